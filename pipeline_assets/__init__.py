@@ -1,0 +1,1 @@
+"""Tidemark's asset graph: an event pipeline that can recover."""

@@ -1,0 +1,1 @@
+"""Pure rules: no Dagster, no Spark, no I/O."""

@@ -1,0 +1,80 @@
+"""What landing holds: deliveries, markers, batches, and everything that is neither.
+
+Lives here: the frozen values that listing produces and the load path consumes. Put here: facts about objects in
+landing. Keep out: the grammar of keys (domain/object_keys.py), listing and reading (resources/landing_store.py).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import date
+from enum import StrEnum
+
+from pipeline_assets.domain.slices import Source
+
+
+@dataclass(frozen=True, order=True)
+class BatchKey:
+    """The deliveries of one source and project that arrived on one UTC day: the unit of acceptance."""
+
+    source: Source
+    project_id: str
+    arrival_date: date
+
+    def __str__(self) -> str:
+        """Render as `regular/10001/2026-02-02`."""
+        return f"{self.source.value}/{self.project_id}/{self.arrival_date.isoformat()}"
+
+
+@dataclass(frozen=True, order=True)
+class Delivery:
+    """One version of one object in landing: the unit of parsing."""
+
+    batch: BatchKey
+    hour: int
+    """UTC hour in the object's name, 0 to 23."""
+    shard: int
+    key: str
+    """Full key below the landing root."""
+    etag: str
+    size_bytes: int
+
+
+@dataclass(frozen=True, order=True)
+class Marker:
+    """The exporter says an hour is complete; it may close an hour, never freezes it."""
+
+    batch: BatchKey
+    hour: int
+    key: str
+
+
+class Oddity(StrEnum):
+    """Why an object below a project's prefix is neither delivery nor marker."""
+
+    MERGED_IDS = "merged_ids"
+    """The vendor's merged Amplitude IDs file, `-{org}_{date}_{hour}.json.gz`: known, not an event export."""
+    UNKNOWN_NAME = "unknown_name"
+    """The name does not follow the grammar."""
+    WRONG_PREFIX = "wrong_prefix"
+    """A well-formed name of another project or source than the folder it lies in."""
+
+
+@dataclass(frozen=True, order=True)
+class OddObject:
+    """An object that is listed and reported, never loaded."""
+
+    key: str
+    oddity: Oddity
+    detail: str
+
+
+@dataclass(frozen=True)
+class Listing:
+    """What landing holds for one source, a set of projects and a range of arrival days."""
+
+    deliveries: tuple[Delivery, ...] = ()
+    markers: tuple[Marker, ...] = ()
+    odd_objects: tuple[OddObject, ...] = ()
+    first_arrivals: dict[str, date] = field(default_factory=dict)
+    """Project -> earliest arrival day of any delivery or marker under the source's prefix, also outside the range."""

@@ -1,0 +1,56 @@
+"""Errors as types: one sentence each, and whether a retry can help.
+
+Lives here: every exception Tidemark raises on purpose. Put here: a failure that a caller or the retry policy tells
+apart by type. Keep out: wrapping of library errors (done where the library is called).
+"""
+
+
+class TidemarkError(Exception):
+    """A failure that names the object, the reason and the cure; base of all that Tidemark raises."""
+
+    def __init__(self, subject: str, reason: str, cure: str) -> None:
+        """Say what failed (`subject`: a key, setting or slice), why (`reason`) and what a person can do (`cure`)."""
+        super().__init__(f"{subject}: {reason}. {cure}")
+        self.subject = subject
+        self.reason = reason
+        self.cure = cure
+
+
+class PermanentError(TidemarkError):
+    """Trying again without a change of input, settings or code gives the same failure."""
+
+
+class TransientError(TidemarkError):
+    """Trying again later can succeed without anybody changing anything."""
+
+
+class SettingsError(PermanentError):
+    """A setting is missing, unknown or has a bad value."""
+
+
+class UsageError(PermanentError):
+    """A request names days, projects or tables that cannot be served."""
+
+
+class LandingUnavailableError(TransientError):
+    """Landing could not be listed or read: network, server or throttling."""
+
+
+class LandingAccessError(PermanentError):
+    """Landing refused us or does not exist: wrong URL, bucket, credentials or rights."""
+
+
+class ObjectMovedError(TransientError):
+    """An object was overwritten or deleted between listing and reading."""
+
+
+class PublishConflictError(TransientError):
+    """Another writer changed a slice after our base snapshot was pinned; nothing of ours was published."""
+
+
+class LakehouseError(PermanentError):
+    """A table is not in a state Tidemark can work with, for example foreign delete files or a foreign schema."""
+
+
+class LedgerError(PermanentError):
+    """The ledger cannot be opened or was written by a newer Tidemark."""

@@ -1,0 +1,256 @@
+"""Settings: every value with its type, default and meaning, from `tidemark.toml` and `TIDEMARK_*` variables.
+
+Lives here: the typed settings and how they are found and refused. Put here: a new value a deployment may change. Keep
+out: secrets (they come from the environment of the libraries that use them) and anything computed from landing.
+"""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from datetime import date
+from pathlib import Path
+from typing import Annotated, Any, Self
+from urllib.parse import unquote, urlsplit
+
+from pydantic import Field, ValidationError, field_validator, model_validator
+from pydantic_settings import BaseSettings, NoDecode, PydanticBaseSettingsSource, SettingsConfigDict
+
+from pipeline_assets.domain.errors import SettingsError
+from pipeline_assets.domain.slices import Source
+
+ENV_PREFIX = "TIDEMARK_"
+CONFIG_VARIABLE = "TIDEMARK_CONFIG"
+CONFIG_NAME = "tidemark.toml"
+PROJECT_ROOT = Path(__file__).resolve().parents[2]
+
+
+class Settings(BaseSettings):
+    """All that a deployment may change; the defaults run on one machine with no server, below `./data`."""
+
+    model_config = SettingsConfigDict(env_prefix=ENV_PREFIX, extra="forbid", frozen=True)
+
+    landing_url: str = "data/landing"
+    """Where the vendor drops exports: a path, `file://` or `s3://bucket[/prefix]`."""
+    warehouse_url: str = "data/warehouse"
+    """Where table files live: a path, `file://` or `s3://bucket[/prefix]`."""
+    catalog_url: str = "sqlite:///data/catalog.db"
+    """SQLAlchemy URL of the Iceberg catalog: `sqlite:////abs/catalog.db` or `postgresql://…`."""
+    ledger_url: str | None = None
+    """SQLAlchemy URL of the ledger; the catalog's unless set."""
+    catalog_name: str = "lake"
+
+    projects: Annotated[tuple[str, ...], NoDecode] = ()
+    """The vendor's project ids, a comma list in the environment."""
+    calendar_start: date = date(2026, 1, 1)
+    """First day Dagster has a partition for; earlier event days are loaded, and only counted there."""
+
+    reprocessing_window_days: int = Field(3, ge=0, le=400)
+    dedupe_window_days: int = Field(1, ge=0, le=30)
+    redelivery_horizon_days: int = Field(30, ge=0)
+    final_after_hours: int = Field(48, ge=0)
+    source_precedence: Annotated[tuple[Source, ...], NoDecode] = (Source.BACKFILL, Source.REGULAR)
+    """Which source wins a tie on both vendor times, first wins; a recovery is made on purpose."""
+    marker_pattern: str = "{prefix}_{date}_{hour}_complete"
+    """The marker's name; the vendor does not document it."""
+
+    max_unreadable_objects: int = Field(0, ge=0)
+    max_quarantined_share: float = Field(0.001, ge=0, le=1)
+    max_quarantined_lines: int = Field(10, ge=0)
+    """A batch is refused when quarantined lines exceed this number and the share above."""
+    max_object_bytes: int = Field(2 * 1024**3, ge=1)
+    """An object that decompresses to more is quarantined whole."""
+    max_line_bytes: int = Field(8 * 1024**2, ge=1)
+    change_min_rows: int = Field(100, ge=0)
+    change_max_shrink: float = Field(0.01, ge=0)
+    change_max_growth: float = Field(0.20, ge=0)
+    publish_attempts: int = Field(3, ge=1)
+    """How often a load rebuilds slices that another writer changed meanwhile."""
+
+    revenue_properties: Annotated[tuple[str, ...], NoDecode] = ("$revenue", "revenue")
+    price_properties: Annotated[tuple[str, ...], NoDecode] = ("$price", "price")
+    quantity_properties: Annotated[tuple[str, ...], NoDecode] = ("$quantity", "quantity")
+    currency_properties: Annotated[tuple[str, ...], NoDecode] = ("$currency", "currency")
+
+    days_per_run: int = Field(30, ge=1)
+    """Largest number of days one run of a range backfill loads."""
+    spark_master: str = "local[*]"
+    spark_driver_memory: str = "2g"
+    spark_config: dict[str, str] = {}
+    """Further Spark settings, winning over Tidemark's own."""
+    jars_dir: Path = PROJECT_ROOT / ".jars"
+
+    @field_validator(
+        "projects", "revenue_properties", "price_properties", "quantity_properties", "currency_properties",
+        "source_precedence", mode="before",
+    )  # fmt: skip
+    @classmethod
+    def _split_comma_list(cls, value: object) -> object:
+        if isinstance(value, str):
+            return tuple(part.strip() for part in value.split(",") if part.strip())
+        return value
+
+    @field_validator("projects")
+    @classmethod
+    def _plain_projects(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for project in value:
+            if not project.isdigit():
+                msg = f"project {project!r} is not a vendor project id (digits only)"
+                raise ValueError(msg)
+        if len(set(value)) != len(value):
+            msg = "a project is named twice"
+            raise ValueError(msg)
+        return value
+
+    @field_validator("source_precedence")
+    @classmethod
+    def _every_source_once(cls, value: tuple[Source, ...]) -> tuple[Source, ...]:
+        if sorted(value) != sorted(Source):
+            msg = "name each of regular and backfill once"
+            raise ValueError(msg)
+        return value
+
+    @field_validator("landing_url", "warehouse_url")
+    @classmethod
+    def _supported_scheme(cls, value: str) -> str:
+        scheme = value.split("://", 1)[0] if "://" in value else "file"
+        if scheme not in {"file", "s3"}:
+            msg = f"scheme {scheme!r} is not supported; use a path, file:// or s3://"
+            raise ValueError(msg)
+        return value
+
+    @field_validator("catalog_url", "ledger_url")
+    @classmethod
+    def _supported_database(cls, value: str | None) -> str | None:
+        if value is not None and not value.startswith(("sqlite:///", "postgresql://", "postgresql+psycopg2://")):
+            msg = "use sqlite:////absolute/path.db or postgresql://user@host/database"
+            raise ValueError(msg)
+        return value
+
+    @model_validator(mode="after")
+    def _default_ledger(self) -> Self:
+        if self.ledger_url is None:
+            object.__setattr__(self, "ledger_url", self.catalog_url)
+        return self
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Environment over what `load_settings` read from the file."""
+        return env_settings, init_settings
+
+    def require_projects(self, asked: tuple[str, ...] = ()) -> tuple[str, ...]:
+        """The asked projects, or all configured ones; raises SettingsError for none or an unknown one."""
+        if not self.projects:
+            raise SettingsError(
+                "TIDEMARK_PROJECTS", "no project is configured", "Set it to the vendor's project ids: 10001,10002"
+            )
+        unknown = [project for project in asked if project not in self.projects]
+        if unknown:
+            raise SettingsError(
+                f"project {unknown[0]}",
+                f"is not among the configured projects ({', '.join(self.projects)})",
+                "Add it to TIDEMARK_PROJECTS or correct the name",
+            )
+        return tuple(asked) or self.projects
+
+    @property
+    def ledger_database_url(self) -> str:
+        """The ledger's SQLAlchemy URL."""
+        return self.ledger_url or self.catalog_url
+
+
+def load_settings(**overrides: Any) -> Settings:
+    """Read `tidemark.toml` and the environment; raises SettingsError naming the value and the cure.
+
+    The file is `$TIDEMARK_CONFIG`, else `./tidemark.toml`, else the one beside the code. Relative paths in it are
+    relative to the file; relative paths in variables to the working directory. Environment wins over file.
+    """
+    path = _config_path()
+    values = _read_toml(path) if path is not None else {}
+    _refuse_unknown_variables()
+    base = path.parent if path is not None else Path.cwd()
+    if path is not None:
+        values = {**_default_paths(), **values}
+    values = {key: _absolute(key, value, base) for key, value in values.items()} | overrides
+    try:
+        settings = Settings(**values)
+    except ValidationError as error:
+        raise _readable(error, path) from None
+    resolved = {
+        key: _absolute(key, getattr(settings, key), Path.cwd())
+        for key in ("landing_url", "warehouse_url", "catalog_url", "ledger_url", "jars_dir")
+    }
+    return settings.model_copy(update=resolved)
+
+
+def _default_paths() -> dict[str, Any]:
+    names = ("landing_url", "warehouse_url", "catalog_url")
+    return {name: Settings.model_fields[name].default for name in names}
+
+
+def _config_path() -> Path | None:
+    named = os.environ.get(CONFIG_VARIABLE)
+    if named:
+        path = Path(named).resolve()
+        if not path.is_file():
+            raise SettingsError(CONFIG_VARIABLE, f"there is no file {named}", "Correct the path or unset it")
+        return path
+    for folder in (Path.cwd(), PROJECT_ROOT):
+        if (folder / CONFIG_NAME).is_file():
+            return (folder / CONFIG_NAME).resolve()
+    return None
+
+
+def _read_toml(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text("utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise SettingsError(str(path), f"is not valid TOML ({error})", "Correct the line it names") from None
+
+
+def _refuse_unknown_variables() -> None:
+    known = {f"{ENV_PREFIX}{name.upper()}" for name in Settings.model_fields} | {CONFIG_VARIABLE}
+    for name in os.environ:
+        if name.upper().startswith(ENV_PREFIX) and name.upper() not in known and not name.startswith(_TEST_PREFIX):
+            raise SettingsError(name, "is not a setting", "Correct its name or unset it; README lists all settings")
+
+
+_TEST_PREFIX = "TIDEMARK_CRASH_"
+"""Crash points are switched on by variables that are no settings (resources/crash_points.py)."""
+
+
+def _absolute(key: str, value: Any, base: Path) -> Any:
+    """Make a relative path absolute against `base`; leave everything else as it is."""
+    if value is None:
+        return None
+    if key in {"landing_url", "warehouse_url"} and "://" not in str(value):
+        return str((base / Path(str(value)).expanduser()).resolve())
+    if key == "jars_dir":
+        return (base / value).resolve()
+    if key in {"catalog_url", "ledger_url"} and str(value).startswith("sqlite:///"):
+        return f"sqlite:///{(base / str(value).removeprefix('sqlite:///')).resolve()}"
+    return value
+
+
+def local_path(url: str) -> Path | None:
+    """The folder a path or `file://` URL names, None for a remote one."""
+    if "://" not in url:
+        return Path(url)
+    parts = urlsplit(url)
+    return Path(unquote(parts.path)) if parts.scheme == "file" else None
+
+
+def _readable(error: ValidationError, path: Path | None) -> SettingsError:
+    first = error.errors()[0]
+    name = str(first["loc"][0]) if first["loc"] else "settings"
+    where = f"{ENV_PREFIX}{name.upper()}" if f"{ENV_PREFIX}{name.upper()}" in os.environ else f"{path}: {name}"
+    if first["type"] == "extra_forbidden":
+        return SettingsError(where, "is not a setting", "Correct its name or remove it; README lists all settings")
+    return SettingsError(where, f"{first['msg']} (got {first.get('input')!r})", "Correct the value")

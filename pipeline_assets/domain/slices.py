@@ -1,0 +1,106 @@
+"""Slices, digests and verdicts: the nouns that every other module speaks in.
+
+Lives here: (project, event day) as a value, the additive content digest, the verdict of a slice or batch. Put here: a
+value that raw, refined and aggregates share. Keep out: how digests are computed (transforms/measure.py) and stored
+(resources/ledger.py).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import date
+from enum import StrEnum
+
+_MASK = (1 << 128) - 1
+
+
+@dataclass(frozen=True, order=True)
+class Slice:
+    """One project's rows of one event day (UTC) in one table: the unit of audit, publication and record."""
+
+    event_date: date
+    project_id: str
+
+    def __str__(self) -> str:
+        """Render as `2026-02-02/10001`."""
+        return f"{self.event_date.isoformat()}/{self.project_id}"
+
+
+@dataclass(frozen=True)
+class Digest:
+    """Order-independent content hash: number of rows and the sums of two independent row hashes.
+
+    Additive: the digest of a union is the sum of the digests, so a raw slice is the sum of its batch days. Sums wrap
+    at 128 bits, far beyond what 64-bit row hashes of any table reach, so equality is equality of both sums.
+    """
+
+    rows: int = 0
+    sum_a: int = 0
+    sum_b: int = 0
+
+    def __add__(self, other: Digest) -> Digest:
+        """Digest of the union of two disjoint sets of rows."""
+        return Digest(self.rows + other.rows, self.sum_a + other.sum_a, self.sum_b + other.sum_b)
+
+    def __str__(self) -> str:
+        """Text form kept in the ledger: `rows:hex:hex`."""
+        return f"{self.rows}:{self.sum_a & _MASK:x}:{self.sum_b & _MASK:x}"
+
+    @classmethod
+    def parse(cls, text: str) -> Digest:
+        """Read the text form back; raises ValueError on anything else."""
+        rows, sum_a, sum_b = text.split(":")
+        return cls(int(rows), _signed(int(sum_a, 16)), _signed(int(sum_b, 16)))
+
+
+def _signed(value: int) -> int:
+    return value - (1 << 128) if value >> 127 else value
+
+
+EMPTY = Digest()
+
+
+class Verdict(StrEnum):
+    """What became of a slice in the last run that looked at it."""
+
+    PUBLISHED = "published"
+    """Its new content was committed to main."""
+    UNCHANGED = "unchanged"
+    """Inputs or recomputed content equal what stands; nothing was committed."""
+    REFUSED = "refused"
+    """A check failed on the staged content; the old state stays."""
+    WAITING = "waiting"
+    """Something it reads is refused, held or not there yet; the old state stays."""
+    HELD = "held"
+    """A person rolled it back and has not released it; the old state stays."""
+
+    @property
+    def is_good(self) -> bool:
+        """True where the day stands: published or unchanged."""
+        return self in (Verdict.PUBLISHED, Verdict.UNCHANGED)
+
+
+class BatchVerdict(StrEnum):
+    """What became of the deliveries of one (source, project, arrival day)."""
+
+    ACCEPTED = "accepted"
+    """Its rows are in raw (or there was nothing to load and nothing was required)."""
+    REFUSED = "refused"
+    """`delivery_reconciles` failed; raw keeps what was accepted before."""
+    WAITING = "waiting"
+    """Nothing has been delivered yet and the deadline has not passed."""
+    MOVED = "moved"
+    """Objects kept changing while they were read; nothing was loaded, the next run tries again."""
+
+
+class Source(StrEnum):
+    """The two kinds of export; they never meet before refinement (law 5)."""
+
+    REGULAR = "regular"
+    """The vendor's hourly export, below `{project}/`."""
+    BACKFILL = "backfill"
+    """Manual recovery exports, below `{project}-backfill/`."""
+
+    def prefix(self, project_id: str) -> str:
+        """The top-level folder in landing that holds this source's objects of a project."""
+        return project_id if self is Source.REGULAR else f"{project_id}-backfill"

@@ -1,0 +1,1 @@
+"""One module per table: columns, layout, build and checks."""
