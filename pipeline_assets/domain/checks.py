@@ -1,0 +1,160 @@
+"""Checks: what a check is called, what it found, and the rules that need nothing but numbers.
+
+Lives here: names, evaluations, the batch and change rules of DESIGN §7 as pure functions. Put here: a rule that refuses
+a slice or batch. Keep out: measuring (transforms/measure.py) and reporting (load.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from pipeline_assets.domain.settings import Settings
+
+
+class Check(StrEnum):
+    """Every check Tidemark evaluates."""
+
+    DELIVERY_RECONCILES = "delivery_reconciles"
+    """Raw, per arrival day: every line of every object is accounted for, and what should be there is."""
+    DELIVERY_COMPLETE = "delivery_complete"
+    """Raw, per arrival day, warns only: every hour has its marker."""
+    UNIQUE_EVENT_KEY = "unique_event_key"
+    """Refined: no key twice in the slice or across the dedupe window, none null."""
+    RECONCILES_WITH_RAW = "reconciles_with_raw"
+    """Refined: rows in raw = rows out + duplicates by reason."""
+    CHANGE_IS_EXPLAINED = "change_is_explained"
+    """Refined and aggregates: a final slice does not shrink or grow beyond bounds unless a person accepts it."""
+    RECONCILES_WITH_REFINED = "reconciles_with_refined"
+    """Aggregates: totals equal those of the refined slice."""
+
+    @property
+    def is_blocking(self) -> bool:
+        """False for checks that only warn."""
+        return self is not Check.DELIVERY_COMPLETE
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """What one check found for one slice or batch."""
+
+    check: Check
+    is_passed: bool
+    reason: str | None = None
+    cure: str | None = None
+    figures: Mapping[str, float] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        """For the ledger."""
+        return {
+            "check": self.check.value,
+            "is_passed": self.is_passed,
+            "reason": self.reason,
+            "cure": self.cure,
+            "figures": dict(self.figures),
+        }
+
+    @classmethod
+    def from_json(cls, row: Mapping[str, Any]) -> Evaluation:
+        """From the ledger."""
+        return cls(Check(row["check"]), row["is_passed"], row["reason"], row["cure"], row["figures"])
+
+
+@dataclass(frozen=True)
+class BatchFigures:
+    """The sums over one batch's deliveries as they stand in landing."""
+
+    objects: int
+    unreadable: tuple[str, ...]
+    """`key: reason` of each object that could not be read."""
+    lines: int
+    rows: int
+    quarantined: int
+    blank: int
+
+
+def reconcile_batch(figures: BatchFigures, settings: Settings, missing: tuple[str, ...] = ()) -> Evaluation:
+    """`delivery_reconciles` for a batch with deliveries; `missing` are recorded objects that landing no longer lists."""
+    numbers = {
+        "objects": figures.objects,
+        "unreadable_objects": len(figures.unreadable),
+        "lines": figures.lines,
+        "rows": figures.rows,
+        "quarantined_lines": figures.quarantined,
+        "blank_lines": figures.blank,
+        "missing_objects": len(missing),
+        "mismatch_count": abs(figures.lines - figures.rows - figures.quarantined - figures.blank),
+    }
+
+    def refuse(reason: str, cure: str) -> Evaluation:
+        return Evaluation(Check.DELIVERY_RECONCILES, False, reason, cure, numbers)
+
+    if missing:
+        return refuse(
+            f"{len(missing)} deliveries are missing from landing, first {missing[0]}",
+            "Check TIDEMARK_LANDING_URL, credentials and lifecycle rules, or have the vendor export the day again",
+        )
+    if len(figures.unreadable) > settings.max_unreadable_objects:
+        return refuse(
+            f"{len(figures.unreadable)} unreadable objects, first {figures.unreadable[0]}",
+            "Have the vendor export that hour again, or recover the day with a backfill export",
+        )
+    if numbers["mismatch_count"]:
+        return refuse(
+            f"{figures.lines} lines but {figures.rows} rows, {figures.quarantined} quarantined, {figures.blank} blank",
+            "This is a defect of Tidemark: report it with the batch's objects",
+        )
+    share = figures.quarantined / figures.lines if figures.lines else 0.0
+    if figures.quarantined > settings.max_quarantined_lines and share > settings.max_quarantined_share:
+        return refuse(
+            f"{figures.quarantined} of {figures.lines} lines are quarantined ({share:.2%})",
+            "Look at raw.quarantine for the reasons; have the export corrected, or raise TIDEMARK_MAX_QUARANTINED_SHARE",
+        )
+    return Evaluation(Check.DELIVERY_RECONCILES, True, figures=numbers)
+
+
+def explain_change(
+    before: Mapping[str, float],
+    after: Mapping[str, float],
+    *,
+    was_final: bool,
+    accepted_reason: str | None,
+    cause: str,
+    settings: Settings,
+) -> Evaluation:
+    """`change_is_explained`: bounds on every measure of a slice that was final when it was last confirmed.
+
+    `before` and `after` map measure -> value, with `rows` among them. Measures count only where the slice's largest
+    count lies over `change_min_rows` before or after, because a ratio of small numbers means nothing.
+    """
+    figures = {f"{name}_before": value for name, value in before.items()}
+    figures |= {f"{name}_after": value for name, value in after.items()}
+    if not was_final or max([*before.values(), *after.values(), 0]) <= settings.change_min_rows:
+        return Evaluation(Check.CHANGE_IS_EXPLAINED, True, figures=figures)
+    for name in sorted(before):
+        old, new = before[name], after.get(name, 0.0)
+        change = _relative_change(old, new)
+        if -settings.change_max_shrink <= change <= settings.change_max_growth:
+            continue
+        if accepted_reason is not None:
+            return Evaluation(
+                Check.CHANGE_IS_EXPLAINED, True, f"accepted: {accepted_reason} ({cause})", figures=figures
+            )
+        verb = "shrinks" if change < 0 else "grows"
+        size = "from nothing" if old == 0 else f"by {abs(change):.1%}"
+        return Evaluation(
+            Check.CHANGE_IS_EXPLAINED,
+            False,
+            f"final slice {verb} {size}: {name} {old:g} -> {new:g} (cause: {cause})",
+            "Correct the delivery, or accept the change with a reason (--accept-changes, accept_changes in run config)",
+            figures,
+        )
+    return Evaluation(Check.CHANGE_IS_EXPLAINED, True, figures=figures)
+
+
+def _relative_change(old: float, new: float) -> float:
+    if old == new:
+        return 0.0
+    return float("inf") if old == 0 else (new - old) / abs(old)

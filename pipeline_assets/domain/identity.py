@@ -1,0 +1,89 @@
+"""Identity and winner (DESIGN §6): which rows are the same event, and which of them is kept.
+
+Lives here: the rule over plain values, the reference that the Spark expression is tested against. Put here: a change of
+the rule. Keep out: its Spark form (transforms/dedupe.py). Source of the 7-day send rule the window narrows: the
+vendor's export documentation on `$insert_id`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import date, datetime
+from enum import StrEnum
+
+from pipeline_assets.domain.slices import Source
+
+
+class Outcome(StrEnum):
+    """What became of one raw row in refinement; every raw row has exactly one (law 7)."""
+
+    WINNER = "winner"
+    """It is the event's row in refined.events."""
+    DELIVERY_DUPLICATE = "delivery_duplicate"
+    """The same row was exported more than once: a better row has the same `uuid` (or the same content)."""
+    SEND_DUPLICATE = "send_duplicate"
+    """The same event was sent again: the best row has the same key and day but another `uuid`."""
+    SUPERSEDED_BY_OTHER_DAY = "superseded_by_other_day"
+    """The best row with the same key lies on another day within the dedupe window."""
+
+
+@dataclass(frozen=True)
+class RawRow:
+    """The parts of a raw row that identity and winner depend on."""
+
+    project_id: str
+    event_date: date
+    source: Source
+    object_key: str
+    line_number: int
+    app: int | None
+    device_id: str | None
+    insert_id: str | None
+    uuid: str | None
+    server_upload_time: datetime | None
+    processed_time: datetime | None
+    content: tuple[int, int]
+    """The two row hashes of the 55 columns and `_extra`."""
+
+    @property
+    def key(self) -> tuple[object, ...]:
+        """Rows of one project with equal keys are the same event when their days are close enough."""
+        if self.insert_id is not None:
+            return (self.project_id, "insert_id", self.app, self.device_id, self.insert_id)
+        if self.uuid is not None:
+            return (self.project_id, "uuid", self.uuid)
+        return (self.project_id, "content", *self.content)
+
+
+def rank(row: RawRow, precedence: Sequence[Source]) -> tuple[object, ...]:
+    """A total order over raw rows; the greatest wins. Nulls rank last."""
+    return (
+        (row.server_upload_time is not None, row.server_upload_time or datetime.min),
+        (row.processed_time is not None, row.processed_time or datetime.min),
+        -list(precedence).index(row.source),
+        row.content,
+        row.object_key,
+        row.line_number,
+    )
+
+
+def outcomes(rows: Sequence[RawRow], precedence: Sequence[Source], dedupe_window_days: int) -> list[Outcome]:
+    """The outcome of each row, by the pairwise rule: no chaining, so free of order."""
+    return [_outcome(row, rows, precedence, dedupe_window_days) for row in rows]
+
+
+def _outcome(row: RawRow, rows: Sequence[RawRow], precedence: Sequence[Source], window: int) -> Outcome:
+    rivals = [
+        other for other in rows
+        if other.key == row.key and abs((other.event_date - row.event_date).days) <= window
+    ]  # fmt: skip
+    best = max(rivals, key=lambda other: rank(other, precedence))
+    if best == row:
+        return Outcome.WINNER
+    own = rank(row, precedence)
+    better = [other for other in rivals if rank(other, precedence) > own]
+    same_row = [o for o in better if (o.uuid is not None and o.uuid == row.uuid) or row.key[1] == "content"]
+    if same_row:
+        return Outcome.DELIVERY_DUPLICATE
+    return Outcome.SEND_DUPLICATE if best.event_date == row.event_date else Outcome.SUPERSEDED_BY_OTHER_DAY

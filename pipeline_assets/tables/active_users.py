@@ -1,0 +1,54 @@
+"""aggregates.active_users: exact distinct users per platform.
+
+Lives here: the table, its build and its control totals. Put here: what this table holds. Keep out: who a user is
+(transforms/revenue.py).
+"""
+
+from __future__ import annotations
+
+import pyspark.sql.functions as F
+from pyspark.sql import DataFrame
+
+from pipeline_assets.domain.checks import Check
+from pipeline_assets.domain.settings import Settings
+from pipeline_assets.tables.table import EVENT_DATE, PROJECT_ID, AggregateTable, TableColumn
+from pipeline_assets.transforms.revenue import user
+
+
+def _platform() -> F.Column:
+    return F.coalesce(F.col("platform"), F.lit("unknown"))
+
+
+def _build(refined: DataFrame, settings: Settings) -> DataFrame:  # noqa: ARG001 - every build has this form
+    return (
+        refined.select("event_date", "project_id", _platform().alias("platform"), user().alias("_user"))
+        .where(F.col("_user").isNotNull())
+        .groupBy("event_date", "project_id", "platform")
+        .agg(F.countDistinct("_user").alias("active_users"))
+    )
+
+
+def _controls(refined: DataFrame, settings: Settings) -> DataFrame:  # noqa: ARG001 - every control has this form
+    pairs = F.struct(_platform(), user())
+    return refined.groupBy("event_date", "project_id").agg(
+        F.size(F.collect_set(F.when(user().isNotNull(), F.xxhash64(pairs)))).cast("bigint").alias("active_users")
+    )
+
+
+ACTIVE_USERS = AggregateTable(
+    key="aggregates/active_users",
+    description="Exact distinct users per day, project and platform.",
+    columns=(
+        EVENT_DATE,
+        PROJECT_ID,
+        TableColumn("platform", "string", "`unknown` where absent"),
+        TableColumn("active_users", "bigint", "exact distinct users"),
+    ),
+    write_order=("platform",),
+    upstream=("refined/events",),
+    checks=(Check.RECONCILES_WITH_REFINED, Check.CHANGE_IS_EXPLAINED),
+    recovery="Recover refined/events for the day; this table follows.",
+    build=_build,
+    measures={"active_users": lambda: F.sum("active_users")},
+    controls=_controls,
+)

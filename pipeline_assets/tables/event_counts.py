@@ -1,0 +1,47 @@
+"""aggregates.event_counts: events and users per event type.
+
+Lives here: the table, its build and its control totals. Put here: what this table holds. Keep out: who a user is
+(transforms/revenue.py).
+"""
+
+from __future__ import annotations
+
+import pyspark.sql.functions as F
+from pyspark.sql import DataFrame
+
+from pipeline_assets.domain.checks import Check
+from pipeline_assets.domain.settings import Settings
+from pipeline_assets.tables.table import EVENT_DATE, PROJECT_ID, AggregateTable, TableColumn
+from pipeline_assets.transforms.revenue import user
+
+
+def _build(refined: DataFrame, settings: Settings) -> DataFrame:  # noqa: ARG001 - every build has this form
+    return (
+        refined.select("event_date", "project_id", "event_type", user().alias("_user"))
+        .groupBy("event_date", "project_id", "event_type")
+        .agg(F.count(F.lit(1)).alias("events"), F.countDistinct("_user").alias("users"))
+    )
+
+
+def _controls(refined: DataFrame, settings: Settings) -> DataFrame:  # noqa: ARG001 - every control has this form
+    return refined.groupBy("event_date", "project_id").agg(F.count(F.lit(1)).alias("events"))
+
+
+EVENT_COUNTS = AggregateTable(
+    key="aggregates/event_counts",
+    description="Events and distinct users per day, project and event type.",
+    columns=(
+        EVENT_DATE,
+        PROJECT_ID,
+        TableColumn("event_type", "string"),
+        TableColumn("events", "bigint"),
+        TableColumn("users", "bigint", "distinct users"),
+    ),
+    write_order=("event_type",),
+    upstream=("refined/events",),
+    checks=(Check.RECONCILES_WITH_REFINED, Check.CHANGE_IS_EXPLAINED),
+    recovery="Recover refined/events for the day; this table follows.",
+    build=_build,
+    measures={"events": lambda: F.sum("events")},
+    controls=_controls,
+)

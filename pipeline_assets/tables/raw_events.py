@@ -1,0 +1,43 @@
+"""raw.regular_events and raw.backfill_events: every parsed line, exactly as delivered.
+
+Lives here: the two tables' columns and layout. Put here: a change of what raw keeps. Keep out: parsing
+(transforms/parse.py) and accepting batches (load_path/raw.py).
+"""
+
+from __future__ import annotations
+
+from pipeline_assets.domain.checks import Check
+from pipeline_assets.domain.slices import Source
+from pipeline_assets.domain.vendor import EXTRA_COLUMN, VENDOR_COLUMNS
+from pipeline_assets.tables.table import EVENT_DATE, PROJECT_ID, Table, TableColumn
+
+VENDOR = tuple(TableColumn(name, kind.spark_type, "as delivered") for name, kind in VENDOR_COLUMNS.items())
+EXTRA = TableColumn(EXTRA_COLUMN, "string", "JSON text of the keys the contract does not know")
+
+_COLUMNS = (
+    EVENT_DATE,
+    PROJECT_ID,
+    *VENDOR,
+    EXTRA,
+    TableColumn("_object_key", "string", "the delivery of the row"),
+    TableColumn("_object_etag", "string", "its version when it was parsed"),
+    TableColumn("_line_number", "int", "line in the object, from 1"),
+    TableColumn("_arrival_date", "date", "UTC date in the object's name"),
+)
+
+
+def _raw(source: Source, prefix: str) -> Table:
+    return Table(
+        key=f"raw/{source.value}_events",
+        description=f"Every parsed line of the {source.value} exports below `{prefix}/`; never de-duplicated.",
+        columns=_COLUMNS,
+        write_order=("_arrival_date", "_object_key", "_line_number"),
+        checks=(Check.DELIVERY_RECONCILES, Check.DELIVERY_COMPLETE),
+        exact_bounds=("_arrival_date",),
+        recovery="Have the vendor export the named hours again, or recover the day with a backfill export.",
+    )
+
+
+REGULAR_EVENTS = _raw(Source.REGULAR, "{project}")
+BACKFILL_EVENTS = _raw(Source.BACKFILL, "{project}-backfill")
+RAW_TABLES = {Source.REGULAR: REGULAR_EVENTS, Source.BACKFILL: BACKFILL_EVENTS}

@@ -1,0 +1,33 @@
+"""refined.events: one row per event, the winner among all deliveries of both sources.
+
+Lives here: columns, layout, code version. Put here: a change of what an event is after refinement. Keep out: the winner
+rule (domain/identity.py) and its Spark form (transforms/dedupe.py).
+"""
+
+from __future__ import annotations
+
+from pipeline_assets.domain.checks import Check
+from pipeline_assets.tables.raw_events import EXTRA, RAW_TABLES, VENDOR
+from pipeline_assets.tables.table import EVENT_DATE, PROJECT_ID, Table, TableColumn
+
+REFINED_EVENTS = Table(
+    key="refined/events",
+    description="One row per event: re-sent, re-exported and recovered rows are resolved, the latest wins.",
+    columns=(
+        EVENT_DATE,
+        PROJECT_ID,
+        *VENDOR,
+        EXTRA,
+        TableColumn("_source", "string", "source of the winner when last published"),
+        TableColumn("_object_key", "string", "delivery of the winner when last published"),
+        TableColumn("_line_number", "int", "line of the winner when last published"),
+    ),
+    write_order=("event_type", "event_time"),
+    settings_read=("dedupe_window_days", "source_precedence"),
+    upstream=tuple(table.key for table in RAW_TABLES.values()),
+    checks=(Check.UNIQUE_EVENT_KEY, Check.RECONCILES_WITH_RAW, Check.CHANGE_IS_EXPLAINED),
+    recovery="Read the reason; correct the delivery and load the day again, or accept the change with a reason.",
+)
+
+CONTENT = tuple(column.name for column in (*VENDOR, EXTRA))
+"""What a raw or refined row's hash covers: the vendor's columns and `_extra`."""

@@ -1,0 +1,93 @@
+"""What a table is: columns, layout, upstream, checks and how it is built and measured.
+
+Lives here: the declaration every table module fills in. Put here: a property all tables have. Keep out: any one table's
+content (its own module) and walking the tables (load_path/).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pipeline_assets.domain.checks import Check
+from pipeline_assets.domain.settings import Settings
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column as SparkColumn
+    from pyspark.sql import DataFrame
+
+
+@dataclass(frozen=True)
+class TableColumn:
+    """One column of the contract in SCHEMA."""
+
+    name: str
+    type: str
+    description: str = ""
+    is_required: bool = False
+
+
+EVENT_DATE = TableColumn("event_date", "date", "UTC date of event_time; the partition", is_required=True)
+PROJECT_ID = TableColumn("project_id", "string", "the vendor's project, from the object's name", is_required=True)
+
+
+@dataclass(frozen=True)
+class Table:
+    """The declaration of one table; frozen and free of I/O."""
+
+    key: str
+    """`refined/events`: the asset key, and with a dot the table's name."""
+    description: str
+    columns: tuple[TableColumn, ...]
+    write_order: tuple[str, ...]
+    version: str = "1"
+    """Raised by hand when the build's meaning changes; slices built by another are outdated."""
+    settings_read: tuple[str, ...] = ()
+    upstream: tuple[str, ...] = ()
+    checks: tuple[Check, ...] = ()
+    exact_bounds: tuple[str, ...] = ()
+    """Columns whose file metrics keep exact bounds."""
+    day_column: str = "event_date"
+    recovery: str = ""
+    """One sentence: what a person does when a day of this table is red."""
+
+    @property
+    def identifier(self) -> str:
+        """Name within the catalog, `refined.events`."""
+        return self.key.replace("/", ".")
+
+    @property
+    def name(self) -> str:
+        """The last key segment, unique among all tables."""
+        return self.key.rsplit("/", 1)[1]
+
+    @property
+    def content_columns(self) -> tuple[str, ...]:
+        """Columns the digest covers: everything but lineage, with the partition apart; `_extra` is content."""
+        return tuple(
+            column.name
+            for column in self.columns
+            if (not column.name.startswith("_") or column.name == "_extra")
+            and column.name not in ("event_date", "project_id")
+        )
+
+    def code_version(self, settings: Settings) -> str:
+        """The declared version and a hash of the settings the build reads."""
+        values = {name: getattr(settings, name) for name in sorted(self.settings_read)}
+        text = json.dumps(values, sort_keys=True, default=str)
+        return f"{self.version}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
+
+
+@dataclass(frozen=True)
+class AggregateTable(Table):
+    """A per-day table computed from refined.events alone."""
+
+    build: Callable[[DataFrame, Settings], DataFrame] | None = None
+    """refined.events (whole slices) -> this table's rows."""
+    measures: Mapping[str, Callable[[], SparkColumn]] | None = None
+    """Measure name -> aggregate expression over this table's rows of a slice."""
+    controls: Callable[[DataFrame, Settings], DataFrame] | None = None
+    """refined.events -> event_date, project_id and one column per measure, computed another way than the build."""

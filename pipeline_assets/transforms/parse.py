@@ -1,0 +1,204 @@
+"""Objects to rows, quarantined lines and one summary per object, in one pass over Arrow batches.
+
+Lives here: the mapInArrow job and the three views of its output. Put here: how work is spread and batched. Keep out: the
+meaning of a line (domain/event_lines.py) and of an object's bytes (domain/object_bodies.py).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import heapq
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import pyarrow as pa
+import pyspark.sql.functions as F
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
+
+from pipeline_assets.domain.deliveries import Delivery
+from pipeline_assets.domain.errors import ObjectMovedError
+from pipeline_assets.domain.event_lines import COLUMN_NAMES, LineParser, ParsedLine
+from pipeline_assets.domain.object_bodies import BadObjectError, decompress, lines
+from pipeline_assets.domain.slices import Source
+from pipeline_assets.domain.vendor import EXTRA_COLUMN, VENDOR_COLUMNS
+
+MOVED = "moved"
+"""`error` of an object that was overwritten or deleted between listing and reading."""
+_SAMPLE_BYTES = 512
+_BATCH_ROWS = 10_000
+_EVENT_TIME = COLUMN_NAMES.index("event_time")
+
+_ARROW_TYPES = {"string": pa.string(), "bigint": pa.int64(), "timestamp": pa.timestamp("us", tz="UTC"),
+                "double": pa.float64(), "boolean": pa.bool_(), "int": pa.int32(), "date": pa.date32(),
+                "binary": pa.binary()}  # fmt: skip
+_PLACE = {"_kind": "string", "_source": "string", "project_id": "string", "_arrival_date": "date",
+          "_object_key": "string", "_object_etag": "string"}  # fmt: skip
+_EVENT = {name: kind.spark_type for name, kind in VENDOR_COLUMNS.items()} | {
+    EXTRA_COLUMN: "string", "event_date": "date", "_line_number": "int",
+}  # fmt: skip
+_REFUSED = {"byte_offset": "bigint", "byte_length": "bigint", "reason": "string", "detail": "string", "sample": "binary"}
+_SUMMARY = {"size_bytes": "bigint", "sha256": "string", "lines": "bigint", "rows": "bigint", "quarantined": "bigint",
+            "blank": "bigint", "replaced_surrogates": "bigint", "extra_key_rows": "bigint", "error": "string",
+            "error_detail": "string"}  # fmt: skip
+_FIELDS = _PLACE | _EVENT | _REFUSED | _SUMMARY
+_ARROW_SCHEMA = pa.schema([(name, _ARROW_TYPES[kind]) for name, kind in _FIELDS.items()])
+
+
+class ObjectReader(Protocol):
+    """Reads exactly the listed version of an object; picklable (resources/landing_store.py)."""
+
+    def read(self, key: str, etag: str) -> bytes:
+        """The object's bytes; raises ObjectMovedError or LandingUnavailableError."""
+
+
+def distribute(spark: SparkSession, deliveries: Sequence[Delivery], parallelism: int) -> DataFrame:
+    """One row per delivery, spread so that every task reads about as many bytes; one bucket is one task.
+
+    Columns: source, project_id, object_key, object_etag string; arrival_date date; size_bytes bigint.
+    """
+    buckets: list[list[Delivery]] = [[] for _ in range(max(1, min(len(deliveries), parallelism)))]
+    heap = [(0, index) for index in range(len(buckets))]
+    for delivery in sorted(deliveries, key=lambda d: (-d.size_bytes, d.key)):
+        size, index = heapq.heappop(heap)
+        buckets[index].append(delivery)
+        heapq.heappush(heap, (size + delivery.size_bytes, index))
+    rows = [
+        (d.batch.source.value, d.batch.project_id, d.batch.arrival_date, d.key, d.etag, d.size_bytes) for d in deliveries
+    ]
+    schema = "source string, project_id string, arrival_date date, object_key string, object_etag string, size_bytes long"
+    place = {delivery.key: index for index, bucket in enumerate(buckets) for delivery in bucket}
+    indexed = spark.sparkContext.parallelize([(place[row[3]], row) for row in rows], len(buckets))
+    return spark.createDataFrame(indexed.partitionBy(len(buckets), lambda index: index).values(), schema)
+
+
+def parse_objects(objects: DataFrame, reader: ObjectReader, *, max_object_bytes: int, max_line_bytes: int) -> DataFrame:
+    """Read and parse every object of `distribute`; one flat frame for the three views below.
+
+    An object that moved yields a summary with error `moved` and no rows; trouble on the way to landing fails the task.
+    """
+    work = _ObjectWork(reader, max_object_bytes, max_line_bytes)
+    schema = StructType.fromDDL(", ".join(f"`{name}` {kind}" for name, kind in _FIELDS.items()))
+    return objects.mapInArrow(work, schema)
+
+
+def event_rows(parsed: DataFrame, source: Source) -> DataFrame:
+    """The raw table's columns for one source."""
+    return parsed.where((F.col("_kind") == "row") & (F.col("_source") == source.value)).select(
+        "event_date", "project_id", *VENDOR_COLUMNS, EXTRA_COLUMN, "_object_key", "_object_etag", "_line_number",
+        "_arrival_date",
+    )  # fmt: skip
+
+
+def quarantined(parsed: DataFrame) -> DataFrame:
+    """raw.quarantine's columns but `is_batch_accepted`; line_number is null for a whole object."""
+    return parsed.where(F.col("_kind") == "quarantine").select(
+        F.col("_source").alias("source"), F.col("_arrival_date").alias("arrival_date"), "project_id",
+        F.col("_object_key").alias("object_key"), F.col("_object_etag").alias("object_etag"),
+        F.col("_line_number").alias("line_number"), *_REFUSED,
+    )  # fmt: skip
+
+
+def object_summaries(parsed: DataFrame) -> DataFrame:
+    """One row per object: its place, size_bytes, sha256, lines, rows, quarantined, blank, error, error_detail."""
+    return parsed.where(F.col("_kind") == "object").select(
+        F.col("_source").alias("source"), F.col("_arrival_date").alias("arrival_date"), "project_id",
+        F.col("_object_key").alias("object_key"), F.col("_object_etag").alias("object_etag"), *_SUMMARY,
+    )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class _ObjectWork:
+    """Runs in Spark's Python workers."""
+
+    reader: ObjectReader
+    max_object_bytes: int
+    max_line_bytes: int
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for row in batch.to_pylist():
+                yield from self._object(row)
+
+    def _object(self, row: dict[str, Any]) -> Iterator[pa.RecordBatch]:
+        place = {"_source": row["source"], "project_id": row["project_id"], "_arrival_date": row["arrival_date"],
+                 "_object_key": row["object_key"], "_object_etag": row["object_etag"]}  # fmt: skip
+        summary: dict[str, Any] = {"size_bytes": row["size_bytes"], "sha256": None, "lines": 0, "rows": 0,
+                                   "quarantined": 0, "blank": 0, "replaced_surrogates": 0, "extra_key_rows": 0,
+                                   "error": None, "error_detail": None}  # fmt: skip
+        try:
+            body = self.reader.read(row["object_key"], row["object_etag"])
+        except ObjectMovedError as error:
+            yield _records("object", place, [summary | {"error": MOVED, "error_detail": error.reason}])
+            return
+        summary["sha256"] = hashlib.sha256(body).hexdigest()
+        try:
+            text = decompress(body, self.max_object_bytes)
+        except BadObjectError as error:
+            yield _records("quarantine", place, [{"byte_offset": 0, "byte_length": len(body), "reason": error.reason.value,
+                                                  "detail": error.detail, "sample": body[:_SAMPLE_BYTES]}])  # fmt: skip
+            yield _records("object", place, [summary | {"error": error.reason.value, "error_detail": error.detail}])
+            return
+        del body
+        yield from self._lines(text, place, summary)
+        yield _records("object", place, [summary])
+
+    def _lines(self, text: bytes, place: dict[str, Any], summary: dict[str, Any]) -> Iterator[pa.RecordBatch]:
+        parser = LineParser(place["project_id"], place["_arrival_date"], self.max_line_bytes)
+        events: list[ParsedLine] = []
+        numbers: list[int] = []
+        refused: list[dict[str, Any]] = []
+        for line in lines(text):
+            summary["lines"] += 1
+            if line.is_blank:
+                summary["blank"] += 1
+                continue
+            parsed = parser.parse(line.text)
+            if isinstance(parsed, ParsedLine):
+                events.append(parsed)
+                numbers.append(line.number)
+                summary["rows"] += 1
+                summary["replaced_surrogates"] += parsed.replaced_surrogates
+                summary["extra_key_rows"] += parsed.extra is not None
+            else:
+                summary["quarantined"] += 1
+                refused.append({"_line_number": line.number, "byte_offset": line.offset, "byte_length": len(line.text),
+                                "reason": parsed.reason.value, "detail": parsed.detail[:1000],
+                                "sample": line.text[:_SAMPLE_BYTES]})  # fmt: skip
+            if len(events) == _BATCH_ROWS:
+                yield _events(place, events, numbers)
+                events, numbers = [], []
+            if len(refused) == _BATCH_ROWS:
+                yield _records("quarantine", place, refused)
+                refused = []
+        if events:
+            yield _events(place, events, numbers)
+        if refused:
+            yield _records("quarantine", place, refused)
+
+
+def _events(place: dict[str, Any], events: list[ParsedLine], numbers: list[int]) -> pa.RecordBatch:
+    columns: dict[str, Any] = dict(zip(COLUMN_NAMES, zip(*(event.values for event in events), strict=True), strict=True))
+    columns[EXTRA_COLUMN] = [event.extra for event in events]
+    columns["event_date"] = [event.values[_EVENT_TIME].date() for event in events]
+    columns["_line_number"] = numbers
+    return _batch("row", place, columns, len(events))
+
+
+def _records(kind: str, place: dict[str, Any], records: list[dict[str, Any]]) -> pa.RecordBatch:
+    names = records[0].keys()
+    return _batch(kind, place, {name: [record[name] for record in records] for name in names}, len(records))
+
+
+def _batch(kind: str, place: dict[str, Any], columns: dict[str, Any], count: int) -> pa.RecordBatch:
+    constants = place | {"_kind": kind}
+    arrays = []
+    for entry in _ARROW_SCHEMA:
+        if entry.name in constants:
+            arrays.append(pa.array([constants[entry.name]] * count, entry.type))
+        elif entry.name in columns:
+            arrays.append(pa.array(columns[entry.name], entry.type))
+        else:
+            arrays.append(pa.nulls(count, entry.type))
+    return pa.RecordBatch.from_arrays(arrays, schema=_ARROW_SCHEMA)

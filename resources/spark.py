@@ -1,0 +1,97 @@
+"""The Spark session: one per process, local or cluster, with the lakehouse's jars and no network at run time.
+
+Lives here: Spark's own configuration and the Iceberg catalog's, from settings. Put here: an engine setting every job
+needs. Keep out: what is done with the session (lakehouse.py, load_path/).
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dagster_pyspark import LazyPySparkResource
+from sqlalchemy.engine import make_url
+
+from pipeline_assets.domain.settings import Settings, local_path
+from resources.jars import verified
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+COMMIT_RETRIES = 20
+"""Four writers on one table ended 5 of 80 commits in a failure with Iceberg's default of 4."""
+
+
+def engine_config(settings: Settings) -> dict[str, str]:
+    """Spark's configuration; fixed at session start."""
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    return {
+        "spark.app.name": "tidemark",
+        "spark.master": settings.spark_master,
+        "spark.driver.memory": settings.spark_driver_memory,
+        "spark.jars": ",".join(str(path) for path in verified(settings.jars_dir)),
+        "spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.execution.arrow.pyspark.enabled": "true",
+        "spark.sql.execution.arrow.maxRecordsPerBatch": "5000",
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.host": "127.0.0.1",
+        "spark.sql.shuffle.partitions": "8",
+        **settings.spark_config,
+    }
+
+
+def catalog_config(settings: Settings) -> dict[str, str]:
+    """Configuration of the Iceberg catalog; may be set on a running session, before the catalog's first use."""
+    prefix = f"spark.sql.catalog.{settings.catalog_name}"
+    config = {
+        prefix: "org.apache.iceberg.spark.SparkCatalog",
+        f"{prefix}.type": "jdbc",
+        f"{prefix}.jdbc.schema-version": "V1",
+        f"{prefix}.cache-enabled": "false",
+        f"{prefix}.table-default.commit.retry.num-retries": str(COMMIT_RETRIES),
+    }
+    url = make_url(settings.catalog_url)
+    if url.get_backend_name() == "sqlite":
+        config[f"{prefix}.uri"] = f"jdbc:sqlite:{url.database}?journal_mode=WAL&busy_timeout=30000"
+    else:
+        config[f"{prefix}.uri"] = f"jdbc:postgresql://{url.host or 'localhost'}:{url.port or 5432}/{url.database}"
+        config |= {f"{prefix}.jdbc.user": url.username} if url.username else {}
+        config |= {f"{prefix}.jdbc.password": str(url.password)} if url.password else {}
+    folder = local_path(settings.warehouse_url)
+    if folder is not None:
+        config[f"{prefix}.warehouse"] = f"file:{folder}"
+        return config
+    config |= {
+        f"{prefix}.warehouse": settings.warehouse_url.rstrip("/"),
+        f"{prefix}.io-impl": "org.apache.iceberg.aws.s3.S3FileIO",
+    }
+    endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
+    if endpoint:
+        config |= {f"{prefix}.s3.endpoint": endpoint, f"{prefix}.s3.path-style-access": "true"}
+    region = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
+    if region:
+        config[f"{prefix}.client.region"] = region
+    return config
+
+
+def configure_catalog(spark: SparkSession, settings: Settings) -> None:
+    """Make the settings' catalog known to a running session; creates the folders of a local one."""
+    warehouse = local_path(settings.warehouse_url)
+    if warehouse is not None:
+        warehouse.mkdir(parents=True, exist_ok=True)
+    url = make_url(settings.catalog_url)
+    if url.get_backend_name() == "sqlite" and url.database:
+        Path(url.database).parent.mkdir(parents=True, exist_ok=True)
+    for key, value in catalog_config(settings).items():
+        spark.conf.set(key, value)
+
+
+def spark_resource(settings: Settings) -> LazyPySparkResource:
+    """Dagster's Spark resource; starts no JVM until a run uses it."""
+    return LazyPySparkResource(spark_config=engine_config(settings))
