@@ -99,7 +99,7 @@ class Lakehouse:
 
     def read(self, table: Table, snapshot_id: int) -> DataFrame:
         """The table as of a snapshot, staged ones included."""
-        return self.spark.read.option("snapshot-id", snapshot_id).table(self.identifier(table))
+        return self.spark.read.option("versionAsOf", snapshot_id).table(self.identifier(table))
 
     def slice_files(self, table: Table, snapshot_id: int, slices: Collection[Slice] | None = None) -> dict[Slice, SliceFiles]:
         """Live files and row counts per slice from metadata alone; all slices, or only those asked for."""

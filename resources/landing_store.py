@@ -1,225 +1,419 @@
-"""List and read landing: a local folder and S3 through one code path.
+"""Landing as the load path sees it: list arrivals and read objects, from a local folder or S3 alike.
 
-Lives here: the object store, its listing and conditional reads. Put here: anything about reaching objects. Keep out: the
-grammar of names (domain/object_keys.py) and what is done with bytes (domain/object_bodies.py).
+Lives here: where landing is, how it is opened, listed, read, and which failure means what. Put here: another kind of
+place. Keep out: the grammar of keys (domain/object_keys.py), unpacking and parsing (transforms/parse.py).
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import date, timedelta
+from itertools import islice
 from pathlib import Path
-from typing import Any
-from urllib.parse import urlsplit
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self
 
+import boto3
 import obstore
-from dagster_aws.s3 import S3Resource
+from botocore.config import Config
+from botocore.exceptions import BotoCoreError, ClientError, ConnectionError, HTTPClientError
+from obstore.auth.boto3 import Boto3CredentialProvider
 from obstore.exceptions import (
     BaseError,
     InvalidPathError,
-    NotFoundError,
     PermissionDeniedError,
     PreconditionError,
     UnauthenticatedError,
 )
 from obstore.store import LocalStore, S3Store
 
-from pipeline_assets.domain.deliveries import Delivery, Listing, Marker, OddObject
-from pipeline_assets.domain.errors import LandingAccessError, LandingUnavailableError, ObjectMovedError
-from pipeline_assets.domain.object_keys import KeyGrammar
+from pipeline_assets.domain.deliveries import Delivery, Listing, Marker, Oddity, OddObject
+from pipeline_assets.domain.errors import (
+    LandingAccessError,
+    LandingUnavailableError,
+    ObjectMovedError,
+    SettingsError,
+    TidemarkError,
+)
+from pipeline_assets.domain.object_keys import KeyGrammar, KeyStem
 from pipeline_assets.domain.settings import Settings, local_path
 from pipeline_assets.domain.slices import Source
 from resources.crash_points import CrashPoint, crash_point
 
-_RETRY: Any = {"max_retries": 5, "retry_timeout": timedelta(seconds=60)}
-_ACCESS_CURE = "Check TIDEMARK_LANDING_URL, the credentials and the rights to list and read"
+if TYPE_CHECKING:
+    from dagster_aws.s3 import S3Resource
+
+_OPENING_KEYS = 1000
+"""How many keys before a folder's first day are looked at for odd objects: one page, so the cost is bounded."""
+_RETRY_SECONDS = 60
+# obstore asks the provider again 5 minutes before the end of a credential's life as told, boto3 renews it 10 minutes
+# before its real end: told to live 10 minutes, a credential is never used past its real end.
+_CREDENTIAL_LIFE = timedelta(minutes=10)
+_READ_TIMEOUT = timedelta(seconds=60)
+_REQUEST_TIMEOUT = timedelta(minutes=10)
+"""For a whole object; a stalled connection ends earlier, by the read timeout."""
+
+
+class _Listed(NamedTuple):
+    key: str
+    etag: str
+    size_bytes: int
+
+
+class _Place(Protocol):
+    """What differs between kinds of places: opening, order of keys, and a listing that takes any key."""
+
+    url: str
+    is_ordered: bool
+
+    def open(self) -> LocalStore | S3Store: ...
+
+    def require(self) -> None: ...
+
+    def list_plainly(self, folder: str, after: str) -> Iterator[_Listed]: ...
+
+
+class LandingStore:
+    """Lists and reads landing; cheap to build and to pickle, connects on first use in each process."""
+
+    def __init__(self, place: _Place, grammar: KeyGrammar) -> None:
+        """Use `from_settings`; no I/O happens here."""
+        self._place = place
+        self._grammar = grammar
+        self._store: LocalStore | S3Store | None = None
+        self._store_pid = 0
+
+    @classmethod
+    def from_settings(cls, settings: Settings, s3: S3Resource | None = None) -> Self:
+        """Landing at `settings.landing_url`; fields of `s3` win over `AWS_*` variables and the AWS configuration.
+
+        Raises SettingsError for a URL without bucket or a marker pattern that cannot work.
+        """
+        grammar = KeyGrammar(settings.marker_pattern)
+        folder = local_path(settings.landing_url)
+        if folder is None:
+            return cls(_Bucket.from_url(settings.landing_url, s3), grammar)
+        if re.search(r"#(\{hour\}|[0-9]+)$", settings.marker_pattern):
+            # obstore keeps unfinished uploads under such names and therefore hides them in a local folder.
+            raise SettingsError(
+                "TIDEMARK_MARKER_PATTERN", "ends in `#` and digits, which a local landing hides", "End it in a word"
+            )
+        return cls(_Folder(folder.absolute()), grammar)
+
+    @property
+    def url(self) -> str:
+        """Where landing is: a path or `s3://bucket[/prefix]`."""
+        return self._place.url
+
+    def list(self, source: Source, projects: Sequence[str], first_day: date, last_day: date) -> Listing:
+        """What arrived from `first_day` to `last_day` (arrival days, UTC, both inclusive), sorted.
+
+        In a bucket only the keys of these days are read, and one page of what lies before a project's first day: odd
+        objects elsewhere stay unseen there. A local folder shows all its odd objects. A project without a folder has
+        nothing. Raises LandingAccessError (no such place, no rights) and LandingUnavailableError (network, server).
+        """
+        deliveries: list[Delivery] = []
+        markers: list[Marker] = []
+        odd_objects: list[OddObject] = []
+        first_arrivals: dict[str, date] = {}
+        for project_id in projects:
+            with _landing_errors(self.url):
+                found = self._look(source, project_id, first_day, last_day)
+            crash_point(CrashPoint.DURING_LISTING, f"{source.value}/{project_id}")
+            for one in found:
+                parsed = self._grammar.parse(source, project_id, *one)
+                if isinstance(parsed, OddObject):
+                    odd_objects.append(parsed)
+                    continue
+                arrival = parsed.batch.arrival_date
+                first_arrivals[project_id] = min(arrival, first_arrivals.get(project_id, arrival))
+                if not first_day <= arrival <= last_day:
+                    continue
+                if isinstance(parsed, Marker):
+                    markers.append(parsed)
+                elif one.size_bytes == 0 and self._is_folder_placeholder(one.key):
+                    odd_objects.append(OddObject(f"{one.key}/", Oddity.UNKNOWN_NAME, "a placeholder for a folder"))
+                else:
+                    deliveries.append(parsed)
+        return Listing(
+            tuple(sorted(deliveries)), tuple(sorted(markers)), tuple(sorted(odd_objects)), first_arrivals
+        )
+
+    def read(self, key: str, etag: str) -> bytes:
+        """The bytes of the object version that was listed with `etag`, whole.
+
+        Raises ObjectMovedError when that version is gone (overwritten, deleted), LandingUnavailableError when network
+        or server fail beyond the retries, LandingAccessError when rights are missing.
+        """
+        try:
+            with _landing_errors(key):
+                store = self._opened()
+                content = obstore.get(store, key, options={"if_match": etag}).bytes().to_bytes()
+                # A bucket hands out versions; a local file may be rewritten in place while it is read.
+                is_same = self._place.is_ordered or obstore.head(store, key)["e_tag"] == etag
+        except (PreconditionError, FileNotFoundError):
+            is_same = False
+        if not is_same:
+            raise ObjectMovedError(key, "was overwritten or deleted since it was listed", "The next run lists it anew")
+        return content
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave the connection behind: it belongs to a process."""
+        return self.__dict__ | {"_store": None, "_store_pid": 0}
+
+    def _opened(self) -> LocalStore | S3Store:
+        if self._store is None or self._store_pid != os.getpid():
+            self._place.require()
+            self._store, self._store_pid = self._place.open(), os.getpid()
+        return self._store
+
+    def _look(self, source: Source, project_id: str, first_day: date, last_day: date) -> Iterable[_Listed]:
+        """The objects of the days asked for, the first arrivals and the odd objects met on the way, each once."""
+        self._place.require()
+        folder = source.prefix(project_id)
+        if not self._place.is_ordered:
+            return {one.key: one for one in self._scan(folder)}.values()
+        stems = self._grammar.stems(source, project_id)
+        found: dict[str, _Listed] = {}
+        scans = [self._scan(folder, *stem.window(first_day, last_day)) for stem in stems]
+        scans += [islice(self._scan(folder, f"{folder}/", stems[0].text), _OPENING_KEYS)]
+        scans += [self._first_arrivals(source, project_id, stem) for stem in stems]
+        for scan in scans:
+            for one in scan:
+                # The first wins: obstore drops the closing slash of a folder's placeholder, which sorts behind the
+                # object of the same name.
+                found.setdefault(one.key, one)
+        return found.values()
+
+    def _first_arrivals(self, source: Source, project_id: str, stem: KeyStem) -> Iterator[_Listed]:
+        for one in self._scan(source.prefix(project_id), *stem.whole):
+            parsed = self._grammar.parse(source, project_id, *one)
+            if isinstance(parsed, OddObject):
+                continue
+            if not stem.is_dated:
+                yield one
+            elif one.key.startswith(f"{stem.text}{parsed.batch.arrival_date.isoformat()}"):
+                yield one
+                return
+
+    def _scan(self, folder: str, after: str = "", before: str = "") -> Iterator[_Listed]:
+        """Objects of a folder with keys between the bounds, both exclusive; an empty bound is none."""
+        last = after
+        try:
+            for chunk in obstore.list(self._opened(), prefix=folder, offset=after or None, chunk_size=1000):
+                for meta in chunk:
+                    key = meta["path"]
+                    if before and key >= before and self._place.is_ordered:
+                        return
+                    if key > after:
+                        last = key
+                        yield _Listed(key, meta["e_tag"] or "", meta["size"])
+        except InvalidPathError:
+            # One key that obstore cannot express (`//`, `.`, control characters) ends its listing of all others.
+            for one in self._place.list_plainly(folder, last):
+                if before and one.key >= before and self._place.is_ordered:
+                    return
+                yield one
+
+    def _is_folder_placeholder(self, key: str) -> bool:
+        with _landing_errors(key):
+            try:
+                obstore.head(self._opened(), key)
+            except FileNotFoundError:
+                return True
+        return False
 
 
 @dataclass(frozen=True)
-class LandingStore:
-    """Where exports land. Picklable: Spark's workers each open a store of their own on first use."""
-
-    url: str
-    marker_pattern: str
-    s3_options: tuple[tuple[str, str], ...] = ()
-    _opened: dict[str, Any] = field(default_factory=dict, compare=False, repr=False)
-
-    @classmethod
-    def from_settings(cls, settings: Settings, s3: S3Resource | None = None) -> LandingStore:
-        """Build without I/O; S3 settings are the resource's fields where set, else the `AWS_*` variables."""
-        return cls(settings.landing_url, settings.marker_pattern, _s3_options(s3) if s3 is not None else ())
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Everything but the open store."""
-        return self.__dict__ | {"_opened": {}}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        """Restore into a frozen instance."""
-        self.__dict__.update(state)
-
-    # -- reading -----------------------------------------------------------------------------------------------
-
-    def read(self, key: str, etag: str) -> bytes:
-        """The bytes of exactly the listed version.
-
-        Raises ObjectMovedError when it was overwritten or deleted since, LandingUnavailableError for trouble on the way
-        after bounded retries, LandingAccessError without the right to read.
-        """
-        try:
-            return bytes(obstore.get(self._store, key, options={"if_match": etag}).bytes())
-        except (PreconditionError, NotFoundError, FileNotFoundError):
-            raise ObjectMovedError(key, "was overwritten or deleted while the batch was read", "It is listed again") from None
-        except (PermissionDeniedError, UnauthenticatedError, PermissionError) as error:
-            raise LandingAccessError(key, f"may not be read ({_first_line(error)})", _ACCESS_CURE) from None
-        except (BaseError, OSError) as error:
-            raise LandingUnavailableError(key, f"could not be read ({_first_line(error)})", "Run again later") from error
-
-    # -- listing -----------------------------------------------------------------------------------------------
-
-    def list(self, source: Source, projects: Sequence[str], first_day: date, last_day: date) -> Listing:
-        """Deliveries and markers that arrived in the range, odd objects seen on the way, first arrivals per project.
-
-        On S3 only the keys of the range are read, because names sort by date. Raises LandingAccessError for a landing
-        that is not there or refuses us, LandingUnavailableError for trouble on the way.
-        """
-        self._require_root()
-        grammar = KeyGrammar(self.marker_pattern)
-        deliveries: set[Delivery] = set()
-        markers: set[Marker] = set()
-        odd: set[OddObject] = set()
-        first_arrivals: dict[str, date] = {}
-        for project in projects:
-            for key, etag, size in self._keys(source, project, first_day, last_day):
-                found = grammar.parse(source, project, key, etag, size)
-                if isinstance(found, OddObject):
-                    odd.add(found)
-                    continue
-                day = found.batch.arrival_date
-                first_arrivals[project] = min(day, first_arrivals.get(project, day))
-                if first_day <= day <= last_day:
-                    (deliveries if isinstance(found, Delivery) else markers).add(found)  # type: ignore[arg-type] # the set of its own type
-            crash_point(CrashPoint.DURING_LISTING)
-        return Listing(tuple(sorted(deliveries)), tuple(sorted(markers)), tuple(sorted(odd)), first_arrivals)
-
-    def _keys(self, source: Source, project: str, first: date, last: date) -> Iterator[tuple[str, str, int]]:
-        folder = source.prefix(project)
-        if self._local_root is not None:
-            yield from self._scan(folder, None, None)
-            return
-        for stem in dict.fromkeys((folder, project)):
-            start = f"{folder}/{stem}_"
-            # The first key of the stem tells the first arrival, however early.
-            yield from self._scan(folder, start, None, at_most=1)
-            yield from self._scan(folder, f"{start}{first.isoformat()}", f"{start}{(last + timedelta(1)).isoformat()}")
-
-    def _scan(self, folder: str, after: str | None, before: str | None, at_most: int | None = None) -> Iterator[tuple[str, str, int]]:
-        count = 0
-        try:
-            for chunk in obstore.list(self._store, prefix=folder, offset=after, chunk_size=1000):
-                for meta in chunk:
-                    if before is not None and meta["path"] >= before:
-                        return
-                    yield meta["path"], meta["e_tag"] or "", meta["size"]
-                    count += 1
-                    if count == at_most:
-                        return
-        except InvalidPathError:
-            # One key with `//` fails obstore's whole listing; boto3 names it, and the rest of the folder is kept.
-            yield from self._scan_with_boto3(folder, after, before, at_most)
-        except (NotFoundError, FileNotFoundError) as error:
-            if self._local_root is None:
-                raise LandingAccessError(self.url, f"does not exist ({_first_line(error)})", _ACCESS_CURE) from None
-        except (PermissionDeniedError, UnauthenticatedError, PermissionError) as error:
-            raise LandingAccessError(self.url, f"may not be listed ({_first_line(error)})", _ACCESS_CURE) from None
-        except (BaseError, OSError) as error:
-            if any(mark in str(error) for mark in ("NoSuchBucket", "status code: 404", "status code: 403")):
-                raise LandingAccessError(self.url, f"cannot be listed ({_first_line(error)})", _ACCESS_CURE) from None
-            raise LandingUnavailableError(self.url, f"could not be listed ({_first_line(error)})", "Run again later") from error
-
-    def _scan_with_boto3(self, folder: str, after: str | None, before: str | None, at_most: int | None) -> Iterator[tuple[str, str, int]]:
-        client = S3Resource(**dict(self.s3_options)).get_client()
-        bucket, root = _bucket_and_prefix(self.url)
-        pages = client.get_paginator("list_objects_v2").paginate(
-            Bucket=bucket, Prefix=f"{root}{folder}/", **({"StartAfter": root + after} if after else {})
-        )
-        count = 0
-        for page in pages:
-            for item in page.get("Contents", ()):
-                key = item["Key"].removeprefix(root)
-                if before is not None and key >= before:
-                    return
-                yield key, item["ETag"], item["Size"]
-                count += 1
-                if count == at_most:
-                    return
-
-    # -- the store ---------------------------------------------------------------------------------------------
+class _Folder:
+    root: Path
+    is_ordered = False
 
     @property
-    def _local_root(self) -> Path | None:
-        return local_path(self.url)
+    def url(self) -> str:
+        return str(self.root)
 
-    def _require_root(self) -> None:
-        root = self._local_root
-        if root is not None and not root.is_dir():
+    def require(self) -> None:
+        # An absent root lists as empty in obstore, which would read as "nothing was delivered".
+        if not self.root.is_dir():
             raise LandingAccessError(self.url, "is not a folder", "Correct TIDEMARK_LANDING_URL or create the folder")
 
-    @property
-    def _store(self) -> Any:
-        if "store" not in self._opened:
-            self._opened["store"] = self._open()
-        return self._opened["store"]
+    def open(self) -> LocalStore:
+        return LocalStore(prefix=self.root)
 
-    def _open(self) -> Any:
-        root = self._local_root
-        if root is not None:
-            self._require_root()
-            return LocalStore(prefix=root)
-        bucket, prefix = _bucket_and_prefix(self.url)
-        resource = dict(self.s3_options)
-        options: dict[str, Any] = {}
-        endpoint = resource.get("endpoint_url") or _variable("AWS_ENDPOINT_URL_S3") or _variable("AWS_ENDPOINT_URL")
-        if endpoint:
-            options |= {"endpoint": endpoint, "virtual_hosted_style_request": False}
-        region = resource.get("region_name") or _variable("AWS_REGION") or _variable("AWS_DEFAULT_REGION")
-        if region:
-            options["region"] = region
+    def list_plainly(self, folder: str, after: str) -> Iterator[_Listed]:  # noqa: ARG002 - no order, so no start
+        store = self.open()
+        for parent, _, names in os.walk(self.root / folder, followlinks=True):
+            for name in names:
+                path = Path(parent, name)
+                key = os.fsencode(path.relative_to(self.root)).decode("utf-8", "backslashreplace")
+                try:
+                    meta = obstore.head(store, key)
+                except (ValueError, BaseError, OSError):
+                    yield _Listed(key, "", 0)
+                else:
+                    yield _Listed(key, meta["e_tag"] or "", meta["size"])
+
+
+@dataclass(frozen=True)
+class _Bucket:
+    """A bucket and how to reach it: the fields of dagster-aws' S3Resource, as plain values that workers can load."""
+
+    bucket: str
+    prefix: str = ""
+    region_name: str | None = None
+    endpoint_url: str | None = None
+    profile_name: str | None = None
+    max_attempts: int = 5
+    use_unsigned_session: bool = False
+    use_ssl: bool = True
+    verify: bool | None = None
+    aws_access_key_id: str | None = field(default=None, repr=False)
+    aws_secret_access_key: str | None = field(default=None, repr=False)
+    aws_session_token: str | None = field(default=None, repr=False)
+    is_ordered = True
+
+    @classmethod
+    def from_url(cls, url: str, s3: S3Resource | None) -> Self:
+        # Not urlsplit: `#` and `?` are ordinary characters of a prefix.
+        bucket, _, prefix = url.removeprefix("s3://").partition("/")
+        if not bucket:
+            raise SettingsError("TIDEMARK_LANDING_URL", f"{url!r} names no bucket", "Write s3://bucket[/prefix]")
+        if s3 is None:
+            return cls(bucket, prefix.strip("/"))
+        resolved = s3.process_config_and_initialize()
+        names = [name for name in cls.__dataclass_fields__ if name not in ("bucket", "prefix")]
+        return cls(bucket, prefix.strip("/"), **{name: getattr(resolved, name) for name in names})
+
+    @property
+    def url(self) -> str:
+        return f"s3://{self.bucket}/{self.prefix}".rstrip("/")
+
+    def require(self) -> None:
+        """Listing a bucket that is not there fails by itself."""
+
+    def open(self) -> S3Store:
+        session = self._session()
+        client = self._client(session)
+        provider = None if self.use_unsigned_session else Boto3CredentialProvider(session, ttl=_CREDENTIAL_LIFE)
+        endpoint = client.meta.endpoint_url
         return S3Store(
-            bucket,
-            prefix=prefix.rstrip("/") or None,
-            client_options={"allow_http": bool(endpoint and endpoint.startswith("http://"))},
-            credential_provider=_credentials(resource),
-            retry_config=_RETRY,
-            **options,
+            self.bucket,
+            prefix=self.prefix or None,
+            credential_provider=provider,
+            config={
+                # boto3 has settled variables, profile and fields; said in full, obstore's own look at the
+                # environment changes nothing. Path style is what the endpoint without bucket asks for.
+                "aws_endpoint_url_s3": endpoint,
+                "region": client.meta.region_name,
+                "skip_signature": self.use_unsigned_session,
+                "virtual_hosted_style_request": False,
+            },
+            client_options={
+                "allow_http": endpoint.startswith("http://"),
+                "allow_invalid_certificates": self.verify is False,
+                "read_timeout": _READ_TIMEOUT,
+                "timeout": _REQUEST_TIMEOUT,
+                **_own_certificates(),
+            },
+            retry_config={
+                "max_retries": self.max_attempts - 1,
+                "retry_timeout": timedelta(seconds=_RETRY_SECONDS),
+                "backoff": {"init_backoff": timedelta(milliseconds=200), "max_backoff": timedelta(seconds=10)},
+            },
+        )
+
+    def list_plainly(self, folder: str, after: str) -> Iterator[_Listed]:
+        root = f"{self.prefix}/" if self.prefix else ""
+        pages = self._client(self._session()).get_paginator("list_objects_v2")
+        for page in pages.paginate(Bucket=self.bucket, Prefix=f"{root}{folder}/", StartAfter=f"{root}{after}"):
+            for item in page.get("Contents", ()):
+                yield _Listed(item["Key"].removeprefix(root), item["ETag"], item["Size"])
+
+    def _session(self) -> boto3.Session:
+        return boto3.Session(
+            profile_name=self.profile_name,
+            aws_access_key_id=self.aws_access_key_id,
+            aws_secret_access_key=self.aws_secret_access_key,
+            aws_session_token=self.aws_session_token,
+        )
+
+    def _client(self, session: boto3.Session) -> Any:
+        return session.client(
+            "s3",
+            # boto3 itself does not read AWS_REGION, which other AWS libraries, and Iceberg's, do.
+            region_name=self.region_name or session.region_name or os.environ.get("AWS_REGION"),
+            endpoint_url=self.endpoint_url,
+            use_ssl=self.use_ssl,
+            verify=self.verify,
+            config=Config(retries={"total_max_attempts": self.max_attempts, "mode": "standard"}),
         )
 
 
-def _credentials(resource: dict[str, str]) -> Any:
-    import boto3  # noqa: PLC0415 - a local landing needs no boto3 session
-    from obstore.auth.boto3 import Boto3CredentialProvider  # noqa: PLC0415
-
-    names = ("aws_access_key_id", "aws_secret_access_key", "aws_session_token", "profile_name", "region_name")
-    session = boto3.Session(**{name: resource[name] for name in names if name in resource})  # type: ignore[arg-type] # names are Session's own
-    return Boto3CredentialProvider(session)
-
-
-def _s3_options(s3: S3Resource) -> tuple[tuple[str, str], ...]:
-    names = ("endpoint_url", "region_name", "profile_name", "aws_access_key_id", "aws_secret_access_key", "aws_session_token")
-    values = {name: getattr(s3, name, None) for name in names}
-    return tuple((name, str(value)) for name, value in values.items() if value)
+def _own_certificates() -> dict[str, bytes]:
+    """The certificates of `AWS_CA_BUNDLE`, which boto3 trusts by itself and obstore does not."""
+    bundle = os.environ.get("AWS_CA_BUNDLE")
+    if not bundle:
+        return {}
+    try:
+        return {"root_certificate": Path(bundle).read_bytes()}
+    except OSError as error:
+        raise SettingsError("AWS_CA_BUNDLE", f"cannot be read ({error})", "Correct the path or unset it") from None
 
 
-def _variable(name: str) -> str | None:
-    return os.environ.get(name) or None
+@contextmanager
+def _landing_errors(subject: str) -> Iterator[None]:
+    """Turn failures of obstore and boto3 into ours; a missing or changed object passes through to the caller."""
+    try:
+        yield
+    except (PreconditionError, InvalidPathError):
+        raise
+    except FileNotFoundError as error:
+        if "NoSuchBucket" in str(error):
+            raise _failure(subject, error) from error
+        raise
+    except (BaseError, BotoCoreError, ClientError, OSError) as error:
+        raise _failure(subject, error) from error
+    except ValueError as error:
+        if "get_credentials" not in str(error):
+            raise
+        raise LandingAccessError(subject, "no AWS credentials were found", _ACCESS_CURE) from error
 
 
-def _bucket_and_prefix(url: str) -> tuple[str, str]:
-    parts = urlsplit(url)
-    prefix = parts.path.strip("/")
-    return parts.netloc, f"{prefix}/" if prefix else ""
+_ACCESS_CURE = "Check TIDEMARK_LANDING_URL, the AWS region, endpoint and credentials, and the rights to list and read"
+_NETWORK_NAMES = tuple(kind.__name__ for base in (ConnectionError, HTTPClientError) for kind in base.__subclasses__())
 
 
-def _first_line(error: BaseException) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
+def _failure(subject: str, error: Exception) -> TidemarkError:
+    """Access (a person must act) or unavailable (time may heal), told apart by type, then HTTP status, then text."""
+    text = str(error).split("\n\nDebug source")[0]
+    status = re.search(r"status code: (\d{3})", text)
+    code = int(status[1]) if status else 0
+    if isinstance(error, ClientError):
+        code = int(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
+    is_refused = (
+        isinstance(error, PermissionDeniedError | UnauthenticatedError | PermissionError | BotoCoreError)
+        or (300 <= code < 500 and code not in (408, 429))
+        or "(os error 13)" in text
+        or "incorrectly configured region" in text
+    )
+    # Fetching credentials is a request too, and the vendor of S3 answers a slow upload with 400.
+    is_passing = (
+        isinstance(error, ConnectionError | HTTPClientError)
+        or (isinstance(error, UnauthenticatedError) and any(f"{name}:" in text for name in _NETWORK_NAMES))
+        or "RequestTimeout<" in text
+    )
+    reason = _short(text)
+    if is_refused and not is_passing:
+        return LandingAccessError(subject, f"landing refused: {reason}", _ACCESS_CURE)
+    return LandingUnavailableError(subject, f"landing could not be reached: {reason}", "Try again; the next run does")
+
+
+def _short(text: str) -> str:
+    """One line without the XML around S3's own words."""
+    said = re.search(r"<Code>(.*?)</Code>\s*<Message>(.*?)</Message>", text, re.DOTALL)
+    line = f"{said[1]}, {said[2]}" if said else text
+    return " ".join(line.split())[:300].rstrip(". ")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any
@@ -64,7 +64,7 @@ _slices = _table(
     sa.Column("is_final", sa.Boolean, nullable=False), sa.Column("digest", sa.String, nullable=False),
     sa.Column("file_hash", sa.String), sa.Column("input_state", sa.JSON), sa.Column("code_version", sa.String),
     sa.Column("refused_state", sa.JSON), sa.Column("figures", sa.JSON), sa.Column("evaluations", sa.JSON),
-    sa.Column("run_id", sa.String), sa.Column("recorded_at", sa.String),
+    sa.Column("refused_evaluations", sa.JSON), sa.Column("run_id", sa.String), sa.Column("recorded_at", sa.String),
 )  # fmt: skip
 _publications = _table(
     "publications", sa.Column("id", sa.Integer, primary_key=True, autoincrement=True),
@@ -145,6 +145,9 @@ class SliceRecord:
     """The inputs of the last refusal: the same inputs are not tried again."""
     figures: Mapping[str, float] = field(default_factory=dict)
     evaluations: tuple[Evaluation, ...] = ()
+    """Of the published content; repeated while it stands."""
+    refused_evaluations: tuple[Evaluation, ...] = ()
+    """Of the content that was refused last, while the refusal stands."""
 
 
 @dataclass(frozen=True)
@@ -266,9 +269,11 @@ class Ledger:
                 key = BatchKey(source, row["project_id"], row["arrival_date"])
                 yield key, row["event_date"], Digest.parse(row["digest"])
 
-    def slices(self, table: str, projects: Sequence[str], days: Iterable[date] | None = None) -> dict[Slice, SliceRecord]:
+    def slices(self, table: str, projects: Sequence[str] | None, days: Iterable[date] | None = None) -> dict[Slice, SliceRecord]:
         """The recorded slices of a table, of all days or of those given."""
-        query = sa.select(_slices).where(_slices.c.table_name == table, _slices.c.project_id.in_(projects))
+        query = sa.select(_slices).where(_slices.c.table_name == table)
+        if projects is not None:
+            query = query.where(_slices.c.project_id.in_(projects))
         wanted = None if days is None else set(days)
         if wanted:
             query = query.where(_slices.c.event_date.between(min(wanted), max(wanted)))
@@ -433,6 +438,7 @@ def _slice(row: Mapping[str, Any]) -> SliceRecord:
     return SliceRecord(
         table=row["table_name"], key=Slice(row["event_date"], row["project_id"]), verdict=Verdict(row["verdict"]),
         digest=Digest.parse(row["digest"]), figures=row["figures"] or {}, evaluations=_load(row["evaluations"]),
+        refused_evaluations=_load(row["refused_evaluations"]),
         **{name: row[name] for name in names},
     )  # fmt: skip
 
@@ -444,6 +450,7 @@ def _slice_row(record: SliceRecord) -> dict[str, Any]:
         "digest": str(record.digest), "file_hash": record.file_hash, "input_state": _sorted(record.input_state),
         "code_version": record.code_version, "refused_state": _sorted(record.refused_state),
         "figures": _sorted(record.figures), "evaluations": _dump(record.evaluations),
+        "refused_evaluations": _dump(record.refused_evaluations),
     }  # fmt: skip
 
 
@@ -471,7 +478,3 @@ def _publication_row(record: PublicationRecord, stamp: str) -> dict[str, Any]:
 def _sorted(value: Mapping[str, Any] | None) -> Any:
     return None if value is None else json.loads(json.dumps(value, sort_keys=True))
 
-
-def with_standing(record: SliceRecord, verdict: Verdict, reason: str | None = None, cure: str | None = None) -> SliceRecord:
-    """The same published content with another standing."""
-    return replace(record, verdict=verdict, reason=reason, cure=cure)

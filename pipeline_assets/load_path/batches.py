@@ -1,0 +1,157 @@
+"""Which deliveries changed, and the standing of every batch: decided from listing and ledger alone.
+
+Lives here: the plan of a raw load, deadlines, closed batches, days without deliveries. Put here: a rule about batches
+that needs no Spark. Keep out: parsing and publishing (load_path/raw.py).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, date, datetime, timedelta
+
+from pipeline_assets.domain.checks import Check, Evaluation
+from pipeline_assets.domain.deliveries import BatchKey, Delivery, Listing
+from pipeline_assets.domain.settings import Settings
+from pipeline_assets.domain.slices import BatchVerdict, Source
+from resources.ledger import BatchRecord, DeliveryRecord
+
+HOURS_A_DAY = 24
+
+
+@dataclass
+class BatchPlan:
+    """What a batch looks like now, next to what is recorded."""
+
+    key: BatchKey
+    listed: dict[str, Delivery] = field(default_factory=dict)
+    recorded: dict[str, DeliveryRecord] = field(default_factory=dict)
+    hours_marked: frozenset[int] = frozenset()
+    prior: BatchRecord | None = None
+    is_requested: bool = False
+    is_closed: bool = False
+    changed: list[Delivery] = field(default_factory=list)
+    withdrawn: list[str] = field(default_factory=list)
+    """Accepted objects that landing no longer lists although the batch still lists others."""
+    missing: list[str] = field(default_factory=list)
+    """Accepted objects that are gone together with the whole batch: a wrong bucket, not a withdrawal."""
+    is_standing_refusal: bool = False
+    verdict: tuple[BatchVerdict, Evaluation] | None = None
+    """Set where the batch is judged without parsing anything."""
+
+    @property
+    def needs_work(self) -> bool:
+        """Whether anything must be parsed or removed."""
+        return not self.is_standing_refusal and bool(self.changed or self.withdrawn)
+
+    def input_state(self, settings: Settings) -> str:
+        """Names the listed versions and the bounds they are judged by: the same state is refused only once."""
+        bounds = (settings.max_unreadable_objects, settings.max_quarantined_share, settings.max_quarantined_lines)
+        parts = [f"{d.key}\t{d.etag}" for d in sorted(self.listed.values())] + [repr(bounds)]
+        return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:32]
+
+    def record(self, verdict: BatchVerdict, evaluation: Evaluation, settings: Settings) -> BatchRecord:
+        """The batch's row in the ledger."""
+        hours = {delivery.hour for delivery in self.listed.values()}
+        return BatchRecord(
+            key=self.key, verdict=verdict, reason=evaluation.reason, cure=evaluation.cure,
+            input_state=self.input_state(settings), deliveries=len(self.listed), hours_delivered=len(hours),
+            hours_marked=len(self.hours_marked), is_closed=self.is_closed,
+            evaluations=(evaluation, self._completeness()),
+        )  # fmt: skip
+
+    def _completeness(self) -> Evaluation:
+        missing = HOURS_A_DAY - len(self.hours_marked)
+        # Recoveries need no markers, and an empty day of one source is complete.
+        is_complete = missing == 0 or self.is_closed or not self.listed
+        return Evaluation(
+            Check.DELIVERY_COMPLETE,
+            is_complete,
+            None if is_complete else f"{missing} of 24 hours have no marker yet",
+            None if is_complete else "The day stays provisional until they come or the deadline passes",
+            {"hours_marked": len(self.hours_marked), "hours_delivered": len({d.hour for d in self.listed.values()})},
+        )
+
+
+def deadline(day: date, settings: Settings) -> datetime:
+    """When a day without all markers counts as closed."""
+    midnight = datetime(day.year, day.month, day.day, tzinfo=UTC) + timedelta(days=1)
+    return midnight + timedelta(hours=settings.final_after_hours)
+
+
+def plan_batches(
+    source: Source,
+    projects: Sequence[str],
+    days: Sequence[date],
+    listing: Listing,
+    recorded: Mapping[str, DeliveryRecord],
+    priors: Mapping[BatchKey, BatchRecord],
+    settings: Settings,
+    now: datetime,
+) -> dict[BatchKey, BatchPlan]:
+    """A plan for every batch that is requested, listed, marked or recorded."""
+    plans: dict[BatchKey, BatchPlan] = {}
+
+    def plan(key: BatchKey) -> BatchPlan:
+        return plans.setdefault(key, BatchPlan(key))
+
+    for project in projects:
+        for day in days:
+            plan(BatchKey(source, project, day)).is_requested = True
+    for delivery in listing.deliveries:
+        plan(delivery.batch).listed[delivery.key] = delivery
+    for marker in listing.markers:
+        batch = plan(marker.batch)
+        batch.hours_marked |= {marker.hour}
+    for record in recorded.values():
+        plan(record.batch).recorded[record.object_key] = record
+    for key, batch in plans.items():
+        batch.prior = priors.get(key)
+        batch.is_closed = len(batch.hours_marked) == HOURS_A_DAY or now > deadline(key.arrival_date, settings)
+        _compare(batch, settings, now)
+    return plans
+
+
+def _compare(batch: BatchPlan, settings: Settings, now: datetime) -> None:
+    prior = batch.prior
+    batch.is_standing_refusal = (
+        prior is not None
+        and prior.verdict is BatchVerdict.REFUSED
+        and bool(batch.listed)
+        and prior.input_state == batch.input_state(settings)
+    )
+    for delivery in sorted(batch.listed.values()):
+        record = batch.recorded.get(delivery.key)
+        if record is None or record.etag != delivery.etag or not record.is_accepted:
+            batch.changed.append(delivery)
+    gone = sorted(r.object_key for r in batch.recorded.values() if r.is_accepted and r.object_key not in batch.listed)
+    horizon = now.date() - timedelta(days=settings.redelivery_horizon_days)
+    if gone and batch.key.arrival_date >= horizon:
+        if batch.listed:
+            batch.withdrawn = gone
+        else:
+            batch.missing = gone
+
+
+def judge_absent(
+    batch: BatchPlan, *, is_other_source_there: bool, first_arrival: date | None, settings: Settings, now: datetime
+) -> tuple[BatchVerdict, Evaluation]:
+    """The verdict on a requested batch that neither landing nor the ledger knows any delivery of."""
+    day = batch.key.arrival_date
+    figures = {"objects": 0, "hours_marked": len(batch.hours_marked)}
+    passed = Evaluation(Check.DELIVERY_RECONCILES, True, figures=figures)
+    is_before_history = first_arrival is not None and day < first_arrival
+    if is_before_history or is_other_source_there or len(batch.hours_marked) == HOURS_A_DAY:
+        return BatchVerdict.ACCEPTED, passed
+    if now <= deadline(day, settings):
+        reason = f"{batch.key}: nothing is delivered yet"
+        cure = "The next load picks it up; the deadline is " + deadline(day, settings).strftime("%Y-%m-%d %H:%M UTC")
+        return BatchVerdict.WAITING, Evaluation(Check.DELIVERY_RECONCILES, False, reason, cure, figures)
+    where = "at all" if first_arrival is None else "of either source"
+    reason = f"{batch.key}: no delivery {where}, and the deadline has passed"
+    cure = (
+        "Check TIDEMARK_LANDING_URL and TIDEMARK_PROJECTS; have the vendor export the day again; "
+        "a day that truly has no events needs its 24 markers"
+    )
+    return BatchVerdict.REFUSED, Evaluation(Check.DELIVERY_RECONCILES, False, reason, cure, figures)

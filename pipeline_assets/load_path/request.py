@@ -1,0 +1,101 @@
+"""What a load is asked to do and what it reports.
+
+Lives here: request, outcomes, the workbench every step uses. Put here: a value that crosses the border to Dagster or the
+shell. Keep out: doing anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import date, datetime
+from typing import TYPE_CHECKING
+
+from pipeline_assets.domain.checks import Evaluation
+from pipeline_assets.domain.settings import Settings
+from pipeline_assets.domain.slices import EMPTY, Digest, Slice, Verdict
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from resources.lakehouse import Lakehouse
+    from resources.landing_store import LandingStore
+    from resources.ledger import Ledger
+
+
+@dataclass(frozen=True)
+class LoadRequest:
+    """One run of the load path."""
+
+    days: tuple[date, ...]
+    """Requested days, ascending and without gaps."""
+    projects: tuple[str, ...]
+    tables: frozenset[str]
+    """Keys of the selected tables."""
+    run_id: str
+    now: datetime
+    """Aware; deadlines are measured against it."""
+    accept_changes: Mapping[str, str] = field(default_factory=dict)
+    """`refined/events:2026-02-02` -> the reason a person gives for letting the change through."""
+
+    @property
+    def first_day(self) -> date:
+        """First requested day."""
+        return self.days[0]
+
+    @property
+    def last_day(self) -> date:
+        """Last requested day."""
+        return self.days[-1]
+
+    @property
+    def attempt(self) -> str:
+        """The run's part of branch names."""
+        return self.run_id.replace("-", "")
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of one slice in this run."""
+
+    table: str
+    key: Slice
+    verdict: Verdict
+    reason: str | None = None
+    cure: str | None = None
+    is_standing: bool = False
+    """The same refusal, wait or hold as in an earlier run over the same inputs: it fails no further run."""
+    is_requested: bool = True
+    digest: Digest = EMPTY
+    figures: Mapping[str, float] = field(default_factory=dict)
+    evaluations: tuple[Evaluation, ...] = ()
+
+    @property
+    def fails_the_run(self) -> bool:
+        """New refusals fail the run wherever they are, new waits only on requested days."""
+        if self.is_standing or self.verdict.is_good or self.verdict is Verdict.HELD:
+            return False
+        return self.verdict is Verdict.REFUSED or self.is_requested
+
+
+@dataclass(frozen=True)
+class TableReport:
+    """All outcomes of one table, requested days first."""
+
+    table: str
+    outcomes: tuple[Outcome, ...]
+    snapshot_id: int | None = None
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class Workbench:
+    """Everything a step of the load path works with."""
+
+    spark: SparkSession
+    lakehouse: Lakehouse
+    ledger: Ledger
+    landing: LandingStore
+    settings: Settings
+    say: Callable[[str], None] = lambda _: None
+    """Tells a person what is being done, with counts."""

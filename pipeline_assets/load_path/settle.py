@@ -1,0 +1,126 @@
+"""Settle the ledger: make it agree with the live table before anything is decided from it (law 10).
+
+Lives here: comparing recorded with live files, recording what a dead run or a foreign hand did. Put here: a new way in
+which ledger and table can disagree. Keep out: repairing content; a slice with unknown inputs is stale, the load does it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import replace
+from datetime import date
+
+from pipeline_assets.domain.deliveries import BatchKey
+from pipeline_assets.domain.slices import EMPTY, Digest, Slice, Source, Verdict
+from pipeline_assets.load_path.request import Workbench
+from pipeline_assets.tables.registry import SOURCE_OF_TABLE
+from pipeline_assets.tables.table import Table
+from pipeline_assets.transforms.measure import digest_of, digests
+from resources.lakehouse import NO_FILES, slices_condition
+from resources.ledger import Changes, PublicationRecord, SliceRecord
+
+FOREIGN = "foreign"
+UNRECORDED = "unrecorded run"
+
+
+def settle(bench: Workbench, table: Table, run_id: str) -> int:
+    """Main's snapshot id, after making the ledger agree with it.
+
+    Nothing is read where the ledger already knows this snapshot. A slice with other files but the same digest was
+    compacted; one with another digest was published by a run that died before its ledger entry, or by a foreign hand:
+    both are recorded as publications and left without known inputs, so that the load recomputes them.
+    """
+    head = bench.lakehouse.head(table)
+    known = bench.ledger.head(table.key)
+    if known == head:
+        return head
+    live = bench.lakehouse.slice_files(table, head)
+    recorded = bench.ledger.slices(table.key, None)
+    differing = [
+        key
+        for key in live.keys() | recorded.keys()
+        if live.get(key, NO_FILES).file_hash != _file_hash(recorded.get(key))
+    ]
+    changes = Changes(head=(table.key, head, None))
+    if differing:
+        bench.say(f"{table.key}: {len(differing)} slices differ from the ledger; reading them")
+        history = bench.lakehouse.ancestry(table, known)
+        run = next((writer for _, writer in history if writer), None)
+        measured = _measure(bench, table, head, differing)
+        for key in sorted(differing):
+            before = recorded.get(key) or SliceRecord(table.key, key, Verdict.PUBLISHED)
+            after = sum((measured.get(key) or {None: EMPTY}).values(), EMPTY)
+            file_hash = live.get(key, NO_FILES).file_hash
+            if after == before.digest:
+                changes.slices.append(replace(before, file_hash=file_hash))
+                continue
+            cause = f"{UNRECORDED} {run}" if run else FOREIGN
+            changes.slices.append(
+                replace(before, digest=after, file_hash=file_hash, input_state=None, figures={"rows": after.rows})
+            )
+            changes.publications.append(
+                PublicationRecord(table.key, key, head, known or head, before.digest, after, cause, run)
+            )
+        if table.key in SOURCE_OF_TABLE:
+            _settle_batches(bench, SOURCE_OF_TABLE[table.key], differing, measured, changes)
+    bench.ledger.record(changes, run_id)
+    return head
+
+
+def _file_hash(record: SliceRecord | None) -> str:
+    return (record.file_hash if record else None) or NO_FILES.file_hash
+
+
+def _measure(
+    bench: Workbench, table: Table, snapshot_id: int, slices: Collection[Slice]
+) -> dict[Slice, dict[date | None, Digest]]:
+    """Slice -> arrival day (None for tables without) -> digest."""
+    by = [table.day_column, "project_id", *(["_arrival_date"] if table.key in SOURCE_OF_TABLE else [])]
+    rows = digests(
+        bench.lakehouse.read(table, snapshot_id).where(slices_condition(table, slices)),
+        table.content_columns,
+        by,
+    ).collect()
+    found: dict[Slice, dict[date | None, Digest]] = {}
+    for row in rows:
+        key = Slice(row[table.day_column], row["project_id"])
+        found.setdefault(key, {})[row["_arrival_date"] if len(by) == 3 else None] = digest_of(row.asDict())
+    return found
+
+
+def _settle_batches(
+    bench: Workbench,
+    source: Source,
+    slices: Collection[Slice],
+    measured: dict[Slice, dict[date | None, Digest]],
+    changes: Changes,
+) -> None:
+    """Rewrite the batch days of these event days; forget the deliveries of batches that turn out different."""
+    days_by_project: dict[str, set[date]] = {}
+    for key in slices:
+        days_by_project.setdefault(key.project_id, set()).add(key.event_date)
+    for project_id, days in days_by_project.items():
+        recorded = bench.ledger.batch_days_of(source, project_id, sorted(days))
+        present = {
+            day: {
+                BatchKey(source, project_id, arrival): digest
+                for arrival, digest in measured.get(Slice(day, project_id), {}).items()
+                if arrival is not None
+            }
+            for day in days
+        }
+        different = {
+            batch
+            for day in days
+            for batch in recorded[day].keys() | present[day].keys()
+            if recorded[day].get(batch, EMPTY) != present[day].get(batch, EMPTY)
+        }
+        for batch in different:
+            arrival = batch.arrival_date
+            kept = bench.ledger.batch_days(source, [project_id], arrival, arrival).get(batch, {})
+            whole = {day: digest for day, digest in kept.items() if day not in days}
+            whole |= {day: present[day][batch] for day in days if batch in present[day]}
+            changes.batch_days[batch] = whole
+            known = bench.ledger.deliveries(source, [project_id], arrival, arrival)
+            changes.forgotten_deliveries.extend((source, object_key) for object_key in known)
+

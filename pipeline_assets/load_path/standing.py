@@ -1,0 +1,221 @@
+"""Where slices stand: which are stale, ready, final, refused before. From the ledger alone, no JVM.
+
+Lives here: input states, readiness, finality, the decision per slice. Put here: a rule about whether a slice is rebuilt.
+Keep out: rebuilding (load_path/derived.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import date, timedelta
+from enum import Enum, auto
+
+from pipeline_assets.domain.deliveries import BatchKey
+from pipeline_assets.domain.slices import EMPTY, BatchVerdict, Slice, Source
+from pipeline_assets.load_path.batches import deadline
+from pipeline_assets.load_path.request import LoadRequest, Workbench
+from pipeline_assets.tables.raw_events import RAW_TABLES
+from pipeline_assets.tables.refined_events import REFINED_EVENTS
+from pipeline_assets.tables.table import Table
+from resources.ledger import BatchRecord, SliceRecord
+
+CODE_KEY = "code"
+"""Entry of a refused state that names the code that refused it."""
+
+
+class Todo(Enum):
+    """What a load does about a slice."""
+
+    REBUILD = auto()
+    """Its inputs, or on an explicit request its code, differ from what it was built from."""
+    KEEP = auto()
+    """It stands."""
+    KEEP_REFUSED = auto()
+    """Stale, but the same inputs were refused before and nobody accepted them."""
+    WAIT = auto()
+    """Something it reads is not there or stands refused."""
+    HOLD = auto()
+    """A person holds it."""
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What is done about one slice, and on what ground."""
+
+    key: Slice
+    todo: Todo
+    present: Mapping[str, str]
+    """The input state now."""
+    record: SliceRecord | None
+    is_requested: bool
+    is_final: bool = False
+    reason: str | None = None
+    cause: str = ""
+
+
+@dataclass(frozen=True)
+class Ground:
+    """The recorded facts that decisions stand on, read once per run."""
+
+    candidates: Mapping[str, frozenset[date]]
+    """Project -> days to look at: the requested ones, and those that arrivals in reach touch, widened."""
+    batches: Mapping[BatchKey, BatchRecord]
+    first_arrivals: Mapping[str, date]
+
+
+def read_ground(bench: Workbench, request: LoadRequest) -> Ground:
+    """Read what is recorded about the requested days, the arrivals in their reach and the days those touch."""
+    settings, ledger = bench.settings, bench.ledger
+    reach = timedelta(days=settings.reprocessing_window_days)
+    touched: dict[str, set[date]] = {project: set() for project in request.projects}
+    for source in Source:
+        found = ledger.batch_days(source, request.projects, request.first_day - reach, request.last_day + reach)
+        for batch, days in found.items():
+            touched[batch.project_id] |= days.keys()
+    candidates = {
+        project: frozenset(request.days) | frozenset(_widen(days, settings.dedupe_window_days))
+        for project, days in touched.items()
+    }
+    every_day = [day for days in candidates.values() for day in days]
+    batches = ledger.batches(request.projects, min(every_day), max(every_day) + reach)
+    return Ground(candidates, batches, ledger.first_arrivals(request.projects))
+
+
+def _widen(days: Iterable[date], by: int) -> set[date]:
+    return {day + timedelta(days=shift) for day in days for shift in range(-by, by + 1)}
+
+
+def decide(bench: Workbench, request: LoadRequest, table: Table, ground: Ground) -> list[Decision]:
+    """One decision per candidate slice of a derived table."""
+    decisions: list[Decision] = []
+    for project in request.projects:
+        days = sorted(ground.candidates[project])
+        records = bench.ledger.slices(table.key, [project], days)
+        inputs = _Inputs(bench, table, project, days)
+        holds = bench.ledger.holds(table.key, [project])
+        for day in days:
+            key = Slice(day, project)
+            decision = _decide(bench, request, table, ground, inputs, records.get(key), key, holds.get(key))
+            if decision is not None:
+                decisions.append(decision)
+    return decisions
+
+
+class _Inputs:
+    """The present input states of one project's slices."""
+
+    def __init__(self, bench: Workbench, table: Table, project: str, days: list[date]) -> None:
+        window = bench.settings.dedupe_window_days if table.key == REFINED_EVENTS.key else 0
+        self._shifts = [timedelta(days=shift) for shift in range(-window, window + 1)]
+        needed = _widen(days, window)
+        self._project = project
+        self._upstream = {name: bench.ledger.slices(name, [project], needed) for name in table.upstream}
+
+    def state(self, day: date) -> dict[str, str]:
+        """Digest per upstream slice that holds rows."""
+        found = {}
+        for name, records in self._upstream.items():
+            for shift in self._shifts:
+                record = records.get(Slice(day + shift, self._project))
+                if record is not None and record.digest != EMPTY:
+                    found[f"{name}:{(day + shift).isoformat()}"] = str(record.digest)
+        return found
+
+    def has_own_rows(self, day: date) -> bool:
+        """Whether an upstream slice of the same day holds rows; without any the result is empty."""
+        key = Slice(day, self._project)
+        return any(key in records and records[key].digest != EMPTY for records in self._upstream.values())
+
+    def upstream(self, day: date) -> list[SliceRecord]:
+        """The recorded upstream slices of the same day."""
+        key = Slice(day, self._project)
+        return [records[key] for records in self._upstream.values() if key in records]
+
+
+def _decide(
+    bench: Workbench,
+    request: LoadRequest,
+    table: Table,
+    ground: Ground,
+    inputs: _Inputs,
+    record: SliceRecord | None,
+    key: Slice,
+    hold: str | None,
+) -> Decision | None:
+    present = inputs.state(key.event_date)
+    is_requested = key.event_date in request.days
+    if record is None and not is_requested and not inputs.has_own_rows(key.event_date):
+        return None
+    code = table.code_version(bench.settings)
+    is_final = (record is not None and record.is_final) or is_final_day(bench, request, ground, key)
+
+    def decision(todo: Todo, reason: str | None = None, cause: str = "") -> Decision:
+        return Decision(key, todo, present, record, is_requested, is_final, reason, cause)
+
+    if hold is not None:
+        return decision(Todo.HOLD, f"held: {hold}")
+    obstacle = _obstacle(table, ground, inputs, key)
+    if obstacle is not None:
+        return decision(Todo.WAIT, obstacle)
+    is_known = record is not None and record.input_state is not None
+    standing_inputs = record.input_state if record is not None and record.input_state is not None else {}
+    has_new_inputs = dict(standing_inputs) != present or (record is not None and record.digest != EMPTY and not is_known)
+    has_new_code = is_known and record is not None and record.code_version != code
+    if not has_new_inputs and not (has_new_code and is_requested):
+        return decision(Todo.KEEP)
+    if not inputs.has_own_rows(key.event_date) and (record is None or record.digest == EMPTY):
+        return decision(Todo.KEEP)
+    accepted = f"{table.key}:{key.event_date.isoformat()}" in request.accept_changes
+    refused = record.refused_state if record is not None else None
+    if refused is not None and dict(refused) == {**present, CODE_KEY: code} and not accepted:
+        return decision(Todo.KEEP_REFUSED, record.reason if record else None)
+    return decision(Todo.REBUILD, cause=_cause(table, standing_inputs, present, has_new_code=has_new_code))
+
+
+def _obstacle(table: Table, ground: Ground, inputs: _Inputs, key: Slice) -> str | None:
+    """Why the slice must wait; None = ready."""
+    if table.key != REFINED_EVENTS.key:
+        for upstream in inputs.upstream(key.event_date):
+            if not upstream.verdict.is_good:
+                return f"{upstream.table} {key} stands {upstream.verdict.value}"
+        return None
+    first_arrival = ground.first_arrivals.get(key.project_id)
+    if first_arrival is not None and key.event_date < first_arrival:
+        return None
+    batches = [ground.batches.get(BatchKey(source, key.project_id, key.event_date)) for source in Source]
+    standing = [batch for batch in batches if batch is not None]
+    if any(batch.verdict is BatchVerdict.ACCEPTED for batch in standing):
+        return None
+    if not standing:
+        return f"the deliveries that arrived on {key.event_date.isoformat()} are not loaded yet"
+    return "; ".join(f"{RAW_TABLES[batch.key.source].key} {key} stands {batch.verdict.value}" for batch in standing)
+
+
+def is_final_day(bench: Workbench, request: LoadRequest, ground: Ground, key: Slice) -> bool:
+    """Every batch that arrives in [D, D + reprocessing window] is closed and none refused or waiting."""
+    first_arrival = ground.first_arrivals.get(key.project_id)
+    if first_arrival is None or key.event_date < first_arrival:
+        return False
+    for shift in range(bench.settings.reprocessing_window_days + 1):
+        arrival = key.event_date + timedelta(days=shift)
+        for source in Source:
+            batch = ground.batches.get(BatchKey(source, key.project_id, arrival))
+            is_past = request.now > deadline(arrival, bench.settings)
+            if batch is not None and batch.verdict is not BatchVerdict.ACCEPTED:
+                return False
+            # The backfill source has batches only where somebody recovered something.
+            is_required = source is Source.REGULAR or (batch is not None and batch.deliveries > 0)
+            if is_required and not is_past and not (batch is not None and batch.is_closed):
+                return False
+    return True
+
+
+def _cause(table: Table, before: Mapping[str, str], after: Mapping[str, str], *, has_new_code: bool) -> str:
+    if dict(before) == dict(after):
+        return "code"
+    names = sorted({name.split(":")[0] for name in before.keys() ^ after.keys()}
+                   | {name.split(":")[0] for name in before.keys() & after.keys() if before[name] != after[name]})  # fmt: skip
+    cause = "first build" if not before else f"changed {', '.join(names)}" if names else f"changed {table.key}"
+    return f"{cause}, code" if has_new_code and before else cause
+

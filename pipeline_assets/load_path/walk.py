@@ -1,0 +1,62 @@
+"""Walk the tables in topological order: the one load path that daily runs, retries, late data and backfills share.
+
+Lives here: the order of steps of a run. Put here: a step between tables. Keep out: any step's content.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+
+from pipeline_assets.load_path.derived import rebuild_stale
+from pipeline_assets.load_path.raw import accept_deliveries
+from pipeline_assets.load_path.request import LoadRequest, TableReport, Workbench
+from pipeline_assets.load_path.standing import read_ground
+from pipeline_assets.tables.registry import ALL_TABLES, DERIVED, SOURCE_OF_TABLE
+from resources.crash_points import CrashPoint, crash_point
+
+
+def load(bench: Workbench, request: LoadRequest, is_live: Callable[[str], bool]) -> Iterator[TableReport]:
+    """Load the requested days into the selected tables; yields one report per table as soon as it is done.
+
+    `is_live` tells whether the attempt a staged branch is named for still runs; the branches of dead ones are dropped.
+    """
+    tables = [table for table in ALL_TABLES if table.key in request.tables or table.key == "raw/quarantine"]
+    swept = bench.lakehouse.sweep(tables, is_live)
+    if swept:
+        bench.say(f"dropped {len(swept)} branches that dead runs left: {', '.join(swept)}")
+    started_at = request.now.isoformat()
+    verdicts: Counter[str] = Counter()
+    snapshots: dict[str, int | None] = {}
+
+    def seen(report: TableReport) -> TableReport:
+        verdicts.update(f"{report.table} {outcome.verdict.value}" for outcome in report.outcomes)
+        snapshots[report.table] = report.snapshot_id
+        counts = Counter(outcome.verdict.value for outcome in report.outcomes)
+        bench.say(
+            f"{report.table}: {', '.join(f'{n} {verdict}' for verdict, n in sorted(counts.items())) or 'nothing to do'}"
+            f" in {report.seconds:.1f} s"
+        )
+        crash_point(CrashPoint.BETWEEN_TABLES, report.table)
+        return report
+
+    for key, source in SOURCE_OF_TABLE.items():
+        if key in request.tables:
+            yield seen(accept_deliveries(bench, request, source))
+    derived = [table for table in DERIVED if table.key in request.tables]
+    if derived:
+        ground = read_ground(bench, request)
+        for table in derived:
+            yield seen(rebuild_stale(bench, request, table, ground))
+    bench.ledger.record_run(
+        request.run_id,
+        tables=sorted(request.tables),
+        first_day=request.first_day,
+        last_day=request.last_day,
+        started_at=started_at,
+        verdicts=dict(verdicts),
+        snapshots=snapshots,
+        finished_at=datetime.now(UTC).isoformat(),
+    )
+

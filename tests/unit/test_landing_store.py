@@ -1,0 +1,517 @@
+"""Landing behaves the same in a folder and in a bucket, and its failures say what a person can do.
+
+Lives here: claims on listing and reading, against real files and a real S3 server. Put here: a new kind of place or
+failure. Keep out: names (test_object_keys.py).
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import date, timedelta
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import boto3
+import pytest
+from dagster import EnvVar
+from dagster_aws.s3 import S3Resource
+from moto.server import ThreadedMotoServer
+
+from pipeline_assets.domain.deliveries import BatchKey, Delivery, Listing, Oddity
+from pipeline_assets.domain.errors import (
+    LandingAccessError,
+    LandingUnavailableError,
+    ObjectMovedError,
+    SettingsError,
+    TidemarkError,
+)
+from pipeline_assets.domain.settings import Settings
+from pipeline_assets.domain.slices import Source
+from resources import landing_store
+from resources.crash_points import CrashPoint
+from resources.landing_store import LandingStore
+
+DAY = date(2026, 2, 2)
+_numbers = count(1)
+
+
+@dataclass(frozen=True)
+class Place:
+    """A landing and the vendor's hands on it."""
+
+    store: LandingStore
+    put: Callable[[str, bytes], object]
+    delete: Callable[[str], object]
+
+
+@dataclass(frozen=True)
+class Server:
+    """An S3 server that remembers what it was asked."""
+
+    url: str
+    requests: list[tuple[str, str]]
+
+    @property
+    def listings(self) -> int:
+        return sum("list-type=2" in query for _, query in self.requests)
+
+
+@pytest.fixture(scope="module")
+def s3_server() -> Iterator[Server]:
+    moto = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    moto.start()
+    host, port = moto.get_host_and_port()
+    server = Server(f"http://{host}:{port}", [])
+    http: Any = moto._server
+    serve = http.app
+
+    def noting(environ: dict[str, Any], start_response: Any) -> Any:
+        server.requests.append((environ["REQUEST_METHOD"], environ["QUERY_STRING"]))
+        return serve(environ, start_response)
+
+    http.app = noting
+    yield server
+    moto.stop()
+    http.server_close()
+
+
+@pytest.fixture(autouse=True)
+def only_these_aws_variables(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in [name for name in os.environ if name.startswith("AWS_")]:
+        monkeypatch.delenv(name)
+    values = {"ACCESS_KEY_ID": "key", "SECRET_ACCESS_KEY": "secret", "REGION": "us-east-1"}
+    values |= {"CONFIG_FILE": str(tmp_path / "none"), "SHARED_CREDENTIALS_FILE": str(tmp_path / "none")}
+    values |= {"EC2_METADATA_DISABLED": "true"}
+    for name, value in values.items():
+        monkeypatch.setenv(f"AWS_{name}", value)
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Place:
+    root = tmp_path / "land #1 ü%23"
+    root.mkdir()
+
+    def put(key: str, content: bytes) -> None:
+        path = root / key
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+
+    return Place(a_store(str(root)), put, lambda key: (root / key).unlink())
+
+
+@pytest.fixture
+def bucket(s3_server: Server, monkeypatch: pytest.MonkeyPatch) -> Place:
+    monkeypatch.setenv("AWS_ENDPOINT_URL_S3", s3_server.url)
+    name = f"landing-{next(_numbers)}"
+    client = boto3.client("s3", region_name="us-east-1")
+    client.create_bucket(Bucket=name)
+    s3_server.requests.clear()
+    return Place(
+        a_store(f"s3://{name}/exports #1/ü"),
+        lambda key, content: client.put_object(Bucket=name, Key=f"exports #1/ü/{key}", Body=content),
+        lambda key: client.delete_object(Bucket=name, Key=f"exports #1/ü/{key}"),
+    )
+
+
+@pytest.fixture(params=["folder", "bucket"])
+def place(request: pytest.FixtureRequest) -> Place:
+    found: Place = request.getfixturevalue(request.param)
+    return found
+
+
+def a_store(url: str, *, s3: S3Resource | None = None, pattern: str = "{prefix}_{date}_{hour}_complete") -> LandingStore:
+    return LandingStore.from_settings(Settings(landing_url=url, marker_pattern=pattern), s3)
+
+
+def a_key(*, day: date = DAY, hour: int | str = 5, shard: int = 0, project: str = "10001", folder: str = "") -> str:
+    return f"{folder or project}/{project}_{day}_{hour}#{shard}.json.gz"
+
+
+def listed(
+    store: LandingStore,
+    *,
+    source: Source = Source.REGULAR,
+    projects: tuple[str, ...] = ("10001",),
+    first: date = DAY,
+    last: date = DAY,
+) -> Listing:
+    return store.list(source, projects, first, last)
+
+
+def keys(listing: Listing) -> list[str]:
+    return [delivery.key for delivery in listing.deliveries]
+
+
+def the_delivery(place: Place) -> Delivery:
+    (found,) = listed(place.store).deliveries
+    return found
+
+
+@contextmanager
+def an_s3_that_answers(status: int, code: str) -> Iterator[str]:
+    """The URL of a server that fails every request the same way."""
+
+    class Answer(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            body = f"<Error><Code>{code}</Code><Message>because</Message></Error>".encode()
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        do_HEAD = do_GET
+
+        def log_message(self, *_: object) -> None: ...
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Answer)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}"
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+# Listing
+
+
+def test_a_window_holds_its_days_and_nothing_else(place: Place) -> None:
+    days = [DAY + timedelta(days=offset) for offset in range(-2, 3)]
+    for day in days:
+        place.put(a_key(day=day), b"x")
+        place.put(f"10001/10001_{day}_5_complete", b"")
+    listing = listed(place.store, first=days[1], last=days[3])
+    assert [delivery.batch.arrival_date for delivery in listing.deliveries] == days[1:4]
+    assert [marker.batch.arrival_date for marker in listing.markers] == days[1:4]
+    assert listing.first_arrivals == {"10001": days[0]}
+    assert listing.odd_objects == ()
+
+
+def test_hours_come_in_order_padded_or_not(place: Place) -> None:
+    for hour in ("9", "10", "05", "5", "23"):
+        place.put(a_key(hour=hour), b"x")
+    listing = listed(place.store)
+    assert [delivery.hour for delivery in listing.deliveries] == [5, 5, 9, 10, 23]
+    assert len(set(keys(listing))) == 5
+
+
+def test_a_delivery_says_what_the_object_is(place: Place) -> None:
+    place.put(a_key(shard=3), b"seven b")
+    found = the_delivery(place)
+    assert found.batch == BatchKey(Source.REGULAR, "10001", DAY)
+    assert (found.hour, found.shard, found.key, found.size_bytes) == (5, 3, a_key(shard=3), 7)
+    assert found.etag
+
+
+def test_sources_and_projects_stay_apart(place: Place) -> None:
+    place.put(a_key(project="10001"), b"x")
+    place.put(a_key(project="10002"), b"x")
+    place.put(a_key(project="100012"), b"x")
+    place.put(a_key(project="10001-backfill"), b"x")
+    assert keys(listed(place.store, projects=("10002", "10001"))) == [a_key(), a_key(project="10002")]
+    backfill = listed(place.store, source=Source.BACKFILL)
+    assert keys(backfill) == [a_key(project="10001-backfill")]
+    assert backfill.deliveries[0].batch == BatchKey(Source.BACKFILL, "10001", DAY)
+
+
+def test_a_backfill_folder_is_listed_under_both_of_its_names(place: Place) -> None:
+    before = DAY - timedelta(days=400)
+    expected = [a_key(project=prefix, folder="10001-backfill") for prefix in ("10001-backfill", "10001")]
+    for key in [*expected, a_key(day=before, folder="10001-backfill")]:
+        place.put(key, b"x")
+    listing = listed(place.store, source=Source.BACKFILL)
+    assert sorted(keys(listing)) == sorted(expected)
+    assert listing.first_arrivals == {"10001": before}
+
+
+def test_a_project_without_a_folder_has_nothing(place: Place) -> None:
+    place.put(a_key(project="10002"), b"x")
+    assert listed(place.store) == Listing()
+
+
+def test_a_first_arrival_may_lie_after_the_window_or_be_a_marker(place: Place) -> None:
+    place.put(a_key(day=DAY + timedelta(days=9)), b"x")
+    place.put(f"10001/10001_{DAY + timedelta(days=8)}_complete", b"")
+    place.put(f"10001/10001_{DAY + timedelta(days=8)}_23_complete", b"full")
+    listing = listed(place.store)
+    assert listing.deliveries == ()
+    assert listing.first_arrivals == {"10001": DAY + timedelta(days=8)}
+
+
+def test_odd_objects_are_reported_and_never_loaded(place: Place) -> None:
+    odd = {
+        f"10001/-189524_{DAY}_5.json.gz": Oddity.MERGED_IDS,
+        f"10001/10001_{DAY}_24#0.json.gz": Oddity.UNKNOWN_NAME,
+        f"10001/10001_{DAY}_5 copy.json.gz": Oddity.UNKNOWN_NAME,
+        f"10001/10001_{DAY}_5%231.json.gz": Oddity.UNKNOWN_NAME,
+        f"10001/10001_{DAY}_ü": Oddity.UNKNOWN_NAME,
+        f"10001/10001_{DAY}/{DAY}_5#0.json.gz": Oddity.UNKNOWN_NAME,
+        f"10001/10001-backfill_{DAY}_5#0.json.gz": Oddity.WRONG_PREFIX,
+    }
+    for key in [*odd, a_key(shard=1)]:
+        place.put(key, b"x")
+    listing = listed(place.store)
+    assert keys(listing) == [a_key(shard=1)]
+    assert {found.key: found.oddity for found in listing.odd_objects} == odd
+
+
+def test_names_that_differ_in_odd_characters_are_different_objects(place: Place) -> None:
+    names = ["5#1", "5%231", "5 #1", "5ü#1"]
+    for name in names:
+        place.put(f"10001/10001_{DAY}_{name}.json.gz", name.encode())
+    listing = listed(place.store)
+    found = [*keys(listing), *(one.key for one in listing.odd_objects)]
+    assert sorted(found) == sorted(f"10001/10001_{DAY}_{name}.json.gz" for name in names)
+    assert place.store.read(listing.deliveries[0].key, listing.deliveries[0].etag) == b"5#1"
+
+
+@pytest.mark.parametrize("pattern", ["{prefix}_{hour}_{date}_done", "done.{date}.{hour}.{prefix}"])
+def test_markers_are_found_whatever_they_begin_with(place: Place, pattern: str, s3_server: Server) -> None:
+    del s3_server
+    store = a_store(place.store.url, pattern=pattern)
+    for day in (DAY - timedelta(days=60), DAY, DAY + timedelta(days=60)):
+        place.put("10001/" + pattern.format(prefix="10001", date=day, hour=7), b"")
+    place.put(a_key(), b"x")
+    listing = listed(store)
+    assert [(marker.batch.arrival_date, marker.hour) for marker in listing.markers] == [(DAY, 7)]
+    assert keys(listing) == [a_key()]
+    assert listing.first_arrivals == {"10001": DAY - timedelta(days=60)}
+
+
+def test_more_objects_than_a_page_are_all_listed_once_in_order(place: Place) -> None:
+    expected = [a_key(hour=hour, shard=shard) for hour in range(11) for shard in range(100)]
+    for key in reversed(expected):
+        place.put(key, b"x")
+    assert keys(listed(place.store)) == expected
+
+
+def test_a_crash_point_stands_behind_every_project(folder: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    passed: list[tuple[CrashPoint, str]] = []
+    monkeypatch.setattr(landing_store, "crash_point", lambda point, qualifier: passed.append((point, qualifier)))
+    listed(folder.store, projects=("10001", "10002"))
+    assert passed == [(CrashPoint.DURING_LISTING, f"regular/{project}") for project in ("10001", "10002")]
+
+
+def test_a_week_in_a_long_history_costs_a_few_pages(bucket: Place, s3_server: Server) -> None:
+    for offset in range(-500, 501):
+        for hour in range(4):
+            bucket.put(a_key(day=DAY + timedelta(days=offset), hour=hour), b"x")
+    s3_server.requests.clear()
+    listing = listed(bucket.store, first=DAY, last=DAY + timedelta(days=6))
+    assert len(listing.deliveries) == 28
+    assert listing.first_arrivals == {"10001": DAY - timedelta(days=500)}
+    assert s3_server.listings == 3
+
+
+# Keys that obstore cannot express
+
+
+@pytest.mark.parametrize("odd", [f"10001//10001_{DAY}_5#0.json.gz", f"10001/10001_{DAY}_5/../x", f"10001/10001_{DAY}\x01"])
+@pytest.mark.parametrize("count_of_good", [3, 1100])
+def test_a_key_that_cannot_be_read_hides_no_other_in_a_bucket(bucket: Place, odd: str, count_of_good: int) -> None:
+    expected = [a_key(shard=shard) for shard in range(count_of_good)]
+    for key in [*expected, a_key(day=DAY + timedelta(days=1))]:
+        bucket.put(key, b"x")
+    plain = listed(bucket.store)
+    bucket.put(odd, b"x")
+    listing = listed(bucket.store)
+    assert keys(listing) == expected
+    assert listing.deliveries == plain.deliveries
+    assert [found.key for found in listing.odd_objects] == [odd]
+    if "//" in odd:
+        assert "copy the object to a key without" in listing.odd_objects[0].detail
+
+
+@pytest.mark.parametrize("odd", [b"10001_2026-02-02_5\n#0.json.gz", b"\xff.json.gz"])
+def test_a_file_name_that_cannot_be_read_hides_no_other_in_a_folder(folder: Place, odd: bytes) -> None:
+    folder.put(a_key(), b"x")
+    plain = listed(folder.store)
+    Path(os.fsdecode(os.fsencode(folder.store.url) + b"/10001/" + odd)).write_bytes(b"x")
+    listing = listed(folder.store)
+    assert listing.deliveries == plain.deliveries
+    assert [found.oddity for found in listing.odd_objects] == [Oddity.UNKNOWN_NAME]
+    listing.odd_objects[0].key.encode("utf-8")
+
+
+def test_a_folder_placeholder_is_no_delivery(bucket: Place) -> None:
+    for key in ("10001/", a_key(shard=1), f"{a_key(shard=1)}/", f"{a_key(shard=2)}/"):
+        bucket.put(key, b"x" if key.endswith("gz") else b"")
+    listing = listed(bucket.store)
+    assert [(delivery.key, delivery.size_bytes) for delivery in listing.deliveries] == [(a_key(shard=1), 1)]
+    assert [found.key for found in listing.odd_objects] == [f"{a_key(shard=2)}/"]
+
+
+def test_an_empty_object_is_a_delivery(place: Place) -> None:
+    place.put(a_key(), b"")
+    assert the_delivery(place).size_bytes == 0
+
+
+# Reading
+
+
+def test_an_object_reads_back_whole(place: Place) -> None:
+    content = os.urandom(3_000_000)
+    place.put(a_key(), content)
+    assert place.store.read(a_key(), the_delivery(place).etag) == content
+
+
+def test_an_object_overwritten_since_it_was_listed_has_moved(place: Place) -> None:
+    place.put(a_key(), b"old")
+    found = the_delivery(place)
+    place.put(a_key(), b"newer")
+    with pytest.raises(ObjectMovedError, match="overwritten"):
+        place.store.read(found.key, found.etag)
+
+
+def test_an_object_deleted_since_it_was_listed_has_moved(place: Place) -> None:
+    place.put(a_key(), b"old")
+    found = the_delivery(place)
+    place.delete(found.key)
+    with pytest.raises(ObjectMovedError):
+        place.store.read(found.key, found.etag)
+
+
+def test_a_file_rewritten_while_it_is_read_has_moved(folder: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder.put(a_key(), b"old")
+    found = the_delivery(folder)
+    get = landing_store.obstore.get
+
+    def get_then_rewrite(*args: Any, **options: Any) -> Any:
+        opened = get(*args, **options)
+        folder.put(a_key(), b"new content")
+        return opened
+
+    monkeypatch.setattr(landing_store.obstore, "get", get_then_rewrite)
+    with pytest.raises(ObjectMovedError):
+        folder.store.read(found.key, found.etag)
+
+
+def test_a_store_in_use_travels_to_other_processes(place: Place, tmp_path: Path) -> None:
+    place.put(a_key(), b"content")
+    found = the_delivery(place)
+    assert place.store.read(found.key, found.etag) == b"content"
+    (tmp_path / "store").write_bytes(pickle.dumps(place.store))
+    program = (
+        "import pathlib, pickle, sys; store = pickle.loads(pathlib.Path(sys.argv[1]).read_bytes());"
+        "sys.stdout.buffer.write(store.read(sys.argv[2], sys.argv[3])); assert 'dagster' not in sys.modules"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(tmp_path / "store"), found.key, found.etag],
+        capture_output=True, check=False, cwd=Path(__file__).parents[2],
+    )  # fmt: skip
+    assert (done.stdout, done.stderr) == (b"content", b"")
+
+
+# Where landing is, and what can go wrong
+
+
+def test_nothing_is_touched_before_the_first_use(tmp_path: Path) -> None:
+    for url in (str(tmp_path / "missing"), "s3://missing"):
+        assert a_store(url).url == url
+
+
+def test_a_missing_root_is_not_an_empty_landing(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    for url in (tmp_path / "missing", tmp_path / "file"):
+        with pytest.raises(LandingAccessError, match="TIDEMARK_LANDING_URL"):
+            listed(a_store(str(url)))
+
+
+def test_a_root_that_vanishes_is_not_an_empty_landing(folder: Place) -> None:
+    folder.put(a_key(), b"x")
+    listed(folder.store)
+    Path(folder.store.url).rename(f"{folder.store.url} gone")
+    with pytest.raises(LandingAccessError):
+        listed(folder.store)
+
+
+def test_a_missing_bucket_is_not_an_empty_landing(bucket: Place) -> None:
+    del bucket
+    store = a_store("s3://no-such-bucket")
+    with pytest.raises(LandingAccessError, match="NoSuchBucket"):
+        listed(store)
+    with pytest.raises(LandingAccessError, match="NoSuchBucket"):
+        store.read(a_key(), '"e"')
+
+
+def test_fields_of_the_resource_win_over_variables(bucket: Place, s3_server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    bucket.put(a_key(), b"x")
+    for name in ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT"):
+        monkeypatch.setenv(name, "http://127.0.0.1:1")
+    monkeypatch.delenv("AWS_ACCESS_KEY_ID")
+    monkeypatch.setenv("THE_SECRET", "hidden")
+    s3 = S3Resource(endpoint_url=s3_server.url, aws_access_key_id="k", aws_secret_access_key=EnvVar("THE_SECRET"))
+    store = a_store(bucket.store.url, s3=s3)
+    assert keys(listed(store)) == [a_key()]
+    bucket.put("10001//odd", b"x")
+    assert keys(listed(pickle.loads(pickle.dumps(store)))) == [a_key()]
+    assert "hidden" not in repr(store._place)
+
+
+def test_missing_credentials_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("AWS_ACCESS_KEY_ID")
+    monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
+    with pytest.raises(LandingAccessError, match="no AWS credentials"):
+        listed(a_store("s3://bucket"))
+    with pytest.raises(LandingAccessError, match="profile"):
+        listed(a_store("s3://bucket", s3=S3Resource(profile_name="nobody")))
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "error"),
+    [
+        (403, "AccessDenied", LandingAccessError),
+        (401, "Unauthorized", LandingAccessError),
+        (400, "ExpiredToken", LandingAccessError),
+        (400, "AuthorizationHeaderMalformed", LandingAccessError),
+        (301, "PermanentRedirect", LandingAccessError),
+        (400, "RequestTimeout", LandingUnavailableError),
+        (429, "TooManyRequests", LandingUnavailableError),
+        (500, "InternalError", LandingUnavailableError),
+        (503, "SlowDown", LandingUnavailableError),
+    ],
+)
+def test_a_refusal_asks_for_a_person_and_a_bad_moment_for_time(status: int, code: str, error: type[TidemarkError]) -> None:
+    with an_s3_that_answers(status, code) as url:
+        store = a_store("s3://bucket", s3=S3Resource(endpoint_url=url, max_attempts=2))
+        with pytest.raises(error) as on_list:
+            listed(store)
+        with pytest.raises(error) as on_read:
+            store.read(a_key(), '"e"')
+    assert on_list.value.subject == "s3://bucket"
+    assert on_read.value.subject == a_key()
+    assert "\n" not in str(on_list.value) + str(on_read.value)
+    assert status == 301 or code in str(on_read.value)
+
+
+@pytest.mark.parametrize("url", ["http://127.0.0.1:1", "http://no-such-host.invalid"])
+def test_a_network_failure_is_a_bad_moment(url: str) -> None:
+    store = a_store("s3://bucket", s3=S3Resource(endpoint_url=url, max_attempts=2))
+    with pytest.raises(LandingUnavailableError):
+        listed(store)
+    with pytest.raises(LandingUnavailableError):
+        store.read(a_key(), '"e"')
+
+
+def test_a_url_without_a_bucket_is_refused() -> None:
+    with pytest.raises(SettingsError, match="names no bucket"):
+        a_store("s3:///exports")
+
+
+def test_a_marker_that_a_folder_would_hide_is_refused(tmp_path: Path) -> None:
+    pattern = "{prefix}_{date}#{hour}"
+    with pytest.raises(SettingsError, match="hides"):
+        a_store(str(tmp_path), pattern=pattern)
+    assert a_store("s3://bucket", pattern=pattern)
