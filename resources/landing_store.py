@@ -1,7 +1,7 @@
 """Landing as the load path sees it: list arrivals and read objects, from a local folder or S3 alike.
 
-Lives here: where landing is, how it is opened, listed, read, and which failure means what. Put here: another kind of
-place. Keep out: the grammar of keys (domain/object_keys.py), unpacking and parsing (transforms/parse.py).
+Lives here: where landing is, how it is opened, listed, read, and which failure means what. Put here: another
+kind of place. Keep out: the grammar of keys (domain/object_keys.py) and parsing of content (transforms/parse.py).
 """
 
 from __future__ import annotations
@@ -10,16 +10,17 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from datetime import date, timedelta
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, Self
 
 import boto3
 import obstore
 from botocore.config import Config
-from botocore.exceptions import BotoCoreError, ClientError, ConnectionError, HTTPClientError
+from botocore.exceptions import BotoCoreError, ClientError, HTTPClientError
+from botocore.exceptions import ConnectionError as BotoConnectionError
 from obstore.auth.boto3 import Boto3CredentialProvider
 from obstore.exceptions import (
     BaseError,
@@ -45,12 +46,13 @@ from resources.crash_points import CrashPoint, crash_point
 
 if TYPE_CHECKING:
     from dagster_aws.s3 import S3Resource
+    from obstore.store import ClientConfig
 
 _OPENING_KEYS = 1000
-"""How many keys before a folder's first day are looked at for odd objects: one page, so the cost is bounded."""
-_RETRY_SECONDS = 60
-# obstore asks the provider again 5 minutes before the end of a credential's life as told, boto3 renews it 10 minutes
-# before its real end: told to live 10 minutes, a credential is never used past its real end.
+"""How many keys before a folder's first day are looked at for odd objects: a page, so it costs one request."""
+_RETRIES_END = timedelta(seconds=60)
+# obstore asks the provider again 5 minutes before the end of life it was told, boto3 renews a credential 10
+# minutes before its real end: told to live 10 minutes, none is used past its real end.
 _CREDENTIAL_LIFE = timedelta(minutes=10)
 _READ_TIMEOUT = timedelta(seconds=60)
 _REQUEST_TIMEOUT = timedelta(minutes=10)
@@ -66,8 +68,11 @@ class _Listed(NamedTuple):
 class _Place(Protocol):
     """What differs between kinds of places: opening, order of keys, and a listing that takes any key."""
 
-    url: str
-    is_ordered: bool
+    @property
+    def url(self) -> str: ...
+
+    @property
+    def is_ordered(self) -> bool: ...
 
     def open(self) -> LocalStore | S3Store: ...
 
@@ -98,9 +103,8 @@ class LandingStore:
             return cls(_Bucket.from_url(settings.landing_url, s3), grammar)
         if re.search(r"#(\{hour\}|[0-9]+)$", settings.marker_pattern):
             # obstore keeps unfinished uploads under such names and therefore hides them in a local folder.
-            raise SettingsError(
-                "TIDEMARK_MARKER_PATTERN", "ends in `#` and digits, which a local landing hides", "End it in a word"
-            )
+            reason = "ends in `#` and digits, which a local landing hides"
+            raise SettingsError("TIDEMARK_MARKER_PATTERN", reason, "End it in a word")
         return cls(_Folder(folder.absolute()), grammar)
 
     @property
@@ -111,9 +115,10 @@ class LandingStore:
     def list(self, source: Source, projects: Sequence[str], first_day: date, last_day: date) -> Listing:
         """What arrived from `first_day` to `last_day` (arrival days, UTC, both inclusive), sorted.
 
-        In a bucket only the keys of these days are read, and one page of what lies before a project's first day: odd
-        objects elsewhere stay unseen there. A local folder shows all its odd objects. A project without a folder has
-        nothing. Raises LandingAccessError (no such place, no rights) and LandingUnavailableError (network, server).
+        In a bucket only the keys of these days are read, and one page of what lies before a project's first day:
+        odd objects elsewhere stay unseen there. A local folder shows all of them, but for names that end in `#` and
+        digits, which obstore hides. A project without a folder has nothing. Raises LandingAccessError (no such
+        place, no rights) and LandingUnavailableError (network, server).
         """
         deliveries: list[Delivery] = []
         markers: list[Marker] = []
@@ -135,7 +140,9 @@ class LandingStore:
                 if isinstance(parsed, Marker):
                     markers.append(parsed)
                 elif one.size_bytes == 0 and self._is_folder_placeholder(one.key):
-                    odd_objects.append(OddObject(f"{one.key}/", Oddity.UNKNOWN_NAME, "a placeholder for a folder"))
+                    odd_objects.append(
+                        OddObject(f"{one.key}/", Oddity.UNKNOWN_NAME, "a folder's placeholder")
+                    )
                 else:
                     deliveries.append(parsed)
         return Listing(
@@ -145,8 +152,8 @@ class LandingStore:
     def read(self, key: str, etag: str) -> bytes:
         """The bytes of the object version that was listed with `etag`, whole.
 
-        Raises ObjectMovedError when that version is gone (overwritten, deleted), LandingUnavailableError when network
-        or server fail beyond the retries, LandingAccessError when rights are missing.
+        Raises ObjectMovedError when that version is gone (overwritten, deleted), LandingUnavailableError when
+        network or server fail beyond the retries, LandingAccessError when rights are missing.
         """
         try:
             with _landing_errors(key):
@@ -157,7 +164,8 @@ class LandingStore:
         except (PreconditionError, FileNotFoundError):
             is_same = False
         if not is_same:
-            raise ObjectMovedError(key, "was overwritten or deleted since it was listed", "The next run lists it anew")
+            reason = "was overwritten or deleted since it was listed"
+            raise ObjectMovedError(key, reason, "The next run lists it anew")
         return content
 
     def __getstate__(self) -> dict[str, Any]:
@@ -183,8 +191,8 @@ class LandingStore:
         scans += [self._first_arrivals(source, project_id, stem) for stem in stems]
         for scan in scans:
             for one in scan:
-                # The first wins: obstore drops the closing slash of a folder's placeholder, which sorts behind the
-                # object of the same name.
+                # The first wins: obstore drops the closing slash of a folder's placeholder, which then goes by the
+                # name of the object it sorts behind.
                 found.setdefault(one.key, one)
         return found.values()
 
@@ -230,7 +238,7 @@ class LandingStore:
 @dataclass(frozen=True)
 class _Folder:
     root: Path
-    is_ordered = False
+    is_ordered: ClassVar[bool] = False
 
     @property
     def url(self) -> str:
@@ -239,7 +247,7 @@ class _Folder:
     def require(self) -> None:
         # An absent root lists as empty in obstore, which would read as "nothing was delivered".
         if not self.root.is_dir():
-            raise LandingAccessError(self.url, "is not a folder", "Correct TIDEMARK_LANDING_URL or create the folder")
+            raise LandingAccessError(self.url, "is not a folder", "Correct TIDEMARK_LANDING_URL or create it")
 
     def open(self) -> LocalStore:
         return LocalStore(prefix=self.root)
@@ -260,7 +268,7 @@ class _Folder:
 
 @dataclass(frozen=True)
 class _Bucket:
-    """A bucket and how to reach it: the fields of dagster-aws' S3Resource, as plain values that workers can load."""
+    """A bucket and how to reach it: the fields of dagster-aws' S3Resource, as plain values for workers."""
 
     bucket: str
     prefix: str = ""
@@ -274,19 +282,21 @@ class _Bucket:
     aws_access_key_id: str | None = field(default=None, repr=False)
     aws_secret_access_key: str | None = field(default=None, repr=False)
     aws_session_token: str | None = field(default=None, repr=False)
-    is_ordered = True
+    is_ordered: ClassVar[bool] = True
 
     @classmethod
     def from_url(cls, url: str, s3: S3Resource | None) -> Self:
         # Not urlsplit: `#` and `?` are ordinary characters of a prefix.
         bucket, _, prefix = url.removeprefix("s3://").partition("/")
         if not bucket:
-            raise SettingsError("TIDEMARK_LANDING_URL", f"{url!r} names no bucket", "Write s3://bucket[/prefix]")
+            raise SettingsError(
+                "TIDEMARK_LANDING_URL", f"{url!r} names no bucket", "Write s3://bucket[/prefix]"
+            )
         if s3 is None:
             return cls(bucket, prefix.strip("/"))
         resolved = s3.process_config_and_initialize()
-        names = [name for name in cls.__dataclass_fields__ if name not in ("bucket", "prefix")]
-        return cls(bucket, prefix.strip("/"), **{name: getattr(resolved, name) for name in names})
+        shared = {one.name for one in fields(cls)} - {"bucket", "prefix"}
+        return cls(bucket, prefix.strip("/"), **{name: getattr(resolved, name) for name in shared})
 
     @property
     def url(self) -> str:
@@ -298,8 +308,9 @@ class _Bucket:
     def open(self) -> S3Store:
         session = self._session()
         client = self._client(session)
-        provider = None if self.use_unsigned_session else Boto3CredentialProvider(session, ttl=_CREDENTIAL_LIFE)
         endpoint = client.meta.endpoint_url
+        is_signed = not self.use_unsigned_session
+        provider = Boto3CredentialProvider(session, ttl=_CREDENTIAL_LIFE) if is_signed else None
         return S3Store(
             self.bucket,
             prefix=self.prefix or None,
@@ -312,24 +323,19 @@ class _Bucket:
                 "skip_signature": self.use_unsigned_session,
                 "virtual_hosted_style_request": False,
             },
-            client_options={
+            client_options=_http_options()
+            | {
                 "allow_http": endpoint.startswith("http://"),
                 "allow_invalid_certificates": self.verify is False,
-                "read_timeout": _READ_TIMEOUT,
-                "timeout": _REQUEST_TIMEOUT,
-                **_own_certificates(),
             },
-            retry_config={
-                "max_retries": self.max_attempts - 1,
-                "retry_timeout": timedelta(seconds=_RETRY_SECONDS),
-                "backoff": {"init_backoff": timedelta(milliseconds=200), "max_backoff": timedelta(seconds=10)},
-            },
+            retry_config={"max_retries": self.max_attempts - 1, "retry_timeout": _RETRIES_END},
         )
 
     def list_plainly(self, folder: str, after: str) -> Iterator[_Listed]:
         root = f"{self.prefix}/" if self.prefix else ""
         pages = self._client(self._session()).get_paginator("list_objects_v2")
-        for page in pages.paginate(Bucket=self.bucket, Prefix=f"{root}{folder}/", StartAfter=f"{root}{after}"):
+        asked = {"Bucket": self.bucket, "Prefix": f"{root}{folder}/", "StartAfter": f"{root}{after}"}
+        for page in pages.paginate(**asked):
             for item in page.get("Contents", ()):
                 yield _Listed(item["Key"].removeprefix(root), item["ETag"], item["Size"])
 
@@ -353,15 +359,16 @@ class _Bucket:
         )
 
 
-def _own_certificates() -> dict[str, bytes]:
-    """The certificates of `AWS_CA_BUNDLE`, which boto3 trusts by itself and obstore does not."""
+def _http_options() -> ClientConfig:
+    options: ClientConfig = {"read_timeout": _READ_TIMEOUT, "timeout": _REQUEST_TIMEOUT}
     bundle = os.environ.get("AWS_CA_BUNDLE")
-    if not bundle:
-        return {}
-    try:
-        return {"root_certificate": Path(bundle).read_bytes()}
-    except OSError as error:
-        raise SettingsError("AWS_CA_BUNDLE", f"cannot be read ({error})", "Correct the path or unset it") from None
+    if bundle:
+        # boto3 trusts these certificates by itself, obstore does not.
+        try:
+            options["root_certificate"] = Path(bundle).read_bytes()
+        except OSError as error:
+            raise SettingsError("AWS_CA_BUNDLE", f"cannot be read ({error})", "Correct the path") from None
+    return options
 
 
 @contextmanager
@@ -383,33 +390,33 @@ def _landing_errors(subject: str) -> Iterator[None]:
         raise LandingAccessError(subject, "no AWS credentials were found", _ACCESS_CURE) from error
 
 
-_ACCESS_CURE = "Check TIDEMARK_LANDING_URL, the AWS region, endpoint and credentials, and the rights to list and read"
-_NETWORK_NAMES = tuple(kind.__name__ for base in (ConnectionError, HTTPClientError) for kind in base.__subclasses__())
+_ACCESS_CURE = "Check TIDEMARK_LANDING_URL, region, endpoint and credentials, and the rights to list and read"
+_PASSING = ("RequestTimeout<", "EndpointConnectionError:", "ConnectTimeoutError:", "ReadTimeoutError:")
+"""Passing trouble that comes dressed as a refusal: S3 answers a slow client with 400, and a credential provider that
+could not reach its server looks like a bad credential."""
 
 
 def _failure(subject: str, error: Exception) -> TidemarkError:
-    """Access (a person must act) or unavailable (time may heal), told apart by type, then HTTP status, then text."""
+    """Access (a person must act) or unavailable (time may heal), by type of error, HTTP status and text."""
     text = str(error).split("\n\nDebug source")[0]
     status = re.search(r"status code: (\d{3})", text)
     code = int(status[1]) if status else 0
     if isinstance(error, ClientError):
-        code = int(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
+        code = error.response["ResponseMetadata"]["HTTPStatusCode"]
+    is_passing = isinstance(error, BotoConnectionError | HTTPClientError) or any(
+        sign in text for sign in _PASSING
+    )
     is_refused = (
         isinstance(error, PermissionDeniedError | UnauthenticatedError | PermissionError | BotoCoreError)
         or (300 <= code < 500 and code not in (408, 429))
         or "(os error 13)" in text
         or "incorrectly configured region" in text
     )
-    # Fetching credentials is a request too, and the vendor of S3 answers a slow upload with 400.
-    is_passing = (
-        isinstance(error, ConnectionError | HTTPClientError)
-        or (isinstance(error, UnauthenticatedError) and any(f"{name}:" in text for name in _NETWORK_NAMES))
-        or "RequestTimeout<" in text
-    )
-    reason = _short(text)
     if is_refused and not is_passing:
-        return LandingAccessError(subject, f"landing refused: {reason}", _ACCESS_CURE)
-    return LandingUnavailableError(subject, f"landing could not be reached: {reason}", "Try again; the next run does")
+        return LandingAccessError(subject, f"landing refused: {_short(text)}", _ACCESS_CURE)
+    return LandingUnavailableError(
+        subject, f"landing is out of reach: {_short(text)}", "The next run tries again"
+    )
 
 
 def _short(text: str) -> str:

@@ -1,7 +1,7 @@
 """The grammar of object keys in landing: read them, write them, and know where days lie in key order.
 
-Lives here: which name is a delivery, a marker, or neither, and why. Put here: a new form of name. Keep out: listing and
-reading (resources/landing_store.py) and what a batch of deliveries means (the load path).
+Lives here: which name is a delivery, a marker, or neither, and why. Put here: a new form of name. Keep out:
+listing and reading (resources/landing_store.py) and what a batch of deliveries means (the load path).
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ _FIELDS = {
     "date": r"(?P<date>[0-9]{4}-[0-9]{2}-[0-9]{2})",
     "hour": r"(?P<hour>[0-9]{1,2})",
 }
-# The vendor documents `#n` on every event file and never on merged-ids files; those start with `-`, so a name without
-# `#n` that starts with a project can only be an event file that a tool renamed: read as shard 0.
+# The vendor documents `#n` on every event file and leaves it out of merged-ids files only. Those start with `-`,
+# so a name without `#n` that starts with a project can only be a renamed event file: read as shard 0.
 _DELIVERY = re.compile(r"{prefix}_{date}_{hour}(?:#(?P<shard>[0-9]{{1,18}}))?\.json\.gz".format(**_FIELDS))
 _MERGED_IDS = re.compile(r"-[0-9]+_{date}_{hour}\.json\.gz".format(**_FIELDS))
 _LAST = "\U0010ffff"
@@ -33,7 +33,7 @@ _LAST = "\U0010ffff"
 
 @dataclass(frozen=True, order=True)
 class KeyStem:
-    """The text that all keys of one form of name begin with; behind it stores list them in the order of days."""
+    """The text that all keys of one form of name begin with; behind it, key order is the order of days."""
 
     text: str
     is_dated: bool
@@ -86,16 +86,17 @@ class KeyGrammar:
                 continue
             fields = match.groupdict()
             arrival, hour = _day(fields["date"]), int(fields["hour"])
-            if arrival is None:
-                return self._unknown(source, project_id, key, f"{fields['date']} is not a date")
-            if hour > 23:
-                return self._unknown(source, project_id, key, f"hour {hour} is not one of 0 to 23")
+            if arrival is None or hour > 23:
+                wrong = f"hour {hour} is not one of 0 to 23" if arrival else f"{fields['date']} is not a date"
+                return self._unknown(source, project_id, key, wrong)
             if fields["prefix"] not in accepted:
                 return OddObject(key, Oddity.WRONG_PREFIX, f"names {fields['prefix']}, but lies in {folder}/")
             batch = BatchKey(source, project_id, arrival)
-            if is_marker:
-                return Marker(batch, hour, key)
-            return Delivery(batch, hour, int(fields["shard"] or 0), key, etag, size_bytes)
+            return (
+                Marker(batch, hour, key)
+                if is_marker
+                else Delivery(batch, hour, int(fields["shard"] or 0), key, etag, size_bytes)
+            )
         if _MERGED_IDS.fullmatch(name):
             return OddObject(key, Oddity.MERGED_IDS, "the vendor's merged Amplitude IDs, not events")
         return self._unknown(source, project_id, key, "the name does not follow the grammar")
@@ -111,7 +112,7 @@ class KeyGrammar:
         return f"{prefix}/{self._marker_name(prefix, batch.arrival_date.isoformat(), str(hour))}"
 
     def stems(self, source: Source, project_id: str) -> tuple[KeyStem, ...]:
-        """Where deliveries and markers lie in the key order of the project's folder; sorted, without repeats."""
+        """Where deliveries and markers lie in the key order of the project's folder; sorted, each once."""
         folder = source.prefix(project_id)
         stems = set()
         for prefix in _accepted_prefixes(source, project_id):
@@ -128,7 +129,8 @@ class KeyGrammar:
     def _expressions(self, accepted: tuple[str, ...]) -> Iterator[tuple[bool, re.Pattern[str]]]:
         yield False, _DELIVERY
         # The project's own prefixes first: `{hour}{prefix}` has one reading only when the prefix is known.
-        yield True, _marker_expression(self.marker_pattern, f"(?P<prefix>{'|'.join(map(re.escape, accepted))})")
+        own_prefix = f"(?P<prefix>{'|'.join(map(re.escape, accepted))})"
+        yield True, _marker_expression(self.marker_pattern, own_prefix)
         yield True, _marker_expression(self.marker_pattern, _FIELDS["prefix"])
 
     def _marker_name(self, prefix: str, day: str, hour: str) -> str:
@@ -161,8 +163,8 @@ class KeyGrammar:
 def _accepted_prefixes(source: Source, project_id: str) -> tuple[str, ...]:
     """Prefixes that names in the source's folder may carry.
 
-    A manual backfill of the vendor writes ordinary names; it is the folder it is pointed at that makes it a backfill.
-    The reverse, a backfill's name among the regular exports, is a misplaced file: reading it there would mix sources.
+    A manual backfill of the vendor writes ordinary names; the folder it is pointed at makes it a backfill.
+    The reverse, a backfill's name among the regular exports, is a misplaced file: reading it would mix sources.
     """
     prefix = source.prefix(project_id)
     return (prefix,) if source is Source.REGULAR else (prefix, Source.REGULAR.prefix(project_id))
@@ -171,8 +173,10 @@ def _accepted_prefixes(source: Source, project_id: str) -> tuple[str, ...]:
 @lru_cache(maxsize=256)
 def _marker_expression(pattern: str, prefix: str) -> re.Pattern[str]:
     fields = _FIELDS | {"prefix": prefix}
-    parts = Formatter().parse(pattern)
-    return re.compile("".join(re.escape(literal) + (fields[field] if field else "") for literal, field, _, _ in parts))
+    parts = (
+        re.escape(text) + (fields[name] if name else "") for text, name, _, _ in Formatter().parse(pattern)
+    )
+    return re.compile("".join(parts))
 
 
 def _day(text: str) -> date | None:

@@ -1,0 +1,282 @@
+"""`tidemark`: the same jobs and looks from the shell, for scripts and for people who are not in the UI.
+
+Lives here: commands, their options and exit codes. Put here: a new command. Keep out: what a command does beyond calling
+the job or the ledger (load.py, standing.py), and how its tables look (cli_tables.py).
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import shutil
+import sys
+import traceback
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
+from typing import Annotated, Any, NoReturn
+
+import typer
+from rich.console import Console
+
+from pipeline_assets.cli_tables import day_lines, print_lines, print_status
+from pipeline_assets.domain.errors import SettingsError, TidemarkError, UsageError
+from pipeline_assets.domain.settings import PROJECT_ROOT, Settings, load_settings
+from pipeline_assets.domain.slices import Source
+from resources.ledger import Ledger
+
+app = typer.Typer(
+    name="tidemark", no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False,
+    help="An event pipeline that can recover: load, look, and know where every day stands.",
+)  # fmt: skip
+
+LOG_NAME = "tidemark-load.log"
+EXIT_OK, EXIT_NOT_STANDING, EXIT_USAGE = 0, 1, 2
+
+SourceOption = Annotated[Source, typer.Option("--source", help="Which exports to load.")]
+FromOption = Annotated[str, typer.Option("--from", help="First day, YYYY-MM-DD.")]
+ToOption = Annotated[str, typer.Option("--to", help="Last day, YYYY-MM-DD.")]
+ProjectOption = Annotated[list[str] | None, typer.Option("--project", help="Only this project; may be repeated.")]
+AcceptOption = Annotated[
+    str | None,
+    typer.Option("--accept-changes", metavar="REASON", help="Let changes beyond bounds through, for this reason."),
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
+VerboseOption = Annotated[bool, typer.Option("--verbose", help="Show logs and stack traces.")]
+
+
+@app.callback()
+def _root() -> None:
+    """Group the commands, so that one command alone keeps its name."""
+
+
+@app.command()
+def load(
+    source: SourceOption,
+    first: FromOption,
+    last: ToOption,
+    project: ProjectOption = None,
+    accept_changes: AcceptOption = None,
+    as_json: JsonOption = False,
+    verbose: VerboseOption = False,
+) -> None:
+    """Run the load job of a source over a range of days, in this process.
+
+    Exits 0 when every requested day stands published or unchanged, 1 when one stands refused, waiting or held, 2 on
+    bad usage.
+    """
+    _run(lambda: _load(source, first, last, tuple(project or ()), accept_changes, as_json, verbose), verbose)
+
+
+@app.command()
+def status(
+    first: Annotated[str | None, typer.Option("--from", help="First day; default two weeks ago.")] = None,
+    last: Annotated[str | None, typer.Option("--to", help="Last day; default today.")] = None,
+    as_json: JsonOption = False,
+    verbose: VerboseOption = False,
+) -> None:
+    """Show where days stand: one row per day, one column per table."""
+    _run(lambda: _status(first, last, as_json), verbose)
+
+
+def main() -> None:
+    """Entry point of the `tidemark` script."""
+    app()
+
+
+def _page() -> Console:
+    """Standard output; a pipe gets the width that tables need."""
+    return Console(width=None if sys.stdout.isatty() else 200, soft_wrap=sys.stdout.isatty())
+
+
+def _run(command: Callable[[], int], verbose: bool) -> NoReturn:
+    error_console = Console(stderr=True, soft_wrap=True)
+    try:
+        code = command()
+    except (UsageError, SettingsError) as error:
+        _explain(error_console, error, verbose)
+        code = EXIT_USAGE
+    except TidemarkError as error:
+        _explain(error_console, error, verbose)
+        code = EXIT_NOT_STANDING
+    raise typer.Exit(code)
+
+
+def _explain(console: Console, error: TidemarkError, verbose: bool) -> None:
+    if verbose:
+        traceback.print_exc()
+    console.print(f"[bold red]{error.subject}[/]: {error.reason}", highlight=False)
+    console.print(f"  cure: {error.cure}", highlight=False)
+
+
+def _load(
+    source: Source,
+    first: str,
+    last: str,
+    projects: tuple[str, ...],
+    accept_reason: str | None,
+    as_json: bool,
+    verbose: bool,
+) -> int:
+    from pipeline_assets.jobs import JOB_OF_SOURCE  # noqa: PLC0415 - `status` and `--help` start without Dagster
+    from pipeline_assets.partitions import chunks, requested_range  # noqa: PLC0415
+
+    settings = load_settings()
+    days = requested_range(first, last, settings)
+    chosen = settings.require_projects(projects)
+    if accept_reason is not None and not accept_reason.strip():
+        raise UsageError("--accept-changes", "needs a reason", "Say why the change is right; it stays on record")
+    failures: list[str] = []
+    with _terminal(verbose=verbose) as console:
+        for chunk in chunks(days, settings.days_per_run):
+            logger = _console_logger(console, verbose=verbose)
+            failures += _run_job(settings, JOB_OF_SOURCE[source], chunk, projects, accept_reason, logger)
+        for failure in failures:
+            console.print(f"[bold red]{failure}[/]", highlight=False)
+        if failures and not verbose:
+            console.print(f"  details: {_dagster_home() / LOG_NAME}, or run again with --verbose", highlight=False)
+    with closing(Ledger(settings.ledger_database_url)) as ledger:
+        lines = day_lines(ledger, chosen, days, sources=(source,))
+    if as_json:
+        sys.stdout.write(json.dumps([line.to_json() for line in lines], indent=2) + "\n")
+    else:
+        print_lines(_page(), lines)
+    is_standing = all(line.verdict is not None and line.verdict.is_good for line in lines)
+    return EXIT_OK if is_standing and not failures else EXIT_NOT_STANDING
+
+
+def _run_job(
+    settings: Settings,
+    job_name: str,
+    days: tuple[date, ...],
+    projects: tuple[str, ...],
+    accept_reason: str | None,
+    logger: Any,
+) -> list[str]:
+    """Run one chunk; returns what went wrong beyond the verdicts that the ledger tells."""
+    import dagster as dg  # noqa: PLC0415 - slow to import, needed by this command only
+
+    from pipeline_assets.definitions import build_defs  # noqa: PLC0415
+    from pipeline_assets.tables.registry import ASSET_TABLES  # noqa: PLC0415
+
+    accepted = {}
+    if accept_reason is not None:
+        accepted = {f"{table.key}:{day.isoformat()}": accept_reason for table in ASSET_TABLES for day in days}
+    job = build_defs(settings, loggers={"console": logger}).resolve_job_def(job_name)
+    tags = {
+        "dagster/asset_partition_range_start": days[0].isoformat(),
+        "dagster/asset_partition_range_end": days[-1].isoformat(),
+    }
+    with _instance() as instance:
+        result = job.execute_in_process(
+            run_config={"ops": {"load": {"config": {"projects": list(projects), "accept_changes": accepted}}}},
+            tags=tags, instance=instance, raise_on_error=False,
+        )  # fmt: skip
+        return [] if result.success else _unexpected(result, dg)
+
+
+def _unexpected(result: Any, dg: Any) -> list[str]:
+    """Failures that are no verdict: everything but the op's own Failure at its end."""
+    found = []
+    for event in result.all_events:
+        if event.event_type is dg.DagsterEventType.STEP_FAILURE:
+            data = event.event_specific_data
+            if data.user_failure_data is not None and "reasons" in data.user_failure_data.metadata:
+                continue
+            error = data.error.cause or data.error
+            label = data.user_failure_data.description if data.user_failure_data is not None else None
+            found.append(label or str(error.message).strip())
+    return found
+
+
+def _instance() -> Any:
+    import dagster as dg  # noqa: PLC0415
+
+    _dagster_home()
+    return dg.DagsterInstance.get()
+
+
+def _dagster_home() -> Path:
+    """DAGSTER_HOME; without one, the folder that `make dev` uses, so that the UI shows these runs."""
+    if not os.environ.get("DAGSTER_HOME"):
+        home = Path.cwd() / "data" / "dagster_home"
+        home.mkdir(parents=True, exist_ok=True)
+        os.environ["DAGSTER_HOME"] = str(home)
+    home = Path(os.environ["DAGSTER_HOME"])
+    if not home.is_dir():
+        raise UsageError("DAGSTER_HOME", f"there is no folder {home}", "Create it, or unset the variable")
+    if not (home / "dagster.yaml").exists() and (PROJECT_ROOT / "dagster.yaml").exists():
+        shutil.copy(PROJECT_ROOT / "dagster.yaml", home / "dagster.yaml")
+    return home
+
+
+@contextmanager
+def _terminal(*, verbose: bool) -> Iterator[Console]:
+    """A console on standard error; Spark's and Dagster's own lines go to a log file unless --verbose."""
+    if verbose:
+        yield Console(stderr=True, soft_wrap=True)
+        return
+    warnings.simplefilter("ignore")
+    home = _dagster_home()
+    sys.stderr.flush()
+    kept = os.dup(2)
+    with (home / LOG_NAME).open("a", encoding="utf-8") as log, os.fdopen(kept, "w", encoding="utf-8") as terminal:
+        # The JVM inherits the descriptor, so it has to be the descriptor that is moved.
+        os.dup2(log.fileno(), 2)
+        try:
+            yield Console(file=terminal, soft_wrap=True)
+        finally:
+            sys.stderr.flush()
+            terminal.flush()
+            os.dup2(kept, 2)
+
+
+def _console_logger(console: Console, *, verbose: bool) -> Any:
+    """Dagster's console logger: what the load says, and with --verbose everything Dagster says."""
+    import dagster as dg  # noqa: PLC0415
+
+    @dg.logger(description="Progress on the shell")
+    def progress(_: dg.InitLoggerContext) -> logging.Logger:
+        logger = logging.Logger("tidemark", logging.DEBUG if verbose else logging.INFO)
+        logger.addHandler(_Handler(console))
+        return logger
+
+    return dg.colored_console_logger if verbose else progress
+
+
+class _Handler(logging.Handler):
+    """Prints what the load says; Dagster's own events are for --verbose."""
+
+    def __init__(self, console: Console) -> None:
+        super().__init__(logging.INFO)
+        self._console = console
+
+    def emit(self, record: logging.LogRecord) -> None:
+        meta = getattr(record, "dagster_meta", None) or {}
+        if meta.get("orig_message") and not meta.get("dagster_event"):
+            self._console.print(f"[dim]{datetime.now(UTC):%H:%M:%S}[/] {meta['orig_message']}", highlight=False)
+
+
+def _status(first: str | None, last: str | None, as_json: bool) -> int:
+    from pipeline_assets.partitions import days_between, parse_day  # noqa: PLC0415
+
+    settings = load_settings()
+    projects = settings.require_projects()
+    end = parse_day(last) if last else datetime.now(UTC).date()
+    start = parse_day(first) if first else end - timedelta(days=13)
+    if end < start:
+        raise UsageError(f"--from {start} --to {end}", "the range ends before it begins", "Swap the two days")
+    with closing(Ledger(settings.ledger_database_url)) as ledger:
+        lines = day_lines(ledger, projects, days_between(start, end), sources=tuple(Source))
+    if as_json:
+        sys.stdout.write(json.dumps([line.to_json() for line in lines], indent=2) + "\n")
+    else:
+        print_status(_page(), lines)
+    return EXIT_OK
+
+
+if __name__ == "__main__":
+    main()

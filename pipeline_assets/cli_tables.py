@@ -1,0 +1,139 @@
+"""What the shell shows of days and tables, from the ledger alone.
+
+Lives here: one line per day and table, and the two tables drawn of them. Put here: how something is shown. Keep out:
+commands and exit codes (cli.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import date
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table as RichTable
+
+from pipeline_assets.domain.deliveries import BatchKey
+from pipeline_assets.domain.slices import BatchVerdict, Slice, Source, Verdict
+from pipeline_assets.tables.raw_events import RAW_TABLES
+from pipeline_assets.tables.registry import DERIVED
+from resources.ledger import BatchRecord, Ledger, SliceRecord
+
+NOT_LOADED = "not loaded"
+_STYLES = {
+    Verdict.PUBLISHED: "green", Verdict.UNCHANGED: "green", Verdict.REFUSED: "bold red", Verdict.WAITING: "yellow",
+    Verdict.HELD: "magenta",
+}  # fmt: skip
+_WORST_FIRST = (Verdict.REFUSED, Verdict.HELD, Verdict.WAITING, Verdict.PUBLISHED, Verdict.UNCHANGED)
+_OF_BATCH = {
+    BatchVerdict.ACCEPTED: Verdict.UNCHANGED, BatchVerdict.REFUSED: Verdict.REFUSED,
+    BatchVerdict.WAITING: Verdict.WAITING, BatchVerdict.MOVED: Verdict.WAITING,
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class DayLine:
+    """Where one day of one table stands, all projects together: the worst verdict, all reasons."""
+
+    day: date
+    table: str
+    verdict: Verdict | None
+    rows: int
+    reasons: tuple[str, ...]
+    is_final: bool
+
+    def to_json(self) -> dict[str, Any]:
+        """For `--json`."""
+        return {
+            "day": self.day.isoformat(), "table": self.table, "rows": self.rows, "is_final": self.is_final,
+            "verdict": self.verdict.value if self.verdict else NOT_LOADED, "reasons": list(self.reasons),
+        }  # fmt: skip
+
+
+def day_lines(
+    ledger: Ledger, projects: Sequence[str], days: Sequence[date], sources: Sequence[Source]
+) -> list[DayLine]:
+    """One line per day and table, days ascending, tables in the order of the graph."""
+    batches = ledger.batches(projects, days[0], days[-1])
+    lines: list[DayLine] = []
+    keys = [*(RAW_TABLES[source].key for source in sources), *(table.key for table in DERIVED)]
+    slices = {key: ledger.slices(key, projects, days) for key in keys}
+    source_of = {RAW_TABLES[source].key: source for source in sources}
+    for day in days:
+        for key in keys:
+            found = [slices[key].get(Slice(day, project)) for project in projects]
+            if key in source_of:
+                standing = [batches.get(BatchKey(source_of[key], project, day)) for project in projects]
+                lines.append(_raw_line(day, key, found, standing))
+            else:
+                lines.append(_line(day, key, [record for record in found if record is not None], len(projects)))
+    return lines
+
+
+def _line(day: date, table: str, records: Sequence[SliceRecord], projects: int) -> DayLine:
+    verdicts = [record.verdict for record in records]
+    reasons = tuple(
+        f"{record.key.project_id}: {record.reason}. {record.cure}" for record in records if record.reason is not None
+    )
+    is_whole = len(records) == projects
+    return DayLine(
+        day, table, _worst(verdicts) if is_whole else None, sum(record.digest.rows for record in records), reasons,
+        is_whole and all(record.is_final for record in records),
+    )  # fmt: skip
+
+
+def _raw_line(
+    day: date, table: str, records: Sequence[SliceRecord | None], batches: Sequence[BatchRecord | None]
+) -> DayLine:
+    known = [batch for batch in batches if batch is not None]
+    verdicts = []
+    for record, batch in zip(records, batches, strict=True):
+        if batch is None:
+            continue
+        verdict = _OF_BATCH[batch.verdict]
+        was_published = record is not None and record.verdict is Verdict.PUBLISHED
+        verdicts.append(Verdict.PUBLISHED if verdict is Verdict.UNCHANGED and was_published else verdict)
+    reasons = tuple(f"{batch.key.project_id}: {batch.reason}. {batch.cure}" for batch in known if batch.reason)
+    rows = sum(record.digest.rows for record in records if record is not None)
+    is_whole = len(known) == len(batches)
+    return DayLine(
+        day, table, _worst(verdicts) if is_whole else None, rows, reasons, all(batch.is_closed for batch in known)
+    )
+
+
+def _worst(verdicts: Sequence[Verdict]) -> Verdict | None:
+    return next((verdict for verdict in _WORST_FIRST if verdict in verdicts), None)
+
+
+def _styled(verdict: Verdict | None) -> str:
+    return f"[{_STYLES[verdict]}]{verdict.value}[/]" if verdict is not None else f"[dim]{NOT_LOADED}[/]"
+
+
+def print_lines(console: Console, lines: Sequence[DayLine]) -> None:
+    """One row per day and table: verdict, rows, reason."""
+    table = RichTable("day", "table", "verdict", "rows", "reason", box=None, pad_edge=False)
+    for line in lines:
+        table.add_row(
+            line.day.isoformat(), line.table, _styled(line.verdict), f"{line.rows:,}", "; ".join(line.reasons)
+        )
+    console.print(table)
+
+
+def print_status(console: Console, lines: Sequence[DayLine]) -> None:
+    """Days down, tables across; reasons below."""
+    tables = list(dict.fromkeys(line.table for line in lines))
+    table = RichTable("day", *(name.rsplit("/", 1)[1] for name in tables), box=None, pad_edge=False)
+    by_day: dict[date, dict[str, DayLine]] = {}
+    for line in lines:
+        by_day.setdefault(line.day, {})[line.table] = line
+    for day, found in by_day.items():
+        cells = [
+            f"{_styled(found[name].verdict)} {found[name].rows:,}{'' if found[name].is_final else ' ~'}" for name in tables
+        ]
+        table.add_row(day.isoformat(), *cells)
+    console.print(table)
+    console.print("[dim]~ = provisional: more deliveries are expected[/]")
+    for line in lines:
+        for reason in line.reasons:
+            console.print(f"{line.day} {line.table} {_styled(line.verdict)}: {reason}", highlight=False)

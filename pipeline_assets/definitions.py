@@ -1,0 +1,46 @@
+"""Everything wired, nothing decided: the one `build_defs` that production, tests and scripts call.
+
+Lives here: assets, jobs, resources in one Definitions. Put here: wiring. Keep out: rules, and any I/O at import: settings
+are read when Dagster asks for the definitions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import dagster as dg
+from dagster_aws.s3 import S3Resource
+
+from pipeline_assets.domain.settings import Settings, load_settings
+from pipeline_assets.jobs import load_jobs
+from pipeline_assets.landing import landing_assets
+from pipeline_assets.load import load_assets
+from pipeline_assets.partitions import calendar
+from resources.landing_store import LandingStore
+from resources.spark import spark_resource
+
+
+def build_defs(
+    settings: Settings | None = None, *, loggers: Mapping[str, dg.LoggerDefinition] | None = None, **resources: Any
+) -> dg.Definitions:
+    """The definitions for these settings (default: read from file and environment); `resources` replace ours by name."""
+    settings = settings or load_settings()
+    days = calendar(settings)
+    return dg.Definitions(
+        assets=[*landing_assets(days), load_assets(settings, days)],
+        jobs=load_jobs(days),
+        resources={
+            "spark": resources.pop("spark", None) or spark_resource(settings),
+            "landing": LandingStore.from_settings(settings, S3Resource()),
+            **resources,
+        },
+        loggers=loggers,
+        executor=dg.in_process_executor,
+    )
+
+
+@dg.definitions
+def defs() -> dg.Definitions:
+    """What Dagster loads; reads settings only when called."""
+    return build_defs()
