@@ -172,7 +172,10 @@ def _run_job(
     }
     with _instance() as instance:
         result = job.execute_in_process(
-            run_config={"ops": {"load": {"config": {"projects": list(projects), "accept_changes": accepted}}}},
+            run_config={
+                "ops": {"load": {"config": {"projects": list(projects), "accept_changes": accepted}}},
+                "loggers": {"console": {}},
+            },
             tags=tags, instance=instance, raise_on_error=False,
         )  # fmt: skip
         return [] if result.success else _unexpected(result, dg)
@@ -238,13 +241,12 @@ def _console_logger(console: Console, *, verbose: bool) -> Any:
     """Dagster's console logger: what the load says, and with --verbose everything Dagster says."""
     import dagster as dg  # noqa: PLC0415
 
-    @dg.logger(description="Progress on the shell")
     def progress(_: dg.InitLoggerContext) -> logging.Logger:
-        logger = logging.Logger("tidemark", logging.DEBUG if verbose else logging.INFO)
+        logger = logging.Logger("tidemark", logging.INFO)
         logger.addHandler(_Handler(console))
         return logger
 
-    return dg.colored_console_logger if verbose else progress
+    return dg.colored_console_logger if verbose else dg.LoggerDefinition(progress)
 
 
 class _Handler(logging.Handler):

@@ -129,7 +129,8 @@ def print_status(console: Console, lines: Sequence[DayLine]) -> None:
         by_day.setdefault(line.day, {})[line.table] = line
     for day, found in by_day.items():
         cells = [
-            f"{_styled(found[name].verdict)} {found[name].rows:,}{'' if found[name].is_final else ' ~'}" for name in tables
+            f"{_styled(found[name].verdict)} {found[name].rows:,}{'' if found[name].is_final else ' ~'}"
+            for name in tables
         ]
         table.add_row(day.isoformat(), *cells)
     console.print(table)

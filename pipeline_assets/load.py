@@ -14,6 +14,7 @@ from dagster._core.definitions.asset_checks.asset_check_evaluation import (  # n
     AssetCheckEvaluationTargetMaterializationData as Target,
 )
 from dagster_pyspark import LazyPySparkResource
+from pydantic import Field
 
 from pipeline_assets.domain.checks import Check, Evaluation
 from pipeline_assets.domain.errors import PublishConflictError, SettingsError, TidemarkError, TransientError
@@ -38,9 +39,9 @@ _LIVE = (dg.DagsterRunStatus.STARTED, dg.DagsterRunStatus.STARTING, dg.DagsterRu
 class LoadConfig(dg.Config):
     """Run config of the `load` op."""
 
-    projects: list[str] = []
+    projects: list[str] = Field(default_factory=list)
     """Only these of the configured projects; all when empty."""
-    accept_changes: dict[str, str] = {}
+    accept_changes: dict[str, str] = Field(default_factory=dict)
     """`refined/events:2026-02-02` -> why the change is right; kept on record."""
 
 
@@ -57,9 +58,7 @@ def _upstream(table: Table) -> list[dg.AssetKey]:
 
 def _spec(table: Table, days: dg.PartitionsDefinition[str], settings: Settings) -> dg.AssetSpec:
     layer = table.key.split("/")[0]
-    schema = dg.TableSchema(
-        [dg.TableColumn(column.name, column.type, column.description) for column in table.columns]
-    )
+    schema = dg.TableSchema([dg.TableColumn(column.name, column.type, column.description) for column in table.columns])
     return dg.AssetSpec(
         asset_key(table),
         deps=_upstream(table),
@@ -85,18 +84,24 @@ def load_assets(settings: Settings, days: dg.PartitionsDefinition[str]) -> dg.As
         specs=[_spec(table, days, settings) for table in ASSET_TABLES],
         check_specs=[
             dg.AssetCheckSpec(
-                check.value, asset=asset_key(table), description=check.__doc__, blocking=check.is_blocking,
+                check.value,
+                asset=asset_key(table),
+                description=check.__doc__,
+                blocking=check.is_blocking,
                 partitions_def=days,
             )
             for table in ASSET_TABLES
             for check in table.checks
-        ],  # fmt: skip
+        ],
         can_subset=True,
         backfill_policy=dg.BackfillPolicy.multi_run(settings.days_per_run),
         pool=POOL,
     )
     def load_op(
-        context: dg.AssetExecutionContext, config: LoadConfig, spark: LazyPySparkResource, landing: dg.ResourceParam[LandingStore]
+        context: dg.AssetExecutionContext,
+        config: LoadConfig,
+        spark: LazyPySparkResource,
+        landing: dg.ResourceParam[LandingStore],
     ) -> Iterator[Any]:
         yield from _load(context, config, settings, spark, landing)
 
@@ -156,7 +161,9 @@ def _valid_acceptances(acceptances: Mapping[str, str]) -> dict[str, str]:
             table = ""
         if table not in known or not reason.strip():
             raise SettingsError(
-                f"accept_changes {name!r}", "is not `table:day` with a reason", 'Example: {"refined/events:2026-02-02": "why"}'
+                f"accept_changes {name!r}",
+                "is not `table:day` with a reason",
+                'Example: {"refined/events:2026-02-02": "why"}',
             )
     return dict(acceptances)
 
@@ -205,7 +212,11 @@ def _metadata(outcomes: Sequence[Outcome], report: TableReport) -> dict[str, Any
     figures: dict[str, float] = {}
     for outcome in outcomes:
         for name, value in outcome.figures.items():
-            figures[name] = max(figures[name], value) if name.endswith("_seconds") and name in figures else figures.get(name, 0) + value
+            figures[name] = (
+                max(figures[name], value)
+                if name.endswith("_seconds") and name in figures
+                else figures.get(name, 0) + value
+            )
     rows = sum(outcome.digest.rows for outcome in outcomes)
     return {
         "verdict": ", ".join(f"{outcome.key.project_id}: {outcome.verdict.value}" for outcome in outcomes),
@@ -256,7 +267,9 @@ def _evaluation(
         for name, value in evaluation.figures.items():
             figures[name] = figures.get(name, 0) + value
     reasons = [f"{project}: {evaluation.reason}. {evaluation.cure}" for project, evaluation in bad]
-    reasons += [f"{outcome.key.project_id}: {outcome.verdict.value}, {outcome.reason}. {outcome.cure}" for outcome in waiting]
+    reasons += [
+        f"{outcome.key.project_id}: {outcome.verdict.value}, {outcome.reason}. {outcome.cure}" for outcome in waiting
+    ]
     return dg.AssetCheckEvaluation(
         asset_key=key,
         check_name=check.value,
@@ -277,6 +290,4 @@ def _failure(failed: Sequence[Outcome]) -> dg.Failure:
     ]
     reasons = dg.MetadataValue.md("\n".join(f"- {line}. {outcome.cure or ''}" for line, outcome in zip(
         lines, sorted(failed, key=lambda outcome: (outcome.key, outcome.table)), strict=True)))  # fmt: skip
-    return dg.Failure(
-        "; ".join(lines), metadata={"reasons": reasons, "slices": len(failed)}, allow_retries=False
-    )
+    return dg.Failure("; ".join(lines), metadata={"reasons": reasons, "slices": len(failed)}, allow_retries=False)

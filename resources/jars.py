@@ -7,6 +7,8 @@ jar or version. Keep out: Spark's configuration (resources/spark.py). Run as `py
 from __future__ import annotations
 
 import hashlib
+import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -61,18 +63,11 @@ def verified(jars_dir: Path) -> list[Path]:
 
 
 def fetch(jars_dir: Path) -> list[Path]:
-    """Fetch what is missing or wrong, then check every sha256; returns the fetched paths."""
+    """Fetch what is missing or has another sha256 than the pinned one; returns the fetched paths."""
     jars_dir.mkdir(parents=True, exist_ok=True)
     wanted = [jar for jar in JARS if not _is_right(jars_dir / jar.file_name, jar.sha256)]
     if wanted:
         _retrieve(wanted, jars_dir)
-    for jar in JARS:
-        path = jars_dir / jar.file_name
-        if not path.is_file():
-            raise JarError(jar.file_name, "could not be fetched", _CURE)
-        if not _is_right(path, jar.sha256):
-            path.unlink()
-            raise JarError(jar.file_name, "does not have the pinned sha256 and was deleted", _CURE)
     return [jars_dir / jar.file_name for jar in wanted]
 
 
@@ -83,7 +78,17 @@ def _is_right(path: Path, sha256: str) -> bool:
         return hashlib.file_digest(file, "sha256").hexdigest() == sha256
 
 
+def _java() -> str:
+    home = os.environ.get("JAVA_HOME")
+    java = shutil.which(str(Path(home) / "bin" / "java") if home else "java")
+    if java is None:
+        where = f"there is no bin/java in JAVA_HOME ({home})" if home else "was not found on PATH"
+        raise JarError("java", where, "Install Java 17 or 21, or set JAVA_HOME to it")
+    return java
+
+
 def _retrieve(jars: list[Jar], jars_dir: Path) -> None:
+    """Let Ivy retrieve beside the target; a jar reaches `jars_dir` only once its sum is the pinned one."""
     import pyspark  # noqa: PLC0415 - setup only; reading the pins needs no pyspark
 
     ivy_jars = sorted((Path(pyspark.__file__).parent / "jars").glob("ivy-*.jar"))
@@ -94,7 +99,7 @@ def _retrieve(jars: list[Jar], jars_dir: Path) -> None:
         'conf="default->default"/>'
         for jar in jars
     )
-    with tempfile.TemporaryDirectory() as work:
+    with tempfile.TemporaryDirectory(dir=jars_dir, prefix=".fetch-") as work:
         ivy_file = Path(work) / "ivy.xml"
         ivy_file.write_text(
             '<ivy-module version="2.0"><info organisation="tidemark" module="jars"/>'
@@ -102,13 +107,20 @@ def _retrieve(jars: list[Jar], jars_dir: Path) -> None:
             "</ivy-module>",
             "utf-8",
         )
-        command = ["java", f"-Divy.default.ivy.user.dir={work}/ivy", "-jar", str(ivy_jars[-1]), "-ivy", str(ivy_file),
+        command = [_java(), f"-Divy.default.ivy.user.dir={work}/ivy", "-jar", str(ivy_jars[-1]), "-ivy", str(ivy_file),
                    "-confs", "default", "-types", "jar", "-cache", f"{work}/cache",
-                   "-retrieve", f"{jars_dir}/[artifact]-[revision].[ext]"]  # fmt: skip
+                   "-retrieve", f"{work}/jars/[artifact]-[revision].[ext]"]  # fmt: skip
         done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        lines = [line for line in (done.stdout + done.stderr).splitlines() if line.strip()]
-        raise JarError(", ".join(jar.file_name for jar in jars), f"Ivy failed: {' / '.join(lines[-3:])}", _CURE)
+        if done.returncode != 0:
+            lines = [line for line in (done.stdout + done.stderr).splitlines() if line.strip()]
+            raise JarError(", ".join(jar.file_name for jar in jars), f"Ivy failed: {' / '.join(lines[-3:])}", _CURE)
+        for jar in jars:
+            path = Path(work) / "jars" / jar.file_name
+            if not path.is_file():
+                raise JarError(jar.file_name, "could not be fetched", _CURE)
+            if not _is_right(path, jar.sha256):
+                raise JarError(jar.file_name, "was fetched but does not have the pinned sha256", _CURE)
+            path.replace(jars_dir / jar.file_name)
 
 
 def main() -> int:

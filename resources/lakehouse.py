@@ -13,17 +13,16 @@ from dataclasses import dataclass
 from datetime import date, timedelta
 from typing import TYPE_CHECKING, Any
 
+from pipeline_assets.domain.errors import LakehouseError, PublishConflictError
+from pipeline_assets.domain.slices import Slice
 from py4j.protocol import Py4JError
 from pyspark.errors.exceptions.base import PySparkException
 
-from pipeline_assets.domain.errors import LakehouseError, PublishConflictError
-from pipeline_assets.domain.slices import Slice
 from resources.crash_points import CrashPoint, crash_point
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-
     from pipeline_assets.tables.table import Table
+    from pyspark.sql import DataFrame, SparkSession
 
 RUN_PROPERTY = "tidemark.run-id"
 PUBLISH_PROPERTY = "tidemark.publish-id"
@@ -101,7 +100,9 @@ class Lakehouse:
         """The table as of a snapshot, staged ones included."""
         return self.spark.read.option("versionAsOf", snapshot_id).table(self.identifier(table))
 
-    def slice_files(self, table: Table, snapshot_id: int, slices: Collection[Slice] | None = None) -> dict[Slice, SliceFiles]:
+    def slice_files(
+        self, table: Table, snapshot_id: int, slices: Collection[Slice] | None = None
+    ) -> dict[Slice, SliceFiles]:
         """Live files and row counts per slice from metadata alone; all slices, or only those asked for."""
         grouped: dict[Slice, list[tuple[str, int]]] = {}
         for path, file in self._plan(self._java(table), snapshot_id, slices).items():
@@ -137,7 +138,9 @@ class Lakehouse:
             self._create(table, name)
         missing = {column.name for column in table.columns} - set(self.spark.table(name).columns)
         if missing:
-            raise LakehouseError(name, f"has no column {sorted(missing)[0]}", "Point Tidemark at a warehouse of its own")
+            raise LakehouseError(
+                name, f"has no column {sorted(missing)[0]}", "Point Tidemark at a warehouse of its own"
+            )
         if self._java(table).currentSnapshot() is None:
             self.spark.createDataFrame([], self.spark.table(name).schema).writeTo(name).append()
         self._ensured.add(table.key)

@@ -1,7 +1,7 @@
 """Landing as the load path sees it: list arrivals and read objects, from a local folder or S3 alike.
 
 Lives here: where landing is, how it is opened, listed, read, and which failure means what. Put here: another
-kind of place. Keep out: the grammar of keys (domain/object_keys.py) and parsing of content (transforms/parse.py).
+kind of place. Keep out: the grammar of keys (domain/object_keys.py) and of content (transforms/parse.py).
 """
 
 from __future__ import annotations
@@ -30,7 +30,6 @@ from obstore.exceptions import (
     UnauthenticatedError,
 )
 from obstore.store import LocalStore, S3Store
-
 from pipeline_assets.domain.deliveries import Delivery, Listing, Marker, Oddity, OddObject
 from pipeline_assets.domain.errors import (
     LandingAccessError,
@@ -42,6 +41,7 @@ from pipeline_assets.domain.errors import (
 from pipeline_assets.domain.object_keys import KeyGrammar, KeyStem
 from pipeline_assets.domain.settings import Settings, local_path
 from pipeline_assets.domain.slices import Source
+
 from resources.crash_points import CrashPoint, crash_point
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from obstore.store import ClientConfig
 
 _OPENING_KEYS = 1000
-"""How many keys before a folder's first day are looked at for odd objects: a page, so it costs one request."""
+"""How many keys before a folder's first day are looked at for odd objects: a page, so it is one request."""
 _RETRIES_END = timedelta(seconds=60)
 # obstore asks the provider again 5 minutes before the end of life it was told, boto3 renews a credential 10
 # minutes before its real end: told to live 10 minutes, none is used past its real end.
@@ -93,7 +93,7 @@ class LandingStore:
 
     @classmethod
     def from_settings(cls, settings: Settings, s3: S3Resource | None = None) -> Self:
-        """Landing at `settings.landing_url`; fields of `s3` win over `AWS_*` variables and the AWS configuration.
+        """Landing at `settings.landing_url`; fields of `s3` win over `AWS_*` variables and AWS profiles.
 
         Raises SettingsError for a URL without bucket or a marker pattern that cannot work.
         """
@@ -115,10 +115,10 @@ class LandingStore:
     def list(self, source: Source, projects: Sequence[str], first_day: date, last_day: date) -> Listing:
         """What arrived from `first_day` to `last_day` (arrival days, UTC, both inclusive), sorted.
 
-        In a bucket only the keys of these days are read, and one page of what lies before a project's first day:
-        odd objects elsewhere stay unseen there. A local folder shows all of them, but for names that end in `#` and
-        digits, which obstore hides. A project without a folder has nothing. Raises LandingAccessError (no such
-        place, no rights) and LandingUnavailableError (network, server).
+        In a bucket only the keys of these days are read, and one page of what lies before a project's first
+        day: odd objects elsewhere stay unseen there. A local folder shows all of them, but for names that end in
+        `#` and digits, which obstore hides. A project without a folder has nothing. Raises LandingAccessError
+        (no such place, no rights) and LandingUnavailableError (network, server).
         """
         deliveries: list[Delivery] = []
         markers: list[Marker] = []
@@ -140,14 +140,10 @@ class LandingStore:
                 if isinstance(parsed, Marker):
                     markers.append(parsed)
                 elif one.size_bytes == 0 and self._is_folder_placeholder(one.key):
-                    odd_objects.append(
-                        OddObject(f"{one.key}/", Oddity.UNKNOWN_NAME, "a folder's placeholder")
-                    )
+                    odd_objects.append(OddObject(f"{one.key}/", Oddity.UNKNOWN_NAME, "a folder's placeholder"))
                 else:
                     deliveries.append(parsed)
-        return Listing(
-            tuple(sorted(deliveries)), tuple(sorted(markers)), tuple(sorted(odd_objects)), first_arrivals
-        )
+        return Listing(tuple(sorted(deliveries)), tuple(sorted(markers)), tuple(sorted(odd_objects)), first_arrivals)
 
     def read(self, key: str, etag: str) -> bytes:
         """The bytes of the object version that was listed with `etag`, whole.
@@ -156,7 +152,7 @@ class LandingStore:
         network or server fail beyond the retries, LandingAccessError when rights are missing.
         """
         try:
-            with _landing_errors(key):
+            with _landing_errors(key, is_object=True):
                 store = self._opened()
                 content = obstore.get(store, key, options={"if_match": etag}).bytes().to_bytes()
                 # A bucket hands out versions; a local file may be rewritten in place while it is read.
@@ -179,7 +175,7 @@ class LandingStore:
         return self._store
 
     def _look(self, source: Source, project_id: str, first_day: date, last_day: date) -> Iterable[_Listed]:
-        """The objects of the days asked for, the first arrivals and the odd objects met on the way, each once."""
+        """The objects of the days asked for, the first arrivals and odd objects met on the way, each once."""
         self._place.require()
         folder = source.prefix(project_id)
         if not self._place.is_ordered:
@@ -191,8 +187,8 @@ class LandingStore:
         scans += [self._first_arrivals(source, project_id, stem) for stem in stems]
         for scan in scans:
             for one in scan:
-                # The first wins: obstore drops the closing slash of a folder's placeholder, which then goes by the
-                # name of the object it sorts behind.
+                # The first wins: obstore drops the closing slash of a folder's placeholder, which then goes by
+                # the name of the object it sorts behind.
                 found.setdefault(one.key, one)
         return found.values()
 
@@ -214,20 +210,20 @@ class LandingStore:
             for chunk in obstore.list(self._opened(), prefix=folder, offset=after or None, chunk_size=1000):
                 for meta in chunk:
                     key = meta["path"]
-                    if before and key >= before and self._place.is_ordered:
+                    if before and key >= before:
                         return
                     if key > after:
                         last = key
                         yield _Listed(key, meta["e_tag"] or "", meta["size"])
         except InvalidPathError:
-            # One key that obstore cannot express (`//`, `.`, control characters) ends its listing of all others.
+            # One key that obstore cannot express (`//`, `..`, control characters) ends its whole listing.
             for one in self._place.list_plainly(folder, last):
-                if before and one.key >= before and self._place.is_ordered:
+                if before and one.key >= before:
                     return
                 yield one
 
     def _is_folder_placeholder(self, key: str) -> bool:
-        with _landing_errors(key):
+        with _landing_errors(key, is_object=True):
             try:
                 obstore.head(self._opened(), key)
             except FileNotFoundError:
@@ -289,9 +285,7 @@ class _Bucket:
         # Not urlsplit: `#` and `?` are ordinary characters of a prefix.
         bucket, _, prefix = url.removeprefix("s3://").partition("/")
         if not bucket:
-            raise SettingsError(
-                "TIDEMARK_LANDING_URL", f"{url!r} names no bucket", "Write s3://bucket[/prefix]"
-            )
+            raise SettingsError("TIDEMARK_LANDING_URL", f"{url!r} names no bucket", "Write s3://bucket[/prefix]")
         if s3 is None:
             return cls(bucket, prefix.strip("/"))
         resolved = s3.process_config_and_initialize()
@@ -372,17 +366,14 @@ def _http_options() -> ClientConfig:
 
 
 @contextmanager
-def _landing_errors(subject: str) -> Iterator[None]:
-    """Turn failures of obstore and boto3 into ours; a missing or changed object passes through to the caller."""
+def _landing_errors(subject: str, *, is_object: bool = False) -> Iterator[None]:
+    """Turn failures of obstore and boto3 into ours; that an object is missing or changed is for the caller."""
     try:
         yield
-    except (PreconditionError, InvalidPathError):
-        raise
-    except FileNotFoundError as error:
-        if "NoSuchBucket" in str(error):
-            raise _failure(subject, error) from error
-        raise
     except (BaseError, BotoCoreError, ClientError, OSError) as error:
+        is_moved = isinstance(error, PreconditionError | FileNotFoundError) and "NoSuchBucket" not in str(error)
+        if is_object and is_moved:
+            raise
         raise _failure(subject, error) from error
     except ValueError as error:
         if "get_credentials" not in str(error):
@@ -391,9 +382,10 @@ def _landing_errors(subject: str) -> Iterator[None]:
 
 
 _ACCESS_CURE = "Check TIDEMARK_LANDING_URL, region, endpoint and credentials, and the rights to list and read"
+_REFUSALS = (PermissionDeniedError, UnauthenticatedError, PermissionError, FileNotFoundError, BotoCoreError)
 _PASSING = ("RequestTimeout<", "EndpointConnectionError:", "ConnectTimeoutError:", "ReadTimeoutError:")
-"""Passing trouble that comes dressed as a refusal: S3 answers a slow client with 400, and a credential provider that
-could not reach its server looks like a bad credential."""
+"""Passing trouble that comes dressed as a refusal: S3 answers a slow client with 400, and a credential provider
+that could not reach its server looks like a bad credential."""
 
 
 def _failure(subject: str, error: Exception) -> TidemarkError:
@@ -403,20 +395,16 @@ def _failure(subject: str, error: Exception) -> TidemarkError:
     code = int(status[1]) if status else 0
     if isinstance(error, ClientError):
         code = error.response["ResponseMetadata"]["HTTPStatusCode"]
-    is_passing = isinstance(error, BotoConnectionError | HTTPClientError) or any(
-        sign in text for sign in _PASSING
-    )
+    is_passing = isinstance(error, BotoConnectionError | HTTPClientError) or any(sign in text for sign in _PASSING)
     is_refused = (
-        isinstance(error, PermissionDeniedError | UnauthenticatedError | PermissionError | BotoCoreError)
+        isinstance(error, _REFUSALS)
         or (300 <= code < 500 and code not in (408, 429))
         or "(os error 13)" in text
         or "incorrectly configured region" in text
     )
     if is_refused and not is_passing:
         return LandingAccessError(subject, f"landing refused: {_short(text)}", _ACCESS_CURE)
-    return LandingUnavailableError(
-        subject, f"landing is out of reach: {_short(text)}", "The next run tries again"
-    )
+    return LandingUnavailableError(subject, f"landing is out of reach: {_short(text)}", "The next run tries again")
 
 
 def _short(text: str) -> str:

@@ -15,13 +15,12 @@ from pathlib import Path
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.dialects import postgresql, sqlite
-from sqlalchemy.engine import Connection, Engine, make_url
-
 from pipeline_assets.domain.checks import Evaluation
 from pipeline_assets.domain.deliveries import BatchKey
 from pipeline_assets.domain.errors import LedgerError
 from pipeline_assets.domain.slices import EMPTY, BatchVerdict, Digest, Slice, Source, Verdict
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.engine import Connection, Engine, RowMapping, make_url
 
 SCHEMA_VERSION = 1
 _metadata = sa.MetaData()
@@ -218,9 +217,10 @@ class Ledger:
         with self._read() as connection:
             rows = connection.execute(
                 sa.select(_deliveries).where(
-                    _deliveries.c.source == source.value, _deliveries.c.project_id.in_(projects),
+                    _deliveries.c.source == source.value,
+                    _deliveries.c.project_id.in_(projects),
                     _deliveries.c.arrival_date.between(first, last),
-                )  # fmt: skip
+                )
             ).mappings()
             return {row["object_key"]: _delivery(row) for row in rows}
 
@@ -241,16 +241,20 @@ class Ledger:
             rows = connection.execute(
                 query.where(_deliveries.c.project_id.in_(projects)).group_by(_deliveries.c.project_id)
             )
-            return {project: day for project, day in rows}
+            return dict(rows)
 
-    def batch_days(self, source: Source, projects: Sequence[str], first: date, last: date) -> dict[BatchKey, dict[date, Digest]]:
+    def batch_days(
+        self, source: Source, projects: Sequence[str], first: date, last: date
+    ) -> dict[BatchKey, dict[date, Digest]]:
         """Batch -> event day -> digest of its rows in raw, for batches that arrived in the range."""
         found: dict[BatchKey, dict[date, Digest]] = {}
         for batch, day, digest in self._batch_days(source, projects, _batch_days.c.arrival_date.between(first, last)):
             found.setdefault(batch, {})[day] = digest
         return found
 
-    def batch_days_of(self, source: Source, project_id: str, event_days: Sequence[date]) -> dict[date, dict[BatchKey, Digest]]:
+    def batch_days_of(
+        self, source: Source, project_id: str, event_days: Sequence[date]
+    ) -> dict[date, dict[BatchKey, Digest]]:
         """Event day -> batch -> digest, for event days of one project."""
         found: dict[date, dict[BatchKey, Digest]] = {day: {} for day in event_days}
         for chunk in _chunks(list(event_days)):
@@ -258,7 +262,9 @@ class Ledger:
                 found[day][batch] = digest
         return found
 
-    def _batch_days(self, source: Source, projects: Sequence[str], where: Any) -> Iterator[tuple[BatchKey, date, Digest]]:
+    def _batch_days(
+        self, source: Source, projects: Sequence[str], where: Any
+    ) -> Iterator[tuple[BatchKey, date, Digest]]:
         with self._read() as connection:
             rows = connection.execute(
                 sa.select(_batch_days).where(
@@ -269,7 +275,9 @@ class Ledger:
                 key = BatchKey(source, row["project_id"], row["arrival_date"])
                 yield key, row["event_date"], Digest.parse(row["digest"])
 
-    def slices(self, table: str, projects: Sequence[str] | None, days: Iterable[date] | None = None) -> dict[Slice, SliceRecord]:
+    def slices(
+        self, table: str, projects: Sequence[str] | None, days: Iterable[date] | None = None
+    ) -> dict[Slice, SliceRecord]:
         """The recorded slices of a table, of all days or of those given."""
         query = sa.select(_slices).where(_slices.c.table_name == table)
         if projects is not None:
@@ -380,7 +388,9 @@ def _open(url: str) -> Engine:
     except sa.exc.SQLAlchemyError as error:
         engine.dispose()
         reason = f"cannot be opened ({getattr(error, 'orig', error)})"
-        raise LedgerError(parsed.render_as_string(), reason, "Check TIDEMARK_LEDGER_URL and TIDEMARK_CATALOG_URL") from error
+        raise LedgerError(
+            parsed.render_as_string(), reason, "Check TIDEMARK_LEDGER_URL and TIDEMARK_CATALOG_URL"
+        ) from error
     if version is not None and version > SCHEMA_VERSION:
         engine.dispose()
         raise LedgerError(parsed.render_as_string(), f"has schema version {version}", "Install a newer Tidemark")
@@ -400,8 +410,19 @@ def _load(rows: Any) -> tuple[Evaluation, ...]:
     return tuple(Evaluation.from_json(row) for row in rows or ())
 
 
-def _delivery(row: Mapping[str, Any]) -> DeliveryRecord:
-    names = ("object_key", "etag", "size_bytes", "sha256", "lines", "rows", "quarantined", "blank", "error", "is_accepted")
+def _delivery(row: RowMapping) -> DeliveryRecord:
+    names = (
+        "object_key",
+        "etag",
+        "size_bytes",
+        "sha256",
+        "lines",
+        "rows",
+        "quarantined",
+        "blank",
+        "error",
+        "is_accepted",
+    )
     batch = BatchKey(Source(row["source"]), row["project_id"], row["arrival_date"])
     return DeliveryRecord(batch=batch, **{name: row[name] for name in names})
 
@@ -415,7 +436,7 @@ def _batch_columns(batch: BatchKey) -> dict[str, Any]:
     return {"source": batch.source.value, "project_id": batch.project_id, "arrival_date": batch.arrival_date}
 
 
-def _batch(row: Mapping[str, Any]) -> BatchRecord:
+def _batch(row: RowMapping) -> BatchRecord:
     names = ("reason", "cure", "input_state", "deliveries", "hours_delivered", "hours_marked", "is_closed")
     return BatchRecord(
         key=BatchKey(Source(row["source"]), row["project_id"], row["arrival_date"]),
@@ -433,7 +454,7 @@ def _batch_row(record: BatchRecord) -> dict[str, Any]:
     )
 
 
-def _slice(row: Mapping[str, Any]) -> SliceRecord:
+def _slice(row: RowMapping) -> SliceRecord:
     names = ("reason", "cure", "is_final", "file_hash", "input_state", "code_version", "refused_state")
     return SliceRecord(
         table=row["table_name"], key=Slice(row["event_date"], row["project_id"]), verdict=Verdict(row["verdict"]),
@@ -454,7 +475,7 @@ def _slice_row(record: SliceRecord) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _publication(row: Mapping[str, Any]) -> PublicationRecord:
+def _publication(row: RowMapping) -> PublicationRecord:
     names = ("snapshot_id", "parent_id", "cause", "run_id", "input_state", "code_version", "accepted_reason", "seconds",
              "published_at")  # fmt: skip
     return PublicationRecord(
@@ -477,4 +498,3 @@ def _publication_row(record: PublicationRecord, stamp: str) -> dict[str, Any]:
 
 def _sorted(value: Mapping[str, Any] | None) -> Any:
     return None if value is None else json.loads(json.dumps(value, sort_keys=True))
-

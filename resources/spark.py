@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dagster_pyspark import LazyPySparkResource
+from pipeline_assets.domain.settings import Settings, local_path
 from sqlalchemy.engine import make_url
 
-from pipeline_assets.domain.settings import Settings, local_path
 from resources.jars import verified
 
 if TYPE_CHECKING:

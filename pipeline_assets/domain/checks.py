@@ -126,12 +126,14 @@ def explain_change(
 ) -> Evaluation:
     """`change_is_explained`: bounds on every measure of a slice that was final when it was last confirmed.
 
-    `before` and `after` map measure -> value, with `rows` among them. Measures count only where the slice's largest
-    count lies over `change_min_rows` before or after, because a ratio of small numbers means nothing.
+    `before` and `after` map measure -> value; counts are integers, money is not. Bounds apply only where the slice's
+    largest count lies over `change_min_rows` before or after, because a ratio of small numbers means nothing. A slice
+    that held nothing has no `before`: filling an empty day is no change of what was published.
     """
     figures = {f"{name}_before": value for name, value in before.items()}
     figures |= {f"{name}_after": value for name, value in after.items()}
-    if not was_final or max([*before.values(), *after.values(), 0]) <= settings.change_min_rows:
+    counts = [value for value in (*before.values(), *after.values()) if isinstance(value, int)]
+    if not was_final or max(counts, default=0) <= settings.change_min_rows:
         return Evaluation(Check.CHANGE_IS_EXPLAINED, True, figures=figures)
     for name in sorted(before):
         old, new = before[name], after.get(name, 0.0)

@@ -77,7 +77,9 @@ class LineParser:
         """`project_id` and `arrival_date` (UTC) come from the object's name."""
         self._app = int(project_id)
         # More than a day after the arrival day: a device clock that no lateness explains.
-        self._too_late = datetime(arrival_date.year, arrival_date.month, arrival_date.day, tzinfo=UTC) + timedelta(days=2)
+        self._too_late = datetime(arrival_date.year, arrival_date.month, arrival_date.day, tzinfo=UTC) + timedelta(
+            days=2
+        )
         self._max_line_bytes = max_line_bytes
         self._decoder = msgspec.json.Decoder(_Event)
 

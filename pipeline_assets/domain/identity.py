@@ -9,10 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import date, datetime
+from datetime import UTC, date, datetime
 from enum import StrEnum
 
 from pipeline_assets.domain.slices import Source
+
+_NO_TIME = datetime(1, 1, 1, tzinfo=UTC)
 
 
 class Outcome(StrEnum):
@@ -59,8 +61,8 @@ class RawRow:
 def rank(row: RawRow, precedence: Sequence[Source]) -> tuple[object, ...]:
     """A total order over raw rows; the greatest wins. Nulls rank last."""
     return (
-        (row.server_upload_time is not None, row.server_upload_time or datetime.min),
-        (row.processed_time is not None, row.processed_time or datetime.min),
+        (row.server_upload_time is not None, row.server_upload_time or _NO_TIME),
+        (row.processed_time is not None, row.processed_time or _NO_TIME),
         -list(precedence).index(row.source),
         row.content,
         row.object_key,

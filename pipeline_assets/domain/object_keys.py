@@ -23,8 +23,8 @@ _FIELDS = {
     "date": r"(?P<date>[0-9]{4}-[0-9]{2}-[0-9]{2})",
     "hour": r"(?P<hour>[0-9]{1,2})",
 }
-# The vendor documents `#n` on every event file and leaves it out of merged-ids files only. Those start with `-`,
-# so a name without `#n` that starts with a project can only be a renamed event file: read as shard 0.
+# The vendor documents `#n` on every event file and leaves it out of merged-ids files only. Those start with
+# `-`, so a name without `#n` that starts with a project can only be a renamed event file: read as shard 0.
 _DELIVERY = re.compile(r"{prefix}_{date}_{hour}(?:#(?P<shard>[0-9]{{1,18}}))?\.json\.gz".format(**_FIELDS))
 _MERGED_IDS = re.compile(r"-[0-9]+_{date}_{hour}\.json\.gz".format(**_FIELDS))
 _LAST = "\U0010ffff"
@@ -164,7 +164,7 @@ def _accepted_prefixes(source: Source, project_id: str) -> tuple[str, ...]:
     """Prefixes that names in the source's folder may carry.
 
     A manual backfill of the vendor writes ordinary names; the folder it is pointed at makes it a backfill.
-    The reverse, a backfill's name among the regular exports, is a misplaced file: reading it would mix sources.
+    The reverse, a backfill's name among regular exports, is a misplaced file: reading it would mix sources.
     """
     prefix = source.prefix(project_id)
     return (prefix,) if source is Source.REGULAR else (prefix, Source.REGULAR.prefix(project_id))
@@ -173,9 +173,7 @@ def _accepted_prefixes(source: Source, project_id: str) -> tuple[str, ...]:
 @lru_cache(maxsize=256)
 def _marker_expression(pattern: str, prefix: str) -> re.Pattern[str]:
     fields = _FIELDS | {"prefix": prefix}
-    parts = (
-        re.escape(text) + (fields[name] if name else "") for text, name, _, _ in Formatter().parse(pattern)
-    )
+    parts = (re.escape(text) + (fields[name] if name else "") for text, name, _, _ in Formatter().parse(pattern))
     return re.compile("".join(parts))
 
 

@@ -40,17 +40,13 @@ _NAMES: dict[ColumnType, str] = {
         plan sample_rate user_properties""",
 }
 
-VENDOR_COLUMNS: dict[str, ColumnType] = {
-    name: kind for kind, names in _NAMES.items() for name in names.split()
-}
+VENDOR_COLUMNS: dict[str, ColumnType] = {name: kind for kind, names in _NAMES.items() for name in names.split()}
 """Column name -> type, all 55."""
 
 DOLLAR_COLUMNS = frozenset({"insert_id", "insert_key", "schema"})
 """Columns whose delivered key carries a leading `$`."""
 
-DELIVERED_KEYS: dict[str, str] = {
-    (f"${name}" if name in DOLLAR_COLUMNS else name): name for name in VENDOR_COLUMNS
-}
+DELIVERED_KEYS: dict[str, str] = {(f"${name}" if name in DOLLAR_COLUMNS else name): name for name in VENDOR_COLUMNS}
 """Key as delivered -> column name."""
 
 EXTRA_COLUMN = "_extra"

@@ -13,6 +13,7 @@ from functools import reduce
 
 import pyspark.sql.functions as F
 from pyspark.sql import DataFrame, Row, Window
+from resources.lakehouse import slices_condition
 
 from pipeline_assets.domain.checks import Check, Evaluation
 from pipeline_assets.domain.identity import Outcome as RowOutcome
@@ -24,7 +25,6 @@ from pipeline_assets.tables.registry import table_by_key
 from pipeline_assets.tables.table import AggregateTable, Table
 from pipeline_assets.transforms.dedupe import KEY, outcomes, winners, with_key
 from pipeline_assets.transforms.measure import HASH_A, HASH_B, digest_aggregates, digest_of, number, with_row_hashes
-from resources.lakehouse import slices_condition
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,14 @@ def _refined(bench: Workbench, pins: Mapping[str, int], todo: Sequence[Slice]) -
         [
             bench.lakehouse.read(table, pins[table.key])
             .where(slices_condition(table, near))
-            .select("event_date", "project_id", *CONTENT, "_object_key", "_line_number", F.lit(source.value).alias("_source"))
+            .select(
+                "event_date",
+                "project_id",
+                *CONTENT,
+                "_object_key",
+                "_line_number",
+                F.lit(source.value).alias("_source"),
+            )
             for source, table in RAW_TABLES.items()
         ],
     )
@@ -136,7 +143,9 @@ def _measure_refined(bench: Workbench, snapshot_id: int, near: set[Slice], todo:
 def _refined_audit(row: Row | None, raw_rows: int, reasons: Mapping[str, int]) -> Audit:
     digest = digest_of(row.asDict()) if row is not None else EMPTY
     twice, nulls = (row["keys_twice"], row["keys_null"]) if row is not None else (0, 0)
-    duplicates = {outcome.value: reasons.get(outcome.value, 0) for outcome in RowOutcome if outcome is not RowOutcome.WINNER}
+    duplicates = {
+        outcome.value: reasons.get(outcome.value, 0) for outcome in RowOutcome if outcome is not RowOutcome.WINNER
+    }
     missing = raw_rows - digest.rows - sum(duplicates.values())
     unique = Evaluation(
         Check.UNIQUE_EVENT_KEY,
@@ -148,7 +157,9 @@ def _refined_audit(row: Row | None, raw_rows: int, reasons: Mapping[str, int]) -
     reconciles = Evaluation(
         Check.RECONCILES_WITH_RAW,
         missing == 0,
-        None if missing == 0 else f"{raw_rows} raw rows but {digest.rows} rows and {sum(duplicates.values())} duplicates",
+        None
+        if missing == 0
+        else f"{raw_rows} raw rows but {digest.rows} rows and {sum(duplicates.values())} duplicates",
         None if missing == 0 else "This is a defect of Tidemark: report it with the day's raw rows",
         {"raw_rows": raw_rows, "mismatch_count": abs(missing), **duplicates},
     )
@@ -191,11 +202,11 @@ def _aggregate_audit(table: AggregateTable, found: Mapping[str, object], control
     digest = digest_of(found) if found else EMPTY
     names = tuple(table.measures or ())
     differing = [name for name in names if (found.get(name) or 0) != (control.get(name) or 0)]
-    reason = ", ".join(f"{name} {found.get(name) or 0} here, {control.get(name) or 0} in refined/events" for name in differing)
+    reason = ", ".join(
+        f"{name} {found.get(name) or 0} here, {control.get(name) or 0} in refined/events" for name in differing
+    )
     measures = {name: number(found.get(name)) for name in names}
-    extra = {
-        name: number(value) for name, value in control.items() if name not in (*names, "event_date", "project_id")
-    }
+    extra = {name: number(value) for name, value in control.items() if name not in (*names, "event_date", "project_id")}
     reconciles = Evaluation(
         Check.RECONCILES_WITH_REFINED,
         not differing,

@@ -10,6 +10,10 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from resources.crash_points import CrashPoint, crash_point
+from resources.lakehouse import Publication, SliceFiles
+from resources.ledger import Changes, PublicationRecord, SliceRecord
+
 from pipeline_assets.domain.checks import Evaluation, explain_change
 from pipeline_assets.domain.errors import PublishConflictError
 from pipeline_assets.domain.slices import EMPTY, Digest, Slice, Verdict
@@ -19,9 +23,6 @@ from pipeline_assets.load_path.settle import settle
 from pipeline_assets.load_path.standing import CODE_KEY, Decision, Ground, Todo, decide
 from pipeline_assets.tables.registry import table_by_key
 from pipeline_assets.tables.table import Table
-from resources.crash_points import CrashPoint, crash_point
-from resources.lakehouse import Publication, SliceFiles
-from resources.ledger import Changes, PublicationRecord, SliceRecord
 
 
 @dataclass
@@ -84,7 +85,10 @@ def _rebuild(step: _Step, todo: Mapping[Slice, Decision]) -> None:
     build: Build = build_for(step.bench, table, step.pins, sorted(todo))
     try:
         staged = lakehouse.stage(
-            table, step.base_id, step.attempt, lambda target: lakehouse.replace_slices(table, target, todo.keys(), build.rows)
+            table,
+            step.base_id,
+            step.attempt,
+            lambda target: lakehouse.replace_slices(table, target, todo.keys(), build.rows),
         )
         try:
             step.audits = build.audit(staged.snapshot_id)
@@ -194,10 +198,19 @@ def _record(step: _Step, published: Sequence[Slice]) -> None:
             accepted = step.request.accept_changes.get(f"{step.table.key}:{key.event_date.isoformat()}")
             changes.publications.append(
                 PublicationRecord(
-                    step.table.key, key, step.publication.snapshot_id, step.publication.parent_id, before,
-                    step.records[key].digest, decisions[key].cause, step.request.run_id, decisions[key].present, code,
-                    accepted, round(time.monotonic() - step.started_at, 3),
-                )  # fmt: skip
+                    step.table.key,
+                    key,
+                    step.publication.snapshot_id,
+                    step.publication.parent_id,
+                    before,
+                    step.records[key].digest,
+                    decisions[key].cause,
+                    step.request.run_id,
+                    decisions[key].present,
+                    code,
+                    accepted,
+                    round(time.monotonic() - step.started_at, 3),
+                )
             )
         changes.head = (step.table.key, step.publication.snapshot_id, step.publication.parent_id)
     crash_point(CrashPoint.BEFORE_LEDGER, step.table.key)

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import date, timedelta
 
 import pyspark.sql.functions as F
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
+from resources.crash_points import CrashPoint, crash_point
+from resources.ledger import BatchRecord, Changes, DeliveryRecord, PublicationRecord, SliceRecord
 
 from pipeline_assets.domain.checks import BatchFigures, Evaluation, reconcile_batch
 from pipeline_assets.domain.deliveries import BatchKey, Delivery, Listing
@@ -26,8 +28,6 @@ from pipeline_assets.tables.raw_events import RAW_TABLES
 from pipeline_assets.tables.table import Table
 from pipeline_assets.transforms.measure import digest_of, digests
 from pipeline_assets.transforms.parse import MOVED, distribute, event_rows, object_summaries, parse_objects, quarantined
-from resources.crash_points import CrashPoint, crash_point
-from resources.ledger import BatchRecord, Changes, DeliveryRecord, PublicationRecord, SliceRecord
 
 _TASKS_PER_CORE = 3
 _KEYS_PER_STATEMENT = 500
@@ -95,9 +95,7 @@ def _plan(bench: Workbench, request: LoadRequest, source: Source) -> dict[BatchK
     listing: Listing = bench.landing.list(source, request.projects, first, last)
     recorded = bench.ledger.deliveries(source, request.projects, first, last)
     priors = bench.ledger.batches(request.projects, first, last)
-    plans = plan_batches(
-        source, request.projects, request.days, listing, recorded, priors, bench.settings, request.now
-    )
+    plans = plan_batches(source, request.projects, request.days, listing, recorded, priors, bench.settings, request.now)
     _judge_without_work(bench, request, source, listing, plans, priors)
     work = [plan for plan in plans.values() if plan.needs_work]
     objects = sum(len(plan.changed) for plan in work)
@@ -299,14 +297,17 @@ def _delete_objects(
     days = ", ".join(f"DATE '{day.isoformat()}'" for day in sorted({key.event_date for key in reach}))
     projects = ", ".join(f"'{project}'" for project in sorted({key.project_id for key in reach}))
     for start in range(0, len(keys), _KEYS_PER_STATEMENT):
-        listed = ", ".join("'" + key.replace("\\", "\\\\").replace("'", "\\'") + "'" for key in keys[start : start + _KEYS_PER_STATEMENT])
+        listed = ", ".join(
+            "'" + key.replace("\\", "\\\\").replace("'", "\\'") + "'"
+            for key in keys[start : start + _KEYS_PER_STATEMENT]
+        )
         bench.spark.sql(
             f"DELETE FROM {target} WHERE {day_column} IN ({days}) AND project_id IN ({projects}) "
             f"AND {key_column} IN ({listed})"
         )
 
 
-def _in_batches(batches: Sequence[BatchKey], source_column: str | None, day_column: str) -> F.Column:
+def _in_batches(batches: Sequence[BatchKey], source_column: str | None, day_column: str) -> Column:
     condition = F.lit(False)
     by_project: dict[tuple[Source, str], list[date]] = {}
     for batch in batches:
@@ -384,16 +385,29 @@ def _account(
             step.published[key] = digest
             step.changes.slices.append(
                 SliceRecord(
-                    table.key, key, Verdict.PUBLISHED, digest=digest, file_hash=files[key].file_hash,  # type: ignore[attr-defined] # SliceFiles
-                    input_state={}, code_version=table.code_version(step.bench.settings), figures={"rows": digest.rows},
-                )  # fmt: skip
+                    table.key,
+                    key,
+                    Verdict.PUBLISHED,
+                    digest=digest,
+                    file_hash=files[key].file_hash,  # type: ignore[attr-defined] # SliceFiles
+                    input_state={},
+                    code_version=table.code_version(step.bench.settings),
+                    figures={"rows": digest.rows},
+                )
             )
             step.changes.publications.append(
                 PublicationRecord(
-                    table.key, key, snapshot_id, parent_id, before, digest, "delivery", step.request.run_id,
+                    table.key,
+                    key,
+                    snapshot_id,
+                    parent_id,
+                    before,
+                    digest,
+                    "delivery",
+                    step.request.run_id,
                     code_version=table.code_version(step.bench.settings),
                     seconds=round(time.monotonic() - step.started_at, 3),
-                )  # fmt: skip
+                )
             )
     step.changes.head = (table.key, snapshot_id, parent_id)
 
@@ -407,9 +421,15 @@ def _record(step: _Step) -> None:
         for delivery in plan.changed:
             record = step.summaries[delivery.key]
             accepted = verdict is BatchVerdict.ACCEPTED
-            step.changes.deliveries.append(DeliveryRecord(**{**record.__dict__, "is_accepted": accepted}))
+            step.changes.deliveries.append(replace(record, is_accepted=accepted))
         if verdict is BatchVerdict.ACCEPTED:
             step.changes.forgotten_deliveries.extend((step.source, key) for key in plan.withdrawn)
+    standing = step.bench.ledger.slices(step.table.key, step.request.projects, step.request.days)
+    step.changes.slices.extend(
+        replace(record, verdict=Verdict.UNCHANGED)
+        for key, record in standing.items()
+        if key not in step.published and record.verdict is Verdict.PUBLISHED
+    )
     crash_point(CrashPoint.BEFORE_LEDGER, step.table.key)
     step.bench.ledger.record(step.changes, step.request.run_id)
 
@@ -440,20 +460,34 @@ def _report(step: _Step) -> TableReport:
         full = plan.record(batch, evaluation, step.bench.settings)
         outcomes.append(
             Outcome(
-                table.key, key, verdict, evaluation.reason, evaluation.cure, is_standing and not verdict.is_good,
-                digest=digest, evaluations=full.evaluations,
+                table.key,
+                key,
+                verdict,
+                evaluation.reason,
+                evaluation.cure,
+                is_standing and not verdict.is_good,
+                digest=digest,
+                evaluations=full.evaluations,
                 figures={"rows": digest.rows, **evaluation.figures},
-            )  # fmt: skip
+            )
         )
     # A refused batch outside the requested days is new trouble too.
-    for key, plan in sorted(step.plans.items()):
-        batch, evaluation = step.verdicts[key]
+    for batch_key, plan in sorted(step.plans.items()):
+        batch, evaluation = step.verdicts[batch_key]
         if not plan.is_requested and batch is BatchVerdict.REFUSED and plan.needs_work:
-            day = Slice(key.arrival_date, key.project_id)
+            day = Slice(batch_key.arrival_date, batch_key.project_id)
             full = plan.record(batch, evaluation, step.bench.settings)
             outcomes.append(
-                Outcome(table.key, day, Verdict.REFUSED, evaluation.reason, evaluation.cure, is_requested=False,
-                        evaluations=full.evaluations, figures=evaluation.figures)  # fmt: skip
+                Outcome(
+                    table.key,
+                    day,
+                    Verdict.REFUSED,
+                    evaluation.reason,
+                    evaluation.cure,
+                    is_requested=False,
+                    evaluations=full.evaluations,
+                    figures=evaluation.figures,
+                )
             )
     requested = set(request.days)
     outcomes.extend(

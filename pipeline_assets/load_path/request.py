@@ -17,7 +17,6 @@ from pipeline_assets.domain.slices import EMPTY, Digest, Slice, Verdict
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
     from resources.lakehouse import Lakehouse
     from resources.landing_store import LandingStore
     from resources.ledger import Ledger

@@ -10,14 +10,15 @@ from collections.abc import Collection
 from dataclasses import replace
 from datetime import date
 
+from resources.lakehouse import NO_FILES, slices_condition
+from resources.ledger import Changes, PublicationRecord, SliceRecord
+
 from pipeline_assets.domain.deliveries import BatchKey
 from pipeline_assets.domain.slices import EMPTY, Digest, Slice, Source, Verdict
 from pipeline_assets.load_path.request import Workbench
 from pipeline_assets.tables.registry import SOURCE_OF_TABLE
 from pipeline_assets.tables.table import Table
 from pipeline_assets.transforms.measure import digest_of, digests
-from resources.lakehouse import NO_FILES, slices_condition
-from resources.ledger import Changes, PublicationRecord, SliceRecord
 
 FOREIGN = "foreign"
 UNRECORDED = "unrecorded run"
@@ -123,4 +124,3 @@ def _settle_batches(
             changes.batch_days[batch] = whole
             known = bench.ledger.deliveries(source, [project_id], arrival, arrival)
             changes.forgotten_deliveries.extend((source, object_key) for object_key in known)
-

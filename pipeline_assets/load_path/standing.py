@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from datetime import date, timedelta
 from enum import Enum, auto
 
+from resources.ledger import BatchRecord, SliceRecord
+
 from pipeline_assets.domain.deliveries import BatchKey
 from pipeline_assets.domain.slices import EMPTY, BatchVerdict, Slice, Source
 from pipeline_assets.load_path.batches import deadline
@@ -18,7 +20,6 @@ from pipeline_assets.load_path.request import LoadRequest, Workbench
 from pipeline_assets.tables.raw_events import RAW_TABLES
 from pipeline_assets.tables.refined_events import REFINED_EVENTS
 from pipeline_assets.tables.table import Table
-from resources.ledger import BatchRecord, SliceRecord
 
 CODE_KEY = "code"
 """Entry of a refused state that names the code that refused it."""
@@ -160,7 +161,9 @@ def _decide(
         return decision(Todo.WAIT, obstacle)
     is_known = record is not None and record.input_state is not None
     standing_inputs = record.input_state if record is not None and record.input_state is not None else {}
-    has_new_inputs = dict(standing_inputs) != present or (record is not None and record.digest != EMPTY and not is_known)
+    has_new_inputs = dict(standing_inputs) != present or (
+        record is not None and record.digest != EMPTY and not is_known
+    )
     has_new_code = is_known and record is not None and record.code_version != code
     if not has_new_inputs and not (has_new_code and is_requested):
         return decision(Todo.KEEP)
@@ -214,8 +217,7 @@ def is_final_day(bench: Workbench, request: LoadRequest, ground: Ground, key: Sl
 def _cause(table: Table, before: Mapping[str, str], after: Mapping[str, str], *, has_new_code: bool) -> str:
     if dict(before) == dict(after):
         return "code"
-    names = sorted({name.split(":")[0] for name in before.keys() ^ after.keys()}
-                   | {name.split(":")[0] for name in before.keys() & after.keys() if before[name] != after[name]})  # fmt: skip
+    differing = [name for name in before.keys() | after.keys() if before.get(name) != after.get(name)]
+    names = sorted({name.split(":")[0] for name in differing})
     cause = "first build" if not before else f"changed {', '.join(names)}" if names else f"changed {table.key}"
     return f"{cause}, code" if has_new_code and before else cause
-

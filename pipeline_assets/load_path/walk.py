@@ -9,12 +9,13 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 
+from resources.crash_points import CrashPoint, crash_point
+
 from pipeline_assets.load_path.derived import rebuild_stale
 from pipeline_assets.load_path.raw import accept_deliveries
 from pipeline_assets.load_path.request import LoadRequest, TableReport, Workbench
 from pipeline_assets.load_path.standing import read_ground
 from pipeline_assets.tables.registry import ALL_TABLES, DERIVED, SOURCE_OF_TABLE
-from resources.crash_points import CrashPoint, crash_point
 
 
 def load(bench: Workbench, request: LoadRequest, is_live: Callable[[str], bool]) -> Iterator[TableReport]:
@@ -59,4 +60,3 @@ def load(bench: Workbench, request: LoadRequest, is_live: Callable[[str], bool])
         snapshots=snapshots,
         finished_at=datetime.now(UTC).isoformat(),
     )
-

@@ -7,7 +7,7 @@ Lives here: the table, its build and its control totals. Put here: what this tab
 from __future__ import annotations
 
 import pyspark.sql.functions as F
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 
 from pipeline_assets.domain.checks import Check
 from pipeline_assets.domain.settings import Settings
@@ -15,7 +15,7 @@ from pipeline_assets.tables.table import EVENT_DATE, PROJECT_ID, AggregateTable,
 from pipeline_assets.transforms.revenue import user
 
 
-def _platform() -> F.Column:
+def _platform() -> Column:
     return F.coalesce(F.col("platform"), F.lit("unknown"))
 
 

@@ -53,7 +53,13 @@ def outcomes(
         F.datediff(F.col("event_date"), F.lit("1970-01-01").cast("date")).alias("_day"),
         # A null compares lower than any value inside a struct, which is "nulls last" for a maximum.
         F.struct(
-            "server_upload_time", "processed_time", order[F.col("_source")], HASH_A, HASH_B, "_object_key", "_line_number"
+            "server_upload_time",
+            "processed_time",
+            order[F.col("_source")],
+            HASH_A,
+            HASH_B,
+            "_object_key",
+            "_line_number",
         ).alias("_rank"),
     )
     near = Window.partitionBy(*KEY).orderBy("_day").rangeBetween(-dedupe_window_days, dedupe_window_days)

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import hashlib
 import heapq
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import pyarrow as pa
 import pyspark.sql.functions as F
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.types import StructType
 
 from pipeline_assets.domain.deliveries import Delivery
 from pipeline_assets.domain.errors import ObjectMovedError
@@ -38,7 +37,13 @@ _PLACE = {"_kind": "string", "_source": "string", "project_id": "string", "_arri
 _EVENT = {name: kind.spark_type for name, kind in VENDOR_COLUMNS.items()} | {
     EXTRA_COLUMN: "string", "event_date": "date", "_line_number": "int",
 }  # fmt: skip
-_REFUSED = {"byte_offset": "bigint", "byte_length": "bigint", "reason": "string", "detail": "string", "sample": "binary"}
+_REFUSED = {
+    "byte_offset": "bigint",
+    "byte_length": "bigint",
+    "reason": "string",
+    "detail": "string",
+    "sample": "binary",
+}
 _SUMMARY = {"size_bytes": "bigint", "sha256": "string", "lines": "bigint", "rows": "bigint", "quarantined": "bigint",
             "blank": "bigint", "replaced_surrogates": "bigint", "extra_key_rows": "bigint", "error": "string",
             "error_detail": "string"}  # fmt: skip
@@ -65,9 +70,12 @@ def distribute(spark: SparkSession, deliveries: Sequence[Delivery], parallelism:
         buckets[index].append(delivery)
         heapq.heappush(heap, (size + delivery.size_bytes, index))
     rows = [
-        (d.batch.source.value, d.batch.project_id, d.batch.arrival_date, d.key, d.etag, d.size_bytes) for d in deliveries
+        (d.batch.source.value, d.batch.project_id, d.batch.arrival_date, d.key, d.etag, d.size_bytes)
+        for d in deliveries
     ]
-    schema = "source string, project_id string, arrival_date date, object_key string, object_etag string, size_bytes long"
+    schema = (
+        "source string, project_id string, arrival_date date, object_key string, object_etag string, size_bytes long"
+    )
     place = {delivery.key: index for index, bucket in enumerate(buckets) for delivery in bucket}
     indexed = spark.sparkContext.parallelize([(place[row[3]], row) for row in rows], len(buckets))
     return spark.createDataFrame(indexed.partitionBy(len(buckets), lambda index: index).values(), schema)
@@ -79,7 +87,7 @@ def parse_objects(objects: DataFrame, reader: ObjectReader, *, max_object_bytes:
     An object that moved yields a summary with error `moved` and no rows; trouble on the way to landing fails the task.
     """
     work = _ObjectWork(reader, max_object_bytes, max_line_bytes)
-    schema = StructType.fromDDL(", ".join(f"`{name}` {kind}" for name, kind in _FIELDS.items()))
+    schema = ", ".join(f"`{name}` {kind}" for name, kind in _FIELDS.items())
     return objects.mapInArrow(work, schema)
 
 
@@ -116,7 +124,7 @@ class _ObjectWork:
     max_object_bytes: int
     max_line_bytes: int
 
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             for row in batch.to_pylist():
                 yield from self._object(row)
@@ -179,7 +187,9 @@ class _ObjectWork:
 
 
 def _events(place: dict[str, Any], events: list[ParsedLine], numbers: list[int]) -> pa.RecordBatch:
-    columns: dict[str, Any] = dict(zip(COLUMN_NAMES, zip(*(event.values for event in events), strict=True), strict=True))
+    columns: dict[str, Any] = dict(
+        zip(COLUMN_NAMES, zip(*(event.values for event in events), strict=True), strict=True)
+    )
     columns[EXTRA_COLUMN] = [event.extra for event in events]
     columns["event_date"] = [event.values[_EVENT_TIME].date() for event in events]
     columns["_line_number"] = numbers

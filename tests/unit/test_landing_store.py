@@ -1,7 +1,7 @@
 """Landing behaves the same in a folder and in a bucket, and its failures say what a person can do.
 
-Lives here: claims on listing and reading, against real files and a real S3 server. Put here: a new kind of place or
-failure. Keep out: names (test_object_keys.py).
+Lives here: claims on listing and reading, against real files and a real S3 server. Put here: a new kind of place
+or failure. Keep out: names (test_object_keys.py).
 """
 
 from __future__ import annotations
@@ -142,9 +142,7 @@ def a_store(
     return LandingStore.from_settings(Settings(landing_url=url, marker_pattern=pattern), s3)
 
 
-def a_key(
-    *, day: date = DAY, hour: int | str = 5, shard: int = 0, project: str = "10001", folder: str = ""
-) -> str:
+def a_key(*, day: date = DAY, hour: int | str = 5, shard: int = 0, project: str = "10001", folder: str = "") -> str:
     return f"{folder or project}/{project}_{day}_{hour}#{shard}.json.gz"
 
 
@@ -183,7 +181,8 @@ def an_s3_that_answers(status: int, code: str, *, first_listing: tuple[str, ...]
             self.end_headers()
             self.wfile.write(body.encode())
 
-        do_HEAD = do_GET
+        def do_HEAD(self) -> None:
+            self.do_GET()
 
         def log_message(self, *_: object) -> None: ...
 
@@ -286,11 +285,7 @@ def test_odd_objects_behind_the_days_are_seen_in_a_folder_only(place: Place) -> 
         place.put(key, b"x")
     listing = listed(place.store)
     assert keys(listing) == [a_key()]
-    seen = (
-        ["10001/#before.txt"]
-        if place.store.url.startswith("s3:")
-        else ["10001/#before.txt", "10001/notes.txt"]
-    )
+    seen = ["10001/#before.txt"] if place.store.url.startswith("s3:") else ["10001/#before.txt", "10001/notes.txt"]
     assert [found.key for found in listing.odd_objects] == seen
 
 
@@ -325,9 +320,7 @@ def test_more_objects_than_a_page_are_all_listed_once_in_order(place: Place) -> 
 
 def test_a_crash_point_stands_behind_every_project(folder: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     passed: list[tuple[CrashPoint, str]] = []
-    monkeypatch.setattr(
-        landing_store, "crash_point", lambda point, qualifier: passed.append((point, qualifier))
-    )
+    monkeypatch.setattr(landing_store, "crash_point", lambda point, qualifier: passed.append((point, qualifier)))
     listed(folder.store, projects=("10001", "10002"))
     assert passed == [(CrashPoint.DURING_LISTING, f"regular/{project}") for project in ("10001", "10002")]
 
@@ -350,9 +343,7 @@ def test_a_week_in_a_long_history_costs_a_few_pages(bucket: Place, s3_server: Se
     "odd", [f"10001//10001_{DAY}_5#0.json.gz", f"10001/10001_{DAY}_5/../x", f"10001/10001_{DAY}\x01"]
 )
 @pytest.mark.parametrize("count_of_good", [3, 1100])
-def test_a_key_that_cannot_be_read_hides_no_other_in_a_bucket(
-    bucket: Place, odd: str, count_of_good: int
-) -> None:
+def test_a_key_that_cannot_be_read_hides_no_other_in_a_bucket(bucket: Place, odd: str, count_of_good: int) -> None:
     expected = [a_key(shard=shard) for shard in range(count_of_good)]
     for key in [*expected, a_key(day=DAY + timedelta(days=1))]:
         bucket.put(key, b"x")
@@ -486,9 +477,7 @@ def test_fields_of_the_resource_win_over_variables(
         monkeypatch.setenv(name, "http://127.0.0.1:1")
     monkeypatch.delenv("AWS_ACCESS_KEY_ID")
     monkeypatch.setenv("THE_SECRET", "hidden")
-    s3 = S3Resource(
-        endpoint_url=s3_server.url, aws_access_key_id="k", aws_secret_access_key=EnvVar("THE_SECRET")
-    )
+    s3 = S3Resource(endpoint_url=s3_server.url, aws_access_key_id="k", aws_secret_access_key=EnvVar("THE_SECRET"))
     store = a_store(bucket.store.url, s3=s3)
     assert keys(listed(store)) == [a_key()]
     bucket.put("10001//odd", b"x")
@@ -563,9 +552,7 @@ def test_credentials_that_cannot_be_renewed_are_told_from_a_bad_moment(
         listed(a_store("s3://bucket", s3=S3Resource(endpoint_url="http://127.0.0.1:1")))
 
 
-def test_a_bundle_of_certificates_that_is_not_there_is_named(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_bundle_of_certificates_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("AWS_CA_BUNDLE", str(tmp_path / "none.pem"))
     with pytest.raises(SettingsError, match="AWS_CA_BUNDLE"):
         listed(a_store("s3://bucket", s3=S3Resource(region_name="eu-west-1")))

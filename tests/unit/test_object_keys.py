@@ -47,9 +47,7 @@ def parsed(key: str, *, source: Source = Source.REGULAR) -> Delivery | Marker | 
 
 @unhurried
 @given(patterns, batches, hours, st.integers(0, 10**18 - 1))
-def test_a_delivery_reads_back_as_it_was_written(
-    pattern: str, batch: BatchKey, hour: int, shard: int
-) -> None:
+def test_a_delivery_reads_back_as_it_was_written(pattern: str, batch: BatchKey, hour: int, shard: int) -> None:
     grammar = KeyGrammar(pattern)
     key = grammar.format_delivery(batch, hour, shard)
     expected = Delivery(batch, hour, shard, key, "e", 7)
@@ -69,9 +67,7 @@ def test_a_marker_reads_back_as_it_was_written(pattern: str, batch: BatchKey, ho
 @example(DEFAULT, Source.REGULAR, "10001", "10001_2026-02-02_5#" + "9" * 5000 + ".json.gz", True)
 @example(DEFAULT, Source.REGULAR, "10001", "10001_0000-00-00_5_complete", True)
 @example(DEFAULT, Source.REGULAR, "10001", "10001_2026-02-02_5#1.json.gz\n", True)
-def test_every_text_has_an_answer(
-    pattern: str, source: Source, project: str, text: str, is_inside: bool
-) -> None:
+def test_every_text_has_an_answer(pattern: str, source: Source, project: str, text: str, is_inside: bool) -> None:
     key = f"{source.prefix(project)}/{text}" if is_inside else text
     answer = KeyGrammar(pattern).parse(source, project, key, "e", 0)
     assert answer.key == key

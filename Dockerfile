@@ -1,0 +1,17 @@
+FROM python:3.11-slim-bookworm
+
+# hadolint ignore=DL3008
+RUN apt-get update \
+    && apt-get install -y --no-install-recommends make openjdk-17-jre-headless \
+    && rm -rf /var/lib/apt/lists/* \
+    && useradd --create-home --uid 1000 tidemark \
+    && mkdir -p /opt/tidemark \
+    && chown tidemark /opt/tidemark
+
+USER 1000
+WORKDIR /opt/tidemark
+COPY --chown=tidemark . .
+RUN make setup
+
+EXPOSE 4000
+CMD [".venv/bin/dagster", "code-server", "start", "-h", "0.0.0.0", "-p", "4000", "-m", "pipeline_assets.definitions", "-a", "defs"]

@@ -1,0 +1,1 @@
+"""A seeded exporter of realistic product-analytics events: for demo, tests, benchmarks and drill."""
