@@ -1,5 +1,6 @@
 FROM python:3.11-slim-bookworm
 
+# Debian keeps only the newest version of a package, so a pinned one breaks the build on the next security fix.
 # hadolint ignore=DL3008
 RUN apt-get update \
     && apt-get install -y --no-install-recommends make openjdk-17-jre-headless \
@@ -8,6 +9,7 @@ RUN apt-get update \
     && mkdir -p /opt/tidemark \
     && chown tidemark /opt/tidemark
 
+ENV PIP_NO_CACHE_DIR=1
 USER 1000
 WORKDIR /opt/tidemark
 COPY --chown=tidemark . .

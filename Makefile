@@ -20,25 +20,26 @@ $(STAMP): requirements.lock pyproject.toml
 $(JARS): $(STAMP) resources/jars.py
 	@$(VENV)/bin/python -m resources.jars && touch $@
 
-setup: $(STAMP) $(JARS) ## Install the locked packages into .venv and fetch the pinned jars
+setup: $(STAMP) ## Install the locked packages into .venv, fetch and verify the pinned jars
+	@$(VENV)/bin/python -m resources.jars && touch $(JARS)
 
-demo: setup ## Load two weeks of sample exports, load them again, recover a lost part, and show the account
+demo: $(JARS) ## Load two weeks of sample exports, load them again, recover a lost part, and show the account
 	@$(VENV)/bin/python -m sample_export.demo
 
-test: setup ## Run all tests
+test: $(JARS) ## Run all tests
 	@$(VENV)/bin/python -m pytest -n 2 --dist loadfile
 
-test-fast: setup ## Run the tests that need no Spark
+test-fast: $(JARS) ## Run the tests that need no Spark
 	@$(VENV)/bin/python -m pytest -m "not slow" -q
 
-dev: setup ## Start the Dagster webserver and daemon on port 3000 (PORT=...)
+dev: $(JARS) ## Start the Dagster webserver and daemon on port 3000 (PORT=...)
 	@sh deploy/dev.sh
 
-check: setup ## Lint, formatting, types, import rings, Dockerfile
+check: $(JARS) ## Lint, formatting, types, import rings, Dockerfile
 	@$(VENV)/bin/ruff check .
 	@$(VENV)/bin/ruff format --check .
 	@$(VENV)/bin/mypy
 	@$(VENV)/bin/hadolint Dockerfile
 
-lock: setup ## Compile requirements.lock again
+lock: $(JARS) ## Compile requirements.lock again
 	@$(VENV)/bin/uv pip compile pyproject.toml --extra dev --generate-hashes --no-emit-index-url --no-header --universal --quiet --output-file requirements.lock

@@ -15,7 +15,7 @@ from dagster_aws.s3 import S3Resource
 from pipeline_assets.domain.settings import Settings, load_settings
 from pipeline_assets.jobs import load_jobs
 from pipeline_assets.landing import landing_assets
-from pipeline_assets.load import load_assets
+from pipeline_assets.load import Clock, load_assets
 from pipeline_assets.partitions import calendar
 from resources.landing_store import LandingStore
 from resources.spark import spark_resource
@@ -33,6 +33,7 @@ def build_defs(
         resources={
             "spark": resources.pop("spark", None) or spark_resource(settings),
             "landing": LandingStore.from_settings(settings, S3Resource()),
+            "clock": Clock(),
             **resources,
         },
         loggers=loggers,

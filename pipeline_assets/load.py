@@ -6,6 +6,7 @@ of a load. Keep out: loading (load_path/), and anything about one table (tables/
 
 # Dagster reads the op's annotations as types, so they are not postponed here.
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from typing import Any
 
@@ -43,6 +44,17 @@ class LoadConfig(dg.Config):
     """Only these of the configured projects; all when empty."""
     accept_changes: dict[str, str] = Field(default_factory=dict)
     """`refined/events:2026-02-02` -> why the change is right; kept on record."""
+
+
+@dataclass(frozen=True)
+class Clock:
+    """What time it is for deadlines; a resource, so that a test can stand at any moment."""
+
+    fixed: datetime | None = None
+
+    def now(self) -> datetime:
+        """Aware UTC time."""
+        return self.fixed or datetime.now(UTC)
 
 
 def asset_key(table: Table) -> dg.AssetKey:
@@ -102,8 +114,9 @@ def load_assets(settings: Settings, days: dg.PartitionsDefinition[str]) -> dg.As
         config: LoadConfig,
         spark: LazyPySparkResource,
         landing: dg.ResourceParam[LandingStore],
+        clock: dg.ResourceParam[Clock],
     ) -> Iterator[Any]:
-        yield from _load(context, config, settings, spark, landing)
+        yield from _load(context, config, settings, spark, landing, clock)
 
     return load_op
 
@@ -114,6 +127,7 @@ def _load(
     settings: Settings,
     spark: LazyPySparkResource,
     landing: LandingStore,
+    clock: Clock,
 ) -> Iterator[Any]:
     keys = sorted({key.to_user_string() for key in context.selected_asset_keys})
     ledger = Ledger(settings.ledger_database_url)
@@ -124,7 +138,7 @@ def _load(
             projects=settings.require_projects(tuple(config.projects)),
             tables=frozenset(keys),
             run_id=context.run_id,
-            now=datetime.now(UTC),
+            now=clock.now(),
             accept_changes=_valid_acceptances(config.accept_changes),
         )
         session = spark.spark_session
@@ -235,12 +249,12 @@ def _targets(context: dg.AssetExecutionContext, key: dg.AssetKey, partitions: li
     latest = context.instance.event_log_storage.get_latest_storage_id_by_partition(
         key, dg.DagsterEventType.ASSET_MATERIALIZATION, set(partitions)
     )
-    records = context.instance.get_event_records(
-        dg.EventRecordsFilter(dg.DagsterEventType.ASSET_MATERIALIZATION, asset_key=key, asset_partitions=partitions,
-                              storage_ids=list(latest.values()))
-    ) if latest else []  # fmt: skip
+    if not latest:
+        return {}
+    wanted = dg.AssetRecordsFilter(asset_key=key, storage_ids=list(latest.values()))
+    records = context.instance.fetch_materializations(wanted, limit=len(latest)).records
     for record in records:
-        partition = record.event_log_entry.dagster_event.partition if record.event_log_entry.dagster_event else None
+        partition = record.partition_key
         if partition is not None:
             found[partition] = Target(
                 storage_id=record.storage_id, run_id=record.event_log_entry.run_id,

@@ -241,7 +241,7 @@ class Ledger:
             rows = connection.execute(
                 query.where(_deliveries.c.project_id.in_(projects)).group_by(_deliveries.c.project_id)
             )
-            return dict(rows)
+            return {row[0]: row[1] for row in rows}
 
     def batch_days(
         self, source: Source, projects: Sequence[str], first: date, last: date

@@ -158,7 +158,7 @@ class Settings(BaseSettings):
                 f"is not among the configured projects ({', '.join(self.projects)})",
                 "Add it to TIDEMARK_PROJECTS or correct the name",
             )
-        return tuple(asked) or self.projects
+        return tuple(dict.fromkeys(asked)) or self.projects
 
     @property
     def ledger_database_url(self) -> str:

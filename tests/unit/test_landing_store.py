@@ -369,7 +369,8 @@ def test_a_file_name_that_cannot_be_read_hides_no_other_in_a_folder(folder: Plac
 
 
 def test_a_folder_placeholder_is_no_delivery(bucket: Place) -> None:
-    for key in ("10001/", a_key(shard=1), f"{a_key(shard=1)}/", f"{a_key(shard=2)}/"):
+    first = a_key(day=DAY - timedelta(days=1))
+    for key in ("10001/", first, a_key(shard=1), f"{a_key(shard=1)}/", f"{a_key(shard=2)}/"):
         bucket.put(key, b"x" if key.endswith("gz") else b"")
     listing = listed(bucket.store)
     assert [(delivery.key, delivery.size_bytes) for delivery in listing.deliveries] == [(a_key(shard=1), 1)]

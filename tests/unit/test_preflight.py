@@ -106,7 +106,7 @@ def test_a_java_that_spark_cannot_use_is_named(machine: Machine, version: str) -
     machine.has_java(a_java(version))
     done = machine.preflight()
     assert done.returncode == 1
-    assert f"java is {version.split('.')[0]}, but Spark needs 17 or 21" in done.stderr
+    assert f"java is {version.partition('.')[0]}, but Spark needs 17 or 21" in done.stderr
     assert "cure: Install Java 17 or 21" in done.stderr
 
 

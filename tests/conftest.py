@@ -1,0 +1,65 @@
+"""One Spark session per test process, and a fresh pipeline per test."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _environment() -> Iterator[None]:
+    os.environ["NO_PROXY"] = "127.0.0.1,localhost"
+    os.environ["DAGSTER_DISABLE_TELEMETRY"] = "1"
+    for name in [name for name in os.environ if name.startswith("TIDEMARK_")]:
+        del os.environ[name]
+    yield
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """A small local session with the lakehouse's jars."""
+    from pyspark.sql import SparkSession
+
+    from pipeline_assets.domain.settings import Settings
+    from resources.spark import engine_config
+
+    settings = Settings(
+        spark_master="local[2]",
+        spark_driver_memory="2g",
+        spark_config={
+            "spark.sql.shuffle.partitions": "2",
+            "spark.sql.codegen.wholeStage": "false",
+            "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
+            "spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("spark")),
+        },
+    )
+    builder = SparkSession.builder
+    for key, value in engine_config(settings).items():
+        builder = builder.config(key, value)
+    session = builder.getOrCreate()
+    session.sparkContext.setLogLevel("ERROR")
+    yield session
+    session.stop()
+
+
+@pytest.fixture
+def pipeline(spark: Any, tmp_path: Path) -> Iterator[Callable[..., Any]]:
+    """`pipeline(**settings)` makes a pipeline of its own."""
+    from tests.builders import a_pipeline
+
+    with ExitStack() as stack:
+        made = 0
+
+        def make(**settings: Any) -> Any:
+            nonlocal made
+            made += 1
+            folder = tmp_path / f"p{made}"
+            folder.mkdir()
+            return stack.enter_context(a_pipeline(spark, folder, **settings))
+
+        yield make
