@@ -11,9 +11,10 @@ SOURCES := pipeline_assets resources sample_export
 help: ## Show this help
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
+# The lock is complete, hence --no-deps: pip 23, which Python 3.11 brings, refuses a locked package that another asks for with an extra.
 $(STAMP): requirements.lock pyproject.toml
 	@python=$$(PYTHON="$(PYTHON)" sh deploy/preflight.sh) && { test -x $(VENV)/bin/python || "$$python" -m venv $(VENV); }
-	@$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
+	@$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r requirements.lock
 	@$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
 	@touch $@
 

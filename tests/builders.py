@@ -84,7 +84,9 @@ class Outcome:
     def materialized(self, key: str) -> set[str]:
         """Partitions of an asset that this run materialized."""
         wanted = dg.AssetKey(key.split("/"))
-        events = [event for event in self.result.all_events if event.event_type is dg.DagsterEventType.ASSET_MATERIALIZATION]
+        events = [
+            event for event in self.result.all_events if event.event_type is dg.DagsterEventType.ASSET_MATERIALIZATION
+        ]
         return {str(event.partition) for event in events if event.asset_key == wanted}
 
     def failed_checks(self) -> set[tuple[str, str, str]]:
@@ -146,7 +148,12 @@ class Pipeline:
     # -- runs --------------------------------------------------------------------------------------------------
 
     def load(
-        self, first: date, last: date | None = None, *, source: Source = Source.REGULAR, accept: Mapping[str, str] | None = None
+        self,
+        first: date,
+        last: date | None = None,
+        *,
+        source: Source = Source.REGULAR,
+        accept: Mapping[str, str] | None = None,
     ) -> Outcome:
         """Run the job of a source over a range of days."""
         job = build_defs(self.settings, clock=Clock(self.now)).resolve_job_def(

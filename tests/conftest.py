@@ -12,12 +12,11 @@ import pytest
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _environment() -> Iterator[None]:
+def _environment() -> None:
     os.environ["NO_PROXY"] = "127.0.0.1,localhost"
     os.environ["DAGSTER_DISABLE_TELEMETRY"] = "1"
     for name in [name for name in os.environ if name.startswith("TIDEMARK_")]:
         del os.environ[name]
-    yield
 
 
 @pytest.fixture(scope="session")

@@ -11,7 +11,7 @@ import tomllib
 from datetime import date
 from pathlib import Path
 from typing import Annotated, Any, Self
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote
 
 from pydantic import Field, ValidationError, field_validator, model_validator
 from pydantic_settings import BaseSettings, NoDecode, PydanticBaseSettingsSource, SettingsConfigDict
@@ -94,7 +94,7 @@ class Settings(BaseSettings):
     @classmethod
     def _plain_projects(cls, value: tuple[str, ...]) -> tuple[str, ...]:
         for project in value:
-            if not project.isdigit():
+            if not (project.isascii() and project.isdecimal()):
                 msg = f"project {project!r} is not a vendor project id (digits only)"
                 raise ValueError(msg)
         if len(set(value)) != len(value):
@@ -243,8 +243,8 @@ def local_path(url: str) -> Path | None:
     """The folder a path or `file://` URL names, None for a remote one."""
     if "://" not in url:
         return Path(url)
-    parts = urlsplit(url)
-    return Path(unquote(parts.path)) if parts.scheme == "file" else None
+    # Not urlsplit: a folder's name may hold `#` or `?`.
+    return Path(unquote("/" + url.removeprefix("file://").lstrip("/"))) if url.startswith("file://") else None
 
 
 def _readable(error: ValidationError, path: Path | None) -> SettingsError:

@@ -23,7 +23,7 @@ def load(bench: Workbench, request: LoadRequest, is_live: Callable[[str], bool])
 
     `is_live` tells whether the attempt a staged branch is named for still runs; the branches of dead ones are dropped.
     """
-    tables = [table for table in ALL_TABLES if table.key in request.tables or table.key == "raw/quarantine"]
+    tables = ALL_TABLES
     swept = bench.lakehouse.sweep(tables, is_live)
     if swept:
         bench.say(f"dropped {len(swept)} branches that dead runs left: {', '.join(swept)}")

@@ -1,0 +1,75 @@
+"""The Spark expression of identity and winner equals the pure rule, row by row."""
+
+from __future__ import annotations
+
+import random
+from datetime import UTC, date, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from pipeline_assets.domain.identity import Outcome, RawRow
+from pipeline_assets.domain.identity import outcomes as pure_outcomes
+from pipeline_assets.domain.slices import Source
+from pipeline_assets.transforms.dedupe import outcomes, winners
+from pipeline_assets.transforms.measure import HASH_A, HASH_B, with_row_hashes
+
+pytestmark = pytest.mark.slow
+CONTENT = ("app", "device_id", "insert_id", "uuid", "server_upload_time", "processed_time", "event_type")
+PRECEDENCE = (Source.BACKFILL, Source.REGULAR)
+CASES = 300
+SCHEMA = (
+    "project_id string, event_date date, _source string, _object_key string, _line_number int, app long, device_id string, "
+    "insert_id string, uuid string, server_upload_time timestamp, processed_time timestamp, event_type string"
+)
+
+
+def _case(number: int) -> list[tuple[Any, ...]]:
+    rng = random.Random(number)
+    times = [None, *(datetime(2026, 1, 5, hour, tzinfo=UTC) for hour in (1, 2))]
+    return [
+        (
+            str(number), date(2026, 1, 5) + timedelta(days=rng.randrange(4)),
+            rng.choice(list(Source)).value, f"o{line % 2}", line,
+            rng.choice((None, number)), rng.choice((None, "d", "e")), rng.choice((None, "i", "i", "j")),
+            rng.choice((None, "u", "v", "w")), rng.choice(times), rng.choice(times), rng.choice(("x", "y")),
+        )
+        for line in range(rng.randrange(1, 9))
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("window", [0, 1, 2])
+def test_spark_and_the_pure_rule_agree(spark: Any, window: int) -> None:
+    rows = [row for number in range(CASES) for row in _case(number)]
+    raw = spark.createDataFrame(rows, SCHEMA).repartition(3)
+    hashed = {
+        (row["project_id"], row["_source"], row["_object_key"], row["_line_number"]): row
+        for row in with_row_hashes(raw, CONTENT).collect()
+    }
+    decided = outcomes(raw, CONTENT, PRECEDENCE, window)
+    found = {
+        (row["project_id"], row["_source"], row["_object_key"], row["_line_number"]): row["outcome"]
+        for row in decided.collect()
+    }
+    expected: dict[Any, str] = {}
+    for number in range(CASES):
+        case = [
+            RawRow(
+                r["project_id"], r["event_date"], Source(r["_source"]), r["_object_key"], r["_line_number"],
+                r["app"], r["device_id"],
+                r["insert_id"], r["uuid"], _aware(r["server_upload_time"]), _aware(r["processed_time"]), (r[HASH_A], r[HASH_B]),
+            )
+            for key, r in hashed.items() if key[0] == str(number)
+        ]  # fmt: skip
+        for row, outcome in zip(case, pure_outcomes(case, PRECEDENCE, window), strict=True):
+            expected[row.project_id, row.source.value, row.object_key, row.line_number] = outcome.value
+    assert found == expected
+    assert set(found.values()) >= {o.value for o in Outcome} - (
+        {Outcome.SUPERSEDED_BY_OTHER_DAY.value} if window == 0 else set()
+    )
+    kept = winners(raw, decided).count()
+    assert kept == sum(outcome == Outcome.WINNER.value for outcome in expected.values())
+
+
+def _aware(value: datetime | None) -> datetime | None:
+    return None if value is None else value.replace(tzinfo=UTC)

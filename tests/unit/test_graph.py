@@ -1,0 +1,66 @@
+"""The graph, frozen: keys, dependencies, checks, jobs. A change here is a change of the product."""
+
+from __future__ import annotations
+
+import dagster as dg
+
+from pipeline_assets.definitions import build_defs
+from pipeline_assets.domain.settings import Settings
+
+SETTINGS = Settings(projects=("1",))
+
+
+def _definitions() -> dg.Definitions:
+    return build_defs(SETTINGS)
+
+
+def test_keys_and_dependencies() -> None:
+    graph = _definitions().resolve_asset_graph()
+    found = {
+        key.to_user_string(): sorted(parent.to_user_string() for parent in graph.get(key).parent_keys)
+        for key in graph.get_all_asset_keys()
+    }
+    assert found == {
+        "landing/regular_exports": [],
+        "landing/backfill_exports": [],
+        "raw/regular_events": ["landing/regular_exports"],
+        "raw/backfill_events": ["landing/backfill_exports"],
+        "refined/events": ["raw/backfill_events", "raw/regular_events"],
+        "aggregates/daily_revenue": ["refined/events"],
+        "aggregates/event_counts": ["refined/events"],
+        "aggregates/active_users": ["refined/events"],
+    }
+
+
+def test_checks() -> None:
+    graph = _definitions().resolve_asset_graph()
+    found: dict[str, set[str]] = {}
+    for check in graph.asset_check_keys:
+        found.setdefault(check.asset_key.to_user_string(), set()).add(check.name)
+    raw = {"delivery_reconciles", "delivery_complete"}
+    aggregate = {"reconciles_with_refined", "change_is_explained"}
+    assert found == {
+        "raw/regular_events": raw,
+        "raw/backfill_events": raw,
+        "refined/events": {"unique_event_key", "reconciles_with_raw", "change_is_explained"},
+        "aggregates/daily_revenue": aggregate,
+        "aggregates/event_counts": aggregate,
+        "aggregates/active_users": aggregate,
+    }
+
+
+def test_jobs_load_one_source_each() -> None:
+    definitions = _definitions()
+    derived = {"refined/events", "aggregates/daily_revenue", "aggregates/event_counts", "aggregates/active_users"}
+    for name, raw in (("daily_load", "raw/regular_events"), ("backfill_load", "raw/backfill_events")):
+        keys = definitions.resolve_job_def(name).asset_layer.selected_asset_keys
+        assert {key.to_user_string() for key in keys} == derived | {raw}
+
+
+def test_every_asset_says_how_to_recover_it_and_runs_in_chunks() -> None:
+    graph = _definitions().resolve_asset_graph()
+    for key in graph.materializable_asset_keys:
+        node = graph.get(key)
+        assert "When a day is red" in (node.description or "")
+        assert node.backfill_policy == dg.BackfillPolicy.multi_run(30)
+        assert node.pools == {"tidemark_load"}

@@ -1,0 +1,71 @@
+"""Settings come from file and environment, and anything unknown or bad is refused by name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from pipeline_assets.domain.errors import SettingsError
+from pipeline_assets.domain.settings import Settings, load_settings, local_path
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "tidemark.toml").write_text('projects = ["1", "2"]\nlanding_url = "in"\n')
+    return tmp_path
+
+
+def test_environment_wins_over_the_file(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert load_settings().projects == ("1", "2")
+    monkeypatch.setenv("TIDEMARK_PROJECTS", "7, 8")
+    assert load_settings().projects == ("7", "8")
+
+
+def test_relative_paths_become_absolute(folder: Path) -> None:
+    settings = load_settings()
+    assert settings.landing_url == str(folder / "in")
+    assert settings.catalog_url == f"sqlite:///{folder}/data/catalog.db"
+    assert settings.ledger_database_url == settings.catalog_url
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("TIDEMARK_PROJETS", "1", "TIDEMARK_PROJETS"),
+        ("TIDEMARK_PROJECTS", "acme", "TIDEMARK_PROJECTS"),
+        ("TIDEMARK_PROJECTS", "1,1", "named twice"),
+        ("TIDEMARK_LANDING_URL", "gs://bucket", "TIDEMARK_LANDING_URL"),
+        ("TIDEMARK_CATALOG_URL", "mysql://x", "TIDEMARK_CATALOG_URL"),
+        ("TIDEMARK_CALENDAR_START", "soon", "TIDEMARK_CALENDAR_START"),
+        ("TIDEMARK_SOURCE_PRECEDENCE", "regular", "name each of"),
+        ("TIDEMARK_CONFIG", "missing.toml", "TIDEMARK_CONFIG"),
+    ],
+)
+def test_bad_variables_are_named(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, name: str, value: str, said: str
+) -> None:
+    monkeypatch.setenv(name, value)
+    with pytest.raises(SettingsError, match=said):
+        load_settings()
+
+
+def test_an_unknown_key_in_the_file_is_refused(folder: Path) -> None:
+    (folder / "tidemark.toml").write_text("projcts = []\n")
+    with pytest.raises(SettingsError, match="projcts"):
+        load_settings()
+
+
+def test_no_project_is_a_clear_error() -> None:
+    with pytest.raises(SettingsError, match="TIDEMARK_PROJECTS"):
+        Settings().require_projects()
+    with pytest.raises(SettingsError, match="not among"):
+        Settings(projects=("1",)).require_projects(("2",))
+
+
+@pytest.mark.parametrize(
+    ("url", "path"), [("/a/b", "/a/b"), ("file:///a/b%20c", "/a/b c"), ("file:///x#y", "/x#y"), ("s3://bucket/a", None)]
+)
+def test_local_path(url: str, path: str | None) -> None:
+    assert local_path(url) == (Path(path) if path else None)
