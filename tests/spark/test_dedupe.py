@@ -30,7 +30,7 @@ def _case(number: int) -> list[tuple[Any, ...]]:
     return [
         (
             str(number), date(2026, 1, 5) + timedelta(days=rng.randrange(4)),
-            rng.choice(list(Source)).value, f"o{line % 2}", line,
+            rng.choice(list(Source)).value, f"{number}/o{line % 2}", line,
             rng.choice((None, number)), rng.choice((None, "d", "e")), rng.choice((None, "i", "i", "j")),
             rng.choice((None, "u", "v", "w")), rng.choice(times), rng.choice(times), rng.choice(("x", "y")),
         )
