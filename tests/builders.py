@@ -190,6 +190,10 @@ class Pipeline:
         """Table -> number of snapshots."""
         return {table.key: self._snapshot_count(table) for table in ALL_TABLES}
 
+    def history(self) -> dict[str, int]:
+        """Table -> number of snapshots that main went through; staged ones that were not published do not count."""
+        return {table.key: len(self.lakehouse.ancestry(table, None)) for table in ALL_TABLES}
+
     def _snapshot_count(self, table: Table) -> int:
         return int(self.spark.table(f"{self.lakehouse.identifier(table)}.snapshots").count())
 
@@ -210,7 +214,7 @@ def a_pipeline(spark: Any, folder: Path, **settings: Any) -> Iterator[Pipeline]:
     """A fresh pipeline on a real Dagster instance."""
     home = folder / "dagster_home"
     home.mkdir()
-    with dg.DagsterInstance.local_temp(str(home)) as instance:
+    with dg.DagsterInstance.local_temp(str(home), overrides={"telemetry": {"enabled": False}}) as instance:
         pipeline = Pipeline(spark, folder, instance, **settings)
         try:
             yield pipeline
