@@ -29,7 +29,7 @@ def build_defs(
     days = calendar(settings)
     return dg.Definitions(
         assets=[*landing_assets(days), load_assets(settings, days)],
-        jobs=load_jobs(days),
+        jobs=load_jobs(),
         resources={
             "spark": resources.pop("spark", None) or spark_resource(settings),
             "landing": LandingStore.from_settings(settings, S3Resource()),

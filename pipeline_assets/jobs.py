@@ -19,13 +19,12 @@ _DESCRIPTIONS = {
 }
 
 
-def load_jobs(days: dg.PartitionsDefinition[str]) -> list[dg.UnresolvedAssetJobDefinition]:
+def load_jobs() -> list[dg.UnresolvedAssetJobDefinition]:
     """`daily_load` and `backfill_load`: one source each, then the same derived tables (law 3)."""
     return [
         dg.define_asset_job(
             name,
             selection=dg.AssetSelection.assets(asset_key(RAW_TABLES[source]), *map(asset_key, DERIVED)),
-            partitions_def=days,
             description=_DESCRIPTIONS[source],
             tags={"tidemark/source": source.value},
         )

@@ -137,7 +137,7 @@ def _load(
             days=tuple(date.fromisoformat(key) for key in context.partition_keys),
             projects=settings.require_projects(tuple(config.projects)),
             tables=frozenset(keys),
-            run_id=context.run_id,
+            run_id=context.run.run_id,
             now=clock.now(),
             accept_changes=_valid_acceptances(config.accept_changes),
         )
@@ -187,7 +187,7 @@ def _liveness(context: dg.AssetExecutionContext) -> Callable[[str], bool]:
     running = {
         run.run_id.replace("-", "")
         for run in context.instance.get_runs(dg.RunsFilter(statuses=list(_LIVE)))
-        if run.run_id != context.run_id
+        if run.run_id != context.run.run_id
     }
     return lambda attempt: attempt.split("_")[0] in running
 

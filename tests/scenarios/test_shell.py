@@ -1,0 +1,106 @@
+"""`tidemark` as a person or script calls it: tables, JSON, exit codes, no stack traces."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipeline_assets.domain.deliveries import BatchKey
+from pipeline_assets.domain.object_keys import KeyGrammar
+from pipeline_assets.domain.settings import Settings
+from pipeline_assets.domain.slices import Source
+from tests.builders import PROJECT, a_body, events_on
+
+pytestmark = pytest.mark.slow
+DAY = date(2026, 2, 2)
+
+
+class Shell:
+    """Runs the command with scratch settings."""
+
+    def __init__(self, folder: Path) -> None:
+        self.landing = folder / "landing"
+        (self.landing / PROJECT).mkdir(parents=True)
+        (folder / "home").mkdir()
+        self.environment = {
+            **os.environ,
+            "TIDEMARK_LANDING_URL": str(self.landing),
+            "TIDEMARK_WAREHOUSE_URL": f"file://{folder}/warehouse",
+            "TIDEMARK_CATALOG_URL": f"sqlite:///{folder}/catalog.db",
+            "TIDEMARK_PROJECTS": PROJECT,
+            "TIDEMARK_CALENDAR_START": "2026-01-01",
+            "DAGSTER_HOME": str(folder / "home"),
+        }
+
+    def deliver(self, day: date, body: bytes) -> None:
+        key = KeyGrammar(Settings().marker_pattern).format_delivery(BatchKey(Source.REGULAR, PROJECT, day), 10, 1)
+        (self.landing / key).write_bytes(body)
+
+    def __call__(self, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
+        command = [str(Path(sys.executable).parent / "tidemark"), *words]
+        return subprocess.run(
+            command, env={**self.environment, **environment}, capture_output=True, text=True, check=False, timeout=300
+        )
+
+
+def _load(first: date, last: date) -> tuple[str, ...]:
+    return ("load", "--source", "regular", "--from", str(first), "--to", str(last))
+
+
+def test_a_load_a_refusal_and_bad_usage(tmp_path: Path) -> None:
+    """Scenario: a good day, then a day with a broken object, then calls that cannot be served.
+    Outcome: exit 0, 1 and 2; object, reason and cure are printed, a stack trace never."""
+    shell = Shell(tmp_path)
+    shell.deliver(DAY, a_body(events_on(DAY, 12)))
+    good = shell(*_load(DAY, DAY), "--json")
+    assert good.returncode == 0, good.stderr
+    lines: list[dict[str, Any]] = json.loads(good.stdout)
+    assert [(line["table"], line["verdict"]) for line in lines] == [
+        ("raw/regular_events", "published"),
+        ("refined/events", "published"),
+        ("aggregates/daily_revenue", "published"),
+        ("aggregates/event_counts", "published"),
+        ("aggregates/active_users", "published"),
+    ]
+    assert lines[1]["rows"] == 12
+
+    bad_day = date(2026, 2, 3)
+    shell.deliver(bad_day, a_body(events_on(bad_day, 12), truncated=True))
+    refused = shell(*_load(DAY, bad_day))
+    assert refused.returncode == 1
+    assert "10001/10001_2026-02-03_10#1.json.gz: truncated_gzip" in refused.stdout
+    assert "Have the vendor export that hour again" in refused.stdout
+    assert "raw/regular_events: " in refused.stderr
+    assert "Traceback" not in refused.stdout + refused.stderr
+
+    status = shell("status", "--from", str(DAY), "--to", str(bad_day), "--json")
+    assert status.returncode == 0
+    verdicts = {(line["day"], line["table"]): line["verdict"] for line in json.loads(status.stdout)}
+    assert verdicts["2026-02-02", "refined/events"] == "unchanged"
+    assert verdicts["2026-02-03", "raw/regular_events"] == "refused"
+    assert verdicts["2026-02-03", "aggregates/event_counts"] == "waiting"
+    assert verdicts["2026-02-03", "raw/backfill_events"] == "not loaded"
+
+
+def test_bad_usage_exits_2_and_names_the_cure(tmp_path: Path) -> None:
+    shell = Shell(tmp_path)
+    for words, said in (
+        (_load(date(2026, 2, 3), DAY), "ends before it begins"),
+        (_load(date(2025, 2, 3), DAY), "calendar"),
+        (("load", "--source", "regular", "--from", "soon", "--to", "2026-02-02"), "YYYY-MM-DD"),
+        (("load", "--source", "other", "--from", "2026-02-02", "--to", "2026-02-02"), "other"),
+        ((*_load(DAY, DAY), "--project", "7"), "not among"),
+        ((*_load(DAY, DAY), "--accept-changes", " "), "reason"),
+    ):
+        done = shell(*words)
+        assert done.returncode == 2, (words, done.stderr)
+        assert said in done.stderr, (words, done.stderr)
+        assert "Traceback" not in done.stderr
+    assert "TIDEMARK_LANDIN" in shell("status", TIDEMARK_LANDIN="x").stderr
