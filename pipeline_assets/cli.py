@@ -26,6 +26,7 @@ from pipeline_assets.cli_tables import day_lines, print_lines, print_status
 from pipeline_assets.domain.errors import SettingsError, TidemarkError, UsageError
 from pipeline_assets.domain.settings import PROJECT_ROOT, Settings, load_settings
 from pipeline_assets.domain.slices import Source
+from resources.crash_points import CrashPoint, crash_point
 from resources.ledger import Ledger
 
 app = typer.Typer(
@@ -134,6 +135,7 @@ def _load(
         for chunk in chunks(days, settings.days_per_run):
             logger = _console_logger(console, verbose=verbose)
             failures += _run_job(settings, JOB_OF_SOURCE[source], chunk, projects, accept_reason, logger)
+            crash_point(CrashPoint.BETWEEN_CHUNKS)
         for failure in failures:
             console.print(f"[bold red]{failure}[/]", highlight=False)
         if failures and not verbose:

@@ -18,7 +18,8 @@ from pipeline_assets.domain.deliveries import BatchKey
 from pipeline_assets.domain.slices import BatchVerdict, Slice, Source, Verdict
 from pipeline_assets.tables.raw_events import RAW_TABLES
 from pipeline_assets.tables.registry import DERIVED
-from resources.ledger import BatchRecord, Ledger, SliceRecord
+from resources.ledger import Ledger
+from resources.ledger_records import BatchRecord, SliceRecord
 
 NOT_LOADED = "not loaded"
 _STYLES = {

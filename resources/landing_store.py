@@ -151,6 +151,7 @@ class LandingStore:
         Raises ObjectMovedError when that version is gone (overwritten, deleted), LandingUnavailableError when
         network or server fail beyond the retries, LandingAccessError when rights are missing.
         """
+        crash_point(CrashPoint.MID_PARSE, key)
         try:
             with _landing_errors(key, is_object=True):
                 store = self._opened()

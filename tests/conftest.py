@@ -15,6 +15,10 @@ import pytest
 def _environment() -> None:
     os.environ["NO_PROXY"] = "127.0.0.1,localhost"
     os.environ["DAGSTER_DISABLE_TELEMETRY"] = "1"
+    # The JVM inherits them; an S3-compatible server takes any.
+    os.environ.update(
+        AWS_ACCESS_KEY_ID="test", AWS_SECRET_ACCESS_KEY="test", AWS_REGION="us-east-1", AWS_DEFAULT_REGION="us-east-1"
+    )
     for name in [name for name in os.environ if name.startswith("TIDEMARK_")]:
         del os.environ[name]
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
 
-from resources.ledger import BatchRecord, DeliveryRecord
+from resources.ledger_records import BatchRecord, DeliveryRecord
 
 from pipeline_assets.domain.checks import Check, Evaluation
 from pipeline_assets.domain.deliveries import BatchKey, Delivery, Listing

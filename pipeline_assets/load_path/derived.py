@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 
 from resources.crash_points import CrashPoint, crash_point
 from resources.lakehouse import Publication, SliceFiles
-from resources.ledger import Changes, PublicationRecord, SliceRecord
+from resources.ledger_records import Changes, PublicationRecord, SliceRecord
 
 from pipeline_assets.domain.checks import Evaluation, explain_change
 from pipeline_assets.domain.errors import PublishConflictError

@@ -8,55 +8,28 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from datetime import date, timedelta
 
 import pyspark.sql.functions as F
-from pyspark.sql import Column, DataFrame
 from resources.crash_points import CrashPoint, crash_point
-from resources.ledger import BatchRecord, Changes, DeliveryRecord, PublicationRecord, SliceRecord
+from resources.ledger_records import BatchRecord, DeliveryRecord, PublicationRecord, SliceRecord
 
 from pipeline_assets.domain.checks import BatchFigures, Evaluation, reconcile_batch
 from pipeline_assets.domain.deliveries import BatchKey, Delivery, Listing
 from pipeline_assets.domain.errors import LakehouseError, PublishConflictError
 from pipeline_assets.domain.slices import EMPTY, BatchVerdict, Digest, Slice, Source, Verdict
 from pipeline_assets.load_path.batches import BatchPlan, judge_absent, plan_batches
-from pipeline_assets.load_path.request import LoadRequest, Outcome, TableReport, Workbench
+from pipeline_assets.load_path.raw_quarantine import quarantine
+from pipeline_assets.load_path.raw_report import report
+from pipeline_assets.load_path.raw_step import RawStep, delete_objects, in_batches
+from pipeline_assets.load_path.request import LoadRequest, TableReport, Workbench
 from pipeline_assets.load_path.settle import settle
-from pipeline_assets.tables.quarantine import QUARANTINE
 from pipeline_assets.tables.raw_events import RAW_TABLES
-from pipeline_assets.tables.table import Table
 from pipeline_assets.transforms.measure import digest_of, digests
-from pipeline_assets.transforms.parse import MOVED, distribute, event_rows, object_summaries, parse_objects, quarantined
+from pipeline_assets.transforms.parse import MOVED, distribute, event_rows, object_summaries, parse_objects
 
 _TASKS_PER_CORE = 3
-_KEYS_PER_STATEMENT = 500
-
-
-@dataclass
-class _Step:
-    """One attempt at accepting a source's deliveries."""
-
-    bench: Workbench
-    request: LoadRequest
-    source: Source
-    table: Table
-    base_id: int
-    plans: Mapping[BatchKey, BatchPlan]
-    attempt: str
-    started_at: float
-    parsed: DataFrame | None = None
-    summaries: dict[str, DeliveryRecord] = field(default_factory=dict)
-    verdicts: dict[BatchKey, tuple[BatchVerdict, Evaluation]] = field(default_factory=dict)
-    changes: Changes = field(default_factory=Changes)
-    published: dict[Slice, Digest] = field(default_factory=dict)
-
-    def batches(self, verdict: BatchVerdict) -> list[BatchPlan]:
-        """Batches that were worked on and ended so."""
-        return [
-            plan for key, plan in sorted(self.plans.items())
-            if plan.needs_work and self.verdicts[key][0] is verdict
-        ]  # fmt: skip
 
 
 def accept_deliveries(bench: Workbench, request: LoadRequest, source: Source) -> TableReport:
@@ -70,7 +43,7 @@ def accept_deliveries(bench: Workbench, request: LoadRequest, source: Source) ->
     for attempt in range(bench.settings.publish_attempts):
         base_id = settle(bench, table, request.run_id)
         plans = _plan(bench, request, source)
-        step = _Step(bench, request, source, table, base_id, plans, f"{request.attempt}_{attempt}", started_at)
+        step = RawStep(bench, request, source, table, base_id, plans, f"{request.attempt}_{attempt}", started_at)
         try:
             _run(step)
         except PublishConflictError as conflict:
@@ -85,8 +58,8 @@ def accept_deliveries(bench: Workbench, request: LoadRequest, source: Source) ->
         if attempt == 0 and step.batches(BatchVerdict.MOVED):
             bench.say(f"{table.key}: objects changed while they were read; listing again")
             continue
-        return _report(step)
-    return _report(step)
+        return report(step)
+    return report(step)
 
 
 def _plan(bench: Workbench, request: LoadRequest, source: Source) -> dict[BatchKey, BatchPlan]:
@@ -145,16 +118,16 @@ def _judge_without_work(
         )
 
 
-def _run(step: _Step) -> None:
+def _run(step: RawStep) -> None:
     _parse(step)
     _judge(step)
-    _quarantine(step)
+    quarantine(step)
     if step.batches(BatchVerdict.ACCEPTED):
         _load(step)
     _record(step)
 
 
-def _parse(step: _Step) -> None:
+def _parse(step: RawStep) -> None:
     bench, settings = step.bench, step.bench.settings
     deliveries = [delivery for plan in step.plans.values() if plan.needs_work for delivery in plan.changed]
     if not deliveries:
@@ -179,7 +152,7 @@ def _parse(step: _Step) -> None:
         raise LakehouseError(min(unread), "was not accounted for by the parser", "This is a defect: report it")
 
 
-def _judge(step: _Step) -> None:
+def _judge(step: RawStep) -> None:
     for key, plan in step.plans.items():
         if plan.verdict is not None:
             step.verdicts[key] = plan.verdict
@@ -189,7 +162,7 @@ def _judge(step: _Step) -> None:
             step.verdicts[key] = _judge_parsed(step, plan)
 
 
-def _judge_parsed(step: _Step, plan: BatchPlan) -> tuple[BatchVerdict, Evaluation]:
+def _judge_parsed(step: RawStep, plan: BatchPlan) -> tuple[BatchVerdict, Evaluation]:
     records = [step.summaries.get(key) or plan.recorded[key] for key in sorted(plan.listed)]
     evaluation = reconcile_batch(
         BatchFigures(
@@ -211,43 +184,7 @@ def _judge_parsed(step: _Step, plan: BatchPlan) -> tuple[BatchVerdict, Evaluatio
     return (BatchVerdict.ACCEPTED if evaluation.is_passed else BatchVerdict.REFUSED), evaluation
 
 
-def _quarantine(step: _Step) -> None:
-    """Replace what raw.quarantine holds of the parsed objects; done before raw, and idempotent like it."""
-    bench, lakehouse = step.bench, step.bench.lakehouse
-    plans = [*step.batches(BatchVerdict.ACCEPTED), *step.batches(BatchVerdict.REFUSED)]
-    dirty = [
-        plan for plan in plans
-        if any(_is_bad(step.summaries.get(d.key)) or _is_bad(plan.recorded.get(d.key)) for d in plan.changed)
-        or any(_is_bad(plan.recorded.get(key)) for key in plan.withdrawn)
-    ]  # fmt: skip
-    if not dirty or step.parsed is None:
-        return
-    refused = [plan.key for plan in dirty if step.verdicts[plan.key][0] is BatchVerdict.REFUSED]
-    keys = sorted({key for plan in dirty for key in (*(d.key for d in plan.changed), *plan.withdrawn)})
-    slices = {Slice(plan.key.arrival_date, plan.key.project_id) for plan in dirty}
-    new_rows = (
-        quarantined(step.parsed)
-        .where(F.col("object_key").isin(keys))
-        .withColumn("is_batch_accepted", ~_in_batches(refused, "source", "arrival_date"))
-    )
-
-    def write(target: str) -> None:
-        _delete_objects(bench, target, "arrival_date", "object_key", slices, keys)
-        new_rows.writeTo(target).append()
-
-    base_id = lakehouse.head(QUARANTINE)
-    staged = lakehouse.stage(QUARANTINE, base_id, step.attempt, write)
-    try:
-        lakehouse.publish(staged, slices, step.request.run_id)
-    finally:
-        lakehouse.drop(staged)
-
-
-def _is_bad(record: DeliveryRecord | None) -> bool:
-    return record is not None and bool(record.quarantined or record.error)
-
-
-def _load(step: _Step) -> None:
+def _load(step: RawStep) -> None:
     bench, lakehouse, table = step.bench, step.bench.lakehouse, step.table
     accepted = step.batches(BatchVerdict.ACCEPTED)
     batches = [plan.key for plan in accepted]
@@ -258,10 +195,10 @@ def _load(step: _Step) -> None:
         # Looked up in the table and not in the ledger: a dead run may have left rows that no ledger row tells of.
         present = _objects_in(step, reach, replaced)
         if present:
-            _delete_objects(bench, target, "_arrival_date", "_object_key", reach, present)
+            delete_objects(bench, target, "_arrival_date", "_object_key", reach, present)
         if step.parsed is not None:
             rows = event_rows(step.parsed, step.source)
-            rows.where(_in_batches(batches, None, "_arrival_date")).writeTo(target).append()
+            rows.where(in_batches(batches, None, "_arrival_date")).writeTo(target).append()
 
     bench.say(f"{table.key}: staging {sum(len(plan.changed) for plan in accepted)} objects of {len(accepted)} batches")
     staged = lakehouse.stage(table, step.base_id, step.attempt, write)
@@ -277,7 +214,7 @@ def _load(step: _Step) -> None:
     step.changes.batch_days.update(days)
 
 
-def _objects_in(step: _Step, reach: set[Slice], keys: Sequence[str]) -> list[str]:
+def _objects_in(step: RawStep, reach: set[Slice], keys: Sequence[str]) -> list[str]:
     base = step.bench.lakehouse.read(step.table, step.base_id)
     wanted = step.bench.spark.createDataFrame([(key,) for key in keys], "_object_key string")
     rows = (
@@ -290,39 +227,11 @@ def _objects_in(step: _Step, reach: set[Slice], keys: Sequence[str]) -> list[str
     return sorted(row["_object_key"] for row in rows.collect())
 
 
-def _delete_objects(
-    bench: Workbench, target: str, day_column: str, key_column: str, reach: set[Slice], keys: Sequence[str]
-) -> None:
-    """Copy-on-write: only data files that hold rows of these objects are rewritten."""
-    days = ", ".join(f"DATE '{day.isoformat()}'" for day in sorted({key.event_date for key in reach}))
-    projects = ", ".join(f"'{project}'" for project in sorted({key.project_id for key in reach}))
-    for start in range(0, len(keys), _KEYS_PER_STATEMENT):
-        listed = ", ".join(
-            "'" + key.replace("\\", "\\\\").replace("'", "\\'") + "'"
-            for key in keys[start : start + _KEYS_PER_STATEMENT]
-        )
-        bench.spark.sql(
-            f"DELETE FROM {target} WHERE {day_column} IN ({days}) AND project_id IN ({projects}) "
-            f"AND {key_column} IN ({listed})"
-        )
-
-
-def _in_batches(batches: Sequence[BatchKey], source_column: str | None, day_column: str) -> Column:
-    condition = F.lit(False)
-    by_project: dict[tuple[Source, str], list[date]] = {}
-    for batch in batches:
-        by_project.setdefault((batch.source, batch.project_id), []).append(batch.arrival_date)
-    for (source, project), days in by_project.items():
-        part = (F.col("project_id") == project) & F.col(day_column).isin(*days)
-        condition = condition | (part if source_column is None else part & (F.col(source_column) == source.value))
-    return condition
-
-
-def _audit(step: _Step, snapshot_id: int, accepted: Sequence[BatchPlan]) -> dict[BatchKey, dict[date, Digest]]:
+def _audit(step: RawStep, snapshot_id: int, accepted: Sequence[BatchPlan]) -> dict[BatchKey, dict[date, Digest]]:
     """Batch -> event day -> digest of the staged rows; refuses a batch whose staged rows are not the parsed ones."""
     staged = step.bench.lakehouse.read(step.table, snapshot_id)
     rows = digests(
-        staged.where(_in_batches([plan.key for plan in accepted], None, "_arrival_date")),
+        staged.where(in_batches([plan.key for plan in accepted], None, "_arrival_date")),
         step.table.content_columns,
         ["project_id", "_arrival_date", "event_date"],
     ).collect()
@@ -346,7 +255,7 @@ def _audit(step: _Step, snapshot_id: int, accepted: Sequence[BatchPlan]) -> dict
 
 
 def _changed_slices(
-    step: _Step, accepted: Sequence[BatchPlan], days: Mapping[BatchKey, Mapping[date, Digest]]
+    step: RawStep, accepted: Sequence[BatchPlan], days: Mapping[BatchKey, Mapping[date, Digest]]
 ) -> set[Slice]:
     changed: set[Slice] = set()
     for plan in accepted:
@@ -361,7 +270,7 @@ def _changed_slices(
 
 
 def _account(
-    step: _Step,
+    step: RawStep,
     snapshot_id: int,
     parent_id: int,
     files: Mapping[Slice, object],
@@ -412,7 +321,7 @@ def _account(
     step.changes.head = (table.key, snapshot_id, parent_id)
 
 
-def _record(step: _Step) -> None:
+def _record(step: RawStep) -> None:
     for key, plan in sorted(step.plans.items()):
         verdict, evaluation = step.verdicts[key]
         step.changes.batches.append(plan.record(verdict, evaluation, step.bench.settings))
@@ -432,67 +341,3 @@ def _record(step: _Step) -> None:
     )
     crash_point(CrashPoint.BEFORE_LEDGER, step.table.key)
     step.bench.ledger.record(step.changes, step.request.run_id)
-
-
-_DAY_VERDICTS = {
-    BatchVerdict.ACCEPTED: Verdict.UNCHANGED,
-    BatchVerdict.REFUSED: Verdict.REFUSED,
-    BatchVerdict.WAITING: Verdict.WAITING,
-    BatchVerdict.MOVED: Verdict.WAITING,
-}
-
-
-def _report(step: _Step) -> TableReport:
-    """One outcome per requested day and project, from its batch and its slice; and one per other day that changed."""
-    request, table = step.request, step.table
-    records = step.bench.ledger.slices(table.key, request.projects, request.days)
-    outcomes = []
-    for plan in (plan for _, plan in sorted(step.plans.items()) if plan.is_requested):
-        key = Slice(plan.key.arrival_date, plan.key.project_id)
-        batch, evaluation = step.verdicts[plan.key]
-        verdict = _DAY_VERDICTS[batch]
-        if verdict is Verdict.UNCHANGED and key in step.published:
-            verdict = Verdict.PUBLISHED
-        prior = plan.prior
-        is_standing = prior is not None and prior.verdict is batch and prior.reason == evaluation.reason
-        record = records.get(key)
-        digest = record.digest if record else EMPTY
-        full = plan.record(batch, evaluation, step.bench.settings)
-        outcomes.append(
-            Outcome(
-                table.key,
-                key,
-                verdict,
-                evaluation.reason,
-                evaluation.cure,
-                is_standing and not verdict.is_good,
-                digest=digest,
-                evaluations=full.evaluations,
-                figures={"rows": digest.rows, **evaluation.figures},
-            )
-        )
-    # A refused batch outside the requested days is new trouble too.
-    for batch_key, plan in sorted(step.plans.items()):
-        batch, evaluation = step.verdicts[batch_key]
-        if not plan.is_requested and batch is BatchVerdict.REFUSED and plan.needs_work:
-            day = Slice(batch_key.arrival_date, batch_key.project_id)
-            full = plan.record(batch, evaluation, step.bench.settings)
-            outcomes.append(
-                Outcome(
-                    table.key,
-                    day,
-                    Verdict.REFUSED,
-                    evaluation.reason,
-                    evaluation.cure,
-                    is_requested=False,
-                    evaluations=full.evaluations,
-                    figures=evaluation.figures,
-                )
-            )
-    requested = set(request.days)
-    outcomes.extend(
-        Outcome(table.key, key, Verdict.PUBLISHED, is_requested=False, digest=digest, figures={"rows": digest.rows})
-        for key, digest in sorted(step.published.items())
-        if key.event_date not in requested
-    )
-    return TableReport(table.key, tuple(outcomes), step.bench.lakehouse.head(table), time.monotonic() - step.started_at)

@@ -11,7 +11,7 @@ from dataclasses import replace
 from datetime import date
 
 from resources.lakehouse import NO_FILES, slices_condition
-from resources.ledger import Changes, PublicationRecord, SliceRecord
+from resources.ledger_records import Changes, PublicationRecord, SliceRecord
 
 from pipeline_assets.domain.deliveries import BatchKey
 from pipeline_assets.domain.slices import EMPTY, Digest, Slice, Source, Verdict

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import date, timedelta
 from enum import Enum, auto
 
-from resources.ledger import BatchRecord, SliceRecord
+from resources.ledger_records import BatchRecord, SliceRecord
 
 from pipeline_assets.domain.deliveries import BatchKey
 from pipeline_assets.domain.slices import EMPTY, BatchVerdict, Slice, Source

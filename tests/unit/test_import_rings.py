@@ -17,8 +17,9 @@ FENCES = [
     ("pipeline_assets/domain", "import pyspark.sql.functions as F", "pyspark"),
     ("pipeline_assets/domain", "from pipeline_assets.load_path.walk import walk", "pipeline_assets.load_path"),
     ("pipeline_assets/domain", "from pipeline_assets import load_path", "pipeline_assets.load_path"),
-    ("pipeline_assets/domain", "from resources.ledger import Ledger", "resources"),
-    ("pipeline_assets/transforms", "import dagster as dg", "dagster"),
+    ("pipeline_assets/domain", "from resources.ledger_records import Ledger", "resources")(
+        "pipeline_assets/transforms", "import dagster as dg", "dagster"
+    ),
     ("pipeline_assets/transforms", "from resources.lakehouse import Lakehouse", "resources"),
     ("pipeline_assets/load_path", "from dagster import AssetKey", "dagster"),
     ("resources", "import dagster as dg", "dagster"),
@@ -28,8 +29,9 @@ FENCES = [
 GATES = [
     ("pipeline_assets/domain/probe.py", "import json"),
     ("pipeline_assets/transforms/probe.py", "import pyspark.sql.functions as F"),
-    ("pipeline_assets/load_path/probe.py", "from resources.ledger import Ledger"),
-    ("pipeline_assets/probe.py", "import dagster as dg"),
+    ("pipeline_assets/load_path/probe.py", "from resources.ledger_records import Ledger")(
+        "pipeline_assets/probe.py", "import dagster as dg"
+    ),
     ("resources/landing_store.py", "from dagster_aws.s3 import S3Resource"),
     ("resources/spark.py", "from dagster_pyspark import LazyPySparkResource"),
 ]

@@ -1,0 +1,76 @@
+"""What a raw load reports: one outcome per requested day, and one per other day it changed.
+
+Lives here: joining the verdict on a batch with the change of a slice. Put here: what is told of a raw day. Keep
+out: reaching verdicts (raw.py).
+"""
+
+from __future__ import annotations
+
+import time
+
+from pipeline_assets.domain.slices import EMPTY, BatchVerdict, Slice, Verdict
+from pipeline_assets.load_path.raw_step import RawStep
+from pipeline_assets.load_path.request import Outcome, TableReport
+
+_DAY_VERDICTS = {
+    BatchVerdict.ACCEPTED: Verdict.UNCHANGED,
+    BatchVerdict.REFUSED: Verdict.REFUSED,
+    BatchVerdict.WAITING: Verdict.WAITING,
+    BatchVerdict.MOVED: Verdict.WAITING,
+}
+
+
+def report(step: RawStep) -> TableReport:
+    """One outcome per requested day and project, from its batch and its slice; and one per other day that changed."""
+    request, table = step.request, step.table
+    records = step.bench.ledger.slices(table.key, request.projects, request.days)
+    outcomes = []
+    for plan in (plan for _, plan in sorted(step.plans.items()) if plan.is_requested):
+        key = Slice(plan.key.arrival_date, plan.key.project_id)
+        batch, evaluation = step.verdicts[plan.key]
+        verdict = _DAY_VERDICTS[batch]
+        if verdict is Verdict.UNCHANGED and key in step.published:
+            verdict = Verdict.PUBLISHED
+        prior = plan.prior
+        is_standing = prior is not None and prior.verdict is batch and prior.reason == evaluation.reason
+        record = records.get(key)
+        digest = record.digest if record else EMPTY
+        full = plan.record(batch, evaluation, step.bench.settings)
+        outcomes.append(
+            Outcome(
+                table.key,
+                key,
+                verdict,
+                evaluation.reason,
+                evaluation.cure,
+                is_standing and not verdict.is_good,
+                digest=digest,
+                evaluations=full.evaluations,
+                figures={"rows": digest.rows, **evaluation.figures},
+            )
+        )
+    # A refused batch outside the requested days is new trouble too.
+    for batch_key, plan in sorted(step.plans.items()):
+        batch, evaluation = step.verdicts[batch_key]
+        if not plan.is_requested and batch is BatchVerdict.REFUSED and plan.needs_work:
+            day = Slice(batch_key.arrival_date, batch_key.project_id)
+            full = plan.record(batch, evaluation, step.bench.settings)
+            outcomes.append(
+                Outcome(
+                    table.key,
+                    day,
+                    Verdict.REFUSED,
+                    evaluation.reason,
+                    evaluation.cure,
+                    is_requested=False,
+                    evaluations=full.evaluations,
+                    figures=evaluation.figures,
+                )
+            )
+    requested = set(request.days)
+    outcomes.extend(
+        Outcome(table.key, key, Verdict.PUBLISHED, is_requested=False, digest=digest, figures={"rows": digest.rows})
+        for key, digest in sorted(step.published.items())
+        if key.event_date not in requested
+    )
+    return TableReport(table.key, tuple(outcomes), step.bench.lakehouse.head(table), time.monotonic() - step.started_at)

@@ -1,0 +1,285 @@
+"""What the ledger holds: its SQL tables and the records they are read into.
+
+Lives here: the schema, one dataclass per kind of row, and the way between the two. Put here: a column or a kind of record.
+Keep out: queries and transactions (resources/ledger.py).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import date
+from typing import Any
+
+import sqlalchemy as sa
+from pipeline_assets.domain.checks import Evaluation
+from pipeline_assets.domain.deliveries import BatchKey
+from pipeline_assets.domain.slices import EMPTY, BatchVerdict, Digest, Slice, Source, Verdict
+from sqlalchemy.engine import RowMapping
+
+SCHEMA_VERSION = 1
+METADATA = sa.MetaData()
+
+
+def _table(name: str, *columns: Any) -> sa.Table:
+    return sa.Table(f"tidemark_{name}", METADATA, *columns)
+
+
+def _key(name: str, kind: Any = sa.String) -> sa.Column[Any]:
+    return sa.Column(name, kind, primary_key=True)
+
+
+SCHEMA = _table("schema", sa.Column("version", sa.Integer, nullable=False))
+HEADS = _table("heads", _key("table_name"), sa.Column("snapshot_id", sa.BigInteger, nullable=False))
+DELIVERIES = _table(
+    "deliveries", _key("source"), _key("object_key"), sa.Column("project_id", sa.String, nullable=False),
+    sa.Column("arrival_date", sa.Date, nullable=False), sa.Column("etag", sa.String, nullable=False),
+    sa.Column("size_bytes", sa.BigInteger), sa.Column("sha256", sa.String), sa.Column("lines", sa.BigInteger),
+    sa.Column("rows", sa.BigInteger), sa.Column("quarantined", sa.BigInteger), sa.Column("blank", sa.BigInteger),
+    sa.Column("error", sa.String), sa.Column("is_accepted", sa.Boolean, nullable=False),
+    sa.Column("run_id", sa.String), sa.Column("recorded_at", sa.String),
+    sa.Index("tidemark_deliveries_by_day", "source", "project_id", "arrival_date"),
+)  # fmt: skip
+BATCHES = _table(
+    "batches", _key("source"), _key("project_id"), _key("arrival_date", sa.Date),
+    sa.Column("verdict", sa.String, nullable=False), sa.Column("reason", sa.String), sa.Column("cure", sa.String),
+    sa.Column("input_state", sa.String), sa.Column("deliveries", sa.Integer), sa.Column("hours_delivered", sa.Integer),
+    sa.Column("hours_marked", sa.Integer), sa.Column("is_closed", sa.Boolean), sa.Column("evaluations", sa.JSON),
+    sa.Column("run_id", sa.String), sa.Column("recorded_at", sa.String),
+)  # fmt: skip
+BATCH_DAYS = _table(
+    "batch_days", _key("source"), _key("project_id"), _key("arrival_date", sa.Date), _key("event_date", sa.Date),
+    sa.Column("digest", sa.String, nullable=False),
+    sa.Index("tidemark_batch_days_by_event", "source", "project_id", "event_date"),
+)  # fmt: skip
+SLICES = _table(
+    "slices", _key("table_name"), _key("event_date", sa.Date), _key("project_id"),
+    sa.Column("verdict", sa.String, nullable=False), sa.Column("reason", sa.String), sa.Column("cure", sa.String),
+    sa.Column("is_final", sa.Boolean, nullable=False), sa.Column("digest", sa.String, nullable=False),
+    sa.Column("file_hash", sa.String), sa.Column("input_state", sa.JSON), sa.Column("code_version", sa.String),
+    sa.Column("refused_state", sa.JSON), sa.Column("figures", sa.JSON), sa.Column("evaluations", sa.JSON),
+    sa.Column("refused_evaluations", sa.JSON), sa.Column("run_id", sa.String), sa.Column("recorded_at", sa.String),
+)  # fmt: skip
+PUBLICATIONS = _table(
+    "publications", sa.Column("id", sa.Integer, primary_key=True, autoincrement=True),
+    sa.Column("table_name", sa.String, nullable=False), sa.Column("event_date", sa.Date, nullable=False),
+    sa.Column("project_id", sa.String, nullable=False), sa.Column("snapshot_id", sa.BigInteger, nullable=False),
+    sa.Column("parent_id", sa.BigInteger), sa.Column("digest_before", sa.String), sa.Column("digest_after", sa.String),
+    sa.Column("cause", sa.String), sa.Column("accepted_reason", sa.String), sa.Column("input_state", sa.JSON),
+    sa.Column("code_version", sa.String), sa.Column("run_id", sa.String), sa.Column("seconds", sa.Float),
+    sa.Column("published_at", sa.String),
+    sa.UniqueConstraint("table_name", "event_date", "project_id", "snapshot_id"),
+)  # fmt: skip
+RUNS = _table(
+    "runs", _key("run_id"), sa.Column("tables", sa.JSON), sa.Column("first_day", sa.Date),
+    sa.Column("last_day", sa.Date), sa.Column("started_at", sa.String), sa.Column("finished_at", sa.String),
+    sa.Column("verdicts", sa.JSON), sa.Column("snapshots", sa.JSON),
+)  # fmt: skip
+EXCLUSIONS = _table(
+    "exclusions", sa.Column("id", sa.Integer, primary_key=True, autoincrement=True), sa.Column("object_key", sa.String),
+    sa.Column("etag", sa.String), sa.Column("reason", sa.String), sa.Column("excluded_at", sa.String),
+    sa.Column("lifted_at", sa.String),
+)  # fmt: skip
+HOLDS = _table(
+    "holds", _key("table_name"), _key("event_date", sa.Date), _key("project_id"), sa.Column("reason", sa.String),
+    sa.Column("held_at", sa.String),
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class DeliveryRecord:
+    """What is known of one delivery: the version last parsed."""
+
+    batch: BatchKey
+    object_key: str
+    etag: str
+    size_bytes: int
+    sha256: str | None
+    lines: int
+    rows: int
+    quarantined: int
+    blank: int
+    error: str | None
+    is_accepted: bool
+    """Whether its rows are in raw; False while its batch stands refused."""
+
+
+@dataclass(frozen=True)
+class BatchRecord:
+    """The standing of one batch."""
+
+    key: BatchKey
+    verdict: BatchVerdict
+    reason: str | None = None
+    cure: str | None = None
+    input_state: str | None = None
+    deliveries: int = 0
+    hours_delivered: int = 0
+    hours_marked: int = 0
+    is_closed: bool = False
+    evaluations: tuple[Evaluation, ...] = ()
+
+
+@dataclass(frozen=True)
+class SliceRecord:
+    """The standing of one slice of one table."""
+
+    table: str
+    key: Slice
+    verdict: Verdict
+    reason: str | None = None
+    cure: str | None = None
+    is_final: bool = False
+    digest: Digest = EMPTY
+    file_hash: str | None = None
+    input_state: Mapping[str, str] | None = None
+    """What the published content was built from; None = unknown, so the slice is stale."""
+    code_version: str | None = None
+    refused_state: Mapping[str, str] | None = None
+    """The inputs of the last refusal: the same inputs are not tried again."""
+    figures: Mapping[str, float] = field(default_factory=dict)
+    evaluations: tuple[Evaluation, ...] = ()
+    """Of the published content; repeated while it stands."""
+    refused_evaluations: tuple[Evaluation, ...] = ()
+    """Of the content that was refused last, while the refusal stands."""
+
+
+@dataclass(frozen=True)
+class PublicationRecord:
+    """One change of one slice, never altered afterwards (law 8)."""
+
+    table: str
+    key: Slice
+    snapshot_id: int
+    parent_id: int
+    digest_before: Digest
+    digest_after: Digest
+    cause: str
+    run_id: str | None
+    input_state: Mapping[str, str] | None = None
+    code_version: str | None = None
+    accepted_reason: str | None = None
+    seconds: float = 0.0
+    published_at: str = ""
+
+
+@dataclass
+class Changes:
+    """What one step of a load writes, in one transaction."""
+
+    deliveries: list[DeliveryRecord] = field(default_factory=list)
+    forgotten_deliveries: list[tuple[Source, str]] = field(default_factory=list)
+    batches: list[BatchRecord] = field(default_factory=list)
+    batch_days: dict[BatchKey, dict[date, Digest]] = field(default_factory=dict)
+    """Replaces all event days of each batch named here."""
+    slices: list[SliceRecord] = field(default_factory=list)
+    publications: list[PublicationRecord] = field(default_factory=list)
+    head: tuple[str, int, int | None] | None = None
+    """(table, new snapshot, the snapshot it follows): recorded only where the ledger knows the latter, or if None."""
+
+
+def _dump(evaluations: Iterable[Evaluation]) -> list[dict[str, Any]]:
+    return [evaluation.to_json() for evaluation in evaluations]
+
+
+def _load(rows: Any) -> tuple[Evaluation, ...]:
+    return tuple(Evaluation.from_json(row) for row in rows or ())
+
+
+def delivery_of(row: RowMapping) -> DeliveryRecord:
+    """A row of `deliveries` as its record."""
+    names = (
+        "object_key",
+        "etag",
+        "size_bytes",
+        "sha256",
+        "lines",
+        "rows",
+        "quarantined",
+        "blank",
+        "error",
+        "is_accepted",
+    )
+    batch = BatchKey(Source(row["source"]), row["project_id"], row["arrival_date"])
+    return DeliveryRecord(batch=batch, **{name: row[name] for name in names})
+
+
+def delivery_row(record: DeliveryRecord) -> dict[str, Any]:
+    """A record as a row of `deliveries`, without run and time."""
+    values = {name: getattr(record, name) for name in record.__dataclass_fields__ if name != "batch"}
+    return values | _batch_columns(record.batch)
+
+
+def _batch_columns(batch: BatchKey) -> dict[str, Any]:
+    return {"source": batch.source.value, "project_id": batch.project_id, "arrival_date": batch.arrival_date}
+
+
+def batch_of(row: RowMapping) -> BatchRecord:
+    """A row of `batches` as its record."""
+    names = ("reason", "cure", "input_state", "deliveries", "hours_delivered", "hours_marked", "is_closed")
+    return BatchRecord(
+        key=BatchKey(Source(row["source"]), row["project_id"], row["arrival_date"]),
+        verdict=BatchVerdict(row["verdict"]), evaluations=_load(row["evaluations"]),
+        **{name: row[name] for name in names},
+    )  # fmt: skip
+
+
+def batch_row(record: BatchRecord) -> dict[str, Any]:
+    """A record as a row of `batches`, without run and time."""
+    values = {name: getattr(record, name) for name in record.__dataclass_fields__ if name != "key"}
+    return (
+        values
+        | _batch_columns(record.key)
+        | {"verdict": record.verdict.value, "evaluations": _dump(record.evaluations)}
+    )
+
+
+def slice_of(row: RowMapping) -> SliceRecord:
+    """A row of `slices` as its record."""
+    names = ("reason", "cure", "is_final", "file_hash", "input_state", "code_version", "refused_state")
+    return SliceRecord(
+        table=row["table_name"], key=Slice(row["event_date"], row["project_id"]), verdict=Verdict(row["verdict"]),
+        digest=Digest.parse(row["digest"]), figures=row["figures"] or {}, evaluations=_load(row["evaluations"]),
+        refused_evaluations=_load(row["refused_evaluations"]),
+        **{name: row[name] for name in names},
+    )  # fmt: skip
+
+
+def slice_row(record: SliceRecord) -> dict[str, Any]:
+    """A record as a row of `slices`, without run and time."""
+    return {
+        "table_name": record.table, "event_date": record.key.event_date, "project_id": record.key.project_id,
+        "verdict": record.verdict.value, "reason": record.reason, "cure": record.cure, "is_final": record.is_final,
+        "digest": str(record.digest), "file_hash": record.file_hash, "input_state": _sorted(record.input_state),
+        "code_version": record.code_version, "refused_state": _sorted(record.refused_state),
+        "figures": _sorted(record.figures), "evaluations": _dump(record.evaluations),
+        "refused_evaluations": _dump(record.refused_evaluations),
+    }  # fmt: skip
+
+
+def publication_of(row: RowMapping) -> PublicationRecord:
+    """A row of `publications` as its record."""
+    names = ("snapshot_id", "parent_id", "cause", "run_id", "input_state", "code_version", "accepted_reason", "seconds",
+             "published_at")  # fmt: skip
+    return PublicationRecord(
+        table=row["table_name"], key=Slice(row["event_date"], row["project_id"]),
+        digest_before=Digest.parse(row["digest_before"]), digest_after=Digest.parse(row["digest_after"]),
+        **{name: row[name] for name in names},
+    )  # fmt: skip
+
+
+def publication_row(record: PublicationRecord, stamp: str) -> dict[str, Any]:
+    """A record as a row of `publications`, without run and time."""
+    return {
+        "table_name": record.table, "event_date": record.key.event_date, "project_id": record.key.project_id,
+        "snapshot_id": record.snapshot_id, "parent_id": record.parent_id, "digest_before": str(record.digest_before),
+        "digest_after": str(record.digest_after), "cause": record.cause, "run_id": record.run_id,
+        "input_state": _sorted(record.input_state), "code_version": record.code_version,
+        "accepted_reason": record.accepted_reason, "seconds": record.seconds,
+        "published_at": record.published_at or stamp,
+    }  # fmt: skip
+
+
+def _sorted(value: Mapping[str, Any] | None) -> Any:
+    return None if value is None else json.loads(json.dumps(value, sort_keys=True))

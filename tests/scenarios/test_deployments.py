@@ -1,0 +1,92 @@
+"""The same code on S3 and PostgreSQL: only values change."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+from collections.abc import Iterator
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.builders import a_body, events_on
+
+pytestmark = pytest.mark.slow
+DAY = date(2026, 2, 2)
+
+
+@pytest.fixture
+def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    import boto3
+    from moto.server import ThreadedMotoServer
+
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    monkeypatch.setenv("AWS_ENDPOINT_URL_S3", f"http://{host}:{port}")
+    resource = boto3.resource("s3", endpoint_url=f"http://{host}:{port}")
+    yield resource.create_bucket(Bucket="tidemark-test")
+    server.stop()
+
+
+def test_landing_and_warehouse_on_s3(pipeline: Any, bucket: Any) -> None:
+    """Scenario: exports lie in a bucket, tables go to the same bucket. Outcome: as on a disk, and again unchanged."""
+    p = pipeline(landing_url="s3://tidemark-test/exports", warehouse_url="s3://tidemark-test/warehouse")
+    for shard in (1, 2):
+        key = f"exports/10001/10001_{DAY}_10#{shard}.json.gz"
+        bucket.put_object(Key=key, Body=a_body(events_on(DAY, 10, prefix=f"s{shard}")))
+    run = p.load(DAY)
+    assert run.success, run.failure()
+    assert p.count("refined/events", DAY) == 20
+    snapshots = p.snapshots()
+    assert p.load(DAY).success
+    assert p.snapshots() == snapshots
+    assert any(item.key.startswith("warehouse/refined/events/data/") for item in bucket.objects.all())
+
+
+@pytest.fixture
+def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """URL of a private PostgreSQL cluster, run by an ordinary user because initdb refuses root."""
+    found = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"))
+    if not found:
+        pytest.skip("PostgreSQL is not installed: on Debian, apt-get install postgresql")
+    tools = found[-1].parent
+    folder = Path("/tmp") / f"tidemark-pg-{os.getpid()}"
+    folder.mkdir()
+    as_user = []
+    if os.geteuid() == 0:
+        shutil.chown(folder, "postgres")
+        as_user = ["runuser", "-u", "postgres", "--"]
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+
+    def run(*words: str) -> None:
+        subprocess.run([*as_user, *words], check=True, capture_output=True, cwd="/")
+
+    run(str(tools / "initdb"), "-D", f"{folder}/db", "-U", "tidemark", "-A", "trust", "-E", "UTF8")
+    options = f"-p {port} -k {folder} -c listen_addresses=127.0.0.1 -c fsync=off"
+    run(str(tools / "pg_ctl"), "-w", "-D", f"{folder}/db", "-o", options, "-l", f"{folder}/log", "start")
+    try:
+        yield f"postgresql://tidemark@127.0.0.1:{port}/postgres"
+    finally:
+        run(str(tools / "pg_ctl"), "-w", "-D", f"{folder}/db", "-m", "immediate", "stop")
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def test_catalog_and_ledger_on_postgresql(pipeline: Any, postgres: str) -> None:
+    """Scenario: catalog and ledger in PostgreSQL. Outcome: as on SQLite, and again unchanged."""
+    p = pipeline(catalog_url=postgres)
+    p.deliver(DAY, events_on(DAY, 10))
+    run = p.load(DAY)
+    assert run.success, run.failure()
+    assert p.count("refined/events", DAY) == 10
+    assert p.ledger.engine.dialect.name == "postgresql"
+    snapshots = p.snapshots()
+    assert p.load(DAY).success
+    assert p.snapshots() == snapshots
+    assert p.verdict("refined/events", DAY) == "unchanged"

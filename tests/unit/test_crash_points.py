@@ -1,0 +1,37 @@
+"""A named crash point kills the process when a test armed it, and does nothing otherwise."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+_PROGRAM = (
+    "from resources.crash_points import CrashPoint, crash_point\n"
+    "crash_point(CrashPoint.AFTER_STAGE, 'refined/events')\n"
+    "print('went on')"
+)
+
+
+@pytest.mark.parametrize(
+    ("armed", "dies"),
+    [
+        (None, False),
+        ("after_stage", True),
+        ("after_stage:refined/events", True),
+        ("after_stage:raw/x", False),
+        ("mid_parse", False),
+    ],
+)
+def test_crash_points(armed: str | None, dies: bool) -> None:
+    environment = {name: value for name, value in os.environ.items() if name != "TIDEMARK_CRASH_AT"}
+    if armed is not None:
+        environment["TIDEMARK_CRASH_AT"] = armed
+    done = subprocess.run(
+        [sys.executable, "-c", _PROGRAM], env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == (-signal.SIGKILL if dies else 0)
+    assert ("went on" in done.stdout) is not dies
