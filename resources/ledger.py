@@ -238,9 +238,11 @@ class Ledger:
 
 def _open(url: str) -> Engine:
     parsed = make_url(url)
+    if parsed.drivername == "postgresql":
+        parsed = parsed.set(drivername="postgresql+psycopg2")
     if parsed.get_backend_name() == "sqlite" and parsed.database:
         Path(parsed.database).parent.mkdir(parents=True, exist_ok=True)
-    engine = sa.create_engine(url, connect_args={"timeout": 30} if parsed.get_backend_name() == "sqlite" else {})
+    engine = sa.create_engine(parsed, connect_args={"timeout": 30} if parsed.get_backend_name() == "sqlite" else {})
     if engine.dialect.name == "sqlite":
         sa.event.listen(engine, "connect", lambda raw, _: raw.execute("PRAGMA journal_mode=WAL"))
     try:

@@ -124,6 +124,7 @@ class Pipeline:
         self.ledger = Ledger(self.settings.ledger_database_url)
         self.grammar = KeyGrammar(self.settings.marker_pattern)
         self.now = LATER
+        self.resources: dict[str, Any] = {}
 
     # -- landing -----------------------------------------------------------------------------------------------
 
@@ -156,7 +157,7 @@ class Pipeline:
         accept: Mapping[str, str] | None = None,
     ) -> Outcome:
         """Run the job of a source over a range of days."""
-        job = build_defs(self.settings, clock=Clock(self.now)).resolve_job_def(
+        job = build_defs(self.settings, clock=Clock(self.now), **self.resources).resolve_job_def(
             "daily_load" if source is Source.REGULAR else "backfill_load"
         )
         result = job.execute_in_process(

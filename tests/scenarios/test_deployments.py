@@ -12,7 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from dagster_aws.s3 import S3Resource
 
+from resources.landing_store import LandingStore
 from tests.builders import a_body, events_on
 
 pytestmark = pytest.mark.slow
@@ -36,6 +38,9 @@ def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 def test_landing_and_warehouse_on_s3(pipeline: Any, bucket: Any) -> None:
     """Scenario: exports lie in a bucket, tables go to the same bucket. Outcome: as on a disk, and again unchanged."""
     p = pipeline(landing_url="s3://tidemark-test/exports", warehouse_url="s3://tidemark-test/warehouse")
+    # Given to the resource, because the workers of this session started before the server did.
+    s3 = S3Resource(endpoint_url=os.environ["AWS_ENDPOINT_URL_S3"])
+    p.resources["landing"] = LandingStore.from_settings(p.settings, s3)
     for shard in (1, 2):
         key = f"exports/10001/10001_{DAY}_10#{shard}.json.gz"
         bucket.put_object(Key=key, Body=a_body(events_on(DAY, 10, prefix=f"s{shard}")))
