@@ -7,9 +7,11 @@ Keep out: files and bytes (domain/object_bodies.py), batches of rows (transforms
 from __future__ import annotations
 
 import json
+import math
 import re
 from dataclasses import dataclass
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, date, datetime, time, timedelta
+from decimal import Decimal, InvalidOperation
 from typing import Annotated, Any
 
 import msgspec
@@ -18,9 +20,15 @@ from pipeline_assets.domain.quarantine_reasons import QuarantineReason
 from pipeline_assets.domain.vendor import DELIVERED_KEYS, DOLLAR_COLUMNS, VENDOR_COLUMNS, ColumnType
 
 _LONG_MIN, _LONG_MAX = -(1 << 63), (1 << 63) - 1
-_NULL = b"null"
 _SURROGATE = re.compile("[\ud800-\udfff]")
-_INTEGER = re.compile(r"[+-]?\d+(?:\.0*)?")
+_NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
+_PLAIN_INTEGER = re.compile(r"-?[0-9]+")
+_FINER_THAN_MICROSECONDS = re.compile(r":[0-9]{2}\.[0-9]{6}0*[1-9]")
+_MAYBE_FINER = re.compile(rb":[0-9]{2}:[0-9]{2}\.[0-9]{7}")  # minutes too, or every compact latitude would match
+_STRING_OR_BRACKET = re.compile(rb'(?s)"[^"\\]*(?:\\.[^"\\]*)*"?|[\[{]|[\]}]')
+MAX_DEPTH = 500
+"""Nested arrays and objects, the line's own included. Parsers stop at the interpreter's recursion limit, which varies
+with the caller and the Python version; a bound of our own below it gives a line the same answer everywhere."""
 _Long = Annotated[int, msgspec.Meta(ge=_LONG_MIN, le=_LONG_MAX)]
 
 _FIELD_TYPES: dict[ColumnType, tuple[Any, Any]] = {
@@ -29,7 +37,7 @@ _FIELD_TYPES: dict[ColumnType, tuple[Any, Any]] = {
     ColumnType.TIMESTAMP: (datetime | None, None),
     ColumnType.DOUBLE: (float | None, None),
     ColumnType.BOOLEAN: (bool | None, None),
-    ColumnType.JSON: (msgspec.Raw, msgspec.Raw(_NULL)),
+    ColumnType.JSON: (msgspec.Raw, msgspec.Raw(b"null")),
 }
 _Event: Any = msgspec.defstruct(
     "_Event",
@@ -44,7 +52,7 @@ _JSON_PLACES = tuple(i for i, kind in enumerate(_KINDS) if kind is ColumnType.JS
 _TIME_PLACES = tuple(i for i, kind in enumerate(_KINDS) if kind is ColumnType.TIMESTAMP)
 _EVENT_TIME = COLUMN_NAMES.index("event_time")
 _APP = COLUMN_NAMES.index("app")
-_ALIASES = {name: f"${name}" for name in DOLLAR_COLUMNS}
+_RAW_MEMBERS = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +62,9 @@ class ParsedLine:
     values: list[Any]
     extra: str | None
     replaced_surrogates: int = 0
+    """Lone surrogates in string columns, each stored as U+FFFD; JSON text and `_extra` keep theirs escaped."""
+    lenient_conversions: int = 0
+    """Values delivered as another JSON type than their column's and read without loss."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,9 +88,7 @@ class LineParser:
         """`project_id` and `arrival_date` (UTC) come from the object's name."""
         self._app = int(project_id)
         # More than a day after the arrival day: a device clock that no lateness explains.
-        self._too_late = datetime(arrival_date.year, arrival_date.month, arrival_date.day, tzinfo=UTC) + timedelta(
-            days=2
-        )
+        self._too_late = datetime.combine(arrival_date, time.min, UTC) + timedelta(days=2)
         self._max_line_bytes = max_line_bytes
         self._decoder = msgspec.json.Decoder(_Event)
 
@@ -87,23 +96,27 @@ class LineParser:
         """Typed values of one non-blank line, or why it is refused; never raises for bad input."""
         if len(line) > self._max_line_bytes:
             return RefusedLine(QuarantineReason.LINE_TOO_LONG, f"{len(line)} bytes, at most {self._max_line_bytes}")
+        if _is_too_deep(line):
+            return RefusedLine(QuarantineReason.TOO_DEEP, f"nested more than {MAX_DEPTH} deep")
         try:
-            parsed = self._fast(line)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            try:
-                parsed = parse_leniently(line)
-            except _RefusedError as error:
-                return error.refused
-        return self._checked(parsed)
+            return self._checked(self._fast(line) or parse_leniently(line))
+        except _RefusedError as error:
+            return error.refused
 
-    def _fast(self, line: bytes) -> ParsedLine:
-        values = list(msgspec.structs.astuple(self._decoder.decode(line)))
-        for place in _JSON_PLACES:
-            raw = bytes(values[place])
-            values[place] = None if raw == _NULL else raw.decode("utf-8")
-        for place in _TIME_PLACES:
-            if values[place] is not None:
-                values[place] = _utc(values[place])
+    def _fast(self, line: bytes) -> ParsedLine | None:
+        """None where the lenient parser must look."""
+        if _MAYBE_FINER.search(line):
+            return None  # msgspec rounds to microseconds; the lenient parser tells loss from trailing zeros
+        try:
+            values = list(msgspec.structs.astuple(self._decoder.decode(line)))
+            for place in _JSON_PLACES:
+                text = str(values[place], "utf-8")
+                values[place] = None if text == "null" else text
+            for place in _TIME_PLACES:
+                if values[place] is not None:
+                    values[place] = _utc(values[place])
+        except (msgspec.DecodeError, UnicodeDecodeError, OverflowError):
+            return None
         return ParsedLine(values, None)
 
     def _checked(self, parsed: ParsedLine) -> ParsedLine | RefusedLine:
@@ -117,34 +130,57 @@ class LineParser:
         return parsed
 
 
+def _is_too_deep(line: bytes) -> bool:
+    if line.count(b"[") + line.count(b"{") <= MAX_DEPTH:
+        return False
+    depth = 0
+    for found in _STRING_OR_BRACKET.finditer(line):
+        if found[0] in b"[{":
+            depth += 1
+            if depth > MAX_DEPTH:
+                return True
+        elif found[0] in b"]}":
+            depth -= 1
+    return False
+
+
 def parse_leniently(line: bytes) -> ParsedLine:
     """What the typed parser cannot take: unknown keys, numbers as text, lone surrogates; raises _RefusedError.
 
-    A duplicate key counts once, the last one, as in every JSON parser.
+    A duplicate key counts once, the last one, as in every JSON parser. A number, boolean or bag delivered for a string
+    column is kept as its JSON text. Of `$insert_id` and `insert_id` the one with `$` wins unless it is null or absent.
     """
     members = _members(line)
+    delivered = {DELIVERED_KEYS[key]: text for key, text in members.items() if key in DELIVERED_KEYS}
     extra: dict[str, str] = {}
-    delivered: dict[str, str] = {}
-    for key, text in members.items():
-        if key in DELIVERED_KEYS:
-            delivered[DELIVERED_KEYS[key]] = text
-        elif key in _ALIASES and members.get(_ALIASES[key], "null") == "null":
-            delivered[key] = text
+    for key in sorted(members.keys() - DELIVERED_KEYS.keys()):
+        if key in DOLLAR_COLUMNS and delivered.get(key, "null") == "null":
+            delivered[key] = members[key]
         else:
-            extra[key] = text
-    replaced = 0
+            extra[key] = members[key]
+    replaced = lenient = 0
     values: list[Any] = []
     for name, kind in VENDOR_COLUMNS.items():
         text = delivered.get(name, "null")
-        value = None if text == "null" else _read(name, kind, text)
-        if kind is ColumnType.STRING and value is not None:
-            value, count = _SURROGATE.subn("�", value)
-            replaced += count
+        value = None
+        if text != "null":
+            value = _read(name, kind, text)
+            lenient += _is_other_type(kind, text)
+            if kind is ColumnType.STRING:
+                value, count = _SURROGATE.subn("\N{REPLACEMENT CHARACTER}", value)
+                replaced += count
         values.append(value)
-    extra_text = None
-    if extra:
-        extra_text = "{" + ",".join(f"{json.dumps(key)}:{extra[key]}" for key in sorted(extra)) + "}"
-    return ParsedLine(values, extra_text, replaced)
+    # json.dumps writes ASCII, so a lone surrogate in a key stays the escape it was delivered as.
+    extra_text = "{" + ",".join(f"{json.dumps(key)}:{text}" for key, text in extra.items()) + "}" if extra else None
+    return ParsedLine(values, extra_text, replaced, lenient)
+
+
+def _is_other_type(kind: ColumnType, text: str) -> bool:
+    if kind is ColumnType.STRING:
+        return text[0] != '"'
+    if kind is ColumnType.LONG:
+        return not _PLAIN_INTEGER.fullmatch(text)
+    return kind in (ColumnType.DOUBLE, ColumnType.BOOLEAN) and text[0] == '"'
 
 
 def _members(line: bytes) -> dict[str, str]:
@@ -154,35 +190,30 @@ def _members(line: bytes) -> dict[str, str]:
     except UnicodeDecodeError as error:
         raise _RefusedError(QuarantineReason.INVALID_UTF8, str(error)) from None
     try:
-        decoded = msgspec.json.decode(line, type=dict[str, msgspec.Raw])
-        return {key: bytes(raw).decode("utf-8") for key, raw in decoded.items()}
-    except RecursionError:
-        raise _RefusedError(QuarantineReason.TOO_DEEP, "nested too deeply") from None
-    except msgspec.ValidationError:
-        raise _RefusedError(QuarantineReason.NOT_AN_OBJECT, f"starts with {text[:20]!r}") from None
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        # msgspec refuses lone surrogates, which real exports hold (a cut emoji); the standard parser takes them.
+        return {key: str(raw, "utf-8") for key, raw in _RAW_MEMBERS.decode(line).items()}
+    except msgspec.DecodeError:
+        # msgspec refuses lone surrogates, which real exports hold (a cut emoji); the standard parser takes them, and
+        # tells broken JSON from JSON that is no object.
         return _members_with_surrogates(text)
 
 
 def _members_with_surrogates(text: str) -> dict[str, str]:
+    # Numbers stay text: the interpreter refuses to read integers of thousands of digits.
+    scan = json.JSONDecoder(parse_int=str, parse_float=str, parse_constant=_no_constant)
     try:
-        decoded = json.loads(text, parse_constant=_no_constant)
-    except RecursionError:
-        raise _RefusedError(QuarantineReason.TOO_DEEP, "nested too deeply") from None
+        decoded = scan.decode(text)
     except ValueError as error:
         raise _RefusedError(QuarantineReason.BAD_JSON, str(error)) from None
     if not isinstance(decoded, dict):
         raise _RefusedError(QuarantineReason.NOT_AN_OBJECT, f"starts with {text[:20]!r}")
-    # Walk the members with the standard scanner, which tells where each value ends, to keep its text as delivered.
-    scan = json.JSONDecoder(parse_constant=_no_constant)
+    # Walk the members with the scanner, which tells where each value ends, to keep its text as delivered.
     members: dict[str, str] = {}
     place = _skip(text, text.index("{") + 1)
     while text[place] != "}":
         key, place = scan.raw_decode(text, place)
         start = _skip(text, _skip(text, place) + 1)
         _, end = scan.raw_decode(text, start)
-        members[_SURROGATE.sub("�", key)] = text[start:end]
+        members[key] = text[start:end]
         place = _skip(text, end)
         if text[place] == ",":
             place = _skip(text, place + 1)
@@ -203,54 +234,38 @@ def _no_constant(name: str) -> None:
 def _read(name: str, kind: ColumnType, text: str) -> Any:
     if kind is ColumnType.JSON:
         return text
-    value = json.loads(text, parse_int=str, parse_float=str) if text[0] != '"' else json.loads(text)
+    is_string = text[0] == '"'
+    value: str = text
+    if is_string:
+        value = json.loads(text) if "\\" in text else text[1:-1]
     if kind is ColumnType.STRING:
-        # A number or bag where text belongs keeps its JSON text: lossless.
-        return value if text[0] == '"' else text
-    if kind is ColumnType.BOOLEAN:
-        if isinstance(value, bool):
-            return value
-        if isinstance(value, str) and value.lower() in ("true", "false"):
-            return value.lower() == "true"
-    if isinstance(value, str):
-        if kind is ColumnType.LONG:
-            return _long(name, value)
-        if kind is ColumnType.DOUBLE:
-            return _double(name, value)
-        if kind is ColumnType.TIMESTAMP and text[0] == '"':
-            return _time(name, value)
-    reason = QuarantineReason.VALUE_UNREADABLE
-    if name == "event_time":
-        reason = QuarantineReason.EVENT_TIME_UNREADABLE
-    raise _RefusedError(reason, f"{name} is {text[:80]}")
+        return value
+    if kind is ColumnType.BOOLEAN and value.lower() in ("true", "false"):
+        return value.lower() == "true"
+    if kind is ColumnType.LONG and _NUMBER.fullmatch(value.strip()):
+        return _long(name, value.strip())
+    if kind is ColumnType.DOUBLE and _NUMBER.fullmatch(value.strip()) and math.isfinite(float(value)):
+        return float(value)
+    if kind is ColumnType.TIMESTAMP and is_string and not _FINER_THAN_MICROSECONDS.search(value):
+        try:
+            return _utc(msgspec.convert(value, datetime))
+        except (msgspec.ValidationError, OverflowError, UnicodeEncodeError):
+            pass  # no time, out of years 1 to 9999 in UTC, or a lone surrogate: refused below
+    is_event_time = name == "event_time"
+    reason = QuarantineReason.EVENT_TIME_UNREADABLE if is_event_time else QuarantineReason.VALUE_UNREADABLE
+    raise _RefusedError(reason, f"{name} is {text[:80]}, which does not read as {kind.value} without loss")
 
 
-def _long(name: str, value: str) -> int:
-    if not _INTEGER.fullmatch(value.strip()):
-        raise _RefusedError(QuarantineReason.VALUE_UNREADABLE, f"{name} is {value[:80]!r}, not an integer")
-    digits = value.strip().split(".")[0]
-    if len(digits) > 20 or not _LONG_MIN <= int(digits) <= _LONG_MAX:
-        raise _RefusedError(QuarantineReason.VALUE_OUT_OF_RANGE, f"{name} is {value[:80]}, beyond 64 bits")
-    return int(digits)
-
-
-def _double(name: str, value: str) -> float:
+def _long(name: str, number: str) -> int:
     try:
-        number = float(value)
-    except ValueError:
-        number = float("nan")
-    if number != number or number in (float("inf"), float("-inf")):
-        raise _RefusedError(QuarantineReason.VALUE_UNREADABLE, f"{name} is {value[:80]!r}, not a number")
-    return number
-
-
-def _time(name: str, value: str) -> datetime:
-    try:
-        return _utc(msgspec.convert(value, datetime))
-    except (msgspec.ValidationError, OverflowError):
-        is_event_time = name == "event_time"
-        reason = QuarantineReason.EVENT_TIME_UNREADABLE if is_event_time else QuarantineReason.VALUE_UNREADABLE
-        raise _RefusedError(reason, f"{name} is {value[:80]!r}, not a time") from None
+        value = Decimal(number)
+    except InvalidOperation:  # an exponent beyond even decimal's
+        value = Decimal("Infinity")
+    if not _LONG_MIN <= value <= _LONG_MAX:
+        raise _RefusedError(QuarantineReason.VALUE_OUT_OF_RANGE, f"{name} is {number[:80]}, beyond 64 bits")
+    if value != int(value):
+        raise _RefusedError(QuarantineReason.VALUE_UNREADABLE, f"{name} is {number[:80]}, not an integer")
+    return int(value)
 
 
 def _utc(value: datetime) -> datetime:

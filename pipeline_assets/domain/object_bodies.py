@@ -6,6 +6,7 @@ Keep out: what is in a line (domain/event_lines.py). Source of the framing rules
 
 from __future__ import annotations
 
+import io
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -13,10 +14,12 @@ from dataclasses import dataclass
 from pipeline_assets.domain.quarantine_reasons import QuarantineReason
 
 _BOM = b"\xef\xbb\xbf"
-_STEP = 1 << 20
+_MAGIC = b"\x1f\x8b"
+_READ_BYTES = 1 << 16
+_WRITE_BYTES = 1 << 20
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Line:
     """One line of an object."""
 
@@ -44,35 +47,49 @@ class BadObjectError(Exception):
 
 
 def decompress(body: bytes, max_bytes: int) -> bytes:
-    """The decompressed object, all gzip members of it; raises BadObjectError. Never holds more than `max_bytes`."""
+    """The decompressed object, all gzip members of it; raises BadObjectError.
+
+    Holds at most `max_bytes` and one step of output. Zero bytes up to the end of the object are padding, which gzip's
+    own tool allows; anything else that is no member refuses the object, and so do zero bytes between members.
+    """
     if not body:
         raise BadObjectError(QuarantineReason.EMPTY_OBJECT, "the object has no bytes")
-    parts: list[bytes] = []
-    size, rest, is_first = 0, body, True
-    while rest:
-        if not is_first and not rest.strip(b"\0"):
-            break  # zero padding after the last member is allowed by gzip's own tools
-        if rest[:2] != b"\x1f\x8b":
-            if is_first:
-                raise BadObjectError(QuarantineReason.NOT_GZIP, f"starts with {rest[:4]!r}")
-            raise BadObjectError(QuarantineReason.TRAILING_GARBAGE, f"{len(rest)} bytes after the last gzip member")
-        member = zlib.decompressobj(wbits=31)
-        pending = rest
-        while not member.eof:
-            try:
-                part = member.decompress(pending, _STEP)
-            except zlib.error as error:
-                reason = QuarantineReason.CRC_ERROR if "check" in str(error) else QuarantineReason.NOT_GZIP
-                raise BadObjectError(reason, str(error)) from None
-            size += len(part)
-            if size > max_bytes:
-                raise BadObjectError(QuarantineReason.OBJECT_TOO_LARGE, f"decompresses to more than {max_bytes} bytes")
-            parts.append(part)
-            pending = member.unconsumed_tail
-            if not member.eof and not pending and not part:
-                raise BadObjectError(QuarantineReason.TRUNCATED_GZIP, f"ends after {size} decompressed bytes")
-        rest, is_first = member.unused_data, False
-    return b"".join(parts)
+    text = io.BytesIO()
+    place = 0
+    while place < len(body):
+        left = len(body) - place
+        if not body.startswith(_MAGIC, place):
+            if place == 0:
+                raise BadObjectError(QuarantineReason.NOT_GZIP, f"starts with {body[:4]!r}")
+            if body.count(0, place) == left:
+                break
+            raise BadObjectError(QuarantineReason.TRAILING_GARBAGE, f"{left} bytes after the last gzip member")
+        place = _member(body, place, text, max_bytes)
+    return text.getvalue()
+
+
+def _member(body: bytes, place: int, text: io.BytesIO, max_bytes: int) -> int:
+    """Append the member that starts at `place`; returns where it ends."""
+    # In small steps on both sides: zlib copies what it leaves unread, and one step may expand a thousandfold.
+    member = zlib.decompressobj(wbits=31)
+    pending = b""
+    while not member.eof:
+        if not pending:
+            pending = body[place : place + _READ_BYTES]
+            place += len(pending)
+        is_at_end = not pending
+        try:
+            part = member.decompress(pending, _WRITE_BYTES)
+        except zlib.error as error:
+            reason = QuarantineReason.CRC_ERROR if "check" in str(error) else QuarantineReason.NOT_GZIP
+            raise BadObjectError(reason, str(error)) from None
+        if text.tell() + len(part) > max_bytes:
+            raise BadObjectError(QuarantineReason.OBJECT_TOO_LARGE, f"decompresses to more than {max_bytes} bytes")
+        text.write(part)
+        pending = member.unconsumed_tail
+        if is_at_end and not part and not member.eof:
+            raise BadObjectError(QuarantineReason.TRUNCATED_GZIP, f"ends after {text.tell()} decompressed bytes")
+    return place - len(member.unused_data)
 
 
 def lines(text: bytes) -> Iterator[Line]:

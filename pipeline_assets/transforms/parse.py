@@ -26,7 +26,11 @@ from pipeline_assets.domain.vendor import EXTRA_COLUMN, VENDOR_COLUMNS
 MOVED = "moved"
 """`error` of an object that was overwritten or deleted between listing and reading."""
 _SAMPLE_BYTES = 512
+_DETAIL_CHARACTERS = 1000
 _BATCH_ROWS = 10_000
+_BATCH_BYTES = 16 * 1024**2
+_OBJECT_COST_BYTES = 64 * 1024
+"""What the request for an object weighs against reading it: thousands of empty hours are work too."""
 _EVENT_TIME = COLUMN_NAMES.index("event_time")
 
 _ARROW_TYPES = {"string": pa.string(), "bigint": pa.int64(), "timestamp": pa.timestamp("us", tz="UTC"),
@@ -45,8 +49,8 @@ _REFUSED = {
     "sample": "binary",
 }
 _SUMMARY = {"size_bytes": "bigint", "sha256": "string", "lines": "bigint", "rows": "bigint", "quarantined": "bigint",
-            "blank": "bigint", "replaced_surrogates": "bigint", "extra_key_rows": "bigint", "error": "string",
-            "error_detail": "string"}  # fmt: skip
+            "blank": "bigint", "replaced_surrogates": "bigint", "lenient_conversions": "bigint",
+            "extra_key_rows": "bigint", "error": "string", "error_detail": "string"}  # fmt: skip
 _FIELDS = _PLACE | _EVENT | _REFUSED | _SUMMARY
 _ARROW_SCHEMA = pa.schema([(name, _ARROW_TYPES[kind]) for name, kind in _FIELDS.items()])
 
@@ -68,7 +72,7 @@ def distribute(spark: SparkSession, deliveries: Sequence[Delivery], parallelism:
     for delivery in sorted(deliveries, key=lambda d: (-d.size_bytes, d.key)):
         size, index = heapq.heappop(heap)
         buckets[index].append(delivery)
-        heapq.heappush(heap, (size + delivery.size_bytes, index))
+        heapq.heappush(heap, (size + delivery.size_bytes + _OBJECT_COST_BYTES, index))
     rows = [
         (d.batch.source.value, d.batch.project_id, d.batch.arrival_date, d.key, d.etag, d.size_bytes)
         for d in deliveries
@@ -109,7 +113,12 @@ def quarantined(parsed: DataFrame) -> DataFrame:
 
 
 def object_summaries(parsed: DataFrame) -> DataFrame:
-    """One row per object: its place, size_bytes, sha256, lines, rows, quarantined, blank, error, error_detail."""
+    """One row per object: source, arrival_date, project_id, object_key, object_etag, then the columns of _SUMMARY.
+
+    size_bytes is as listed, sha256 of the bytes as stored (null where moved). lines = rows + quarantined + blank, all 0
+    where `error`, a QuarantineReason or MOVED, refuses the object. replaced_surrogates and lenient_conversions add up
+    ParsedLine's; extra_key_rows counts rows with `_extra`.
+    """
     return parsed.where(F.col("_kind") == "object").select(
         F.col("_source").alias("source"), F.col("_arrival_date").alias("arrival_date"), "project_id",
         F.col("_object_key").alias("object_key"), F.col("_object_etag").alias("object_etag"), *_SUMMARY,
@@ -133,8 +142,8 @@ class _ObjectWork:
         place = {"_source": row["source"], "project_id": row["project_id"], "_arrival_date": row["arrival_date"],
                  "_object_key": row["object_key"], "_object_etag": row["object_etag"]}  # fmt: skip
         summary: dict[str, Any] = {"size_bytes": row["size_bytes"], "sha256": None, "lines": 0, "rows": 0,
-                                   "quarantined": 0, "blank": 0, "replaced_surrogates": 0, "extra_key_rows": 0,
-                                   "error": None, "error_detail": None}  # fmt: skip
+                                   "quarantined": 0, "blank": 0, "replaced_surrogates": 0, "lenient_conversions": 0,
+                                   "extra_key_rows": 0, "error": None, "error_detail": None}  # fmt: skip
         try:
             body = self.reader.read(row["object_key"], row["object_etag"])
         except ObjectMovedError as error:
@@ -157,6 +166,7 @@ class _ObjectWork:
         events: list[ParsedLine] = []
         numbers: list[int] = []
         refused: list[dict[str, Any]] = []
+        held_bytes = 0
         for line in lines(text):
             summary["lines"] += 1
             if line.is_blank:
@@ -166,17 +176,19 @@ class _ObjectWork:
             if isinstance(parsed, ParsedLine):
                 events.append(parsed)
                 numbers.append(line.number)
+                held_bytes += len(line.text)
                 summary["rows"] += 1
                 summary["replaced_surrogates"] += parsed.replaced_surrogates
+                summary["lenient_conversions"] += parsed.lenient_conversions
                 summary["extra_key_rows"] += parsed.extra is not None
             else:
                 summary["quarantined"] += 1
                 refused.append({"_line_number": line.number, "byte_offset": line.offset, "byte_length": len(line.text),
-                                "reason": parsed.reason.value, "detail": parsed.detail[:1000],
+                                "reason": parsed.reason.value, "detail": parsed.detail[:_DETAIL_CHARACTERS],
                                 "sample": line.text[:_SAMPLE_BYTES]})  # fmt: skip
-            if len(events) == _BATCH_ROWS:
+            if len(events) == _BATCH_ROWS or held_bytes >= _BATCH_BYTES:
                 yield _events(place, events, numbers)
-                events, numbers = [], []
+                events, numbers, held_bytes = [], [], 0
             if len(refused) == _BATCH_ROWS:
                 yield _records("quarantine", place, refused)
                 refused = []
