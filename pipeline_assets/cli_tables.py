@@ -15,7 +15,8 @@ from rich.console import Console
 from rich.table import Table as RichTable
 
 from pipeline_assets.domain.deliveries import BatchKey
-from pipeline_assets.domain.slices import BatchVerdict, Slice, Source, Verdict
+from pipeline_assets.domain.slices import Slice, Source, Verdict
+from pipeline_assets.load_path.standing import DAY_VERDICTS
 from pipeline_assets.tables.raw_events import RAW_TABLES
 from pipeline_assets.tables.registry import DERIVED
 from resources.ledger import Ledger
@@ -27,10 +28,6 @@ _STYLES = {
     Verdict.HELD: "magenta",
 }  # fmt: skip
 _WORST_FIRST = (Verdict.REFUSED, Verdict.HELD, Verdict.WAITING, Verdict.PUBLISHED, Verdict.UNCHANGED)
-_OF_BATCH = {
-    BatchVerdict.ACCEPTED: Verdict.UNCHANGED, BatchVerdict.REFUSED: Verdict.REFUSED,
-    BatchVerdict.WAITING: Verdict.WAITING, BatchVerdict.MOVED: Verdict.WAITING,
-}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -92,7 +89,7 @@ def _raw_line(
     for record, batch in zip(records, batches, strict=True):
         if batch is None:
             continue
-        verdict = _OF_BATCH[batch.verdict]
+        verdict = DAY_VERDICTS[batch.verdict]
         was_published = record is not None and record.verdict is Verdict.PUBLISHED
         verdicts.append(Verdict.PUBLISHED if verdict is Verdict.UNCHANGED and was_published else verdict)
     reasons = tuple(f"{batch.key.project_id}: {batch.reason}. {batch.cure}" for batch in known if batch.reason)

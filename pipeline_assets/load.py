@@ -23,6 +23,7 @@ from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import Verdict
 from pipeline_assets.landing import landing_key
 from pipeline_assets.load_path.request import LoadRequest, Outcome, TableReport, Workbench
+from pipeline_assets.load_path.standing import standing_outcomes
 from pipeline_assets.load_path.walk import load
 from pipeline_assets.tables.registry import ASSET_TABLES, SOURCE_OF_TABLE, table_by_key
 from pipeline_assets.tables.table import Table
@@ -148,7 +149,8 @@ def _load(
         )
         for report in load(bench, request, _liveness(context)):
             crash_point(CrashPoint.BEFORE_EVENTS, report.table)
-            yield from _events(context, request, table_by_key(report.table), report)
+            table = table_by_key(report.table)
+            yield from _events(context, request, table, report, _others(ledger, settings, report))
             failed.extend(outcome for outcome in report.outcomes if outcome.fails_the_run)
     except PublishConflictError as error:
         raise dg.Failure(str(error), allow_retries=True) from error
@@ -193,7 +195,11 @@ def _liveness(context: dg.AssetExecutionContext) -> Callable[[str], bool]:
 
 
 def _events(
-    context: dg.AssetExecutionContext, request: LoadRequest, table: Table, report: TableReport
+    context: dg.AssetExecutionContext,
+    request: LoadRequest,
+    table: Table,
+    report: TableReport,
+    others: Mapping[date, Sequence[Outcome]],
 ) -> Iterator[dg.AssetMaterialization | dg.AssetCheckEvaluation]:
     """Materializations first, then evaluations aimed at them: the UI drops an evaluation older than its target."""
     key = asset_key(table)
@@ -210,16 +216,30 @@ def _events(
         is_requested = day in request.days
         if not is_requested and not any(o.verdict in (Verdict.PUBLISHED, Verdict.REFUSED) for o in outcomes):
             continue
-        reported.append((partition, outcomes))
-        if all(outcome.verdict.is_good for outcome in outcomes):
+        # A day speaks for all projects, also for those this run did not load.
+        everyone = [*outcomes, *others.get(day, ())]
+        reported.append((partition, everyone, is_requested))
+        if all(outcome.verdict.is_good for outcome in everyone):
             yield dg.AssetMaterialization(
                 key, partition=partition, metadata=_metadata(outcomes, report),
                 tags={"dagster/data_version": "+".join(str(outcome.digest) for outcome in outcomes)},
             )  # fmt: skip
-    targets = _targets(context, key, [partition for partition, _ in reported])
-    for partition, outcomes in reported:
+    targets = _targets(context, key, [partition for partition, _, _ in reported])
+    for partition, outcomes, is_requested in reported:
         for check in table.checks:
-            yield _evaluation(key, partition, check, outcomes, targets.get(partition))
+            if is_requested or any(outcome.evaluations for outcome in outcomes):
+                yield _evaluation(key, partition, check, outcomes, targets.get(partition))
+
+
+def _others(ledger: Ledger, settings: Settings, report: TableReport) -> dict[date, list[Outcome]]:
+    """Day -> slices of the reported days that stand badly in projects this report does not name."""
+    days = {outcome.key.event_date for outcome in report.outcomes}
+    named = {outcome.key for outcome in report.outcomes}
+    found: dict[date, list[Outcome]] = {}
+    for outcome in standing_outcomes(ledger, report.table, settings.projects, days):
+        if outcome.key not in named and not outcome.verdict.is_good:
+            found.setdefault(outcome.key.event_date, []).append(outcome)
+    return found
 
 
 def _metadata(outcomes: Sequence[Outcome], report: TableReport) -> dict[str, Any]:

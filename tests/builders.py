@@ -155,13 +155,16 @@ class Pipeline:
         *,
         source: Source = Source.REGULAR,
         accept: Mapping[str, str] | None = None,
+        projects: Iterable[str] = (),
     ) -> Outcome:
         """Run the job of a source over a range of days."""
         job = build_defs(self.settings, clock=Clock(self.now), **self.resources).resolve_job_def(
             "daily_load" if source is Source.REGULAR else "backfill_load"
         )
         result = job.execute_in_process(
-            run_config={"ops": {"load": {"config": {"accept_changes": dict(accept or {})}}}},
+            run_config={
+                "ops": {"load": {"config": {"accept_changes": dict(accept or {}), "projects": list(projects)}}}
+            },
             tags={
                 "dagster/asset_partition_range_start": first.isoformat(),
                 "dagster/asset_partition_range_end": (last or first).isoformat(),

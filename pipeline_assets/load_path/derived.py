@@ -111,7 +111,9 @@ def _judge(step: _Step, todo: Mapping[Slice, Decision]) -> set[Slice]:
     for key, decision in todo.items():
         audit = step.audits[key]
         prior = decision.record or SliceRecord(table.key, key, Verdict.PUBLISHED)
-        before = {name: prior.figures.get(name, 0) for name in audit.measures} if prior.digest != EMPTY else {}
+        # A measure that is not on record (the slice was settled from the table) has nothing to be compared with.
+        known = prior.figures if prior.digest != EMPTY else {}
+        before = {name: known[name] for name in audit.measures if name in known}
         accepted = request.accept_changes.get(f"{table.key}:{key.event_date.isoformat()}")
         change = explain_change(
             before,

@@ -11,13 +11,7 @@ import time
 from pipeline_assets.domain.slices import EMPTY, BatchVerdict, Slice, Verdict
 from pipeline_assets.load_path.raw_step import RawStep
 from pipeline_assets.load_path.request import Outcome, TableReport
-
-_DAY_VERDICTS = {
-    BatchVerdict.ACCEPTED: Verdict.UNCHANGED,
-    BatchVerdict.REFUSED: Verdict.REFUSED,
-    BatchVerdict.WAITING: Verdict.WAITING,
-    BatchVerdict.MOVED: Verdict.WAITING,
-}
+from pipeline_assets.load_path.standing import DAY_VERDICTS, standing_outcomes
 
 
 def report(step: RawStep) -> TableReport:
@@ -28,7 +22,7 @@ def report(step: RawStep) -> TableReport:
     for plan in (plan for _, plan in sorted(step.plans.items()) if plan.is_requested):
         key = Slice(plan.key.arrival_date, plan.key.project_id)
         batch, evaluation = step.verdicts[plan.key]
-        verdict = _DAY_VERDICTS[batch]
+        verdict = DAY_VERDICTS[batch]
         if verdict is Verdict.UNCHANGED and key in step.published:
             verdict = Verdict.PUBLISHED
         prior = plan.prior
@@ -67,10 +61,20 @@ def report(step: RawStep) -> TableReport:
                     figures=evaluation.figures,
                 )
             )
-    requested = set(request.days)
+    others = {key: digest for key, digest in step.published.items() if key.event_date not in set(request.days)}
+    standing = {
+        outcome.key: outcome
+        for outcome in standing_outcomes(
+            step.bench.ledger, table.key, request.projects, {key.event_date for key in others}
+        )
+    }
+    # A late fact changes the slice of a day whose own batch may stand refused or be unknown: such a day does not go green.
     outcomes.extend(
-        Outcome(table.key, key, Verdict.PUBLISHED, is_requested=False, digest=digest, figures={"rows": digest.rows})
-        for key, digest in sorted(step.published.items())
-        if key.event_date not in requested
-    )
+        Outcome(
+            table.key, key, Verdict.PUBLISHED, is_requested=False, digest=digest, figures={"rows": digest.rows},
+            evaluations=standing[key].evaluations,
+        )
+        for key, digest in sorted(others.items())
+        if key in standing and standing[key].verdict.is_good
+    )  # fmt: skip
     return TableReport(table.key, tuple(outcomes), step.bench.lakehouse.head(table), time.monotonic() - step.started_at)

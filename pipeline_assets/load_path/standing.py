@@ -6,19 +6,21 @@ Keep out: rebuilding (load_path/derived.py).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, timedelta
 from enum import Enum, auto
 
+from resources.ledger import Ledger
 from resources.ledger_records import BatchRecord, SliceRecord
 
 from pipeline_assets.domain.deliveries import BatchKey
-from pipeline_assets.domain.slices import EMPTY, BatchVerdict, Slice, Source
+from pipeline_assets.domain.slices import EMPTY, BatchVerdict, Slice, Source, Verdict
 from pipeline_assets.load_path.batches import deadline
-from pipeline_assets.load_path.request import LoadRequest, Workbench
+from pipeline_assets.load_path.request import LoadRequest, Outcome, Workbench
 from pipeline_assets.tables.raw_events import RAW_TABLES
 from pipeline_assets.tables.refined_events import REFINED_EVENTS
+from pipeline_assets.tables.registry import SOURCE_OF_TABLE
 from pipeline_assets.tables.table import Table
 
 CODE_KEY = "code"
@@ -221,3 +223,35 @@ def _cause(table: Table, before: Mapping[str, str], after: Mapping[str, str], *,
     names = sorted({name.split(":")[0] for name in differing})
     cause = "first build" if not before else f"changed {', '.join(names)}" if names else f"changed {table.key}"
     return f"{cause}, code" if has_new_code and before else cause
+
+
+DAY_VERDICTS = {
+    BatchVerdict.ACCEPTED: Verdict.UNCHANGED,
+    BatchVerdict.REFUSED: Verdict.REFUSED,
+    BatchVerdict.WAITING: Verdict.WAITING,
+    BatchVerdict.MOVED: Verdict.WAITING,
+}
+"""The verdict a batch gives its raw day."""
+
+
+def standing_outcomes(ledger: Ledger, table: str, projects: Sequence[str], days: Collection[date]) -> list[Outcome]:
+    """Where a table's recorded slices of these days stand; a raw day stands as its batch does."""
+    if not days:
+        return []
+    if table in SOURCE_OF_TABLE:
+        batches = ledger.batches(projects, min(days), max(days))
+        return [
+            Outcome(
+                table, Slice(key.arrival_date, key.project_id), DAY_VERDICTS[batch.verdict], batch.reason, batch.cure,
+                is_standing=True, evaluations=batch.evaluations,
+            )
+            for key, batch in batches.items()
+            if key.source is SOURCE_OF_TABLE[table] and key.arrival_date in days
+        ]  # fmt: skip
+    return [
+        Outcome(
+            table, key, record.verdict, record.reason, record.cure, is_standing=True, digest=record.digest,
+            evaluations=record.refused_evaluations if record.verdict is Verdict.REFUSED else record.evaluations,
+        )
+        for key, record in ledger.slices(table, projects, days).items()
+    ]  # fmt: skip
