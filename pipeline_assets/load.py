@@ -99,7 +99,7 @@ def load_assets(settings: Settings, days: dg.PartitionsDefinition[str]) -> dg.As
             dg.AssetCheckSpec(
                 check.value,
                 asset=asset_key(table),
-                description=check.__doc__,
+                description=check.description,
                 blocking=check.is_blocking,
                 partitions_def=days,
             )

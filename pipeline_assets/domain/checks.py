@@ -15,25 +15,34 @@ from pipeline_assets.domain.settings import Settings
 
 
 class Check(StrEnum):
-    """Every check Tidemark evaluates."""
+    """Every check Tidemark evaluates; `description` says what each one holds."""
 
     DELIVERY_RECONCILES = "delivery_reconciles"
-    """Raw, per arrival day: every line of every object is accounted for, and what should be there is."""
     DELIVERY_COMPLETE = "delivery_complete"
-    """Raw, per arrival day, warns only: every hour has its marker."""
     UNIQUE_EVENT_KEY = "unique_event_key"
-    """Refined: no key twice in the slice or across the dedupe window, none null."""
     RECONCILES_WITH_RAW = "reconciles_with_raw"
-    """Refined: rows in raw = rows out + duplicates by reason."""
     CHANGE_IS_EXPLAINED = "change_is_explained"
-    """Refined and aggregates: a final slice does not shrink or grow beyond bounds unless a person accepts it."""
     RECONCILES_WITH_REFINED = "reconciles_with_refined"
-    """Aggregates: totals equal those of the refined slice."""
+
+    @property
+    def description(self) -> str:
+        """What the check holds, for people."""
+        return _DESCRIPTIONS[self]
 
     @property
     def is_blocking(self) -> bool:
         """False for checks that only warn."""
         return self is not Check.DELIVERY_COMPLETE
+
+
+_DESCRIPTIONS = {
+    Check.DELIVERY_RECONCILES: "Every line of every object is accounted for, and what should be there is.",
+    Check.DELIVERY_COMPLETE: "Every hour has its marker.",
+    Check.UNIQUE_EVENT_KEY: "No key twice in the slice or across the dedupe window, none null.",
+    Check.RECONCILES_WITH_RAW: "Rows in raw = rows out + duplicates by reason.",
+    Check.CHANGE_IS_EXPLAINED: "A final slice does not shrink or grow beyond bounds unless a person accepts it.",
+    Check.RECONCILES_WITH_REFINED: "Totals equal those of the refined slice.",
+}
 
 
 @dataclass(frozen=True)

@@ -64,3 +64,10 @@ def test_every_asset_says_how_to_recover_it_and_runs_in_chunks() -> None:
         assert "When a day is red" in (node.description or "")
         assert node.backfill_policy == dg.BackfillPolicy.multi_run(30)
         assert node.pools == {"tidemark_load"}
+
+
+def test_every_check_says_what_it_holds() -> None:
+    graph = _definitions().resolve_asset_graph()
+    descriptions = [graph.get_check_spec(key).description for key in graph.asset_check_keys]
+    assert len(set(descriptions)) == 6
+    assert all(descriptions)
