@@ -147,7 +147,9 @@ def _tell(
         table.add_row(f"rows in {name}", *(f"{state.rows[name]:,}" for state in states))
     for reason in _REASONS:
         table.add_row(f"left out: {reason.replace('_', ' ')}", *(f"{state.duplicates[reason]:,}" for state in states))
-    for verdict in ("published", "unchanged", "refused"):
+    published = (before.publications, again.publications - before.publications, after.publications - again.publications)
+    table.add_row("slices published by the run", *(f"{count:,}" for count in published))
+    for verdict in ("unchanged", "refused"):
         table.add_row(f"slices {verdict} by the run", *(f"{state.verdicts[verdict]:,}" for state in states))
     table.add_row("publications on record", *(f"{state.publications:,}" for state in states))
     for currency in sorted(after.revenue):
@@ -160,7 +162,13 @@ def _tell(
     )
     expected = events + exported.lost_events
     verdict = "[green]Nothing is counted twice, nothing is lost.[/]"
-    if after.rows["refined.events"] != expected:
+    truth: dict[str, Decimal] = {}
+    for (_, _, currency), amount in exported.revenue.items():
+        truth[currency] = truth.get(currency, Decimal(0)) + amount
+    console.print(
+        f"Revenue exported, counted by the exporter: {', '.join(f'{c} {truth[c]:,.2f}' for c in sorted(truth))}."
+    )
+    if after.rows["refined.events"] != expected or truth != before.revenue:
         verdict = f"[red]Expected {expected:,} events: this is a defect, please report it.[/]"
     console.print(verdict)
 
