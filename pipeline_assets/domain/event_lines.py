@@ -24,7 +24,6 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 _NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
 _PLAIN_INTEGER = re.compile(r"-?[0-9]+")
 _FINER_THAN_MICROSECONDS = re.compile(r":[0-9]{2}\.[0-9]{6}0*[1-9]")
-_MAYBE_FINER = re.compile(rb":[0-9]{2}:[0-9]{2}\.[0-9]{7}")  # minutes too, or every compact latitude would match
 _STRING_OR_BRACKET = re.compile(rb'(?s)"[^"\\]*(?:\\.[^"\\]*)*"?|[\[{]|[\]}]')
 MAX_DEPTH = 500
 """Nested arrays and objects, the line's own included. Parsers stop at the interpreter's recursion limit, which varies
@@ -34,7 +33,7 @@ _Long = Annotated[int, msgspec.Meta(ge=_LONG_MIN, le=_LONG_MAX)]
 _FIELD_TYPES: dict[ColumnType, tuple[Any, Any]] = {
     ColumnType.STRING: (str | None, None),
     ColumnType.LONG: (_Long | None, None),
-    ColumnType.TIMESTAMP: (datetime | None, None),
+    ColumnType.TIMESTAMP: (str | None, None),
     ColumnType.DOUBLE: (float | None, None),
     ColumnType.BOOLEAN: (bool | None, None),
     ColumnType.JSON: (msgspec.Raw, msgspec.Raw(b"null")),
@@ -105,8 +104,6 @@ class LineParser:
 
     def _fast(self, line: bytes) -> ParsedLine | None:
         """None where the lenient parser must look."""
-        if _MAYBE_FINER.search(line):
-            return None  # msgspec rounds to microseconds; the lenient parser tells loss from trailing zeros
         try:
             values = list(msgspec.structs.astuple(self._decoder.decode(line)))
             for place in _JSON_PLACES:
@@ -114,8 +111,10 @@ class LineParser:
                 values[place] = None if text == "null" else text
             for place in _TIME_PLACES:
                 if values[place] is not None:
-                    values[place] = _utc(values[place])
-        except (msgspec.DecodeError, UnicodeDecodeError, OverflowError):
+                    values[place] = _instant(values[place])
+                    if values[place] is None:
+                        return None
+        except (msgspec.DecodeError, UnicodeDecodeError):
             return None
         return ParsedLine(values, None)
 
@@ -246,11 +245,10 @@ def _read(name: str, kind: ColumnType, text: str) -> Any:
         return _long(name, value.strip())
     if kind is ColumnType.DOUBLE and _NUMBER.fullmatch(value.strip()) and math.isfinite(float(value)):
         return float(value)
-    if kind is ColumnType.TIMESTAMP and is_string and not _FINER_THAN_MICROSECONDS.search(value):
-        try:
-            return _utc(msgspec.convert(value, datetime))
-        except (msgspec.ValidationError, OverflowError, UnicodeEncodeError):
-            pass  # no time, out of years 1 to 9999 in UTC, or a lone surrogate: refused below
+    if kind is ColumnType.TIMESTAMP and is_string:
+        instant = _instant(value)
+        if instant is not None:
+            return instant
     is_event_time = name == "event_time"
     reason = QuarantineReason.EVENT_TIME_UNREADABLE if is_event_time else QuarantineReason.VALUE_UNREADABLE
     raise _RefusedError(reason, f"{name} is {text[:80]}, which does not read as {kind.value} without loss")
@@ -268,6 +266,21 @@ def _long(name: str, number: str) -> int:
     return int(value)
 
 
-def _utc(value: datetime) -> datetime:
-    """Without a zone = UTC."""
-    return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
+def _instant(text: str) -> datetime | None:
+    """The UTC instant, without a zone = UTC; None for what is no time or is finer than microseconds."""
+    try:
+        if (
+            len(text) == 26
+            and text[4] == text[7] == "-"
+            and text[10] == " "
+            and text[19] == "."
+            and text[20:].isdigit()
+        ):
+            # The vendor's own form, by far the most frequent: a fifth of the time of what follows.
+            return datetime.fromisoformat(text + "+00:00")
+        if _FINER_THAN_MICROSECONDS.search(text):
+            return None  # msgspec would round it, possibly into another day
+        value = msgspec.convert(text, datetime)
+        return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
+    except (ValueError, OverflowError):
+        return None  # no time, a lone surrogate, or outside of the years 1 to 9999 in UTC

@@ -1,21 +1,38 @@
-"""How one exported line is read, and why a bad one is quarantined."""
+"""Every delivered line becomes the event it says, or one named refusal; the fast and the lenient parser agree.
+
+Lives here: claims on single lines. Put here: another way for a value to be delivered. Keep out: objects
+(test_object_bodies.py) and Spark (test_parse.py).
+"""
 
 from __future__ import annotations
 
+import gzip
 import json
-from datetime import UTC, date, datetime
+import random
+import re
+from contextlib import suppress
+from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from pipeline_assets.domain.event_lines import COLUMN_NAMES, LineParser, ParsedLine, RefusedLine, parse_leniently
+from pipeline_assets.domain.event_lines import (
+    COLUMN_NAMES,
+    MAX_DEPTH,
+    LineParser,
+    ParsedLine,
+    RefusedLine,
+    parse_leniently,
+)
 from pipeline_assets.domain.quarantine_reasons import QuarantineReason as Reason
 from pipeline_assets.domain.vendor import DELIVERED_KEYS, VENDOR_COLUMNS, ColumnType
 from tests.builders import PROJECT, an_event
 
-PARSER = LineParser(PROJECT, date(2026, 2, 2), 100_000)
+MAX_LINE_BYTES = 100_000
+PARSER = LineParser(PROJECT, date(2026, 2, 2), MAX_LINE_BYTES)
 
 
 def _line(**changes: Any) -> bytes:
@@ -134,3 +151,448 @@ _VALUES = {
 def test_the_fast_and_the_lenient_parser_agree(event: dict[str, Any]) -> None:
     line = json.dumps(event | {"event_time": "2026-02-02 10:00:00.000000", "app": int(PROJECT)}).encode()
     assert PARSER.parse(line) == parse_leniently(line)
+
+
+# -- lines as they really come, member by member ---------------------------------------------------------------
+
+REAL_OBJECTS = sorted((Path(__file__).parents[1] / "data" / "airbyte_source_amplitude").glob("*.gz"))
+EVENT_TIME = '"event_time":"2026-02-02 10:00:00"'
+
+
+def a_line(*members: str, event_time: str = EVENT_TIME) -> bytes:
+    """A line whose members are given as JSON text: what `json.dumps` would never write."""
+    return ("{" + ",".join(part for part in (event_time, *members) if part) + "}").encode()
+
+
+def nested(levels: int, *, key: str = "data") -> bytes:
+    """A line whose deepest value lies `levels` deep, the line's own braces included."""
+    return a_line(f'"{key}":' + "[" * (levels - 1) + "]" * (levels - 1))
+
+
+def read(line: bytes) -> ParsedLine:
+    parsed = PARSER.parse(line)
+    assert isinstance(parsed, ParsedLine), parsed
+    return parsed
+
+
+def value(parsed: ParsedLine, column: str) -> Any:
+    return parsed.values[COLUMN_NAMES.index(column)]
+
+
+REFUSALS = [
+    (b"{", Reason.BAD_JSON),
+    (b"nonsense", Reason.BAD_JSON),
+    (a_line()[:-1], Reason.BAD_JSON),
+    (a_line() + b" {}", Reason.BAD_JSON),
+    (a_line() + "\u00a0".encode(), Reason.BAD_JSON),
+    (b"\xef\xbb\xbf" + a_line(), Reason.BAD_JSON),
+    (b'{"a":1,}', Reason.BAD_JSON),
+    (b"[1", Reason.BAD_JSON),
+    (b"NaN", Reason.BAD_JSON),
+    (a_line('"location_lat":NaN'), Reason.BAD_JSON),
+    (a_line('"location_lat":-Infinity'), Reason.BAD_JSON),
+    (a_line('"data":{"a":NaN}'), Reason.BAD_JSON),
+    (a_line('"data":{"a":01}'), Reason.BAD_JSON),
+    (a_line('"city":"a\x01b"'), Reason.BAD_JSON),
+    (a_line('"data":{"a":"a\x01b"}'), Reason.BAD_JSON),
+    (a_line('"city":["a\x01"]'), Reason.BAD_JSON),
+    (a_line(r'"city":"\x"'), Reason.BAD_JSON),
+    (b"[1]", Reason.NOT_AN_OBJECT),
+    (b'"text"', Reason.NOT_AN_OBJECT),
+    (b"null", Reason.NOT_AN_OBJECT),
+    (b'["\\ud83d"]', Reason.NOT_AN_OBJECT),
+    (b"9" * 5000, Reason.NOT_AN_OBJECT),
+    (a_line('"city":"?"').replace(b"?", b"\xff"), Reason.INVALID_UTF8),
+    (a_line('"data":{"a":"?"}').replace(b"?", b"\xff"), Reason.INVALID_UTF8),
+    (a_line('"?":1').replace(b"?", b"\xff"), Reason.INVALID_UTF8),
+    (a_line('"data":"?"').replace(b"?", b"\xed\xa0\xbd"), Reason.INVALID_UTF8),
+    (nested(MAX_DEPTH + 1), Reason.TOO_DEEP),
+    (nested(MAX_DEPTH + 1, key="city"), Reason.TOO_DEEP),
+    (nested(MAX_DEPTH + 1, key="unknown"), Reason.TOO_DEEP),
+    (nested(40_000), Reason.TOO_DEEP),
+    (b"[" * 50_000, Reason.TOO_DEEP),
+    (b" " * (MAX_LINE_BYTES + 1), Reason.LINE_TOO_LONG),
+    (a_line('"event_id":9223372036854775808'), Reason.VALUE_OUT_OF_RANGE),
+    (a_line('"event_id":-9223372036854775809'), Reason.VALUE_OUT_OF_RANGE),
+    (a_line('"event_id":18446744073709551616'), Reason.VALUE_OUT_OF_RANGE),
+    (a_line('"event_id":"9223372036854775808"'), Reason.VALUE_OUT_OF_RANGE),
+    (a_line(f'"event_id":{"9" * 5000}'), Reason.VALUE_OUT_OF_RANGE),
+    (a_line('"event_id":1e999999999'), Reason.VALUE_OUT_OF_RANGE),
+    (a_line('"event_id":1e99999999999999999999'), Reason.VALUE_OUT_OF_RANGE),
+    (a_line('"event_id":1.5'), Reason.VALUE_UNREADABLE),
+    (a_line('"event_id":1e-999999999'), Reason.VALUE_UNREADABLE),
+    (a_line('"event_id":""'), Reason.VALUE_UNREADABLE),
+    (a_line('"event_id":"twelve"'), Reason.VALUE_UNREADABLE),
+    (a_line('"event_id":"١٢"'), Reason.VALUE_UNREADABLE),
+    (a_line('"event_id":true'), Reason.VALUE_UNREADABLE),
+    (a_line('"event_id":{}'), Reason.VALUE_UNREADABLE),
+    (a_line('"location_lat":"1_0"'), Reason.VALUE_UNREADABLE),
+    (a_line('"location_lat":"nan"'), Reason.VALUE_UNREADABLE),
+    (a_line('"location_lat":"Infinity"'), Reason.VALUE_UNREADABLE),
+    (a_line('"location_lat":1e400'), Reason.VALUE_UNREADABLE),
+    (a_line('"location_lat":false'), Reason.VALUE_UNREADABLE),
+    (a_line('"paying":1'), Reason.VALUE_UNREADABLE),
+    (a_line('"paying":"yes"'), Reason.VALUE_UNREADABLE),
+    (a_line(r'"paying":"\ud83d"'), Reason.VALUE_UNREADABLE),
+    (a_line(r'"client_event_time":"\ud83d"'), Reason.VALUE_UNREADABLE),
+    (a_line('"client_event_time":""'), Reason.VALUE_UNREADABLE),
+    (a_line('"client_event_time":1770000000'), Reason.VALUE_UNREADABLE),
+    (a_line('"client_event_time":"2026-02-30 00:00:00"'), Reason.VALUE_UNREADABLE),
+    (a_line('"client_event_time":"2026-02-02"'), Reason.VALUE_UNREADABLE),
+    (a_line('"client_event_time":"0000-01-01 00:00:00"'), Reason.VALUE_UNREADABLE),
+    (a_line('"client_event_time":"10000-01-01 00:00:00"'), Reason.VALUE_UNREADABLE),
+    (a_line('"client_event_time":"0001-01-01T00:00:00+23:00"'), Reason.VALUE_UNREADABLE),
+    (a_line('"client_event_time":"9999-12-31T23:59:59-01:00"'), Reason.VALUE_UNREADABLE),
+    (a_line('"client_event_time":"2026-02-02 10:00:00.1234567"'), Reason.VALUE_UNREADABLE),
+    (a_line('"app":10002'), Reason.PROJECT_MISMATCH),
+    (a_line('"app":"10002"'), Reason.PROJECT_MISMATCH),
+    (a_line(event_time=""), Reason.EVENT_TIME_MISSING),
+    (a_line(event_time='"event_time":null'), Reason.EVENT_TIME_MISSING),
+    (a_line(event_time='"event_time":"soon"'), Reason.EVENT_TIME_UNREADABLE),
+    (a_line(event_time='"event_time":1770000000'), Reason.EVENT_TIME_UNREADABLE),
+    (a_line(event_time='"event_time":"0001-01-01T00:00:00+23:00"'), Reason.EVENT_TIME_UNREADABLE),
+    (a_line(event_time='"event_time":"2026-02-01 23:59:59.9999999"'), Reason.EVENT_TIME_UNREADABLE),
+    (a_line(event_time='"event_time":"2026-02-04 00:00:00"'), Reason.EVENT_TIME_IN_FUTURE),
+    (a_line(event_time='"event_time":"2026-02-03T23:00:00-01:00"'), Reason.EVENT_TIME_IN_FUTURE),
+]
+
+
+@pytest.mark.parametrize(("line", "reason"), REFUSALS, ids=[f"{reason}-{i}" for i, (_, reason) in enumerate(REFUSALS)])
+def test_every_kind_of_bad_line_has_its_reason(line: bytes, reason: Reason) -> None:
+    refused = PARSER.parse(line)
+    assert isinstance(refused, RefusedLine), refused
+    assert refused.reason is reason
+    assert refused.detail
+    refused.detail.encode("utf-8")  # a lone surrogate in a detail would fail the whole job when it is stored
+
+
+def test_every_reason_for_a_line_is_held_by_an_example() -> None:
+    for_objects = {
+        Reason.EMPTY_OBJECT, Reason.TRUNCATED_GZIP, Reason.NOT_GZIP, Reason.CRC_ERROR, Reason.TRAILING_GARBAGE,
+        Reason.OBJECT_TOO_LARGE,
+    }  # fmt: skip
+    assert {reason for _, reason in REFUSALS} == set(Reason) - for_objects
+
+
+VALUES = [
+    ('"city":"a"', "city", "a", 0),
+    ('"city":""', "city", "", 0),
+    ('"city":null', "city", None, 0),
+    (r'"city":"\ud83d\ude00"', "city", "😀", 0),
+    (r'"city":"a\u0000\"\\"', "city", 'a\0"\\', 0),
+    (r'"\u0063ity":"a"', "city", "a", 0),
+    ('"city":1.50', "city", "1.50", 1),
+    ('"city":true', "city", "true", 1),
+    ('"city":{"a" : 1}', "city", '{"a" : 1}', 1),
+    (f'"city":{"9" * 5000}', "city", "9" * 5000, 1),
+    ('"city":1,"city":"b"', "city", "b", 0),
+    ('"event_id":"x","event_id":1', "event_id", 1, 0),
+    ('"event_id":9223372036854775807', "event_id", 2**63 - 1, 0),
+    ('"event_id":-9223372036854775808', "event_id", -(2**63), 0),
+    ('"event_id":"12"', "event_id", 12, 1),
+    ('"event_id":" -12 "', "event_id", -12, 1),
+    ('"event_id":1.0', "event_id", 1, 1),
+    ('"event_id":1.7e12', "event_id", 1_700_000_000_000, 1),
+    ('"event_id":"9223372036854775807.0"', "event_id", 2**63 - 1, 1),
+    ('"location_lat":1', "location_lat", 1.0, 0),
+    ('"location_lat":-1.25e2', "location_lat", -125.0, 0),
+    ('"location_lat":"52.5"', "location_lat", 52.5, 1),
+    ('"location_lat":".5"', "location_lat", 0.5, 1),
+    ('"paying":false', "paying", False, 0),
+    ('"paying":"true"', "paying", True, 1),
+    ('"paying":"False"', "paying", False, 1),
+    ('"data":{}', "data", "{}", 0),
+    ('"data":null', "data", None, 0),
+    ('"data": null ', "data", None, 0),
+    ('"data":"null"', "data", '"null"', 0),
+    ('"data": { "b" : 1.0,\t"b":[ ] } ', "data", '{ "b" : 1.0,\t"b":[ ] }', 0),
+    ('"data":{"city":1,"City":2,"a.b":3}', "data", '{"city":1,"City":2,"a.b":3}', 0),
+    (r'"data":{"a":"\ud83d"}', "data", r'{"a":"\ud83d"}', 0),
+    (r'"data":{"a":"\u00fc\/ü"}', "data", r'{"a":"\u00fc\/ü"}', 0),
+    ('"app":"10001"', "app", 10001, 1),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("members", "column", "expected", "lenient"), VALUES, ids=[row[0][:40] for row in VALUES])
+def test_a_value_is_read_as_its_column_says(members: str, column: str, expected: Any, lenient: int) -> None:
+    parsed = read(a_line(members))
+    assert value(parsed, column) == expected
+    assert type(value(parsed, column)) is type(expected)
+    assert (parsed.extra, parsed.replaced_surrogates, parsed.lenient_conversions) == (None, 0, lenient)
+    others = {name: v for name, v in zip(COLUMN_NAMES, parsed.values, strict=True) if v is not None}
+    assert others.keys() <= {column, "event_time"}
+
+
+TIMES = [
+    ("2026-02-02 10:00:00", datetime(2026, 2, 2, 10)),
+    ("2026-02-02T10:00:00Z", datetime(2026, 2, 2, 10)),
+    ("2026-02-02 10:00:00.1", datetime(2026, 2, 2, 10, 0, 0, 100_000)),
+    ("2026-02-02 10:00:00.000001", datetime(2026, 2, 2, 10, 0, 0, 1)),
+    ("2026-02-02 10:00:00.123456000", datetime(2026, 2, 2, 10, 0, 0, 123_456)),
+    ("2026-02-02T00:30:00+01:00", datetime(2026, 2, 1, 23, 30)),
+    ("2026-02-02T00:30:00-0130", datetime(2026, 2, 2, 2, 0)),
+    ("0001-01-01 00:00:00", datetime(1, 1, 1)),
+]
+
+
+@pytest.mark.parametrize(("text", "expected"), TIMES)
+@pytest.mark.parametrize("unknown", ["", '"unknown":1'], ids=["fast", "lenient"])
+def test_a_time_is_a_utc_instant(text: str, expected: datetime, unknown: str) -> None:
+    parsed = read(a_line(f'"client_event_time":"{text}"', unknown))
+    assert value(parsed, "client_event_time") == expected.replace(tzinfo=UTC)
+
+
+@pytest.mark.parametrize("text", ["2026-02-03 23:59:59.999999", "2026-02-04T00:30:00+01:00", "2019-01-01 00:00:00"])
+def test_a_day_after_arrival_and_any_time_before_are_good(text: str) -> None:
+    read(a_line(event_time=f'"event_time":"{text}"'))
+
+
+def test_an_empty_member_list_leaves_every_other_column_null() -> None:
+    assert sum(v is not None for v in read(a_line()).values) == 1
+
+
+EXTRAS = [
+    (['"z":1', '"a": {"x" : 1.0} '], '{"a":{"x" : 1.0},"z":1}'),
+    (['"unknown":null'], '{"unknown":null}'),
+    (['"unknown":1', '"unknown":2'], '{"unknown":2}'),
+    ([r'"unknown":"\ud83d"'], r'{"unknown":"\ud83d"}'),
+    ([r'"k\ud83d" : [ 1 ]', r'"k\ud83e":2'], r'{"k\ud83d":[ 1 ],"k\ud83e":2}'),
+    (['"ü":"ü"'], r'{"\u00fc":"ü"}'),
+    (['"City":"a"'], '{"City":"a"}'),
+    (['"$city":"a"'], '{"$city":"a"}'),
+    ([f'"unknown":{"9" * 5000}'], '{"unknown":' + "9" * 5000 + "}"),
+    ([r'"k\ud83d":' + "9" * 5000], r'{"k\ud83d":' + "9" * 5000 + "}"),
+]
+
+
+@pytest.mark.parametrize(("members", "extra"), EXTRAS, ids=[row[0][0][:30] for row in EXTRAS])
+def test_unknown_keys_are_kept_byte_for_byte_in_key_order(members: list[str], extra: str) -> None:
+    for order in (members, members[::-1] if members[0][:9] != members[-1][:9] else members):
+        parsed = read(a_line(*order))
+        assert parsed.extra == extra
+        json.loads(extra, parse_int=str)
+        assert sum(v is not None for v in parsed.values) == 1
+
+
+ALIASES = [
+    (['"insert_id":"a"'], "a", None),
+    (['"$insert_id":"b"', '"insert_id":"a"'], "b", '{"insert_id":"a"}'),
+    (['"$insert_id":null', '"insert_id":"a"'], "a", None),
+    (['"$insert_id":null', '"insert_id":null'], None, None),
+]
+
+
+@pytest.mark.parametrize("is_reversed", [False, True])
+@pytest.mark.parametrize(("members", "insert_id", "extra"), ALIASES)
+def test_the_key_with_the_dollar_wins_and_nothing_is_lost(
+    members: list[str], insert_id: str | None, extra: str | None, is_reversed: bool
+) -> None:
+    parsed = read(a_line(*(members[::-1] if is_reversed else members)))
+    assert (value(parsed, "insert_id"), parsed.extra) == (insert_id, extra)
+
+
+def test_a_lone_surrogate_in_a_string_column_is_replaced_and_counted() -> None:
+    parsed = read(a_line(r'"city":"x\ud83dy\ude00"', r'"region":"\udead"', r'"data":["\ud83d"]'))
+    assert (value(parsed, "city"), value(parsed, "region"), value(parsed, "data")) == ("x�y�", "�", r'["\ud83d"]')
+    assert parsed.replaced_surrogates == 3
+
+
+@pytest.mark.parametrize("key", ["data", "city", "unknown", r"k\ud83d"])
+def test_the_deepest_line_allowed_is_read_by_every_path(key: str) -> None:
+    read(nested(MAX_DEPTH, key=key))
+
+
+def test_brackets_in_text_are_not_depth() -> None:
+    brackets = "[{" * 2000
+    parsed = read(a_line(rf'"city":"{brackets}\"{brackets}\\"', f'"data":"{brackets}"'))
+    assert value(parsed, "data") == f'"{brackets}"'
+    siblings = "[" + ",".join(["{}"] * 2000) + "]"
+    assert value(read(a_line(f'"data":{siblings}')), "data") == siblings
+
+
+def test_a_line_of_exactly_the_bound_is_read() -> None:
+    line = a_line('"city":"a"')
+    read(line + b" " * (MAX_LINE_BYTES - len(line)))
+
+
+def test_every_field_of_the_real_events_equals_the_source() -> None:
+    seen = 0
+    for path in REAL_OBJECTS:
+        project, arrived, _ = path.name.split("_")
+        parser = LineParser(project, date.fromisoformat(arrived), MAX_LINE_BYTES)
+        for line in gzip.decompress(path.read_bytes()).splitlines():
+            parsed = parser.parse(line)
+            assert isinstance(parsed, ParsedLine), parsed
+            assert parsed.extra is None
+            source = json.loads(line)
+            assert source.keys() <= DELIVERED_KEYS.keys()
+            for key, column in DELIVERED_KEYS.items():
+                expected, actual = source.get(key), value(parsed, column)
+                if expected is not None and VENDOR_COLUMNS[column] is ColumnType.TIMESTAMP:
+                    assert actual == datetime.fromisoformat(expected).replace(tzinfo=UTC)
+                elif expected is not None and VENDOR_COLUMNS[column] is ColumnType.JSON:
+                    assert json.loads(actual) == expected
+                    assert f'"{key}": {actual}'.encode() in line
+                else:
+                    assert actual == expected, column
+            seen += 1
+    assert seen == 8
+
+
+# -- fast and lenient agree ------------------------------------------------------------------------------------
+
+_TEXTS = st.one_of(
+    st.text(max_size=8).map(json.dumps),
+    st.text(st.characters(exclude_characters='"\\', min_codepoint=32, exclude_categories=["Cs"]), max_size=8).map(
+        '"{}"'.format
+    ),
+    st.sampled_from(
+        [r'"\ud83d"', r'"\ud83d\ude00"', r'"\u0000"', '"null"', '"true"', '"12"', '"1.0"', r'"a\/b"', r'"\x"', '"']
+    ),
+)
+_NUMBERS = st.one_of(
+    st.integers(-(2**70), 2**70).map(str),
+    st.floats(allow_nan=False, allow_infinity=False).map(repr),
+    st.from_regex(r"-?(0|[1-9][0-9]{0,25})(\.[0-9]{1,25})?([eE][+-]?[0-9]{1,3})?", fullmatch=True).filter(str.isascii),
+    st.sampled_from(["-0", "0.0", "1.0", "1e3", "01", "NaN", "1e400", "5e-324", "2.2250738585072011e-308"]),
+)
+_INSTANTS = st.one_of(
+    st.datetimes(min_value=datetime(1, 1, 1)).map(lambda t: f'"{t.isoformat(" ")}"'),
+    st.from_regex(
+        r'"[0-9]{4}-(0[1-9]|1[012])-[0-3][0-9][T ][0-2][0-9]:[0-5][0-9]:[0-6][0-9](\.[0-9]{1,9})?(Z|[+-][01][0-9]:?[0-5][0-9])?"',
+        fullmatch=True,
+    ).filter(str.isascii),
+    st.sampled_from([f'"{text}"' for text, _ in TIMES]),
+)
+_SCALARS = st.one_of(_TEXTS, _NUMBERS, _INSTANTS, st.sampled_from(["null", "true", "false"]))
+_JSON_TEXTS = st.recursive(
+    _SCALARS,
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=3).map(lambda parts: "[" + " , ".join(parts) + "]"),
+        st.lists(st.tuples(_TEXTS, inner), max_size=3).map(lambda ps: "{" + ",".join(f"{k} :{v}" for k, v in ps) + "}"),
+    ),
+    max_leaves=6,
+)
+_BY_KIND = {
+    ColumnType.STRING: _TEXTS, ColumnType.LONG: _NUMBERS, ColumnType.TIMESTAMP: _INSTANTS, ColumnType.DOUBLE: _NUMBERS,
+    ColumnType.BOOLEAN: st.sampled_from(["true", "false"]), ColumnType.JSON: _JSON_TEXTS,
+}  # fmt: skip
+
+
+@st.composite
+def _members(draw: st.DrawFn) -> str:
+    key = draw(
+        st.sampled_from([*DELIVERED_KEYS, *DELIVERED_KEYS, "insert_id", "schema", "unknown", r"k\ud83d", r"\u0063ity"])
+    )
+    fitting = _BY_KIND[VENDOR_COLUMNS[DELIVERED_KEYS[key]]] if key in DELIVERED_KEYS else _JSON_TEXTS
+    # Mostly what the column expects, or the fast path would hardly be taken.
+    return f'"{key}":{draw(fitting if draw(st.integers(0, 9)) else _JSON_TEXTS)}'
+
+
+def _agrees(line: bytes) -> bool:
+    """Parse both ways; whether the fast path took the line."""
+    PARSER.parse(line)
+    fast = PARSER._fast(line)
+    if fast is not None:
+        assert fast == parse_leniently(line)
+    return fast is not None
+
+
+@settings(deadline=None, max_examples=600)
+@given(st.lists(_members(), max_size=5))
+@example(['"location_lat":1e-400'])
+@example(['"client_event_time":"2026-02-02 10:00:00.9999999"'])
+@example(['"location_lat":52.1234567'])
+@example(['"city":"a"', '"city":null'])
+def test_fast_and_lenient_agree_on_whatever_the_fast_one_takes(members: list[str]) -> None:
+    _agrees(a_line(*members))
+
+
+@settings(deadline=None, max_examples=300)
+@given(st.data())
+def test_no_damage_to_a_line_stops_the_parser(data: st.DataObject) -> None:
+    """Real lines with bytes changed, removed or doubled: an answer, never an exception, and the same either way."""
+    line = bytearray(gzip.decompress(REAL_OBJECTS[0].read_bytes()).splitlines()[0])
+    for _ in range(data.draw(st.integers(1, 4))):
+        place = data.draw(st.integers(0, len(line) - 1))
+        match data.draw(st.sampled_from(["change", "remove", "insert"])):
+            case "change":
+                line[place] = data.draw(st.integers(0, 255))
+            case "remove":
+                del line[place : place + data.draw(st.integers(1, 40))]
+            case _:
+                line[place:place] = data.draw(
+                    st.sampled_from([b'"', b"\\", b"\xff", b"{", b",", b"\\ud83d", b"1", b"null", b":"])
+                )
+        line = line or bytearray(b"{")
+    _agrees(bytes(line))
+
+
+def test_the_agreement_is_not_vacuous() -> None:
+    """Plain lines with all 55 keys take the fast path, and there agree too."""
+    numbers = random.Random(7)
+    plain = {
+        ColumnType.STRING: lambda: f'"ü{numbers.getrandbits(30)}"', ColumnType.LONG: lambda: str(numbers.getrandbits(62)),
+        ColumnType.TIMESTAMP: lambda: f'"2026-02-02 10:00:00.{numbers.getrandbits(19):06d}"',
+        ColumnType.DOUBLE: lambda: repr(numbers.uniform(-180, 180)), ColumnType.BOOLEAN: lambda: "true",
+        ColumnType.JSON: lambda: f'{{"a": {numbers.getrandbits(80)}}}',
+    }  # fmt: skip
+    for _ in range(200):
+        members = [f'"{key}":{plain[VENDOR_COLUMNS[column]]()}' for key, column in DELIVERED_KEYS.items()]
+        assert _agrees(a_line(*members))
+
+
+_STRICT_TIME = re.compile(
+    r"([0-9]{4}-[0-9]{2}-[0-9]{2})[Tt ]([0-9]{2}:[0-9]{2}:[0-9]{2})(?:\.([0-9]{1,6})0*)?(?:[Zz]|([+-])([0-9]{2}):?([0-9]{2}))?"
+)
+
+
+def _strictly(text: str) -> datetime | None:
+    """The contract's times, read another way than the parser does."""
+    found = _STRICT_TIME.fullmatch(text)
+    if found is None or (found[4] and (int(found[5]) > 23 or int(found[6]) > 59)):
+        return None
+    with suppress(ValueError, OverflowError):
+        instant = datetime.strptime(f"{found[1]} {found[2]}.{found[3] or 0}", "%Y-%m-%d %H:%M:%S.%f")
+        if found[2].endswith(":60") or found[2].endswith(":61"):
+            return None  # strptime takes leap seconds
+        shift = timedelta(hours=int(found[5] or 0), minutes=int(found[6] or 0))
+        return (instant - shift if found[4] == "+" else instant + shift).replace(tzinfo=UTC)
+    return None
+
+
+@st.composite
+def _nearly_times(draw: st.DrawFn) -> str:
+    text = draw(
+        st.sampled_from(["2026-02-02 10:00:00.123456", "2024-02-29 23:59:59.12345Z", "2026-02-02T10:00:00.1+0530"])
+    )
+    characters = list(text)
+    for _ in range(draw(st.integers(0, 3))):
+        place = draw(st.integers(0, len(characters) - 1))
+        characters[place] = draw(
+            st.sampled_from([*"0123456789", "-", ":", ".", ",", "+", " ", "T", "Z", "W", "x", "", "00", "٣"])
+        )
+    return "".join(characters)
+
+
+@settings(deadline=None, max_examples=1500)
+@given(_nearly_times())
+@example("2026-W05-1 10:00:00.123456")
+@example("2026-02-02 10:00:00.12345Z")
+@example("2026-02-02 10:00:00.1+0130")
+@example("2026-02-02 10:00:00.٣23456")
+@example("2026-02-02x10:00:00.123456")
+@example("2026-02-02 10:00:00,123456")
+@example("2026-02-02 10:00:00.12-010")
+@example("2026-02-02 24:00:00.000000")
+@example("2026-02-02 10:00:60.000000")
+@example("20260202 100000.123456    ")
+def test_what_is_nearly_a_time_is_a_time_or_refused_never_another(text: str) -> None:
+    parsed = PARSER.parse(a_line(f'"client_event_time":{json.dumps(text)}'))
+    expected = _strictly(text)
+    if expected is None:
+        assert isinstance(parsed, RefusedLine), parsed
+        assert parsed.reason is Reason.VALUE_UNREADABLE
+    else:
+        assert isinstance(parsed, ParsedLine), parsed
+        assert value(parsed, "client_event_time") == expected

@@ -1,10 +1,17 @@
-"""From bytes to lines: every way an object can be broken has its name."""
+"""An object is read whole or refused whole, within its bound, and every byte of it lies in a numbered line.
+
+Lives here: claims on gzip framing and splitting. Put here: another way for an object to be broken. Keep out: what a
+line says (test_event_lines.py).
+"""
 
 from __future__ import annotations
 
 import gzip
+import tracemalloc
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from pipeline_assets.domain.object_bodies import BadObjectError, decompress, lines
 from pipeline_assets.domain.quarantine_reasons import QuarantineReason as Reason
@@ -51,3 +58,129 @@ def test_lines_know_their_place() -> None:
     ]  # fmt: skip
     for line in found:
         assert text[line.offset : line.offset + len(line.text)] == line.text
+
+
+BOUND = 1 << 20
+GOOD_BODIES = {
+    "one member": (GOOD, TEXT),
+    "two members": (GOOD + GOOD, TEXT + TEXT),
+    "an empty member between": (GOOD + gzip.compress(b"") + GOOD, TEXT + TEXT),
+    "valid and empty": (gzip.compress(b""), b""),
+    "padded with zeros": (GOOD + b"\0" * 512, TEXT),
+    "exactly the bound": (gzip.compress(b"0" * BOUND), b"0" * BOUND),
+    "a header longer than one step": (GOOD[:3] + b"\x08" + GOOD[4:10] + b"n" * 200_000 + b"\0" + GOOD[10:], TEXT),
+    "a line across members": (gzip.compress(b'{"a"') + gzip.compress(b":1}\n"), b'{"a":1}\n'),
+}
+
+BAD_BODIES = {
+    "zero bytes": (b"", Reason.EMPTY_OBJECT),
+    "plain text": (TEXT, Reason.NOT_GZIP),
+    "only zeros": (b"\0" * 20, Reason.NOT_GZIP),
+    "one byte": (GOOD[:1], Reason.NOT_GZIP),
+    "unknown method": (_flip(GOOD, 2), Reason.NOT_GZIP),
+    "broken deflate stream": (_flip(GOOD, 10), Reason.NOT_GZIP),
+    "header only": (GOOD[:10], Reason.TRUNCATED_GZIP),
+    "half": (GOOD[: len(GOOD) // 2], Reason.TRUNCATED_GZIP),
+    "without its trailer": (GOOD[:-8], Reason.TRUNCATED_GZIP),
+    "without its last byte": (GOOD[:-1], Reason.TRUNCATED_GZIP),
+    "second member cut": (GOOD + GOOD[:-3], Reason.TRUNCATED_GZIP),
+    "wrong sum": (_flip(GOOD, len(GOOD) - 8), Reason.CRC_ERROR),
+    "wrong length": (_flip(GOOD, len(GOOD) - 1), Reason.CRC_ERROR),
+    "wrong sum in the first of two": (_flip(GOOD, len(GOOD) - 8) + GOOD, Reason.CRC_ERROR),
+    "text behind": (GOOD + b"{}\n", Reason.TRAILING_GARBAGE),
+    "zeros, then text": (GOOD + b"\0\0{}", Reason.TRAILING_GARBAGE),
+    "zeros, then a member": (GOOD + b"\0" * 8 + GOOD, Reason.TRAILING_GARBAGE),
+    "a byte over the bound": (gzip.compress(b"0" * (BOUND + 1)), Reason.OBJECT_TOO_LARGE),
+    "over the bound in sum": (gzip.compress(b"0" * BOUND) + gzip.compress(b"0"), Reason.OBJECT_TOO_LARGE),
+}
+
+
+@pytest.mark.parametrize(("body", "text"), GOOD_BODIES.values(), ids=GOOD_BODIES)
+def test_a_good_object_is_read_whole(body: bytes, text: bytes) -> None:
+    assert decompress(body, BOUND) == text
+
+
+@pytest.mark.parametrize(("body", "reason"), BAD_BODIES.values(), ids=BAD_BODIES)
+def test_a_bad_object_is_refused_with_its_reason(body: bytes, reason: Reason) -> None:
+    with pytest.raises(BadObjectError) as caught:
+        decompress(body, BOUND)
+    assert caught.value.reason is reason
+    assert caught.value.detail
+
+
+def test_no_cut_of_an_object_passes_for_a_shorter_one() -> None:
+    for end in range(len(GOOD)):
+        with pytest.raises(BadObjectError):
+            decompress(GOOD[:end], BOUND)
+
+
+def test_a_bomb_is_refused_before_it_goes_off() -> None:
+    body = gzip.compress(b"0" * (64 * BOUND))
+    tracemalloc.start()
+    try:
+        with pytest.raises(BadObjectError, match="object_too_large"):
+            decompress(body, 4 * BOUND)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 8 * BOUND
+
+
+def test_the_text_is_held_once() -> None:
+    size = 32 * BOUND
+    body = gzip.compress(b"0" * size)
+    tracemalloc.start()
+    try:
+        assert len(decompress(body, size)) == size
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 1.5 * size
+
+
+@settings(deadline=None)
+@given(st.lists(st.binary(max_size=200), min_size=1, max_size=5))
+def test_however_an_object_is_cut_into_members_it_says_the_same(parts: list[bytes]) -> None:
+    assert decompress(b"".join(gzip.compress(part) for part in parts), BOUND) == b"".join(parts)
+
+
+def test_members_larger_than_one_step_are_read_to_their_end() -> None:
+    text = bytes(range(256)) * 20_000
+    stored = gzip.compress(text, compresslevel=0)
+    assert decompress(stored + stored, len(text) * 2) == text + text
+
+
+LINES = [
+    (b"", []),
+    (b"\xef\xbb\xbf", []),
+    (b"a", [(1, 0, b"a")]),
+    (b"a\n", [(1, 0, b"a")]),
+    (b"a\r\nb", [(1, 0, b"a"), (2, 3, b"b")]),
+    (b"a\rb\n", [(1, 0, b"a\rb")]),
+    (b"\xef\xbb\xbfa\nb\n", [(1, 3, b"a"), (2, 5, b"b")]),
+    (b"a\n\xef\xbb\xbfb", [(1, 0, b"a"), (2, 2, b"\xef\xbb\xbfb")]),
+    (b"\n\n", [(1, 0, b""), (2, 1, b"")]),
+    (b"\xe2\x80\xa8\x0b\x85\n", [(1, 0, b"\xe2\x80\xa8\x0b\x85")]),
+]
+
+
+@pytest.mark.parametrize(("text", "expected"), LINES)
+def test_lines_end_at_line_feeds_only(text: bytes, expected: list[tuple[int, int, bytes]]) -> None:
+    assert [(line.number, line.offset, line.text) for line in lines(text)] == expected
+
+
+@pytest.mark.parametrize(("text", "is_blank"), [(b"", True), (b" \t\r", True), (b"\0", False), (b"\xc2\xa0", False)])
+def test_white_space_alone_is_blank(text: bytes, is_blank: bool) -> None:
+    assert [line.is_blank for line in lines(text + b"\n")] == [is_blank]
+
+
+@given(st.lists(st.sampled_from([b"a", b"\n", b"\r", b" ", b"\xef\xbb\xbf", b"\xff"]), max_size=12).map(b"".join))
+def test_every_byte_is_a_line_a_break_or_the_mark(text: bytes) -> None:
+    end = 3 if text.startswith(b"\xef\xbb\xbf") else 0
+    for number, line in enumerate(lines(text), start=1):
+        assert (line.number, line.offset) == (number, end)
+        assert text[line.offset : line.offset + len(line.text)] == line.text
+        end = line.offset + len(line.text)
+        rest = text[end : end + 2]
+        end += 2 if rest == b"\r\n" else 1 if rest[:1] in (b"\n", b"\r") else 0
+    assert end == len(text)
