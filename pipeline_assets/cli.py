@@ -83,6 +83,22 @@ def status(
     _run(lambda: _status(first, last, as_json), verbose)
 
 
+@app.command()
+def explain(
+    identifier: Annotated[str, typer.Argument(metavar="ID", help="The insert_id or uuid of an event.")],
+    project: ProjectOption = None,
+    first: Annotated[str | None, typer.Option("--from", help="First event day; default all.")] = None,
+    last: Annotated[str | None, typer.Option("--to", help="Last event day; default all.")] = None,
+    as_json: JsonOption = False,
+    verbose: VerboseOption = False,
+) -> None:
+    """Show where a row came from: every delivery of an event, which one won and why, and where it was published.
+
+    Writes nothing. Exits 0 when something was found, 1 when nothing was, 2 on bad usage.
+    """
+    _run(lambda: _explain(identifier, tuple(project or ()), first, last, as_json, verbose), verbose)
+
+
 def main() -> None:
     """Entry point of the `tidemark` script."""
     app()
@@ -98,15 +114,15 @@ def _run(command: Callable[[], int], verbose: bool) -> NoReturn:
     try:
         code = command()
     except (UsageError, SettingsError) as error:
-        _explain(error_console, error, verbose)
+        _print_error(error_console, error, verbose)
         code = EXIT_USAGE
     except TidemarkError as error:
-        _explain(error_console, error, verbose)
+        _print_error(error_console, error, verbose)
         code = EXIT_NOT_STANDING
     raise typer.Exit(code)
 
 
-def _explain(console: Console, error: TidemarkError, verbose: bool) -> None:
+def _print_error(console: Console, error: TidemarkError, verbose: bool) -> None:
     if verbose:
         traceback.print_exc()
     console.print(f"[bold red]{error.subject}[/]: {error.reason}", highlight=False)
@@ -280,6 +296,27 @@ def _status(first: str | None, last: str | None, as_json: bool) -> int:
     else:
         print_status(_page(), lines)
     return EXIT_OK
+
+
+def _explain(
+    identifier: str, projects: tuple[str, ...], first: str | None, last: str | None, as_json: bool, verbose: bool
+) -> int:
+    from pipeline_assets.cli_explain import print_explanation, to_json, workbench  # noqa: PLC0415 - slow to import
+    from pipeline_assets.load_path.explain import explain as explain_event  # noqa: PLC0415
+    from pipeline_assets.partitions import parse_day  # noqa: PLC0415
+
+    settings = load_settings()
+    start, end = (parse_day(day) if day else None for day in (first, last))
+    with (
+        _terminal(verbose=verbose) as console,
+        workbench(settings, lambda text: console.print(f"[dim]{text}[/]", highlight=False)) as bench,
+    ):
+        explanation = explain_event(bench, identifier, projects=projects, first=start, last=end)
+    if as_json:
+        sys.stdout.write(json.dumps(to_json(explanation), indent=2) + "\n")
+    else:
+        print_explanation(_page(), explanation)
+    return EXIT_OK if explanation.is_found else EXIT_NOT_STANDING
 
 
 if __name__ == "__main__":

@@ -19,18 +19,18 @@ from pipeline_assets.domain.slices import Digest, Slice, Source
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import Connection, Engine, make_url
 
+from resources.ledger_migrations import prepare
 from resources.ledger_records import (
     BATCH_DAYS,
     BATCHES,
     DELIVERIES,
     HEADS,
     HOLDS,
-    METADATA,
     PUBLICATIONS,
     RUNS,
-    SCHEMA,
     SCHEMA_VERSION,
     SLICES,
+    BatchDay,
     BatchRecord,
     Changes,
     DeliveryRecord,
@@ -76,14 +76,17 @@ class Ledger:
             row = connection.execute(sa.select(HEADS.c.snapshot_id).where(HEADS.c.table_name == table)).first()
         return int(row[0]) if row else None
 
-    def deliveries(self, source: Source, projects: Sequence[str], first: date, last: date) -> dict[str, DeliveryRecord]:
-        """Object key -> record of the deliveries that arrived in the range."""
+    def deliveries(
+        self, source: Source, projects: Sequence[str], first: date, last: date, *, is_accepted: bool = True
+    ) -> dict[str, DeliveryRecord]:
+        """Object key -> the version whose rows raw holds (or the one refused last), of arrivals in the range."""
         with self._read() as connection:
             rows = connection.execute(
                 sa.select(DELIVERIES).where(
                     DELIVERIES.c.source == source.value,
                     DELIVERIES.c.project_id.in_(projects),
                     DELIVERIES.c.arrival_date.between(first, last),
+                    DELIVERIES.c.is_accepted == is_accepted,
                 )
             ).mappings()
             return {row["object_key"]: delivery_of(row) for row in rows}
@@ -109,26 +112,26 @@ class Ledger:
 
     def batch_days(
         self, source: Source, projects: Sequence[str], first: date, last: date
-    ) -> dict[BatchKey, dict[date, Digest]]:
-        """Batch -> event day -> digest of its rows in raw, for batches that arrived in the range."""
-        found: dict[BatchKey, dict[date, Digest]] = {}
-        for batch, day, digest in self._batch_days(source, projects, BATCH_DAYS.c.arrival_date.between(first, last)):
-            found.setdefault(batch, {})[day] = digest
+    ) -> dict[BatchKey, dict[date, BatchDay]]:
+        """Batch -> event day -> its rows in raw, for batches that arrived in the range."""
+        found: dict[BatchKey, dict[date, BatchDay]] = {}
+        for batch, day, part in self._batch_days(source, projects, BATCH_DAYS.c.arrival_date.between(first, last)):
+            found.setdefault(batch, {})[day] = part
         return found
 
     def batch_days_of(
         self, source: Source, project_id: str, event_days: Sequence[date]
-    ) -> dict[date, dict[BatchKey, Digest]]:
-        """Event day -> batch -> digest, for event days of one project."""
-        found: dict[date, dict[BatchKey, Digest]] = {day: {} for day in event_days}
+    ) -> dict[date, dict[BatchKey, BatchDay]]:
+        """Event day -> batch -> its rows, for event days of one project."""
+        found: dict[date, dict[BatchKey, BatchDay]] = {day: {} for day in event_days}
         for chunk in _chunks(list(event_days)):
-            for batch, day, digest in self._batch_days(source, [project_id], BATCH_DAYS.c.event_date.in_(chunk)):
-                found[day][batch] = digest
+            for batch, day, part in self._batch_days(source, [project_id], BATCH_DAYS.c.event_date.in_(chunk)):
+                found[day][batch] = part
         return found
 
     def _batch_days(
         self, source: Source, projects: Sequence[str], where: Any
-    ) -> Iterator[tuple[BatchKey, date, Digest]]:
+    ) -> Iterator[tuple[BatchKey, date, BatchDay]]:
         with self._read() as connection:
             rows = connection.execute(
                 sa.select(BATCH_DAYS).where(
@@ -137,7 +140,7 @@ class Ledger:
             ).mappings()
             for row in rows:
                 key = BatchKey(source, row["project_id"], row["arrival_date"])
-                yield key, row["event_date"], Digest.parse(row["digest"])
+                yield key, row["event_date"], BatchDay(Digest.parse(row["digest"]), row["lineage"])
 
     def slices(
         self, table: str, projects: Sequence[str] | None, days: Iterable[date] | None = None
@@ -181,12 +184,8 @@ class Ledger:
         """Write one step's changes in one transaction; repeating it changes nothing."""
         stamp = {"run_id": run_id, "recorded_at": datetime.now(UTC).isoformat()}
         with self.engine.begin() as connection:
-            for source, object_key in changes.forgotten_deliveries:
-                connection.execute(
-                    DELIVERIES.delete().where(
-                        DELIVERIES.c.source == source.value, DELIVERIES.c.object_key == object_key
-                    )
-                )
+            self._forget(connection, changes.forgotten_deliveries, is_accepted=True)
+            self._forget(connection, changes.forgotten_refusals, is_accepted=False)
             self._upsert(connection, DELIVERIES, [delivery_row(d) | stamp for d in changes.deliveries])
             self._upsert(connection, BATCHES, [batch_row(b) | stamp for b in changes.batches])
             for batch, days in changes.batch_days.items():
@@ -202,10 +201,23 @@ class Ledger:
         with self.engine.begin() as connection:
             self._upsert(connection, RUNS, [{"run_id": run_id, **values}])
 
-    def _replace_batch_days(self, connection: Connection, batch: BatchKey, days: Mapping[date, Digest]) -> None:
+    def _forget(self, connection: Connection, keys: Sequence[tuple[Source, str]], *, is_accepted: bool) -> None:
+        for source, object_key in keys:
+            connection.execute(
+                DELIVERIES.delete().where(
+                    DELIVERIES.c.source == source.value,
+                    DELIVERIES.c.object_key == object_key,
+                    DELIVERIES.c.is_accepted == is_accepted,
+                )
+            )
+
+    def _replace_batch_days(self, connection: Connection, batch: BatchKey, days: Mapping[date, BatchDay]) -> None:
         keys = {"source": batch.source.value, "project_id": batch.project_id, "arrival_date": batch.arrival_date}
         connection.execute(BATCH_DAYS.delete().where(*(BATCH_DAYS.c[name] == value for name, value in keys.items())))
-        rows = [keys | {"event_date": day, "digest": str(digest)} for day, digest in days.items()]
+        rows: list[dict[str, Any]] = [
+            keys | {"event_date": day, "digest": str(part.digest), "lineage": part.lineage}
+            for day, part in days.items()
+        ]
         if rows:
             connection.execute(BATCH_DAYS.insert(), rows)
 
@@ -247,17 +259,14 @@ def _open(url: str) -> Engine:
         sa.event.listen(engine, "connect", lambda raw, _: raw.execute("PRAGMA journal_mode=WAL"))
     try:
         with engine.begin() as connection:
-            METADATA.create_all(connection)
-            version = connection.execute(sa.select(SCHEMA.c.version)).scalar()
-            if version is None:
-                connection.execute(SCHEMA.insert(), {"version": SCHEMA_VERSION})
+            version = prepare(connection)
     except sa.exc.SQLAlchemyError as error:
         engine.dispose()
         reason = f"cannot be opened ({getattr(error, 'orig', error)})"
         raise LedgerError(
             parsed.render_as_string(), reason, "Check TIDEMARK_LEDGER_URL and TIDEMARK_CATALOG_URL"
         ) from error
-    if version is not None and version > SCHEMA_VERSION:
+    if version > SCHEMA_VERSION:
         engine.dispose()
         raise LedgerError(parsed.render_as_string(), f"has schema version {version}", "Install a newer Tidemark")
     return engine

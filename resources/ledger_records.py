@@ -18,7 +18,7 @@ from pipeline_assets.domain.deliveries import BatchKey
 from pipeline_assets.domain.slices import EMPTY, BatchVerdict, Digest, Slice, Source, Verdict
 from sqlalchemy.engine import RowMapping
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 METADATA = sa.MetaData()
 
 
@@ -33,11 +33,12 @@ def _key(name: str, kind: Any = sa.String) -> sa.Column[Any]:
 SCHEMA = _table("schema", sa.Column("version", sa.Integer, nullable=False))
 HEADS = _table("heads", _key("table_name"), sa.Column("snapshot_id", sa.BigInteger, nullable=False))
 DELIVERIES = _table(
-    "deliveries", _key("source"), _key("object_key"), sa.Column("project_id", sa.String, nullable=False),
+    "deliveries", _key("source"), _key("object_key"), _key("is_accepted", sa.Boolean),
+    sa.Column("project_id", sa.String, nullable=False),
     sa.Column("arrival_date", sa.Date, nullable=False), sa.Column("etag", sa.String, nullable=False),
     sa.Column("size_bytes", sa.BigInteger), sa.Column("sha256", sa.String), sa.Column("lines", sa.BigInteger),
     sa.Column("rows", sa.BigInteger), sa.Column("quarantined", sa.BigInteger), sa.Column("blank", sa.BigInteger),
-    sa.Column("error", sa.String), sa.Column("is_accepted", sa.Boolean, nullable=False),
+    sa.Column("error", sa.String), sa.Column("code_version", sa.String),
     sa.Column("run_id", sa.String), sa.Column("recorded_at", sa.String),
     sa.Index("tidemark_deliveries_by_day", "source", "project_id", "arrival_date"),
 )  # fmt: skip
@@ -50,7 +51,7 @@ BATCHES = _table(
 )  # fmt: skip
 BATCH_DAYS = _table(
     "batch_days", _key("source"), _key("project_id"), _key("arrival_date", sa.Date), _key("event_date", sa.Date),
-    sa.Column("digest", sa.String, nullable=False),
+    sa.Column("digest", sa.String, nullable=False), sa.Column("lineage", sa.String),
     sa.Index("tidemark_batch_days_by_event", "source", "project_id", "event_date"),
 )  # fmt: skip
 SLICES = _table(
@@ -89,7 +90,7 @@ HOLDS = _table(
 
 @dataclass(frozen=True)
 class DeliveryRecord:
-    """What is known of one delivery: the version last parsed."""
+    """What is known of one version of one object: of the one whose rows raw holds, or of the one refused last."""
 
     batch: BatchKey
     object_key: str
@@ -102,7 +103,9 @@ class DeliveryRecord:
     blank: int
     error: str | None
     is_accepted: bool
-    """Whether its rows are in raw; False while its batch stands refused."""
+    """Whether its rows are in raw; a refused version stands beside the accepted one, if there is any."""
+    code_version: str | None = None
+    """Of the parser; lines it refused are read again by another one."""
 
 
 @dataclass(frozen=True)
@@ -119,6 +122,20 @@ class BatchRecord:
     hours_marked: int = 0
     is_closed: bool = False
     evaluations: tuple[Evaluation, ...] = ()
+
+    @property
+    def is_missing(self) -> bool:
+        """Whether it stands refused because deliveries are missing, which a person may accept."""
+        return any(not e.is_passed and e.figures.get("missing_objects") for e in self.evaluations)
+
+
+@dataclass(frozen=True)
+class BatchDay:
+    """The rows of one batch that lie on one event day."""
+
+    digest: Digest = EMPTY
+    lineage: str | None = None
+    """Digest of which object holds which row; None = unknown."""
 
 
 @dataclass(frozen=True)
@@ -171,7 +188,9 @@ class Changes:
     deliveries: list[DeliveryRecord] = field(default_factory=list)
     forgotten_deliveries: list[tuple[Source, str]] = field(default_factory=list)
     batches: list[BatchRecord] = field(default_factory=list)
-    batch_days: dict[BatchKey, dict[date, Digest]] = field(default_factory=dict)
+    forgotten_refusals: list[tuple[Source, str]] = field(default_factory=list)
+    """Refused versions that were replaced by an accepted one or are gone from landing."""
+    batch_days: dict[BatchKey, dict[date, BatchDay]] = field(default_factory=dict)
     """Replaces all event days of each batch named here."""
     slices: list[SliceRecord] = field(default_factory=list)
     publications: list[PublicationRecord] = field(default_factory=list)
@@ -200,6 +219,7 @@ def delivery_of(row: RowMapping) -> DeliveryRecord:
         "blank",
         "error",
         "is_accepted",
+        "code_version",
     )
     batch = BatchKey(Source(row["source"]), row["project_id"], row["arrival_date"])
     return DeliveryRecord(batch=batch, **{name: row[name] for name in names})

@@ -22,17 +22,22 @@ def main() -> None:
     parser.add_argument("--from", dest="first_day", type=date.fromisoformat, default=date(2026, 1, 1))
     parser.add_argument("--days", type=int, default=14)
     parser.add_argument("--events-per-day", type=int, default=400)
+    parser.add_argument("--bad-lines-per-day", type=int, default=0)
+    parser.add_argument("--blank-lines-per-day", type=int, default=0)
     parser.add_argument("--seed", type=int, default=7)
     options = parser.parse_args()
     spec = ExportSpec(
         seed=options.seed, projects=tuple(options.projects.split(",")), first_day=options.first_day, days=options.days,
-        events_per_day=options.events_per_day,
+        events_per_day=options.events_per_day, bad_lines_per_day=options.bad_lines_per_day,
+        blank_lines_per_day=options.blank_lines_per_day,
     )  # fmt: skip
     account = write_export(spec, options.out)
+    left_out = ", ".join(
+        f"{count} {reason.replace('_', ' ')}" for reason, count in account.duplicates_by_reason.items()
+    )
     sys.stdout.write(
-        f"{account.objects} objects, {account.lines} lines, {account.events.total()} events, "
-        f"{account.delivery_duplicates} delivery and {account.send_duplicates} send duplicates, "
-        f"{account.late_rows} late\n"
+        f"{account.objects} objects, {account.lines} lines ({account.bad_lines} broken, {account.blank_lines} blank), "
+        f"{account.events.total()} events, {account.late.total()} of them late; duplicates: {left_out}\n"
     )
 
 

@@ -1,25 +1,26 @@
-"""Rows to objects: hourly files, shards, markers, bad lines; the regular export and a recovery of it.
+"""Rows to objects: hourly files, shards, markers, bad and blank lines; the regular export and a recovery of it.
 
-Lives here: how events are spread over objects and written. Put here: another way of delivering. Keep out: the content of
-events (events.py).
+Lives here: how copies of events are spread over objects, written and counted. Put here: another way of delivering. Keep
+out: which copies there are (events.py, recovery.py).
 """
 
 from __future__ import annotations
 
 import gzip
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from datetime import date, datetime, timedelta
-from decimal import Decimal
+from datetime import date, timedelta
 from pathlib import Path
-from typing import Any
 
 from sample_export.account import ExportAccount
-from sample_export.events import SampleEvent, events_of, stream
-from sample_export.spec import ExportSpec
+from sample_export.events import BACKFILL, REGULAR, Copy, SampleEvent, events_of
+from sample_export.recovery import recovered_copies
+from sample_export.spec import ExportSpec, Recovery
 
 _BAD_LINES = (b'{"$insert_id": "cut', b'{"event_type": "no time", "app": null}', b"[1, 2]")
+_BLANK_LINES = (b"", b"   ", b"\t\r")
+_RECOVERY_SHARDS = (5,)
 
 
 @dataclass(frozen=True)
@@ -37,118 +38,121 @@ def write_export(spec: ExportSpec, root: Path) -> ExportAccount:
     return account
 
 
-def iter_export(spec: ExportSpec, account: ExportAccount) -> Iterator[ExportedObject]:
-    """The objects of the regular export, project by project and day by day; `account` is filled on the way."""
-    for project in spec.projects:
-        for day in spec.arrival_days:
-            events = list(_kept(spec, project, day, account))
-            yield from _objects(spec, project, day, events, account, prefix=project, shards=_shards(spec.shards))
-
-
 def write_recovery(
     spec: ExportSpec, root: Path, first_day: date, last_day: date, *, corrected_share: float = 0.0
 ) -> ExportAccount:
-    """Write a manual recovery export of some arrival days to the backfill prefix.
+    """Write a recovery of some arrival days to the backfill prefix; returns what it holds on its own.
 
-    It holds everything that arrived on those days, what the regular export lost included, in other shards; with
-    `corrected_share`, that part of the purchases carries another amount and a later processed_time. The account returned
-    is of the recovery alone.
+    What both exports hold together is told by `account_of`.
     """
     account = ExportAccount()
-
-    def objects() -> Iterator[ExportedObject]:
-        for project in spec.projects:
-            for day in (d for d in spec.arrival_days if first_day <= d <= last_day):
-                events = list(events_of(spec, project, day))
-                for event in events:
-                    event.repeats.clear()
-                    if event.amount is not None:
-                        _correct(spec, project, event, corrected_share)
-                    _count(account, project, event)
-                prefix = f"{project}-backfill"
-                yield from _objects(spec, project, day, events, account, prefix=prefix, shards=[5])
-
-    _write(objects(), root)
+    recovery = Recovery(first_day=first_day, last_day=last_day, corrected_share=corrected_share)
+    _write(_iter_recovery(spec, recovery, account), root)
     return account
 
 
-def _correct(spec: ExportSpec, project: str, event: SampleEvent, share: float) -> None:
-    rng = stream(spec, "correct", project, event.sent[-1]["uuid"])
-    if rng.random() >= share:
-        return
-    row = event.sent[-1]
-    processed = datetime.strptime(row["processed_time"], "%Y-%m-%d %H:%M:%S.%f") + timedelta(days=1)  # noqa: DTZ007 - UTC by contract
-    properties = {k: v for k, v in row["event_properties"].items() if k not in ("revenue", "price", "quantity")}
-    event.amount = Decimal(rng.randrange(100, 20_000)) / 100
-    event.sent[-1] = row | {
-        "event_properties": properties | {"$revenue": float(event.amount)},
-        "processed_time": processed.strftime("%Y-%m-%d %H:%M:%S.%f"),
-    }
+def account_of(spec: ExportSpec, recovery: Recovery | None = None) -> ExportAccount:
+    """What the regular export and a recovery of it hold together; nothing is written.
+
+    Not the sum of two accounts: a recovered row is a copy of what the regular export may already hold.
+    """
+    account = ExportAccount()
+    recovered = recovery.arrival_days(spec) if recovery is not None else ()
+
+    def copies_of(event: SampleEvent) -> list[Copy]:
+        copies = _regular_copies(event)
+        return copies if recovery is None else [*copies, *recovered_copies(spec, recovery, event)]
+
+    for project in spec.projects:
+        for day, _ in _arrivals(spec, project, spec.arrival_days, copies_of, account):
+            _count_odd_lines(spec, account, REGULAR, project, day)
+            if day in recovered:
+                _count_odd_lines(spec, account, BACKFILL, project, day)
+    return account
 
 
-def _kept(spec: ExportSpec, project: str, day: date, account: ExportAccount) -> Iterator[SampleEvent]:
-    loss = stream(spec, "loss", project, day)
-    for event in events_of(spec, project, day):
-        if day in spec.lost_days and loss.random() < spec.lost_share:
-            account.lost_events += 1
-            continue
-        _count(account, project, event)
-        yield event
+def iter_export(spec: ExportSpec, account: ExportAccount) -> Iterator[ExportedObject]:
+    """The objects of the regular export, project by project and day by day; `account` is filled on the way."""
+    shards = [1 + 3 * number for number in range(spec.shards)]  # neither contiguous nor from 0
+    for project in spec.projects:
+        for day, copies in _arrivals(spec, project, spec.arrival_days, _regular_copies, account):
+            yield from _objects(spec, project, day, copies, account, source=REGULAR, shards=shards)
 
 
-def _count(account: ExportAccount, project: str, event: SampleEvent) -> None:
-    account.events[project, event.event_date] += 1
-    account.delivery_duplicates += len(event.repeats)
-    account.send_duplicates += len(event.sent) - 1
-    account.corrections += event.corrections
-    account.late_rows += event.is_late
-    if event.amount is not None and event.currency is not None:
-        account.add_revenue(project, event.event_date, event.currency, event.amount)
+def _iter_recovery(spec: ExportSpec, recovery: Recovery, account: ExportAccount) -> Iterator[ExportedObject]:
+    def copies_of(event: SampleEvent) -> list[Copy]:
+        return recovered_copies(spec, recovery, event)
+
+    for project in spec.projects:
+        for day, copies in _arrivals(spec, project, recovery.arrival_days(spec), copies_of, account):
+            yield from _objects(spec, project, day, copies, account, source=BACKFILL, shards=_RECOVERY_SHARDS)
 
 
-def _shards(count: int) -> list[int]:
-    """Shard ids are neither contiguous nor from 0."""
-    return [1 + 3 * number for number in range(count)]
+def _regular_copies(event: SampleEvent) -> list[Copy]:
+    return [] if event.is_lost else event.copies
+
+
+def _arrivals(
+    spec: ExportSpec,
+    project: str,
+    days: Sequence[date],
+    copies_of: Callable[[SampleEvent], list[Copy]],
+    account: ExportAccount,
+) -> Iterator[tuple[date, list[Copy]]]:
+    """Each arrival day with the copies on it; counts the events of which any copy is on one of the days."""
+    wanted = frozenset(days)
+    carried: list[Copy] = []
+    # The day before the first is no part of the export, but what arrives again after midnight is.
+    for day in (days[0] - timedelta(days=1), *days) if days else ():
+        today, tomorrow = carried, list[Copy]()
+        for event in events_of(spec, project, day, only_next_day=day not in wanted):
+            copies = [copy for copy in copies_of(event) if copy.day in wanted]
+            account.add(project, event, copies)
+            account.lost_events += day in wanted and not copies
+            for copy in copies:
+                (today if copy.day == day else tomorrow).append(copy)
+        if day in wanted:
+            yield day, today
+        carried = tomorrow
 
 
 def _objects(
     spec: ExportSpec,
     project: str,
     day: date,
-    events: list[SampleEvent],
+    copies: Sequence[Copy],
     account: ExportAccount,
     *,
-    prefix: str,
-    shards: list[int],
+    source: str,
+    shards: Sequence[int],
 ) -> Iterator[ExportedObject]:
-    rng = stream(spec, "objects", prefix, day)
+    prefix = project if source == REGULAR else f"{project}-backfill"
     lines: dict[tuple[int, int], list[bytes]] = {(hour, shard): [] for hour in spec.hours for shard in shards}
-
-    def put(row: dict[str, Any], shard: int) -> None:
-        hour = int(row["server_upload_time"][11:13])
-        lines[hour, shard].append(json.dumps(row, ensure_ascii=False).encode())
-
-    for event in events:
-        home = rng.randrange(len(shards))
-        for row in event.sent:
-            put(row, shards[home])
-        for row in event.repeats:
-            put(row, shards[(home + 1) % len(shards)])
-    if prefix == project:
-        for number in range(spec.bad_lines_per_day):
-            target = lines[spec.hours[number % len(spec.hours)], shards[0]]
-            target.insert(len(target) // 2, _BAD_LINES[number % len(_BAD_LINES)])
-            account.bad_lines += 1
-    for (hour, shard), rows in sorted(lines.items()):
-        if not rows and len(shards) > 1:
+    for copy in copies:
+        shard = shards[copy.place % len(shards)]
+        lines[copy.hour, shard].append(json.dumps(copy.send.row, ensure_ascii=False).encode())
+    for number in range(spec.bad_lines_per_day):
+        target = lines[spec.hours[number % len(spec.hours)], shards[0]]
+        target.insert(len(target) // 2, _BAD_LINES[number % len(_BAD_LINES)])
+    for number in range(spec.blank_lines_per_day):
+        target = lines[spec.hours[-1 - number % len(spec.hours)], shards[-1]]
+        target.insert(len(target) // 2, _BLANK_LINES[number % len(_BLANK_LINES)])
+    _count_odd_lines(spec, account, source, project, day)
+    for (hour, shard), found in sorted(lines.items()):
+        if not found and len(shards) > 1:
             continue  # the vendor writes no empty shards
         account.objects += 1
-        account.lines += len(rows)
-        body = gzip.compress(b"".join(row + b"\n" for row in rows), spec.compression_level, mtime=0)
+        body = gzip.compress(b"".join(line + b"\n" for line in found), spec.compression_level, mtime=0)
         yield ExportedObject(f"{prefix}/{prefix}_{day.isoformat()}_{hour}#{shard}.json.gz", body)
     if spec.has_markers:
         for hour in range(24):
             yield ExportedObject(f"{prefix}/{prefix}_{day.isoformat()}_{hour}_complete", b"")
+
+
+def _count_odd_lines(spec: ExportSpec, account: ExportAccount, source: str, project: str, day: date) -> None:
+    counts = account.arrivals[source, project, day]
+    counts.quarantined += spec.bad_lines_per_day
+    counts.blank += spec.blank_lines_per_day
 
 
 def _write(objects: Iterator[ExportedObject], root: Path) -> None:

@@ -139,6 +139,11 @@ class Pipeline:
         path.write_bytes(a_body(events, truncated=truncated))
         return key
 
+    def remove(self, *keys: str) -> None:
+        """Delete objects from landing."""
+        for key in keys:
+            (self.landing / key).unlink()
+
     def mark(self, day: date, *, hours: Iterable[int] = range(24), project: str = PROJECT) -> None:
         """Put the markers of a day."""
         for hour in hours:
@@ -189,6 +194,16 @@ class Pipeline:
         """Rows of a table, of one day where given."""
         found = self.rows(key)
         return sum(1 for row in found if day is None or row[table_by_key(key).day_column] == day)
+
+    def files(self, key: str, day: date, project: str = PROJECT) -> frozenset[str]:
+        """Live data files of a slice."""
+        table, wanted = table_by_key(key), Slice(day, project)
+        found = self.lakehouse.slice_files(table, self.lakehouse.head(table), [wanted])
+        return found[wanted].paths if wanted in found else frozenset()
+
+    def change(self, **settings: Any) -> None:
+        """Settings of the runs that follow."""
+        self.settings = self.settings.model_copy(update=settings)
 
     def snapshots(self) -> dict[str, int]:
         """Table -> number of snapshots."""

@@ -30,6 +30,21 @@ class Outcome(StrEnum):
     """The best row with the same key lies on another day within the dedupe window."""
 
 
+class RankPart(StrEnum):
+    """The part of the rank that decides between two rows, in the order in which parts are compared."""
+
+    SERVER_UPLOAD_TIME = "server_upload_time"
+    """The vendor received it later."""
+    PROCESSED_TIME = "processed_time"
+    """Received at the same time; the vendor processed it later."""
+    SOURCE = "source"
+    """Both times are equal; its source goes first by the setting `source_precedence`."""
+    CONTENT = "content"
+    """Times and source are equal, content is not: the greater hash wins, so that the choice is the same every time."""
+    PLACE = "place"
+    """The rows are identical: object key and line only choose which of them names the lineage."""
+
+
 @dataclass(frozen=True)
 class RawRow:
     """The parts of a raw row that identity and winner depend on."""
@@ -58,6 +73,14 @@ class RawRow:
         return (self.project_id, "content", *self.content)
 
 
+@dataclass(frozen=True)
+class Defeat:
+    """Why a row lost: the row its outcome is named after, and the part of the rank by which that one is greater."""
+
+    by: RawRow
+    part: RankPart
+
+
 def rank(row: RawRow, precedence: Sequence[Source]) -> tuple[object, ...]:
     """A total order over raw rows; the greatest wins. Nulls rank last."""
     return (
@@ -75,17 +98,45 @@ def outcomes(rows: Sequence[RawRow], precedence: Sequence[Source], dedupe_window
     return [_outcome(row, rows, precedence, dedupe_window_days) for row in rows]
 
 
+def defeat(
+    row: RawRow, outcome: Outcome, rows: Sequence[RawRow], precedence: Sequence[Source], dedupe_window_days: int
+) -> Defeat | None:
+    """What beat a row of this outcome, None for a winner.
+
+    A delivery duplicate is beaten by the best copy of itself, any other loser by the best row within its window, also
+    where that one loses in turn.
+    """
+    if outcome is Outcome.WINNER:
+        return None
+    rivals = _rivals(row, rows, dedupe_window_days)
+    if outcome is Outcome.DELIVERY_DUPLICATE:
+        rivals = [other for other in rivals if _is_copy(other, row)]
+    best = max(rivals, key=lambda other: rank(other, precedence))
+    parts = zip(rank(row, precedence), rank(best, precedence), strict=True)
+    place = next(place for place, (own, greater) in enumerate(parts) if own != greater)
+    # The last two parts of the rank, object key and line, are one to a reader.
+    return Defeat(best, list(RankPart)[min(place, len(RankPart) - 1)])
+
+
 def _outcome(row: RawRow, rows: Sequence[RawRow], precedence: Sequence[Source], window: int) -> Outcome:
-    rivals = [
-        other for other in rows
-        if other.key == row.key and abs((other.event_date - row.event_date).days) <= window
-    ]  # fmt: skip
+    rivals = _rivals(row, rows, window)
     best = max(rivals, key=lambda other: rank(other, precedence))
     if best == row:
         return Outcome.WINNER
     own = rank(row, precedence)
-    better = [other for other in rivals if rank(other, precedence) > own]
-    same_row = [o for o in better if (o.uuid is not None and o.uuid == row.uuid) or row.key[1] == "content"]
-    if same_row:
+    if any(_is_copy(other, row) and rank(other, precedence) > own for other in rivals):
         return Outcome.DELIVERY_DUPLICATE
     return Outcome.SEND_DUPLICATE if best.event_date == row.event_date else Outcome.SUPERSEDED_BY_OTHER_DAY
+
+
+def _rivals(row: RawRow, rows: Sequence[RawRow], window: int) -> list[RawRow]:
+    """Rows of the same event, the row itself included."""
+    return [
+        other for other in rows
+        if other.key == row.key and abs((other.event_date - row.event_date).days) <= window
+    ]  # fmt: skip
+
+
+def _is_copy(other: RawRow, row: RawRow) -> bool:
+    """Whether two rows of one key are deliveries of the same row."""
+    return (other.uuid is not None and other.uuid == row.uuid) or row.key[1] == "content"

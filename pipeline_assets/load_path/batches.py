@@ -15,10 +15,23 @@ from resources.ledger_records import BatchRecord, DeliveryRecord
 
 from pipeline_assets.domain.checks import Check, Evaluation
 from pipeline_assets.domain.deliveries import BatchKey, Delivery, Listing
+from pipeline_assets.domain.object_keys import KeyGrammar
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import BatchVerdict, Source
 
 HOURS_A_DAY = 24
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """What the ledger knows of the arrivals in reach."""
+
+    accepted: Mapping[str, DeliveryRecord]
+    """Object key -> the version whose rows raw holds."""
+    refused: Mapping[str, DeliveryRecord]
+    """Object key -> the version refused last."""
+    batches: Mapping[BatchKey, BatchRecord]
+    """Of both sources."""
 
 
 @dataclass
@@ -28,28 +41,56 @@ class BatchPlan:
     key: BatchKey
     listed: dict[str, Delivery] = field(default_factory=dict)
     recorded: dict[str, DeliveryRecord] = field(default_factory=dict)
+    """Versions whose rows raw holds."""
+    refused: dict[str, DeliveryRecord] = field(default_factory=dict)
+    """Versions that were refused last."""
     hours_marked: frozenset[int] = frozenset()
     prior: BatchRecord | None = None
     is_requested: bool = False
     is_closed: bool = False
+    accepted_reason: str | None = None
+    """Why a person lets deliveries go that are missing."""
+    code_version: str = ""
+    """Of the parser now."""
     changed: list[Delivery] = field(default_factory=list)
+    """New objects, other versions, and those with refused lines that another parser refused."""
     withdrawn: list[str] = field(default_factory=list)
-    """Accepted objects that landing no longer lists although the batch still lists others."""
+    """Objects in raw that landing no longer lists although their hour, or a person, says that this is meant."""
     missing: list[str] = field(default_factory=list)
-    """Accepted objects that are gone together with the whole batch: a wrong bucket, not a withdrawal."""
+    """Objects in raw that are gone together with their whole hour: a wrong bucket or a rewrite under way."""
     is_standing_refusal: bool = False
     verdict: tuple[BatchVerdict, Evaluation] | None = None
     """Set where the batch is judged without parsing anything."""
 
     @property
     def needs_work(self) -> bool:
-        """Whether anything must be parsed or removed."""
-        return not self.is_standing_refusal and bool(self.changed or self.withdrawn)
+        """Whether anything must be read or removed."""
+        return (
+            not self.is_standing_refusal
+            and not self.missing
+            and bool(self.changed or self.withdrawn or self.stale_refusals)
+        )
+
+    @property
+    def stale_refusals(self) -> list[str]:
+        """Refused versions that landing no longer holds: deleted, or overwritten by the version raw holds."""
+        return sorted(self.refused.keys() - {delivery.key for delivery in self.changed})
+
+    @property
+    def known_bytes(self) -> dict[str, str]:
+        """Object key -> sha256 of the bytes whose rows raw holds: the same bytes need no parsing."""
+        return {
+            d.key: record.sha256
+            for d in self.changed
+            if (record := self.recorded.get(d.key)) is not None
+            and record.sha256 is not None
+            and not _is_to_be_replayed(record, self.code_version)
+        }
 
     def input_state(self, settings: Settings) -> str:
-        """Names the listed versions and the bounds they are judged by: the same state is refused only once."""
+        """Names the listed versions, the parser and the bounds they are judged by: the same state is refused only once."""
         bounds = (settings.max_unreadable_objects, settings.max_quarantined_share, settings.max_quarantined_lines)
-        parts = [f"{d.key}\t{d.etag}" for d in sorted(self.listed.values())] + [repr(bounds)]
+        parts = [f"{d.key}\t{d.etag}" for d in sorted(self.listed.values())] + [repr(bounds), self.code_version]
         return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:32]
 
     def record(self, verdict: BatchVerdict, evaluation: Evaluation, settings: Settings) -> BatchRecord:
@@ -86,16 +127,22 @@ def plan_batches(
     projects: Sequence[str],
     days: Sequence[date],
     listing: Listing,
-    recorded: Mapping[str, DeliveryRecord],
-    priors: Mapping[BatchKey, BatchRecord],
+    recorded: Recorded,
     settings: Settings,
     now: datetime,
+    *,
+    code_version: str,
+    accepted_reasons: Mapping[date, str],
 ) -> dict[BatchKey, BatchPlan]:
-    """A plan for every batch that is requested, listed, marked or recorded."""
+    """A plan for every batch that is requested, listed, marked or recorded.
+
+    `accepted_reasons`: arrival day -> why a person lets missing deliveries go.
+    """
     plans: dict[BatchKey, BatchPlan] = {}
 
     def plan(key: BatchKey) -> BatchPlan:
-        return plans.setdefault(key, BatchPlan(key))
+        reason = accepted_reasons.get(key.arrival_date)
+        return plans.setdefault(key, BatchPlan(key, code_version=code_version, accepted_reason=reason))
 
     for project in projects:
         for day in days:
@@ -105,34 +152,56 @@ def plan_batches(
     for marker in listing.markers:
         batch = plan(marker.batch)
         batch.hours_marked |= {marker.hour}
-    for record in recorded.values():
+    for record in recorded.accepted.values():
         plan(record.batch).recorded[record.object_key] = record
+    for record in recorded.refused.values():
+        plan(record.batch).refused[record.object_key] = record
     for key, batch in plans.items():
-        batch.prior = priors.get(key)
+        batch.prior = recorded.batches.get(key)
         batch.is_closed = len(batch.hours_marked) == HOURS_A_DAY or now > deadline(key.arrival_date, settings)
         _compare(batch, settings, now)
     return plans
 
 
 def _compare(batch: BatchPlan, settings: Settings, now: datetime) -> None:
+    for delivery in sorted(batch.listed.values()):
+        record = batch.recorded.get(delivery.key)
+        if record is None or record.etag != delivery.etag or _is_to_be_replayed(record, batch.code_version):
+            batch.changed.append(delivery)
+    horizon = now.date() - timedelta(days=settings.redelivery_horizon_days)
+    if batch.key.arrival_date >= horizon:
+        gone = sorted(batch.recorded.keys() - batch.listed.keys())
+        batch.missing = [] if batch.accepted_reason is not None else _missing(batch, gone, settings)
+        batch.withdrawn = [] if batch.missing else gone
     prior = batch.prior
     batch.is_standing_refusal = (
         prior is not None
         and prior.verdict is BatchVerdict.REFUSED
         and bool(batch.listed)
         and prior.input_state == batch.input_state(settings)
+        and not (prior.is_missing and batch.accepted_reason is not None)
     )
-    for delivery in sorted(batch.listed.values()):
-        record = batch.recorded.get(delivery.key)
-        if record is None or record.etag != delivery.etag or not record.is_accepted:
-            batch.changed.append(delivery)
-    gone = sorted(r.object_key for r in batch.recorded.values() if r.is_accepted and r.object_key not in batch.listed)
-    horizon = now.date() - timedelta(days=settings.redelivery_horizon_days)
-    if gone and batch.key.arrival_date >= horizon:
-        if batch.listed:
-            batch.withdrawn = gone
-        else:
-            batch.missing = gone
+
+
+def _is_to_be_replayed(record: DeliveryRecord, code_version: str) -> bool:
+    return record.code_version != code_version and bool(record.quarantined or record.error)
+
+
+def _missing(batch: BatchPlan, gone: Sequence[str], settings: Settings) -> list[str]:
+    """Of the objects that are gone, those that brought rows in an hour for which landing lists nothing any more.
+
+    An hour that still lists objects was written again: another number of shards, fewer rows. A whole hour does not
+    vanish from the vendor's side but while it is being rewritten, or by a lifecycle rule.
+    """
+    grammar = KeyGrammar(settings.marker_pattern)
+    hours_listed = {delivery.hour for delivery in batch.listed.values()}
+    missing = []
+    for key in gone:
+        parsed = grammar.parse(batch.key.source, batch.key.project_id, key, "", 0)
+        is_hour_there = isinstance(parsed, Delivery) and parsed.hour in hours_listed
+        if not batch.listed or (batch.recorded[key].rows and not is_hour_there):
+            missing.append(key)
+    return missing
 
 
 def judge_absent(

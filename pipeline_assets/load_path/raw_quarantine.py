@@ -11,33 +11,47 @@ from resources.ledger_records import DeliveryRecord
 
 from pipeline_assets.domain.slices import BatchVerdict, Slice
 from pipeline_assets.load_path.raw_step import RawStep, delete_objects, in_batches
+from pipeline_assets.load_path.settle import UNKNOWN_VERSION
 from pipeline_assets.tables.quarantine import QUARANTINE
 from pipeline_assets.transforms.parse import quarantined
 
 
 def quarantine(step: RawStep) -> None:
-    """Replace what raw.quarantine holds of the parsed objects; done before raw, and idempotent like it."""
+    """Replace what raw.quarantine holds of the objects read; done before raw, and idempotent like it.
+
+    Of a refused batch the lines stand beside those of the version raw holds, until a version is accepted or gone.
+    """
     bench, lakehouse = step.bench, step.bench.lakehouse
-    plans = [*step.batches(BatchVerdict.ACCEPTED), *step.batches(BatchVerdict.REFUSED)]
-    dirty = [
-        plan for plan in plans
-        if any(_is_bad(step.summaries.get(d.key)) or _is_bad(plan.recorded.get(d.key)) for d in plan.changed)
-        or any(_is_bad(plan.recorded.get(key)) for key in plan.withdrawn)
-    ]  # fmt: skip
-    if not dirty or step.parsed is None:
+    accepted, refused = step.batches(BatchVerdict.ACCEPTED), step.batches(BatchVerdict.REFUSED)
+    # What was in the table: of any version of the object, or of refused versions alone.
+    old = {key for plan in accepted for key in step.replaced(plan) if _is_bad(plan.recorded.get(key))}
+    old_refusals = {
+        key for plan in (*accepted, *refused) for key, record in plan.refused.items()
+        if _is_bad(record) and (plan in accepted or key in step.summaries or key in plan.stale_refusals)
+    }  # fmt: skip
+    new = {
+        key for plan in (*accepted, *refused) for key in step.replaced(plan)
+        if key in step.summaries and _is_bad(step.summaries[key])
+    }  # fmt: skip
+    if not (old or old_refusals or new):
         return
-    refused = [plan.key for plan in dirty if step.verdicts[plan.key][0] is BatchVerdict.REFUSED]
-    keys = sorted({key for plan in dirty for key in (*(d.key for d in plan.changed), *plan.withdrawn)})
-    slices = {Slice(plan.key.arrival_date, plan.key.project_id) for plan in dirty}
-    new_rows = (
-        quarantined(step.parsed)
-        .where(F.col("object_key").isin(keys))
-        .withColumn("is_batch_accepted", ~in_batches(refused, "source", "arrival_date"))
-    )
+    concerned = old | old_refusals | new
+    batches = [
+        plan.key for plan in (*accepted, *refused)
+        if not concerned.isdisjoint({*plan.listed, *plan.recorded, *plan.refused})
+    ]  # fmt: skip
+    slices = {Slice(batch.arrival_date, batch.project_id) for batch in batches}
 
     def write(target: str) -> None:
-        delete_objects(bench, target, "arrival_date", "object_key", slices, keys)
-        new_rows.writeTo(target).append()
+        # A dead run may have left rows of what is written now, so those go first whatever the ledger knows.
+        is_refusal = "NOT is_batch_accepted"
+        delete_objects(bench, target, "arrival_date", "object_key", slices, sorted(old_refusals | new), is_refusal)
+        of_accepted = {key for plan in accepted for key in step.replaced(plan)}
+        delete_objects(bench, target, "arrival_date", "object_key", slices, sorted(old | (new & of_accepted)))
+        if step.parsed is not None:
+            rows = quarantined(step.parsed).where(F.col("object_key").isin(sorted(new)))
+            is_accepted = ~in_batches([plan.key for plan in refused], "source", "arrival_date")
+            rows.withColumn("is_batch_accepted", is_accepted).writeTo(target).append()
 
     base_id = lakehouse.head(QUARANTINE)
     staged = lakehouse.stage(QUARANTINE, base_id, step.attempt, write)
@@ -48,4 +62,4 @@ def quarantine(step: RawStep) -> None:
 
 
 def _is_bad(record: DeliveryRecord | None) -> bool:
-    return record is not None and bool(record.quarantined or record.error)
+    return record is not None and bool(record.quarantined or record.error or record.etag == UNKNOWN_VERSION)

@@ -34,8 +34,12 @@ class RawStep:
     plans: Mapping[BatchKey, BatchPlan]
     attempt: str
     started_at: float
+    is_first: bool = False
     parsed: DataFrame | None = None
     summaries: dict[str, DeliveryRecord] = field(default_factory=dict)
+    """Object key -> what reading it found; of a touched object what was known of its bytes."""
+    touched: set[str] = field(default_factory=set)
+    """Objects with another etag and the same bytes: hashed, not parsed."""
     verdicts: dict[BatchKey, tuple[BatchVerdict, Evaluation]] = field(default_factory=dict)
     changes: Changes = field(default_factory=Changes)
     published: dict[Slice, Digest] = field(default_factory=dict)
@@ -47,14 +51,19 @@ class RawStep:
             if plan.needs_work and self.verdicts[key][0] is verdict
         ]  # fmt: skip
 
+    def replaced(self, plan: BatchPlan) -> list[str]:
+        """Objects of a batch whose rows in raw are no longer right."""
+        return sorted({*(d.key for d in plan.changed if d.key not in self.touched), *plan.withdrawn})
+
 
 _KEYS_PER_STATEMENT = 500
 
 
 def delete_objects(
-    bench: Workbench, target: str, day_column: str, key_column: str, reach: set[Slice], keys: Sequence[str]
-) -> None:
-    """Copy-on-write: only data files that hold rows of these objects are rewritten."""
+    bench: Workbench, target: str, day_column: str, key_column: str, reach: set[Slice], keys: Sequence[str],
+    also: str = "TRUE",
+) -> None:  # fmt: skip
+    """Copy-on-write: only data files that hold rows of these objects (and meet the condition `also`) are rewritten."""
     days = ", ".join(f"DATE '{day.isoformat()}'" for day in sorted({key.event_date for key in reach}))
     projects = ", ".join(f"'{project}'" for project in sorted({key.project_id for key in reach}))
     for start in range(0, len(keys), _KEYS_PER_STATEMENT):
@@ -64,7 +73,7 @@ def delete_objects(
         )
         bench.spark.sql(
             f"DELETE FROM {target} WHERE {day_column} IN ({days}) AND project_id IN ({projects}) "
-            f"AND {key_column} IN ({listed})"
+            f"AND {key_column} IN ({listed}) AND {also}"
         )
 
 

@@ -11,17 +11,20 @@ from dataclasses import replace
 from datetime import date
 
 from resources.lakehouse import NO_FILES, slices_condition
-from resources.ledger_records import Changes, PublicationRecord, SliceRecord
+from resources.ledger_records import BatchDay, Changes, DeliveryRecord, PublicationRecord, SliceRecord
 
 from pipeline_assets.domain.deliveries import BatchKey
-from pipeline_assets.domain.slices import EMPTY, Digest, Slice, Source, Verdict
+from pipeline_assets.domain.slices import EMPTY, Slice, Verdict
+from pipeline_assets.load_path.raw_step import in_batches
 from pipeline_assets.load_path.request import Workbench
 from pipeline_assets.tables.registry import SOURCE_OF_TABLE
 from pipeline_assets.tables.table import Table
-from pipeline_assets.transforms.measure import digest_of, digests
+from pipeline_assets.transforms.measure import batch_day_digests, digest_of, digests, lineage_of
 
 FOREIGN = "foreign"
 UNRECORDED = "unrecorded run"
+UNKNOWN_VERSION = ""
+"""etag of an object whose rows were found in raw without a ledger row: no listing has it, so it is read again."""
 
 
 def settle(bench: Workbench, table: Table, run_id: str) -> int:
@@ -50,7 +53,7 @@ def settle(bench: Workbench, table: Table, run_id: str) -> int:
         measured = _measure(bench, table, head, differing)
         for key in sorted(differing):
             before = recorded.get(key) or SliceRecord(table.key, key, Verdict.PUBLISHED)
-            after = sum((measured.get(key) or {None: EMPTY}).values(), EMPTY)
+            after = sum((part.digest for part in measured.get(key, {}).values()), EMPTY)
             file_hash = live.get(key, NO_FILES).file_hash
             if after == before.digest:
                 changes.slices.append(replace(before, file_hash=file_hash))
@@ -63,7 +66,7 @@ def settle(bench: Workbench, table: Table, run_id: str) -> int:
                 PublicationRecord(table.key, key, head, known or head, before.digest, after, cause, run)
             )
         if table.key in SOURCE_OF_TABLE:
-            _settle_batches(bench, SOURCE_OF_TABLE[table.key], differing, measured, changes)
+            _settle_batches(bench, table, head, differing, measured, changes)
     bench.ledger.record(changes, run_id)
     return head
 
@@ -74,29 +77,31 @@ def _file_hash(record: SliceRecord | None) -> str:
 
 def _measure(
     bench: Workbench, table: Table, snapshot_id: int, slices: Collection[Slice]
-) -> dict[Slice, dict[date | None, Digest]]:
-    """Slice -> arrival day (None for tables without) -> digest."""
-    by = [table.day_column, "project_id", *(["_arrival_date"] if table.key in SOURCE_OF_TABLE else [])]
-    rows = digests(
-        bench.lakehouse.read(table, snapshot_id).where(slices_condition(table, slices)),
-        table.content_columns,
-        by,
-    ).collect()
-    found: dict[Slice, dict[date | None, Digest]] = {}
-    for row in rows:
-        key = Slice(row[table.day_column], row["project_id"])
-        found.setdefault(key, {})[row["_arrival_date"] if len(by) == 3 else None] = digest_of(row.asDict())
+) -> dict[Slice, dict[date | None, BatchDay]]:
+    """Slice -> arrival day (None for tables without) -> its rows."""
+    rows = bench.lakehouse.read(table, snapshot_id).where(slices_condition(table, slices))
+    found: dict[Slice, dict[date | None, BatchDay]] = {}
+    if table.key in SOURCE_OF_TABLE:
+        for row in batch_day_digests(rows, table.content_columns).collect():
+            part = BatchDay(digest_of(row.asDict()), lineage_of(row.asDict()))
+            found.setdefault(Slice(row["event_date"], row["project_id"]), {})[row["_arrival_date"]] = part
+    else:
+        for row in digests(rows, table.content_columns, [table.day_column, "project_id"]).collect():
+            found[Slice(row[table.day_column], row["project_id"])] = {None: BatchDay(digest_of(row.asDict()))}
     return found
 
 
 def _settle_batches(
     bench: Workbench,
-    source: Source,
+    table: Table,
+    head: int,
     slices: Collection[Slice],
-    measured: dict[Slice, dict[date | None, Digest]],
+    measured: dict[Slice, dict[date | None, BatchDay]],
     changes: Changes,
 ) -> None:
-    """Rewrite the batch days of these event days; forget the deliveries of batches that turn out different."""
+    """Rewrite the batch days of these event days, and the objects of batches that turn out different."""
+    source = SOURCE_OF_TABLE[table.key]
+    different: set[BatchKey] = set()
     days_by_project: dict[str, set[date]] = {}
     for key in slices:
         days_by_project.setdefault(key.project_id, set()).add(key.event_date)
@@ -104,23 +109,41 @@ def _settle_batches(
         recorded = bench.ledger.batch_days_of(source, project_id, sorted(days))
         present = {
             day: {
-                BatchKey(source, project_id, arrival): digest
-                for arrival, digest in measured.get(Slice(day, project_id), {}).items()
+                BatchKey(source, project_id, arrival): part
+                for arrival, part in measured.get(Slice(day, project_id), {}).items()
                 if arrival is not None
             }
             for day in days
         }
-        different = {
+        found = {
             batch
             for day in days
             for batch in recorded[day].keys() | present[day].keys()
-            if recorded[day].get(batch, EMPTY) != present[day].get(batch, EMPTY)
+            if recorded[day].get(batch, BatchDay()) != present[day].get(batch, BatchDay())
         }
-        for batch in different:
+        for batch in found:
             arrival = batch.arrival_date
             kept = bench.ledger.batch_days(source, [project_id], arrival, arrival).get(batch, {})
-            whole = {day: digest for day, digest in kept.items() if day not in days}
+            whole = {day: part for day, part in kept.items() if day not in days}
             whole |= {day: present[day][batch] for day in days if batch in present[day]}
             changes.batch_days[batch] = whole
-            known = bench.ledger.deliveries(source, [project_id], arrival, arrival)
-            changes.forgotten_deliveries.extend((source, object_key) for object_key in known)
+        different |= found
+    _settle_objects(bench, table, head, different, changes)
+
+
+def _settle_objects(bench: Workbench, table: Table, head: int, batches: Collection[BatchKey], changes: Changes) -> None:
+    """Record what raw holds of each object of these batches, as versions that have to be read again."""
+    if not batches:
+        return
+    for batch in batches:
+        known = bench.ledger.deliveries(batch.source, [batch.project_id], batch.arrival_date, batch.arrival_date)
+        changes.forgotten_deliveries.extend((batch.source, object_key) for object_key in known)
+    rows = bench.lakehouse.read(table, head).where(in_batches(sorted(batches), None, "_arrival_date"))
+    for row in rows.groupBy("project_id", "_arrival_date", "_object_key").count().collect():
+        batch = BatchKey(SOURCE_OF_TABLE[table.key], row["project_id"], row["_arrival_date"])
+        changes.deliveries.append(
+            DeliveryRecord(
+                batch=batch, object_key=row["_object_key"], etag=UNKNOWN_VERSION, size_bytes=0, sha256=None,
+                lines=row["count"], rows=row["count"], quarantined=0, blank=0, error=None, is_accepted=True,
+            )
+        )  # fmt: skip

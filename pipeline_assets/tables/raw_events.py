@@ -34,6 +34,7 @@ def _raw(source: Source, prefix: str) -> Table:
         write_order=("_arrival_date", "_object_key", "_line_number"),
         checks=(Check.DELIVERY_RECONCILES, Check.DELIVERY_COMPLETE),
         exact_bounds=("_arrival_date",),
+        settings_read=("max_object_bytes", "max_line_bytes"),
         recovery="Have the vendor export the named hours again, or recover the day with a backfill export.",
     )
 

@@ -84,5 +84,7 @@ def outcomes(
 
 def winners(raw: DataFrame, decided: DataFrame) -> DataFrame:
     """The raw rows that won; few rows lose, so the losers are removed instead of shuffling the wide winners."""
-    losers = decided.where(F.col("outcome") != Outcome.WINNER.value).select(*ROW_ID)
-    return raw.join(losers, on=list(ROW_ID), how="left_anti")
+    # Object and line name a row within a slice only: another day may still hold rows of the object's former version.
+    names = ["event_date", "project_id", *ROW_ID]
+    losers = decided.where(F.col("outcome") != Outcome.WINNER.value).select(*names)
+    return raw.join(losers, on=names, how="left_anti")

@@ -58,6 +58,18 @@ def digests(frame: DataFrame, columns: Sequence[str], by: Sequence[str]) -> Data
     return with_row_hashes(frame, columns).groupBy(*by).agg(*digest_aggregates())
 
 
+def batch_day_digests(frame: DataFrame, columns: Sequence[str]) -> DataFrame:
+    """project_id, _arrival_date, event_date, rows, sum_a, sum_b, sum_lineage: one row per batch and event day."""
+    lineage = F.xxhash64(F.col(HASH_A), F.col("_object_key")).cast(_WIDE)
+    by = ["project_id", "_arrival_date", "event_date"]
+    return with_row_hashes(frame, columns).groupBy(*by).agg(*digest_aggregates(), F.sum(lineage).alias("sum_lineage"))
+
+
+def lineage_of(row: Mapping[str, Any]) -> str:
+    """The digest of which object holds which row, in a collected row of `batch_day_digests`."""
+    return f"{int(row['sum_lineage'] or 0) & ((1 << 128) - 1):x}"
+
+
 def number(value: Any) -> float:
     """A collected figure as a number that the ledger and Dagster can hold."""
     if value is None:

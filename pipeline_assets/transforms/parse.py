@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import heapq
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -25,6 +25,8 @@ from pipeline_assets.domain.vendor import EXTRA_COLUMN, VENDOR_COLUMNS
 
 MOVED = "moved"
 """`error` of an object that was overwritten or deleted between listing and reading."""
+TOUCHED = "touched"
+"""`error` of an object whose bytes are those already known: hashed, not parsed."""
 _SAMPLE_BYTES = 512
 _DETAIL_CHARACTERS = 1000
 _BATCH_ROWS = 10_000
@@ -62,10 +64,13 @@ class ObjectReader(Protocol):
         """The object's bytes; raises ObjectMovedError or LandingUnavailableError."""
 
 
-def distribute(spark: SparkSession, deliveries: Sequence[Delivery], parallelism: int) -> DataFrame:
+def distribute(
+    spark: SparkSession, deliveries: Sequence[Delivery], parallelism: int, known_bytes: Mapping[str, str]
+) -> DataFrame:
     """One row per delivery, spread so that every task reads about as many bytes; one bucket is one task.
 
-    Columns: source, project_id, object_key, object_etag string; arrival_date date; size_bytes bigint.
+    `known_bytes`: object key -> sha256 of bytes that need no parsing. Columns: source, project_id, object_key,
+    object_etag, known_sha256 string; arrival_date date; size_bytes bigint.
     """
     buckets: list[list[Delivery]] = [[] for _ in range(max(1, min(len(deliveries), parallelism)))]
     heap = [(0, index) for index in range(len(buckets))]
@@ -74,11 +79,12 @@ def distribute(spark: SparkSession, deliveries: Sequence[Delivery], parallelism:
         buckets[index].append(delivery)
         heapq.heappush(heap, (size + delivery.size_bytes + _OBJECT_COST_BYTES, index))
     rows = [
-        (d.batch.source.value, d.batch.project_id, d.batch.arrival_date, d.key, d.etag, d.size_bytes)
+        (d.batch.source.value, d.batch.project_id, d.batch.arrival_date, d.key, d.etag, d.size_bytes, known_bytes.get(d.key))
         for d in deliveries
-    ]
+    ]  # fmt: skip
     schema = (
-        "source string, project_id string, arrival_date date, object_key string, object_etag string, size_bytes long"
+        "source string, project_id string, arrival_date date, object_key string, object_etag string, size_bytes long, "
+        "known_sha256 string"
     )
     place = {delivery.key: index for index, bucket in enumerate(buckets) for delivery in bucket}
     indexed = spark.sparkContext.parallelize([(place[row[3]], row) for row in rows], len(buckets))
@@ -88,7 +94,8 @@ def distribute(spark: SparkSession, deliveries: Sequence[Delivery], parallelism:
 def parse_objects(objects: DataFrame, reader: ObjectReader, *, max_object_bytes: int, max_line_bytes: int) -> DataFrame:
     """Read and parse every object of `distribute`; one flat frame for the three views below.
 
-    An object that moved yields a summary with error `moved` and no rows; trouble on the way to landing fails the task.
+    An object that moved, or whose bytes are known, yields a summary with error `moved` or `touched` and no rows; trouble
+    on the way to landing fails the task.
     """
     work = _ObjectWork(reader, max_object_bytes, max_line_bytes)
     schema = ", ".join(f"`{name}` {kind}" for name, kind in _FIELDS.items())
@@ -116,8 +123,8 @@ def object_summaries(parsed: DataFrame) -> DataFrame:
     """One row per object: source, arrival_date, project_id, object_key, object_etag, then the columns of _SUMMARY.
 
     size_bytes is as listed, sha256 of the bytes as stored (null where moved). lines = rows + quarantined + blank, all 0
-    where `error`, a QuarantineReason or MOVED, refuses the object. replaced_surrogates and lenient_conversions add up
-    ParsedLine's; extra_key_rows counts rows with `_extra`.
+    where `error` is a QuarantineReason that refuses the object, MOVED or TOUCHED. replaced_surrogates and
+    lenient_conversions add up ParsedLine's; extra_key_rows counts rows with `_extra`.
     """
     return parsed.where(F.col("_kind") == "object").select(
         F.col("_source").alias("source"), F.col("_arrival_date").alias("arrival_date"), "project_id",
@@ -150,6 +157,9 @@ class _ObjectWork:
             yield _records("object", place, [summary | {"error": MOVED, "error_detail": error.reason}])
             return
         summary["sha256"] = hashlib.sha256(body).hexdigest()
+        if summary["sha256"] == row["known_sha256"]:
+            yield _records("object", place, [summary | {"error": TOUCHED}])
+            return
         try:
             text = decompress(body, self.max_object_bytes)
         except BadObjectError as error:

@@ -28,7 +28,15 @@ from pipeline_assets.domain.quarantine_reasons import QuarantineReason as Reason
 from pipeline_assets.domain.slices import Source
 from pipeline_assets.domain.vendor import DELIVERED_KEYS, EXTRA_COLUMN, VENDOR_COLUMNS, ColumnType
 from pipeline_assets.transforms import parse
-from pipeline_assets.transforms.parse import MOVED, distribute, event_rows, object_summaries, parse_objects, quarantined
+from pipeline_assets.transforms.parse import (
+    MOVED,
+    TOUCHED,
+    distribute,
+    event_rows,
+    object_summaries,
+    parse_objects,
+    quarantined,
+)
 
 pytestmark = pytest.mark.slow
 PROJECT, DAY = "10001", date(2026, 2, 2)
@@ -61,10 +69,9 @@ def a_delivery(
     return Delivery(BatchKey(source, project, day), hour=1, shard=1, key=key, etag=f"etag of {key}", size_bytes=size)
 
 
-def parsed_by(spark: Any, reader: Shelf, *deliveries: Delivery) -> Any:
-    return parse_objects(
-        distribute(spark, deliveries, 3), reader, max_object_bytes=MAX_OBJECT_BYTES, max_line_bytes=MAX_LINE_BYTES
-    )
+def parsed_by(spark: Any, reader: Shelf, *deliveries: Delivery, known: Mapping[str, str] | None = None) -> Any:
+    objects = distribute(spark, deliveries, 3, known or {})
+    return parse_objects(objects, reader, max_object_bytes=MAX_OBJECT_BYTES, max_line_bytes=MAX_LINE_BYTES)
 
 
 def listed(frame: Any) -> list[dict[str, Any]]:
@@ -298,12 +305,23 @@ def test_every_field_of_the_real_events_equals_the_source(spark: Any) -> None:
             assert row["_arrival_date"] == date.fromisoformat(name.split("_")[1])
 
 
+def test_known_bytes_are_hashed_and_not_parsed(spark: Any) -> None:
+    same, other = a_delivery("same"), a_delivery("other")
+    body = gzip.compress(GOOD_LINE)
+    known = {"same": hashlib.sha256(body).hexdigest(), "other": hashlib.sha256(b"").hexdigest()}
+    frame = parsed_by(spark, Shelf({"same": body, "other": body}), same, other, known=known)
+    found = {row["object_key"]: row for row in listed(object_summaries(frame))}
+    assert (found["same"]["error"], found["same"]["lines"], found["same"]["sha256"]) == (TOUCHED, 0, known["same"])
+    assert (found["other"]["error"], found["other"]["rows"]) == (None, 1)
+    assert [row["_object_key"] for row in listed(event_rows(frame, Source.REGULAR))] == ["other"]
+
+
 # -- how work is spread ----------------------------------------------------------------------------------------
 
 
 def buckets(spark: Any, deliveries: list[Delivery], parallelism: int) -> tuple[int, dict[str, int]]:
     """Number of tasks, and the task of each object."""
-    objects = distribute(spark, deliveries, parallelism)
+    objects = distribute(spark, deliveries, parallelism, {})
     rows = objects.select("object_key", F.spark_partition_id().alias("task")).collect()
     assert Counter(row["object_key"] for row in rows) == Counter(delivery.key for delivery in deliveries)
     return objects.rdd.getNumPartitions(), {row["object_key"]: row["task"] for row in rows}

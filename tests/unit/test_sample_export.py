@@ -1,24 +1,37 @@
-"""The sample exporter: seeded, stable under range, and its account is true."""
+"""The sample exporter: seeded, stable under range, with all the habits of real exports, and its account is true.
+
+Lives here: what demo, benchmarks and scenarios rely on in the exporter. Put here: a claim about a new habit of it. Keep out:
+what the pipeline makes of an export (scenarios/test_conservation.py).
+"""
 
 from __future__ import annotations
 
 import gzip
 import json
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import replace
 from datetime import date
 from decimal import Decimal
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from pipeline_assets.domain.vendor import DELIVERED_KEYS
-from sample_export.account import ExportAccount
-from sample_export.events import KEYS
-from sample_export.objects import ExportedObject, iter_export, write_recovery
-from sample_export.spec import ExportSpec
+import pytest
 
-SPEC = ExportSpec(projects=("10001",), days=3, events_per_day=300, late_share=0.1, tail_share=0.05)
+from pipeline_assets.domain.identity import Outcome
+from pipeline_assets.domain.vendor import DELIVERED_KEYS
+from sample_export.account import REASONS, ExportAccount
+from sample_export.events import KEYS
+from sample_export.objects import account_of, iter_export, write_export, write_recovery
+from sample_export.spec import ExportSpec, Recovery
+
+SPEC = ExportSpec(
+    projects=("10001",), days=3, events_per_day=300, late_share=0.1, tail_share=0.05, delivery_duplicate_share=0.1,
+    send_duplicate_share=0.1, moved_share=0.3, bad_lines_per_day=2, blank_lines_per_day=4,
+)  # fmt: skip
+DAYS = SPEC.arrival_days
+Counts = Counter[tuple[str, date]]
 
 
 def _export(spec: ExportSpec) -> tuple[dict[str, bytes], ExportAccount]:
@@ -26,81 +39,212 @@ def _export(spec: ExportSpec) -> tuple[dict[str, bytes], ExportAccount]:
     return {exported.key: exported.body for exported in iter_export(spec, account)}, account
 
 
-def _rows(objects: Iterable[tuple[str, bytes]]) -> list[dict[str, Any]]:
+def _folder(root: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(root)): path.read_bytes() for path in root.rglob("*.gz")}
+
+
+def _lines(objects: dict[str, bytes]) -> list[tuple[str, bytes]]:
+    return [
+        (key, line)
+        for key, body in sorted(objects.items())
+        if key.endswith(".gz")
+        for line in gzip.decompress(body).split(b"\n")[:-1]
+    ]
+
+
+def _rows(objects: dict[str, bytes]) -> list[dict[str, Any]]:
+    """Every line that is an event, with the key of its object."""
     found = []
-    for key, body in objects:
-        if key.endswith(".gz"):
-            found += [json.loads(line) | {"_key": key} for line in gzip.decompress(body).splitlines()]
+    for key, line in _lines(objects):
+        try:
+            row = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(row, dict) and "event_time" in row:
+            found.append(row | {"_key": key})
     return found
 
 
-def test_equal_specs_give_equal_bytes_and_days_do_not_depend_on_each_other() -> None:
+def _arrival(key: str) -> date:
+    return date.fromisoformat(key.split("_")[1])
+
+
+def _rank(row: dict[str, Any]) -> tuple[Any, ...]:
+    return row["server_upload_time"], row["processed_time"]
+
+
+def _same_event(rows: Iterable[dict[str, Any]]) -> list[list[dict[str, Any]]]:
+    """Rows of one event each, by what the vendor documents: insert id, device and app; else the uuid."""
+    found: defaultdict[Any, list[dict[str, Any]]] = defaultdict(list)
+    for row in rows:
+        by_insert = (row["app"], row["device_id"], row["$insert_id"])
+        found[row["uuid"] if row["$insert_id"] is None else by_insert].append(row)
+    return list(found.values())
+
+
+def _revenue(row: dict[str, Any]) -> Decimal:
+    bag = row["event_properties"]
+    if "price" in bag:
+        return Decimal(str(bag["price"])) * bag["quantity"]
+    return Decimal(str(bag.get("$revenue", bag.get("revenue", 0))))
+
+
+def _recount(rows: list[dict[str, Any]]) -> tuple[Counts, Counter[tuple[str, date, str]], Counts, Decimal]:
+    """Events, duplicates by reason, late events and revenue, from the rows alone and by the plainest form of the rule."""
+    events, duplicates, late, revenue = Counts(), Counter[tuple[str, date, str]](), Counts(), Decimal(0)
+    for copies in _same_event(rows):
+        copies.sort(key=_rank)
+        days = [date.fromisoformat(row["event_time"][:10]) for row in copies]
+        project = str(copies[-1]["app"])
+        events[project, days[-1]] += 1
+        late[project, days[-1]] += copies[-1]["server_upload_time"][:10] > copies[-1]["event_time"][:10]
+        revenue += _revenue(copies[-1])
+        for place, (row, day) in enumerate(zip(copies[:-1], days[:-1], strict=True)):
+            reason = "send_duplicate" if day == days[-1] else "superseded_by_other_day"
+            if any(better["uuid"] == row["uuid"] for better in copies[place + 1 :]):
+                reason = "delivery_duplicate"
+            duplicates[project, day, reason] += 1
+    return events, duplicates, late, revenue
+
+
+def test_equal_specs_give_equal_bytes_and_days_do_not_depend_on_the_range() -> None:
     whole, _ = _export(SPEC)
     assert whole == _export(SPEC)[0]
     assert whole != _export(replace(SPEC, seed=8))[0]
-    one_day, _ = _export(replace(SPEC, first_day=date(2026, 1, 2), days=1))
-    assert one_day == {key: body for key, body in whole.items() if "_2026-01-02_" in key}
+    for day in DAYS:
+        one_day, _ = _export(replace(SPEC, first_day=day, days=1))
+        assert one_day == {key: body for key, body in whole.items() if _arrival(key) == day}
 
 
-def test_rows_have_all_keys_and_lie_in_their_hour() -> None:
+def test_rows_have_all_keys_and_every_hour_a_marker() -> None:
     objects, _ = _export(SPEC)
     assert set(KEYS) == set(DELIVERED_KEYS)
-    for row in _rows(objects.items()):
+    for row in _rows(objects):
         assert row.keys() - {"_key"} == set(KEYS)
-        day, hour = row["server_upload_time"][:10], int(row["server_upload_time"][11:13])
-        assert f"_{day}_{hour}#" in row["_key"]
-    assert Counter(key.split("_")[1] for key in objects if key.endswith("_complete")) == dict.fromkeys(
-        ("2026-01-01", "2026-01-02", "2026-01-03"), 24
-    )
+    markers = Counter(_arrival(key) for key in objects if key.endswith("_complete"))
+    assert markers == dict.fromkeys(DAYS, 24)
 
 
-def _recount(rows: list[dict[str, Any]]) -> tuple[Counter[str], Decimal]:
-    """Events per day and total revenue, by the plainest form of latest-wins."""
-    best: dict[Any, dict[str, Any]] = {}
-    for row in rows:
-        key = row["$insert_id"] or row["uuid"]
-        rank = (row["server_upload_time"], row["processed_time"])
-        if key not in best or rank > (best[key]["server_upload_time"], best[key]["processed_time"]):
-            best[key] = row
-    revenue = Decimal(0)
-    for row in best.values():
-        bag = row["event_properties"]
-        amount = bag.get("$revenue", bag.get("revenue"))
-        if amount is None and "price" in bag:
-            revenue += Decimal(str(bag["price"])) * bag["quantity"]
-        elif amount is not None:
-            revenue += Decimal(str(amount))
-    return Counter(row["event_time"][:10] for row in best.values()), revenue
+def test_first_copies_lie_in_their_hour_and_repeated_ones_also_later() -> None:
+    objects, _ = _export(SPEC)
+    by_uuid: defaultdict[str, list[tuple[date, int]]] = defaultdict(list)
+    uploaded: dict[str, tuple[date, int]] = {}
+    for row in _rows(objects):
+        by_uuid[row["uuid"]].append((_arrival(row["_key"]), int(row["_key"].split("_")[2].split("#")[0])))
+        time = row["server_upload_time"]
+        uploaded[row["uuid"]] = date.fromisoformat(time[:10]), int(time[11:13])
+    within = later = next_day = 0
+    for uuid, found in by_uuid.items():
+        own, places = uploaded[uuid], sorted(found)
+        if own[0] < DAYS[0]:
+            continue  # the first copy lies before the range
+        assert places[0] == own
+        for day, hour in places[1:]:
+            within += (day, hour) == own
+            later += day == own[0] and hour > own[1]
+            next_day += (day - own[0]).days == 1
+        assert len(places) <= 2
+    assert within + later + next_day == sum(len(places) - 1 for places in by_uuid.values())
+    assert within > later > next_day > 0
+
+
+def test_events_are_sent_again_after_hours_and_days_and_some_move_across_midnight() -> None:
+    objects, _ = _export(SPEC)
+    gaps, moves = Counter[int](), Counter[int]()
+    for rows in _same_event(_rows(objects)):
+        sends = sorted({row["uuid"]: row for row in rows}.values(), key=_rank)
+        for first, again in pairwise(sends):
+            days = [date.fromisoformat(row["server_upload_time"][:10]) for row in (first, again)]
+            assert _rank(first) < _rank(again)
+            gaps[(days[1] - days[0]).days] += 1
+            event_days = [date.fromisoformat(row["event_time"][:10]) for row in (first, again)]
+            moves[(event_days[1] - event_days[0]).days] += 1
+            assert again["event_time"] < again["server_upload_time"]
+    assert set(gaps) == {0, 1}
+    assert set(moves) == {-1, 0, 1}
+
+
+def test_a_few_people_cause_much_but_nobody_most() -> None:
+    objects, _ = _export(replace(SPEC, days=1, events_per_day=5000))
+    people = Counter(row["amplitude_id"] for row in _rows(objects))
+    share = [count / people.total() for _, count in people.most_common()]
+    assert 0.02 < share[0] < 0.06
+    assert 0.1 < sum(share[:50]) < 0.3
+    assert len(share) > 1000
 
 
 def test_the_account_equals_a_recount() -> None:
     objects, account = _export(SPEC)
-    rows = _rows(objects.items())
-    events, revenue = _recount(rows)
-    assert account.lines == len(rows)
-    assert account.events.total() + account.delivery_duplicates + account.send_duplicates == len(rows)
-    assert {str(day): count for (_, day), count in account.events.items()} == events
+    rows = _rows(objects)
+    events, duplicates, late, revenue = _recount(rows)
+    assert account.events == events
+    assert account.duplicates == duplicates
+    assert account.late == late
     assert sum(account.revenue.values()) == revenue
-    assert account.late_rows > 0
+    assert account.events.total() + account.duplicates.total() == len(rows)
+    assert account.objects == sum(key.endswith(".gz") for key in objects)
+    assert min(account.duplicates_by_reason.values()) > 0
+    assert account.late.total() > 0
     assert account.corrections > 0
-    assert min(events) < "2025-12-20"
+    assert min(day for _, day in events) < date(2025, 12, 20)
 
 
-def test_bad_lines_are_counted() -> None:
-    _, account = _export(replace(SPEC, bad_lines_per_day=3))
-    assert account.bad_lines == 9
+def test_the_account_names_the_pipelines_reasons() -> None:
+    assert set(REASONS) == set(Outcome) - {Outcome.WINNER}
+
+
+def test_every_line_is_on_account_of_its_arrival_day() -> None:
+    objects, account = _export(SPEC)
+    rows = Counter(_arrival(row["_key"]) for row in _rows(objects))
+    lines = Counter(_arrival(key) for key, _ in _lines(objects))
+    blank = Counter(_arrival(key) for key, line in _lines(objects) if not line.strip())
+    for day in DAYS:
+        counts = account.arrivals["regular", "10001", day]
+        assert (counts.lines, counts.rows, counts.blank) == (lines[day], rows[day], blank[day])
+        assert (counts.quarantined, counts.blank) == (2, 4)
+    assert account.arrivals.keys() == {("regular", "10001", day) for day in DAYS}
+    assert (account.lines, account.bad_lines, account.blank_lines) == (lines.total(), 6, 12)
+
+
+@pytest.mark.parametrize("hours", [(10,), (3, 4), (23,)])
+def test_few_hours_are_enough(hours: tuple[int, ...]) -> None:
+    objects, account = _export(replace(SPEC, hours=hours, shards=1))
+    assert {int(key.split("_")[2].split("#")[0]) for key in objects if key.endswith(".gz")} == set(hours)
+    assert (account.events, account.duplicates) == _recount(_rows(objects))[:2]
 
 
 def test_a_recovery_overlaps_and_brings_what_was_lost(tmp_path: Path) -> None:
-    spec = replace(SPEC, lost_days=(date(2026, 1, 2),), lost_share=0.2)
+    day = DAYS[1]
+    spec = replace(SPEC, lost_days=(day,), lost_share=0.2)
     objects, account = _export(spec)
-    delivered = {row["uuid"] for row in _rows(objects.items())}
-    recovered = write_recovery(spec, tmp_path, date(2026, 1, 2), date(2026, 1, 2), corrected_share=0.5)
-    files = [ExportedObject(str(path.relative_to(tmp_path)), path.read_bytes()) for path in tmp_path.rglob("*.gz")]
-    rows = _rows((exported.key, exported.body) for exported in files)
-    assert all(row["_key"].startswith("10001-backfill/10001-backfill_2026-01-02_") for row in rows)
+    delivered = {row["uuid"] for row in _rows(objects)}
+    recovered = write_recovery(spec, tmp_path, day, day, corrected_share=0.5)
+    rows = _rows(_folder(tmp_path))
+    assert all(row["_key"].startswith(f"10001-backfill/10001-backfill_{day}_") for row in rows)
     again = {row["uuid"] for row in rows}
-    assert recovered.events.total() == 300
+    # What was sent again on the recovered day first arrived the day before.
+    assert recovered.events.total() == len(_same_event(rows)) >= 300
+    assert recovered.lost_events == 0
     assert account.lost_events > 20
     assert len(again & delivered) > 200
-    assert len({row["$insert_id"] or row["uuid"] for row in rows}) == 300
+    assert len(again - delivered) >= account.lost_events
+
+
+@pytest.mark.parametrize("corrected_share", [0.0, 0.5])
+def test_the_account_of_both_exports_equals_a_recount(tmp_path: Path, corrected_share: float) -> None:
+    spec = replace(SPEC, lost_days=(DAYS[0], DAYS[1]), lost_share=0.2)
+    exported = write_export(spec, tmp_path)
+    alone = account_of(spec)
+    # Only what is written is counted in objects.
+    assert replace(alone, objects=exported.objects) == exported
+
+    recovery = Recovery(first_day=DAYS[1], last_day=DAYS[2], corrected_share=corrected_share)
+    recovered = write_recovery(spec, tmp_path, DAYS[1], DAYS[2], corrected_share=corrected_share)
+    both = account_of(spec, recovery)
+    events, duplicates, late, revenue = _recount(_rows(_folder(tmp_path)))
+    assert (both.events, both.duplicates, both.late) == (events, duplicates, late)
+    assert sum(both.revenue.values()) == revenue
+    assert both.arrivals == exported.arrivals | recovered.arrivals
+    assert 0 < both.lost_events < exported.lost_events
+    uncorrected = account_of(spec, replace(recovery, corrected_share=0.0))
+    assert (both.revenue == uncorrected.revenue) == (corrected_share == 0)

@@ -1,0 +1,699 @@
+"""Every bad input ends as the table says: its line, its object, its batch, and all other days.
+
+Lives here: the table of cases, one landing that holds them all, and the rendering of docs/bad-inputs.md. Put here: another
+way for an export to be bad. Keep out: single lines and bodies (unit tests), bad days among good ones (test_bad_days.py).
+
+`python -m tests.scenarios.test_bad_inputs` writes the table into docs/bad-inputs.md again.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, date, datetime, time, timedelta
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipeline_assets.domain.deliveries import BatchKey
+from pipeline_assets.domain.slices import Source
+from tests.builders import PROJECT, Outcome, Pipeline, a_pipeline, an_event, events_on
+
+pytestmark = pytest.mark.slow
+DOCUMENT = Path(__file__).parents[2] / "docs" / "bad-inputs.md"
+MAX_LINE_BYTES = 100_000
+MAX_OBJECT_BYTES = 1 << 20
+DERIVED = ("refined/events", "aggregates/daily_revenue", "aggregates/event_counts", "aggregates/active_users")
+Files = Mapping[str, bytes]
+"""Path below the project's folder -> bytes; the first is the bad one."""
+
+
+# -- what can become of an input -------------------------------------------------------------------------------
+
+
+class LineFate(StrEnum):
+    """What becomes of the bad line."""
+
+    READ = "read"
+    QUARANTINED = "quarantined"
+    BLANK = "counted as blank"
+    NOT_READ = "none is read"
+    NONE = "–"
+
+
+class ObjectFate(StrEnum):
+    """What becomes of the object it lies in."""
+
+    READ = "read"
+    READ_WITHOUT = "all other lines are read"
+    QUARANTINED = "quarantined whole"
+    NOT_LOADED = "not loaded; the run's log names it"
+    NONE = "–"
+
+
+class BatchFate(StrEnum):
+    """What becomes of everything that arrived for the project on that day, and with it of the day."""
+
+    ACCEPTED = "accepted, the day is published"
+    REFUSED = "refused, the day keeps its old state"
+    WAITING = "waits, the day keeps its old state"
+
+
+class OtherDays(StrEnum):
+    """What becomes of all other days of the load."""
+
+    COMPLETE = "complete"
+    PROVISIONAL = "complete; those up to 3 days before stay provisional"
+
+
+NOTHING = "Nothing."
+CORRECT = "Look at `raw.quarantine`; to have the event, have the hour exported again with the line corrected."
+EXPORT_AGAIN = "Have the vendor export the hour again under the same name, or recover the day with a backfill export."
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """One bad input and all that becomes of it."""
+
+    name: str
+    build: Callable[[date], Files]
+    line: LineFate = LineFate.READ
+    object: ObjectFate = ObjectFate.READ
+    batch: BatchFate = BatchFate.ACCEPTED
+    other_days: OtherDays = OtherDays.COMPLETE
+    reasons: Mapping[int | None, str] = field(default_factory=dict)
+    """Line number -> reason in raw.quarantine; None is the whole object."""
+    raw_lines: tuple[int, ...] = ()
+    """Lines of the bad object that are rows in raw."""
+    stored: Mapping[int, Mapping[str, Any]] = field(default_factory=dict)
+    """Line number -> column -> value in raw."""
+    refined_rows: int | None = None
+    """Rows of the object that the published day holds, where not every row is an event of its own."""
+    blank_lines: int = 0
+    has_neighbour: bool = True
+    """Whether another object of the same arrival day holds two good lines."""
+    refusal: str = ""
+    """What the batch's reason says beside naming the object."""
+    keeps: str = ""
+    """How the line is kept, for the document."""
+    cure: str = NOTHING
+
+
+NEIGHBOUR_ROWS = 2
+PLAIN_ROWS = 7
+
+
+def _name(day: date, *, hour: int = 10, shard: str = "#1", project: str = PROJECT) -> str:
+    return f"{project}_{day}_{hour}{shard}.json.gz"
+
+
+def _good(day: date, number: int = 1, **changes: Any) -> bytes:
+    """A line as it should be; equal arguments give equal bytes."""
+    plain = {
+        "insert_id": f"good-{day}-{number}", "uuid": f"uuid-{day}-{number}", "device_id": f"d{number}",
+        "event_time": f"{day} 10:00:00.{number:06d}", "server_upload_time": f"{day} 10:00:05.000000",
+        "processed_time": f"{day} 10:00:09.000000", "event_properties": {"$revenue": 2.5, "currency": "EUR"},
+    }  # fmt: skip
+    return json.dumps(an_event(**plain | changes)).encode()
+
+
+def _holding(day: date, key: str, text: str | bytes) -> bytes:
+    """A good line in which one value is exactly this JSON text."""
+    raw = text if isinstance(text, bytes) else text.encode()
+    return _good(day, 2, **{key: "@@"}).replace(b'"@@"', raw)
+
+
+def _with_member(day: date, *members: str) -> bytes:
+    """A good line with further members at its end."""
+    return _good(day, 2)[:-1] + ("," + ",".join(members) + "}").encode()
+
+
+def _body(*lines: bytes) -> bytes:
+    return gzip.compress(b"\n".join(lines) + b"\n", mtime=0)
+
+
+def _between(odd: Callable[[date], bytes]) -> Callable[[date], Files]:
+    """The line in question is line 2, between two good ones."""
+    return lambda day: {_name(day): _body(_good(day, 1), odd(day), _good(day, 3))}
+
+
+def _object(body: Callable[[bytes], bytes]) -> Callable[[date], Files]:
+    """An object made from the bytes of one with three good lines."""
+    return lambda day: {_name(day): body(_body(*(_good(day, number) for number in (1, 2, 3))))}
+
+
+def _a_refused_line(name: str, odd: Callable[[date], bytes], reason: str, cure: str = CORRECT) -> Case:
+    return Case(
+        name=name, build=_between(odd), line=LineFate.QUARANTINED, object=ObjectFate.READ_WITHOUT, reasons={2: reason},
+        raw_lines=(1, 3), cure=cure,
+    )  # fmt: skip
+
+
+def _a_line_read(name: str, odd: Callable[[date], bytes], keeps: str, cure: str = NOTHING, **columns: Any) -> Case:
+    return Case(name=name, build=_between(odd), raw_lines=(1, 2, 3), stored={2: columns}, keeps=keeps, cure=cure)
+
+
+def _a_refused_object(name: str, build: Callable[[date], Files], reason: str, cure: str = EXPORT_AGAIN) -> Case:
+    return Case(
+        name=name, build=build, line=LineFate.NOT_READ, object=ObjectFate.QUARANTINED, batch=BatchFate.REFUSED,
+        other_days=OtherDays.PROVISIONAL, reasons={None: reason}, refusal=f"1 unreadable objects, first {{key}}: {reason}",
+        cure=cure,
+    )  # fmt: skip
+
+
+def _an_event_sent_twice(name: str, keeps: str, **nulls: None) -> Case:
+    """Line 2 twice: whichever identity is left must still find that it is one event."""
+    return Case(
+        name=name,
+        build=lambda day: {_name(day): _body(_good(day, 1), *[_good(day, 2, **nulls)] * 2)},
+        raw_lines=(1, 2, 3), refined_rows=2, stored={2: dict(nulls), 3: dict(nulls)}, keeps=keeps,
+    )  # fmt: skip
+
+
+def _files_that_are_none(name: str, names: Callable[[date], list[str]], cure: str) -> Case:
+    """Good bytes under a wrong name: only the name keeps them out."""
+    return Case(
+        name=name,
+        build=lambda day: {file: _body(_good(day, number)) for number, file in enumerate(names(day), 1)},
+        line=LineFate.NOT_READ, object=ObjectFate.NOT_LOADED, cure=cure,
+    )  # fmt: skip
+
+
+def _marker(day: date, hour: int) -> str:
+    return f"{PROJECT}_{day}_{hour}_complete"
+
+
+def _flip(body: bytes, place: int) -> bytes:
+    return body[:place] + bytes([body[place] ^ 0xFF]) + body[place + 1 :]
+
+
+LONG_NAME = "n" * 256
+BOM = b"\xef\xbb\xbf"
+
+OBJECT_CASES = [
+    _a_refused_object("Truncated gzip", _object(lambda body: body[: len(body) // 2]), "truncated_gzip"),
+    _a_refused_object("Zero bytes", _object(lambda _: b""), "empty_object"),
+    _a_refused_object("Not gzip (plain JSON lines)", _object(gzip.decompress), "not_gzip"),
+    _a_refused_object("CRC error", _object(lambda body: _flip(body, len(body) - 6)), "crc_error"),
+    _a_refused_object("Garbage behind the last gzip member", _object(lambda body: body + b"garbage"), "trailing_garbage"),
+    _a_refused_object(
+        "Decompression bomb, beyond `max_object_bytes`",
+        lambda day: {_name(day): _body(_good(day)) + gzip.compress(b" " * (16 * MAX_OBJECT_BYTES), mtime=0)},
+        "object_too_large",
+        "If the object is genuine, raise `TIDEMARK_MAX_OBJECT_BYTES`; else as for any unreadable object.",
+    ),
+    Case(
+        name="gzip of several members",
+        build=lambda day: {_name(day): _body(_good(day, 1), _good(day, 2)) + _body(_good(day, 3, city="Köln"))},
+        raw_lines=(1, 2, 3), stored={1: {"city": None}, 3: {"city": "Köln"}}, keeps="all members",
+    ),
+    Case(
+        name="gzip padded with zero bytes", build=_object(lambda body: body + b"\0" * 512), raw_lines=(1, 2, 3),
+        keeps="as without the padding",
+    ),
+    Case(
+        name="Valid gzip without a line", build=lambda day: {_name(day): gzip.compress(b"", mtime=0)}, line=LineFate.NONE,
+        keeps="an hour without events",
+    ),
+]  # fmt: skip
+
+LINE_CASES = [
+    _a_refused_line("Bad JSON", lambda day: _good(day, 2)[:-30], "bad_json"),
+    _a_refused_line("Array instead of an object", lambda day: b"[" + _good(day, 2) + b"]", "not_an_object"),
+    Case(
+        name="Blank lines",
+        build=lambda day: {_name(day): _body(_good(day, 1), b"", b" \t", _good(day, 4))},
+        line=LineFate.BLANK, raw_lines=(1, 4), blank_lines=2,
+    ),
+    Case(
+        name="Lines that end in CR LF, the last one in nothing",
+        build=lambda day: {_name(day): gzip.compress(_good(day, 1) + b"\r\n" + _good(day, 2), mtime=0)},
+        raw_lines=(1, 2), keeps="without the line ends",
+    ),
+    Case(
+        name="Byte order mark at the start",
+        build=lambda day: {_name(day): _body(BOM + _good(day, 1), b"{", _good(day, 3))},
+        # The broken line shows that places count from the mark.
+        reasons={2: "bad_json"}, raw_lines=(1, 3), stored={1: {"device_id": "d1"}}, keeps="the mark is skipped",
+    ),
+    _a_refused_line("Byte order mark inside (files put together)", lambda day: BOM + _good(day, 2), "bad_json"),
+    _a_refused_line("Invalid UTF-8 in a string", lambda day: _holding(day, "city", b'"K\xf6ln"'), "invalid_utf8"),
+    _a_refused_line(
+        "Invalid UTF-8 in a property bag", lambda day: _holding(day, "event_properties", b'{"city": "K\xf6ln"}'),
+        "invalid_utf8",
+    ),
+    _a_line_read(
+        "Lone surrogate (half an emoji)",
+        lambda day: _good(day, 2, city="a\ud83d", event_properties={"text": "b\ud83d"}, mood="c\ud83d"),
+        "replaced by U+FFFD in a text column, kept as delivered in property bags and `_extra`",
+        city="a\N{REPLACEMENT CHARACTER}", event_properties=r'{"text": "b\ud83d"}', _extra=r'{"mood":"c\ud83d"}',
+    ),
+    _a_line_read(
+        r"NUL character (`\u0000`) in a string", lambda day: _good(day, 2, city="a\0b", event_properties={"text": "\0"}),
+        "kept", city="a\0b", event_properties=r'{"text": "\u0000"}',
+    ),
+    _a_refused_line(
+        "Integer beyond 64 bits", lambda day: _holding(day, "event_id", str(2**63)), "value_out_of_range"
+    ),
+    _a_line_read("`1.0` for an integer", lambda day: _holding(day, "event_id", "1.0"), "as 1", event_id=1),
+    _a_line_read('`"12"` for an integer', lambda day: _holding(day, "event_id", '"12"'), "as 12", event_id=12),
+    _a_refused_line("`1.5` for an integer", lambda day: _holding(day, "event_id", "1.5"), "value_unreadable"),
+    _a_refused_line(
+        "Nested thousands deep",
+        lambda day: _holding(day, "event_properties", '{"a":' + "[" * 20_000 + "]" * 20_000 + "}"), "too_deep",
+    ),
+    _a_line_read(
+        "A key twice in one object",
+        lambda day: _holding(day, "city", '"first"')[:-1]
+        + b',"city":"last","event_properties":{"a":1,"a":2},"colour":1,"colour":2}',
+        "the last one counts; a property bag keeps both", city="last", event_properties='{"a":1,"a":2}',
+        _extra='{"colour":2}',
+    ),
+    _a_line_read(
+        "Keys that differ in case", lambda day: _good(day, 2, city="a", City="b", CITY="c", event_properties={"k": 1, "K": 2}),
+        "the known spelling fills the column, the others go to `_extra`", city="a", _extra='{"CITY":"c","City":"b"}',
+        event_properties='{"k": 1, "K": 2}',
+    ),
+    _a_line_read(
+        "Dotted keys", lambda day: _good(day, 2, **{"city.name": "b", "event_properties": {"a.b": 1}}),
+        "one key with a dot, never a path", city=None, _extra='{"city.name":"b"}', event_properties='{"a.b": 1}',
+    ),
+    _a_line_read(
+        "A 56th key", lambda day: _with_member(day, '"mood": { "is" : 1.0 }'), "the key goes to `_extra`, byte for byte",
+        "Nothing; `_extra` shows what the vendor added.", _extra='{"mood":{ "is" : 1.0 }}',
+    ),
+    _a_refused_line(
+        "Very long line, beyond `max_line_bytes`", lambda day: _good(day, 2, city="x" * MAX_LINE_BYTES), "line_too_long",
+        "If the line is genuine, raise `TIDEMARK_MAX_LINE_BYTES` and have the hour exported again.",
+    ),
+    _a_line_read(
+        "Names of 256 characters", lambda day: _good(day, 2, event_type=LONG_NAME, event_properties={LONG_NAME: 1}),
+        "whole", event_type=LONG_NAME, event_properties=f'{{"{LONG_NAME}": 1}}',
+    ),
+    _a_refused_line(
+        "`app` names another project", lambda day: _good(day, 2, app=10002), "project_mismatch",
+        "Have the vendor correct the export's project; events of the other project come with its own export.",
+    ),
+    _a_refused_line("`event_time` is missing or null", lambda day: _good(day, 2, event_time=None), "event_time_missing"),
+    _a_refused_line(
+        "`event_time` is no time", lambda day: _good(day, 2, event_time="yesterday"), "event_time_unreadable"
+    ),
+    _a_refused_line(
+        "`event_time` lies more than a day after the arrival day",
+        lambda day: _good(day, 2, event_time=f"{day + timedelta(days=2)} 00:00:00.000000"), "event_time_in_future",
+    ),
+    _an_event_sent_twice("`$insert_id` is null", "`uuid` tells events apart", insert_id=None),
+    _an_event_sent_twice("`uuid` is null", "`$insert_id` tells events apart", uuid=None),
+    _an_event_sent_twice("`$insert_id` and `uuid` are null", "equal content is one event", insert_id=None, uuid=None),
+    _an_event_sent_twice("`device_id` is null", "null is a device like any other", device_id=None),
+    Case(
+        name="More than 10 bad lines and more than 0.1 % of the batch",
+        build=lambda day: {_name(day): _body(*[b"{"] * 11, _good(day, 12))},
+        line=LineFate.QUARANTINED, object=ObjectFate.READ_WITHOUT, batch=BatchFate.REFUSED,
+        other_days=OtherDays.PROVISIONAL, reasons=dict.fromkeys(range(1, 12), "bad_json"),
+        refusal="11 of 14 lines are quarantined",
+        cure="Have the export corrected, or raise `TIDEMARK_MAX_QUARANTINED_SHARE` or `_LINES`.",
+    ),
+]  # fmt: skip
+
+NAME_CASES = [
+    _files_that_are_none(
+        "Unknown object name",
+        lambda day: [
+            f"{PROJECT}_{day}_10#1.json", f"{PROJECT}_{day}_10#1.json.gz.tmp", f"{PROJECT}_{day}_24#1.json.gz",
+            f"{PROJECT}_{day.year}-02-30_10#1.json.gz", f"{PROJECT}_{day}_10#x.json.gz", "notes.txt",
+            f"archive/{_name(day)}",
+        ],
+        "If it is an export, give it the vendor's name, directly in the project's folder.",
+    ),
+    _files_that_are_none(
+        "Name of another project", lambda day: [_name(day, project="10002")], "Move it to its own project's folder."
+    ),
+    _files_that_are_none("Merged-ids file", lambda day: [f"-9876_{day}_10.json.gz"], NOTHING),
+    Case(
+        name="Export named without `#n`", build=lambda day: {_name(day, shard=""): _body(_good(day))}, raw_lines=(1,),
+        keeps="as any export of that hour",
+    ),
+    Case(
+        name="Marker of an hour without data", build=lambda day: {_marker(day, 10): b""}, line=LineFate.NONE,
+        object=ObjectFate.NONE, keeps="an hour without events",
+    ),
+    Case(
+        name="24 markers, no data", build=lambda day: {_marker(day, hour): b"" for hour in range(24)},
+        line=LineFate.NONE, object=ObjectFate.NONE, has_neighbour=False, keeps="a day without events",
+    ),
+    Case(
+        name="Fewer than 24 markers, no data, the deadline has passed",
+        build=lambda day: {_marker(day, hour): b"" for hour in range(23)}, line=LineFate.NONE, object=ObjectFate.NONE,
+        batch=BatchFate.REFUSED, other_days=OtherDays.PROVISIONAL, has_neighbour=False,
+        refusal="no delivery of either source, and the deadline has passed",
+        cure="Have the vendor export the day again; a day that truly has no events needs its 24 markers.",
+    ),
+    Case(
+        name="Data without markers, the deadline has passed", build=_object(lambda body: body), raw_lines=(1, 2, 3),
+        keeps="the day is final all the same",
+    ),
+    # The two last days are still open when the landing is loaded.
+    Case(
+        name="Data without markers, before the deadline", build=_object(lambda body: body), raw_lines=(1, 2, 3),
+        other_days=OtherDays.PROVISIONAL, keeps="the day is provisional too",
+    ),
+    Case(
+        name="No data and no markers, before the deadline", build=lambda _: {}, line=LineFate.NONE, object=ObjectFate.NONE,
+        batch=BatchFate.WAITING, other_days=OtherDays.PROVISIONAL, has_neighbour=False, refusal="nothing is delivered yet",
+        cure="Nothing; the next load takes it up.",
+    ),
+]  # fmt: skip
+
+CASES = [*OBJECT_CASES, *LINE_CASES, *NAME_CASES]
+IN_A_BUCKET = _files_that_are_none(
+    "Key with `//` (in a bucket)",
+    lambda day: [f"/{_name(day)}"],
+    "Copy the object to a key without the empty segment.",
+)
+EMPTY_LANDING = Case(
+    name="Project's folder missing or empty",
+    build=lambda _: {}, line=LineFate.NONE, object=ObjectFate.NONE, batch=BatchFate.REFUSED,
+    other_days=OtherDays.PROVISIONAL, has_neighbour=False, refusal="no delivery at all, and the deadline has passed",
+    cure="Check `TIDEMARK_LANDING_URL` and `TIDEMARK_PROJECTS`; have the vendor export the day again.",
+)  # fmt: skip
+
+
+# -- one landing that holds them all ---------------------------------------------------------------------------
+
+FIRST_DAY = date(2026, 2, 2)
+CASE_DAYS: dict[str, date] = {}
+PLAIN_DAYS: list[date] = []
+
+
+def _spread_over_days() -> None:
+    """Every case has its own arrival day; every third day before the two open ones is plain."""
+    day = FIRST_DAY
+    for place, case in enumerate(CASES):
+        if place % 2 == 0 and place < len(CASES) - 1:
+            PLAIN_DAYS.append(day)
+            day += timedelta(days=1)
+        CASE_DAYS[case.name] = day
+        day += timedelta(days=1)
+
+
+_spread_over_days()
+LAST_DAY = CASE_DAYS[CASES[-1].name]
+NOW = datetime.combine(LAST_DAY + timedelta(days=1), time(12), UTC)
+
+
+@dataclass(frozen=True)
+class Found:
+    """What a load left behind, read from the tables, the ledger and the run."""
+
+    pipeline: Pipeline
+    run: Outcome
+    raw: list[dict[str, Any]]
+    quarantine: list[dict[str, Any]]
+    refined: list[dict[str, Any]]
+    log: str
+
+    @classmethod
+    def after(cls, p: Pipeline, run: Outcome) -> Found:
+        """Read it all once."""
+        messages = [entry.user_message for entry in p.instance.all_logs(run.result.run_id)]
+        return cls(
+            p,
+            run,
+            p.rows("raw/regular_events"),
+            p.rows("raw/quarantine"),
+            p.rows("refined/events"),
+            "\n".join(messages),
+        )
+
+    def raw_rows(self, key: str) -> dict[int, dict[str, Any]]:
+        """Line number -> row of one object in raw."""
+        rows = [row for row in self.raw if row["_object_key"] == key]
+        assert len({row["_line_number"] for row in rows}) == len(rows)
+        return {row["_line_number"]: row for row in rows}
+
+    def refined_rows(self, day: date) -> int:
+        """Rows of a day in refined."""
+        return sum(row["event_date"] == day for row in self.refined)
+
+
+def _put(p: Pipeline, day: date, files: Files) -> None:
+    for name, body in files.items():
+        path = p.landing / PROJECT / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(body)
+
+
+def _files(case: Case, day: date) -> dict[str, bytes]:
+    """The bad files first, then the good one of another hour."""
+    neighbour = {_name(day, hour=11): _body(_good(day, 101), _good(day, 102))} if case.has_neighbour else {}
+    return {**case.build(day), **neighbour}
+
+
+@pytest.fixture(scope="module")
+def bad_landing(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Found]:
+    """All cases and the plain days between them, loaded by one run."""
+    folder = tmp_path_factory.mktemp("bad_inputs")
+    with a_pipeline(spark, folder, max_line_bytes=MAX_LINE_BYTES, max_object_bytes=MAX_OBJECT_BYTES) as p:
+        for case in CASES:
+            _put(p, CASE_DAYS[case.name], _files(case, CASE_DAYS[case.name]))
+        for day in PLAIN_DAYS:
+            p.deliver(day, events_on(day, PLAIN_ROWS))
+        p.now = NOW
+        yield Found.after(p, p.load(FIRST_DAY, LAST_DAY))
+
+
+def _assert_quarantined_as_said(found: Found, case: Case, key: str, body: bytes) -> None:
+    rows = [row for row in found.quarantine if row["object_key"] == key]
+    assert {row["line_number"]: row["reason"] for row in rows} == case.reasons
+    assert len(rows) == len(case.reasons)
+    for row in rows:
+        if row["line_number"] is None:
+            bad = body
+            assert row["byte_offset"] == 0
+        else:
+            text = gzip.decompress(body)
+            bad = text.split(b"\n")[row["line_number"] - 1]
+            assert text[row["byte_offset"] : row["byte_offset"] + row["byte_length"]] == bad
+        assert row["byte_length"] == len(bad)
+        assert bytes(row["sample"]) == bad[:512]
+        assert row["is_batch_accepted"] == (case.batch is BatchFate.ACCEPTED)
+        assert row["detail"]
+
+
+def _assert_fate(found: Found, case: Case, day: date) -> None:
+    """Everything the table says of a case, against what the load left behind."""
+    p = found.pipeline
+    files = _files(case, day)
+    name, body = next(iter(files.items()), ("", b""))
+    key = f"{PROJECT}/{name}"
+    is_accepted = case.batch is BatchFate.ACCEPTED
+
+    # The line and the object.
+    _assert_quarantined_as_said(found, case, key, body)
+    rows = found.raw_rows(key)
+    assert tuple(sorted(rows)) == (case.raw_lines if is_accepted else ())
+    for number, columns in case.stored.items():
+        assert {column: rows[number][column] for column in columns} == columns
+    recorded = p.ledger.deliveries(Source.REGULAR, [PROJECT], day, day)
+    is_delivery = case.object not in (ObjectFate.NONE, ObjectFate.NOT_LOADED)
+    assert (key in recorded) == is_delivery
+    if is_delivery:
+        assert recorded[key].blank == case.blank_lines
+        assert recorded[key].is_accepted == is_accepted
+        assert recorded[key].error == case.reasons.get(None)
+        assert recorded[key].quarantined == sum(number is not None for number in case.reasons)
+    if case.object is ObjectFate.NOT_LOADED:
+        for file in case.build(day):
+            assert f"{PROJECT}/{file} is not loaded" in found.log
+            assert not found.raw_rows(f"{PROJECT}/{file}")
+
+    # The batch and its day.
+    batch = p.ledger.batches([PROJECT], day, day)[BatchKey(Source.REGULAR, PROJECT, day)]
+    verdicts = {BatchFate.ACCEPTED: "accepted", BatchFate.REFUSED: "refused", BatchFate.WAITING: "waiting"}
+    assert batch.verdict.value == verdicts[case.batch]
+    assert case.refusal.replace("{key}", key) in (batch.reason or "")
+    assert is_accepted == (batch.reason is None) == (batch.cure is None)
+    neighbours = NEIGHBOUR_ROWS if case.has_neighbour else 0
+    own = len(case.raw_lines) if case.refined_rows is None else case.refined_rows
+    assert found.refined_rows(day) == (own + neighbours if is_accepted else 0)
+    assert sum(row["_arrival_date"] == day for row in found.raw) == (len(rows) + neighbours if is_accepted else 0)
+    for table in DERIVED:
+        good = "published" if own + neighbours else "unchanged"
+        assert p.verdict(table, day) == (good if is_accepted else "waiting"), table
+    told = re.findall(rf"{day} raw/regular_events {PROJECT} (\w+)", found.run.failure())
+    assert told == ([] if is_accepted else [verdicts[case.batch]])
+
+
+# -- claims ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_a_bad_input_ends_as_the_table_says(bad_landing: Found, case: Case) -> None:
+    _assert_fate(bad_landing, case, CASE_DAYS[case.name])
+
+
+def test_all_other_days_are_published_and_count_exactly(bad_landing: Found) -> None:
+    p = bad_landing.pipeline
+    raw = Counter(row["event_date"] for row in bad_landing.raw)
+    refined = Counter(row["event_date"] for row in bad_landing.refined)
+    counted: Counter[date] = Counter()
+    for row in p.rows("aggregates/event_counts"):
+        counted[row["event_date"]] += row["events"]
+    for day in PLAIN_DAYS:
+        assert raw[day] == refined[day] == counted[day] == PLAIN_ROWS
+        assert {p.verdict(table, day) for table in DERIVED} == {"published"}
+        assert str(day) not in bad_landing.run.failure()
+    assert set(raw) == set(refined) == set(counted)
+    assert set(raw) <= {*PLAIN_DAYS, *CASE_DAYS.values()}
+
+
+def test_a_day_is_provisional_while_an_arrival_that_may_change_it_is_not_settled(bad_landing: Found) -> None:
+    """`other days` of the table: a final day is one that no batch of its next three days can still change."""
+    slices = bad_landing.pipeline.ledger.slices("refined/events", [PROJECT])
+    unsettled = {CASE_DAYS[case.name] for case in CASES if case.other_days is OtherDays.PROVISIONAL}
+    provisional = {day - timedelta(days=shift) for day in unsettled for shift in range(4)}
+    held = {key.event_date: record.is_final for key, record in slices.items()}
+    assert {day for day, is_final in held.items() if not is_final} == provisional & held.keys()
+    assert {day for day, is_final in held.items() if is_final}
+
+
+def test_the_failure_names_each_refused_day_and_no_other(bad_landing: Found) -> None:
+    assert not bad_landing.run.success
+    bad = {str(CASE_DAYS[case.name]) for case in CASES if case.batch is not BatchFate.ACCEPTED}
+    for table in ("raw/regular_events", *DERIVED):
+        assert set(re.findall(rf"(\S+) {table} {PROJECT} ", bad_landing.run.failure())) == bad, table
+
+
+def test_loading_again_publishes_nothing_and_fails_nothing(bad_landing: Found) -> None:
+    """Scenario: the same landing is loaded again. Outcome: refusals stand, no table has a new snapshot, the run is green."""
+    p = bad_landing.pipeline
+    before = p.snapshots()
+    again = p.load(FIRST_DAY, LAST_DAY)
+    assert again.success, again.failure()
+    assert p.snapshots() == before
+    assert again.failed_checks() == bad_landing.run.failed_checks()
+
+
+def test_a_bad_hour_that_is_delivered_again_heals(pipeline: Any) -> None:
+    """Scenario: a published day gets a truncated hour, another one with a bad line; both come again, same keys, whole.
+    Outcome: the day keeps its old state meanwhile; then quarantine forgets both and the days hold all events."""
+    p = pipeline()
+    broken, holed, plain = days = [FIRST_DAY + timedelta(days=shift) for shift in range(3)]
+    p.deliver(broken, events_on(broken, 2, prefix="before"), hour=9)
+    p.deliver(holed, [*events_on(holed, 4), b"{"])
+    p.deliver(plain, [*events_on(plain, 3), b"["])
+    assert p.load(broken, plain).success
+    p.deliver(broken, events_on(broken, 5), truncated=True)
+    assert not p.load(broken, plain).success
+    assert Counter(row["arrival_date"] for row in p.rows("raw/quarantine")) == {broken: 1, holed: 1, plain: 1}
+    assert [p.count("refined/events", day) for day in days] == [2, 4, 3]
+    assert [p.count("raw/regular_events", day) for day in days] == [2, 4, 3]
+
+    for day in (broken, holed):
+        p.deliver(day, events_on(day, 5))
+    healed = p.load(broken, plain)
+
+    assert healed.success, healed.failure()
+    assert not healed.failed_checks()
+    assert [(row["arrival_date"], row["reason"]) for row in p.rows("raw/quarantine")] == [(plain, "bad_json")]
+    for day in (broken, holed):
+        batch = p.ledger.batches([PROJECT], day, day)[BatchKey(Source.REGULAR, PROJECT, day)]
+        assert (batch.verdict.value, batch.reason) == ("accepted", None)
+        assert p.verdict("refined/events", day) == "published"
+    assert [p.count("refined/events", day) for day in days] == [7, 5, 3]
+    assert [p.count("raw/regular_events", day) for day in days] == [7, 5, 3]
+
+
+@pytest.fixture
+def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    import boto3
+    from moto.server import ThreadedMotoServer
+
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    monkeypatch.setenv("AWS_ENDPOINT_URL_S3", f"http://{host}:{port}")
+    resource = boto3.resource("s3", endpoint_url=f"http://{host}:{port}")
+    yield resource.create_bucket(Bucket="bad-inputs")
+    server.stop()
+
+
+def test_a_key_with_an_empty_segment_hides_no_other(pipeline: Any, bucket: Any) -> None:
+    """Scenario: one key in a bucket holds `//`, which a folder cannot. Outcome: it is named, all others are loaded."""
+    from dagster_aws.s3 import S3Resource
+
+    from resources.landing_store import LandingStore
+
+    p = pipeline(landing_url="s3://bad-inputs/exports")
+    # Given to the resource, because the workers of this session started before the server did.
+    s3 = S3Resource(endpoint_url=os.environ["AWS_ENDPOINT_URL_S3"])
+    p.resources["landing"] = LandingStore.from_settings(p.settings, s3)
+    for name, body in _files(IN_A_BUCKET, FIRST_DAY).items():
+        bucket.put_object(Key=f"exports/{PROJECT}/{name}", Body=body)
+    run = p.load(FIRST_DAY)
+    assert run.success, run.failure()
+    _assert_fate(Found.after(p, run), IN_A_BUCKET, FIRST_DAY)
+
+
+def test_an_empty_landing_is_refused_and_changes_nothing(pipeline: Any) -> None:
+    """Scenario: a past day is asked for while the project's folder is missing, the next while it is empty.
+    Outcome: each is refused with reason and cure, no table holds a row or gets a snapshot, asking again is green."""
+    p = pipeline()
+    snapshots: dict[str, int] = {}
+    for day in (FIRST_DAY, FIRST_DAY + timedelta(days=1)):
+        run = p.load(day)
+        assert not run.success
+        found = Found.after(p, run)
+        _assert_fate(found, EMPTY_LANDING, day)
+        assert not found.raw
+        assert not found.quarantine
+        batch = p.ledger.batches([PROJECT], day, day)[BatchKey(Source.REGULAR, PROJECT, day)]
+        assert "Check TIDEMARK_LANDING_URL and TIDEMARK_PROJECTS" in (batch.cure or "")
+        assert p.snapshots() == (snapshots or p.snapshots())
+        snapshots = p.snapshots()
+        (p.landing / PROJECT).mkdir(exist_ok=True)
+    again = p.load(FIRST_DAY)
+    assert again.success, again.failure()
+    assert p.snapshots() == snapshots
+
+
+# -- the document ----------------------------------------------------------------------------------------------
+
+
+def _row(case: Case) -> str:
+    reasons = sorted(set(case.reasons.values()))
+    named = f": `{reasons[0]}`" if reasons else ""
+    line, delivered = str(case.line), str(case.object)
+    if case.line is LineFate.QUARANTINED:
+        line += named
+    elif case.object is ObjectFate.QUARANTINED:
+        delivered += named
+    if case.keeps:
+        line = case.keeps if case.line is LineFate.NONE else f"{line}: {case.keeps}"
+    return f"| {' | '.join((case.name, line, delivered, case.batch, case.other_days, case.cure))} |"
+
+
+def the_table() -> str:
+    """The cases as the document shows them."""
+    head = "| input | line | object | batch | other days | what you do |\n|---|---|---|---|---|---|"
+    return "\n".join([head, *map(_row, [*CASES, IN_A_BUCKET, EMPTY_LANDING])])
+
+
+_TABLE = re.compile(r"(?:^\|.*\n)+", re.MULTILINE)
+
+
+def test_the_document_shows_these_cases() -> None:
+    found = _TABLE.findall(DOCUMENT.read_text("utf-8"))
+    assert found == [the_table() + "\n"], "run python -m tests.scenarios.test_bad_inputs"
+
+
+if __name__ == "__main__":
+    DOCUMENT.write_text(_TABLE.sub(lambda _: the_table() + "\n", DOCUMENT.read_text("utf-8")), "utf-8")

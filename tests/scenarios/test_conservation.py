@@ -1,0 +1,340 @@
+"""Nothing disappears and nothing is counted twice (law 7), from the bytes in landing to the rows in refined.events.
+
+Lives here: the balance of lines per source and arrival day and of rows per event day, each figure from three places that know
+nothing of each other. Put here: another figure that must balance. Keep out: what is done about one that does not
+(test_bad_days.py).
+
+`pytest -s tests/scenarios/test_conservation.py 2>/dev/null` prints the balance; figures that differ stand side by side in it.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import json
+import sys
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from pipeline_assets.domain.identity import Outcome, RawRow, outcomes
+from pipeline_assets.domain.slices import Source
+from sample_export.account import REASONS, ExportAccount
+from sample_export.objects import account_of, write_export, write_recovery
+from sample_export.spec import ExportSpec, Recovery
+from tests.builders import Pipeline, a_pipeline
+
+pytestmark = pytest.mark.slow
+
+SPEC = ExportSpec(
+    first_day=date(2026, 2, 2), days=4, events_per_day=120, hours=(0, 1, 8, 13, 22, 23), late_share=0.05, tail_share=0.005,
+    delivery_duplicate_share=0.1, send_duplicate_share=0.1, moved_share=0.4, bad_lines_per_day=3, blank_lines_per_day=4,
+    lost_days=(date(2026, 2, 3),), lost_share=0.1,
+)  # fmt: skip
+DAYS = SPEC.arrival_days
+RECOVERY = Recovery(first_day=DAYS[1], last_day=DAYS[2], corrected_share=0.3)
+
+ArrivalKey = tuple[str, str, date]
+"""(source, project, arrival day)."""
+SliceKey = tuple[str, date]
+"""(project, event day)."""
+LINES = ("lines", "rows", "quarantined", "blank")
+ROWS = ("raw", "refined", *REASONS)
+
+
+@dataclass(frozen=True)
+class Witness:
+    """What one place says, without knowing of the others; figures it cannot know are absent."""
+
+    name: str
+    arrivals: Mapping[ArrivalKey, Mapping[str, int]]
+    """Figures named as in LINES."""
+    slices: Mapping[SliceKey, Mapping[str, int]]
+    """Figures named as in ROWS."""
+
+
+@dataclass(frozen=True)
+class Moment:
+    """All witnesses at one moment."""
+
+    title: str
+    witnesses: tuple[Witness, ...]
+    account: ExportAccount
+
+    @property
+    def arrivals(self) -> list[ArrivalKey]:
+        """Every arrival day that any witness knows."""
+        return sorted({key for witness in self.witnesses for key in witness.arrivals})
+
+    @property
+    def slices(self) -> list[SliceKey]:
+        """Every event day that any witness knows."""
+        return sorted({key for witness in self.witnesses for key in witness.slices})
+
+    def said_of_arrival(self, key: ArrivalKey, figure: str) -> dict[str, int]:
+        """Witness -> its figure; a day a witness does not know counts 0."""
+        return _said(figure, {witness.name: (witness.arrivals, key) for witness in self.witnesses})
+
+    def said_of_slice(self, key: SliceKey, figure: str) -> dict[str, int]:
+        """Witness -> its figure; a day a witness does not know counts 0."""
+        return _said(figure, {witness.name: (witness.slices, key) for witness in self.witnesses})
+
+
+def _said(figure: str, asked: Mapping[str, tuple[Mapping[Any, Mapping[str, int]], Any]]) -> dict[str, int]:
+    return {
+        name: known[key].get(figure, 0) if key in known else 0
+        for name, (known, key) in asked.items()
+        if any(figure in figures for figures in known.values())
+    }
+
+
+# -- the witnesses ---------------------------------------------------------------------------------------------------------
+
+
+def the_objects(landing: Path) -> Witness:
+    """The bytes, by gzip and json alone; of the slices they tell how many rows there are to file."""
+    arrivals: defaultdict[ArrivalKey, Counter[str]] = defaultdict(Counter)
+    slices: defaultdict[SliceKey, Counter[str]] = defaultdict(Counter)
+    for path in landing.rglob("*.json.gz"):
+        prefix, day, _ = path.name.split("_")
+        project, is_backfill = prefix.removesuffix("-backfill"), prefix.endswith("-backfill")
+        arrival = ("backfill" if is_backfill else "regular", project, date.fromisoformat(day))
+        lines = gzip.decompress(path.read_bytes()).split(b"\n")
+        assert lines.pop() == b"", f"{path.name} ends within a line"
+        for line in lines:
+            event_day = _event_day(line)
+            kind = "rows" if event_day else "quarantined" if line.strip() else "blank"
+            arrivals[arrival].update(("lines", kind))
+            if event_day:
+                slices[project, event_day]["raw"] += 1
+    return Witness("objects", arrivals, slices)
+
+
+def _event_day(line: bytes) -> date | None:
+    try:
+        return date.fromisoformat(json.loads(line)["event_time"][:10])
+    except (ValueError, KeyError, TypeError):
+        return None
+
+
+def the_exporter(account: ExportAccount) -> Witness:
+    """What the exporter meant to write."""
+    arrivals = {key: {name: getattr(counts, name) for name in LINES} for key, counts in account.arrivals.items()}
+    slices: defaultdict[SliceKey, Counter[str]] = defaultdict(Counter)
+    for (project, day), count in account.events.items():
+        slices[project, day].update({"refined": count, "raw": count})
+    for (project, day, reason), count in account.duplicates.items():
+        slices[project, day].update({reason: count, "raw": count})
+    return Witness("exporter", arrivals, slices)
+
+
+def the_tables(pipeline: Pipeline) -> Witness:
+    """The rows as another engine reads them; outcomes by the plain rule over the raw rows. Blank lines are in no table."""
+    from pyiceberg.catalog.sql import SqlCatalog
+
+    settings = pipeline.settings
+    catalog = SqlCatalog(
+        settings.catalog_name, uri=settings.catalog_url, warehouse=f"file://{Path(settings.warehouse_url)}"
+    )
+    arrivals: defaultdict[ArrivalKey, Counter[str]] = defaultdict(Counter)
+    slices: defaultdict[SliceKey, Counter[str]] = defaultdict(Counter)
+    try:
+        raw = {
+            source: catalog.load_table(f"raw.{source.value}_events").scan().to_arrow().to_pylist() for source in Source
+        }
+        quarantine = catalog.load_table("raw.quarantine").scan().to_arrow().to_pylist()
+        refined = catalog.load_table("refined.events").scan().to_arrow().to_pylist()
+    finally:
+        catalog.close()
+    for source, rows in raw.items():
+        for row in rows:
+            arrivals[source.value, row["project_id"], row["_arrival_date"]]["rows"] += 1
+    for row in quarantine:
+        arrivals[row["source"], row["project_id"], row["arrival_date"]]["quarantined"] += 1
+    for row in refined:
+        slices[row["project_id"], row["event_date"]]["refined"] += 1
+    collected = [_raw_row(source, row) for source, rows in raw.items() for row in rows]
+    for row, outcome in _outcomes(collected, settings.source_precedence, settings.dedupe_window_days):
+        figures = slices[row.project_id, row.event_date]
+        figures.update(("raw", "winner" if outcome is Outcome.WINNER else outcome.value))
+    for key, figures in slices.items():
+        assert figures.pop("winner", 0) == figures["refined"], f"{key}: other winners than rows in refined"
+    return Witness("tables", arrivals, slices)
+
+
+def _raw_row(source: Source, row: Mapping[str, Any]) -> RawRow:
+    delivered = [row[name] for name in sorted(row) if not name.startswith("_") or name == "_extra"]
+    content = hashlib.sha256(repr(delivered).encode()).digest()
+    return RawRow(
+        row["project_id"], row["event_date"], source, row["_object_key"], row["_line_number"], row["app"],
+        row["device_id"], row["insert_id"], row["uuid"], row["server_upload_time"], row["processed_time"],
+        (int.from_bytes(content[:8]), int.from_bytes(content[8:16])),
+    )  # fmt: skip
+
+
+def _outcomes(
+    rows: Iterable[RawRow], precedence: Sequence[Source], dedupe_window_days: int
+) -> Iterator[tuple[RawRow, Outcome]]:
+    """The rule compares every row with every other, so it is asked event by event."""
+    by_key: defaultdict[tuple[object, ...], list[RawRow]] = defaultdict(list)
+    for row in rows:
+        by_key[row.key].append(row)
+    for same in by_key.values():
+        yield from zip(same, outcomes(same, precedence, dedupe_window_days), strict=True)
+
+
+def the_ledger(pipeline: Pipeline) -> Witness:
+    """What is on record, in plain SQL; where it records a figure several times, all must agree."""
+    arrivals: defaultdict[ArrivalKey, Counter[str]] = defaultdict(Counter)
+    slices: defaultdict[SliceKey, Counter[str]] = defaultdict(Counter)
+    filed, digests, published = Counter[ArrivalKey](), Counter[SliceKey](), Counter[SliceKey]()
+    with pipeline.ledger.engine.connect() as connection:
+        for row in _select(connection, "deliveries"):
+            if row["is_accepted"]:
+                key = row["source"], row["project_id"], date.fromisoformat(row["arrival_date"])
+                arrivals[key].update({name: row[name] for name in LINES})
+        for row in _select(connection, "batch_days"):
+            rows = int(row["digest"].split(":")[0])
+            filed[row["source"], row["project_id"], date.fromisoformat(row["arrival_date"])] += rows
+            digests[row["project_id"], date.fromisoformat(row["event_date"])] += rows
+        for row in _select(connection, "slices"):
+            key = row["project_id"], date.fromisoformat(row["event_date"])
+            figures, rows = json.loads(row["figures"] or "{}"), int(row["digest"].split(":")[0])
+            assert figures.get("rows", 0) == rows or row["table_name"].startswith("aggregates/"), f"{row}"
+            if row["table_name"].startswith("raw/"):
+                published[key] += rows
+            if row["table_name"] == "refined/events":
+                found = {reason: int(figures.get(reason, 0)) for reason in REASONS}
+                slices[key].update({"raw": int(figures.get("raw_rows", 0)), "refined": rows, **found})
+    assert filed == {key: figures["rows"] for key, figures in arrivals.items()}, "batch days and deliveries differ"
+    assert digests == published, "batch days and raw slices differ"
+    assert published == {key: figures["raw"] for key, figures in slices.items()}, "raw and refined slices differ"
+    return Witness("ledger", arrivals, slices)
+
+
+def _select(connection: sa.Connection, table: str) -> list[Mapping[str, Any]]:
+    return [dict(row) for row in connection.execute(sa.text(f"SELECT * FROM tidemark_{table}")).mappings()]
+
+
+# -- the balance as text ---------------------------------------------------------------------------------------------------
+
+
+def as_text(moment: Moment) -> str:
+    """Both balances, a line per source and arrival day and one per event day, with totals."""
+    names = ", ".join(witness.name for witness in moment.witnesses)
+    lines = [f"{moment.title} ({names}; figures that differ stand side by side)", ""]
+    head = ("source", "project", "arrival", "lines", "= raw", "+ quarantined", "+ blank")
+    body = [
+        (source, project, str(day), *(_cell(moment.said_of_arrival((source, project, day), name)) for name in LINES))
+        for source, project, day in moment.arrivals
+    ]
+    total = ("total", "", "", *(_total(moment.said_of_arrival(key, n) for key in moment.arrivals) for n in LINES))
+    lines += [*_aligned([head, *body, total], 3), ""]
+    head = ("project", "event day", "raw", "= refined", *(f"+ {reason.replace('_', ' ')}" for reason in REASONS))
+    body = [
+        (project, str(day), *(_cell(moment.said_of_slice((project, day), name)) for name in ROWS))
+        for project, day in moment.slices
+    ]
+    total = ("total", "", *(_total(moment.said_of_slice(key, n) for key in moment.slices) for n in ROWS))
+    return "\n".join([*lines, *_aligned([head, *body, total], 2), ""])
+
+
+def _cell(said: Mapping[str, int]) -> str:
+    return "|".join(str(count) for count in (said.values() if len(set(said.values())) > 1 else [min(said.values())]))
+
+
+def _total(said: Iterable[Mapping[str, int]]) -> str:
+    total = Counter[str]()
+    for figures in said:
+        total.update(figures)
+    return _cell(total)
+
+
+def _aligned(rows: Sequence[Sequence[str]], text_columns: int) -> list[str]:
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        "  ".join(
+            cell.ljust(width) if place < text_columns else cell.rjust(width)
+            for place, (cell, width) in enumerate(zip(row, widths, strict=True))
+        )
+        for row in rows
+    ]
+
+
+# -- the scenario ----------------------------------------------------------------------------------------------------------
+
+
+def _moment(title: str, pipeline: Pipeline, account: ExportAccount) -> Moment:
+    witnesses = (the_objects(pipeline.landing), the_exporter(account), the_tables(pipeline), the_ledger(pipeline))
+    moment = Moment(title, witnesses, account)
+    sys.stdout.write(f"\n{as_text(moment)}")
+    return moment
+
+
+@pytest.fixture(scope="module")
+def moments(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Moment]]:
+    """Four days in two runs, the second with facts of the first's days; then a recovery of two days that lost events."""
+    with a_pipeline(spark, tmp_path_factory.mktemp("conservation"), projects=SPEC.projects) as p:
+        write_export(SPEC, p.landing)
+        for first, last in (DAYS[:2], DAYS[2:]):
+            run = p.load(first, last)
+            assert run.success, run.failure()
+        regular = _moment("after the regular loads", p, account_of(SPEC))
+        write_recovery(SPEC, p.landing, RECOVERY.first_day, RECOVERY.last_day, corrected_share=RECOVERY.corrected_share)
+        run = p.load(RECOVERY.first_day, RECOVERY.last_day, source=Source.BACKFILL)
+        assert run.success, run.failure()
+        yield {"regular": regular, "recovered": _moment("after the recovery", p, account_of(SPEC, RECOVERY))}
+
+
+at_both_moments = pytest.mark.parametrize("name", ["regular", "recovered"])
+
+
+@at_both_moments
+def test_every_line_is_a_row_quarantined_or_blank(moments: dict[str, Moment], name: str) -> None:
+    """Scenario: exports with broken and blank lines.
+    Outcome: per source and arrival day the parts add up to the lines, and all four witnesses say the same."""
+    moment = moments[name]
+    sources = {source for source, _, _ in moment.arrivals}
+    assert sources == ({"regular"} if name == "regular" else {"regular", "backfill"})
+    for key in moment.arrivals:
+        said = {figure: moment.said_of_arrival(key, figure) for figure in LINES}
+        for figure, counts in said.items():
+            assert len(set(counts.values())) == 1, f"{key}: {figure} is {counts}"
+            assert len(counts) >= 3, f"too few witnesses of {figure}"
+            assert min(counts.values()) > 0, f"{key}: {figure} does not occur, so nothing is shown"
+        counts = {figure: next(iter(counts.values())) for figure, counts in said.items()}
+        assert counts["lines"] == counts["rows"] + counts["quarantined"] + counts["blank"], f"{key}: {counts}"
+
+
+@at_both_moments
+def test_every_row_is_an_event_or_a_duplicate_with_a_reason(moments: dict[str, Moment], name: str) -> None:
+    """Scenario: rows delivered twice, sent twice and moved across midnight, late facts, a recovery that overlaps.
+    Outcome: per event day events and duplicates by reason add up to the raw rows, and all witnesses say the same."""
+    moment = moments[name]
+    occurred = Counter[str]()
+    for key in moment.slices:
+        said = {figure: moment.said_of_slice(key, figure) for figure in ROWS}
+        for figure, counts in said.items():
+            assert len(set(counts.values())) == 1, f"{key}: {figure} is {counts}"
+            assert len(counts) == (4 if figure == "raw" else 3), f"other witnesses of {figure} than expected: {counts}"
+        counts = {figure: next(iter(counts.values())) for figure, counts in said.items()}
+        assert counts["raw"] == sum(counts[figure] for figure in ROWS[1:]), f"{key}: {counts}"
+        occurred.update(counts)
+    assert min(occurred[figure] for figure in ROWS) > 0, f"not every reason occurs, so nothing is shown: {occurred}"
+    assert min(day for _, day in moment.slices) < DAYS[0], "no fact is late enough to be older than the export"
+
+
+def test_a_recovery_brings_back_what_was_lost_and_adds_nothing_else(moments: dict[str, Moment]) -> None:
+    """Scenario: the regular export lost events; the recovery holds them, and all others of its days once more.
+    Outcome: refined grows by the lost events alone."""
+    before, after = moments["regular"].account, moments["recovered"].account
+    assert before.lost_events > 0 == after.lost_events
+    assert after.events.total() - before.events.total() == before.lost_events
+    complete = account_of(replace(SPEC, lost_days=()))
+    assert after.events == complete.events

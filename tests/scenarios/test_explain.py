@@ -1,0 +1,274 @@
+"""`explain`: where a row came from, why another one lost, and in which publications it was seen."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import date, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipeline_assets.domain.errors import LakehouseError, SettingsError, UsageError
+from pipeline_assets.domain.identity import Outcome, RankPart
+from pipeline_assets.domain.slices import Source
+from pipeline_assets.load_path.explain import explain
+from pipeline_assets.load_path.explanation import Event, Explanation, place
+from pipeline_assets.load_path.request import Workbench
+from pipeline_assets.tables.refined_events import REFINED_EVENTS
+from resources.landing_store import LandingStore
+from resources.spark import configure_catalog
+from tests.builders import PROJECT, a_body, an_event, events_on
+from tests.scenarios.test_shell import Shell, _load
+
+pytestmark = pytest.mark.slow
+DAY = date(2026, 2, 2)
+NEXT = DAY + timedelta(days=1)
+
+
+def _explain(p: Any, identifier: str, **scope: Any) -> Explanation:
+    configure_catalog(p.spark, p.settings)
+    landing = LandingStore.from_settings(p.settings)
+    return explain(Workbench(p.spark, p.lakehouse, p.ledger, landing, p.settings), identifier, now=p.now, **scope)
+
+
+def _only(explanation: Explanation) -> Event:
+    (event,) = explanation.events
+    return event
+
+
+@contextmanager
+def _nothing_written(p: Any) -> Iterator[None]:
+    before = (p.snapshots(), p.ledger.publications(), p.digests())
+    yield
+    assert (p.snapshots(), p.ledger.publications(), p.digests()) == before
+
+
+def _at(day: date, time: str) -> str:
+    return f"{day} {time}.000000"
+
+
+def test_duplicates_name_the_row_that_beats_them(pipeline: Any) -> None:
+    """Scenario: an event is exported twice, sent again twice, and lies among others. Outcome: every delivery is listed,
+    each loser names its better and the part of the rank that decides, by insert_id and by any uuid alike."""
+    p = pipeline()
+    event = an_event(insert_id="i-1", uuid="u-1")
+    again = event | {"processed_time": _at(DAY, "12:00:00")}
+    resent = event | {"uuid": "u-2", "server_upload_time": _at(DAY, "10:00:07")}
+    first = p.deliver(DAY, [*events_on(DAY, 3), event], hour=10)
+    second = p.deliver(DAY, [again, event], hour=11)
+    third = p.deliver(DAY, [resent], hour=12)
+    assert p.load(DAY).success
+
+    with _nothing_written(p):
+        found = _explain(p, "i-1")
+    one = _only(found)
+    assert one.project_id == PROJECT
+    assert one.agrees
+    assert not found.is_cut
+    told = {
+        place(d.row): (d.outcome, d.defeat and place(d.defeat.by), d.defeat and d.defeat.part) for d in one.deliveries
+    }
+    assert told == {
+        f"{third} line 1": (Outcome.WINNER, None, None),
+        f"{second} line 1": (Outcome.SEND_DUPLICATE, f"{third} line 1", RankPart.SERVER_UPLOAD_TIME),
+        f"{second} line 2": (Outcome.DELIVERY_DUPLICATE, f"{second} line 1", RankPart.PROCESSED_TIME),
+        f"{first} line 4": (Outcome.DELIVERY_DUPLICATE, f"{second} line 1", RankPart.PROCESSED_TIME),
+    }
+    assert one.deliveries[0].outcome is Outcome.WINNER
+    reasons = [d.reason for d in one.deliveries]
+    assert reasons[1].startswith(f"send duplicate: sent again as uuid u-2, {third} line 1; that one has the later")
+    assert "2026-02-02 10:00:07.000000 against 2026-02-02 10:00:05.000000" in reasons[1]
+    assert all(d.found.etag and d.found.arrival_date == DAY for d in one.deliveries)
+    (publication,) = one.publications
+    assert publication.visible == f"yes, as {third} line 1"
+    assert publication.record.cause == "first build"
+    assert one.standings[0].reason is None
+
+    # The rows of the key that carry another uuid belong to the event, whichever uuid it is asked by.
+    for uuid in ("u-1", "u-2"):
+        assert _only(_explain(p, uuid)) == one
+    with pytest.raises(SettingsError):
+        _explain(p, "i-1", projects=["7"])
+    with pytest.raises(UsageError):
+        _explain(p, " ")
+
+
+def test_a_tie_is_decided_by_source_then_by_nothing_but_the_place(pipeline: Any) -> None:
+    """Scenario: a backfill delivers a row again exactly as it was, and one row of it twice.
+    Outcome: source precedence decides between the sources, and identical rows are called identical."""
+    p = pipeline()
+    event = an_event(insert_id="i-1", uuid="u-1")
+    regular = p.deliver(DAY, [event])
+    recovered = p.deliver(DAY, [event, event], source=Source.BACKFILL)
+    assert p.load(DAY).success
+    assert p.load(DAY, source=Source.BACKFILL).success
+
+    one = _only(_explain(p, "i-1"))
+    assert [(place(d.row), d.outcome, d.defeat and d.defeat.part) for d in one.deliveries] == [
+        (f"{recovered} line 2", Outcome.WINNER, None),
+        (f"{recovered} line 1", Outcome.DELIVERY_DUPLICATE, RankPart.PLACE),
+        (f"{regular} line 1", Outcome.DELIVERY_DUPLICATE, RankPart.SOURCE),
+    ]
+    assert "backfill goes before regular" in one.deliveries[2].reason
+    assert "identical" in one.deliveries[1].reason
+    # The content did not change, so the second load published nothing: the day agrees with other lineage.
+    assert one.agrees
+    assert [publication.visible for publication in one.publications] == [f"yes, as {regular} line 1"]
+
+
+def test_a_correction_that_moves_the_day_is_seen_in_both_publications(pipeline: Any) -> None:
+    """Scenario: an event is published, then corrected to the next day, and the same id is used again a week later.
+    Outcome: the old row lost to the other day and was visible before; the far row is an event of its own."""
+    p = pipeline()
+    far = DAY + timedelta(days=7)
+    event = an_event(insert_id="i-1", uuid="u-1")
+    old = p.deliver(DAY, [event, *events_on(DAY, 2)])
+    assert p.load(DAY).success
+    moved = event | {
+        "uuid": "u-2", "event_time": _at(NEXT, "00:00:01"), "server_upload_time": _at(NEXT, "08:00:00"),
+    }  # fmt: skip
+    new = p.deliver(NEXT, [moved], hour=8)
+    p.deliver(
+        far, [event | {"uuid": "u-3", "event_time": _at(far, "10:00:00"), "server_upload_time": _at(far, "10:00:01")}]
+    )
+    assert p.load(NEXT).success
+    assert p.load(far).success
+
+    near, later = _explain(p, "i-1").events
+    assert [(place(d.row), d.outcome) for d in near.deliveries] == [
+        (f"{new} line 1", Outcome.WINNER),
+        (f"{old} line 1", Outcome.SUPERSEDED_BY_OTHER_DAY),
+    ]
+    assert near.deliveries[1].reason.startswith(
+        f"superseded by another day: {NEXT}, {new} line 1; that one has the later"
+    )
+    assert [(r.record.key.event_date, r.visible) for r in near.publications] == [
+        (DAY, f"yes, as {old} line 1"),
+        (DAY, f"no, but on {NEXT} as {new} line 1"),
+        (NEXT, f"yes, as {new} line 1"),
+    ]
+    assert near.agrees
+    assert [(standing.key.event_date, len(standing.live)) for standing in near.standings] == [(DAY, 0), (NEXT, 1)]
+    assert [d.row.uuid for d in later.deliveries] == ["u-3"]
+    # A range of event days keeps the rows that decide about it.
+    assert _only(_explain(p, "i-1", first=DAY, last=DAY)) == near
+    assert _only(_explain(p, "i-1", first=far)) == later
+    assert _only(_explain(p, "u-3")) == later
+
+    name = p.lakehouse.identifier(REFINED_EVENTS).split(".", 1)
+    gone = near.publications[0].record.snapshot_id
+    p.spark.sql(f"CALL {name[0]}.system.expire_snapshots(table => '{name[1]}', snapshot_ids => array({gone}))")
+    expired = _explain(p, "i-1").events[0]
+    assert expired.publications[0].visible == "unknown: the snapshot is expired"
+    assert expired.publications[1:] == near.publications[1:]
+
+
+def test_a_redelivery_that_moves_the_day_is_seen_though_raw_forgot_the_old_row(pipeline: Any) -> None:
+    """Scenario: the object is delivered again and the event lies on the next day. Outcome: one delivery is left, and the
+    publication of the old day still tells what was seen there."""
+    p = pipeline()
+    event = an_event(insert_id="i-1", uuid="u-1")
+    key = p.deliver(DAY, [event, *events_on(DAY, 2)])
+    assert p.load(DAY).success
+    p.deliver(DAY, [event | {"event_time": _at(NEXT, "00:00:01")}, *events_on(DAY, 2)])
+    p.deliver(NEXT, events_on(NEXT, 2))
+    assert p.load(DAY, NEXT).success
+
+    one = _only(_explain(p, "u-1"))
+    assert [(place(d.row), d.row.event_date) for d in one.deliveries] == [(f"{key} line 1", NEXT)]
+    assert [(r.record.key.event_date, r.visible) for r in one.publications] == [
+        (DAY, f"yes, as {key} line 1"),
+        (NEXT, f"yes, as {key} line 1"),
+    ]
+
+
+def test_a_refused_day_says_why_it_does_not_show_the_present_winner(pipeline: Any) -> None:
+    """Scenario: a final day is corrected by a backfill that grows it beyond bounds. Outcome: the present winner is the
+    backfill's row, the live one still the old; the day's refusal is the reason given, with its cure."""
+    p = pipeline()
+    events = events_on(DAY, 120)
+    p.deliver(DAY, events)
+    assert p.load(DAY).success
+    corrected = events[0] | {"processed_time": _at(DAY, "23:00:00"), "event_properties": {"color": "red"}}
+    recovered = p.deliver(DAY, [corrected, *events_on(DAY, 60, prefix="new")], source=Source.BACKFILL)
+    assert not p.load(DAY, source=Source.BACKFILL).success
+
+    one = _only(_explain(p, events[0]["uuid"]))
+    assert place(one.winners[0]) == f"{recovered} line 1"
+    assert not one.agrees
+    assert "does not show it yet" in one.verdict
+    (standing,) = one.standings
+    assert standing.live[0].source is Source.REGULAR
+    assert standing.reason is not None
+    assert standing.reason.startswith("stands refused: change_is_explained")
+    assert standing.cure == standing.record.cure
+    assert standing.cure
+
+    # An event that only the refused content would bring is in raw and in no publication.
+    waiting = _only(_explain(p, f"new-{DAY}-1"))
+    assert not waiting.agrees
+    assert [r.visible for r in waiting.publications] == ["no"]
+
+
+def test_refused_lines_are_found_by_the_bytes_that_were_kept(pipeline: Any) -> None:
+    """Scenario: a line that cannot be read, and ids that nobody delivered. Outcome: the refused line is named with its
+    reason; an unknown id is found nowhere; before the first load that is what is said."""
+    p = pipeline()
+    configure_catalog(p.spark, p.settings)
+    with pytest.raises(LakehouseError, match="nothing is loaded yet"):
+        _explain(p, "i-1")
+    bad = json.dumps({"$insert_id": "i-bad", "event_time": "no time", "uuid": "u-bad"}).encode()
+    key = p.deliver(DAY, [*events_on(DAY, 3), bad])
+    p.deliver(NEXT, events_on(NEXT, 3), truncated=True)
+    p.load(DAY, NEXT)
+
+    found = _explain(p, "i-bad")
+    assert found.is_found
+    assert not found.events
+    (line,) = found.quarantined
+    assert (line.object_key, line.line_number, line.is_batch_accepted) == (key, 4, True)
+    assert line.reason
+
+    unknown = _explain(p, "i-unknown")
+    assert not unknown.is_found
+    assert "raw/quarantine" in unknown.searched
+    assert [str(batch.key) for batch in unknown.not_in_raw] == [f"regular/{PROJECT}/{NEXT}"]
+
+
+def test_the_command_draws_it_prints_json_and_exits_by_what_it_found(tmp_path: Path) -> None:
+    """Scenario: the shell asks for an event, an unknown id, and wrongly. Outcome: exit 0, 1 and 2."""
+    shell = Shell(tmp_path)
+    empty = shell("explain", "i-1")
+    assert empty.returncode == 1
+    assert "nothing is loaded yet" in empty.stderr
+    event = an_event(insert_id="i-1", uuid="u-1")
+    shell.deliver(DAY, a_body([event, event | {"uuid": "u-2", "server_upload_time": _at(DAY, "10:00:07")}]))
+    assert shell(*_load(DAY, DAY)).returncode == 0
+
+    drawn = shell("explain", "i-1")
+    assert drawn.returncode == 0, drawn.stderr
+    assert "send duplicate: sent again as uuid u-2" in " ".join(drawn.stdout.split())
+    told = shell("explain", "u-1", "--json", "--from", str(DAY))
+    assert told.returncode == 0, told.stderr
+    (found,) = json.loads(told.stdout)["events"]
+    assert found["key"] == {"app": int(PROJECT), "device_id": "d1", "insert_id": "i-1"}
+    assert [delivery["outcome"] for delivery in found["deliveries"]] == ["winner", "send_duplicate"]
+    assert found["deliveries"][1]["decided_by"] == "server_upload_time"
+
+    unknown = shell("explain", "i-2")
+    assert unknown.returncode == 1
+    assert "found nowhere" in unknown.stdout
+    assert "refined/events" in unknown.stdout
+    for words, said in (
+        (("explain", "i-1", "--from", "2026-02-03", "--to", "2026-02-02"), "ends before it begins"),
+        (("explain", "i-1", "--from", "soon"), "YYYY-MM-DD"),
+        (("explain", "i-1", "--project", "7"), "not among"),
+        (("explain",), "ID"),
+    ):
+        done = shell(*words)
+        assert done.returncode == 2, (words, done.stderr)
+        assert said in done.stderr, (words, done.stderr)
+        assert "Traceback" not in done.stderr
