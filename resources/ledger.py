@@ -102,13 +102,18 @@ class Ledger:
             return {record.key: record for record in map(batch_of, rows)}
 
     def first_arrivals(self, projects: Sequence[str]) -> dict[str, date]:
-        """Project -> earliest arrival day with a recorded delivery, either source."""
-        query = sa.select(DELIVERIES.c.project_id, sa.func.min(DELIVERIES.c.arrival_date))
-        with self._read() as connection:
-            rows = connection.execute(
-                query.where(DELIVERIES.c.project_id.in_(projects)).group_by(DELIVERIES.c.project_id)
-            )
-            return {row[0]: row[1] for row in rows}
+        """Project -> earliest arrival day with a known delivery, either source, read or not."""
+        found: dict[str, date] = {}
+        # A batch whose objects moved while they were read is known although no delivery of it is on record.
+        for table, is_known in ((DELIVERIES, sa.true()), (BATCHES, BATCHES.c.deliveries > 0)):
+            query = sa.select(table.c.project_id, sa.func.min(table.c.arrival_date))
+            with self._read() as connection:
+                rows = connection.execute(
+                    query.where(table.c.project_id.in_(projects), is_known).group_by(table.c.project_id)
+                )
+                for project, day in rows:
+                    found[project] = min(day, found.get(project, day))
+        return found
 
     def batch_days(
         self, source: Source, projects: Sequence[str], first: date, last: date

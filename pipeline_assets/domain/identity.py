@@ -17,6 +17,10 @@ from pipeline_assets.domain.slices import Source
 _NO_TIME = datetime(1, 1, 1, tzinfo=UTC)
 
 
+TIED = ":tied"
+"""Ends a digest of rivals in which content alone decides between two days: such a digest never counts as unchanged."""
+
+
 class Outcome(StrEnum):
     """What became of one raw row in refinement; every raw row has exactly one (law 7)."""
 

@@ -85,6 +85,8 @@ class TableReport:
     outcomes: tuple[Outcome, ...]
     snapshot_id: int | None = None
     seconds: float = 0.0
+    built: tuple[Slice, ...] = ()
+    """Slices that were computed, whatever became of them."""
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ Keep out: rebuilding (load_path/derived.py).
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date, timedelta
 from enum import Enum, auto
 
@@ -15,6 +15,7 @@ from resources.ledger import Ledger
 from resources.ledger_records import BatchRecord, SliceRecord
 
 from pipeline_assets.domain.deliveries import BatchKey
+from pipeline_assets.domain.identity import TIED
 from pipeline_assets.domain.slices import EMPTY, BatchVerdict, Slice, Source, Verdict
 from pipeline_assets.load_path.batches import deadline
 from pipeline_assets.load_path.request import LoadRequest, Outcome, Workbench
@@ -25,6 +26,19 @@ from pipeline_assets.tables.table import Table
 
 CODE_KEY = "code"
 """Entry of a refused state that names the code that refused it."""
+WAITS_KEY = "waits for"
+"""Entry of a refused state that names the days whose standing keeps a slice from being published."""
+RIVALS_KEY = "rivals"
+"""Entry of an input state: digest of the rows on other days that share a key with the slice's own rows."""
+
+
+class _Match(Enum):
+    """How the present input state compares with a recorded one."""
+
+    SAME = auto()
+    NEIGHBOURS_DIFFER = auto()
+    """Only slices of other days differ: it is the same where their rows that share a key are."""
+    DIFFERENT = auto()
 
 
 class Todo(Enum):
@@ -32,6 +46,8 @@ class Todo(Enum):
 
     REBUILD = auto()
     """Its inputs, or on an explicit request its code, differ from what it was built from."""
+    CHECK = auto()
+    """Other days within the dedupe window differ: whether rows that share a key do is asked of the tables."""
     KEEP = auto()
     """It stands."""
     KEEP_REFUSED = auto()
@@ -77,7 +93,7 @@ def read_ground(bench: Workbench, request: LoadRequest) -> Ground:
         for batch, days in found.items():
             touched[batch.project_id] |= days.keys()
     candidates = {
-        project: frozenset(request.days) | frozenset(_widen(days, settings.dedupe_window_days))
+        project: frozenset(_widen({*request.days, *days}, settings.dedupe_window_days))
         for project, days in touched.items()
     }
     every_day = [day for days in candidates.values() for day in days]
@@ -153,29 +169,94 @@ def _decide(
     code = table.code_version(bench.settings)
     is_final = (record is not None and record.is_final) or is_final_day(bench, request, ground, key)
 
-    def decision(todo: Todo, reason: str | None = None, cause: str = "") -> Decision:
-        return Decision(key, todo, present, record, is_requested, is_final, reason, cause)
+    def decision(
+        todo: Todo, reason: str | None = None, cause: str = "", *, with_rivals: Mapping[str, str] | None = None
+    ) -> Decision:
+        known = {RIVALS_KEY: with_rivals[RIVALS_KEY]} if with_rivals and RIVALS_KEY in with_rivals else {}
+        return Decision(key, todo, {**present, **known}, record, is_requested, is_final, reason, cause)
 
     if hold is not None:
         return decision(Todo.HOLD, f"held: {hold}")
     obstacle = _obstacle(table, ground, inputs, key)
     if obstacle is not None:
         return decision(Todo.WAIT, obstacle)
-    is_known = record is not None and record.input_state is not None
-    standing_inputs = record.input_state if record is not None and record.input_state is not None else {}
-    has_new_inputs = dict(standing_inputs) != present or (
-        record is not None and record.digest != EMPTY and not is_known
-    )
-    has_new_code = is_known and record is not None and record.code_version != code
-    if not has_new_inputs and not (has_new_code and is_requested):
-        return decision(Todo.KEEP)
     if not inputs.has_own_rows(key.event_date) and (record is None or record.digest == EMPTY):
         return decision(Todo.KEEP)
+    if record is None:
+        return decision(Todo.REBUILD, cause="first build")
+    has_new_code = record.input_state is not None and record.code_version != code
+    standing = _compare(record.input_state, present, key.event_date)
+    if standing is _Match.SAME and not (has_new_code and is_requested):
+        return decision(Todo.KEEP, with_rivals=record.input_state)
+    cause = _cause(table, record.input_state or {}, present, has_new_code=has_new_code)
     accepted = f"{table.key}:{key.event_date.isoformat()}" in request.accept_changes
-    refused = record.refused_state if record is not None else None
-    if refused is not None and dict(refused) == {**present, CODE_KEY: code} and not accepted:
-        return decision(Todo.KEEP_REFUSED, record.reason if record else None)
-    return decision(Todo.REBUILD, cause=_cause(table, standing_inputs, present, has_new_code=has_new_code))
+    refused = _Match.DIFFERENT
+    if record.refused_state is not None and record.refused_state.get(CODE_KEY) == code and not accepted:
+        refused = _compare(record.refused_state, present, key.event_date)
+    if refused is _Match.SAME and record.refused_state is not None:
+        todo = Todo.WAIT if WAITS_KEY in record.refused_state else Todo.KEEP_REFUSED
+        return decision(todo, cause=cause, with_rivals=record.refused_state)
+    if _Match.NEIGHBOURS_DIFFER in (standing, refused) and not (has_new_code and is_requested):
+        return decision(Todo.CHECK, cause=cause)
+    return decision(Todo.REBUILD, cause=cause)
+
+
+def _compare(recorded: Mapping[str, str] | None, present: Mapping[str, str], day: date) -> _Match:
+    if recorded is None:
+        return _Match.DIFFERENT
+    names = {name for name in (*recorded, *present) if name not in (CODE_KEY, WAITS_KEY, RIVALS_KEY)}
+    differing = {name for name in names if recorded.get(name) != present.get(name)}
+    if not differing:
+        return _Match.SAME
+    is_own = any(name.endswith(f":{day.isoformat()}") for name in differing)
+    return _Match.DIFFERENT if is_own or RIVALS_KEY not in recorded else _Match.NEIGHBOURS_DIFFER
+
+
+def resolve(decision: Decision, table: Table, request: LoadRequest, code: str, rivals: str) -> Decision:
+    """What a slice to CHECK is to become, now that the digest of its rivals is known."""
+    record, day = decision.record, decision.key.event_date
+    present = {**decision.present, RIVALS_KEY: rivals}
+    cause = "changed rows of its events on other days"
+    found = replace(decision, todo=Todo.REBUILD, present=present, cause=cause)
+    if record is None or rivals.endswith(TIED):
+        return found
+
+    def is_same(recorded: Mapping[str, str] | None) -> bool:
+        return (
+            recorded is not None
+            and recorded.get(RIVALS_KEY) == rivals
+            and _compare(recorded, present, day) is not _Match.DIFFERENT
+        )
+
+    if is_same(record.input_state):
+        return replace(found, todo=Todo.KEEP)
+    accepted = f"{table.key}:{day.isoformat()}" in request.accept_changes
+    refused = record.refused_state
+    if is_same(refused) and refused is not None and refused.get(CODE_KEY) == code and not accepted:
+        todo = Todo.WAIT if WAITS_KEY in refused else Todo.KEEP_REFUSED
+        return replace(found, todo=todo)
+    return found
+
+
+BLOCKED = (Todo.KEEP_REFUSED, Todo.WAIT, Todo.HOLD)
+"""The slice stays as it is although it is, or may be, stale."""
+
+
+def release_waits(decisions: Sequence[Decision]) -> list[Decision]:
+    """Slices that waited for others to be published with them are built again where none of those stays blocked."""
+    found = {decision.key: decision for decision in decisions}
+    is_settled = False
+    while not is_settled:
+        is_settled = True
+        for key, decision in found.items():
+            state = decision.record.refused_state if decision.record is not None else None
+            if decision.todo is not Todo.WAIT or state is None or WAITS_KEY not in state or not decision.cause:
+                continue
+            others = [Slice(date.fromisoformat(day), key.project_id) for day in state[WAITS_KEY].split(",")]
+            if not any(other in found and found[other].todo in BLOCKED for other in others):
+                found[key] = replace(decision, todo=Todo.REBUILD)
+                is_settled = False
+    return list(found.values())
 
 
 def _obstacle(table: Table, ground: Ground, inputs: _Inputs, key: Slice) -> str | None:
@@ -217,9 +298,11 @@ def is_final_day(bench: Workbench, request: LoadRequest, ground: Ground, key: Sl
 
 
 def _cause(table: Table, before: Mapping[str, str], after: Mapping[str, str], *, has_new_code: bool) -> str:
-    if dict(before) == dict(after):
+    differing = [
+        name for name in before.keys() | after.keys() if name != RIVALS_KEY and before.get(name) != after.get(name)
+    ]  # fmt: skip
+    if not differing:
         return "code"
-    differing = [name for name in before.keys() | after.keys() if before.get(name) != after.get(name)]
     names = sorted({name.split(":")[0] for name in differing})
     cause = "first build" if not before else f"changed {', '.join(names)}" if names else f"changed {table.key}"
     return f"{cause}, code" if has_new_code and before else cause

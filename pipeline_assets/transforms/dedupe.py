@@ -1,6 +1,6 @@
 """Raw rows to outcomes and winners: DESIGN §6 in Spark, equal to domain/identity.py by test.
 
-Lives here: key, rank and outcome as Spark expressions. Put here: how the rule is computed. Keep out: the rule itself.
+Lives here: rank and outcome as Spark expressions. Put here: how the rule is computed. Keep out: the rule itself.
 """
 
 from __future__ import annotations
@@ -8,40 +8,24 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pyspark.sql.functions as F
-from pyspark.sql import DataFrame, Window
+from pyspark.sql import DataFrame
 
 from pipeline_assets.domain.identity import Outcome
 from pipeline_assets.domain.slices import Source
+from pipeline_assets.transforms.event_keys import KEY, day_number, key_window, with_key
 from pipeline_assets.transforms.measure import HASH_A, HASH_B, with_row_hashes
+from pipeline_assets.transforms.shared_keys import is_shared, rival_columns
 
 ROW_ID = ("_source", "_object_key", "_line_number")
-KEY = ("project_id", "_key_kind", "_key_app", "_key_device", "_key_id")
-
-
-def with_key(frame: DataFrame) -> DataFrame:
-    """Adds the event key: `_key_kind`, `_key_id` (strings), `_key_app` (long), `_key_device` (string).
-
-    Expects the vendor's columns and the row hashes.
-    """
-    by_insert = F.col("insert_id").isNotNull()
-    kind = F.when(by_insert, F.lit("insert_id")).when(F.col("uuid").isNotNull(), F.lit("uuid")).otherwise("content")
-    content = F.concat_ws(":", F.col(HASH_A).cast("string"), F.col(HASH_B).cast("string"))
-    return frame.withColumns(
-        {
-            "_key_kind": kind,
-            "_key_app": F.when(by_insert, F.col("app")),
-            "_key_device": F.when(by_insert, F.col("device_id")),
-            "_key_id": F.coalesce(F.col("insert_id"), F.col("uuid"), content),
-        }
-    )
 
 
 def outcomes(
     raw: DataFrame, content_columns: Sequence[str], precedence: Sequence[Source], dedupe_window_days: int
 ) -> DataFrame:
-    """One narrow row per raw row: event_date, project_id, _source, _object_key, _line_number, outcome (string).
+    """One narrow row per raw row: event_date, project_id, _source, _object_key, _line_number, outcome (string), rival.
 
     `raw` is both raw tables' rows with `_source`, over the days to decide and `dedupe_window_days` on either side.
+    `rival` (struct of `shared_keys.rival_columns`) is null but for rows whose key lies on several days.
     """
     order = F.create_map(*[part for i, s in enumerate(precedence) for part in (F.lit(s.value), F.lit(-i))])
     narrow = with_row_hashes(raw, content_columns).transform(with_key)
@@ -50,7 +34,7 @@ def outcomes(
         *KEY,
         *ROW_ID,
         "uuid",
-        F.datediff(F.col("event_date"), F.lit("1970-01-01").cast("date")).alias("_day"),
+        day_number().alias("_day"),
         # A null compares lower than any value inside a struct, which is "nulls last" for a maximum.
         F.struct(
             "server_upload_time",
@@ -62,12 +46,14 @@ def outcomes(
             "_line_number",
         ).alias("_rank"),
     )
-    near = Window.partitionBy(*KEY).orderBy("_day").rangeBetween(-dedupe_window_days, dedupe_window_days)
-    same_row = Window.partitionBy(*KEY, "uuid").orderBy("_day").rangeBetween(-dedupe_window_days, dedupe_window_days)
+    near, same_row = key_window(dedupe_window_days), key_window(dedupe_window_days, "uuid")
     ranked = narrow.withColumns(
         {
             "_best": F.max(F.struct(F.col("_rank").alias("rank"), F.col("_day").alias("day"))).over(near),
             "_best_same_row": F.max("_rank").over(same_row),
+            "_is_shared": is_shared(near),
+            "server_upload_time": F.col("_rank.server_upload_time"),
+            "processed_time": F.col("_rank.processed_time"),
         }
     )
     is_same_row = (F.col("_rank") < F.col("_best_same_row")) & (
@@ -79,7 +65,8 @@ def outcomes(
         .when(F.col("_best.day") == F.col("_day"), Outcome.SEND_DUPLICATE.value)
         .otherwise(Outcome.SUPERSEDED_BY_OTHER_DAY.value)
     )
-    return ranked.select("event_date", "project_id", *ROW_ID, outcome.alias("outcome"))
+    rival = F.when(F.col("_is_shared"), F.struct(*rival_columns()))
+    return ranked.select("event_date", "project_id", *ROW_ID, outcome.alias("outcome"), rival.alias("rival"))
 
 
 def winners(raw: DataFrame, decided: DataFrame) -> DataFrame:

@@ -502,7 +502,7 @@ def _assert_fate(found: Found, case: Case, day: date) -> None:
     assert tuple(sorted(rows)) == (case.raw_lines if is_accepted else ())
     for number, columns in case.stored.items():
         assert {column: rows[number][column] for column in columns} == columns
-    recorded = p.ledger.deliveries(Source.REGULAR, [PROJECT], day, day)
+    recorded = p.ledger.deliveries(Source.REGULAR, [PROJECT], day, day, is_accepted=is_accepted)
     is_delivery = case.object not in (ObjectFate.NONE, ObjectFate.NOT_LOADED)
     assert (key in recorded) == is_delivery
     if is_delivery:

@@ -1,0 +1,47 @@
+"""What a build is: staged rows of a derived table, and the audit that measures them.
+
+Lives here: the values that builds and their judges exchange. Put here: something every audit tells. Keep out: building
+(build_refined.py, build_aggregate.py) and judging (derived.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from pipeline_assets.domain.checks import Evaluation
+from pipeline_assets.domain.slices import Digest, Slice
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+
+@dataclass(frozen=True)
+class Audit:
+    """What one pass over a staged slice found."""
+
+    digest: Digest
+    measures: Mapping[str, float]
+    """What `change_is_explained` bounds."""
+    figures: Mapping[str, float]
+    evaluations: tuple[Evaluation, ...]
+    rivals: str | None = None
+    """Digest of the rows on other days that share a key with the slice's own; None for tables without keys."""
+    is_on_two_days: bool = False
+    """Whether its only duplicate keys are those that a neighbouring day holds as well."""
+
+
+@dataclass(frozen=True)
+class Build:
+    """Rows to stage, and how to audit them once they are."""
+
+    rows: DataFrame
+    audit: Callable[[int], dict[Slice, Audit]]
+    """Staged snapshot id -> one audit per slice to build, empty ones included."""
+    cached: tuple[DataFrame, ...] = field(default=())
+
+    def release(self) -> None:
+        """Free what was cached between build and audit."""
+        for frame in self.cached:
+            frame.unpersist()

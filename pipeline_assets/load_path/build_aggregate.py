@@ -1,0 +1,64 @@
+"""Build an aggregate from refined.events, and audit it against totals computed another way.
+
+Lives here: how any aggregate is built and measured. Put here: what all aggregates share. Keep out: any one of them (tables/) and
+judging (derived.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from resources.lakehouse import slices_condition
+
+from pipeline_assets.domain.checks import Check, Evaluation
+from pipeline_assets.domain.slices import EMPTY, Slice
+from pipeline_assets.load_path.build import Audit, Build
+from pipeline_assets.load_path.request import Workbench
+from pipeline_assets.tables.refined_events import REFINED_EVENTS
+from pipeline_assets.tables.table import AggregateTable
+from pipeline_assets.transforms.measure import digest_aggregates, digest_of, number, with_row_hashes
+
+
+def build_aggregate(bench: Workbench, table: AggregateTable, pin: int, todo: Sequence[Slice]) -> Build:
+    """The build of an aggregate for these slices, from refined.events as of the pinned snapshot."""
+    refined = bench.lakehouse.read(REFINED_EVENTS, pin).where(slices_condition(REFINED_EVENTS, todo))
+    if table.build is None or table.controls is None or table.measures is None:
+        msg = f"{table.key} declares no build, controls or measures"
+        raise TypeError(msg)
+    build, controls, measures = table.build, table.controls, table.measures
+
+    def audit(snapshot_id: int) -> dict[Slice, Audit]:
+        staged = bench.lakehouse.read(table, snapshot_id).where(slices_condition(table, todo))
+        by = ["event_date", "project_id"]
+        measured = (
+            with_row_hashes(staged, table.content_columns)
+            .groupBy(*by)
+            .agg(*digest_aggregates(), *[expression().alias(name) for name, expression in measures.items()])
+        )
+        found = {Slice(row["event_date"], row["project_id"]): row.asDict() for row in measured.collect()}
+        control = {
+            Slice(row["event_date"], row["project_id"]): row.asDict()
+            for row in controls(refined, bench.settings).collect()
+        }
+        return {key: _aggregate_audit(table, found.get(key, {}), control.get(key, {})) for key in todo}
+
+    return Build(build(refined, bench.settings), audit)
+
+
+def _aggregate_audit(table: AggregateTable, found: Mapping[str, object], control: Mapping[str, object]) -> Audit:
+    digest = digest_of(found) if found else EMPTY
+    names = tuple(table.measures or ())
+    differing = [name for name in names if (found.get(name) or 0) != (control.get(name) or 0)]
+    reason = ", ".join(
+        f"{name} {found.get(name) or 0} here, {control.get(name) or 0} in refined/events" for name in differing
+    )
+    measures = {name: number(found.get(name)) for name in names}
+    extra = {name: number(value) for name, value in control.items() if name not in (*names, "event_date", "project_id")}
+    reconciles = Evaluation(
+        Check.RECONCILES_WITH_REFINED,
+        not differing,
+        reason or None,
+        "This is a defect of Tidemark: report it with the day's refined rows" if differing else None,
+        {"mismatch_count": len(differing), **{f"{name}_in_refined": number(control.get(name)) for name in names}},
+    )
+    return Audit(digest, measures, {"rows": digest.rows, **measures, **extra}, (reconciles,))

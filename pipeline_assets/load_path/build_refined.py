@@ -1,0 +1,188 @@
+"""Build refined.events from both raw tables, audit it, and tell which keys tie its slices together.
+
+Lives here: the reads of raw and refined around the winner rule. Put here: another figure of a refined slice. Keep out: the rule
+(transforms/dedupe.py) and judging (derived.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import date, timedelta
+from functools import reduce
+
+import pyspark.sql.functions as F
+from pyspark.sql import Column, DataFrame, Row, Window
+from resources.lakehouse import slices_condition
+
+from pipeline_assets.domain.checks import Check, Evaluation
+from pipeline_assets.domain.identity import Outcome as RowOutcome
+from pipeline_assets.domain.slices import EMPTY, Slice
+from pipeline_assets.load_path.build import Audit, Build
+from pipeline_assets.load_path.request import Workbench
+from pipeline_assets.tables.raw_events import RAW_TABLES
+from pipeline_assets.tables.refined_events import CONTENT, REFINED_EVENTS
+from pipeline_assets.transforms.dedupe import outcomes, winners
+from pipeline_assets.transforms.event_keys import KEY, day_number, with_key
+from pipeline_assets.transforms.measure import HASH_A, HASH_B, digest_aggregates, digest_of, number, with_row_hashes
+from pipeline_assets.transforms.shared_keys import IDENTITY, exchanges, key_days, rival_digests, rivals_of, shared_rows
+
+_EPOCH = date(1970, 1, 1)
+
+
+def build_refined(bench: Workbench, pins: Mapping[str, int], todo: Sequence[Slice]) -> Build:
+    """The build of refined.events for these slices, from both raw tables as of the pinned snapshots."""
+    settings = bench.settings
+    window = settings.dedupe_window_days
+    near = _near(todo, window)
+    raw = _raw(bench, pins, near, (*CONTENT, "_object_key", "_line_number"))
+    is_todo = slices_condition(REFINED_EVENTS, todo)
+    decided = outcomes(raw, CONTENT, settings.source_precedence, window)
+    decided = decided.where(is_todo | F.col("rival").isNotNull()).persist()
+    rows = winners(raw.where(is_todo), decided)
+
+    def audit(snapshot_id: int) -> dict[Slice, Audit]:
+        counted = decided.where(is_todo).groupBy("event_date", "project_id", "outcome").count().collect()
+        reasons: dict[Slice, dict[str, int]] = {key: {} for key in todo}
+        for row in counted:
+            reasons[Slice(row["event_date"], row["project_id"])][row["outcome"]] = row["count"]
+        raw_rows = _raw_rows(bench, pins, todo)
+        measured = _measure_refined(bench, snapshot_id, near, todo)
+        shared = decided.where(F.col("rival").isNotNull()).select("event_date", "project_id", "rival.*")
+        rivals = _digests(shared, window, todo)
+        return {key: _audit(measured.get(key), raw_rows[key], reasons[key], rivals[key]) for key in todo}
+
+    return Build(rows, audit, (decided,))
+
+
+def rivals_now(bench: Workbench, pins: Mapping[str, int], slices: Sequence[Slice]) -> dict[Slice, str]:
+    """Per slice the digest of the rows elsewhere that share a key with its own: a join of keys, no content is read."""
+    window = bench.settings.dedupe_window_days
+    return _digests(shared_rows(_raw(bench, pins, _near(slices, window), IDENTITY), window), window, slices)
+
+
+def _digests(shared: DataFrame, window: int, slices: Sequence[Slice]) -> dict[Slice, str]:
+    found = dict.fromkeys(slices, str(EMPTY))
+    rows = rival_digests(shared, window).where(slices_condition(REFINED_EVENTS, slices)).collect()
+    return found | {Slice(row["event_date"], row["project_id"]): rivals_of(row.asDict()) for row in rows}
+
+
+def exchanged_keys(
+    bench: Workbench, pins: Mapping[str, int], base_id: int, staged_id: int, todo: Sequence[Slice]
+) -> dict[tuple[Slice, Slice], int]:
+    """Pairs of slices -> keys that publishing one without the other would lose or double."""
+    window = bench.settings.dedupe_window_days
+    near = _near(todo, window)
+    ids = ("event_date", "project_id", *IDENTITY)
+
+    def refined(snapshot_id: int) -> DataFrame:
+        events = bench.lakehouse.read(REFINED_EVENTS, snapshot_id)
+        return key_days(events.where(slices_condition(REFINED_EVENTS, near)).select(*ids))
+
+    by_project: dict[str, list[int]] = {}
+    for key in todo:
+        by_project.setdefault(key.project_id, []).append((key.event_date - _EPOCH).days)
+    is_built = reduce(
+        Column.__or__, [(F.col("project_id") == name) & F.col("_day").isin(*days) for name, days in by_project.items()]
+    )
+    raw = key_days(_raw(bench, pins, near, IDENTITY))
+    found = exchanges(refined(base_id), refined(staged_id), raw, is_built, window).collect()
+    return {
+        (_slice(row["_day"], row["project_id"]), _slice(row["_other_day"], row["project_id"])): row["keys"]
+        for row in found
+    }
+
+
+def _slice(day: int, project_id: str) -> Slice:
+    return Slice(_EPOCH + timedelta(days=day), project_id)
+
+
+def _near(slices: Sequence[Slice], window: int) -> set[Slice]:
+    shifts = [timedelta(days=shift) for shift in range(-window, window + 1)]
+    return {Slice(key.event_date + shift, key.project_id) for key in slices for shift in shifts}
+
+
+def _raw(bench: Workbench, pins: Mapping[str, int], slices: set[Slice], columns: Sequence[str]) -> DataFrame:
+    """Both raw tables' rows of these slices: event_date, project_id, the columns asked for, `_source`."""
+    frames = [
+        bench.lakehouse.read(table, pins[table.key])
+        .where(slices_condition(table, slices))
+        .select("event_date", "project_id", *columns, F.lit(source.value).alias("_source"))
+        for source, table in RAW_TABLES.items()
+    ]
+    return reduce(DataFrame.unionByName, frames)
+
+
+def _raw_rows(bench: Workbench, pins: Mapping[str, int], todo: Sequence[Slice]) -> dict[Slice, int]:
+    """Rows per slice of both raw tables from their metadata, independent of what the build read."""
+    found = dict.fromkeys(todo, 0)
+    for table in RAW_TABLES.values():
+        for key, files in bench.lakehouse.slice_files(table, pins[table.key], set(todo)).items():
+            found[key] += files.rows
+    return found
+
+
+def _measure_refined(bench: Workbench, snapshot_id: int, near: set[Slice], todo: Sequence[Slice]) -> dict[Slice, Row]:
+    window = bench.settings.dedupe_window_days
+    staged = bench.lakehouse.read(REFINED_EVENTS, snapshot_id).where(slices_condition(REFINED_EVENTS, near))
+    by_key = Window.partitionBy(*KEY).orderBy("_day")
+    narrow = (
+        with_row_hashes(staged, CONTENT)
+        .transform(with_key)
+        .select("event_date", *KEY, HASH_A, HASH_B, "event_time", "server_upload_time",
+                day_number().alias("_day"))
+        .withColumns({
+            "_gap_before": F.col("_day") - F.lag("_day").over(by_key),
+            "_gap_after": F.lead("_day").over(by_key) - F.col("_day"),
+        })
+    )  # fmt: skip
+    is_twice = (F.col("_gap_before") <= window) | (F.col("_gap_after") <= window)
+    is_twice_a_day = (F.col("_gap_before") == 0) | (F.col("_gap_after") == 0)
+    lateness = F.datediff(F.to_date("server_upload_time"), F.col("event_date"))
+    rows = (
+        narrow.where(slices_condition(REFINED_EVENTS, todo))
+        .groupBy("event_date", "project_id")
+        .agg(
+            *digest_aggregates(),
+            F.count_if(F.coalesce(is_twice, F.lit(False))).alias("keys_twice"),
+            F.count_if(F.coalesce(is_twice_a_day, F.lit(False))).alias("keys_twice_a_day"),
+            F.count_if(F.col("_key_id").isNull()).alias("keys_null"),
+            F.count_if(lateness > 0).alias("late_rows"),
+            (F.max(F.unix_timestamp("server_upload_time")) - F.max(F.unix_timestamp("event_time"))).alias("lag"),
+        )
+        .collect()
+    )
+    return {Slice(row["event_date"], row["project_id"]): row for row in rows}
+
+
+def _audit(row: Row | None, raw_rows: int, reasons: Mapping[str, int], rivals: str) -> Audit:
+    digest = digest_of(row.asDict()) if row is not None else EMPTY
+    twice, nulls = (row["keys_twice"], row["keys_null"]) if row is not None else (0, 0)
+    duplicates = {
+        outcome.value: reasons.get(outcome.value, 0) for outcome in RowOutcome if outcome is not RowOutcome.WINNER
+    }
+    missing = raw_rows - digest.rows - sum(duplicates.values())
+    unique = Evaluation(
+        Check.UNIQUE_EVENT_KEY,
+        twice == 0 and nulls == 0,
+        None if not (twice or nulls) else f"{twice} rows share a key with another row, {nulls} have none",
+        None if not (twice or nulls) else "Recover the neighbouring day first; it still holds a row that moved here",
+        {"duplicate_keys_per_1000": 1000 * twice / digest.rows if digest.rows else 0.0, "null_keys": nulls},
+    )
+    reconciles = Evaluation(
+        Check.RECONCILES_WITH_RAW,
+        missing == 0,
+        None
+        if missing == 0
+        else f"{raw_rows} raw rows but {digest.rows} rows and {sum(duplicates.values())} duplicates",
+        None if missing == 0 else "This is a defect of Tidemark: report it with the day's raw rows",
+        {"raw_rows": raw_rows, "mismatch_count": abs(missing), **duplicates},
+    )
+    figures = {
+        "rows": digest.rows,
+        "raw_rows": raw_rows,
+        **duplicates,
+        "late_rows": row["late_rows"] if row is not None else 0,
+        "watermark_lag_seconds": number(row["lag"]) if row is not None else 0,
+    }
+    is_on_two_days = twice > 0 and nulls == 0 and row is not None and row["keys_twice_a_day"] == 0
+    return Audit(digest, {"rows": digest.rows}, figures, (unique, reconciles), rivals, is_on_two_days)

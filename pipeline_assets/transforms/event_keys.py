@@ -1,0 +1,49 @@
+"""The event key in Spark, equal to `RawRow.key` of domain/identity.py by test.
+
+Lives here: the key's columns and windows over it. Put here: what every question about keys needs. Keep out: those questions.
+"""
+
+from __future__ import annotations
+
+import pyspark.sql.functions as F
+from pyspark.sql import Column, DataFrame, Window, WindowSpec
+
+from pipeline_assets.transforms.measure import HASH_A, HASH_B
+
+KEY = ("project_id", "_key_kind", "_key_app", "_key_device", "_key_id")
+
+
+def with_key(frame: DataFrame) -> DataFrame:
+    """Adds the event key: `_key_kind`, `_key_id` (strings), `_key_app` (long), `_key_device` (string).
+
+    Expects the vendor's columns and the row hashes.
+    """
+    by_insert = F.col("insert_id").isNotNull()
+    kind = F.when(by_insert, F.lit("insert_id")).when(F.col("uuid").isNotNull(), F.lit("uuid")).otherwise("content")
+    content = F.concat_ws(":", F.col(HASH_A).cast("string"), F.col(HASH_B).cast("string"))
+    return frame.withColumns(
+        {
+            "_key_kind": kind,
+            "_key_app": F.when(by_insert, F.col("app")),
+            "_key_device": F.when(by_insert, F.col("device_id")),
+            "_key_id": F.coalesce(F.col("insert_id"), F.col("uuid"), content),
+        }
+    )
+
+
+def day_number() -> Column:
+    """Days since 1970 of `event_date`; a range window needs a number."""
+    return F.datediff(F.col("event_date"), F.lit("1970-01-01").cast("date"))
+
+
+def key_window(dedupe_window_days: int, *also: str) -> WindowSpec:
+    """Rows of one key (and of one value of the columns `also`), at most so many event days away."""
+    by_key = Window.partitionBy(*KEY, *also).orderBy("_day")
+    return by_key.rangeBetween(-dedupe_window_days, dedupe_window_days)
+
+
+def identified(events: DataFrame) -> DataFrame:
+    """The rows that have an id, with key and `_day`; needs project_id, event_date and the four id columns, no content."""
+    narrow = events.where(F.col("insert_id").isNotNull() | F.col("uuid").isNotNull())
+    no_content = {HASH_A: F.lit(None).cast("long"), HASH_B: F.lit(None).cast("long")}
+    return narrow.withColumns(no_content).transform(with_key).drop(HASH_A, HASH_B).withColumn("_day", day_number())

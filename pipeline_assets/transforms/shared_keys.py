@@ -1,0 +1,112 @@
+"""Keys that several days hold: what makes a slice depend on its neighbours, and what they give to each other.
+
+Lives here: the digest of a slice's rivals, and the keys that a publication would take from one day and give to another. Put here:
+another question about keys across days. Keep out: which row of a key wins (dedupe.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pyspark.sql.functions as F
+from pyspark.sql import Column, DataFrame, WindowSpec
+
+from pipeline_assets.domain.identity import TIED
+from pipeline_assets.transforms.event_keys import KEY, identified, key_window
+from pipeline_assets.transforms.measure import HASH_A, HASH_B, digest_aggregates, digest_of, row_hashes
+
+IDENTITY = ("app", "device_id", "insert_id", "uuid", "server_upload_time", "processed_time")
+"""The few columns that decide which rows are one event and, but for ties, which of them wins."""
+_ORDER = ("server_upload_time", "processed_time", "_source")
+_RIVAL = ("_day", *KEY, "uuid", *_ORDER)
+_PAIR = ("_key_a", "_key_b")
+
+
+def rival_columns() -> list[Column]:
+    """`_day`, `_key_a`, `_key_b`, `_hash_a`, `_hash_b`, `_order` (numbers): a row as its rivals on other days see it.
+
+    Expects key, `_day` and IDENTITY. Content is not among them, because it decides ties alone: those are flagged
+    where rivals are compared, so that a slice with one never counts as unchanged.
+    """
+    key, row, order = row_hashes(KEY), row_hashes(_RIVAL), row_hashes(_ORDER)
+    return [
+        F.col("_day"), key[0].alias("_key_a"), key[1].alias("_key_b"), row[0].alias(HASH_A), row[1].alias(HASH_B),
+        order[0].alias("_order"),
+    ]  # fmt: skip
+
+
+def is_shared(window: WindowSpec) -> Column:
+    """Whether other days within the range of this window (a key's rows by `_day`) hold the row's key.
+
+    Equal content is of the same day, since it includes the time: rows without any id have no rivals elsewhere.
+    """
+    return (F.col("_key_kind") != "content") & (F.min("_day").over(window) != F.max("_day").over(window))
+
+
+def shared_rows(raw: DataFrame, dedupe_window_days: int) -> DataFrame:
+    """event_date, project_id and `rival_columns` of the rows whose key lies on several days within the window.
+
+    `raw` needs event_date, project_id, `_source` and IDENTITY, no more.
+    """
+    return (
+        identified(raw)
+        .withColumn("_is_shared", is_shared(key_window(dedupe_window_days)))
+        .where("_is_shared")
+        .select("event_date", "project_id", *rival_columns())
+    )
+
+
+def rival_digests(shared: DataFrame, dedupe_window_days: int) -> DataFrame:
+    """event_date, project_id, rows, sum_a, sum_b, ties: per slice, the rows elsewhere that compete with its own.
+
+    `ties` counts those that only content decides.
+    """
+    own = shared.groupBy("event_date", "project_id", "_day", *_PAIR).agg(F.collect_set("_order").alias("_orders"))
+    other = shared.select(
+        "project_id", *_PAIR, HASH_A, HASH_B, "_order", F.col("_day").alias("_other_day")
+    )  # fmt: skip
+    distance = F.abs(F.col("_day") - F.col("_other_day"))
+    return (
+        own.join(other, on=["project_id", *_PAIR])
+        .where((distance > 0) & (distance <= dedupe_window_days))
+        .groupBy("event_date", "project_id")
+        .agg(*digest_aggregates(), F.count_if(F.array_contains("_orders", F.col("_order"))).alias("ties"))
+    )
+
+
+def rivals_of(row: Mapping[str, Any]) -> str:
+    """The text of a collected row of `rival_digests`; ends in TIED where content decides between days."""
+    return f"{digest_of(row)}{TIED if row['ties'] else ''}"
+
+
+def key_days(events: DataFrame) -> DataFrame:
+    """project_id, `_day`, `_key_a`, `_key_b`, distinct: which days hold which keys; rows without any id left out."""
+    first, second = row_hashes(KEY)
+    return identified(events).select("project_id", "_day", first.alias("_key_a"), second.alias("_key_b")).distinct()
+
+
+def exchanges(
+    before: DataFrame, after: DataFrame, raw: DataFrame, is_built: Column, dedupe_window_days: int
+) -> DataFrame:
+    """project_id, `_day`, `_other_day` (int), keys (long): pairs of days that give keys to each other, or both hold some.
+
+    `before` and `after` are `key_days` of refined as published and as it would be, `raw` those of its inputs. A key that leaves
+    a day (`is_built`, over `_day` and project_id) links it to the days whose raw rows hold the key and whose published
+    ones do not: they are to gain it. A key that two days hold afterwards links a built one to one that is not.
+    """
+    at = ["project_id", "_day", *_PAIR]
+    left = before.where(is_built).join(after, on=at, how="left_anti")
+    moving = left.select("project_id", *_PAIR).distinct()
+    gaining = raw.join(moving, on=["project_id", *_PAIR], how="left_semi").join(before, on=at, how="left_anti")
+    giving_or_gaining = left.select(*at).unionByName(gaining.select(*at)).distinct()
+    moved = _pairs(giving_or_gaining, giving_or_gaining, dedupe_window_days)
+    twice = _pairs(after.where(is_built), after.where(~is_built), dedupe_window_days)
+    return moved.unionByName(twice).groupBy("project_id", "_day", "_other_day").agg(F.count(F.lit(1)).alias("keys"))
+
+
+def _pairs(one: DataFrame, other: DataFrame, dedupe_window_days: int) -> DataFrame:
+    renamed = other.select("project_id", F.col("_day").alias("_other_day"), *_PAIR)
+    distance = F.abs(F.col("_day") - F.col("_other_day"))
+    found = one.join(renamed, on=["project_id", *_PAIR]).where((distance > 0) & (distance <= dedupe_window_days))
+    return found.select("project_id", "_day", "_other_day")
