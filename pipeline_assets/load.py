@@ -1,29 +1,24 @@
 """The `load` op: one multi-asset over raw, refined and aggregates that walks the tables and reports per day.
 
-Lives here: the graph of our tables and the translation of outcomes into Dagster's events. Put here: what Dagster is told
-of a load. Keep out: loading (load_path/), and anything about one table (tables/).
+Lives here: the graph of our tables and the op behind it. Put here: config and wiring of a load. Keep out: loading
+(load_path/), what Dagster is told of it (load_events.py), and anything about one table (tables/).
 """
 
 # Dagster reads the op's annotations as types, so they are not postponed here.
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from typing import Any
 
 import dagster as dg
-from dagster._core.definitions.asset_checks.asset_check_evaluation import (  # no public name in Dagster 1.13
-    AssetCheckEvaluationTargetMaterializationData as Target,
-)
 from dagster_pyspark import LazyPySparkResource
 from pydantic import Field
 
-from pipeline_assets.domain.checks import Check, Evaluation
 from pipeline_assets.domain.errors import PublishConflictError, SettingsError, TidemarkError, TransientError
 from pipeline_assets.domain.settings import Settings
-from pipeline_assets.domain.slices import Verdict
 from pipeline_assets.landing import landing_key
-from pipeline_assets.load_path.request import LoadRequest, Outcome, TableReport, Workbench
-from pipeline_assets.load_path.standing import standing_outcomes
+from pipeline_assets.load_events import asset_key, events_of, failure_of, standing_elsewhere
+from pipeline_assets.load_path.request import LoadRequest, Outcome, Workbench
 from pipeline_assets.load_path.walk import load
 from pipeline_assets.tables.registry import ASSET_TABLES, SOURCE_OF_TABLE, table_by_key
 from pipeline_assets.tables.table import Table
@@ -56,11 +51,6 @@ class Clock:
     def now(self) -> datetime:
         """Aware UTC time."""
         return self.fixed or datetime.now(UTC)
-
-
-def asset_key(table: Table) -> dg.AssetKey:
-    """The asset of a table."""
-    return dg.AssetKey(table.key.split("/"))
 
 
 def _upstream(table: Table) -> list[dg.AssetKey]:
@@ -150,7 +140,7 @@ def _load(
         for report in load(bench, request, _liveness(context)):
             crash_point(CrashPoint.BEFORE_EVENTS, report.table)
             table = table_by_key(report.table)
-            yield from _events(context, request, table, report, _others(ledger, settings, report))
+            yield from events_of(context, request, table, report, standing_elsewhere(ledger, settings, report))
             failed.extend(outcome for outcome in report.outcomes if outcome.fails_the_run)
     except PublishConflictError as error:
         raise dg.Failure(str(error), allow_retries=True) from error
@@ -164,7 +154,7 @@ def _load(
     for check in sorted(context.selected_asset_check_keys, key=str):
         yield dg.Output(None, context.assets_def.get_output_name_for_asset_check_key(check))
     if failed:
-        raise _failure(failed)
+        raise failure_of(failed)
 
 
 def _valid_acceptances(acceptances: Mapping[str, str]) -> dict[str, str]:
@@ -192,136 +182,3 @@ def _liveness(context: dg.AssetExecutionContext) -> Callable[[str], bool]:
         if run.run_id != context.run.run_id
     }
     return lambda attempt: attempt.split("_")[0] in running
-
-
-def _events(
-    context: dg.AssetExecutionContext,
-    request: LoadRequest,
-    table: Table,
-    report: TableReport,
-    others: Mapping[date, Sequence[Outcome]],
-) -> Iterator[dg.AssetMaterialization | dg.AssetCheckEvaluation]:
-    """Materializations first, then evaluations aimed at them: the UI drops an evaluation older than its target."""
-    key = asset_key(table)
-    calendar = context.assets_def.specs_by_key[key].partitions_def
-    by_day: dict[date, list[Outcome]] = {}
-    for outcome in report.outcomes:
-        by_day.setdefault(outcome.key.event_date, []).append(outcome)
-    reported = []
-    for day, outcomes in sorted(by_day.items()):
-        partition = day.isoformat()
-        # A day outside the calendar has no partition to report on; the ledger and the log have it.
-        if calendar is None or not calendar.has_partition_key(partition):
-            continue
-        is_requested = day in request.days
-        if not is_requested and not any(o.verdict in (Verdict.PUBLISHED, Verdict.REFUSED) for o in outcomes):
-            continue
-        # A day speaks for all projects, also for those this run did not load.
-        everyone = [*outcomes, *others.get(day, ())]
-        reported.append((partition, everyone, is_requested))
-        if all(outcome.verdict.is_good for outcome in everyone):
-            yield dg.AssetMaterialization(
-                key, partition=partition, metadata=_metadata(outcomes, report),
-                tags={"dagster/data_version": "+".join(str(outcome.digest) for outcome in outcomes)},
-            )  # fmt: skip
-    targets = _targets(context, key, [partition for partition, _, _ in reported])
-    for partition, outcomes, is_requested in reported:
-        for check in table.checks:
-            if is_requested or any(outcome.evaluations for outcome in outcomes):
-                yield _evaluation(key, partition, check, outcomes, targets.get(partition))
-
-
-def _others(ledger: Ledger, settings: Settings, report: TableReport) -> dict[date, list[Outcome]]:
-    """Day -> slices of the reported days that stand badly in projects this report does not name."""
-    days = {outcome.key.event_date for outcome in report.outcomes}
-    named = {outcome.key for outcome in report.outcomes}
-    found: dict[date, list[Outcome]] = {}
-    for outcome in standing_outcomes(ledger, report.table, settings.projects, days):
-        if outcome.key not in named and not outcome.verdict.is_good:
-            found.setdefault(outcome.key.event_date, []).append(outcome)
-    return found
-
-
-def _metadata(outcomes: Sequence[Outcome], report: TableReport) -> dict[str, Any]:
-    figures: dict[str, float] = {}
-    for outcome in outcomes:
-        for name, value in outcome.figures.items():
-            figures[name] = (
-                max(figures[name], value)
-                if name.endswith("_seconds") and name in figures
-                else figures.get(name, 0) + value
-            )
-    rows = sum(outcome.digest.rows for outcome in outcomes)
-    return {
-        "verdict": ", ".join(f"{outcome.key.project_id}: {outcome.verdict.value}" for outcome in outcomes),
-        "dagster/partition_row_count": rows,
-        "rows": rows,
-        "snapshot_id": dg.MetadataValue.text(str(report.snapshot_id)),
-        **{name: value for name, value in figures.items() if name != "rows"},
-    }
-
-
-def _targets(context: dg.AssetExecutionContext, key: dg.AssetKey, partitions: list[str]) -> dict[str, Target]:
-    """The latest materialization of each partition, one query per table."""
-    if not partitions:
-        return {}
-    found = {}
-    latest = context.instance.event_log_storage.get_latest_storage_id_by_partition(
-        key, dg.DagsterEventType.ASSET_MATERIALIZATION, set(partitions)
-    )
-    if not latest:
-        return {}
-    wanted = dg.AssetRecordsFilter(asset_key=key, storage_ids=list(latest.values()))
-    records = context.instance.fetch_materializations(wanted, limit=len(latest)).records
-    for record in records:
-        partition = record.partition_key
-        if partition is not None:
-            found[partition] = Target(
-                storage_id=record.storage_id, run_id=record.event_log_entry.run_id,
-                timestamp=record.event_log_entry.timestamp,
-            )  # fmt: skip
-    return found
-
-
-def _evaluation(
-    key: dg.AssetKey, partition: str, check: Check, outcomes: Sequence[Outcome], target: Target | None
-) -> dg.AssetCheckEvaluation:
-    """One evaluation for all projects of a day: passed only where every project passed."""
-    found: list[tuple[str, Evaluation]] = [
-        (outcome.key.project_id, evaluation)
-        for outcome in outcomes
-        for evaluation in outcome.evaluations
-        if evaluation.check is check
-    ]
-    bad = [(project, evaluation) for project, evaluation in found if not evaluation.is_passed]
-    # A day that waits has no evaluation of its own; what it waits for is the reason.
-    waiting = [o for o in outcomes if not o.verdict.is_good and not o.evaluations]
-    figures: dict[str, float] = {}
-    for _, evaluation in found:
-        for name, value in evaluation.figures.items():
-            figures[name] = figures.get(name, 0) + value
-    reasons = [f"{project}: {evaluation.reason}. {evaluation.cure}" for project, evaluation in bad]
-    reasons += [
-        f"{outcome.key.project_id}: {outcome.verdict.value}, {outcome.reason}. {outcome.cure}" for outcome in waiting
-    ]
-    return dg.AssetCheckEvaluation(
-        asset_key=key,
-        check_name=check.value,
-        partition=partition,
-        passed=not reasons,
-        blocking=False,
-        severity=dg.AssetCheckSeverity.ERROR if check.is_blocking else dg.AssetCheckSeverity.WARN,
-        target_materialization_data=target,
-        description="; ".join(reasons) or None,
-        metadata=figures,
-    )
-
-
-def _failure(failed: Sequence[Outcome]) -> dg.Failure:
-    lines = [
-        f"{outcome.key.event_date} {outcome.table} {outcome.key.project_id} {outcome.verdict.value}: {outcome.reason}"
-        for outcome in sorted(failed, key=lambda outcome: (outcome.key, outcome.table))
-    ]
-    reasons = dg.MetadataValue.md("\n".join(f"- {line}. {outcome.cure or ''}" for line, outcome in zip(
-        lines, sorted(failed, key=lambda outcome: (outcome.key, outcome.table)), strict=True)))  # fmt: skip
-    return dg.Failure("; ".join(lines), metadata={"reasons": reasons, "slices": len(failed)}, allow_retries=False)

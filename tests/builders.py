@@ -11,7 +11,7 @@ import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -23,10 +23,14 @@ from pipeline_assets.domain.object_keys import KeyGrammar
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import Slice, Source
 from pipeline_assets.load import Clock
-from pipeline_assets.tables.registry import ALL_TABLES, table_by_key
+from pipeline_assets.load_path.request import LoadRequest, TableReport, Workbench
+from pipeline_assets.load_path.walk import load
+from pipeline_assets.tables.registry import ALL_TABLES, ASSET_TABLES, table_by_key
 from pipeline_assets.tables.table import Table
 from resources.lakehouse import Lakehouse
+from resources.landing_store import LandingStore
 from resources.ledger import Ledger
+from resources.spark import configure_catalog
 from sample_export.events import KEYS
 
 PROJECT = "10001"
@@ -178,6 +182,16 @@ class Pipeline:
             raise_on_error=False,
         )
         return Outcome(result, self.ledger)
+
+    def reports(self, first: date, last: date | None = None) -> dict[str, TableReport]:
+        """The same load of all tables without Dagster around it: table -> what it did."""
+        configure_catalog(self.spark, self.settings)
+        landing = LandingStore.from_settings(self.settings)
+        bench = Workbench(self.spark, self.lakehouse, self.ledger, landing, self.settings)
+        days = tuple(first + timedelta(days=n) for n in range(((last or first) - first).days + 1))
+        tables = frozenset(table.key for table in ASSET_TABLES)
+        request = LoadRequest(days, self.settings.projects, tables, str(uuid.uuid4()), self.now)
+        return {report.table: report for report in load(bench, request, lambda _: False)}
 
     # -- tables ------------------------------------------------------------------------------------------------
 

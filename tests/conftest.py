@@ -11,6 +11,17 @@ from typing import Any
 import pytest
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """`--full` runs random scenarios as often as is claimed for them, and not only often enough to notice a break."""
+    parser.addoption("--full", action="store_true", help="all rounds of the random scenarios (make test-full)")
+
+
+@pytest.fixture(scope="session")
+def is_full(request: pytest.FixtureRequest) -> bool:
+    """Whether all rounds are asked for."""
+    return bool(request.config.getoption("--full"))
+
+
 @pytest.fixture(scope="session", autouse=True)
 def _environment() -> None:
     os.environ["NO_PROXY"] = "127.0.0.1,localhost"

@@ -1,12 +1,12 @@
 """Where slices stand: which are stale, ready, final, refused before. From the ledger alone, no JVM.
 
-Lives here: input states, readiness, finality, the decision per slice. Put here: a rule about whether a slice is rebuilt.
-Keep out: rebuilding (load_path/derived.py).
+Lives here: readiness, finality, the decision per slice. Put here: a rule about whether a slice is rebuilt. Keep out:
+what it is built from (input_state.py) and rebuilding (derived.py).
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import date, timedelta
 from enum import Enum, auto
@@ -18,27 +18,21 @@ from pipeline_assets.domain.deliveries import BatchKey
 from pipeline_assets.domain.identity import TIED
 from pipeline_assets.domain.slices import EMPTY, BatchVerdict, Slice, Source, Verdict
 from pipeline_assets.load_path.batches import deadline
+from pipeline_assets.load_path.input_state import (
+    CODE_KEY,
+    RIVALS_KEY,
+    WAITS_KEY,
+    Inputs,
+    Match,
+    cause_of,
+    compare,
+    widen,
+)
 from pipeline_assets.load_path.request import LoadRequest, Outcome, Workbench
 from pipeline_assets.tables.raw_events import RAW_TABLES
 from pipeline_assets.tables.refined_events import REFINED_EVENTS
 from pipeline_assets.tables.registry import SOURCE_OF_TABLE
 from pipeline_assets.tables.table import Table
-
-CODE_KEY = "code"
-"""Entry of a refused state that names the code that refused it."""
-WAITS_KEY = "waits for"
-"""Entry of a refused state that names the days whose standing keeps a slice from being published."""
-RIVALS_KEY = "rivals"
-"""Entry of an input state: digest of the rows on other days that share a key with the slice's own rows."""
-
-
-class _Match(Enum):
-    """How the present input state compares with a recorded one."""
-
-    SAME = auto()
-    NEIGHBOURS_DIFFER = auto()
-    """Only slices of other days differ: it is the same where their rows that share a key are."""
-    DIFFERENT = auto()
 
 
 class Todo(Enum):
@@ -93,16 +87,12 @@ def read_ground(bench: Workbench, request: LoadRequest) -> Ground:
         for batch, days in found.items():
             touched[batch.project_id] |= days.keys()
     candidates = {
-        project: frozenset(_widen({*request.days, *days}, settings.dedupe_window_days))
+        project: frozenset(widen({*request.days, *days}, settings.dedupe_window_days))
         for project, days in touched.items()
     }
     every_day = [day for days in candidates.values() for day in days]
     batches = ledger.batches(request.projects, min(every_day), max(every_day) + reach)
     return Ground(candidates, batches, ledger.first_arrivals(request.projects))
-
-
-def _widen(days: Iterable[date], by: int) -> set[date]:
-    return {day + timedelta(days=shift) for day in days for shift in range(-by, by + 1)}
 
 
 def decide(bench: Workbench, request: LoadRequest, table: Table, ground: Ground) -> list[Decision]:
@@ -111,7 +101,7 @@ def decide(bench: Workbench, request: LoadRequest, table: Table, ground: Ground)
     for project in request.projects:
         days = sorted(ground.candidates[project])
         records = bench.ledger.slices(table.key, [project], days)
-        inputs = _Inputs(bench, table, project, days)
+        inputs = Inputs(bench, table, project, days)
         holds = bench.ledger.holds(table.key, [project])
         for day in days:
             key = Slice(day, project)
@@ -121,43 +111,12 @@ def decide(bench: Workbench, request: LoadRequest, table: Table, ground: Ground)
     return decisions
 
 
-class _Inputs:
-    """The present input states of one project's slices."""
-
-    def __init__(self, bench: Workbench, table: Table, project: str, days: list[date]) -> None:
-        window = bench.settings.dedupe_window_days if table.key == REFINED_EVENTS.key else 0
-        self._shifts = [timedelta(days=shift) for shift in range(-window, window + 1)]
-        needed = _widen(days, window)
-        self._project = project
-        self._upstream = {name: bench.ledger.slices(name, [project], needed) for name in table.upstream}
-
-    def state(self, day: date) -> dict[str, str]:
-        """Digest per upstream slice that holds rows."""
-        found = {}
-        for name, records in self._upstream.items():
-            for shift in self._shifts:
-                record = records.get(Slice(day + shift, self._project))
-                if record is not None and record.digest != EMPTY:
-                    found[f"{name}:{(day + shift).isoformat()}"] = str(record.digest)
-        return found
-
-    def has_own_rows(self, day: date) -> bool:
-        """Whether an upstream slice of the same day holds rows; without any the result is empty."""
-        key = Slice(day, self._project)
-        return any(key in records and records[key].digest != EMPTY for records in self._upstream.values())
-
-    def upstream(self, day: date) -> list[SliceRecord]:
-        """The recorded upstream slices of the same day."""
-        key = Slice(day, self._project)
-        return [records[key] for records in self._upstream.values() if key in records]
-
-
 def _decide(
     bench: Workbench,
     request: LoadRequest,
     table: Table,
     ground: Ground,
-    inputs: _Inputs,
+    inputs: Inputs,
     record: SliceRecord | None,
     key: Slice,
     hold: str | None,
@@ -185,31 +144,20 @@ def _decide(
     if record is None:
         return decision(Todo.REBUILD, cause="first build")
     has_new_code = record.input_state is not None and record.code_version != code
-    standing = _compare(record.input_state, present, key.event_date)
-    if standing is _Match.SAME and not (has_new_code and is_requested):
+    standing = compare(record.input_state, present, key.event_date)
+    if standing is Match.SAME and not (has_new_code and is_requested):
         return decision(Todo.KEEP, with_rivals=record.input_state)
-    cause = _cause(table, record.input_state or {}, present, has_new_code=has_new_code)
+    cause = cause_of(table, record.input_state or {}, present, has_new_code=has_new_code)
     accepted = f"{table.key}:{key.event_date.isoformat()}" in request.accept_changes
-    refused = _Match.DIFFERENT
+    refused = Match.DIFFERENT
     if record.refused_state is not None and record.refused_state.get(CODE_KEY) == code and not accepted:
-        refused = _compare(record.refused_state, present, key.event_date)
-    if refused is _Match.SAME and record.refused_state is not None:
+        refused = compare(record.refused_state, present, key.event_date)
+    if refused is Match.SAME and record.refused_state is not None:
         todo = Todo.WAIT if WAITS_KEY in record.refused_state else Todo.KEEP_REFUSED
         return decision(todo, cause=cause, with_rivals=record.refused_state)
-    if _Match.NEIGHBOURS_DIFFER in (standing, refused) and not (has_new_code and is_requested):
+    if Match.NEIGHBOURS_DIFFER in (standing, refused) and not (has_new_code and is_requested):
         return decision(Todo.CHECK, cause=cause)
     return decision(Todo.REBUILD, cause=cause)
-
-
-def _compare(recorded: Mapping[str, str] | None, present: Mapping[str, str], day: date) -> _Match:
-    if recorded is None:
-        return _Match.DIFFERENT
-    names = {name for name in (*recorded, *present) if name not in (CODE_KEY, WAITS_KEY, RIVALS_KEY)}
-    differing = {name for name in names if recorded.get(name) != present.get(name)}
-    if not differing:
-        return _Match.SAME
-    is_own = any(name.endswith(f":{day.isoformat()}") for name in differing)
-    return _Match.DIFFERENT if is_own or RIVALS_KEY not in recorded else _Match.NEIGHBOURS_DIFFER
 
 
 def resolve(decision: Decision, table: Table, request: LoadRequest, code: str, rivals: str) -> Decision:
@@ -225,7 +173,7 @@ def resolve(decision: Decision, table: Table, request: LoadRequest, code: str, r
         return (
             recorded is not None
             and recorded.get(RIVALS_KEY) == rivals
-            and _compare(recorded, present, day) is not _Match.DIFFERENT
+            and compare(recorded, present, day) is not Match.DIFFERENT
         )
 
     if is_same(record.input_state):
@@ -259,7 +207,7 @@ def release_waits(decisions: Sequence[Decision]) -> list[Decision]:
     return list(found.values())
 
 
-def _obstacle(table: Table, ground: Ground, inputs: _Inputs, key: Slice) -> str | None:
+def _obstacle(table: Table, ground: Ground, inputs: Inputs, key: Slice) -> str | None:
     """Why the slice must wait; None = ready."""
     if table.key != REFINED_EVENTS.key:
         for upstream in inputs.upstream(key.event_date):
@@ -297,17 +245,6 @@ def is_final_day(bench: Workbench, request: LoadRequest, ground: Ground, key: Sl
     return True
 
 
-def _cause(table: Table, before: Mapping[str, str], after: Mapping[str, str], *, has_new_code: bool) -> str:
-    differing = [
-        name for name in before.keys() | after.keys() if name != RIVALS_KEY and before.get(name) != after.get(name)
-    ]  # fmt: skip
-    if not differing:
-        return "code"
-    names = sorted({name.split(":")[0] for name in differing})
-    cause = "first build" if not before else f"changed {', '.join(names)}" if names else f"changed {table.key}"
-    return f"{cause}, code" if has_new_code and before else cause
-
-
 DAY_VERDICTS = {
     BatchVerdict.ACCEPTED: Verdict.UNCHANGED,
     BatchVerdict.REFUSED: Verdict.REFUSED,
@@ -333,7 +270,8 @@ def standing_outcomes(ledger: Ledger, table: str, projects: Sequence[str], days:
         ]  # fmt: skip
     return [
         Outcome(
-            table, key, record.verdict, record.reason, record.cure, is_standing=True, digest=record.digest,
+            table, key, record.verdict, record.reason, record.cure, is_standing=True, is_final=record.is_final,
+            digest=record.digest,
             evaluations=record.refused_evaluations if record.verdict is Verdict.REFUSED else record.evaluations,
         )
         for key, record in ledger.slices(table, projects, days).items()

@@ -1,0 +1,169 @@
+"""What Dagster is told of a load: materializations, check evaluations and the failure that names every reason.
+
+Lives here: outcomes of slices to Dagster's events per day. Put here: metadata that a person looks for in the UI. Keep out: the op
+(load.py) and what becomes of a slice (load_path/).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import date
+from typing import Any
+
+import dagster as dg
+from dagster._core.definitions.asset_checks.asset_check_evaluation import (  # no public name in Dagster 1.13
+    AssetCheckEvaluationTargetMaterializationData as Target,
+)
+
+from pipeline_assets.domain.checks import Check, Evaluation
+from pipeline_assets.domain.settings import Settings
+from pipeline_assets.domain.slices import Verdict
+from pipeline_assets.load_path.request import LoadRequest, Outcome, TableReport
+from pipeline_assets.load_path.standing import standing_outcomes
+from pipeline_assets.tables.table import Table
+from resources.ledger import Ledger
+
+
+def asset_key(table: Table) -> dg.AssetKey:
+    """The asset of a table."""
+    return dg.AssetKey(table.key.split("/"))
+
+
+def events_of(
+    context: dg.AssetExecutionContext,
+    request: LoadRequest,
+    table: Table,
+    report: TableReport,
+    others: Mapping[date, Sequence[Outcome]],
+) -> Iterator[dg.AssetMaterialization | dg.AssetCheckEvaluation]:
+    """Materializations first, then evaluations aimed at them: the UI drops an evaluation older than its target."""
+    key = asset_key(table)
+    calendar = context.assets_def.specs_by_key[key].partitions_def
+    by_day: dict[date, list[Outcome]] = {}
+    for outcome in report.outcomes:
+        by_day.setdefault(outcome.key.event_date, []).append(outcome)
+    reported = []
+    for day, outcomes in sorted(by_day.items()):
+        partition = day.isoformat()
+        # A day outside the calendar has no partition to report on; the ledger and the log have it.
+        if calendar is None or not calendar.has_partition_key(partition):
+            continue
+        is_requested = day in request.days
+        if not is_requested and not any(o.verdict in (Verdict.PUBLISHED, Verdict.REFUSED) for o in outcomes):
+            continue
+        # A day speaks for all projects, also for those this run did not load.
+        everyone = [*outcomes, *others.get(day, ())]
+        reported.append((partition, everyone, is_requested))
+        if all(outcome.verdict.is_good for outcome in everyone):
+            yield dg.AssetMaterialization(
+                key, partition=partition, metadata=_metadata(outcomes, report),
+                tags={"dagster/data_version": "+".join(str(outcome.digest) for outcome in outcomes)},
+            )  # fmt: skip
+    targets = _targets(context, key, [partition for partition, _, _ in reported])
+    for partition, outcomes, is_requested in reported:
+        for check in table.checks:
+            if is_requested or any(outcome.evaluations for outcome in outcomes):
+                yield _evaluation(key, partition, check, outcomes, targets.get(partition))
+
+
+def standing_elsewhere(ledger: Ledger, settings: Settings, report: TableReport) -> dict[date, list[Outcome]]:
+    """Day -> slices of the reported days that stand badly in projects this report does not name."""
+    days = {outcome.key.event_date for outcome in report.outcomes}
+    named = {outcome.key for outcome in report.outcomes}
+    found: dict[date, list[Outcome]] = {}
+    for outcome in standing_outcomes(ledger, report.table, settings.projects, days):
+        if outcome.key not in named and not outcome.verdict.is_good:
+            found.setdefault(outcome.key.event_date, []).append(outcome)
+    return found
+
+
+def _metadata(outcomes: Sequence[Outcome], report: TableReport) -> dict[str, Any]:
+    figures: dict[str, float] = {}
+    for outcome in outcomes:
+        for name, value in outcome.figures.items():
+            figures[name] = (
+                max(figures[name], value)
+                if name.endswith("_seconds") and name in figures
+                else figures.get(name, 0) + value
+            )
+    rows = sum(outcome.digest.rows for outcome in outcomes)
+    return {
+        "verdict": _verdicts(outcomes),
+        "dagster/partition_row_count": rows,
+        "rows": rows,
+        "snapshot_id": dg.MetadataValue.text(str(report.snapshot_id)),
+        **{name: value for name, value in figures.items() if name != "rows"},
+    }
+
+
+def _verdicts(outcomes: Sequence[Outcome]) -> str:
+    """`10001: published, provisional; 10002: refused`."""
+    finality = {None: "", True: ", final", False: ", provisional"}
+    return "; ".join(f"{o.key.project_id}: {o.verdict.value}{finality[o.is_final]}" for o in outcomes)
+
+
+def _targets(context: dg.AssetExecutionContext, key: dg.AssetKey, partitions: list[str]) -> dict[str, Target]:
+    """The latest materialization of each partition, one query per table."""
+    if not partitions:
+        return {}
+    found = {}
+    latest = context.instance.event_log_storage.get_latest_storage_id_by_partition(
+        key, dg.DagsterEventType.ASSET_MATERIALIZATION, set(partitions)
+    )
+    if not latest:
+        return {}
+    wanted = dg.AssetRecordsFilter(asset_key=key, storage_ids=list(latest.values()))
+    records = context.instance.fetch_materializations(wanted, limit=len(latest)).records
+    for record in records:
+        partition = record.partition_key
+        if partition is not None:
+            found[partition] = Target(
+                storage_id=record.storage_id, run_id=record.event_log_entry.run_id,
+                timestamp=record.event_log_entry.timestamp,
+            )  # fmt: skip
+    return found
+
+
+def _evaluation(
+    key: dg.AssetKey, partition: str, check: Check, outcomes: Sequence[Outcome], target: Target | None
+) -> dg.AssetCheckEvaluation:
+    """One evaluation for all projects of a day: passed only where every project passed."""
+    found: list[tuple[str, Evaluation]] = [
+        (outcome.key.project_id, evaluation)
+        for outcome in outcomes
+        for evaluation in outcome.evaluations
+        if evaluation.check is check
+    ]
+    bad = [(project, evaluation) for project, evaluation in found if not evaluation.is_passed]
+    # A day that waits has no evaluation of its own; what it waits for is the reason.
+    waiting = [o for o in outcomes if not o.verdict.is_good and not o.evaluations]
+    figures: dict[str, float] = {}
+    for _, evaluation in found:
+        for name, value in evaluation.figures.items():
+            figures[name] = figures.get(name, 0) + value
+    reasons = [f"{project}: {evaluation.reason}. {evaluation.cure}" for project, evaluation in bad]
+    reasons += [
+        f"{outcome.key.project_id}: {outcome.verdict.value}, {outcome.reason}. {outcome.cure}" for outcome in waiting
+    ]
+    return dg.AssetCheckEvaluation(
+        asset_key=key,
+        check_name=check.value,
+        partition=partition,
+        passed=not reasons,
+        blocking=False,
+        severity=dg.AssetCheckSeverity.ERROR if check.is_blocking else dg.AssetCheckSeverity.WARN,
+        target_materialization_data=target,
+        description="; ".join(reasons) or None,
+        metadata={"verdict": _verdicts(outcomes), **figures},
+    )
+
+
+def failure_of(failed: Sequence[Outcome]) -> dg.Failure:
+    """The failure that names every slice and its reason; a retry would find the same, so none is allowed."""
+    lines = [
+        f"{outcome.key.event_date} {outcome.table} {outcome.key.project_id} {outcome.verdict.value}: {outcome.reason}"
+        for outcome in sorted(failed, key=lambda outcome: (outcome.key, outcome.table))
+    ]
+    reasons = dg.MetadataValue.md("\n".join(f"- {line}. {outcome.cure or ''}" for line, outcome in zip(
+        lines, sorted(failed, key=lambda outcome: (outcome.key, outcome.table)), strict=True)))  # fmt: skip
+    return dg.Failure("; ".join(lines), metadata={"reasons": reasons, "slices": len(failed)}, allow_retries=False)

@@ -1,0 +1,135 @@
+"""Slices that give events to each other are published together or not at all, and only slices that share a key are built."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from datetime import date, timedelta
+from typing import Any
+
+import pytest
+
+from tests.builders import events_on
+
+pytestmark = pytest.mark.slow
+DAYS = [date(2026, 2, 2) + timedelta(days=shift) for shift in range(5)]
+REFINED = "refined/events"
+
+
+def _moved(events: Iterable[Mapping[str, Any]], to: date, sent: date) -> list[dict[str, Any]]:
+    """The same events sent again on another day, with a time on the day `to`."""
+    return [
+        {
+            **event, "uuid": f"again-{event['uuid']}", "event_time": f"{to} 11:00:00.000000",
+            "server_upload_time": f"{sent} 12:00:00.000000", "processed_time": f"{sent} 12:00:01.000000",
+        }
+        for event in events
+    ]  # fmt: skip
+
+
+def _places(p: Any) -> dict[str, list[date]]:
+    """Event id -> the days that show it."""
+    found: dict[str, list[date]] = {}
+    for row in p.rows(REFINED):
+        found.setdefault(row["insert_id"], []).append(row["event_date"])
+    return found
+
+
+def test_a_day_waits_for_the_refused_day_it_takes_events_from(pipeline: Any) -> None:
+    """Scenario: half of a final day's events are corrected to the next day. The old day shrinks beyond bounds.
+    Outcome: neither is published, no event is lost or doubled; a second run is quiet; accepted, both come in one commit."""
+    p = pipeline()
+    events = {day: events_on(day, 400 if day == DAYS[1] else 120) for day in DAYS[:4]}
+    for day in DAYS[:4]:
+        p.deliver(day, events[day])
+    assert p.load(DAYS[0], DAYS[3]).success
+    before = p.digests()[REFINED]
+    p.deliver(DAYS[2], _moved(events[DAYS[0]][:60], DAYS[1], DAYS[2]), hour=20)
+    # A day in reach that shares nothing with them goes on.
+    p.deliver(DAYS[3], events_on(DAYS[3], 5, prefix="more"), hour=20)
+
+    run = p.load(DAYS[2], DAYS[3])
+
+    assert not run.success
+    assert (p.verdict(REFINED, DAYS[0]), p.verdict(REFINED, DAYS[1])) == ("refused", "waiting")
+    assert f"shares events with {DAYS[0]}, which cannot be published now" in str(_record(p, DAYS[1]).reason)
+    assert {key.event_date for key, digest in p.digests()[REFINED].items() if before[key] != digest} == {DAYS[3]}
+    assert all(len(days) == 1 for days in _places(p).values())
+    assert p.verdict("aggregates/event_counts", DAYS[1]) == "waiting"
+
+    history = p.history()
+    reports = p.reports(DAYS[0], DAYS[3])
+    assert not any(outcome.fails_the_run for report in reports.values() for outcome in report.outcomes)
+    assert reports[REFINED].built == ()
+    assert (p.verdict(REFINED, DAYS[1]), p.history()) == ("waiting", history)
+
+    smaller = (REFINED, "aggregates/event_counts", "aggregates/active_users")
+    accepted = p.load(DAYS[0], accept={f"{table}:{DAYS[0]}": "the app's clock was wrong" for table in smaller})
+    assert accepted.success, accepted.failure()
+    places = _places(p)
+    assert {event: places[event] for event in places if event.startswith(f"e-{DAYS[0]}")} == {
+        event["$insert_id"]: [DAYS[1] if number < 60 else DAYS[0]] for number, event in enumerate(events[DAYS[0]])
+    }
+    last = {r.key.event_date: r for r in p.ledger.publications(REFINED) if r.key.event_date in DAYS[:2]}
+    assert last[DAYS[0]].snapshot_id == last[DAYS[1]].snapshot_id
+    assert (p.count("aggregates/event_counts", DAYS[1]), p.verdict("aggregates/event_counts", DAYS[1])) == (
+        1,
+        "published",
+    )
+
+
+def _record(p: Any, day: date) -> Any:
+    return next(record for key, record in p.ledger.slices(REFINED, None, [day]).items() if key.event_date == day)
+
+
+def test_a_day_waits_for_a_neighbour_that_cannot_be_built(pipeline: Any) -> None:
+    """Scenario: an event moves from day 2 to day 1 while day 2's own delivery cannot be read. Outcome: day 1 waits, since
+    alone it would show the event twice; with day 2 recovered both follow, though only day 2 is asked for."""
+    p = pipeline()
+    events = {day: events_on(day, 20) for day in DAYS[:3]}
+    for day in DAYS[:3]:
+        p.deliver(day, events[day])
+    assert p.load(DAYS[0], DAYS[2]).success
+    p.deliver(DAYS[1], events_on(DAYS[1], 3, prefix="more"), hour=20, truncated=True)
+    p.deliver(DAYS[2], _moved(events[DAYS[1]][:1], DAYS[0], DAYS[2]), hour=20)
+
+    run = p.load(DAYS[0], DAYS[2])
+
+    assert not run.success
+    assert {day: p.verdict(REFINED, day) for day in DAYS[:3]} == {
+        DAYS[0]: "waiting", DAYS[1]: "waiting", DAYS[2]: "unchanged",
+    }  # fmt: skip
+    moved = events[DAYS[1]][0]["$insert_id"]
+    assert _places(p)[moved] == [DAYS[1]]
+
+    p.deliver(DAYS[1], events_on(DAYS[1], 3, prefix="more"), hour=20)
+    healed = p.load(DAYS[1])
+    assert healed.success, healed.failure()
+    assert _places(p)[moved] == [DAYS[0]]
+    assert (p.count(REFINED, DAYS[0]), p.count(REFINED, DAYS[1])) == (21, 22)
+
+
+def test_only_days_that_share_a_changed_key_are_built_again(pipeline: Any) -> None:
+    """Scenario: late events of day 3, one of them known from day 2; later other events of day 3 alone, beside a refused day.
+    Outcome: day 3 and what shares the key is built, nothing else; the refused day is not tried, and not told, again."""
+    p = pipeline()
+    events = {day: events_on(day, 120) for day in DAYS}
+    for day in DAYS:
+        p.deliver(day, events[day])
+    assert p.load(DAYS[0], DAYS[-1]).success
+
+    p.deliver(DAYS[4], [*_moved(events[DAYS[1]][:1], DAYS[2], DAYS[4]), *events_on(DAYS[2], 2, prefix="late")], hour=20)
+    first = p.reports(DAYS[4])
+    assert [key.event_date for key in first[REFINED].built] == [DAYS[1], DAYS[2]]
+    assert (p.count(REFINED, DAYS[1]), p.count(REFINED, DAYS[2])) == (119, 123)
+
+    p.deliver(DAYS[3], events[DAYS[3]][:30])
+    assert not p.load(DAYS[3]).success
+    p.deliver(DAYS[4], events_on(DAYS[2], 3, prefix="later"), hour=21)
+    second = p.reports(DAYS[0], DAYS[4])
+    assert [key.event_date for key in second[REFINED].built] == [DAYS[2]]
+    assert p.verdict(REFINED, DAYS[3]) == "refused"
+    assert not any(outcome.fails_the_run for report in second.values() for outcome in report.outcomes)
+    # The check had to ask the keys once; what the neighbours hold now is on record.
+    third = p.reports(DAYS[0], DAYS[4])
+    assert third[REFINED].built == ()
+    assert all(outcome.verdict.value in ("unchanged", "refused", "waiting") for outcome in third[REFINED].outcomes)

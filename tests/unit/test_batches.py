@@ -1,0 +1,498 @@
+"""What landing and ledger together say about a batch: what is read, what leaves, what is refused and why."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, date, datetime, timedelta
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipeline_assets.domain.checks import Check, Evaluation
+from pipeline_assets.domain.deliveries import BatchKey, Delivery, Listing, Marker
+from pipeline_assets.domain.object_keys import KeyGrammar
+from pipeline_assets.domain.settings import Settings
+from pipeline_assets.domain.slices import BatchVerdict, Source
+from pipeline_assets.load_path.batches import BatchPlan, Recorded, deadline, judge_absent, plan_batches
+from resources.ledger_records import BatchRecord, DeliveryRecord
+
+PROJECT = "10001"
+DAY = date(2026, 2, 2)
+BATCH = BatchKey(Source.REGULAR, PROJECT, DAY)
+DEADLINE = datetime(2026, 2, 5, tzinfo=UTC)
+SOON = datetime(2026, 2, 20, tzinfo=UTC)
+"""Past the deadline, inside the redelivery horizon."""
+LATER = datetime(2026, 6, 1, tzinfo=UTC)
+CODE = "parser 1"
+GRAMMAR = KeyGrammar("{prefix}_{date}_{hour}_complete")
+
+
+def a_delivery(hour: int = 10, shard: int = 1, *, etag: str = "e1", batch: BatchKey = BATCH) -> Delivery:
+    return Delivery(batch, hour, shard, GRAMMAR.format_delivery(batch, hour, shard), etag, 100)
+
+
+def a_record(hour: int = 10, shard: int = 1, *, batch: BatchKey = BATCH, **changes: Any) -> DeliveryRecord:
+    record = DeliveryRecord(
+        batch, GRAMMAR.format_delivery(batch, hour, shard), "e1", size_bytes=100, sha256="bytes of e1", lines=5, rows=5,
+        quarantined=0, blank=0, error=None, is_accepted=True, code_version=CODE,
+    )  # fmt: skip
+    return replace(record, **changes)
+
+
+def markers_of(hours: Iterable[int], *, batch: BatchKey = BATCH) -> tuple[Marker, ...]:
+    return tuple(Marker(batch, hour, GRAMMAR.format_marker(batch, hour)) for hour in hours)
+
+
+def plans_of(
+    listed: Sequence[Delivery] = (),
+    recorded: Sequence[DeliveryRecord] = (),
+    *,
+    refused: Sequence[DeliveryRecord] = (),
+    markers: Sequence[Marker] = (),
+    priors: Sequence[BatchRecord] = (),
+    reasons: Mapping[date, str] | None = None,
+    days: Sequence[date] = (DAY,),
+    projects: Sequence[str] = (PROJECT,),
+    now: datetime = SOON,
+    code: str = CODE,
+    **settings: Any,
+) -> dict[BatchKey, BatchPlan]:
+    return plan_batches(
+        Source.REGULAR, projects, days, Listing(tuple(listed), tuple(markers)),
+        Recorded({r.object_key: r for r in recorded}, {r.object_key: r for r in refused}, {b.key: b for b in priors}),
+        Settings(**settings), now, code_version=code, accepted_reasons=reasons or {},
+    )  # fmt: skip
+
+
+def plan_of(*args: Any, **options: Any) -> BatchPlan:
+    return plans_of(*args, **options)[BATCH]
+
+
+def hours_of(plan: BatchPlan, keys: Iterable[str]) -> list[tuple[int, int]]:
+    """(hour, shard) of each key, which is easier on the eye."""
+    known = {GRAMMAR.format_delivery(plan.key, hour, shard): (hour, shard) for hour in range(24) for shard in range(10)}
+    return sorted(known[key] for key in keys)
+
+
+# Which batches are looked at
+
+
+def test_every_batch_that_is_asked_for_listed_marked_or_recorded_has_a_plan() -> None:
+    listed, marked, recorded, refused = (
+        BatchKey(Source.REGULAR, PROJECT, DAY + timedelta(days=shift)) for shift in (1, 2, 3, -1)
+    )
+    plans = plans_of(
+        [a_delivery(batch=listed)],
+        [a_record(batch=recorded)],
+        refused=[a_record(batch=refused)],
+        markers=markers_of([3], batch=marked),
+        projects=[PROJECT, "10002"],
+    )
+    asked = {BATCH, BatchKey(Source.REGULAR, "10002", DAY)}
+    assert plans.keys() == asked | {listed, marked, recorded, refused}
+    assert {key for key, plan in plans.items() if plan.is_requested} == asked
+    assert plans[marked].hours_marked == {3}
+
+
+def test_a_plan_knows_its_own_standing_and_not_the_other_sources() -> None:
+    own = BatchRecord(BATCH, BatchVerdict.ACCEPTED)
+    other = BatchRecord(BatchKey(Source.BACKFILL, PROJECT, DAY), BatchVerdict.REFUSED)
+    assert plan_of(priors=[own, other]).prior == own
+    assert plan_of(priors=[other]).prior is None
+
+
+# What is read
+
+
+@pytest.mark.parametrize(
+    ("record", "is_read"),
+    [
+        (None, True),
+        ({}, False),
+        ({"etag": "e0"}, True),
+        ({"etag": ""}, True),
+        ({"code_version": "parser 0"}, False),
+        ({"code_version": None}, False),
+        ({"code_version": "parser 0", "quarantined": 1}, True),
+        ({"code_version": None, "quarantined": 1}, True),
+        ({"code_version": "parser 0", "error": "truncated_gzip"}, True),
+        ({"quarantined": 1}, False),
+        ({"error": "truncated_gzip"}, False),
+    ],
+    ids=[
+        "new", "known", "other version", "found in raw without a ledger row", "other parser, clean", "unknown parser, clean",
+        "other parser, refused lines", "unknown parser, refused lines", "other parser, unreadable",
+        "same parser, refused lines", "same parser, unreadable",
+    ],
+)  # fmt: skip
+def test_an_object_is_read_once_per_version_and_again_by_another_parser_where_lines_were_refused(
+    record: dict[str, Any] | None, is_read: bool
+) -> None:
+    recorded = [] if record is None else [a_record(**record)]
+    plan = plan_of([a_delivery()], recorded)
+    assert plan.changed == ([a_delivery()] if is_read else [])
+    assert plan.needs_work is is_read
+    assert not plan.withdrawn
+    assert not plan.missing
+
+
+def test_changed_objects_come_in_order_of_hours() -> None:
+    deliveries = [a_delivery(hour, shard) for hour, shard in ((10, 1), (9, 2), (9, 1), (0, 0))]
+    assert plan_of(deliveries).changed == sorted(deliveries)
+
+
+@pytest.mark.parametrize(
+    ("record", "known"),
+    [
+        ({"etag": "e0"}, "bytes of e1"),
+        ({"etag": "e0", "sha256": None}, None),
+        ({"etag": "e0", "code_version": "parser 0"}, "bytes of e1"),
+        ({"etag": "e0", "code_version": "parser 0", "quarantined": 1}, None),
+        ({"etag": "e0", "quarantined": 1}, "bytes of e1"),
+        (None, None),
+    ],
+    ids=["touched", "no hash", "other parser, clean", "to be replayed", "same parser, refused lines", "new"],
+)
+def test_bytes_are_known_where_parsing_them_again_gives_the_same(
+    record: dict[str, Any] | None, known: str | None
+) -> None:
+    plan = plan_of([a_delivery()], [] if record is None else [a_record(**record)])
+    assert plan.known_bytes == ({} if known is None else {a_delivery().key: known})
+
+
+# A refused version beside the accepted one
+
+
+@pytest.mark.parametrize(
+    ("listed", "changed", "stale"),
+    [("e2", True, False), ("e1", False, True), ("e3", True, False), (None, False, True)],
+    ids=["the refused version stands", "the accepted version is back", "a third version", "deleted"],
+)
+def test_a_refused_version_hides_nothing(listed: str | None, changed: bool, stale: bool) -> None:
+    """The hour holds another object, so a deleted one is withdrawn."""
+    other = (a_delivery(shard=2), a_record(shard=2))
+    deliveries = [other[0], *([a_delivery(etag=listed)] if listed else [])]
+    refused = a_record(etag="e2", is_accepted=False, error="truncated_gzip")
+    plan = plan_of(deliveries, [a_record(), other[1]], refused=[refused])
+    assert [delivery.etag for delivery in plan.changed] == ([listed] if changed else [])
+    assert plan.stale_refusals == ([refused.object_key] if stale else [])
+    assert plan.withdrawn == ([refused.object_key] if listed is None else [])
+    assert plan.needs_work
+
+
+def test_a_refused_object_that_goes_away_is_forgotten_and_misses_nobody() -> None:
+    """It never brought a row to raw: nothing is missing, in whatever hour."""
+    refused = a_record(hour=11, etag="e2", is_accepted=False, error="truncated_gzip")
+    plan = plan_of([a_delivery()], [a_record()], refused=[refused])
+    assert (plan.changed, plan.withdrawn, plan.missing) == ([], [], [])
+    assert plan.stale_refusals == [refused.object_key]
+    assert plan.needs_work
+
+
+# Objects that vanish: withdrawn or missing
+
+BOTH = [(9, 1), (10, 1), (10, 2)]
+
+
+@pytest.mark.parametrize(
+    ("recorded", "listed", "missing", "withdrawn"),
+    [
+        (BOTH, BOTH, [], []),
+        (BOTH, [(9, 1), (10, 1)], [], [(10, 2)]),
+        (BOTH, [(9, 1), (10, 7)], [], [(10, 1), (10, 2)]),
+        (BOTH, [(9, 1)], [(10, 1), (10, 2)], []),
+        (BOTH, [(10, 1)], [(9, 1)], []),
+        (BOTH, [(11, 1)], BOTH, []),
+        (BOTH, [], BOTH, []),
+        ([], [(9, 1)], [], []),
+    ],
+    ids=[
+        "nothing gone", "fewer in an hour", "an hour in other shards", "an hour gone", "an hour and a shard gone",
+        "every hour but a new one gone", "all gone", "first delivery",
+    ],
+)  # fmt: skip
+def test_an_hour_that_still_lists_objects_was_rewritten_and_one_that_lists_none_is_missing(
+    recorded: list[tuple[int, int]],
+    listed: list[tuple[int, int]],
+    missing: list[tuple[int, int]],
+    withdrawn: list[tuple[int, int]],
+) -> None:
+    plan = plan_of([a_delivery(*one) for one in listed], [a_record(*one) for one in recorded])
+    assert hours_of(plan, plan.missing) == missing
+    assert hours_of(plan, plan.withdrawn) == withdrawn
+    if missing:
+        assert not plan.needs_work
+
+
+def test_an_hour_that_brought_no_rows_is_not_missed() -> None:
+    """A day of many empty hours may lose them: nothing in raw depends on them. A whole batch may not."""
+    empty, full = a_record(9, rows=0, lines=0), a_record(10)
+    plan = plan_of([a_delivery(10)], [empty, full])
+    assert (plan.missing, plan.withdrawn) == ([], [empty.object_key])
+    assert plan_of([], [empty]).missing == [empty.object_key]
+
+
+def test_markers_alone_do_not_make_an_hour_there() -> None:
+    plan = plan_of([a_delivery(9)], [a_record(9), a_record(10)], markers=markers_of(range(24)))
+    assert plan.missing == [a_record(10).object_key]
+
+
+def test_what_is_missing_stops_the_whole_batch() -> None:
+    plan = plan_of([a_delivery(9, etag="e2"), a_delivery(11)], [a_record(9), a_record(10)])
+    assert len(plan.changed) == 2
+    assert plan.missing
+    assert not plan.needs_work
+
+
+pairs = st.sets(st.tuples(st.integers(0, 4), st.integers(1, 3)))
+
+
+@given(recorded=pairs, listed=pairs, is_accepted=st.booleans())
+def test_each_object_that_is_gone_is_missing_or_withdrawn_and_none_that_is_there(
+    recorded: set[tuple[int, int]], listed: set[tuple[int, int]], is_accepted: bool
+) -> None:
+    plan = plan_of(
+        [a_delivery(*one) for one in listed],
+        [a_record(*one) for one in recorded],
+        reasons={DAY: "why"} if is_accepted else None,
+    )
+    missing, withdrawn = set(hours_of(plan, plan.missing)), set(hours_of(plan, plan.withdrawn))
+    gone = recorded - listed
+    assert missing | withdrawn <= gone
+    # One missing object keeps all the others: nothing is withdrawn from a batch that is refused.
+    assert withdrawn == (set() if missing else gone)
+    assert missing == (set() if is_accepted else {one for one in gone if one[0] not in {hour for hour, _ in listed}})
+    assert not (missing and plan.needs_work)
+
+
+# The horizon
+
+
+@pytest.mark.parametrize(
+    ("horizon_days", "now", "is_inside"),
+    [
+        (30, datetime(2026, 3, 4, tzinfo=UTC), True),
+        (30, datetime(2026, 3, 4, 23, 59, 59, tzinfo=UTC), True),
+        (30, datetime(2026, 3, 5, tzinfo=UTC), False),
+        (0, datetime(2026, 2, 2, 23, 59, tzinfo=UTC), True),
+        (0, datetime(2026, 2, 3, tzinfo=UTC), False),
+    ],
+    ids=["day 30", "end of day 30", "day 31", "no horizon, same day", "no horizon, next day"],
+)
+@pytest.mark.parametrize(
+    "listed", [[], [a_delivery(9)], [a_delivery(9), a_delivery(10, 7)]], ids=["none", "hour", "shard"]
+)
+def test_past_the_horizon_raw_is_the_archive(
+    horizon_days: int, now: datetime, is_inside: bool, listed: list[Delivery]
+) -> None:
+    plan = plan_of(listed, [a_record(9), a_record(10)], now=now, reasons=None, redelivery_horizon_days=horizon_days)
+    assert bool(plan.missing or plan.withdrawn) is is_inside
+
+
+def test_past_the_horizon_new_versions_are_still_taken_and_nothing_leaves_even_with_a_reason() -> None:
+    plan = plan_of([a_delivery(9, etag="e2")], [a_record(9), a_record(10)], now=LATER, reasons={DAY: "expired"})
+    assert plan.changed == [a_delivery(9, etag="e2")]
+    assert (plan.missing, plan.withdrawn) == ([], [])
+
+
+# A person's reason
+
+
+def test_a_reason_turns_missing_into_withdrawn_on_its_own_day_only() -> None:
+    other = BatchKey(Source.REGULAR, PROJECT, DAY + timedelta(days=1))
+    recorded = [a_record(9), a_record(10), a_record(9, batch=other)]
+    plans = plans_of([a_delivery(9)], recorded, reasons={DAY: "the vendor said so"})
+    assert (plans[BATCH].missing, plans[BATCH].withdrawn) == ([], [a_record(10).object_key])
+    assert plans[BATCH].accepted_reason == "the vendor said so"
+    assert plans[BATCH].needs_work
+    assert plans[other].missing
+    assert plans[other].accepted_reason is None
+
+
+def test_a_reason_empties_a_batch_that_is_gone_whole() -> None:
+    plan = plan_of([], [a_record(9), a_record(10)], reasons={DAY: "a test project"})
+    assert len(plan.withdrawn) == 2
+    assert plan.needs_work
+
+
+def test_a_reason_where_nothing_is_gone_changes_nothing() -> None:
+    plan = plan_of([a_delivery()], [a_record()], reasons={DAY: "for all tables"})
+    assert not plan.needs_work
+
+
+# Closed
+
+
+@pytest.mark.parametrize(
+    ("hours", "now", "is_closed"),
+    [
+        (range(24), DEADLINE - timedelta(days=2), True),
+        (range(23), DEADLINE - timedelta(days=2), False),
+        ([*range(23), 0], DEADLINE - timedelta(days=2), False),
+        ([], DEADLINE, False),
+        ([], DEADLINE + timedelta(seconds=1), True),
+        (range(23), DEADLINE + timedelta(seconds=1), True),
+    ],
+    ids=["24 markers", "23 markers", "one of them twice", "at the deadline", "past it", "past it, 23 markers"],
+)
+def test_a_batch_is_closed_by_all_its_markers_or_by_its_deadline(
+    hours: Iterable[int], now: datetime, is_closed: bool
+) -> None:
+    assert plan_of([a_delivery()], markers=markers_of(hours), now=now).is_closed is is_closed
+
+
+@pytest.mark.parametrize(("hours", "expected"), [(48, DEADLINE), (0, datetime(2026, 2, 3, tzinfo=UTC))])
+def test_the_deadline_counts_from_the_end_of_the_day(hours: int, expected: datetime) -> None:
+    assert deadline(DAY, Settings(final_after_hours=hours)) == expected
+
+
+@pytest.mark.parametrize(
+    ("listed", "hours", "now", "said"),
+    [
+        ([a_delivery()], range(22), DEADLINE, "2 of 24 hours have no marker yet"),
+        ([a_delivery()], range(22), DEADLINE + timedelta(seconds=1), None),
+        ([a_delivery()], range(24), DEADLINE, None),
+        ([], (), DEADLINE, None),
+    ],
+    ids=["open", "past the deadline", "all markers", "nothing delivered"],
+)
+def test_a_day_is_complete_when_closed_or_empty(
+    listed: list[Delivery], hours: Iterable[int], now: datetime, said: str | None
+) -> None:
+    plan = plan_of(listed, markers=markers_of(hours), now=now)
+    record = plan.record(BatchVerdict.ACCEPTED, Evaluation(Check.DELIVERY_RECONCILES, True), Settings())
+    complete = next(e for e in record.evaluations if e.check is Check.DELIVERY_COMPLETE)
+    assert (complete.is_passed, complete.reason) == (said is None, said)
+    assert (record.deliveries, record.hours_delivered) == (len(listed), len(listed))
+
+
+# A refusal that stands
+
+BROKEN = Evaluation(Check.DELIVERY_RECONCILES, False, "1 unreadable objects", "cure", {"unreadable_objects": 1})
+GONE = Evaluation(Check.DELIVERY_RECONCILES, False, "1 deliveries are missing", "cure", {"missing_objects": 1})
+
+
+def refused_as(evaluation: Evaluation, listed: Sequence[Delivery]) -> BatchRecord:
+    return plan_of(listed).record(BatchVerdict.REFUSED, evaluation, Settings())
+
+
+@pytest.mark.parametrize(
+    ("changes", "is_standing"),
+    [
+        ({}, True),
+        ({"listed": [a_delivery(etag="e2")]}, False),
+        ({"listed": [a_delivery(), a_delivery(11)]}, False),
+        ({"listed": []}, False),
+        ({"code": "parser 2"}, False),
+        ({"max_unreadable_objects": 1}, False),
+        ({"max_quarantined_share": 0.5}, False),
+        ({"max_quarantined_lines": 99}, False),
+        ({"change_min_rows": 5}, True),
+        ({"reasons": {DAY: "why"}}, True),
+        ({"now": LATER}, True),
+        ({"markers": markers_of(range(24))}, True),
+    ],
+    ids=[
+        "the same", "other version", "one more object", "deleted", "other parser", "unreadable bound", "share bound",
+        "lines bound", "a bound of slices", "a reason", "time passes", "markers come",
+    ],
+)  # fmt: skip
+def test_the_same_state_is_refused_only_once(changes: dict[str, Any], is_standing: bool) -> None:
+    listed = [a_delivery()]
+    plan = plan_of(**{"listed": listed, "priors": [refused_as(BROKEN, listed)]} | changes)
+    assert plan.is_standing_refusal is is_standing
+    if is_standing:
+        assert not plan.needs_work
+
+
+@pytest.mark.parametrize("verdict", [BatchVerdict.ACCEPTED, BatchVerdict.WAITING, BatchVerdict.MOVED])
+def test_only_refusals_stand(verdict: BatchVerdict) -> None:
+    listed = [a_delivery()]
+    prior = replace(refused_as(BROKEN, listed), verdict=verdict)
+    assert plan_of(listed, priors=[prior]).needs_work
+
+
+def test_a_batch_refused_as_missing_is_taken_up_with_a_reason_or_when_all_is_back() -> None:
+    listed, recorded = [a_delivery(9)], [a_record(9), a_record(10)]
+    prior = refused_as(GONE, listed)
+    assert prior.is_missing
+    standing = plan_of(listed, recorded, priors=[prior])
+    assert standing.is_standing_refusal
+    assert not standing.needs_work
+    accepted = plan_of(listed, recorded, priors=[prior], reasons={DAY: "why"})
+    assert accepted.withdrawn == [a_record(10).object_key]
+    assert accepted.needs_work
+    back = plan_of([*listed, a_delivery(10)], recorded, priors=[prior])
+    assert not back.is_standing_refusal
+    assert (back.missing, back.withdrawn, back.changed) == ([], [], [])
+
+
+def test_a_batch_refused_as_missing_is_released_by_the_horizon() -> None:
+    """Inside the horizon an hour is missing; once past it raw is the archive and nothing is missing any more."""
+    listed, recorded = [a_delivery(9)], [a_record(9), a_record(10)]
+    plan = plan_of(listed, recorded, priors=[refused_as(GONE, listed)], now=LATER)
+    assert not plan.missing
+    assert not plan.is_standing_refusal
+
+
+def test_the_state_of_a_batch_does_not_depend_on_the_order_of_the_listing() -> None:
+    deliveries = [a_delivery(hour) for hour in range(5)]
+    states = {plan_of(order).input_state(Settings()) for order in (deliveries, deliveries[::-1])}
+    assert len(states) == 1
+
+
+# Days without any delivery
+
+
+@pytest.mark.parametrize(
+    ("first_arrival", "is_other_there", "hours", "now", "verdict"),
+    [
+        (DAY + timedelta(days=1), False, (), LATER, BatchVerdict.ACCEPTED),
+        (DAY, False, (), LATER, BatchVerdict.REFUSED),
+        (DAY - timedelta(days=1), False, (), LATER, BatchVerdict.REFUSED),
+        (None, False, (), LATER, BatchVerdict.REFUSED),
+        (DAY, True, (), LATER, BatchVerdict.ACCEPTED),
+        (None, False, range(24), LATER, BatchVerdict.ACCEPTED),
+        (DAY, False, range(24), DEADLINE, BatchVerdict.ACCEPTED),
+        (DAY, False, range(23), LATER, BatchVerdict.REFUSED),
+        (DAY, False, range(23), DEADLINE, BatchVerdict.WAITING),
+        (DAY, False, (), DEADLINE, BatchVerdict.WAITING),
+        (DAY, False, (), DEADLINE + timedelta(seconds=1), BatchVerdict.REFUSED),
+        (None, False, (), DEADLINE, BatchVerdict.WAITING),
+        (DAY + timedelta(days=1), False, (), DEADLINE, BatchVerdict.ACCEPTED),
+    ],
+    ids=[
+        "before the first arrival", "on the first arrival's day", "after it", "nothing was ever delivered",
+        "the other source is there", "24 markers, nothing ever", "24 markers", "23 markers", "23 markers, at the deadline",
+        "at the deadline", "past the deadline", "nothing ever, at the deadline", "before the first arrival, open",
+    ],
+)  # fmt: skip
+def test_a_day_without_deliveries(
+    first_arrival: date | None, is_other_there: bool, hours: Iterable[int], now: datetime, verdict: BatchVerdict
+) -> None:
+    found, evaluation = judge_absent(
+        plan_of(markers=markers_of(hours), now=now),
+        is_other_source_there=is_other_there, first_arrival=first_arrival, settings=Settings(), now=now,
+    )  # fmt: skip
+    assert found is verdict
+    assert evaluation.check is Check.DELIVERY_RECONCILES
+    assert evaluation.is_passed is (verdict is BatchVerdict.ACCEPTED)
+    assert evaluation.figures["hours_marked"] == len(tuple(hours))
+
+
+def test_a_day_without_deliveries_says_what_to_do() -> None:
+    waiting, refused, never = (
+        judge_absent(plan_of(now=now), is_other_source_there=False, first_arrival=first, settings=Settings(), now=now)[
+            1
+        ]
+        for now, first in ((DEADLINE, DAY), (LATER, DAY), (LATER, None))
+    )
+    assert waiting.reason == f"{BATCH}: nothing is delivered yet"
+    assert "2026-02-05 00:00 UTC" in str(waiting.cure)
+    assert refused.reason == f"{BATCH}: no delivery of either source, and the deadline has passed"
+    assert never.reason == f"{BATCH}: no delivery at all, and the deadline has passed"
+    for name in ("TIDEMARK_LANDING_URL", "TIDEMARK_PROJECTS", "24 markers"):
+        assert name in str(refused.cure)
