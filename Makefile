@@ -6,7 +6,7 @@ JARS := .jars/.verified
 SOURCES := pipeline_assets resources sample_export
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-fast dev check lock
+.PHONY: help setup demo test test-full test-fast dev check lock
 
 help: ## Show this help
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -29,6 +29,9 @@ demo: $(JARS) ## Load two weeks of sample exports, load them again, recover a lo
 
 test: $(JARS) ## Run all tests
 	@$(VENV)/bin/python -m pytest -n 2 --dist loadfile
+
+test-full: $(JARS) ## Run the random scenarios as often as is claimed for them (about half an hour)
+	@$(VENV)/bin/python -m pytest -s --full tests/scenarios/test_order.py tests/scenarios/test_exactness.py
 
 test-fast: $(JARS) ## Run the tests that need no Spark
 	@$(VENV)/bin/python -m pytest -m "not slow" -q

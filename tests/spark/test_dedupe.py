@@ -17,7 +17,7 @@ from pipeline_assets.transforms.measure import HASH_A, HASH_B, with_row_hashes
 pytestmark = pytest.mark.slow
 CONTENT = ("app", "device_id", "insert_id", "uuid", "server_upload_time", "processed_time", "event_type")
 PRECEDENCE = (Source.BACKFILL, Source.REGULAR)
-CASES = 300
+CASES = 2_000
 SCHEMA = (
     "project_id string, event_date date, _source string, _object_key string, _line_number int, app long, device_id string, "
     "insert_id string, uuid string, server_upload_time timestamp, processed_time timestamp, event_type string"
@@ -52,14 +52,17 @@ def test_spark_and_the_pure_rule_agree(spark: Any, window: int) -> None:
         for row in decided.collect()
     }
     expected: dict[Any, str] = {}
-    for number in range(CASES):
+    by_case: dict[str, list[Any]] = {}
+    for (project, *_), row in hashed.items():
+        by_case.setdefault(project, []).append(row)
+    for same in by_case.values():
         case = [
             RawRow(
                 r["project_id"], r["event_date"], Source(r["_source"]), r["_object_key"], r["_line_number"],
                 r["app"], r["device_id"],
                 r["insert_id"], r["uuid"], _aware(r["server_upload_time"]), _aware(r["processed_time"]), (r[HASH_A], r[HASH_B]),
             )
-            for key, r in hashed.items() if key[0] == str(number)
+            for r in same
         ]  # fmt: skip
         for row, outcome in zip(case, pure_outcomes(case, PRECEDENCE, window), strict=True):
             expected[row.project_id, row.source.value, row.object_key, row.line_number] = outcome.value

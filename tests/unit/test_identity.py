@@ -1,0 +1,127 @@
+"""Identity and winner as laws over 10,000 random cases: nothing but keys, days and ranks decides."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from dataclasses import replace
+from datetime import UTC, date, datetime, timedelta
+
+import pytest
+
+from pipeline_assets.domain.identity import Outcome, RankPart, RawRow, defeat, outcomes, rank
+from pipeline_assets.domain.slices import Source
+
+CASES = 10_000
+BACKFILL_FIRST = (Source.BACKFILL, Source.REGULAR)
+DAY = date(2026, 2, 2)
+ROW = RawRow("1", DAY, Source.REGULAR, "o", 1, 1, "d", "i", "u", None, None, (1, 1))
+
+
+def _case(number: int) -> tuple[list[RawRow], int, tuple[Source, ...]]:
+    """Up to nine rows of few keys, days, times and contents, so that ties, nulls and window edges are common."""
+    rng = random.Random(number)
+    times = (None, datetime(2026, 2, 2, 1, tzinfo=UTC), datetime(2026, 2, 2, 2, tzinfo=UTC))
+    rows = [
+        RawRow(
+            rng.choice(("1", "1", "1", "2")), DAY + timedelta(days=rng.randrange(6)), rng.choice(list(Source)),
+            f"o{rng.randrange(3)}", line, rng.choice((None, 7, 7)), rng.choice((None, "d", "d", "d", "e")),
+            rng.choice((None, "i", "i", "j")), rng.choice((None, "u", "v")), rng.choice(times), rng.choice(times),
+            (rng.choice((1, 1, 2)), 0),
+        )
+        for line in range(rng.randrange(1, 10))
+    ]  # fmt: skip
+    return rows, rng.randrange(4), tuple(rng.sample(BACKFILL_FIRST, 2))
+
+
+def test_the_winner_rule_holds_its_laws_in_every_case() -> None:
+    """Scenario: 10,000 random cases. Outcome: a row wins if and only if nothing of its key within the window ranks higher; no two
+    winners of a key lie within the window; each loser's reason fits what beats it; the order of rows is irrelevant."""
+    seen: Counter[object] = Counter()
+    for number in range(CASES):
+        rows, window, precedence = _case(number)
+        decided = dict(zip(rows, outcomes(rows, precedence, window), strict=True))
+        shuffled = random.Random(-number).sample(rows, len(rows))
+        assert dict(zip(shuffled, outcomes(shuffled, precedence, window), strict=True)) == decided
+        for row, outcome in decided.items():
+            rivals = [r for r in rows if r.key == row.key and abs((r.event_date - row.event_date).days) <= window]
+            higher = [rival for rival in rivals if rank(rival, precedence) > rank(row, precedence)]
+            assert (outcome is Outcome.WINNER) == (not higher), number
+            beaten = defeat(row, outcome, rows, precedence, window)
+            assert (beaten is None) == (outcome is Outcome.WINNER)
+            if beaten is not None:
+                assert beaten.by in higher
+                assert (beaten.part is RankPart.PLACE) == _is_identical(beaten.by, row, precedence)
+                seen[beaten.part] += 1
+            is_copied = any(r.uuid == row.uuid is not None or row.key[1] == "content" for r in higher)
+            assert (outcome is Outcome.DELIVERY_DUPLICATE) == is_copied
+            if outcome in (Outcome.SEND_DUPLICATE, Outcome.SUPERSEDED_BY_OTHER_DAY):
+                best = max(rivals, key=lambda rival: rank(rival, precedence))
+                assert (best.event_date == row.event_date) == (outcome is Outcome.SEND_DUPLICATE)
+            seen[outcome] += 1
+        won = [row for row, outcome in decided.items() if outcome is Outcome.WINNER]
+        for row in won:
+            assert all(r is row or r.key != row.key or abs((r.event_date - row.event_date).days) > window for r in won)
+    assert min(seen[kind] for kind in (*Outcome, *RankPart)) > 100, seen
+
+
+def _is_identical(one: RawRow, other: RawRow, precedence: tuple[Source, ...]) -> bool:
+    return rank(one, precedence)[:-2] == rank(other, precedence)[:-2]
+
+
+@pytest.mark.parametrize(
+    ("changes", "is_same_event"),
+    [
+        ({"uuid": "other"}, True),
+        ({"insert_id": "other"}, False),
+        ({"device_id": None}, False),
+        ({"device_id": "other"}, False),
+        ({"app": None}, False),
+        ({"project_id": "2"}, False),
+        ({"insert_id": None}, False),
+        ({"content": (2, 2)}, True),
+    ],
+    ids=str,
+)
+def test_what_makes_two_rows_one_event(changes: dict[str, object], is_same_event: bool) -> None:
+    other = replace(ROW, **changes)  # type: ignore[arg-type]
+    assert (other.key == ROW.key) == is_same_event
+
+
+def test_nulls_never_collapse_rows() -> None:
+    """Scenario: rows without insert_id, without uuid, with neither. Outcome: uuid, then content tells events apart."""
+    by_uuid = replace(ROW, insert_id=None)
+    by_content = replace(by_uuid, uuid=None)
+    assert by_uuid.key != replace(by_uuid, uuid="v").key
+    assert by_uuid.key == replace(by_uuid, content=(2, 2), device_id=None).key
+    assert by_content.key != replace(by_content, content=(2, 2)).key
+    # An insert_id that looks like another event's uuid is still an insert_id.
+    assert replace(ROW, insert_id="u").key != by_uuid.key
+
+
+@pytest.mark.parametrize("days_apart", [0, 1, 2, 3])
+def test_the_window_ends_where_it_says(days_apart: int) -> None:
+    later = replace(
+        ROW, event_date=DAY + timedelta(days=days_apart), server_upload_time=datetime(2026, 2, 9, tzinfo=UTC), uuid="v"
+    )
+    first, _ = outcomes([ROW, later], BACKFILL_FIRST, 2)
+    expected = (
+        Outcome.SEND_DUPLICATE,
+        Outcome.SUPERSEDED_BY_OTHER_DAY,
+        Outcome.SUPERSEDED_BY_OTHER_DAY,
+        Outcome.WINNER,
+    )
+    assert first is expected[days_apart]
+
+
+def test_a_row_loses_to_one_that_loses_itself() -> None:
+    """Scenario: three rows a day apart, each better than the one before, with a window of one day.
+    Outcome: pairwise and without chaining, only the last one wins."""
+    rows = [
+        replace(
+            ROW, event_date=DAY + timedelta(days=n), uuid=str(n), server_upload_time=datetime(2026, 2, 9, n, tzinfo=UTC)
+        )
+        for n in range(3)
+    ]
+    found = outcomes(rows, BACKFILL_FIRST, 1)
+    assert found == [Outcome.SUPERSEDED_BY_OTHER_DAY, Outcome.SUPERSEDED_BY_OTHER_DAY, Outcome.WINNER]
