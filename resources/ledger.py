@@ -155,7 +155,9 @@ class Ledger:
         if projects is not None:
             query = query.where(SLICES.c.project_id.in_(projects))
         wanted = None if days is None else set(days)
-        if wanted:
+        if wanted is not None:
+            if not wanted:
+                return {}
             query = query.where(SLICES.c.event_date.between(min(wanted), max(wanted)))
         with self._read() as connection:
             records = map(slice_of, connection.execute(query).mappings())

@@ -93,6 +93,16 @@ class Outcome:
         ]
         return {str(event.partition) for event in events if event.asset_key == wanted}
 
+    def metadata(self, key: str, day: date) -> dict[str, Any]:
+        """Metadata of the materialization of a day, as the UI shows it."""
+        (found,) = [
+            event.step_materialization_data.materialization
+            for event in self.result.all_events
+            if event.event_type is dg.DagsterEventType.ASSET_MATERIALIZATION
+            and (event.asset_key, event.partition) == (dg.AssetKey(key.split("/")), day.isoformat())
+        ]
+        return {name: entry.value for name, entry in found.metadata.items()}
+
     def failed_checks(self) -> set[tuple[str, str, str]]:
         """(asset, check, partition) of each evaluation that did not pass and is an error."""
         return {
@@ -165,8 +175,9 @@ class Pipeline:
         source: Source = Source.REGULAR,
         accept: Mapping[str, str] | None = None,
         projects: Iterable[str] = (),
+        tables: Iterable[str] = (),
     ) -> Outcome:
-        """Run the job of a source over a range of days."""
+        """Run the job of a source over a range of days; of the given tables only, where any are given."""
         job = build_defs(self.settings, clock=Clock(self.now), **self.resources).resolve_job_def(
             "daily_load" if source is Source.REGULAR else "backfill_load"
         )
@@ -180,6 +191,7 @@ class Pipeline:
             },
             instance=self.instance,
             raise_on_error=False,
+            asset_selection=[dg.AssetKey(table.split("/")) for table in tables] or None,
         )
         return Outcome(result, self.ledger)
 

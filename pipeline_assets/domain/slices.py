@@ -7,8 +7,9 @@ value that raw, refined and aggregates share. Keep out: how digests are computed
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
-from datetime import date
+from datetime import date, timedelta
 from enum import StrEnum
 
 _MASK = (1 << 128) - 1
@@ -24,6 +25,12 @@ class Slice:
     def __str__(self) -> str:
         """Render as `2026-02-02/10001`."""
         return f"{self.event_date.isoformat()}/{self.project_id}"
+
+
+def neighbourhood(slices: Iterable[Slice], days: int) -> set[Slice]:
+    """The slices, and those of the same project at most so many days away from one of them."""
+    shifts = [timedelta(days=shift) for shift in range(-days, days + 1)]
+    return {Slice(key.event_date + shift, key.project_id) for key in slices for shift in shifts}
 
 
 @dataclass(frozen=True)

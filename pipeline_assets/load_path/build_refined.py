@@ -16,7 +16,7 @@ from resources.lakehouse import slices_condition
 
 from pipeline_assets.domain.checks import Check, Evaluation
 from pipeline_assets.domain.identity import Outcome as RowOutcome
-from pipeline_assets.domain.slices import EMPTY, Slice
+from pipeline_assets.domain.slices import EMPTY, Slice, neighbourhood
 from pipeline_assets.load_path.build import Audit, Build
 from pipeline_assets.load_path.request import Workbench
 from pipeline_assets.tables.raw_events import RAW_TABLES
@@ -33,7 +33,7 @@ def build_refined(bench: Workbench, pins: Mapping[str, int], todo: Sequence[Slic
     """The build of refined.events for these slices, from both raw tables as of the pinned snapshots."""
     settings = bench.settings
     window = settings.dedupe_window_days
-    near = _near(todo, window)
+    near = neighbourhood(todo, window)
     raw = _raw(bench, pins, near, (*CONTENT, "_object_key", "_line_number"))
     is_todo = slices_condition(REFINED_EVENTS, todo)
     decided = outcomes(raw, CONTENT, settings.source_precedence, window)
@@ -57,7 +57,7 @@ def build_refined(bench: Workbench, pins: Mapping[str, int], todo: Sequence[Slic
 def rivals_now(bench: Workbench, pins: Mapping[str, int], slices: Sequence[Slice]) -> dict[Slice, str]:
     """Per slice the digest of the rows elsewhere that share a key with its own: a join of keys, no content is read."""
     window = bench.settings.dedupe_window_days
-    return _digests(shared_rows(_raw(bench, pins, _near(slices, window), IDENTITY), window), window, slices)
+    return _digests(shared_rows(_raw(bench, pins, neighbourhood(slices, window), IDENTITY), window), window, slices)
 
 
 def _digests(shared: DataFrame, window: int, slices: Sequence[Slice]) -> dict[Slice, str]:
@@ -71,7 +71,7 @@ def exchanged_keys(
 ) -> dict[tuple[Slice, Slice], int]:
     """Pairs of slices -> keys that publishing one without the other would lose or double."""
     window = bench.settings.dedupe_window_days
-    near = _near(todo, window)
+    near = neighbourhood(todo, window)
     ids = ("event_date", "project_id", *IDENTITY)
 
     def refined(snapshot_id: int) -> DataFrame:
@@ -94,11 +94,6 @@ def exchanged_keys(
 
 def _slice(day: int, project_id: str) -> Slice:
     return Slice(_EPOCH + timedelta(days=day), project_id)
-
-
-def _near(slices: Sequence[Slice], window: int) -> set[Slice]:
-    shifts = [timedelta(days=shift) for shift in range(-window, window + 1)]
-    return {Slice(key.event_date + shift, key.project_id) for key in slices for shift in shifts}
 
 
 def _raw(bench: Workbench, pins: Mapping[str, int], slices: set[Slice], columns: Sequence[str]) -> DataFrame:

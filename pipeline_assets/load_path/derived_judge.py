@@ -12,7 +12,7 @@ from dataclasses import replace
 from resources.ledger_records import SliceRecord
 
 from pipeline_assets.domain.checks import Evaluation, explain_change
-from pipeline_assets.domain.slices import EMPTY, Slice, Verdict
+from pipeline_assets.domain.slices import EMPTY, Slice, Verdict, neighbourhood
 from pipeline_assets.load_path.build import Audit
 from pipeline_assets.load_path.build_refined import exchanged_keys
 from pipeline_assets.load_path.derived_step import DerivedStep
@@ -86,11 +86,10 @@ def _held_back(
     window = step.bench.settings.dedupe_window_days
     standing = {decision.key for decision in step.decisions if decision.todo is Todo.KEEP}
     blocked = {decision.key for decision in step.decisions if decision.todo in BLOCKED}
-    is_near = any(
-        one.project_id == other.project_id and abs((one.event_date - other.event_date).days) <= window
-        for one in blocked
-        for other in todo
-    )
+    # A slice that held nothing and shares no key has nothing to exchange.
+    able = [key for key in todo if _holds_rows(todo[key].record) or step.audits[key].rivals != str(EMPTY)]
+    near = neighbourhood(able, window) - todo.keys() - standing
+    is_near = bool(near & blocked) or _is_any_filled(step, near - blocked)
     # A key on two days is no fault of this slice where the other day is not built.
     shared = {key for key in failed if step.audits[key].is_on_two_days}
     if not failed and not is_near:
@@ -103,6 +102,20 @@ def _held_back(
         blocked |= shared - waiting.keys()
         waiting = held_back(links_of(exchanged, blocked, todo.keys()), blocked)
     return {key: tied for key, tied in waiting.items() if key in todo}
+
+
+def _is_any_filled(step: DerivedStep, slices: set[Slice]) -> bool:
+    """Whether slices that this run does not look at hold rows, here or upstream."""
+    days = {key.event_date for key in slices}
+    return any(
+        key in slices and _holds_rows(record)
+        for name in (step.table.key, *step.table.upstream)
+        for key, record in step.bench.ledger.slices(name, None, days).items()
+    )
+
+
+def _holds_rows(record: SliceRecord | None) -> bool:
+    return record is not None and record.digest != EMPTY
 
 
 def _present(decision: Decision, audit: Audit) -> dict[str, str]:

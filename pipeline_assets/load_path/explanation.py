@@ -92,7 +92,7 @@ class Standing:
     @property
     def is_stale(self) -> bool:
         """Whether a load of the day would build it again."""
-        return self.decision is not None and self.decision.todo is Todo.REBUILD
+        return self.decision is not None and self.decision.todo in (Todo.REBUILD, Todo.CHECK)
 
     @property
     def reason(self) -> str | None:

@@ -14,6 +14,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+import dagster as dg
 import pytest
 from dagster_aws.s3 import S3Resource
 
@@ -43,7 +44,8 @@ def _batch(p: Any, day: date) -> Any:
 
 def _told(run: Outcome, day: date) -> str:
     """What `delivery_reconciles` of a day says."""
-    found = [event.asset_check_evaluation_data for event in run.result.all_events if event.is_asset_check_evaluation]
+    kind = dg.DagsterEventType.ASSET_CHECK_EVALUATION
+    found = [event.asset_check_evaluation_data for event in run.result.all_events if event.event_type is kind]
     texts = [e.description for e in found if (e.check_name, str(e.partition)) == ("delivery_reconciles", str(day))]
     return str(texts[0]) if texts else ""
 
@@ -96,7 +98,7 @@ def test_history_may_expire_behind_the_horizon_and_not_before_it(pipeline: Any) 
     p = pipeline()
     p.now = SOON
     days = (BEFORE, DAY, NEXT, THIRD)
-    keys = {day: [p.deliver(day, events_on(day, 5, prefix=f"h{hour}"), hour=hour) for hour in (9, 10)] for day in days}
+    keys = {day: [p.deliver(day, events_on(day, 5, prefix=f"h{hour}"), hour=hour) for hour in (8, 9)] for day in days}
     assert p.load(BEFORE, THIRD).success
     before = _published(p)
     p.remove(*keys[BEFORE], keys[DAY][0], keys[NEXT][0], *keys[THIRD])
