@@ -7,6 +7,7 @@ Lives here: outcomes of slices to Dagster's events per day. Put here: metadata t
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import date
 from typing import Any
 
@@ -17,7 +18,7 @@ from dagster._core.definitions.asset_checks.asset_check_evaluation import (  # n
 
 from pipeline_assets.domain.checks import Check, Evaluation
 from pipeline_assets.domain.settings import Settings
-from pipeline_assets.domain.slices import Verdict
+from pipeline_assets.domain.slices import EMPTY, Verdict
 from pipeline_assets.load_path.request import LoadRequest, Outcome, TableReport
 from pipeline_assets.load_path.standing import standing_outcomes
 from pipeline_assets.tables.table import Table
@@ -52,12 +53,12 @@ def events_of(
         if not is_requested and not any(o.verdict in (Verdict.PUBLISHED, Verdict.REFUSED) for o in outcomes):
             continue
         # A day speaks for all projects, also for those this run did not load.
-        everyone = [*outcomes, *others.get(day, ())]
+        everyone = sorted([*outcomes, *others.get(day, ())], key=lambda outcome: outcome.key)
         reported.append((partition, everyone, is_requested))
         if all(outcome.verdict.is_good for outcome in everyone):
             yield dg.AssetMaterialization(
-                key, partition=partition, metadata=_metadata(outcomes, report),
-                tags={"dagster/data_version": "+".join(str(outcome.digest) for outcome in outcomes)},
+                key, partition=partition, metadata=_metadata(everyone, report),
+                tags={"dagster/data_version": _data_version(everyone)},
             )  # fmt: skip
     targets = _targets(context, key, [partition for partition, _, _ in reported])
     for partition, outcomes, is_requested in reported:
@@ -67,14 +68,20 @@ def events_of(
 
 
 def standing_elsewhere(ledger: Ledger, settings: Settings, report: TableReport) -> dict[date, list[Outcome]]:
-    """Day -> slices of the reported days that stand badly in projects this report does not name."""
+    """Day -> where its slices stand in the configured projects that this report does not name."""
     days = {outcome.key.event_date for outcome in report.outcomes}
     named = {outcome.key for outcome in report.outcomes}
     found: dict[date, list[Outcome]] = {}
     for outcome in standing_outcomes(ledger, report.table, settings.projects, days):
-        if outcome.key not in named and not outcome.verdict.is_good:
-            found.setdefault(outcome.key.event_date, []).append(outcome)
+        if outcome.key not in named:
+            verdict = Verdict.UNCHANGED if outcome.verdict.is_good else outcome.verdict
+            found.setdefault(outcome.key.event_date, []).append(replace(outcome, verdict=verdict))
     return found
+
+
+def _data_version(outcomes: Sequence[Outcome]) -> str:
+    """The content of a day in all projects; the same whichever of them a run loads."""
+    return "+".join(str(outcome.digest) for outcome in outcomes if outcome.digest != EMPTY) or str(EMPTY)
 
 
 def _metadata(outcomes: Sequence[Outcome], report: TableReport) -> dict[str, Any]:

@@ -94,14 +94,15 @@ class Outcome:
         return {str(event.partition) for event in events if event.asset_key == wanted}
 
     def metadata(self, key: str, day: date) -> dict[str, Any]:
-        """Metadata of the materialization of a day, as the UI shows it."""
+        """Metadata of the materialization of a day, as the UI shows it, and its data version."""
         (found,) = [
             event.step_materialization_data.materialization
             for event in self.result.all_events
             if event.event_type is dg.DagsterEventType.ASSET_MATERIALIZATION
             and (event.asset_key, event.partition) == (dg.AssetKey(key.split("/")), day.isoformat())
         ]
-        return {name: entry.value for name, entry in found.metadata.items()}
+        shown = {name: entry.value for name, entry in found.metadata.items()}
+        return {**shown, "data_version": (found.tags or {})["dagster/data_version"]}
 
     def failed_checks(self) -> set[tuple[str, str, str]]:
         """(asset, check, partition) of each evaluation that did not pass and is an error."""

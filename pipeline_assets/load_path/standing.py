@@ -258,21 +258,29 @@ def standing_outcomes(ledger: Ledger, table: str, projects: Sequence[str], days:
     """Where a table's recorded slices of these days stand; a raw day stands as its batch does."""
     if not days:
         return []
+    records = ledger.slices(table, projects, days)
     if table in SOURCE_OF_TABLE:
         batches = ledger.batches(projects, min(days), max(days))
-        return [
-            Outcome(
-                table, Slice(key.arrival_date, key.project_id), DAY_VERDICTS[batch.verdict], batch.reason, batch.cure,
-                is_standing=True, evaluations=batch.evaluations,
-            )
-            for key, batch in batches.items()
-            if key.source is SOURCE_OF_TABLE[table] and key.arrival_date in days
-        ]  # fmt: skip
+        found = []
+        for batch_key, batch in batches.items():
+            key = Slice(batch_key.arrival_date, batch_key.project_id)
+            if batch_key.source is SOURCE_OF_TABLE[table] and key.event_date in days:
+                digest = records[key].digest if key in records else EMPTY
+                evaluation = next(iter(batch.evaluations), None)
+                figures = {"rows": digest.rows, **(evaluation.figures if evaluation else {})}
+                verdict = DAY_VERDICTS[batch.verdict]
+                found.append(
+                    Outcome(
+                        table, key, verdict, batch.reason, batch.cure, is_standing=True, digest=digest, figures=figures,
+                        evaluations=batch.evaluations,
+                    )
+                )  # fmt: skip
+        return found
     return [
         Outcome(
             table, key, record.verdict, record.reason, record.cure, is_standing=True, is_final=record.is_final,
-            digest=record.digest,
+            digest=record.digest, figures={"rows": record.digest.rows, **record.figures},
             evaluations=record.refused_evaluations if record.verdict is Verdict.REFUSED else record.evaluations,
         )
-        for key, record in ledger.slices(table, projects, days).items()
+        for key, record in records.items()
     ]  # fmt: skip

@@ -38,3 +38,21 @@ def test_one_bad_project_keeps_the_day_red_for_all(pipeline: Any) -> None:
     later = p.load(NEXT)
     assert p.count("refined/events", DAY) == 16
     assert later.materialized("refined/events") == later.materialized("raw/regular_events") == {str(NEXT)}
+
+
+def test_a_day_has_the_same_content_whichever_project_was_loaded(pipeline: Any) -> None:
+    """Scenario: two projects are loaded, then one of them alone, then the other one with a new event. Outcome: the data version
+    and the rows shown are those of the whole day, and change only with its content."""
+    p = pipeline(projects=(GOOD, BAD))
+    p.deliver(DAY, events_on(DAY, 10))
+    p.deliver(DAY, events_on(DAY, 7, app=int(BAD)), project=BAD)
+    both = p.load(DAY)
+    one = p.load(DAY, projects=[GOOD])
+    p.deliver(DAY, events_on(DAY, 1, prefix="more", app=int(BAD)), project=BAD, shard=2)
+    other = p.load(DAY, projects=[BAD])
+    for table in ("raw/regular_events", "refined/events"):
+        shown = [run.metadata(table, DAY) for run in (both, one, other)]
+        assert [metadata["rows"] for metadata in shown] == [17, 17, 18], table
+        assert shown[0]["data_version"] == shown[1]["data_version"] != shown[2]["data_version"]
+        assert shown[1]["verdict"].startswith(f"{GOOD}: unchanged")
+        assert f"; {BAD}: unchanged" in shown[1]["verdict"]
