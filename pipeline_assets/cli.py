@@ -13,7 +13,7 @@ import shutil
 import sys
 import traceback
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
@@ -41,9 +41,13 @@ SourceOption = Annotated[Source, typer.Option("--source", help="Which exports to
 FromOption = Annotated[str, typer.Option("--from", help="First day, YYYY-MM-DD.")]
 ToOption = Annotated[str, typer.Option("--to", help="Last day, YYYY-MM-DD.")]
 ProjectOption = Annotated[list[str] | None, typer.Option("--project", help="Only this project; may be repeated.")]
-AcceptOption = Annotated[
+AcceptChangesOption = Annotated[
     str | None,
-    typer.Option("--accept-changes", metavar="REASON", help="Let changes beyond bounds through, for this reason."),
+    typer.Option("--accept-changes", metavar="REASON", help="Let refined days change beyond bounds, for this reason."),
+]
+AcceptMissingOption = Annotated[
+    str | None,
+    typer.Option("--accept-missing", metavar="REASON", help="Let go what landing lost and raw holds, for this reason."),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
 VerboseOption = Annotated[bool, typer.Option("--verbose", help="Show logs and stack traces.")]
@@ -60,7 +64,8 @@ def load(
     first: FromOption,
     last: ToOption,
     project: ProjectOption = None,
-    accept_changes: AcceptOption = None,
+    accept_changes: AcceptChangesOption = None,
+    accept_missing: AcceptMissingOption = None,
     as_json: JsonOption = False,
     verbose: VerboseOption = False,
 ) -> None:
@@ -69,7 +74,8 @@ def load(
     Exits 0 when every requested day stands published or unchanged, 1 when one stands refused, waiting or held, 2 on
     bad usage.
     """
-    _run(lambda: _load(source, first, last, tuple(project or ()), accept_changes, as_json, verbose), verbose)
+    reasons = {"--accept-changes": accept_changes, "--accept-missing": accept_missing}
+    _run(lambda: _load(source, first, last, tuple(project or ()), reasons, as_json, verbose), verbose)
 
 
 @app.command()
@@ -134,7 +140,7 @@ def _load(
     first: str,
     last: str,
     projects: tuple[str, ...],
-    accept_reason: str | None,
+    reasons: Mapping[str, str | None],
     as_json: bool,
     verbose: bool,
 ) -> int:
@@ -144,13 +150,15 @@ def _load(
     settings = load_settings()
     days = requested_range(first, last, settings)
     chosen = settings.require_projects(projects)
-    if accept_reason is not None and not accept_reason.strip():
-        raise UsageError("--accept-changes", "needs a reason", "Say why the change is right; it stays on record")
+    for option, reason in reasons.items():
+        if reason is not None and not reason.strip():
+            raise UsageError(option, "needs a reason", "Say why it is right; it stays on record")
     failures: list[str] = []
     with _terminal(verbose=verbose) as console:
         for chunk in chunks(days, settings.days_per_run):
             logger = _console_logger(console, verbose=verbose)
-            failures += _run_job(settings, JOB_OF_SOURCE[source], chunk, projects, accept_reason, logger)
+            accepted = _accepted(source, chunk, reasons)
+            failures += _run_job(settings, JOB_OF_SOURCE[source], chunk, projects, accepted, logger)
             crash_point(CrashPoint.BETWEEN_CHUNKS)
         for failure in failures:
             console.print(f"[bold red]{failure}[/]", highlight=False)
@@ -166,23 +174,34 @@ def _load(
     return EXIT_OK if is_standing and not failures else EXIT_NOT_STANDING
 
 
+def _accepted(source: Source, days: tuple[date, ...], reasons: Mapping[str, str | None]) -> dict[str, str]:
+    """`table:day` -> reason: what landing lost is let go in raw alone, and changes are let through below it alone."""
+    from pipeline_assets.tables.raw_events import RAW_TABLES  # noqa: PLC0415
+    from pipeline_assets.tables.registry import DERIVED  # noqa: PLC0415
+
+    tables = {"--accept-missing": (RAW_TABLES[source],), "--accept-changes": DERIVED}
+    return {
+        f"{table.key}:{day.isoformat()}": reason
+        for option, reason in reasons.items()
+        if reason is not None
+        for table in tables[option]
+        for day in days
+    }
+
+
 def _run_job(
     settings: Settings,
     job_name: str,
     days: tuple[date, ...],
     projects: tuple[str, ...],
-    accept_reason: str | None,
+    accepted: Mapping[str, str],
     logger: Any,
 ) -> list[str]:
     """Run one chunk; returns what went wrong beyond the verdicts that the ledger tells."""
     import dagster as dg  # noqa: PLC0415 - slow to import, needed by this command only
 
     from pipeline_assets.definitions import build_defs  # noqa: PLC0415
-    from pipeline_assets.tables.registry import ASSET_TABLES  # noqa: PLC0415
 
-    accepted = {}
-    if accept_reason is not None:
-        accepted = {f"{table.key}:{day.isoformat()}": accept_reason for table in ASSET_TABLES for day in days}
     job = build_defs(settings, loggers={"console": logger}).resolve_job_def(job_name)
     tags = {
         "dagster/asset_partition_range_start": days[0].isoformat(),
@@ -191,7 +210,7 @@ def _run_job(
     with _instance() as instance:
         result = job.execute_in_process(
             run_config={
-                "ops": {"load": {"config": {"projects": list(projects), "accept_changes": accepted}}},
+                "ops": {"load": {"config": {"projects": list(projects), "accept_changes": dict(accepted)}}},
                 "loggers": {"console": {}},
             },
             tags=tags, instance=instance, raise_on_error=False,

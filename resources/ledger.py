@@ -19,7 +19,7 @@ from pipeline_assets.domain.slices import Digest, Slice, Source
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import Connection, Engine, make_url
 
-from resources.ledger_migrations import prepare
+from resources.ledger_migrations import prepare, version_of
 from resources.ledger_records import (
     BATCH_DAYS,
     BATCHES,
@@ -190,7 +190,7 @@ class Ledger:
     def record(self, changes: Changes, run_id: str) -> None:
         """Write one step's changes in one transaction; repeating it changes nothing."""
         stamp = {"run_id": run_id, "recorded_at": datetime.now(UTC).isoformat()}
-        with self.engine.begin() as connection:
+        with _writing(self.engine) as connection:
             self._forget(connection, changes.forgotten_deliveries, is_accepted=True)
             self._forget(connection, changes.forgotten_refusals, is_accepted=False)
             self._upsert(connection, DELIVERIES, [delivery_row(d) | stamp for d in changes.deliveries])
@@ -205,7 +205,7 @@ class Ledger:
 
     def record_run(self, run_id: str, **values: Any) -> None:
         """Write or complete the row of a run."""
-        with self.engine.begin() as connection:
+        with _writing(self.engine) as connection:
             self._upsert(connection, RUNS, [{"run_id": run_id, **values}])
 
     def _forget(self, connection: Connection, keys: Sequence[tuple[Source, str]], *, is_accepted: bool) -> None:
@@ -255,18 +255,36 @@ class Ledger:
             yield connection
 
 
+def _begin_sqlite(connection: Connection) -> None:
+    """The driver left to itself commits each change of a schema; a write that starts as a read fails beside another one."""
+    is_writing = connection.get_execution_options().get("is_writing")
+    connection.exec_driver_sql("BEGIN IMMEDIATE" if is_writing else "BEGIN")
+
+
+@contextmanager
+def _writing(engine: Engine) -> Iterator[Connection]:
+    """One transaction that is written in from its start."""
+    with engine.execution_options(is_writing=True).begin() as connection:
+        yield connection
+
+
 def _open(url: str) -> Engine:
     parsed = make_url(url)
     if parsed.drivername == "postgresql":
         parsed = parsed.set(drivername="postgresql+psycopg2")
     if parsed.get_backend_name() == "sqlite" and parsed.database:
         Path(parsed.database).parent.mkdir(parents=True, exist_ok=True)
-    engine = sa.create_engine(parsed, connect_args={"timeout": 30} if parsed.get_backend_name() == "sqlite" else {})
-    if engine.dialect.name == "sqlite":
+    is_sqlite = parsed.get_backend_name() == "sqlite"
+    engine = sa.create_engine(parsed, connect_args={"timeout": 30, "isolation_level": None} if is_sqlite else {})
+    if is_sqlite:
         sa.event.listen(engine, "connect", lambda raw, _: raw.execute("PRAGMA journal_mode=WAL"))
+        sa.event.listen(engine, "begin", _begin_sqlite)
     try:
-        with engine.begin() as connection:
-            version = prepare(connection)
+        with engine.connect() as connection:
+            version = version_of(connection)
+        if version is None or version < SCHEMA_VERSION:
+            with _writing(engine) as connection:
+                version = prepare(connection)
     except sa.exc.SQLAlchemyError as error:
         engine.dispose()
         reason = f"cannot be opened ({getattr(error, 'orig', error)})"

@@ -13,10 +13,18 @@ from sqlalchemy.engine import Connection
 
 from resources.ledger_records import DELIVERIES, METADATA, SCHEMA, SCHEMA_VERSION
 
+_LOCK = 5_411_827_360
+"""Any number that other users of the database do not take for an advisory lock."""
+
 
 def prepare(connection: Connection) -> int:
-    """Create what is missing, migrate what is older; returns the version found, the present one for a new ledger."""
-    version = _version(connection)
+    """Create what is missing, migrate what is older; returns the version found, the present one for a new ledger.
+
+    Expects a transaction that no other process can write beside: SQLite's is, PostgreSQL is asked for a lock of ours.
+    """
+    if connection.dialect.name == "postgresql":
+        connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_LOCK)))
+    version = version_of(connection)
     if version is not None and version > SCHEMA_VERSION:
         return version
     for step in range(version or SCHEMA_VERSION, SCHEMA_VERSION):
@@ -29,7 +37,8 @@ def prepare(connection: Connection) -> int:
     return SCHEMA_VERSION
 
 
-def _version(connection: Connection) -> int | None:
+def version_of(connection: Connection) -> int | None:
+    """The recorded version; None for a database without a ledger."""
     if not sa.inspect(connection).has_table(SCHEMA.name):
         return None
     found = connection.execute(sa.select(SCHEMA.c.version)).scalar()

@@ -108,6 +108,10 @@ class DeliveryRecord:
     """Of the parser; lines it refused are read again by another one."""
 
 
+MISSING = "missing_objects"
+"""Figure of an evaluation: recorded objects that landing no longer lists; where it passed, a person accepted that."""
+
+
 @dataclass(frozen=True)
 class BatchRecord:
     """The standing of one batch."""
@@ -126,7 +130,12 @@ class BatchRecord:
     @property
     def is_missing(self) -> bool:
         """Whether it stands refused because deliveries are missing, which a person may accept."""
-        return any(not e.is_passed and e.figures.get("missing_objects") for e in self.evaluations)
+        return any(not e.is_passed and e.figures.get(MISSING) for e in self.evaluations)
+
+    @property
+    def is_loss_accepted(self) -> bool:
+        """Whether a person let its deliveries go."""
+        return any(e.is_passed and e.figures.get(MISSING) for e in self.evaluations)
 
 
 @dataclass(frozen=True)

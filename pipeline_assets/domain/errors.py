@@ -4,6 +4,8 @@ Lives here: every exception Tidemark raises on purpose. Put here: a failure that
 apart by type. Keep out: wrapping of library errors (done where the library is called).
 """
 
+import json
+
 
 class TidemarkError(Exception):
     """A failure that names the object, the reason and the cure; base of all that Tidemark raises."""
@@ -14,6 +16,13 @@ class TidemarkError(Exception):
         self.subject = subject
         self.reason = reason
         self.cure = cure
+
+    def as_line(self) -> str:
+        """Text that `error_in` finds again: errors cross from Spark's workers as text alone."""
+        return _MARK + json.dumps([type(self).__name__, self.subject, self.reason, self.cure])
+
+
+_MARK = "tidemark-error "
 
 
 class PermanentError(TidemarkError):
@@ -54,3 +63,13 @@ class LakehouseError(PermanentError):
 
 class LedgerError(PermanentError):
     """The ledger cannot be opened or was written by a newer Tidemark."""
+
+
+def error_in(text: str) -> TidemarkError | None:
+    """The first error that was written into a text with `as_line`."""
+    _, mark, rest = text.partition(_MARK)
+    if not mark:
+        return None
+    name, subject, reason, cure = json.JSONDecoder().raw_decode(rest)[0]
+    kinds = {kind.__name__: kind for base in (PermanentError, TransientError) for kind in base.__subclasses__()}
+    return kinds.get(name, PermanentError)(subject, reason, cure)

@@ -98,10 +98,15 @@ class BatchPlan:
         hours = {delivery.hour for delivery in self.listed.values()}
         return BatchRecord(
             key=self.key, verdict=verdict, reason=evaluation.reason, cure=evaluation.cure,
-            input_state=self.input_state(settings), deliveries=len(self.listed), hours_delivered=len(hours),
+            input_state=self.input_state(settings), deliveries=len(self._known), hours_delivered=len(hours),
             hours_marked=len(self.hours_marked), is_closed=self.is_closed,
             evaluations=(evaluation, self._completeness()),
         )  # fmt: skip
+
+    @property
+    def _known(self) -> set[str]:
+        """Objects in landing, and those that raw keeps although landing no longer does."""
+        return self.listed.keys() | (self.recorded.keys() - set(self.withdrawn))
 
     def _completeness(self) -> Evaluation:
         missing = HOURS_A_DAY - len(self.hours_marked)
@@ -179,7 +184,8 @@ def _compare(batch: BatchPlan, settings: Settings, now: datetime) -> None:
         and prior.verdict is BatchVerdict.REFUSED
         and bool(batch.listed)
         and prior.input_state == batch.input_state(settings)
-        and not (prior.is_missing and batch.accepted_reason is not None)
+        # What was missed is back, accepted, or behind the horizon.
+        and not (prior.is_missing and not batch.missing)
     )
 
 
@@ -211,6 +217,8 @@ def judge_absent(
     day = batch.key.arrival_date
     figures = {"objects": 0, "hours_marked": len(batch.hours_marked)}
     passed = Evaluation(Check.DELIVERY_RECONCILES, True, figures=figures)
+    if batch.prior is not None and batch.prior.is_loss_accepted:
+        return BatchVerdict.ACCEPTED, batch.prior.evaluations[0]
     is_before_history = first_arrival is not None and day < first_arrival
     if is_before_history or is_other_source_there or len(batch.hours_marked) == HOURS_A_DAY:
         return BatchVerdict.ACCEPTED, passed

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from resources.ledger_records import DeliveryRecord
+from pyspark.errors import PySparkException
+from resources.ledger_records import MISSING, DeliveryRecord
 
 from pipeline_assets.domain.checks import BatchFigures, Evaluation, reconcile_batch
-from pipeline_assets.domain.errors import LakehouseError
+from pipeline_assets.domain.errors import LakehouseError, error_in
 from pipeline_assets.domain.slices import BatchVerdict
 from pipeline_assets.load_path.batches import BatchPlan
 from pipeline_assets.load_path.raw_step import RawStep
@@ -37,7 +38,15 @@ def parse(step: RawStep) -> None:
         max_line_bytes=settings.max_line_bytes,
     ).persist()
     code = step.table.code_version(settings)
-    for row in object_summaries(step.parsed).collect():
+    try:
+        summaries = object_summaries(step.parsed).collect()
+    except PySparkException as error:
+        # What a worker meets comes back as the text of a foreign exception.
+        met = error_in(str(error))
+        if met is None:
+            raise
+        raise met from error
+    for row in summaries:
         delivery = deliveries[row["object_key"]]
         if row["error"] == TOUCHED:
             step.touched.add(delivery.key)
@@ -87,5 +96,7 @@ def _judge_parsed(step: RawStep, plan: BatchPlan) -> tuple[BatchVerdict, Evaluat
             evaluation.check, False, reason, "The next load reads them again", evaluation.figures
         )
     if evaluation.is_passed and plan.withdrawn and plan.accepted_reason is not None:
-        evaluation = replace(evaluation, reason=f"{len(plan.withdrawn)} withdrawn: {plan.accepted_reason}")
+        figures = {**evaluation.figures, MISSING: len(plan.withdrawn)}
+        reason = f"{len(plan.withdrawn)} withdrawn: {plan.accepted_reason}"
+        evaluation = replace(evaluation, reason=reason, figures=figures)
     return (BatchVerdict.ACCEPTED if evaluation.is_passed else BatchVerdict.REFUSED), evaluation

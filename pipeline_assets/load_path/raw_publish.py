@@ -52,7 +52,7 @@ def publish(step: RawStep) -> None:
         crash_point(CrashPoint.AFTER_AUDIT, table.key)
         changed = _changed_slices(step, days)
         if changed:
-            publication = lakehouse.publish(staged, changed, step.request.run_id)
+            publication = lakehouse.publish(staged, changed.keys(), step.request.run_id)
             _account(step, publication.snapshot_id, publication.parent_id, publication.files, changed, days)
     finally:
         lakehouse.drop(staged)
@@ -94,18 +94,18 @@ def _require_parsed_rows(
         raise LakehouseError(str(plan.key), reason, "Nothing was published: report it")
 
 
-def _changed_slices(step: RawStep, days: Mapping[BatchKey, Mapping[date, BatchDay]]) -> set[Slice]:
-    """Event days whose rows changed, or came to be held by other objects.
+def _changed_slices(step: RawStep, days: Mapping[BatchKey, Mapping[date, BatchDay]]) -> dict[Slice, list[BatchKey]]:
+    """Event days whose rows changed, or came to be held by other objects, and the batches that did it.
 
     The latter must be published too: rows left under the key of an object that was withdrawn could never be replaced.
     """
-    changed: set[Slice] = set()
+    changed: dict[Slice, list[BatchKey]] = {}
     for batch, after in days.items():
         arrival = batch.arrival_date
         before = step.bench.ledger.batch_days(step.source, [batch.project_id], arrival, arrival).get(batch, {})
         for day in before.keys() | after.keys():
             if before.get(day, BatchDay()) != after.get(day, BatchDay()):
-                changed.add(Slice(day, batch.project_id))
+                changed.setdefault(Slice(day, batch.project_id), []).append(batch)
     return changed
 
 
@@ -114,7 +114,7 @@ def _account(
     snapshot_id: int,
     parent_id: int,
     files: Mapping[Slice, SliceFiles],
-    changed: set[Slice],
+    changed: Mapping[Slice, Sequence[BatchKey]],
     days: Mapping[BatchKey, Mapping[date, BatchDay]],
 ) -> None:
     """Ledger rows of the published slices: a slice's digest is the sum of its batch days."""
@@ -140,14 +140,15 @@ def _account(
                 )
             )  # fmt: skip
             reasons = [
-                plan.accepted_reason for plan in step.batches(BatchVerdict.ACCEPTED)
-                if plan.withdrawn and plan.accepted_reason is not None and plan.key.project_id == project
-            ]  # fmt: skip
+                plan.accepted_reason
+                for plan in (step.plans[batch] for batch in changed[key])
+                if plan.withdrawn and plan.accepted_reason is not None
+            ]
             cause = "delivery" if digest != before else "the same rows, held by other objects"
             step.changes.publications.append(
                 PublicationRecord(
                     table.key, key, snapshot_id, parent_id, before, digest, cause, step.request.run_id,
-                    code_version=code, accepted_reason=reasons[0] if reasons else None,
+                    code_version=code, accepted_reason="; ".join(dict.fromkeys(reasons)) or None,
                     seconds=round(time.monotonic() - step.started_at, 3),
                 )
             )  # fmt: skip

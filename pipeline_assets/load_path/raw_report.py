@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import time
 
+from pipeline_assets.domain.checks import Evaluation
 from pipeline_assets.domain.slices import EMPTY, BatchVerdict, Slice, Verdict
+from pipeline_assets.load_path.batches import BatchPlan
 from pipeline_assets.load_path.raw_step import RawStep
 from pipeline_assets.load_path.request import Outcome, TableReport
 from pipeline_assets.load_path.standing import DAY_VERDICTS, standing_outcomes
@@ -25,8 +27,7 @@ def report(step: RawStep) -> TableReport:
         verdict = DAY_VERDICTS[batch]
         if verdict is Verdict.UNCHANGED and key in step.published:
             verdict = Verdict.PUBLISHED
-        prior = plan.prior
-        is_standing = prior is not None and prior.verdict is batch and prior.reason == evaluation.reason
+        is_standing = _is_standing(plan, batch, evaluation)
         record = records.get(key)
         digest = record.digest if record else EMPTY
         full = plan.record(batch, evaluation, step.bench.settings)
@@ -46,7 +47,7 @@ def report(step: RawStep) -> TableReport:
     # A refused batch outside the requested days is new trouble too.
     for batch_key, plan in sorted(step.plans.items()):
         batch, evaluation = step.verdicts[batch_key]
-        if not plan.is_requested and batch is BatchVerdict.REFUSED and plan.needs_work:
+        if not plan.is_requested and batch is BatchVerdict.REFUSED and (plan.needs_work or plan.missing):
             day = Slice(batch_key.arrival_date, batch_key.project_id)
             full = plan.record(batch, evaluation, step.bench.settings)
             outcomes.append(
@@ -56,6 +57,7 @@ def report(step: RawStep) -> TableReport:
                     Verdict.REFUSED,
                     evaluation.reason,
                     evaluation.cure,
+                    is_standing=_is_standing(plan, batch, evaluation),
                     is_requested=False,
                     evaluations=full.evaluations,
                     figures=evaluation.figures,
@@ -78,3 +80,8 @@ def report(step: RawStep) -> TableReport:
         if key in standing and standing[key].verdict.is_good
     )  # fmt: skip
     return TableReport(table.key, tuple(outcomes), step.bench.lakehouse.head(table), time.monotonic() - step.started_at)
+
+
+def _is_standing(plan: BatchPlan, verdict: BatchVerdict, evaluation: Evaluation) -> bool:
+    prior = plan.prior
+    return prior is not None and prior.verdict is verdict and prior.reason == evaluation.reason

@@ -17,7 +17,7 @@ import pyspark.sql.functions as F
 from pyspark.sql import DataFrame, SparkSession
 
 from pipeline_assets.domain.deliveries import Delivery
-from pipeline_assets.domain.errors import ObjectMovedError
+from pipeline_assets.domain.errors import ObjectMovedError, TidemarkError
 from pipeline_assets.domain.event_lines import COLUMN_NAMES, LineParser, ParsedLine
 from pipeline_assets.domain.object_bodies import BadObjectError, decompress, lines
 from pipeline_assets.domain.slices import Source
@@ -141,9 +141,12 @@ class _ObjectWork:
     max_line_bytes: int
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            for row in batch.to_pylist():
-                yield from self._object(row)
+        try:
+            for batch in batches:
+                for row in batch.to_pylist():
+                    yield from self._object(row)
+        except TidemarkError as error:
+            raise RuntimeError(error.as_line()) from error
 
     def _object(self, row: dict[str, Any]) -> Iterator[pa.RecordBatch]:
         place = {"_source": row["source"], "project_id": row["project_id"], "_arrival_date": row["arrival_date"],

@@ -207,11 +207,6 @@ def test_a_batch_that_is_gone_stands_refused_beside_other_days_until_a_person_ac
     assert {(one.key.event_date, one.accepted_reason) for one in changes} == {(BEFORE, reason), (DAY, reason)}
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="the acceptance is forgotten by the next run, which refuses the day as never delivered and so keeps refined "
-    "from following",
-)
 def test_an_accepted_loss_stays_accepted(pipeline: Any) -> None:
     """Scenario: a final day beyond the bounds is gone; a person accepts that for raw, sees refined refused as a shrink,
     and accepts that too; then the day is loaded again. Outcome: refined stands until it is accepted, then all tables are
@@ -238,7 +233,6 @@ def test_an_accepted_loss_stays_accepted(pipeline: Any) -> None:
     assert _published(p) == before
 
 
-@pytest.mark.xfail(strict=True, reason="every slice that a run publishes carries the reason of one accepted batch")
 def test_a_reason_is_on_record_where_it_was_given(pipeline: Any) -> None:
     """Scenario: two batches are gone and accepted for different reasons, by a run in which a third is delivered again.
     Outcome: each publication carries the reason of its own day, an ordinary one none."""
@@ -257,9 +251,6 @@ def test_a_reason_is_on_record_where_it_was_given(pipeline: Any) -> None:
     assert {one.key.event_date: one.accepted_reason for one in changes} == {BEFORE: None, DAY: "one", NEXT: "two"}
 
 
-@pytest.mark.xfail(
-    strict=True, reason="a batch that is missing outside of the requested days is refused without a word"
-)
 def test_a_loss_in_reach_of_a_run_is_told_by_that_run(pipeline: Any) -> None:
     """Scenario: a day is loaded while a batch of the day before, in reach of the run, is gone. Outcome: this run, the
     first to see it, fails and names it, because no later one will; the requested day is published."""
@@ -279,7 +270,6 @@ def test_a_loss_in_reach_of_a_run_is_told_by_that_run(pipeline: Any) -> None:
     _assert_missing(p, run, DAY, 1, gone)
 
 
-@pytest.mark.xfail(strict=True, reason="a recovery that expired no longer counts as a delivery of its day")
 def test_a_recovered_day_stays_good_when_the_recovery_expires(pipeline: Any) -> None:
     """Scenario: a day came as a backfill export only; past the horizon its objects expire, and both sources are loaded
     again. Outcome: green for both, because raw is the archive."""
@@ -360,7 +350,6 @@ def test_a_landing_that_cannot_be_listed_is_not_an_empty_one(pipeline: Any) -> N
     assert _published(p) == before
 
 
-@pytest.mark.xfail(strict=True, reason="what a worker meets while reading ends the run with a stack trace")
 def test_an_object_that_may_be_listed_and_not_read_is_named(pipeline: Any) -> None:
     """Scenario: the credentials may list the bucket and not read from it. Outcome: the run fails with one sentence that
     names the object, the reason and the cure."""

@@ -430,7 +430,6 @@ def test_a_batch_refused_as_missing_is_taken_up_with_a_reason_or_when_all_is_bac
     assert (back.missing, back.withdrawn, back.changed) == ([], [], [])
 
 
-@pytest.mark.xfail(strict=True, reason="the state of a refusal does not tell that the horizon has passed since")
 def test_a_batch_refused_as_missing_is_released_by_the_horizon() -> None:
     """Inside the horizon an hour is missing; once past it raw is the archive and nothing is missing any more."""
     listed, recorded = [a_delivery(9)], [a_record(9), a_record(10)]

@@ -213,19 +213,6 @@ def killed_before_write(number: int) -> Iterator[None]:
         sa.event.remove(sa.Engine, "before_cursor_execute", before)
 
 
-@pytest.mark.parametrize(
-    "url",
-    [
-        pytest.param(
-            "sqlite",
-            marks=pytest.mark.xfail(
-                strict=True, reason="SQLite is left to commit each statement of a migration by itself"
-            ),
-        ),
-        "postgresql",
-    ],
-    indirect=True,
-)
 def test_a_migration_that_is_killed_loses_nothing(url: str) -> None:
     """Scenario: the process dies before the k-th statement of the migration, for every k. Outcome: opened again, the
     ledger is of the present version and holds every row."""

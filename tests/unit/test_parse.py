@@ -371,6 +371,7 @@ def test_batches_are_bounded_in_rows_and_bytes(
         "object_key": "a",
         "object_etag": "e",
         "size_bytes": 1,
+        "known_sha256": None,
     }
     batches = [batch for batch in work([pa.RecordBatch.from_pylist([place])]) if batch["_kind"][0].as_py() == "row"]
     assert sum(batch.num_rows for batch in batches) == 35
