@@ -321,7 +321,7 @@ def _explain(
     identifier: str, projects: tuple[str, ...], first: str | None, last: str | None, as_json: bool, verbose: bool
 ) -> int:
     from pipeline_assets.cli_explain import print_explanation, to_json, workbench  # noqa: PLC0415 - slow to import
-    from pipeline_assets.load_path.explain import explain as explain_event  # noqa: PLC0415
+    from pipeline_assets.load_path.explain.explain import explain as explain_event  # noqa: PLC0415
     from pipeline_assets.partitions import parse_day  # noqa: PLC0415
 
     settings = load_settings()

@@ -1,7 +1,7 @@
 """`tidemark explain`: where a row came from, and why another one lost.
 
 Lives here: the workbench it needs outside Dagster, the answer as JSON, and how it is drawn. Put here: how something about
-one event is shown. Keep out: finding and judging it (load_path/explain.py), options and exit codes (cli.py).
+one event is shown. Keep out: finding and judging it (load_path/explain/), options and exit codes (cli.py).
 """
 
 from __future__ import annotations
@@ -17,8 +17,16 @@ from rich.table import Table as RichTable
 
 from pipeline_assets.domain.identity import Outcome, RawRow
 from pipeline_assets.domain.settings import Settings
-from pipeline_assets.load_path.explain_rows import MAX_QUARANTINED, MAX_ROWS, QuarantinedLine
-from pipeline_assets.load_path.explanation import Delivered, Event, Explanation, Published, Standing, place, spelled
+from pipeline_assets.load_path.explain.explanation import (
+    Delivered,
+    Event,
+    Explanation,
+    Published,
+    Standing,
+    place,
+    spelled,
+)
+from pipeline_assets.load_path.explain.rows import MAX_QUARANTINED, MAX_ROWS, QuarantinedLine
 from pipeline_assets.load_path.request import Workbench
 from resources.lakehouse import Lakehouse
 from resources.landing_store import LandingStore

@@ -15,7 +15,7 @@ from resources.ledger_records import BatchDay, Changes, DeliveryRecord, Publicat
 
 from pipeline_assets.domain.deliveries import BatchKey
 from pipeline_assets.domain.slices import EMPTY, Slice, Verdict
-from pipeline_assets.load_path.raw_step import in_batches
+from pipeline_assets.load_path.raw.step import in_batches
 from pipeline_assets.load_path.request import Workbench
 from pipeline_assets.tables.registry import SOURCE_OF_TABLE
 from pipeline_assets.tables.table import Table

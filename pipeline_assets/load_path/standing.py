@@ -1,7 +1,7 @@
 """Where slices stand: which are stale, ready, final, refused before. From the ledger alone, no JVM.
 
 Lives here: readiness, finality, the decision per slice. Put here: a rule about whether a slice is rebuilt. Keep out:
-what it is built from (input_state.py) and rebuilding (derived.py).
+what it is built from (input_state.py) and rebuilding (derived/).
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from resources.ledger_records import BatchRecord, SliceRecord
 from pipeline_assets.domain.deliveries import BatchKey
 from pipeline_assets.domain.identity import TIED
 from pipeline_assets.domain.slices import EMPTY, BatchVerdict, Slice, Source, Verdict
-from pipeline_assets.load_path.batches import deadline
 from pipeline_assets.load_path.input_state import (
     CODE_KEY,
     RIVALS_KEY,
@@ -28,6 +27,7 @@ from pipeline_assets.load_path.input_state import (
     compare,
     widen,
 )
+from pipeline_assets.load_path.raw.batches import deadline
 from pipeline_assets.load_path.request import LoadRequest, Outcome, Workbench
 from pipeline_assets.tables.raw_events import RAW_TABLES
 from pipeline_assets.tables.refined_events import REFINED_EVENTS

@@ -1,7 +1,7 @@
 """raw.regular_events and raw.backfill_events: every parsed line, exactly as delivered.
 
 Lives here: the two tables' columns and layout. Put here: a change of what raw keeps. Keep out: parsing
-(transforms/parse.py) and accepting batches (load_path/raw.py).
+(transforms/parse.py) and accepting batches (load_path/raw/).
 """
 
 from __future__ import annotations

@@ -14,8 +14,8 @@ import pytest
 from pipeline_assets.domain.errors import LakehouseError, SettingsError, UsageError
 from pipeline_assets.domain.identity import Outcome, RankPart
 from pipeline_assets.domain.slices import Source
-from pipeline_assets.load_path.explain import explain
-from pipeline_assets.load_path.explanation import Event, Explanation, place
+from pipeline_assets.load_path.explain.explain import explain
+from pipeline_assets.load_path.explain.explanation import Event, Explanation, place
 from pipeline_assets.load_path.request import Workbench
 from pipeline_assets.tables.refined_events import REFINED_EVENTS
 from resources.landing_store import LandingStore

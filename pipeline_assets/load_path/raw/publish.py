@@ -1,7 +1,7 @@
 """Stage the rows of accepted batches, check them against what was parsed, publish the event days that changed.
 
 Lives here: from parsed rows to a commit of a raw table and its ledger rows. Put here: how raw is written. Keep out: which
-batches are accepted (raw_parse.py).
+batches are accepted (read.py).
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from resources.ledger_records import BatchDay, PublicationRecord, SliceRecord
 from pipeline_assets.domain.deliveries import BatchKey
 from pipeline_assets.domain.errors import LakehouseError
 from pipeline_assets.domain.slices import EMPTY, BatchVerdict, Slice, Verdict
-from pipeline_assets.load_path.batches import BatchPlan
-from pipeline_assets.load_path.raw_step import RawStep, delete_objects, in_batches
+from pipeline_assets.load_path.raw.batches import BatchPlan
+from pipeline_assets.load_path.raw.step import RawStep, delete_objects, in_batches
 from pipeline_assets.transforms.measure import batch_day_digests, digest_of, lineage_of
 from pipeline_assets.transforms.parse import event_rows
 

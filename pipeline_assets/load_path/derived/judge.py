@@ -1,7 +1,7 @@
 """Verdicts on the slices of a derived table, those that were built and those that were not.
 
 Lives here: from audits and decisions to records and outcomes. Put here: a rule about which built slices are published.
-Keep out: the bounds (domain/checks.py), building (build_refined.py, build_aggregate.py) and publishing (derived.py).
+Keep out: the bounds (domain/checks.py), building (build_refined.py, build_aggregate.py) and publishing (rebuild.py).
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from resources.ledger_records import SliceRecord
 
 from pipeline_assets.domain.checks import Evaluation, explain_change
 from pipeline_assets.domain.slices import EMPTY, Slice, Verdict, neighbourhood
-from pipeline_assets.load_path.build import Audit
-from pipeline_assets.load_path.build_refined import exchanged_keys
-from pipeline_assets.load_path.derived_step import DerivedStep
-from pipeline_assets.load_path.exchange import WAITING_CURE, held_back, links_of, waiting_reason, waits_for
+from pipeline_assets.load_path.derived.build import Audit
+from pipeline_assets.load_path.derived.build_refined import exchanged_keys
+from pipeline_assets.load_path.derived.exchange import WAITING_CURE, held_back, links_of, waiting_reason, waits_for
+from pipeline_assets.load_path.derived.step import DerivedStep
 from pipeline_assets.load_path.input_state import CODE_KEY, RIVALS_KEY, WAITS_KEY
 from pipeline_assets.load_path.request import Outcome
 from pipeline_assets.load_path.standing import BLOCKED, Decision, Todo

@@ -1,7 +1,7 @@
 """One attempt at accepting a source's deliveries: its state, and the statements its parts share.
 
 Lives here: the step and how rows of objects are chosen and removed. Put here: what acceptance and quarantine both need. Keep out:
-judging and publishing (raw.py).
+judging and publishing (read.py, publish.py).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from resources.ledger_records import Changes, DeliveryRecord
 from pipeline_assets.domain.checks import Evaluation
 from pipeline_assets.domain.deliveries import BatchKey
 from pipeline_assets.domain.slices import BatchVerdict, Digest, Slice, Source
-from pipeline_assets.load_path.batches import BatchPlan
+from pipeline_assets.load_path.raw.batches import BatchPlan
 from pipeline_assets.load_path.request import LoadRequest, Workbench
 from pipeline_assets.tables.table import Table
 

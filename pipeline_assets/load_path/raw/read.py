@@ -1,7 +1,7 @@
 """Read the objects that changed, and judge each batch by what was found.
 
 Lives here: the parse of one attempt and the verdict on a batch. Put here: what a batch is judged by. Keep out: the bounds
-themselves (domain/checks.py) and publishing (raw_publish.py).
+themselves (domain/checks.py) and publishing (publish.py).
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from resources.ledger_records import MISSING, DeliveryRecord
 from pipeline_assets.domain.checks import BatchFigures, Evaluation, reconcile_batch
 from pipeline_assets.domain.errors import LakehouseError, error_in
 from pipeline_assets.domain.slices import BatchVerdict
-from pipeline_assets.load_path.batches import BatchPlan
-from pipeline_assets.load_path.raw_step import RawStep
+from pipeline_assets.load_path.raw.batches import BatchPlan
+from pipeline_assets.load_path.raw.step import RawStep
 from pipeline_assets.transforms.parse import MOVED, TOUCHED, distribute, object_summaries, parse_objects
 
 _TASKS_PER_CORE = 3

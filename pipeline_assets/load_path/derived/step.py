@@ -12,7 +12,7 @@ from resources.lakehouse import Publication
 from resources.ledger_records import SliceRecord
 
 from pipeline_assets.domain.slices import Slice
-from pipeline_assets.load_path.build import Audit
+from pipeline_assets.load_path.derived.build import Audit
 from pipeline_assets.load_path.request import LoadRequest, Outcome, Workbench
 from pipeline_assets.load_path.standing import Decision
 from pipeline_assets.tables.table import Table

@@ -1,7 +1,7 @@
 """Build an aggregate from refined.events, and audit it against totals computed another way.
 
 Lives here: how any aggregate is built and measured. Put here: what all aggregates share. Keep out: any one of them (tables/) and
-judging (derived.py).
+judging (judge.py).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from resources.lakehouse import slices_condition
 
 from pipeline_assets.domain.checks import Check, Evaluation
 from pipeline_assets.domain.slices import EMPTY, Slice
-from pipeline_assets.load_path.build import Audit, Build
+from pipeline_assets.load_path.derived.build import Audit, Build
 from pipeline_assets.load_path.request import Workbench
 from pipeline_assets.tables.refined_events import REFINED_EVENTS
 from pipeline_assets.tables.table import AggregateTable

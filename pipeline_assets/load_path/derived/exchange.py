@@ -1,7 +1,7 @@
 """Slices that give events to each other are published together or not at all.
 
 Lives here: from pairs of slices to the ones that must wait. Put here: another reason for slices to stand or fall together.
-Keep out: finding the pairs (build_refined.py) and the checks (derived.py).
+Keep out: finding the pairs (build_refined.py) and the checks (judge.py).
 """
 
 from __future__ import annotations

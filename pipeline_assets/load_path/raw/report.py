@@ -1,7 +1,7 @@
 """What a raw load reports: one outcome per requested day, and one per other day it changed.
 
 Lives here: joining the verdict on a batch with the change of a slice. Put here: what is told of a raw day. Keep
-out: reaching verdicts (raw.py).
+out: reaching verdicts (read.py).
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ import time
 
 from pipeline_assets.domain.checks import Evaluation
 from pipeline_assets.domain.slices import EMPTY, BatchVerdict, Slice, Verdict
-from pipeline_assets.load_path.batches import BatchPlan
-from pipeline_assets.load_path.raw_step import RawStep
+from pipeline_assets.load_path.raw.batches import BatchPlan
+from pipeline_assets.load_path.raw.step import RawStep
 from pipeline_assets.load_path.request import Outcome, TableReport
 from pipeline_assets.load_path.standing import DAY_VERDICTS, standing_outcomes
 

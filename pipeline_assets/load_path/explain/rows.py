@@ -1,7 +1,7 @@
 """Find the rows of one event in raw, refined and quarantine, by the narrowest reads that do.
 
 Lives here: the Spark reads behind `explain`. Put here: another table in which an event is looked for. Keep out: judging
-what was found (load_path/explain.py).
+what was found (explain.py).
 """
 
 from __future__ import annotations

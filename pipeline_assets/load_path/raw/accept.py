@@ -18,12 +18,12 @@ from pipeline_assets.domain.checks import BatchFigures, reconcile_batch
 from pipeline_assets.domain.deliveries import BatchKey, Listing
 from pipeline_assets.domain.errors import PublishConflictError
 from pipeline_assets.domain.slices import BatchVerdict, Source, Verdict
-from pipeline_assets.load_path.batches import BatchPlan, Recorded, judge_absent, plan_batches
-from pipeline_assets.load_path.raw_parse import judge, parse
-from pipeline_assets.load_path.raw_publish import publish
-from pipeline_assets.load_path.raw_quarantine import quarantine
-from pipeline_assets.load_path.raw_report import report
-from pipeline_assets.load_path.raw_step import RawStep
+from pipeline_assets.load_path.raw.batches import BatchPlan, Recorded, judge_absent, plan_batches
+from pipeline_assets.load_path.raw.publish import publish
+from pipeline_assets.load_path.raw.quarantine import quarantine
+from pipeline_assets.load_path.raw.read import judge, parse
+from pipeline_assets.load_path.raw.report import report
+from pipeline_assets.load_path.raw.step import RawStep
 from pipeline_assets.load_path.request import LoadRequest, TableReport, Workbench
 from pipeline_assets.load_path.settle import settle
 from pipeline_assets.tables.raw_events import RAW_TABLES

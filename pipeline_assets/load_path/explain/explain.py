@@ -1,7 +1,7 @@
 """Explain one event: every delivery of it, which row won, why each other one lost, and where it was published.
 
 Lives here: judging the rows of an identifier by the present rule and putting them beside the ledger. Put here: another
-question about one event. Keep out: finding rows (explain_rows.py), words (explanation.py) and the rule (domain/identity.py).
+question about one event. Keep out: finding rows (rows.py), words (explanation.py) and the rule (domain/identity.py).
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from resources.ledger_records import BatchRecord
 from pipeline_assets.domain.errors import UsageError
 from pipeline_assets.domain.identity import Outcome, RawRow, defeat, outcomes, rank
 from pipeline_assets.domain.slices import BatchVerdict, Slice
-from pipeline_assets.load_path.explain_rows import (
+from pipeline_assets.load_path.explain.explanation import Delivered, Event, Explanation, Published, Standing
+from pipeline_assets.load_path.explain.rows import (
     FoundRow,
     Search,
     find_slices,
@@ -26,7 +27,6 @@ from pipeline_assets.load_path.explain_rows import (
     quarantined_lines,
     raw_rows,
 )
-from pipeline_assets.load_path.explanation import Delivered, Event, Explanation, Published, Standing
 from pipeline_assets.load_path.request import LoadRequest, Workbench
 from pipeline_assets.load_path.standing import Decision, decide, read_ground
 from pipeline_assets.tables.refined_events import REFINED_EVENTS

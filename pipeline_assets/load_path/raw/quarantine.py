@@ -10,7 +10,7 @@ import pyspark.sql.functions as F
 from resources.ledger_records import DeliveryRecord
 
 from pipeline_assets.domain.slices import BatchVerdict, Slice
-from pipeline_assets.load_path.raw_step import RawStep, delete_objects, in_batches
+from pipeline_assets.load_path.raw.step import RawStep, delete_objects, in_batches
 from pipeline_assets.load_path.settle import UNKNOWN_VERSION
 from pipeline_assets.tables.quarantine import QUARANTINE
 from pipeline_assets.transforms.parse import quarantined

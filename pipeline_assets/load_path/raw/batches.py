@@ -1,7 +1,7 @@
 """Which deliveries changed, and the standing of every batch: decided from listing and ledger alone.
 
 Lives here: the plan of a raw load, deadlines, closed batches, days without deliveries. Put here: a rule about batches
-that needs no Spark. Keep out: parsing and publishing (load_path/raw.py).
+that needs no Spark. Keep out: parsing and publishing (read.py, publish.py).
 """
 
 from __future__ import annotations

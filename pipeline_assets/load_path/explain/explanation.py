@@ -1,7 +1,7 @@
 """What `explain` answers: an event, its deliveries, publications and standing, each able to say itself in words.
 
 Lives here: the values and their wording. Put here: a fact that is said about an event. Keep out: finding it out
-(load_path/explain.py, explain_rows.py) and drawing it (cli_explain.py).
+(explain.py, rows.py) and drawing it (cli_explain.py).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from resources.ledger_records import BatchRecord, PublicationRecord, SliceRecord
 
 from pipeline_assets.domain.identity import Defeat, Outcome, RankPart, RawRow
 from pipeline_assets.domain.slices import Slice
-from pipeline_assets.load_path.explain_rows import FoundRow, QuarantinedLine
+from pipeline_assets.load_path.explain.rows import FoundRow, QuarantinedLine
 from pipeline_assets.load_path.standing import Decision, Todo
 
 

@@ -1,7 +1,7 @@
 """Build refined.events from both raw tables, audit it, and tell which keys tie its slices together.
 
 Lives here: the reads of raw and refined around the winner rule. Put here: another figure of a refined slice. Keep out: the rule
-(transforms/dedupe.py) and judging (derived.py).
+(transforms/dedupe.py) and judging (judge.py).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from resources.lakehouse import slices_condition
 from pipeline_assets.domain.checks import Check, Evaluation
 from pipeline_assets.domain.identity import Outcome as RowOutcome
 from pipeline_assets.domain.slices import EMPTY, Slice, neighbourhood
-from pipeline_assets.load_path.build import Audit, Build
+from pipeline_assets.load_path.derived.build import Audit, Build
 from pipeline_assets.load_path.request import Workbench
 from pipeline_assets.tables.raw_events import RAW_TABLES
 from pipeline_assets.tables.refined_events import CONTENT, REFINED_EVENTS

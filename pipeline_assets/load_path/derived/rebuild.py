@@ -1,7 +1,7 @@
 """Rebuild stale slices of a derived table: stage, audit in one pass, publish those that pass and differ.
 
 Lives here: the derived half of the load path (DESIGN §5). Put here: what every derived table goes through. Keep out: the
-build of any one table (tables/, load_path/builds.py) and whether a slice is stale (load_path/standing.py).
+build of any one table (tables/, build_*.py) and whether a slice is stale (../standing.py).
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from resources.ledger_records import Changes, PublicationRecord
 
 from pipeline_assets.domain.errors import PublishConflictError
 from pipeline_assets.domain.slices import EMPTY, Digest, Slice
-from pipeline_assets.load_path.build import Build
-from pipeline_assets.load_path.build_aggregate import build_aggregate
-from pipeline_assets.load_path.build_refined import build_refined, rivals_now
-from pipeline_assets.load_path.derived_judge import judge, stand
-from pipeline_assets.load_path.derived_step import DerivedStep
+from pipeline_assets.load_path.derived.build import Build
+from pipeline_assets.load_path.derived.build_aggregate import build_aggregate
+from pipeline_assets.load_path.derived.build_refined import build_refined, rivals_now
+from pipeline_assets.load_path.derived.judge import judge, stand
+from pipeline_assets.load_path.derived.step import DerivedStep
 from pipeline_assets.load_path.request import LoadRequest, TableReport, Workbench
 from pipeline_assets.load_path.settle import settle
 from pipeline_assets.load_path.standing import (

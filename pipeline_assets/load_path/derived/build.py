@@ -1,7 +1,7 @@
 """What a build is: staged rows of a derived table, and the audit that measures them.
 
 Lives here: the values that builds and their judges exchange. Put here: something every audit tells. Keep out: building
-(build_refined.py, build_aggregate.py) and judging (derived.py).
+(build_refined.py, build_aggregate.py) and judging (judge.py).
 """
 
 from __future__ import annotations

@@ -1,0 +1,1 @@
+"""Where a row came from, and why another one lost."""
