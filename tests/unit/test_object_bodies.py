@@ -17,7 +17,7 @@ from pipeline_assets.domain.object_bodies import BadObjectError, decompress, lin
 from pipeline_assets.domain.quarantine_reasons import QuarantineReason as Reason
 
 TEXT = b'{"a": 1}\n' * 500
-GOOD = gzip.compress(TEXT)
+GOOD = gzip.compress(TEXT, mtime=0)
 
 
 def _flip(body: bytes, place: int) -> bytes:
@@ -33,7 +33,7 @@ def _flip(body: bytes, place: int) -> bytes:
         (GOOD[:-4], Reason.TRUNCATED_GZIP),
         (_flip(GOOD, len(GOOD) - 6), Reason.CRC_ERROR),
         (GOOD + b"garbage", Reason.TRAILING_GARBAGE),
-        (gzip.compress(b"0" * 200_000), Reason.OBJECT_TOO_LARGE),
+        (gzip.compress(b"0" * 200_000, mtime=0), Reason.OBJECT_TOO_LARGE),
     ],
 )
 def test_a_broken_object_is_refused_whole(body: bytes, reason: Reason) -> None:
@@ -44,7 +44,7 @@ def test_a_broken_object_is_refused_whole(body: bytes, reason: Reason) -> None:
 
 @pytest.mark.parametrize(
     ("body", "text"),
-    [(GOOD, TEXT), (GOOD + GOOD, TEXT + TEXT), (GOOD + b"\0" * 100, TEXT), (gzip.compress(b""), b"")],
+    [(GOOD, TEXT), (GOOD + GOOD, TEXT + TEXT), (GOOD + b"\0" * 100, TEXT), (gzip.compress(b"", mtime=0), b"")],
 )
 def test_a_good_object_is_read(body: bytes, text: bytes) -> None:
     assert decompress(body, 100_000) == text
@@ -64,12 +64,12 @@ BOUND = 1 << 20
 GOOD_BODIES = {
     "one member": (GOOD, TEXT),
     "two members": (GOOD + GOOD, TEXT + TEXT),
-    "an empty member between": (GOOD + gzip.compress(b"") + GOOD, TEXT + TEXT),
-    "valid and empty": (gzip.compress(b""), b""),
+    "an empty member between": (GOOD + gzip.compress(b"", mtime=0) + GOOD, TEXT + TEXT),
+    "valid and empty": (gzip.compress(b"", mtime=0), b""),
     "padded with zeros": (GOOD + b"\0" * 512, TEXT),
-    "exactly the bound": (gzip.compress(b"0" * BOUND), b"0" * BOUND),
+    "exactly the bound": (gzip.compress(b"0" * BOUND, mtime=0), b"0" * BOUND),
     "a header longer than one step": (GOOD[:3] + b"\x08" + GOOD[4:10] + b"n" * 200_000 + b"\0" + GOOD[10:], TEXT),
-    "a line across members": (gzip.compress(b'{"a"') + gzip.compress(b":1}\n"), b'{"a":1}\n'),
+    "a line across members": (gzip.compress(b'{"a"', mtime=0) + gzip.compress(b":1}\n"), b'{"a":1}\n'),
 }
 
 BAD_BODIES = {
@@ -91,7 +91,7 @@ BAD_BODIES = {
     "zeros, then text": (GOOD + b"\0\0{}", Reason.TRAILING_GARBAGE),
     "zeros, then a member": (GOOD + b"\0" * 8 + GOOD, Reason.TRAILING_GARBAGE),
     "a byte over the bound": (gzip.compress(b"0" * (BOUND + 1)), Reason.OBJECT_TOO_LARGE),
-    "over the bound in sum": (gzip.compress(b"0" * BOUND) + gzip.compress(b"0"), Reason.OBJECT_TOO_LARGE),
+    "over the bound in sum": (gzip.compress(b"0" * BOUND, mtime=0) + gzip.compress(b"0"), Reason.OBJECT_TOO_LARGE),
 }
 
 
@@ -128,7 +128,7 @@ def test_a_bomb_is_refused_before_it_goes_off() -> None:
 
 def test_the_text_is_held_once() -> None:
     size = 32 * BOUND
-    body = gzip.compress(b"0" * size)
+    body = gzip.compress(b"0" * size, mtime=0)
     tracemalloc.start()
     try:
         assert len(decompress(body, size)) == size
@@ -141,12 +141,12 @@ def test_the_text_is_held_once() -> None:
 @settings(deadline=None)
 @given(st.lists(st.binary(max_size=200), min_size=1, max_size=5))
 def test_however_an_object_is_cut_into_members_it_says_the_same(parts: list[bytes]) -> None:
-    assert decompress(b"".join(gzip.compress(part) for part in parts), BOUND) == b"".join(parts)
+    assert decompress(b"".join(gzip.compress(part, mtime=0) for part in parts), BOUND) == b"".join(parts)
 
 
 def test_members_larger_than_one_step_are_read_to_their_end() -> None:
     text = bytes(range(256)) * 20_000
-    stored = gzip.compress(text, compresslevel=0)
+    stored = gzip.compress(text, compresslevel=0, mtime=0)
     assert decompress(stored + stored, len(text) * 2) == text + text
 
 
