@@ -50,7 +50,7 @@ def events_of(
         if calendar is None or not calendar.has_partition_key(partition):
             continue
         is_requested = day in request.days
-        if not is_requested and not any(o.verdict in (Verdict.PUBLISHED, Verdict.REFUSED) for o in outcomes):
+        if not is_requested and not any(_is_news(outcome) for outcome in outcomes):
             continue
         # A day speaks for all projects, also for those this run did not load.
         everyone = sorted([*outcomes, *others.get(day, ())], key=lambda outcome: outcome.key)
@@ -65,6 +65,11 @@ def events_of(
         for check in table.checks:
             if is_requested or any(outcome.evaluations for outcome in outcomes):
                 yield _evaluation(key, partition, check, outcomes, targets.get(partition))
+
+
+def _is_news(outcome: Outcome) -> bool:
+    has_recovered = outcome.verdict.is_good and not outcome.was_good
+    return has_recovered or outcome.verdict in (Verdict.PUBLISHED, Verdict.REFUSED)
 
 
 def standing_elsewhere(ledger: Ledger, settings: Settings, report: TableReport) -> dict[date, list[Outcome]]:

@@ -126,6 +126,8 @@ class BatchRecord:
     hours_marked: int = 0
     is_closed: bool = False
     evaluations: tuple[Evaluation, ...] = ()
+    run_id: str | None = None
+    """The run that wrote it last; not written from here."""
 
     @property
     def is_missing(self) -> bool:
@@ -169,6 +171,8 @@ class SliceRecord:
     """Of the published content; repeated while it stands."""
     refused_evaluations: tuple[Evaluation, ...] = ()
     """Of the content that was refused last, while the refusal stands."""
+    run_id: str | None = None
+    """The run that wrote it last; not written from here."""
 
 
 @dataclass(frozen=True)
@@ -246,7 +250,7 @@ def _batch_columns(batch: BatchKey) -> dict[str, Any]:
 
 def batch_of(row: RowMapping) -> BatchRecord:
     """A row of `batches` as its record."""
-    names = ("reason", "cure", "input_state", "deliveries", "hours_delivered", "hours_marked", "is_closed")
+    names = ("reason", "cure", "input_state", "deliveries", "hours_delivered", "hours_marked", "is_closed", "run_id")
     return BatchRecord(
         key=BatchKey(Source(row["source"]), row["project_id"], row["arrival_date"]),
         verdict=BatchVerdict(row["verdict"]), evaluations=_load(row["evaluations"]),
@@ -256,7 +260,7 @@ def batch_of(row: RowMapping) -> BatchRecord:
 
 def batch_row(record: BatchRecord) -> dict[str, Any]:
     """A record as a row of `batches`, without run and time."""
-    values = {name: getattr(record, name) for name in record.__dataclass_fields__ if name != "key"}
+    values = {name: getattr(record, name) for name in record.__dataclass_fields__ if name not in ("key", "run_id")}
     return (
         values
         | _batch_columns(record.key)
@@ -266,7 +270,7 @@ def batch_row(record: BatchRecord) -> dict[str, Any]:
 
 def slice_of(row: RowMapping) -> SliceRecord:
     """A row of `slices` as its record."""
-    names = ("reason", "cure", "is_final", "file_hash", "input_state", "code_version", "refused_state")
+    names = ("reason", "cure", "is_final", "file_hash", "input_state", "code_version", "refused_state", "run_id")
     return SliceRecord(
         table=row["table_name"], key=Slice(row["event_date"], row["project_id"]), verdict=Verdict(row["verdict"]),
         digest=Digest.parse(row["digest"]), figures=row["figures"] or {}, evaluations=_load(row["evaluations"]),

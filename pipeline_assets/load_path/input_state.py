@@ -12,17 +12,24 @@ from enum import Enum, auto
 
 from resources.ledger_records import SliceRecord
 
+from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import EMPTY, Slice
 from pipeline_assets.load_path.request import Workbench
 from pipeline_assets.tables.refined_events import REFINED_EVENTS
 from pipeline_assets.tables.table import Table
 
 CODE_KEY = "code"
-"""Entry of a refused state that names the code that refused it."""
+"""Entry of a refused state that names the code and the bounds that refused it."""
 WAITS_KEY = "waits for"
 """Entry of a refused state that names the days whose standing keeps a slice from being published."""
 RIVALS_KEY = "rivals"
 """Entry of an input state: digest of the rows on other days that share a key with the slice's own rows."""
+
+
+def judging(table: Table, settings: Settings) -> str:
+    """What a refusal rests on beside its inputs: a slice refused by other code or other bounds is tried again."""
+    bounds = (settings.change_min_rows, settings.change_max_shrink, settings.change_max_growth)
+    return f"{table.code_version(settings)} {bounds}"
 
 
 class Match(Enum):

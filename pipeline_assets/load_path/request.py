@@ -65,6 +65,8 @@ class Outcome:
     is_standing: bool = False
     """The same refusal, wait or hold as in an earlier run over the same inputs: it fails no further run."""
     is_requested: bool = True
+    was_good: bool = True
+    """Whether the day stood well before; one that recovers is told of even where nobody asked for it."""
     is_final: bool | None = None
     """Whether everything that may still change the day has arrived; None where that is not asked: raw days."""
     digest: Digest = EMPTY

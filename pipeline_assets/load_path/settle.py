@@ -60,8 +60,11 @@ def settle(bench: Workbench, table: Table, run_id: str) -> int:
                 continue
             cause = f"{UNRECORDED} {run}" if run else FOREIGN
             changes.slices.append(
-                replace(before, digest=after, file_hash=file_hash, input_state=None, figures={"rows": after.rows})
-            )
+                replace(
+                    before, digest=after, file_hash=file_hash, input_state=None, figures={"rows": after.rows},
+                    refused_state=None, refused_evaluations=(),
+                )
+            )  # fmt: skip
             changes.publications.append(
                 PublicationRecord(table.key, key, head, known or head, before.digest, after, cause, run)
             )
@@ -125,7 +128,10 @@ def _settle_batches(
             arrival = batch.arrival_date
             kept = bench.ledger.batch_days(source, [project_id], arrival, arrival).get(batch, {})
             whole = {day: part for day, part in kept.items() if day not in days}
-            whole |= {day: present[day][batch] for day in days if batch in present[day]}
+            # An emptied day stays on record as one that the batch touched, so that what is derived from it follows.
+            whole |= {
+                day: present[day].get(batch, BatchDay()) for day in days if batch in {**present[day], **recorded[day]}
+            }
             changes.batch_days[batch] = whole
         different |= found
     _settle_objects(bench, table, head, different, changes)

@@ -16,7 +16,7 @@ from resources.ledger_records import BatchRecord, SliceRecord
 
 from pipeline_assets.domain.deliveries import BatchKey
 from pipeline_assets.domain.identity import TIED
-from pipeline_assets.domain.slices import EMPTY, BatchVerdict, Slice, Source, Verdict
+from pipeline_assets.domain.slices import EMPTY, BatchVerdict, Slice, Source, Verdict, neighbourhood
 from pipeline_assets.load_path.input_state import (
     CODE_KEY,
     RIVALS_KEY,
@@ -25,6 +25,7 @@ from pipeline_assets.load_path.input_state import (
     Match,
     cause_of,
     compare,
+    judging,
     widen,
 )
 from pipeline_assets.load_path.raw.batches import deadline
@@ -48,8 +49,13 @@ class Todo(Enum):
     """Stale, but the same inputs were refused before and nobody accepted them."""
     WAIT = auto()
     """Something it reads is not there or stands refused."""
+    WAIT_TIED = auto()
+    """Built from the same inputs before, it shared events with days that could not be published."""
     HOLD = auto()
     """A person holds it."""
+
+
+_BLOCKED = (Todo.KEEP_REFUSED, Todo.WAIT, Todo.WAIT_TIED, Todo.HOLD)
 
 
 @dataclass(frozen=True)
@@ -64,7 +70,15 @@ class Decision:
     is_requested: bool
     is_final: bool = False
     reason: str | None = None
+    """Of a slice that waits or is held; where a refusal stands, the record has it."""
     cause: str = ""
+    is_outdated: bool = False
+    """Kept as other code built it, because nobody asked for the day."""
+
+    @property
+    def is_blocked(self) -> bool:
+        """Whether the slice stays as it is although it is, or may be, stale."""
+        return self.todo in _BLOCKED or (self.todo is Todo.KEEP and self.is_outdated)
 
 
 @dataclass(frozen=True)
@@ -90,15 +104,43 @@ def read_ground(bench: Workbench, request: LoadRequest) -> Ground:
         project: frozenset(widen({*request.days, *days}, settings.dedupe_window_days))
         for project, days in touched.items()
     }
+    return _ground(bench, candidates)
+
+
+def _ground(bench: Workbench, candidates: Mapping[str, frozenset[date]]) -> Ground:
+    reach = timedelta(days=bench.settings.reprocessing_window_days)
     every_day = [day for days in candidates.values() for day in days]
-    batches = ledger.batches(request.projects, min(every_day), max(every_day) + reach)
-    return Ground(candidates, batches, ledger.first_arrivals(request.projects))
+    projects = sorted(candidates)
+    batches = bench.ledger.batches(projects, min(every_day), max(every_day) + reach)
+    return Ground(candidates, batches, bench.ledger.first_arrivals(projects))
 
 
 def decide(bench: Workbench, request: LoadRequest, table: Table, ground: Ground) -> list[Decision]:
-    """One decision per candidate slice of a derived table."""
+    """One decision per candidate slice of a derived table, and per slice near one that may change.
+
+    The neighbours of a slice that is built may hold its events, so they are looked at as well, and theirs if they are
+    stale, until what is built lies among slices that stand.
+    """
+    decisions = _decide_all(bench, request, table, ground)
+    if table.key != REFINED_EVENTS.key:
+        return decisions
+    looked_at = {Slice(day, project) for project, days in ground.candidates.items() for day in days}
+    while True:
+        active = [d.key for d in decisions if d.todo in (Todo.REBUILD, Todo.CHECK, Todo.WAIT_TIED)]
+        beyond = neighbourhood(active, bench.settings.dedupe_window_days) - looked_at
+        if not beyond:
+            return decisions
+        looked_at |= beyond
+        days: dict[str, set[date]] = {}
+        for key in beyond:
+            days.setdefault(key.project_id, set()).add(key.event_date)
+        candidates = {project: frozenset(found) for project, found in days.items()}
+        decisions += _decide_all(bench, request, table, _ground(bench, candidates))
+
+
+def _decide_all(bench: Workbench, request: LoadRequest, table: Table, ground: Ground) -> list[Decision]:
     decisions: list[Decision] = []
-    for project in request.projects:
+    for project in sorted(ground.candidates):
         days = sorted(ground.candidates[project])
         records = bench.ledger.slices(table.key, [project], days)
         inputs = Inputs(bench, table, project, days)
@@ -146,21 +188,34 @@ def _decide(
     has_new_code = record.input_state is not None and record.code_version != code
     standing = compare(record.input_state, present, key.event_date)
     if standing is Match.SAME and not (has_new_code and is_requested):
-        return decision(Todo.KEEP, with_rivals=record.input_state)
+        kept = decision(Todo.KEEP, with_rivals=record.input_state)
+        return replace(kept, is_outdated=has_new_code)
     cause = cause_of(table, record.input_state or {}, present, has_new_code=has_new_code)
-    accepted = f"{table.key}:{key.event_date.isoformat()}" in request.accept_changes
-    refused = Match.DIFFERENT
-    if record.refused_state is not None and record.refused_state.get(CODE_KEY) == code and not accepted:
-        refused = compare(record.refused_state, present, key.event_date)
-    if refused is Match.SAME and record.refused_state is not None:
-        todo = Todo.WAIT if WAITS_KEY in record.refused_state else Todo.KEEP_REFUSED
-        return decision(todo, cause=cause, with_rivals=record.refused_state)
+    before = _refused_before(bench, request, table, record)
+    refused = compare(before, present, key.event_date)
+    if refused is Match.SAME and before is not None:
+        return decision(_todo_of(before), cause=cause, with_rivals=before)
     if Match.NEIGHBOURS_DIFFER in (standing, refused) and not (has_new_code and is_requested):
         return decision(Todo.CHECK, cause=cause)
     return decision(Todo.REBUILD, cause=cause)
 
 
-def resolve(decision: Decision, table: Table, request: LoadRequest, code: str, rivals: str) -> Decision:
+def _refused_before(
+    bench: Workbench, request: LoadRequest, table: Table, record: SliceRecord
+) -> Mapping[str, str] | None:
+    """The inputs that the present code and bounds refused last, unless a person accepts the change now."""
+    state = record.refused_state
+    is_accepted = f"{table.key}:{record.key.event_date.isoformat()}" in request.accept_changes
+    if state is None or is_accepted or state.get(CODE_KEY) != judging(table, bench.settings):
+        return None
+    return state
+
+
+def _todo_of(refused_state: Mapping[str, str]) -> Todo:
+    return Todo.WAIT_TIED if WAITS_KEY in refused_state else Todo.KEEP_REFUSED
+
+
+def resolve(bench: Workbench, request: LoadRequest, table: Table, decision: Decision, rivals: str) -> Decision:
     """What a slice to CHECK is to become, now that the digest of its rivals is known."""
     record, day = decision.record, decision.key.event_date
     present = {**decision.present, RIVALS_KEY: rivals}
@@ -177,17 +232,12 @@ def resolve(decision: Decision, table: Table, request: LoadRequest, code: str, r
         )
 
     if is_same(record.input_state):
-        return replace(found, todo=Todo.KEEP)
-    accepted = f"{table.key}:{day.isoformat()}" in request.accept_changes
-    refused = record.refused_state
-    if is_same(refused) and refused is not None and refused.get(CODE_KEY) == code and not accepted:
-        todo = Todo.WAIT if WAITS_KEY in refused else Todo.KEEP_REFUSED
-        return replace(found, todo=todo)
+        has_new_code = record.code_version != table.code_version(bench.settings)
+        return replace(found, todo=Todo.KEEP, is_outdated=has_new_code)
+    before = _refused_before(bench, request, table, record)
+    if before is not None and is_same(before):
+        return replace(found, todo=_todo_of(before))
     return found
-
-
-BLOCKED = (Todo.KEEP_REFUSED, Todo.WAIT, Todo.HOLD)
-"""The slice stays as it is although it is, or may be, stale."""
 
 
 def release_waits(decisions: Sequence[Decision]) -> list[Decision]:
@@ -198,10 +248,10 @@ def release_waits(decisions: Sequence[Decision]) -> list[Decision]:
         is_settled = True
         for key, decision in found.items():
             state = decision.record.refused_state if decision.record is not None else None
-            if decision.todo is not Todo.WAIT or state is None or WAITS_KEY not in state or not decision.cause:
+            if decision.todo is not Todo.WAIT_TIED or state is None:
                 continue
             others = [Slice(date.fromisoformat(day), key.project_id) for day in state[WAITS_KEY].split(",")]
-            if not any(other in found and found[other].todo in BLOCKED for other in others):
+            if not any(other in found and found[other].is_blocked for other in others):
                 found[key] = replace(decision, todo=Todo.REBUILD)
                 is_settled = False
     return list(found.values())
@@ -219,11 +269,17 @@ def _obstacle(table: Table, ground: Ground, inputs: Inputs, key: Slice) -> str |
         return None
     batches = [ground.batches.get(BatchKey(source, key.project_id, key.event_date)) for source in Source]
     standing = [batch for batch in batches if batch is not None]
-    if any(batch.verdict is BatchVerdict.ACCEPTED for batch in standing):
-        return None
     if not standing:
         return f"the deliveries that arrived on {key.event_date.isoformat()} are not loaded yet"
-    return "; ".join(f"{RAW_TABLES[batch.key.source].key} {key} stands {batch.verdict.value}" for batch in standing)
+    accepted = [batch for batch in standing if batch.verdict is BatchVerdict.ACCEPTED]
+    # Nothing delivered is no recovery of what was delivered and refused.
+    if len(accepted) == len(standing) or any(batch.deliveries or batch.is_loss_accepted for batch in accepted):
+        return None
+    return "; ".join(
+        f"{RAW_TABLES[batch.key.source].key} {key} stands {batch.verdict.value}"
+        for batch in standing
+        if batch.verdict is not BatchVerdict.ACCEPTED
+    )
 
 
 def is_final_day(bench: Workbench, request: LoadRequest, ground: Ground, key: Slice) -> bool:

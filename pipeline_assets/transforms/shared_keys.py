@@ -62,7 +62,8 @@ def rival_digests(shared: DataFrame, dedupe_window_days: int) -> DataFrame:
 
     `ties` counts those that only content decides.
     """
-    own = shared.groupBy("event_date", "project_id", "_day", *_PAIR).agg(F.collect_set("_order").alias("_orders"))
+    own = shared.select("event_date", "project_id", "_day", *_PAIR).distinct()
+    own_orders = shared.select("event_date", "project_id", *_PAIR, "_order", F.lit(True).alias("_is_tied")).distinct()
     other = shared.select(
         "project_id", *_PAIR, HASH_A, HASH_B, "_order", F.col("_day").alias("_other_day")
     )  # fmt: skip
@@ -70,8 +71,9 @@ def rival_digests(shared: DataFrame, dedupe_window_days: int) -> DataFrame:
     return (
         own.join(other, on=["project_id", *_PAIR])
         .where((distance > 0) & (distance <= dedupe_window_days))
+        .join(own_orders, on=["event_date", "project_id", *_PAIR, "_order"], how="left")
         .groupBy("event_date", "project_id")
-        .agg(*digest_aggregates(), F.count_if(F.array_contains("_orders", F.col("_order"))).alias("ties"))
+        .agg(*digest_aggregates(), F.count("_is_tied").alias("ties"))
     )
 
 

@@ -224,6 +224,24 @@ def test_an_object_that_keeps_moving_waits(pipeline: Any) -> None:
     assert p.count("refined/events", DAY) == 12
 
 
+def test_a_refusal_is_told_though_another_batch_was_listed_again(pipeline: Any) -> None:
+    """Scenario: an object moves while it is read, another day's cannot be read; raw alone is loaded. Outcome: the run
+    publishes the first, and fails for the second, which it refused before it listed again."""
+    p = pipeline()
+    path: Path = p.landing / p.deliver(DAY, events_on(DAY, 10))
+    bad = p.deliver(NEXT, events_on(NEXT, 5), truncated=True)
+    p.resources["landing"] = MovingLanding.from_settings(p.settings).then(
+        1, lambda _: path.write_bytes(a_body(events_on(DAY, 7)))
+    )
+
+    run = p.load(DAY, NEXT, tables=[RAW])
+
+    assert not run.success
+    assert bad in run.failure()
+    assert p.count(RAW, DAY) == 7
+    assert p.load(DAY, NEXT, tables=[RAW]).success
+
+
 def test_a_refused_version_hides_nothing(pipeline: Any) -> None:
     """Scenario: an accepted object is overwritten by one that cannot be read; then the first bytes come back.
     Outcome: refused, the old rows stay; then accepted by their hash alone, and quarantine holds nothing of it."""

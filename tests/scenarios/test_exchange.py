@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from tests.builders import events_on
+from pipeline_assets.domain.slices import Source
+from tests.builders import an_event, events_on
 
 pytestmark = pytest.mark.slow
 DAYS = [date(2026, 2, 2) + timedelta(days=shift) for shift in range(5)]
@@ -133,3 +134,52 @@ def test_only_days_that_share_a_changed_key_are_built_again(pipeline: Any) -> No
     third = p.reports(DAYS[0], DAYS[4])
     assert third[REFINED].built == ()
     assert all(outcome.verdict.value in ("unchanged", "refused", "waiting") for outcome in third[REFINED].outcomes)
+
+
+def test_an_event_is_on_one_day_while_the_rule_changes_day_by_day(pipeline: Any) -> None:
+    """Scenario: both sources deliver an event with the same times, on two days; then the other source is to win, and the
+    days are loaded one at a time, then together. Outcome: the event is on one day throughout, and moves with both days."""
+    p = pipeline(source_precedence=(Source.REGULAR, Source.BACKFILL))
+    event = events_on(DAYS[0], 1, prefix="twice")[0]
+    moved = event | {"event_time": f"{DAYS[1]} 10:00:00.000000", "uuid": "other"}
+    p.deliver(DAYS[0], [event, *events_on(DAYS[0], 5)])
+    p.deliver(DAYS[1], [moved, *events_on(DAYS[1], 5)], source=Source.BACKFILL)
+    p.deliver(DAYS[1], events_on(DAYS[1], 5, prefix="own"))
+    p.reports(DAYS[0], DAYS[1])
+    assert _places(p)[event["$insert_id"]] == [DAYS[0]]
+
+    p.change(source_precedence=(Source.BACKFILL, Source.REGULAR))
+    for day in DAYS[:2]:
+        reports = p.reports(day)
+        assert _places(p)[event["$insert_id"]] == [DAYS[0]]
+        stands = {outcome.key.event_date: outcome for outcome in reports[REFINED].outcomes}
+        assert stands[day].verdict.value == "waiting"
+        assert "load or recover those days" in str(stands[day].cure)
+    together = p.reports(DAYS[0], DAYS[1])
+    assert all(outcome.verdict.is_good for report in together.values() for outcome in report.outcomes)
+    assert _places(p)[event["$insert_id"]] == [DAYS[1]]
+
+
+def test_a_day_that_is_in_order_holds_nothing_back(pipeline: Any) -> None:
+    """Scenario: one id lies on three days in a row, the middle one shows it; weeks later an arrival brings a better row and
+    other late facts of the third. Outcome: the id moves to the third day at once; the first is in order and is left alone."""
+    p = pipeline()
+    shown = {"insert_id": "reused", "device_id": "d", "uuid": "u"}
+    for number, (day, hour) in enumerate(zip(DAYS[:3], (10, 12, 11), strict=True)):
+        row = an_event(**shown | {"uuid": f"u{number}"}, event_time=f"{day} 10:00:00.000000",
+                       server_upload_time=f"{DAYS[2]} {hour}:00:00.000000")  # fmt: skip
+        p.deliver(day, [row, *events_on(day, 5)])
+    assert p.load(DAYS[0], DAYS[2]).success
+    assert _places(p)["reused"] == [DAYS[1]]
+    arrival = DAYS[2] + timedelta(days=30)
+    better = an_event(**shown | {"uuid": "u9"}, event_time=f"{DAYS[2]} 09:00:00.000000",
+                      server_upload_time=f"{arrival} 09:00:00.000000")  # fmt: skip
+    p.deliver(arrival, [better, *events_on(DAYS[2], 2, prefix="late")])
+
+    reports = p.reports(arrival)
+
+    assert [key.event_date for key in reports[REFINED].built] == DAYS[1:3]
+    # Pairwise: the first day's row is beaten by the second's, though that one loses in turn.
+    assert _places(p)["reused"] == [DAYS[2]]
+    assert p.count(REFINED, DAYS[2]) == 8
+    assert p.reports(arrival)[REFINED].built == ()

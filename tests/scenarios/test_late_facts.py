@@ -37,3 +37,25 @@ def test_a_fact_two_days_late_republishes_its_day_only(pipeline: Any) -> None:
     # The late day goes green in this run too, beside the requested one.
     assert run.materialized("refined/events") == {str(DAYS[0]), str(DAYS[2])}
     assert p.count("refined/events", DAYS[0]) == 21
+
+
+def test_late_facts_that_are_withdrawn_leave_their_far_day_again(pipeline: Any) -> None:
+    """Scenario: a delivery brings late facts of a day weeks ago, then comes again without them. Outcome: the far day is
+    published with them, and without them again, in raw and in all that is built from it."""
+    p = pipeline()
+    far, now = DAYS[0], DAYS[0] + timedelta(days=36)
+    p.deliver(far, events_on(far, 5))
+    assert p.load(far).success
+    p.deliver(now, [*events_on(now, 3), *events_on(far, 2, prefix="late")])
+    assert p.load(now).success
+    assert (p.count("raw/regular_events", far), p.count("refined/events", far)) == (7, 7)
+
+    p.deliver(now, events_on(now, 3))
+    run = p.load(now)
+
+    assert run.success, run.failure()
+    assert (p.count("raw/regular_events", far), p.count("refined/events", far)) == (5, 5)
+    assert sum(row["events"] for row in p.rows("aggregates/event_counts") if row["event_date"] == far) == 5
+    history = p.history()
+    assert p.load(now).success
+    assert p.history() == history

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from pipeline_assets.domain.slices import Slice
+from pipeline_assets.domain.deliveries import BatchKey
+from pipeline_assets.domain.slices import Slice, Source
 from tests.builders import LATER, PROJECT, events_on
 
 pytestmark = pytest.mark.slow
@@ -94,3 +95,51 @@ def test_nothing_is_built_on_a_refused_day_whatever_is_selected(pipeline: Any) -
     assert healed.success, healed.failure()
     assert (p.count(REFINED, DAY), p.count(REFINED, NEXT)) == (121, 121)
     assert {p.verdict(table, day) for table in (REFINED, COUNTS) for day in (DAY, NEXT)} == {"published"}
+
+
+def test_a_day_whose_only_delivery_is_bad_never_looks_empty_and_good(pipeline: Any) -> None:
+    """Scenario: a day's only object cannot be read, and both sources are loaded; then it is deleted; then a person accepts
+    that the day has no events. Outcome: the day waits, is refused as never delivered, and is good and empty at last."""
+    p = pipeline()
+    p.deliver(NEXT - timedelta(days=5), events_on(NEXT - timedelta(days=5), 1))
+    key = p.deliver(DAY, events_on(DAY, 5), truncated=True)
+
+    def stands(table: str) -> tuple[str, str]:
+        (outcome,) = [one for one in reports[table].outcomes if one.is_requested]
+        return outcome.verdict.value, outcome.reason or ""
+
+    for _ in range(2):
+        reports = p.reports(DAY)
+        assert stands(RAW)[0] == "refused"
+        assert stands(REFINED) == ("waiting", f"{RAW} {DAY}/{PROJECT} stands refused")
+        assert stands(COUNTS)[0] == "waiting"
+    p.remove(key)
+    for _ in range(2):
+        reports = p.reports(DAY)
+        assert stands(RAW)[0] == "refused"
+        assert "no delivery of either source" in stands(RAW)[1]
+        assert stands(REFINED)[0] == "waiting"
+    assert p.rows("raw/quarantine") == []
+    accepted = p.load(DAY, accept={f"{RAW}:{DAY}": "the app was down"})
+    assert accepted.success, accepted.failure()
+    assert _batch(p).reason == "accepted without deliveries: the app was down"
+    again = p.load(DAY)
+    assert again.success, again.failure()
+    assert again.metadata(REFINED, DAY)["rows"] == 0
+
+
+def _batch(p: Any) -> Any:
+    return p.ledger.batches([PROJECT], DAY, DAY)[BatchKey(Source.REGULAR, PROJECT, DAY)]
+
+
+def test_other_bounds_try_a_refused_day_again(pipeline: Any) -> None:
+    """Scenario: a final day shrinks and is refused; the bound is raised. Outcome: the next load publishes it."""
+    p = pipeline()
+    p.deliver(DAY, events_on(DAY, 200))
+    assert p.load(DAY).success
+    p.deliver(DAY, events_on(DAY, 150))
+    assert not p.load(DAY).success
+    p.change(change_max_shrink=0.5)
+    run = p.load(DAY)
+    assert run.success, run.failure()
+    assert p.count(REFINED, DAY) == 150

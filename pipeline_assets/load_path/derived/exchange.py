@@ -43,12 +43,12 @@ def waiting_reason(days: str) -> str:
     return f"shares events with {days.replace(',', ', ')}, which cannot be published now; alone it would lose or double them"
 
 
-WAITING_CURE = "It is published together with them: recover those days, or accept their change with a reason"
+WAITING_CURE = "It is published together with them: load or recover those days, or accept their change with a reason"
 
 
 def links_of(
     exchanged: Mapping[tuple[Slice, Slice], int], blocked: Collection[Slice], built: Collection[Slice]
 ) -> set[tuple[Slice, Slice]]:
-    """The pairs that tie a built slice to another built one or to a blocked one; a slice that stands ties nothing."""
+    """The pairs that tie a built slice to another built one or to a blocked one; one that is up to date ties nothing."""
     relevant = {*blocked, *built}
     return {(one, other) for one, other in exchanged if one in relevant and other in relevant}

@@ -17,9 +17,9 @@ from pipeline_assets.load_path.derived.build import Audit
 from pipeline_assets.load_path.derived.build_refined import exchanged_keys
 from pipeline_assets.load_path.derived.exchange import WAITING_CURE, held_back, links_of, waiting_reason, waits_for
 from pipeline_assets.load_path.derived.step import DerivedStep
-from pipeline_assets.load_path.input_state import CODE_KEY, RIVALS_KEY, WAITS_KEY
+from pipeline_assets.load_path.input_state import CODE_KEY, RIVALS_KEY, WAITS_KEY, judging
 from pipeline_assets.load_path.request import Outcome
-from pipeline_assets.load_path.standing import BLOCKED, Decision, Todo
+from pipeline_assets.load_path.standing import Decision, Todo
 from pipeline_assets.tables.refined_events import REFINED_EVENTS
 
 
@@ -32,7 +32,7 @@ def judge(step: DerivedStep, todo: Mapping[Slice, Decision], staged_id: int) -> 
         if (failure := next((evaluation for evaluation in evaluations if not evaluation.is_passed), None))
     }
     waiting = _held_back(step, todo, staged_id, failed) if step.table.key == REFINED_EVENTS.key else {}
-    code = step.table.code_version(step.bench.settings)
+    code, judged_by = step.table.code_version(step.bench.settings), judging(step.table, step.bench.settings)
     changed: set[Slice] = set()
     for key, decision in todo.items():
         audit, evaluations = step.audits[key], evaluated[key]
@@ -43,14 +43,14 @@ def judge(step: DerivedStep, todo: Mapping[Slice, Decision], staged_id: int) -> 
             days = waits_for(waiting[key])
             step.records[key] = replace(
                 prior, verdict=Verdict.WAITING, reason=waiting_reason(days), cure=WAITING_CURE,
-                refused_state={**present, CODE_KEY: code, WAITS_KEY: days}, refused_evaluations=evaluations,
+                refused_state={**present, CODE_KEY: judged_by, WAITS_KEY: days}, refused_evaluations=evaluations,
             )  # fmt: skip
             evaluations = ()
         elif key in failed:
             failure = failed[key]
             step.records[key] = replace(
                 prior, verdict=Verdict.REFUSED, reason=_reason(failure), cure=failure.cure,
-                refused_state={**present, CODE_KEY: code}, refused_evaluations=evaluations,
+                refused_state={**present, CODE_KEY: judged_by}, refused_evaluations=evaluations,
             )  # fmt: skip
         else:
             is_same = audit.digest == prior.digest
@@ -61,7 +61,9 @@ def judge(step: DerivedStep, todo: Mapping[Slice, Decision], staged_id: int) -> 
                 is_final=decision.is_final, digest=audit.digest, input_state=present, code_version=code,
                 refused_state=None, figures=audit.figures, evaluations=evaluations, refused_evaluations=(),
             )  # fmt: skip
-        step.outcomes[key] = _outcome(step, decision, step.records[key], evaluations, figures)
+        outcome = _outcome(step, decision, step.records[key], evaluations, figures)
+        is_told = key in waiting and _is_told(step, prior, step.records[key])
+        step.outcomes[key] = replace(outcome, is_standing=is_told)
     return changed
 
 
@@ -83,35 +85,20 @@ def _held_back(
     step: DerivedStep, todo: Mapping[Slice, Decision], staged_id: int, failed: Mapping[Slice, Evaluation]
 ) -> dict[Slice, tuple[Slice, ...]]:
     """Slice to build -> the blocked slices it shares events with; asked of the tables only where anything is blocked."""
-    window = step.bench.settings.dedupe_window_days
-    standing = {decision.key for decision in step.decisions if decision.todo is Todo.KEEP}
-    blocked = {decision.key for decision in step.decisions if decision.todo in BLOCKED}
+    blocked = {decision.key for decision in step.decisions if decision.is_blocked}
     # A slice that held nothing and shares no key has nothing to exchange.
     able = [key for key in todo if _holds_rows(todo[key].record) or step.audits[key].rivals != str(EMPTY)]
-    near = neighbourhood(able, window) - todo.keys() - standing
-    is_near = bool(near & blocked) or _is_any_filled(step, near - blocked)
-    # A key on two days is no fault of this slice where the other day is not built.
-    shared = {key for key in failed if step.audits[key].is_on_two_days}
-    if not failed and not is_near:
+    if not failed and not neighbourhood(able, step.bench.settings.dedupe_window_days) & blocked:
         return {}
     exchanged = exchanged_keys(step.bench, step.pins, step.base_id, staged_id, sorted(todo))
-    foreign = {key for pair in exchanged for key in pair if key not in todo and key not in standing}
-    blocked |= foreign | (failed.keys() - shared)
+    # A key on two days is no fault of this slice where the other day is not built.
+    on_two_days = {key for key in failed if step.audits[key].is_on_two_days}
+    blocked |= failed.keys() - on_two_days
     waiting = held_back(links_of(exchanged, blocked, todo.keys()), blocked)
-    if shared - waiting.keys():
-        blocked |= shared - waiting.keys()
+    if on_two_days - waiting.keys():
+        blocked |= on_two_days - waiting.keys()
         waiting = held_back(links_of(exchanged, blocked, todo.keys()), blocked)
     return {key: tied for key, tied in waiting.items() if key in todo}
-
-
-def _is_any_filled(step: DerivedStep, slices: set[Slice]) -> bool:
-    """Whether slices that this run does not look at hold rows, here or upstream."""
-    days = {key.event_date for key in slices}
-    return any(
-        key in slices and _holds_rows(record)
-        for name in (step.table.key, *step.table.upstream)
-        for key, record in step.bench.ledger.slices(name, None, days).items()
-    )
 
 
 def _holds_rows(record: SliceRecord | None) -> bool:
@@ -139,8 +126,8 @@ def stand(step: DerivedStep, decision: Decision) -> None:
         step.outcomes[decision.key] = _outcome(step, decision, record, record.evaluations, record.figures)
         return
     record = _blocked_record(prior, decision)
-    # A decision without a reason rests on what an earlier run found in the same inputs, and told.
-    is_standing = decision.reason is None or (prior.verdict, prior.reason) == (record.verdict, record.reason)
+    is_refused_before = decision.todo in (Todo.KEEP_REFUSED, Todo.WAIT_TIED) and prior.run_id != step.request.run_id
+    is_standing = is_refused_before or _is_told(step, prior, record)
     evaluations = prior.refused_evaluations if record.verdict is Verdict.REFUSED else ()
     step.records[decision.key] = record
     step.outcomes[decision.key] = replace(
@@ -153,17 +140,22 @@ def _blocked_record(prior: SliceRecord, decision: Decision) -> SliceRecord:
     if decision.todo is Todo.HOLD:
         cure = "Release it when the rollback has served its purpose"
         return replace(prior, verdict=Verdict.HELD, reason=decision.reason, cure=cure)
-    if decision.todo is Todo.WAIT and decision.reason is not None:
+    if decision.todo is Todo.WAIT:
         cure = "It follows as soon as what it waits for is published; recover that first"
         return replace(prior, verdict=Verdict.WAITING, reason=decision.reason, cure=cure)
     # What other days hold may have changed beside the keys that matter; the next comparison is with what they hold now.
     kept = {name: value for name, value in state.items() if name in (CODE_KEY, WAITS_KEY)}
     prior = replace(prior, refused_state={**decision.present, **kept})
-    if decision.todo is Todo.WAIT:
+    if decision.todo is Todo.WAIT_TIED:
         reason = waiting_reason(state[WAITS_KEY])
         return replace(prior, verdict=Verdict.WAITING, reason=reason, cure=WAITING_CURE)
     failure = next(evaluation for evaluation in prior.refused_evaluations if not evaluation.is_passed)
     return replace(prior, verdict=Verdict.REFUSED, reason=_reason(failure), cure=failure.cure)
+
+
+def _is_told(step: DerivedStep, prior: SliceRecord, record: SliceRecord) -> bool:
+    """Whether an earlier run, and not this one before it was tried again, ended with the same verdict and reason."""
+    return prior.run_id != step.request.run_id and (prior.verdict, prior.reason) == (record.verdict, record.reason)
 
 
 def _outcome(
@@ -176,5 +168,5 @@ def _outcome(
     return Outcome(
         step.table.key, decision.key, record.verdict, record.reason, record.cure, is_requested=decision.is_requested,
         is_final=decision.is_final, digest=record.digest, figures={"rows": record.digest.rows, **figures},
-        evaluations=evaluations,
+        evaluations=evaluations, was_good=decision.record is None or decision.record.verdict.is_good,
     )  # fmt: skip

@@ -44,9 +44,9 @@ def rebuild_stale(bench: Workbench, request: LoadRequest, table: Table, ground: 
     """
     started_at = time.monotonic()
     for attempt in range(bench.settings.publish_attempts):
-        pins = {name: settle(bench, table_by_key(name), request.run_id) for name in table.upstream}
+        pins, decided = _pinned(bench, request, table, ground)
         base_id = settle(bench, table, request.run_id)
-        decisions = _resolved(bench, request, table, pins, decide(bench, request, table, ground))
+        decisions = _resolved(bench, request, table, pins, decided)
         name = f"{request.attempt}_{attempt}"
         step = DerivedStep(bench, request, table, base_id, pins, name, decisions, started_at)
         try:
@@ -62,6 +62,18 @@ def rebuild_stale(bench: Workbench, request: LoadRequest, table: Table, ground: 
     return TableReport(table.key, tuple(outcomes), bench.lakehouse.head(table), seconds, tuple(sorted(step.audits)))
 
 
+def _pinned(
+    bench: Workbench, request: LoadRequest, table: Table, ground: Ground
+) -> tuple[dict[str, int], list[Decision]]:
+    """Upstream snapshots, and decisions made on digests of exactly these."""
+    for _ in range(bench.settings.publish_attempts):
+        pins = {name: settle(bench, table_by_key(name), request.run_id) for name in table.upstream}
+        decided = decide(bench, request, table, ground)
+        if all(bench.ledger.head(name) == pin for name, pin in pins.items()):
+            return pins, decided
+    raise PublishConflictError(table.key, "what it is built from kept changing", "Load the days again later")
+
+
 def _resolved(
     bench: Workbench, request: LoadRequest, table: Table, pins: Mapping[str, int], decisions: Sequence[Decision]
 ) -> list[Decision]:
@@ -69,9 +81,9 @@ def _resolved(
     unclear = [decision.key for decision in decisions if decision.todo is Todo.CHECK]
     if unclear:
         bench.say(f"{table.key}: comparing the keys of {len(unclear)} slices with those of their neighbours")
-        rivals, code = rivals_now(bench, pins, unclear), table.code_version(bench.settings)
+        rivals = rivals_now(bench, pins, unclear)
         decisions = [
-            resolve(decision, table, request, code, rivals[decision.key]) if decision.todo is Todo.CHECK else decision
+            resolve(bench, request, table, decision, rivals[decision.key]) if decision.todo is Todo.CHECK else decision
             for decision in decisions
         ]
     return release_waits(decisions)

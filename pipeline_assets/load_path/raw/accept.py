@@ -7,9 +7,10 @@ between reading and recording. Keep out: which deliveries changed (batches.py), 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
+from itertools import count
 
 from resources.crash_points import CrashPoint, crash_point
 from resources.ledger_records import BatchRecord
@@ -17,7 +18,7 @@ from resources.ledger_records import BatchRecord
 from pipeline_assets.domain.checks import BatchFigures, reconcile_batch
 from pipeline_assets.domain.deliveries import BatchKey, Listing
 from pipeline_assets.domain.errors import PublishConflictError
-from pipeline_assets.domain.slices import BatchVerdict, Source, Verdict
+from pipeline_assets.domain.slices import BatchVerdict, Digest, Slice, Source, Verdict
 from pipeline_assets.load_path.raw.batches import BatchPlan, Recorded, judge_absent, plan_batches
 from pipeline_assets.load_path.raw.publish import publish
 from pipeline_assets.load_path.raw.quarantine import quarantine
@@ -37,27 +38,31 @@ def accept_deliveries(bench: Workbench, request: LoadRequest, source: Source) ->
     """
     table = RAW_TABLES[source]
     started_at = time.monotonic()
-    for attempt in range(bench.settings.publish_attempts):
+    conflicts, may_list_again = 0, True
+    published: dict[Slice, Digest] = {}
+    for attempt in count():
         base_id = settle(bench, table, request.run_id)
         plans = _plan(bench, request, source)
         step = RawStep(
-            bench, request, source, table, base_id, plans, f"{request.attempt}_{attempt}", started_at, attempt == 0
+            bench, request, source, table, base_id, plans, f"{request.attempt}_{attempt}", started_at, may_list_again
         )
+        step.published.update(published)
         try:
             _run(step)
         except PublishConflictError as conflict:
             bench.say(f"{table.key}: {conflict.reason}; reading it again")
-            if attempt == bench.settings.publish_attempts - 1:
+            conflicts += 1
+            if conflicts == bench.settings.publish_attempts:
                 raise
             continue
         finally:
             if step.parsed is not None:
                 step.parsed.unpersist()
         # Objects overwritten while they were read are listed once more; a second move waits for the next run.
-        if step.is_first and step.batches(BatchVerdict.MOVED):
-            bench.say(f"{table.key}: objects changed while they were read; listing again")
-            continue
-        return report(step)
+        if not (may_list_again and step.batches(BatchVerdict.MOVED)):
+            break
+        bench.say(f"{table.key}: objects changed while they were read; listing again")
+        may_list_again, published = False, step.published
     return report(step)
 
 
@@ -76,7 +81,14 @@ def _plan(bench: Workbench, request: LoadRequest, source: Source) -> dict[BatchK
         source, request.projects, request.days, listing, recorded, bench.settings, request.now,
         code_version=table.code_version(bench.settings), accepted_reasons=reasons,
     )  # fmt: skip
+    # Markers alone are no reason to judge a day that nobody asked for.
+    plans = {
+        key: plan for key, plan in plans.items() if plan.is_requested or plan.listed or plan.recorded or plan.refused
+    }  # fmt: skip
     _judge_without_work(bench, request, source, listing, plans, recorded.batches)
+    for key, plan in plans.items():
+        if plan.accepted_reason is not None and not plan.withdrawn and (plan.listed or plan.recorded):
+            bench.say(f"{table.key}: {key} lacks nothing that raw holds and may lose; the reason given is not needed")
     work = [plan for plan in plans.values() if plan.needs_work]
     objects = sum(len(plan.changed) for plan in work)
     bench.say(
@@ -96,12 +108,14 @@ def _judge_without_work(
     plans: Mapping[BatchKey, BatchPlan],
     priors: Mapping[BatchKey, BatchRecord],
 ) -> None:
-    """Attach a verdict to the plans that need no parsing: nothing there, nothing changed, refused before."""
+    """Attach a verdict to the plans whose deliveries are missing, or that have none."""
     first_arrivals = bench.ledger.first_arrivals(request.projects)
     for project, day in listing.first_arrivals.items():
         first_arrivals[project] = min(day, first_arrivals.get(project, day))
+    absent = [plan for plan in plans.values() if not plan.listed and not plan.recorded]
+    elsewhere = _listed_elsewhere(bench, source, absent)
     for key, plan in plans.items():
-        if plan.needs_work or plan.is_standing_refusal:
+        if plan.is_standing_refusal:
             continue
         if plan.missing:
             figures = BatchFigures(len(plan.listed), (), 0, 0, 0, 0)
@@ -115,11 +129,25 @@ def _judge_without_work(
         ]  # fmt: skip
         plan.verdict = judge_absent(
             plan,
-            is_other_source_there=any(other.deliveries for other in others),
+            is_other_source_there=key in elsewhere or any(other.deliveries for other in others),
             first_arrival=first_arrivals.get(key.project_id),
             settings=bench.settings,
             now=request.now,
         )
+
+
+def _listed_elsewhere(bench: Workbench, source: Source, absent: Sequence[BatchPlan]) -> set[BatchKey]:
+    """Of the batches without deliveries, those that the other source has some for, loaded already or not."""
+    if not absent:
+        return set()
+    projects = sorted({plan.key.project_id for plan in absent})
+    days = [plan.key.arrival_date for plan in absent]
+    found: set[BatchKey] = set()
+    for other in Source:
+        if other is not source:
+            listing = bench.landing.list(other, projects, min(days), max(days))
+            found |= {BatchKey(source, d.batch.project_id, d.batch.arrival_date) for d in listing.deliveries}
+    return found
 
 
 def _run(step: RawStep) -> None:
@@ -134,7 +162,7 @@ def _record(step: RawStep) -> None:
     changes = step.changes
     for key, plan in sorted(step.plans.items()):
         verdict, evaluation = step.verdicts[key]
-        if step.is_first and verdict is BatchVerdict.MOVED:
+        if step.may_list_again and verdict is BatchVerdict.MOVED:
             continue
         changes.batches.append(plan.record(verdict, evaluation, step.bench.settings))
         if not plan.needs_work or verdict is BatchVerdict.MOVED:

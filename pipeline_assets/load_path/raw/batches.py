@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
 
-from resources.ledger_records import BatchRecord, DeliveryRecord
+from resources.ledger_records import MISSING, BatchRecord, DeliveryRecord
 
 from pipeline_assets.domain.checks import Check, Evaluation
 from pipeline_assets.domain.deliveries import BatchKey, Delivery, Listing
@@ -217,7 +217,11 @@ def judge_absent(
     day = batch.key.arrival_date
     figures = {"objects": 0, "hours_marked": len(batch.hours_marked)}
     passed = Evaluation(Check.DELIVERY_RECONCILES, True, figures=figures)
-    if batch.prior is not None and batch.prior.is_loss_accepted:
+    if batch.accepted_reason is not None:
+        reason = f"accepted without deliveries: {batch.accepted_reason}"
+        figures = {**figures, MISSING: max(1, len(batch.refused))}
+        return BatchVerdict.ACCEPTED, Evaluation(Check.DELIVERY_RECONCILES, True, reason, figures=figures)
+    if batch.prior is not None and batch.prior.is_loss_accepted and not batch.refused:
         return BatchVerdict.ACCEPTED, batch.prior.evaluations[0]
     is_before_history = first_arrival is not None and day < first_arrival
     if is_before_history or is_other_source_there or len(batch.hours_marked) == HOURS_A_DAY:
@@ -230,6 +234,6 @@ def judge_absent(
     reason = f"{batch.key}: no delivery {where}, and the deadline has passed"
     cure = (
         "Check TIDEMARK_LANDING_URL and TIDEMARK_PROJECTS; have the vendor export the day again; "
-        "a day that truly has no events needs its 24 markers"
+        "a day that truly has no events needs its 24 markers, or a person who accepts that, with a reason"
     )
     return BatchVerdict.REFUSED, Evaluation(Check.DELIVERY_RECONCILES, False, reason, cure, figures)

@@ -46,13 +46,14 @@ def publish(step: RawStep) -> None:
     bench.say(f"{table.key}: staging {sum(map(len, replaced.values()))} objects of {len(plans)} batches")
     staged = lakehouse.stage(table, step.base_id, step.attempt, write)
     try:
-        days = _audit(step, staged.snapshot_id, batches)
+        days = _with_emptied_days(step, _audit(step, staged.snapshot_id, batches))
         for plan in plans:
             _require_parsed_rows(step, plan, present[plan.key], days[plan.key])
         crash_point(CrashPoint.AFTER_AUDIT, table.key)
         changed = _changed_slices(step, days)
         if changed:
             publication = lakehouse.publish(staged, changed.keys(), step.request.run_id)
+        if changed and not publication.is_empty:
             _account(step, publication.snapshot_id, publication.parent_id, publication.files, changed, days)
     finally:
         lakehouse.drop(staged)
@@ -79,6 +80,18 @@ def _audit(step: RawStep, snapshot_id: int, batches: Sequence[BatchKey]) -> dict
         batch = BatchKey(step.source, row["project_id"], row["_arrival_date"])
         days[batch][row["event_date"]] = BatchDay(digest_of(row.asDict()), lineage_of(row.asDict()))
     return days
+
+
+def _with_emptied_days(
+    step: RawStep, days: Mapping[BatchKey, Mapping[date, BatchDay]]
+) -> dict[BatchKey, dict[date, BatchDay]]:
+    """Event days that a batch held rows of stay on record as touched by it, so that what is derived from them follows."""
+    found = {}
+    for batch, after in days.items():
+        arrival = batch.arrival_date
+        before = step.bench.ledger.batch_days(step.source, [batch.project_id], arrival, arrival).get(batch, {})
+        found[batch] = {**dict.fromkeys(before, BatchDay()), **after}
+    return found
 
 
 def _require_parsed_rows(

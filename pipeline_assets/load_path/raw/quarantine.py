@@ -22,7 +22,8 @@ def quarantine(step: RawStep) -> None:
     Of a refused batch the lines stand beside those of the version raw holds, until a version is accepted or gone.
     """
     bench, lakehouse = step.bench, step.bench.lakehouse
-    accepted, refused = step.batches(BatchVerdict.ACCEPTED), step.batches(BatchVerdict.REFUSED)
+    accepted = step.batches(BatchVerdict.ACCEPTED)
+    refused = [*step.batches(BatchVerdict.REFUSED), *step.batches(BatchVerdict.WAITING)]
     # What was in the table: of any version of the object, or of refused versions alone.
     old = {key for plan in accepted for key in step.replaced(plan) if _is_bad(plan.recorded.get(key))}
     old_refusals = {

@@ -7,6 +7,7 @@ out: reaching verdicts (read.py).
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 
 from pipeline_assets.domain.checks import Evaluation
 from pipeline_assets.domain.slices import EMPTY, BatchVerdict, Slice, Verdict
@@ -27,7 +28,7 @@ def report(step: RawStep) -> TableReport:
         verdict = DAY_VERDICTS[batch]
         if verdict is Verdict.UNCHANGED and key in step.published:
             verdict = Verdict.PUBLISHED
-        is_standing = _is_standing(plan, batch, evaluation)
+        is_standing = _is_standing(step, plan, batch, evaluation)
         record = records.get(key)
         digest = record.digest if record else EMPTY
         full = plan.record(batch, evaluation, step.bench.settings)
@@ -44,44 +45,62 @@ def report(step: RawStep) -> TableReport:
                 figures={"rows": digest.rows, **evaluation.figures},
             )
         )
-    # A refused batch outside the requested days is new trouble too.
-    for batch_key, plan in sorted(step.plans.items()):
-        batch, evaluation = step.verdicts[batch_key]
-        if not plan.is_requested and batch is BatchVerdict.REFUSED and (plan.needs_work or plan.missing):
-            day = Slice(batch_key.arrival_date, batch_key.project_id)
-            full = plan.record(batch, evaluation, step.bench.settings)
-            outcomes.append(
-                Outcome(
-                    table.key,
-                    day,
-                    Verdict.REFUSED,
-                    evaluation.reason,
-                    evaluation.cure,
-                    is_standing=_is_standing(plan, batch, evaluation),
-                    is_requested=False,
-                    evaluations=full.evaluations,
-                    figures=evaluation.figures,
-                )
-            )
-    others = {key: digest for key, digest in step.published.items() if key.event_date not in set(request.days)}
-    standing = {
-        outcome.key: outcome
-        for outcome in standing_outcomes(
-            step.bench.ledger, table.key, request.projects, {key.event_date for key in others}
-        )
-    }
-    # A late fact changes the slice of a day whose own batch may stand refused or be unknown: such a day does not go green.
-    outcomes.extend(
-        Outcome(
-            table.key, key, Verdict.PUBLISHED, is_requested=False, digest=digest, figures={"rows": digest.rows},
-            evaluations=standing[key].evaluations,
-        )
-        for key, digest in sorted(others.items())
-        if key in standing and standing[key].verdict.is_good
-    )  # fmt: skip
+    outcomes.extend(_refused_in_reach(step))
+    outcomes.extend(_good_in_reach(step))
     return TableReport(table.key, tuple(outcomes), step.bench.lakehouse.head(table), time.monotonic() - step.started_at)
 
 
-def _is_standing(plan: BatchPlan, verdict: BatchVerdict, evaluation: Evaluation) -> bool:
+def _refused_in_reach(step: RawStep) -> list[Outcome]:
+    """A batch outside the requested days that this run refused is new trouble too."""
+    outcomes = []
+    for key, plan in sorted(step.plans.items()):
+        verdict, evaluation = step.verdicts[key]
+        is_news = plan.needs_work or plan.missing or _is_of_this_run(step, plan)
+        if plan.is_requested or verdict is not BatchVerdict.REFUSED or not is_news:
+            continue
+        outcomes.append(
+            Outcome(
+                step.table.key, Slice(key.arrival_date, key.project_id), Verdict.REFUSED, evaluation.reason,
+                evaluation.cure, is_standing=_is_standing(step, plan, verdict, evaluation), is_requested=False,
+                evaluations=plan.record(verdict, evaluation, step.bench.settings).evaluations,
+                figures=evaluation.figures,
+            )
+        )  # fmt: skip
+    return outcomes
+
+
+def _good_in_reach(step: RawStep) -> list[Outcome]:
+    """Days outside the requested ones that late facts changed, or whose refused batch was accepted by this run.
+
+    A late fact changes the slice of a day whose own batch may stand refused or be unknown: such a day does not go green.
+    """
+    recovered = {
+        Slice(key.arrival_date, key.project_id)
+        for key, plan in step.plans.items()
+        if step.verdicts[key][0] is BatchVerdict.ACCEPTED
+        and plan.prior is not None
+        and plan.prior.verdict is not BatchVerdict.ACCEPTED
+    }
+    concerned = sorted(key for key in recovered | step.published.keys() if key.event_date not in set(step.request.days))
+    days = {key.event_date for key in concerned}
+    found = standing_outcomes(step.bench.ledger, step.table.key, step.request.projects, days)
+    standing = {outcome.key: outcome for outcome in found}
+    return [
+        replace(
+            standing[key], verdict=Verdict.PUBLISHED if key in step.published else Verdict.UNCHANGED,
+            is_standing=False, is_requested=False, was_good=key not in recovered,
+        )
+        for key in concerned
+        if key in standing and standing[key].verdict.is_good
+    ]  # fmt: skip
+
+
+def _is_standing(step: RawStep, plan: BatchPlan, verdict: BatchVerdict, evaluation: Evaluation) -> bool:
     prior = plan.prior
-    return prior is not None and prior.verdict is verdict and prior.reason == evaluation.reason
+    is_same = prior is not None and prior.verdict is verdict and prior.reason == evaluation.reason
+    return is_same and not _is_of_this_run(step, plan)
+
+
+def _is_of_this_run(step: RawStep, plan: BatchPlan) -> bool:
+    """Whether this run wrote the batch's record before it was tried again, so that nobody was told of it yet."""
+    return plan.prior is not None and plan.prior.run_id == step.request.run_id

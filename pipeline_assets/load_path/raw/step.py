@@ -34,7 +34,8 @@ class RawStep:
     plans: Mapping[BatchKey, BatchPlan]
     attempt: str
     started_at: float
-    is_first: bool = False
+    may_list_again: bool = False
+    """Whether batches that moved are tried once more in this run."""
     parsed: DataFrame | None = None
     summaries: dict[str, DeliveryRecord] = field(default_factory=dict)
     """Object key -> what reading it found; of a touched object what was known of its bytes."""
