@@ -156,7 +156,7 @@ class _State:
 
 def _expected(account: ExportAccount) -> dict[str, str]:
     """The exporter's own account in the form of `_State.figures`."""
-    rows = Counter[str](dict.fromkeys(_RAW.values(), 0))
+    rows = dict.fromkeys(_RAW.values(), 0)
     for (source, _, _), counts in account.arrivals.items():
         rows[_RAW[source]] += counts.rows
     rows |= {"raw.quarantine": account.bad_lines, "refined.events": account.events.total()}
@@ -185,7 +185,7 @@ def _tell(
     """Show what was found beside what the exporter meant; returns whether it is the same."""
     console.rule("5  the account: tables and ledger beside the exporter's own count")
     both = account_of(SPEC, RECOVERY)
-    table = Table("", "first load", "same again", "expected", "after recovery", "expected", box=None)
+    table = Table("", "first load", "again", "expected", "recovered", "expected", box=None, pad_edge=False)
     columns = [before.figures(), again.figures(), _expected(exported), after.figures(), _expected(both)]
     for name in columns[-1]:
         table.add_row(name, *(column.get(name, "0") for column in columns))
