@@ -21,6 +21,7 @@ import pytest
 
 from pipeline_assets.domain.identity import Outcome
 from pipeline_assets.domain.vendor import DELIVERED_KEYS
+from sample_export import demo
 from sample_export.account import REASONS, ExportAccount
 from sample_export.events import KEYS
 from sample_export.objects import account_of, iter_export, write_export, write_recovery
@@ -248,3 +249,10 @@ def test_the_account_of_both_exports_equals_a_recount(tmp_path: Path, corrected_
     assert 0 < both.lost_events < exported.lost_events
     uncorrected = account_of(spec, replace(recovery, corrected_share=0.0))
     assert (both.revenue == uncorrected.revenue) == (corrected_share == 0)
+
+
+def test_the_demo_expects_a_figure_for_every_table_it_shows() -> None:
+    """An account without a recovery still says that no rows came from one."""
+    expected = demo._expected(account_of(demo.SPEC))
+    assert expected["rows in raw.backfill_events"] == "0"
+    assert expected.keys() == demo._expected(account_of(demo.SPEC, demo.RECOVERY)).keys()
