@@ -17,6 +17,7 @@ from pipeline_assets.jobs import load_jobs
 from pipeline_assets.landing import landing_assets
 from pipeline_assets.load import Clock, load_assets
 from pipeline_assets.partitions import calendar
+from pipeline_assets.sensors import load_sensors
 from resources.landing_store import LandingStore
 from resources.spark import spark_resource
 
@@ -30,6 +31,7 @@ def build_defs(
     return dg.Definitions(
         assets=[*landing_assets(days), load_assets(settings, days)],
         jobs=load_jobs(),
+        sensors=load_sensors(settings),
         resources={
             "spark": resources.pop("spark", None) or spark_resource(settings),
             "landing": LandingStore.from_settings(settings, S3Resource()),

@@ -6,8 +6,12 @@ listing and reading (resources/landing_store.py).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from datetime import date
+
 import dagster as dg
 
+from pipeline_assets.domain.deliveries import Delivery, Marker
 from pipeline_assets.domain.slices import Source
 
 _DESCRIPTIONS = {
@@ -19,6 +23,25 @@ _DESCRIPTIONS = {
 def landing_key(source: Source) -> dg.AssetKey:
     """`landing/regular_exports` or `landing/backfill_exports`."""
     return dg.AssetKey(["landing", f"{source.value}_exports"])
+
+
+def delivered(
+    source: Source, day: date, deliveries: Sequence[Delivery], markers: Sequence[Marker]
+) -> dg.AssetMaterialization:
+    """What Dagster is told of an arrival day, all projects together."""
+    hours = {(one.batch.project_id, one.hour) for one in deliveries}
+    complete = {(one.batch.project_id, one.hour) for one in markers}
+    return dg.AssetMaterialization(
+        landing_key(source),
+        partition=day.isoformat(),
+        metadata={
+            "objects": len(deliveries),
+            "bytes": sum(one.size_bytes for one in deliveries),
+            "hours_delivered": len(hours),
+            "hours_complete": len(complete),
+            "projects": ", ".join(sorted({project for project, _ in hours | complete})),
+        },
+    )
 
 
 def landing_assets(days: dg.PartitionsDefinition[str]) -> list[dg.AssetSpec]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import tomllib
 from datetime import date
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, Self
 from urllib.parse import unquote
@@ -23,6 +24,15 @@ ENV_PREFIX = "TIDEMARK_"
 CONFIG_VARIABLE = "TIDEMARK_CONFIG"
 CONFIG_NAME = "tidemark.toml"
 PROJECT_ROOT = Path(__file__).resolve().parents[2]
+
+
+class Completeness(StrEnum):
+    """How an hour of a regular export is known to be all there."""
+
+    MARKERS = "markers"
+    """The exporter writes a marker."""
+    QUIET = "quiet"
+    """It writes none: nothing new came for `quiet_minutes`."""
 
 
 class Settings(BaseSettings):
@@ -53,6 +63,18 @@ class Settings(BaseSettings):
     """Which source wins a tie on both vendor times, first wins; a recovery is made on purpose."""
     marker_pattern: str = "{prefix}_{date}_{hour}_complete"
     """The marker's name; the vendor does not document it."""
+
+    hours_complete_by: Completeness = Completeness.MARKERS
+    quiet_minutes: int = Field(15, ge=0)
+    """How long a recovery, a changed hour, or any hour without markers must rest before a sensor loads it."""
+    load_open_days: bool = True
+    """Whether sensors load the complete hours of a day that is not closed yet."""
+    sensors_running: bool = False
+    """Whether sensors run from the start; else a person switches each on in the UI, once."""
+    sensor_days_per_tick: int = Field(30, ge=1)
+    """Most arrival days that one evaluation of a sensor requests, and that it looks at beyond the redelivery horizon."""
+    sensor_attempts: int = Field(3, ge=1)
+    """How often a sensor requests the same state of a day before it leaves it to a person."""
 
     max_unreadable_objects: int = Field(0, ge=0)
     max_quarantined_share: float = Field(0.001, ge=0, le=1)

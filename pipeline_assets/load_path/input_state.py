@@ -14,7 +14,7 @@ from resources.ledger_records import SliceRecord
 
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import EMPTY, Slice
-from pipeline_assets.load_path.request import Workbench
+from pipeline_assets.load_path.request import Books
 from pipeline_assets.tables.refined_events import REFINED_EVENTS
 from pipeline_assets.tables.table import Table
 
@@ -44,12 +44,12 @@ class Match(Enum):
 class Inputs:
     """The present input states of one project's slices."""
 
-    def __init__(self, bench: Workbench, table: Table, project: str, days: list[date]) -> None:
-        window = bench.settings.dedupe_window_days if table.key == REFINED_EVENTS.key else 0
+    def __init__(self, books: Books, table: Table, project: str, days: list[date]) -> None:
+        window = books.settings.dedupe_window_days if table.key == REFINED_EVENTS.key else 0
         self._shifts = [timedelta(days=shift) for shift in range(-window, window + 1)]
         needed = widen(days, window)
         self._project = project
-        self._upstream = {name: bench.ledger.slices(name, [project], needed) for name in table.upstream}
+        self._upstream = {name: books.ledger.slices(name, [project], needed) for name in table.upstream}
 
     def state(self, day: date) -> dict[str, str]:
         """Digest per upstream slice that holds rows."""

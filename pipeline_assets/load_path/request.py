@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import date, datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from pipeline_assets.domain.checks import Evaluation
 from pipeline_assets.domain.settings import Settings
@@ -91,6 +91,26 @@ class TableReport:
     seconds: float = 0.0
     built: tuple[Slice, ...] = ()
     """Slices that were computed, whatever became of them."""
+
+
+class Books(Protocol):
+    """All that decisions are made from; no JVM."""
+
+    @property
+    def ledger(self) -> Ledger:
+        """What is on record."""
+
+    @property
+    def settings(self) -> Settings:
+        """What the deployment wants."""
+
+
+@dataclass(frozen=True)
+class OpenBooks:
+    """Ledger and settings alone."""
+
+    ledger: Ledger
+    settings: Settings
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,7 @@ from pipeline_assets.load_path.input_state import (
     widen,
 )
 from pipeline_assets.load_path.raw.batches import deadline
-from pipeline_assets.load_path.request import LoadRequest, Outcome, Workbench
+from pipeline_assets.load_path.request import Books, LoadRequest, Outcome
 from pipeline_assets.tables.raw_events import RAW_TABLES
 from pipeline_assets.tables.refined_events import REFINED_EVENTS
 from pipeline_assets.tables.registry import SOURCE_OF_TABLE
@@ -91,9 +91,9 @@ class Ground:
     first_arrivals: Mapping[str, date]
 
 
-def read_ground(bench: Workbench, request: LoadRequest) -> Ground:
+def read_ground(books: Books, request: LoadRequest) -> Ground:
     """Read what is recorded about the requested days, the arrivals in their reach and the days those touch."""
-    settings, ledger = bench.settings, bench.ledger
+    settings, ledger = books.settings, books.ledger
     reach = timedelta(days=settings.reprocessing_window_days)
     touched: dict[str, set[date]] = {project: set() for project in request.projects}
     for source in Source:
@@ -104,30 +104,31 @@ def read_ground(bench: Workbench, request: LoadRequest) -> Ground:
         project: frozenset(widen({*request.days, *days}, settings.dedupe_window_days))
         for project, days in touched.items()
     }
-    return _ground(bench, candidates)
+    return ground_of(books, candidates)
 
 
-def _ground(bench: Workbench, candidates: Mapping[str, frozenset[date]]) -> Ground:
-    reach = timedelta(days=bench.settings.reprocessing_window_days)
+def ground_of(books: Books, candidates: Mapping[str, frozenset[date]]) -> Ground:
+    """What is recorded about these days of these projects."""
+    reach = timedelta(days=books.settings.reprocessing_window_days)
     every_day = [day for days in candidates.values() for day in days]
     projects = sorted(candidates)
-    batches = bench.ledger.batches(projects, min(every_day), max(every_day) + reach)
-    return Ground(candidates, batches, bench.ledger.first_arrivals(projects))
+    batches = books.ledger.batches(projects, min(every_day), max(every_day) + reach)
+    return Ground(candidates, batches, books.ledger.first_arrivals(projects))
 
 
-def decide(bench: Workbench, request: LoadRequest, table: Table, ground: Ground) -> list[Decision]:
+def decide(books: Books, request: LoadRequest, table: Table, ground: Ground) -> list[Decision]:
     """One decision per candidate slice of a derived table, and per slice near one that may change.
 
     The neighbours of a slice that is built may hold its events, so they are looked at as well, and theirs if they are
     stale, until what is built lies among slices that stand.
     """
-    decisions = _decide_all(bench, request, table, ground)
+    decisions = decide_all(books, request, table, ground)
     if table.key != REFINED_EVENTS.key:
         return decisions
     looked_at = {Slice(day, project) for project, days in ground.candidates.items() for day in days}
     while True:
         active = [d.key for d in decisions if d.todo in (Todo.REBUILD, Todo.CHECK, Todo.WAIT_TIED)]
-        beyond = neighbourhood(active, bench.settings.dedupe_window_days) - looked_at
+        beyond = neighbourhood(active, books.settings.dedupe_window_days) - looked_at
         if not beyond:
             return decisions
         looked_at |= beyond
@@ -135,26 +136,27 @@ def decide(bench: Workbench, request: LoadRequest, table: Table, ground: Ground)
         for key in beyond:
             days.setdefault(key.project_id, set()).add(key.event_date)
         candidates = {project: frozenset(found) for project, found in days.items()}
-        decisions += _decide_all(bench, request, table, _ground(bench, candidates))
+        decisions += decide_all(books, request, table, ground_of(books, candidates))
 
 
-def _decide_all(bench: Workbench, request: LoadRequest, table: Table, ground: Ground) -> list[Decision]:
+def decide_all(books: Books, request: LoadRequest, table: Table, ground: Ground) -> list[Decision]:
+    """One decision per candidate slice, whatever lies beside them."""
     decisions: list[Decision] = []
     for project in sorted(ground.candidates):
         days = sorted(ground.candidates[project])
-        records = bench.ledger.slices(table.key, [project], days)
-        inputs = Inputs(bench, table, project, days)
-        holds = bench.ledger.holds(table.key, [project])
+        records = books.ledger.slices(table.key, [project], days)
+        inputs = Inputs(books, table, project, days)
+        holds = books.ledger.holds(table.key, [project])
         for day in days:
             key = Slice(day, project)
-            decision = _decide(bench, request, table, ground, inputs, records.get(key), key, holds.get(key))
+            decision = _decide(books, request, table, ground, inputs, records.get(key), key, holds.get(key))
             if decision is not None:
                 decisions.append(decision)
     return decisions
 
 
 def _decide(
-    bench: Workbench,
+    books: Books,
     request: LoadRequest,
     table: Table,
     ground: Ground,
@@ -167,8 +169,8 @@ def _decide(
     is_requested = key.event_date in request.days
     if record is None and not is_requested and not inputs.has_own_rows(key.event_date):
         return None
-    code = table.code_version(bench.settings)
-    is_final = (record is not None and record.is_final) or is_final_day(bench, request, ground, key)
+    code = table.code_version(books.settings)
+    is_final = (record is not None and record.is_final) or is_final_day(books, request, ground, key)
 
     def decision(
         todo: Todo, reason: str | None = None, cause: str = "", *, with_rivals: Mapping[str, str] | None = None
@@ -191,7 +193,7 @@ def _decide(
         kept = decision(Todo.KEEP, with_rivals=record.input_state)
         return replace(kept, is_outdated=has_new_code)
     cause = cause_of(table, record.input_state or {}, present, has_new_code=has_new_code)
-    before = _refused_before(bench, request, table, record)
+    before = _refused_before(books, request, table, record)
     refused = compare(before, present, key.event_date)
     if refused is Match.SAME and before is not None:
         return decision(_todo_of(before), cause=cause, with_rivals=before)
@@ -200,13 +202,11 @@ def _decide(
     return decision(Todo.REBUILD, cause=cause)
 
 
-def _refused_before(
-    bench: Workbench, request: LoadRequest, table: Table, record: SliceRecord
-) -> Mapping[str, str] | None:
+def _refused_before(books: Books, request: LoadRequest, table: Table, record: SliceRecord) -> Mapping[str, str] | None:
     """The inputs that the present code and bounds refused last, unless a person accepts the change now."""
     state = record.refused_state
     is_accepted = f"{table.key}:{record.key.event_date.isoformat()}" in request.accept_changes
-    if state is None or is_accepted or state.get(CODE_KEY) != judging(table, bench.settings):
+    if state is None or is_accepted or state.get(CODE_KEY) != judging(table, books.settings):
         return None
     return state
 
@@ -215,7 +215,7 @@ def _todo_of(refused_state: Mapping[str, str]) -> Todo:
     return Todo.WAIT_TIED if WAITS_KEY in refused_state else Todo.KEEP_REFUSED
 
 
-def resolve(bench: Workbench, request: LoadRequest, table: Table, decision: Decision, rivals: str) -> Decision:
+def resolve(books: Books, request: LoadRequest, table: Table, decision: Decision, rivals: str) -> Decision:
     """What a slice to CHECK is to become, now that the digest of its rivals is known."""
     record, day = decision.record, decision.key.event_date
     present = {**decision.present, RIVALS_KEY: rivals}
@@ -232,9 +232,9 @@ def resolve(bench: Workbench, request: LoadRequest, table: Table, decision: Deci
         )
 
     if is_same(record.input_state):
-        has_new_code = record.code_version != table.code_version(bench.settings)
+        has_new_code = record.code_version != table.code_version(books.settings)
         return replace(found, todo=Todo.KEEP, is_outdated=has_new_code)
-    before = _refused_before(bench, request, table, record)
+    before = _refused_before(books, request, table, record)
     if before is not None and is_same(before):
         return replace(found, todo=_todo_of(before))
     return found
@@ -282,16 +282,16 @@ def _obstacle(table: Table, ground: Ground, inputs: Inputs, key: Slice) -> str |
     )
 
 
-def is_final_day(bench: Workbench, request: LoadRequest, ground: Ground, key: Slice) -> bool:
+def is_final_day(books: Books, request: LoadRequest, ground: Ground, key: Slice) -> bool:
     """Every batch that arrives in [D, D + reprocessing window] is closed and none refused or waiting."""
     first_arrival = ground.first_arrivals.get(key.project_id)
     if first_arrival is None or key.event_date < first_arrival:
         return False
-    for shift in range(bench.settings.reprocessing_window_days + 1):
+    for shift in range(books.settings.reprocessing_window_days + 1):
         arrival = key.event_date + timedelta(days=shift)
         for source in Source:
             batch = ground.batches.get(BatchKey(source, key.project_id, arrival))
-            is_past = request.now > deadline(arrival, bench.settings)
+            is_past = request.now > deadline(arrival, books.settings)
             if batch is not None and batch.verdict is not BatchVerdict.ACCEPTED:
                 return False
             # The backfill source has batches only where somebody recovered something.

@@ -44,8 +44,9 @@ def rebuild_stale(bench: Workbench, request: LoadRequest, table: Table, ground: 
     """
     started_at = time.monotonic()
     for attempt in range(bench.settings.publish_attempts):
-        pins, decided = _pinned(bench, request, table, ground)
+        # Settled first: what a dead run or a foreign hand changed is stale by now.
         base_id = settle(bench, table, request.run_id)
+        pins, decided = _pinned(bench, request, table, ground)
         decisions = _resolved(bench, request, table, pins, decided)
         name = f"{request.attempt}_{attempt}"
         step = DerivedStep(bench, request, table, base_id, pins, name, decisions, started_at)

@@ -1,0 +1,122 @@
+"""What a sensor remembers between evaluations: what it saw and what it tried. What is loaded, the ledger knows.
+
+Lives here: the cursor's values, its text and the rule of bounded attempts. Put here: another thing to remember. Keep out:
+evaluations (arrivals.py, heal.py). Losing a cursor costs time, never correctness.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import date, datetime, timedelta
+
+from pipeline_assets.load_path.readiness import Seen
+
+_FIRST_PAUSE = timedelta(minutes=5)
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """How often the present state of a day was requested."""
+
+    state: str
+    count: int
+    at: datetime
+    """The last time."""
+
+    @property
+    def next_at(self) -> datetime:
+        """Earliest time of another attempt: the pause doubles."""
+        return self.at + _FIRST_PAUSE * (1 << (self.count - 1))
+
+
+@dataclass
+class Cursor:
+    """A sensor's memory."""
+
+    seen: dict[str, Seen] = field(default_factory=dict)
+    attempts: dict[date, Attempt] = field(default_factory=dict)
+    told: dict[str, str] = field(default_factory=dict)
+    """Arrival day -> digest of what Dagster was told of its objects."""
+    sweep_from: date | None = None
+    """Where the walk through old arrival days goes on."""
+
+    def as_text(self) -> str:
+        """The cursor as Dagster keeps it."""
+        return json.dumps(
+            {
+                "seen": {name: [seen.objects, seen.since.isoformat()] for name, seen in self.seen.items()},
+                "attempts": {
+                    day.isoformat(): [one.state, one.count, one.at.isoformat()] for day, one in self.attempts.items()
+                },
+                "told": self.told,
+                "sweep_from": self.sweep_from.isoformat() if self.sweep_from else None,
+            }
+        )
+
+    @classmethod
+    def parse(cls, text: str | None) -> Cursor:
+        """From Dagster's text; an empty one is new. Raises ValueError for anything that is no cursor of ours."""
+        if not text:
+            return cls()
+        try:
+            raw = json.loads(text)
+            return cls(
+                {name: Seen(objects, _aware(since)) for name, (objects, since) in raw["seen"].items()},
+                {
+                    date.fromisoformat(day): Attempt(str(state), int(count), _aware(at))
+                    for day, (state, count, at) in raw["attempts"].items()
+                },
+                {date.fromisoformat(day).isoformat(): str(told) for day, told in raw["told"].items()},
+                date.fromisoformat(raw["sweep_from"]) if raw["sweep_from"] else None,
+            )
+        except (KeyError, TypeError, AttributeError) as error:
+            msg = f"no cursor of this sensor: {error!r}"
+            raise ValueError(msg) from error
+
+
+def _aware(text: str) -> datetime:
+    found = datetime.fromisoformat(text)
+    if found.tzinfo is None:
+        msg = f"a time without zone: {text}"
+        raise ValueError(msg)
+    return found
+
+
+@dataclass(frozen=True)
+class Admission:
+    """Which due days to request now."""
+
+    admitted: tuple[date, ...]
+    paused: tuple[date, ...] = ()
+    """Requested before in the same state; tried again after a pause."""
+    given_up: tuple[date, ...] = ()
+    """Requested as often as allowed."""
+
+
+def admit(states: Mapping[date, str], attempts: Mapping[date, Attempt], now: datetime, max_attempts: int) -> Admission:
+    """`states`: due day -> what it would be loaded from; another state than before starts to count anew."""
+    admitted, paused, given_up = [], [], []
+    for day, state in sorted(states.items()):
+        last = attempts.get(day)
+        if last is None or last.state != state:
+            admitted.append(day)
+        elif last.count >= max_attempts:
+            given_up.append(day)
+        elif now < last.next_at:
+            paused.append(day)
+        else:
+            admitted.append(day)
+    return Admission(tuple(admitted), tuple(paused), tuple(given_up))
+
+
+def attempted(
+    states: Mapping[date, str], attempts: Mapping[date, Attempt], requested: Iterable[date], now: datetime
+) -> dict[date, Attempt]:
+    """The attempts on record after a request; days that are not due any more are forgotten."""
+    found = {day: one for day, one in attempts.items() if states.get(day) == one.state}
+    for day in requested:
+        before = found.get(day)
+        found[day] = Attempt(states[day], before.count + 1 if before else 1, now)
+    return found

@@ -1,0 +1,225 @@
+"""Days are loaded without anybody asking: markers, changed and vanished objects, deadlines, failures, stale days.
+
+Lives here: situations of landing, ledger and runs, and what an evaluation makes of them, on a real instance. Put here: another
+situation. Keep out: what makes an hour complete (unit/test_readiness.py), the daemon and the UI (browser/).
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from datetime import UTC, date, datetime, timedelta
+from typing import Any
+
+import dagster as dg
+import pytest
+
+from pipeline_assets.definitions import build_defs
+from pipeline_assets.domain.slices import Source
+from pipeline_assets.load import Clock
+from resources.landing_store import LandingStore
+from tests.builders import PROJECT, Pipeline, events_on
+
+pytestmark = pytest.mark.slow
+DAY = date(2026, 2, 2)
+NEXT = DAY + timedelta(days=1)
+REFINED = "refined/events"
+ARRIVED, RECOVERED, HEAL = "regular_exports_arrived", "backfill_exports_arrived", "heal"
+START, END = "dagster/asset_partition_range_start", "dagster/asset_partition_range_end"
+
+
+@dataclass
+class Sensors:
+    """The sensors of a pipeline, with their cursors, as the daemon keeps them."""
+
+    p: Pipeline
+    cursors: dict[str, str | None] = field(default_factory=dict)
+    last: dg.SensorEvaluationContext | None = None
+
+    def tick(self, name: str, *, minutes: int = 0) -> Any:
+        """One evaluation, so many minutes after the one before."""
+        self.p.now += timedelta(minutes=minutes)
+        repository = build_defs(self.p.settings).get_repository_def()
+        resources = {"landing": LandingStore.from_settings(self.p.settings), "clock": Clock(self.p.now)}
+        sensor = repository.get_sensor_def(name)
+        needed = {key: resources[key] for key in sensor.required_resource_keys}
+        with dg.build_sensor_context(
+            instance=self.p.instance, cursor=self.cursors.get(name), repository_def=repository, resources=needed
+        ) as context:
+            found = sensor.evaluate_tick(context)
+        self.cursors[name] = found.cursor
+        return found
+
+    def requested(self, name: str, *, minutes: int = 0) -> list[tuple[date, date]]:
+        """First and last day of each requested run."""
+        requests = self.tick(name, minutes=minutes).run_requests
+        return [(date.fromisoformat(one.tags[START]), date.fromisoformat(one.tags[END])) for one in requests]
+
+    def said(self, name: str, *, minutes: int = 0) -> str:
+        """Why nothing is requested."""
+        found = self.tick(name, minutes=minutes)
+        assert not found.run_requests
+        return str(found.skip_message)
+
+    def run(self, name: str, *, minutes: int = 0) -> list[dg.ExecuteInProcessResult]:
+        """Launch what an evaluation requests, as the daemon would."""
+        results = []
+        for request in self.tick(name, minutes=minutes).run_requests or []:
+            job = build_defs(self.p.settings, clock=Clock(self.p.now), **self.p.resources).resolve_job_def(
+                {ARRIVED: "daily_load", RECOVERED: "backfill_load", HEAL: "heal_load"}[name]
+            )
+            results.append(job.execute_in_process(tags=request.tags, instance=self.p.instance, raise_on_error=False))
+        return results
+
+
+def test_a_day_is_loaded_when_its_hours_are_complete_and_again_when_they_change(pipeline: Any) -> None:
+    """Scenario: objects without markers; the first markers; nothing new; all markers; an hour delivered again; an object gone;
+    the deadline; nothing at all. Outcome: each look requests exactly what is due, with its reason, and says what it waits for."""
+    p = pipeline(calendar_start=DAY)
+    p.now = datetime(2026, 2, 2, 8, tzinfo=UTC)
+    s = Sensors(p)
+    assert s.said(ARRIVED) == "nothing to do: what is published is what its inputs are"
+
+    p.deliver(DAY, events_on(DAY, 4, prefix="a"), hour=5)
+    p.deliver(DAY, events_on(DAY, 3, prefix="b"), hour=6)
+    first = s.tick(ARRIVED, minutes=1)
+    assert f"regular/{PROJECT}/{DAY}: hours 5, 6 are not complete yet" in first.skip_message
+    (shown,) = first.asset_events
+    assert shown.partition == str(DAY)
+    assert {name: shown.metadata[name].value for name in ("objects", "hours_delivered", "hours_complete")} == {
+        "objects": 2, "hours_delivered": 2, "hours_complete": 0,
+    }  # fmt: skip
+    assert not s.tick(ARRIVED, minutes=1).asset_events
+
+    p.mark(DAY, hours=[5])
+    found = s.tick(ARRIVED, minutes=1)
+    (request,) = found.run_requests
+    assert (request.tags[START], request.tags[END], request.tags["dagster/priority"]) == (str(DAY), str(DAY), "10")
+    assert request.tags["tidemark/reason"] == f"{DAY}: 1 hours new"
+    assert [event.metadata["hours_complete"].value for event in found.asset_events] == [1]
+
+    p.mark(DAY, hours=range(24))
+    (run,) = s.run(ARRIVED, minutes=1)
+    assert run.success
+    assert p.count(REFINED) == 7
+    assert s.said(ARRIVED, minutes=1).startswith("nothing to do")
+
+    key = p.deliver(DAY, events_on(DAY, 6, prefix="b"), hour=6)
+    assert "hours 6 are not complete yet" in s.said(ARRIVED, minutes=1)
+    (run,) = s.run(ARRIVED, minutes=15)
+    assert run.success
+    assert p.count(REFINED) == 10
+    p.deliver(DAY, events_on(DAY, 1, prefix="c"), hour=6, shard=2)
+    p.remove(key)
+    assert "hours 6 are not complete yet" in s.said(ARRIVED, minutes=1)
+    (run,) = s.run(ARRIVED, minutes=20)
+    assert run.success
+    assert p.count(REFINED) == 5
+
+    # The next day never comes: at its deadline it is loaded all the same, told once, and left to a person.
+    p.now = datetime(2026, 2, 6, 0, 1, tzinfo=UTC)
+    (run,) = s.run(ARRIVED)
+    assert not run.success
+    assert p.verdict(REFINED, NEXT) == "waiting"
+    assert s.said(ARRIVED, minutes=60).startswith("nothing to do")
+
+
+def test_a_state_that_keeps_failing_is_tried_a_few_times_and_a_new_one_at_once(pipeline: Any) -> None:
+    """Scenario: a run dies of something that has nothing to do with the data; then landing is out of reach; the cursor is
+    garbage; the day changes. Outcome: pauses that double, then a clear word; no crash; a changed day starts anew."""
+    p = pipeline(calendar_start=DAY)
+    p.now = datetime(2026, 2, 2, 8, tzinfo=UTC)
+    s = Sensors(p)
+    p.deliver(DAY, events_on(DAY, 4), hour=5)
+    p.mark(DAY, hours=[5])
+    keys = []
+    for minutes in (0, 6, 11):
+        (request,) = s.tick(ARRIVED, minutes=minutes).run_requests
+        keys.append(request.run_key)
+        assert f"tried before, again after a pause: {DAY}" in s.said(ARRIVED, minutes=1) or minutes == 11
+    assert len(set(keys)) == 3
+    assert f"given up until something changes: {DAY} (1 hours new)" in s.said(ARRIVED, minutes=300)
+
+    away = p.landing.rename(p.landing.with_name("away"))
+    assert "is not a folder. Correct TIDEMARK_LANDING_URL" in s.said(ARRIVED)
+    away.rename(p.landing)
+    p.deliver(DAY, events_on(DAY, 5), hour=5)
+    assert s.requested(ARRIVED) == [(DAY, DAY)]
+
+    for garbage in ("{", "[]", json.dumps({"seen": {"x": 1}, "attempts": {}, "told": {}, "sweep_from": None})):
+        s.cursors[ARRIVED] = garbage
+        found = s.tick(ARRIVED)
+        assert found.run_requests
+        json.loads(str(found.cursor))
+
+
+def test_runs_are_coalesced_capped_and_never_doubled(pipeline: Any) -> None:
+    """Scenario: a fresh deployment meets forty days of exports, a cap of ten days a look, runs of five; a run is under
+    way. Outcome: whole ranges, the oldest first, no more than the cap; days that a run covers are left to it."""
+    p = pipeline(calendar_start=DAY, sensor_days_per_tick=10, days_per_run=5, reprocessing_window_days=1)
+    p.now = datetime(2026, 3, 20, tzinfo=UTC)
+    days = [DAY + timedelta(days=n) for n in range(40)]
+    for day in days:
+        p.deliver(day, events_on(day, 1))
+    s = Sensors(p)
+    first = s.requested(ARRIVED)
+    assert first == [(days[0], days[4]), (days[5], days[9])]
+    run = p.instance.create_run_for_job(
+        build_defs(p.settings).resolve_job_def("daily_load"),
+        tags={START: str(days[10]), END: str(days[11])}, status=dg.DagsterRunStatus.STARTED,
+    )  # fmt: skip
+    second = s.requested(ARRIVED, minutes=1)
+    assert second == [(days[11], days[15]), (days[16], days[20]), (days[21], days[21])]
+    p.instance.report_run_canceled(run)
+
+
+def test_a_recovery_is_loaded_when_it_rests_and_the_daily_job_never_sees_it(pipeline: Any) -> None:
+    """Scenario: recovery exports of an old day arrive one by one. Outcome: the backfill sensor waits until they rest, the regular
+    one requests nothing for them; the run of the recovery gives way to daily ones."""
+    p = pipeline(calendar_start=date(2025, 6, 1), sensor_days_per_tick=400)
+    p.now = datetime(2026, 2, 20, tzinfo=UTC)
+    old = date(2025, 7, 1)
+    s = Sensors(p)
+    p.deliver(old, events_on(old, 3), hour=1, source=Source.BACKFILL)
+    assert f"waiting: backfill/{PROJECT}/{old}: hours 1 are not complete yet" in s.said(RECOVERED)
+    p.deliver(old, events_on(old, 3, prefix="more"), hour=2, source=Source.BACKFILL)
+    assert "hours 1, 2 are not complete yet" in s.said(RECOVERED, minutes=1)
+    found = s.tick(RECOVERED, minutes=20)
+    (request,) = found.run_requests
+    assert (request.tags[END], request.tags["dagster/priority"]) == (str(old), "0")
+    assert "deadline" not in str(s.tick(ARRIVED).skip_message)
+
+
+def test_heal_builds_what_is_stale_missing_or_newly_final_and_nothing_else(pipeline: Any) -> None:
+    """Scenario: raw alone was loaded; all is built; a day is tampered with; a load is under way; a day becomes final.
+    Outcome: exactly those days are requested, without a JVM; while a load runs heal waits; when all is well it says so."""
+    p = pipeline(calendar_start=DAY)
+    p.now = datetime(2026, 2, 3, 6, tzinfo=UTC)
+    s = Sensors(p)
+    assert s.said(HEAL).startswith("nothing to do")
+    for day in (DAY, NEXT):
+        p.deliver(day, events_on(day, 5))
+        p.mark(day)
+    assert p.load(DAY, NEXT, tables=["raw/regular_events"]).success
+    (run,) = s.run(HEAL)
+    assert run.success
+    assert p.count(REFINED) == 10
+    assert s.said(HEAL, minutes=5).startswith("nothing to do")
+
+    p.deliver(NEXT, events_on(NEXT, 6))
+    assert p.load(NEXT, tables=["raw/regular_events"]).success
+    queued = p.instance.create_run_for_job(
+        build_defs(p.settings).resolve_job_def("daily_load"), tags={}, status=dg.DagsterRunStatus.STARTED
+    )
+    assert "1 loads are under way" in s.said(HEAL)
+    p.instance.report_run_canceled(queued)
+    (run,) = s.run(HEAL)
+    assert run.success
+    assert (p.count(REFINED, NEXT), p.verdict("aggregates/event_counts", NEXT)) == (6, "published")
+
+    p.now = datetime(2026, 6, 1, tzinfo=UTC)
+    for shift in range(2, 5):
+        p.deliver(DAY + timedelta(days=shift), events_on(DAY + timedelta(days=shift), 1))
+    assert p.load(DAY + timedelta(days=2), DAY + timedelta(days=4), tables=["raw/regular_events"]).success
+    found = s.requested(HEAL)
+    assert found == [(DAY, DAY + timedelta(days=4))]

@@ -1,0 +1,190 @@
+"""When an hour is complete and a batch is due, from a listing, the ledger and the looks before."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, date, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from pipeline_assets.domain.checks import Check, Evaluation
+from pipeline_assets.domain.deliveries import BatchKey, Listing
+from pipeline_assets.domain.settings import Completeness, Settings
+from pipeline_assets.domain.slices import BatchVerdict, Source
+from pipeline_assets.load_path.raw.batches import Recorded, plan_batches
+from pipeline_assets.load_path.readiness import Look, Seen, look, state_of
+from pipeline_assets.sensors.cursor import Attempt, Cursor, admit, attempted
+from resources.ledger_records import MISSING, BatchRecord
+from tests.unit.test_batches import BATCH, DAY, PROJECT, a_delivery, a_record, markers_of, plans_of
+
+NOON = datetime(2026, 2, 2, 12, tzinfo=UTC)
+PAST = datetime(2026, 2, 6, tzinfo=UTC)
+STATE = "state"
+
+
+def a_look(*args: Any, now: datetime = NOON, seen: dict[str, Seen] | None = None, **options: Any) -> Look:
+    sensor = {
+        name: options.pop(name) for name in ("hours_complete_by", "load_open_days", "quiet_minutes") if name in options
+    }
+    first = {PROJECT: options.pop("first", DAY)}
+    plans = plans_of(*args, now=now, **options)
+    return look(plans, first, seen or {}, Settings(**sensor), now)
+
+
+def rested(found: Look, minutes: int = 15) -> dict[str, Seen]:
+    """What was seen, as if it had been seen first so long ago."""
+    return {name: replace(one, since=one.since - timedelta(minutes=minutes)) for name, one in found.seen.items()}
+
+
+@pytest.mark.parametrize(
+    ("markers", "options", "due"),
+    [
+        ([], {}, None),
+        ([9], {}, None),
+        ([10], {}, "1 hours new"),
+        (range(24), {}, "1 hours new"),
+        ([10], {"load_open_days": False}, None),
+        (range(24), {"load_open_days": False}, "1 hours new"),
+        ([], {"now": PAST}, "1 hours new"),
+        ([], {"now": PAST, "load_open_days": False}, "1 hours new"),
+        ([10], {"hours_complete_by": Completeness.QUIET}, None),
+    ],
+)
+def test_a_new_hour_is_due_when_its_exporter_says_so_or_its_time_is_up(
+    markers: Any, options: dict[str, Any], due: str | None
+) -> None:
+    found = a_look([a_delivery(10)], markers=markers_of(markers), **options)
+    assert found.due.get(BATCH) == due
+    assert (BATCH in found.waiting) == (due is None)
+    assert set(found.seen) == {f"{BATCH}/10"}
+
+
+def test_without_markers_an_hour_is_complete_when_it_rests() -> None:
+    """Scenario: an exporter without markers; an hour grows, then rests. Outcome: due after the quiet time, counted from the last
+    change."""
+    quiet = {"hours_complete_by": Completeness.QUIET, "quiet_minutes": 15}
+    first = a_look([a_delivery(10)], **quiet)
+    grown = a_look([a_delivery(10), a_delivery(10, 2)], seen=rested(first), **quiet)
+    assert not grown.due
+    almost = a_look([a_delivery(10), a_delivery(10, 2)], seen=rested(grown, 14), **quiet)
+    assert almost.waiting == {BATCH: "hours 10 are not complete yet"}
+    assert almost.seen == rested(grown, 14)
+    assert a_look([a_delivery(10), a_delivery(10, 2)], seen=rested(grown, 15), **quiet).due == {BATCH: "1 hours new"}
+
+
+@pytest.mark.parametrize(
+    ("listed", "kind"),
+    [
+        ([a_delivery(9), a_delivery(10, etag="e2")], "changed"),
+        ([a_delivery(9), a_delivery(10), a_delivery(10, 2)], "changed"),
+        ([a_delivery(9)], "gone"),
+        ([a_delivery(9), a_delivery(10, 2)], "changed"),
+    ],
+)
+def test_what_happens_to_a_loaded_hour_is_due_when_it_rests_whatever_its_marker_said(listed: Any, kind: str) -> None:
+    recorded, markers = [a_record(9), a_record(10)], markers_of(range(24))
+    prior = BatchRecord(BATCH, BatchVerdict.ACCEPTED, deliveries=2, is_closed=True)
+    first = a_look(listed, recorded, markers=markers, priors=[prior])
+    assert not first.due
+    assert a_look(listed, recorded, markers=markers, priors=[prior], seen=rested(first)).due == {
+        BATCH: f"1 hours {kind}"
+    }
+    assert not a_look(listed, recorded, markers=markers, priors=[prior], now=PAST).due
+
+
+def test_complete_hours_do_not_wait_for_incomplete_ones() -> None:
+    found = a_look([a_delivery(hour) for hour in (9, 10, 11)], markers=markers_of([9, 11]))
+    assert found.due == {BATCH: "2 hours new"}
+
+
+def _prior(verdict: BatchVerdict, **changes: Any) -> BatchRecord:
+    return BatchRecord(BATCH, verdict, **{"deliveries": 1, **changes})
+
+
+_MISSED = Evaluation(Check.DELIVERY_RECONCILES, False, "missing", "", {MISSING: 1})
+
+
+@pytest.mark.parametrize(
+    ("prior", "recorded", "options", "due"),
+    [
+        (None, [], {}, None),
+        (None, [], {"now": PAST}, "its deadline has passed without a delivery"),
+        (None, [], {"now": PAST, "first": DAY + timedelta(days=1)}, None),
+        (_prior(BatchVerdict.WAITING), [], {"now": PAST}, "its deadline has passed without a delivery"),
+        (_prior(BatchVerdict.REFUSED), [], {"now": PAST}, None),
+        (_prior(BatchVerdict.MOVED), [a_record()], {}, "objects changed while they were read"),
+        (_prior(BatchVerdict.ACCEPTED), [a_record()], {}, None),
+        (_prior(BatchVerdict.ACCEPTED), [a_record()], {"now": PAST}, "it is closed now"),
+        (_prior(BatchVerdict.ACCEPTED, is_closed=True), [a_record()], {"now": PAST}, None),
+        (_prior(BatchVerdict.ACCEPTED, deliveries=0), [], {"now": PAST}, None),
+        (_prior(BatchVerdict.REFUSED, evaluations=(_MISSED,)), [a_record()], {}, "what was missing is back"),
+    ],
+)
+def test_a_batch_without_news_is_due_when_its_standing_changes(
+    prior: BatchRecord | None, recorded: Any, options: dict[str, Any], due: str | None
+) -> None:
+    listed = [a_delivery()] if recorded else []
+    found = a_look(listed, recorded, priors=[prior] if prior else [], **options)
+    assert (found.due.get(BATCH, "nothing").startswith(due)) if due else not found.due
+
+
+def test_what_stands_refused_is_left_alone_until_it_changes() -> None:
+    """Scenario: a batch refused as unreadable, and one refused as missing. Outcome: the same state is not due; another one is."""
+    listed = [a_delivery(9), a_delivery(10)]
+    (plan,) = plans_of(listed, now=NOON).values()
+    refused = _prior(BatchVerdict.REFUSED, input_state=plan.input_state(Settings()))
+    marked = markers_of(range(24))
+    assert not a_look(listed, priors=[refused], markers=marked).due
+    assert a_look([a_delivery(9), a_delivery(10, etag="e2")], priors=[refused], markers=marked).due
+    missing = _prior(BatchVerdict.REFUSED, evaluations=(_MISSED,))
+    gone = a_look([a_delivery(9)], [a_record(9), a_record(10)], priors=[missing], markers=marked)
+    assert not gone.due
+    assert not gone.waiting
+
+
+def test_another_state_is_another_reason_to_try() -> None:
+    states = [
+        state_of(plans_of(listed, markers=markers_of(hours), now=now)[BATCH], Settings())
+        for listed, hours, now in (
+            ([a_delivery()], [], NOON), ([a_delivery(etag="e2")], [], NOON), ([a_delivery()], [10], NOON),
+            ([a_delivery()], [], PAST),
+        )
+    ]  # fmt: skip
+    assert len(set(states)) == len(states)
+
+
+def test_attempts_are_bounded_and_pause_longer_each_time() -> None:
+    day, other = date(2026, 2, 2), date(2026, 2, 3)
+    assert admit({day: STATE}, {}, NOON, 3).admitted == (day,)
+    attempts = attempted({day: STATE, other: STATE}, {}, [day], NOON)
+    assert attempts == {day: Attempt(STATE, 1, NOON)}
+    soon = admit({day: STATE, other: STATE}, attempts, NOON + timedelta(minutes=4), 3)
+    assert (soon.admitted, soon.paused) == ((other,), (day,))
+    assert admit({day: STATE}, attempts, NOON + timedelta(minutes=5), 3).admitted == (day,)
+    second = attempted({day: STATE}, attempts, [day], NOON)
+    assert second[day].next_at == NOON + timedelta(minutes=10)
+    assert admit({day: STATE}, {day: Attempt(STATE, 3, NOON)}, PAST, 3).given_up == (day,)
+    assert admit({day: "new"}, {day: Attempt(STATE, 3, NOON)}, PAST, 3).admitted == (day,)
+    assert attempted({}, second, [], NOON) == {}
+
+
+def test_a_cursor_comes_back_as_it_was() -> None:
+    cursor = Cursor({f"{BATCH}/1": Seen("x", NOON)}, {DAY: Attempt(STATE, 2, NOON)}, {"2026-02-02": "y"}, DAY)
+    assert Cursor.parse(cursor.as_text()) == cursor
+    assert Cursor.parse(None) == Cursor()
+    for text in ("{", "[]", "null", '{"seen": {}}', cursor.as_text().replace("+00:00", "")):
+        with pytest.raises(ValueError, match=r".+"):
+            Cursor.parse(text)
+
+
+def test_recoveries_rest_before_they_are_loaded() -> None:
+    batch = BatchKey(Source.BACKFILL, PROJECT, DAY)
+    plans = plan_batches(
+        Source.BACKFILL, [PROJECT], [DAY], Listing((a_delivery(batch=batch),)), Recorded({}, {}, {}), Settings(), PAST,
+        code_version="c", accepted_reasons={},
+    )  # fmt: skip
+    first = look(plans, {PROJECT: DAY}, {}, Settings(), PAST)
+    assert first.waiting
+    assert look(plans, {PROJECT: DAY}, rested(first), Settings(), PAST).due == {batch: "1 hours new"}
+    assert not look({batch: replace(plans[batch], listed={}, changed=[])}, {PROJECT: DAY}, {}, Settings(), PAST).due
