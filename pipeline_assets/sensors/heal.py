@@ -6,17 +6,21 @@ Lives here: one look at the ledger. Put here: when that look is worth taking. Ke
 
 from __future__ import annotations
 
-from datetime import datetime
+from collections.abc import Mapping, Sequence
+from datetime import date, datetime
 
 import dagster as dg
 
 from pipeline_assets.domain.settings import Settings
+from pipeline_assets.domain.slices import Source
 from pipeline_assets.jobs import HEAL_JOB, JOB_OF_SOURCE
 from pipeline_assets.load import Clock
+from pipeline_assets.load_events import asset_key
 from pipeline_assets.load_path.request import OpenBooks
-from pipeline_assets.load_path.survey import survey
+from pipeline_assets.load_path.survey import Stale, survey
 from pipeline_assets.sensors.cursor import Cursor
 from pipeline_assets.sensors.requests import LIVE, ask, default_status, digest, guarded, result
+from pipeline_assets.tables.registry import ASSET_TABLES
 from resources.ledger import Ledger
 
 
@@ -45,15 +49,41 @@ def heal_sensor(settings: Settings) -> dg.SensorDefinition:
 def _stale_days(
     context: dg.SensorEvaluationContext, settings: Settings, ledger: Ledger, cursor: Cursor, now: datetime
 ) -> dg.SensorResult:
-    runs = context.instance.get_runs(dg.RunsFilter(statuses=LIVE))
-    under_way = [run for run in runs if run.job_name in (*JOB_OF_SOURCE.values(), HEAL_JOB, "__ASSET_JOB")]
+    under_way = [run for run in context.instance.get_runs(dg.RunsFilter(statuses=LIVE)) if _is_load(run)]
     if under_way:
         reason = f"{len(under_way)} loads are under way; looked at again when they are through"
         return dg.SensorResult(skip_reason=reason, cursor=cursor.as_text())
-    found = survey(OpenBooks(ledger, settings), now)
+    found = _by_day_to_ask_for(survey(OpenBooks(ledger, settings), now), settings, ledger, now.date())
     states = {day: digest(one.state for one in ones) for day, ones in found.items()}
     asked = ask(context, settings, HEAL_JOB, states, cursor, now, reach=0)
     reasons = {
         day: "; ".join(dict.fromkeys(f"{one.table} {one.reason}" for one in ones)) for day, ones in found.items()
     }
     return result(asked, HEAL_JOB, reasons, [], cursor, [], priority=5)
+
+
+def _is_load(run: dg.DagsterRun) -> bool:
+    """Whether a run loads tables of ours; assets of others run beside it."""
+    if run.job_name in (*JOB_OF_SOURCE.values(), HEAL_JOB):
+        return True
+    return not {asset_key(table) for table in ASSET_TABLES}.isdisjoint(run.asset_selection or ())
+
+
+def _by_day_to_ask_for(
+    found: Mapping[date, Sequence[Stale]], settings: Settings, ledger: Ledger, today: date
+) -> dict[date, list[Stale]]:
+    """A day outside the calendar has no partition: it is built with the last arrival that brought events of it."""
+    asked: dict[date, list[Stale]] = {}
+    for day, stale in found.items():
+        days = {day}
+        if not settings.calendar_start <= day <= today:
+            batches = [
+                batch
+                for source in Source
+                for project in settings.projects
+                for batch in ledger.batch_days_of(source, project, [day])[day]
+            ]
+            days = {one.arrival_date for one in batches if settings.calendar_start <= one.arrival_date <= today}
+        if days:
+            asked.setdefault(max(days), []).extend(stale)
+    return asked

@@ -63,8 +63,6 @@ class Asked:
     admission: Admission
     loading: tuple[date, ...]
     """A run that is queued or under way covers them."""
-    put_off: tuple[date, ...]
-    """More than one evaluation may request."""
     key: str
 
 
@@ -95,7 +93,7 @@ def ask(
     ranges = [part for run in _runs_of_days(wanted) for part in chunks(run, settings.days_per_run)]
     key = digest(f"{day} {cursor.attempts[day].state} {cursor.attempts[day].count}" for day in chosen)
     loading = tuple(sorted(states.keys() & covered))
-    return Asked(tuple(ranges), admission, loading, admission.admitted[len(chosen) :], key)
+    return Asked(tuple(ranges), admission, loading, key)
 
 
 def _covered(context: dg.SensorEvaluationContext, job_name: str) -> set[date]:

@@ -217,6 +217,17 @@ def test_heal_builds_what_is_stale_missing_or_newly_final_and_nothing_else(pipel
     assert run.success
     assert (p.count(REFINED, NEXT), p.verdict("aggregates/event_counts", NEXT)) == (6, "published")
 
+    # A late fact of a day that has no partition is built with the arrival that brought it.
+    early = date(2025, 12, 24)
+    p.deliver(NEXT, [*events_on(NEXT, 6), *events_on(early, 1)])
+    assert p.load(NEXT, tables=["raw/regular_events"]).success
+    assert s.requested(HEAL) == [(NEXT, NEXT)]
+    s.cursors[HEAL] = None
+    (run,) = s.run(HEAL)
+    assert run.success
+    assert p.count(REFINED, early) == 1
+    assert s.said(HEAL, minutes=5).startswith("nothing to do")
+
     p.now = datetime(2026, 6, 1, tzinfo=UTC)
     for shift in range(2, 5):
         p.deliver(DAY + timedelta(days=shift), events_on(DAY + timedelta(days=shift), 1))
