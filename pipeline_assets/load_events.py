@@ -172,10 +172,9 @@ def _evaluation(
 
 def failure_of(failed: Sequence[Outcome]) -> dg.Failure:
     """The failure that names every slice and its reason; a retry would find the same, so none is allowed."""
-    lines = [
-        f"{outcome.key.event_date} {outcome.table} {outcome.key.project_id} {outcome.verdict.value}: {outcome.reason}"
-        for outcome in sorted(failed, key=lambda outcome: (outcome.key, outcome.table))
-    ]
-    reasons = dg.MetadataValue.md("\n".join(f"- {line}. {outcome.cure or ''}" for line, outcome in zip(
-        lines, sorted(failed, key=lambda outcome: (outcome.key, outcome.table)), strict=True)))  # fmt: skip
-    return dg.Failure("; ".join(lines), metadata={"reasons": reasons, "slices": len(failed)}, allow_retries=False)
+    told = {
+        f"{one.key.event_date} {one.table} {one.key.project_id} {one.verdict.value}: {one.reason}": one.cure or ""
+        for one in sorted(failed, key=lambda outcome: (outcome.key, outcome.table))
+    }
+    reasons = dg.MetadataValue.md("\n".join(f"- {line}. {cure}" for line, cure in told.items()))
+    return dg.Failure("; ".join(told), metadata={"reasons": reasons, "slices": len(failed)}, allow_retries=False)

@@ -12,8 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 
-from pipeline_assets.domain.deliveries import BatchKey, Delivery
-from pipeline_assets.domain.object_keys import KeyGrammar
+from pipeline_assets.domain.deliveries import BatchKey
 from pipeline_assets.domain.settings import Completeness, Settings
 from pipeline_assets.domain.slices import BatchVerdict, Source
 from pipeline_assets.load_path.raw.batches import HOURS_A_DAY, BatchPlan, deadline
@@ -130,11 +129,9 @@ GONE = "gone"
 
 def _hours_to_load(plan: BatchPlan, settings: Settings) -> dict[int, str]:
     """Hour -> NEW, CHANGED or GONE, of the hours whose objects raw does not hold as landing does."""
-    grammar = KeyGrammar(settings.marker_pattern)
 
     def hour_of(key: str) -> int:
-        parsed = grammar.parse(plan.key.source, plan.key.project_id, key, "", 0)
-        return parsed.hour if isinstance(parsed, Delivery) else 0
+        return plan.hour_of(key, settings) or 0
 
     loaded = {hour_of(key) for key in (*plan.recorded, *plan.refused)}
     hours = {delivery.hour: CHANGED if delivery.hour in loaded else NEW for delivery in plan.changed}

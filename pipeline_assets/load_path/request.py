@@ -47,6 +47,10 @@ class LoadRequest:
         """Last requested day."""
         return self.days[-1]
 
+    def accepted_reason(self, table: str, day: date) -> str | None:
+        """Why a person accepts what a check would refuse."""
+        return self.accept_changes.get(f"{table}:{day.isoformat()}")
+
     @property
     def attempt(self) -> str:
         """The run's part of branch names."""

@@ -104,16 +104,16 @@ def read_ground(books: Books, request: LoadRequest) -> Ground:
         project: frozenset(widen({*request.days, *days}, settings.dedupe_window_days))
         for project, days in touched.items()
     }
-    return ground_of(books, candidates)
+    return ground_of(books, candidates, ledger.first_arrivals(request.projects))
 
 
-def ground_of(books: Books, candidates: Mapping[str, frozenset[date]]) -> Ground:
+def ground_of(books: Books, candidates: Mapping[str, frozenset[date]], first_arrivals: Mapping[str, date]) -> Ground:
     """What is recorded about these days of these projects."""
     reach = timedelta(days=books.settings.reprocessing_window_days)
     every_day = [day for days in candidates.values() for day in days]
     projects = sorted(candidates)
     batches = books.ledger.batches(projects, min(every_day), max(every_day) + reach)
-    return Ground(candidates, batches, books.ledger.first_arrivals(projects))
+    return Ground(candidates, batches, first_arrivals)
 
 
 def decide(books: Books, request: LoadRequest, table: Table, ground: Ground) -> list[Decision]:
@@ -136,7 +136,7 @@ def decide(books: Books, request: LoadRequest, table: Table, ground: Ground) -> 
         for key in beyond:
             days.setdefault(key.project_id, set()).add(key.event_date)
         candidates = {project: frozenset(found) for project, found in days.items()}
-        decisions += decide_all(books, request, table, ground_of(books, candidates))
+        decisions += decide_all(books, request, table, ground_of(books, candidates, ground.first_arrivals))
 
 
 def decide_all(books: Books, request: LoadRequest, table: Table, ground: Ground) -> list[Decision]:
@@ -205,7 +205,7 @@ def _decide(
 def _refused_before(books: Books, request: LoadRequest, table: Table, record: SliceRecord) -> Mapping[str, str] | None:
     """The inputs that the present code and bounds refused last, unless a person accepts the change now."""
     state = record.refused_state
-    is_accepted = f"{table.key}:{record.key.event_date.isoformat()}" in request.accept_changes
+    is_accepted = request.accepted_reason(table.key, record.key.event_date) is not None
     if state is None or is_accepted or state.get(CODE_KEY) != judging(table, books.settings):
         return None
     return state

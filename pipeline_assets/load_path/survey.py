@@ -36,7 +36,11 @@ def survey(books: Books, now: datetime) -> dict[date, list[Stale]]:
             days.setdefault(key.project_id, set()).add(key.event_date)
     if not days:
         return {}
-    ground = ground_of(books, {project: frozenset(found) for project, found in days.items()})
+    ground = ground_of(
+        books,
+        {project: frozenset(found) for project, found in days.items()},
+        books.ledger.first_arrivals(projects),
+    )
     stale: dict[date, list[Stale]] = {}
     for table in DERIVED:
         for decision in release_waits(decide_all(books, request, table, ground)):

@@ -17,7 +17,7 @@ from pipeline_assets.domain.slices import Source
 from pipeline_assets.jobs import JOB_OF_SOURCE, PRIORITIES
 from pipeline_assets.landing import delivered
 from pipeline_assets.load import Clock
-from pipeline_assets.load_path.raw.batches import BatchPlan, Recorded, plan_batches
+from pipeline_assets.load_path.raw.batches import BatchPlan, Recorded, first_arrivals, plan_batches
 from pipeline_assets.load_path.readiness import look, state_of
 from pipeline_assets.partitions import days_between
 from pipeline_assets.sensors.cursor import Cursor
@@ -64,15 +64,15 @@ def _arrivals(
 ) -> dg.SensorResult:
     windows = _windows(settings, cursor, now.date())
     plans: dict[BatchKey, BatchPlan] = {}
-    first_arrivals = ledger.first_arrivals(settings.projects)
+    firsts: dict[str, date] = {}
     events: list[dg.AssetMaterialization] = []
     for first, last in windows:
         listing = landing.list(source, settings.projects, first, last)
-        for project, day in listing.first_arrivals.items():
-            first_arrivals[project] = min(day, first_arrivals.get(project, day))
+        # The same in every window: a listing knows the first arrival wherever it lies.
+        firsts = first_arrivals(ledger, listing, settings.projects)
         plans |= _plans(settings, source, ledger, listing, days_between(first, last), now)
         events += _told(source, listing, cursor)
-    found = look(plans, first_arrivals, cursor.seen, settings, now)
+    found = look(plans, firsts, cursor.seen, settings, now)
     due = _by_day(found.due)
     states = {day: digest(state_of(plans[key], settings) for key in keys) for day, keys in due.items()}
     asked = ask(context, settings, JOB_OF_SOURCE[source], states, cursor, now, reach=settings.reprocessing_window_days)
@@ -100,12 +100,7 @@ def _windows(settings: Settings, cursor: Cursor, today: date) -> list[tuple[date
 def _plans(
     settings: Settings, source: Source, ledger: Ledger, listing: Listing, days: Sequence[date], now: datetime
 ) -> dict[BatchKey, BatchPlan]:
-    first, last = days[0], days[-1]
-    recorded = Recorded(
-        ledger.deliveries(source, settings.projects, first, last),
-        ledger.deliveries(source, settings.projects, first, last, is_accepted=False),
-        ledger.batches(settings.projects, first, last),
-    )
+    recorded = Recorded.read(ledger, source, settings.projects, days[0], days[-1])
     code = RAW_TABLES[source].code_version(settings)
     return plan_batches(
         source, settings.projects, days, listing, recorded, settings, now, code_version=code, accepted_reasons={}

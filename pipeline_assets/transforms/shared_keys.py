@@ -91,7 +91,7 @@ def key_days(events: DataFrame) -> DataFrame:
 def exchanges(
     before: DataFrame, after: DataFrame, raw: DataFrame, is_built: Column, dedupe_window_days: int
 ) -> DataFrame:
-    """project_id, `_day`, `_other_day` (int), keys (long): pairs of days that give keys to each other, or both hold some.
+    """project_id, `_day`, `_other_day` (int): pairs of days that give keys to each other, or both hold some.
 
     `before` and `after` are `key_days` of refined as published and as it would be, `raw` those of its inputs. A key that leaves
     a day (`is_built`, over `_day` and project_id) links it to the days whose raw rows hold the key and whose published
@@ -104,7 +104,7 @@ def exchanges(
     giving_or_gaining = left.select(*at).unionByName(gaining.select(*at)).distinct()
     moved = _pairs(giving_or_gaining, giving_or_gaining, dedupe_window_days)
     twice = _pairs(after.where(is_built), after.where(~is_built), dedupe_window_days)
-    return moved.unionByName(twice).groupBy("project_id", "_day", "_other_day").agg(F.count(F.lit(1)).alias("keys"))
+    return moved.unionByName(twice).distinct()
 
 
 def _pairs(one: DataFrame, other: DataFrame, dedupe_window_days: int) -> DataFrame:

@@ -32,7 +32,7 @@ def test_what_is_tied_to_a_blocked_slice_is_held_back(
 
 
 def test_a_slice_that_stands_ties_nothing() -> None:
-    assert links_of({(A, B): 3, (B, C): 1}, blocked={C}, built={B}) == {(B, C)}
+    assert links_of({(A, B), (B, C)}, blocked={C}, built={B}) == {(B, C)}
 
 
 def test_the_reason_names_the_days_and_stays_the_same() -> None:

@@ -68,8 +68,8 @@ def _digests(shared: DataFrame, window: int, slices: Sequence[Slice]) -> dict[Sl
 
 def exchanged_keys(
     bench: Workbench, pins: Mapping[str, int], base_id: int, staged_id: int, todo: Sequence[Slice]
-) -> dict[tuple[Slice, Slice], int]:
-    """Pairs of slices -> keys that publishing one without the other would lose or double."""
+) -> set[tuple[Slice, Slice]]:
+    """Pairs of slices of which publishing one without the other would lose or double events."""
     window = bench.settings.dedupe_window_days
     near = neighbourhood(todo, window)
     ids = ("event_date", "project_id", *IDENTITY)
@@ -86,10 +86,7 @@ def exchanged_keys(
     )
     raw = key_days(_raw(bench, pins, near, IDENTITY))
     found = exchanges(refined(base_id), refined(staged_id), raw, is_built, window).collect()
-    return {
-        (_slice(row["_day"], row["project_id"]), _slice(row["_other_day"], row["project_id"])): row["keys"]
-        for row in found
-    }
+    return {(_slice(row["_day"], row["project_id"]), _slice(row["_other_day"], row["project_id"])) for row in found}
 
 
 def _slice(day: int, project_id: str) -> Slice:

@@ -6,7 +6,7 @@ Keep out: finding the pairs (build_refined.py) and the checks (judge.py).
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable
 
 from pipeline_assets.domain.slices import Slice
 
@@ -47,7 +47,7 @@ WAITING_CURE = "It is published together with them: load or recover those days, 
 
 
 def links_of(
-    exchanged: Mapping[tuple[Slice, Slice], int], blocked: Collection[Slice], built: Collection[Slice]
+    exchanged: Collection[tuple[Slice, Slice]], blocked: Collection[Slice], built: Collection[Slice]
 ) -> set[tuple[Slice, Slice]]:
     """The pairs that tie a built slice to another built one or to a blocked one; one that is up to date ties nothing."""
     relevant = {*blocked, *built}

@@ -75,7 +75,7 @@ def _change(step: DerivedStep, decision: Decision) -> Evaluation:
         {name: known[name] for name in measures if name in known},
         measures,
         was_final=prior is not None and prior.is_final,
-        accepted_reason=step.request.accept_changes.get(f"{step.table.key}:{decision.key.event_date.isoformat()}"),
+        accepted_reason=step.request.accepted_reason(step.table.key, decision.key.event_date),
         cause=decision.cause,
         settings=step.bench.settings,
     )

@@ -142,23 +142,15 @@ def _record(step: DerivedStep, published: Sequence[Slice]) -> None:
         for key in published:
             prior = decisions[key].record
             before: Digest = prior.digest if prior else EMPTY
-            accepted = step.request.accept_changes.get(f"{step.table.key}:{key.event_date.isoformat()}")
             changes.publications.append(
                 PublicationRecord(
-                    step.table.key,
-                    key,
-                    step.publication.snapshot_id,
-                    step.publication.parent_id,
-                    before,
-                    step.records[key].digest,
-                    decisions[key].cause,
-                    step.request.run_id,
-                    step.records[key].input_state,
-                    code,
-                    accepted,
-                    round(time.monotonic() - step.started_at, 3),
+                    step.table.key, key, step.publication.snapshot_id, step.publication.parent_id,
+                    digest_before=before, digest_after=step.records[key].digest, cause=decisions[key].cause,
+                    run_id=step.request.run_id, input_state=step.records[key].input_state, code_version=code,
+                    accepted_reason=step.request.accepted_reason(step.table.key, key.event_date),
+                    seconds=round(time.monotonic() - step.started_at, 3),
                 )
-            )
+            )  # fmt: skip
         changes.head = (step.table.key, step.publication.snapshot_id, step.publication.parent_id)
     crash_point(CrashPoint.BEFORE_LEDGER, step.table.key)
     step.bench.ledger.record(changes, step.request.run_id)

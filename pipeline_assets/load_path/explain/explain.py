@@ -14,7 +14,7 @@ from resources.ledger_records import BatchRecord
 
 from pipeline_assets.domain.errors import UsageError
 from pipeline_assets.domain.identity import Outcome, RawRow, defeat, outcomes, rank
-from pipeline_assets.domain.slices import BatchVerdict, Slice
+from pipeline_assets.domain.slices import BatchVerdict, Slice, neighbourhood
 from pipeline_assets.load_path.explain.explanation import Delivered, Event, Explanation, Published, Standing
 from pipeline_assets.load_path.explain.rows import (
     FoundRow,
@@ -94,8 +94,7 @@ class _Sketch:
 
     def near(self, window: int) -> set[Slice]:
         """Slices that hold the event or may have held it: a row that moved further is another event."""
-        shifts = [timedelta(days=shift) for shift in range(-window, window + 1)]
-        return {Slice(day + shift, self.project_id) for day in self.days for shift in shifts}
+        return neighbourhood((Slice(day, self.project_id) for day in self.days), window)
 
 
 def _sketch(search: Search, found: Sequence[FoundRow], live: Sequence[RawRow], *, is_cut: bool) -> list[_Sketch]:

@@ -19,7 +19,7 @@ from pipeline_assets.domain.checks import BatchFigures, reconcile_batch
 from pipeline_assets.domain.deliveries import BatchKey, Listing
 from pipeline_assets.domain.errors import PublishConflictError
 from pipeline_assets.domain.slices import BatchVerdict, Digest, Slice, Source, Verdict
-from pipeline_assets.load_path.raw.batches import BatchPlan, Recorded, judge_absent, plan_batches
+from pipeline_assets.load_path.raw.batches import BatchPlan, Recorded, first_arrivals, judge_absent, plan_batches
 from pipeline_assets.load_path.raw.publish import publish
 from pipeline_assets.load_path.raw.quarantine import quarantine
 from pipeline_assets.load_path.raw.read import judge, parse
@@ -70,13 +70,9 @@ def _plan(bench: Workbench, request: LoadRequest, source: Source) -> dict[BatchK
     window = timedelta(days=bench.settings.reprocessing_window_days)
     first, last = request.first_day - window, request.last_day + window
     listing: Listing = bench.landing.list(source, request.projects, first, last)
-    recorded = Recorded(
-        bench.ledger.deliveries(source, request.projects, first, last),
-        bench.ledger.deliveries(source, request.projects, first, last, is_accepted=False),
-        bench.ledger.batches(request.projects, first, last),
-    )
+    recorded = Recorded.read(bench.ledger, source, request.projects, first, last)
     table = RAW_TABLES[source]
-    reasons = {day: reason for day in request.days if (reason := request.accept_changes.get(f"{table.key}:{day}"))}
+    reasons = {day: reason for day in request.days if (reason := request.accepted_reason(table.key, day))}
     plans = plan_batches(
         source, request.projects, request.days, listing, recorded, bench.settings, request.now,
         code_version=table.code_version(bench.settings), accepted_reasons=reasons,
@@ -85,7 +81,7 @@ def _plan(bench: Workbench, request: LoadRequest, source: Source) -> dict[BatchK
     plans = {
         key: plan for key, plan in plans.items() if plan.is_requested or plan.listed or plan.recorded or plan.refused
     }  # fmt: skip
-    _judge_without_work(bench, request, source, listing, plans, recorded.batches)
+    _judge_unread(bench, request, source, listing, plans, recorded.batches)
     for key, plan in plans.items():
         if plan.accepted_reason is not None and not plan.withdrawn and (plan.listed or plan.recorded):
             bench.say(f"{table.key}: {key} lacks nothing that raw holds and may lose; the reason given is not needed")
@@ -100,7 +96,7 @@ def _plan(bench: Workbench, request: LoadRequest, source: Source) -> dict[BatchK
     return plans
 
 
-def _judge_without_work(
+def _judge_unread(
     bench: Workbench,
     request: LoadRequest,
     source: Source,
@@ -109,45 +105,41 @@ def _judge_without_work(
     priors: Mapping[BatchKey, BatchRecord],
 ) -> None:
     """Attach a verdict to the plans whose deliveries are missing, or that have none."""
-    first_arrivals = bench.ledger.first_arrivals(request.projects)
-    for project, day in listing.first_arrivals.items():
-        first_arrivals[project] = min(day, first_arrivals.get(project, day))
-    absent = [plan for plan in plans.values() if not plan.listed and not plan.recorded]
-    elsewhere = _listed_elsewhere(bench, source, absent)
-    for key, plan in plans.items():
-        if plan.is_standing_refusal:
-            continue
-        if plan.missing:
+    firsts = first_arrivals(bench.ledger, listing, request.projects)
+    elsewhere = {
+        BatchKey(source, other.project_id, other.arrival_date)
+        for other, prior in priors.items()
+        if other.source is not source and prior.deliveries
+    }
+
+    def judge_all(absent: Sequence[BatchPlan]) -> None:
+        for plan in absent:
+            first = firsts.get(plan.key.project_id)
+            is_there = plan.key in elsewhere
+            plan.verdict = judge_absent(
+                plan, is_other_source_there=is_there, first_arrival=first, settings=bench.settings, now=request.now
+            )
+
+    for plan in plans.values():
+        if plan.missing and not plan.is_standing_refusal:
             figures = BatchFigures(len(plan.listed), (), 0, 0, 0, 0)
             plan.verdict = (BatchVerdict.REFUSED, reconcile_batch(figures, bench.settings, tuple(plan.missing)))
-            continue
-        if plan.listed or plan.recorded:
-            continue
-        others = [
-            prior for other, prior in priors.items()
-            if other.source is not source and (other.project_id, other.arrival_date) == (key.project_id, key.arrival_date)
-        ]  # fmt: skip
-        plan.verdict = judge_absent(
-            plan,
-            is_other_source_there=key in elsewhere or any(other.deliveries for other in others),
-            first_arrival=first_arrivals.get(key.project_id),
-            settings=bench.settings,
-            now=request.now,
-        )
+    absent = [plan for plan in plans.values() if not plan.listed and not plan.recorded]
+    judge_all(absent)
+    # Landing is asked for the other source's deliveries only where the ledger does not know of any.
+    lacking = [plan for plan in absent if plan.verdict is not None and plan.verdict[0] is not BatchVerdict.ACCEPTED]
+    if lacking:
+        elsewhere |= _listed_elsewhere(bench, source, lacking)
+        judge_all(lacking)
 
 
-def _listed_elsewhere(bench: Workbench, source: Source, absent: Sequence[BatchPlan]) -> set[BatchKey]:
-    """Of the batches without deliveries, those that the other source has some for, loaded already or not."""
-    if not absent:
-        return set()
-    projects = sorted({plan.key.project_id for plan in absent})
-    days = [plan.key.arrival_date for plan in absent]
-    found: set[BatchKey] = set()
-    for other in Source:
-        if other is not source:
-            listing = bench.landing.list(other, projects, min(days), max(days))
-            found |= {BatchKey(source, d.batch.project_id, d.batch.arrival_date) for d in listing.deliveries}
-    return found
+def _listed_elsewhere(bench: Workbench, source: Source, lacking: Sequence[BatchPlan]) -> set[BatchKey]:
+    """The batches of these days that the other source has deliveries for, loaded or not."""
+    projects = sorted({plan.key.project_id for plan in lacking})
+    days = [plan.key.arrival_date for plan in lacking]
+    (other,) = set(Source) - {source}
+    listing = bench.landing.list(other, projects, min(days), max(days))
+    return {BatchKey(source, d.batch.project_id, d.batch.arrival_date) for d in listing.deliveries}
 
 
 def _run(step: RawStep) -> None:

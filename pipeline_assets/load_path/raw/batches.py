@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
 
+from resources.ledger import Ledger
 from resources.ledger_records import MISSING, BatchRecord, DeliveryRecord
 
 from pipeline_assets.domain.checks import Check, Evaluation
@@ -32,6 +33,23 @@ class Recorded:
     """Object key -> the version refused last."""
     batches: Mapping[BatchKey, BatchRecord]
     """Of both sources."""
+
+    @classmethod
+    def read(cls, ledger: Ledger, source: Source, projects: Sequence[str], first: date, last: date) -> Recorded:
+        """Of the arrivals in the range, both ends included."""
+        return cls(
+            ledger.deliveries(source, projects, first, last),
+            ledger.deliveries(source, projects, first, last, is_accepted=False),
+            ledger.batches(projects, first, last),
+        )
+
+
+def first_arrivals(ledger: Ledger, listing: Listing, projects: Sequence[str]) -> dict[str, date]:
+    """Project -> earliest arrival day that landing or ledger knows, either source."""
+    found = ledger.first_arrivals(projects)
+    for project, day in listing.first_arrivals.items():
+        found[project] = min(day, found.get(project, day))
+    return found
 
 
 @dataclass
@@ -102,6 +120,11 @@ class BatchPlan:
             hours_marked=len(self.hours_marked), is_closed=self.is_closed,
             evaluations=(evaluation, self._completeness()),
         )  # fmt: skip
+
+    def hour_of(self, object_key: str, settings: Settings) -> int | None:
+        """The hour in the name of an object of this batch."""
+        parsed = KeyGrammar(settings.marker_pattern).parse(self.key.source, self.key.project_id, object_key, "", 0)
+        return parsed.hour if isinstance(parsed, Delivery) else None
 
     @property
     def _known(self) -> set[str]:
@@ -199,15 +222,12 @@ def _missing(batch: BatchPlan, gone: Sequence[str], settings: Settings) -> list[
     An hour that still lists objects was written again: another number of shards, fewer rows. A whole hour does not
     vanish from the vendor's side but while it is being rewritten, or by a lifecycle rule.
     """
-    grammar = KeyGrammar(settings.marker_pattern)
     hours_listed = {delivery.hour for delivery in batch.listed.values()}
-    missing = []
-    for key in gone:
-        parsed = grammar.parse(batch.key.source, batch.key.project_id, key, "", 0)
-        is_hour_there = isinstance(parsed, Delivery) and parsed.hour in hours_listed
-        if not batch.listed or (batch.recorded[key].rows and not is_hour_there):
-            missing.append(key)
-    return missing
+    return [
+        key
+        for key in gone
+        if not batch.listed or (batch.recorded[key].rows and batch.hour_of(key, settings) not in hours_listed)
+    ]
 
 
 def judge_absent(

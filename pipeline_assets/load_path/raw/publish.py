@@ -46,14 +46,16 @@ def publish(step: RawStep) -> None:
     bench.say(f"{table.key}: staging {sum(map(len, replaced.values()))} objects of {len(plans)} batches")
     staged = lakehouse.stage(table, step.base_id, step.attempt, write)
     try:
-        days = _with_emptied_days(step, _audit(step, staged.snapshot_id, batches))
+        before = _batch_days(step, batches)
+        # Days that a batch held rows of stay on record as touched by it, so that what is derived from them follows.
+        audited = _audit(step, staged.snapshot_id, batches)
+        days = {batch: {**dict.fromkeys(before[batch], BatchDay()), **audited[batch]} for batch in batches}
         for plan in plans:
             _require_parsed_rows(step, plan, present[plan.key], days[plan.key])
         crash_point(CrashPoint.AFTER_AUDIT, table.key)
-        changed = _changed_slices(step, days)
-        if changed:
-            publication = lakehouse.publish(staged, changed.keys(), step.request.run_id)
-        if changed and not publication.is_empty:
+        changed = _changed_slices(before, days)
+        publication = lakehouse.publish(staged, changed.keys(), step.request.run_id) if changed else None
+        if publication is not None and not publication.is_empty:
             _account(step, publication.snapshot_id, publication.parent_id, publication.files, changed, days)
     finally:
         lakehouse.drop(staged)
@@ -82,16 +84,12 @@ def _audit(step: RawStep, snapshot_id: int, batches: Sequence[BatchKey]) -> dict
     return days
 
 
-def _with_emptied_days(
-    step: RawStep, days: Mapping[BatchKey, Mapping[date, BatchDay]]
-) -> dict[BatchKey, dict[date, BatchDay]]:
-    """Event days that a batch held rows of stay on record as touched by it, so that what is derived from them follows."""
-    found = {}
-    for batch, after in days.items():
-        arrival = batch.arrival_date
-        before = step.bench.ledger.batch_days(step.source, [batch.project_id], arrival, arrival).get(batch, {})
-        found[batch] = {**dict.fromkeys(before, BatchDay()), **after}
-    return found
+def _batch_days(step: RawStep, batches: Sequence[BatchKey]) -> dict[BatchKey, dict[date, BatchDay]]:
+    """Batch -> event day -> its recorded rows."""
+    arrivals = [batch.arrival_date for batch in batches]
+    projects = sorted({batch.project_id for batch in batches})
+    recorded = step.bench.ledger.batch_days(step.source, projects, min(arrivals), max(arrivals))
+    return {batch: recorded.get(batch, {}) for batch in batches}
 
 
 def _require_parsed_rows(
@@ -107,17 +105,17 @@ def _require_parsed_rows(
         raise LakehouseError(str(plan.key), reason, "Nothing was published: report it")
 
 
-def _changed_slices(step: RawStep, days: Mapping[BatchKey, Mapping[date, BatchDay]]) -> dict[Slice, list[BatchKey]]:
+def _changed_slices(
+    before: Mapping[BatchKey, Mapping[date, BatchDay]], after: Mapping[BatchKey, Mapping[date, BatchDay]]
+) -> dict[Slice, list[BatchKey]]:
     """Event days whose rows changed, or came to be held by other objects, and the batches that did it.
 
     The latter must be published too: rows left under the key of an object that was withdrawn could never be replaced.
     """
     changed: dict[Slice, list[BatchKey]] = {}
-    for batch, after in days.items():
-        arrival = batch.arrival_date
-        before = step.bench.ledger.batch_days(step.source, [batch.project_id], arrival, arrival).get(batch, {})
-        for day in before.keys() | after.keys():
-            if before.get(day, BatchDay()) != after.get(day, BatchDay()):
+    for batch, days in after.items():
+        for day, part in days.items():
+            if before[batch].get(day, BatchDay()) != part:
                 changed.setdefault(Slice(day, batch.project_id), []).append(batch)
     return changed
 
