@@ -29,7 +29,7 @@ def build_defs(
     settings = settings or load_settings()
     days = calendar(settings)
     return dg.Definitions(
-        assets=[*landing_assets(days), load_assets(settings, days)],
+        assets=[*landing_assets(settings, days), load_assets(settings, days)],
         jobs=load_jobs(),
         sensors=load_sensors(settings),
         resources={

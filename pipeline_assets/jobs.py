@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import dagster as dg
 
+from pipeline_assets.asset_specs import asset_key
 from pipeline_assets.domain.slices import Source
-from pipeline_assets.load_events import asset_key
 from pipeline_assets.tables.raw_events import RAW_TABLES
 from pipeline_assets.tables.registry import DERIVED
 

@@ -12,11 +12,27 @@ from datetime import date
 import dagster as dg
 
 from pipeline_assets.domain.deliveries import Delivery, Marker
+from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import Source
 
 _DESCRIPTIONS = {
-    Source.REGULAR: "The vendor's hourly export, below `{project}/`. Partition = the day the objects arrived.",
-    Source.BACKFILL: "Manual recovery exports, below `{project}-backfill/`. Partition = the arrival day in their names.",
+    Source.REGULAR: "The vendor's hourly exports, below `{project}/`.",
+    Source.BACKFILL: "Manual recovery exports, below `{project}-backfill/`; the daily load never reads them.",
+}
+_CONTENT = """
+
+**An object** is a gzip file of JSON lines, one event a line, named `{project}_2026-01-25_17#1.json.gz`: project, UTC date and
+hour of arrival, shard. **A partition** is an arrival day: objects, bytes and complete hours, told by the sensor whenever they
+change. Nothing here is written by Tidemark."""
+_RECOVERY = {
+    Source.REGULAR: (
+        "**When hours are missing or broken:** have the vendor export them again onto the same names, or recover them below "
+        "`{project}-backfill/`; either is loaded without counting anything twice."
+    ),
+    Source.BACKFILL: (
+        "**To recover a day:** put an export of its arrival day here; `backfill_exports_arrived` loads it when it rests, or "
+        "`tidemark load --source backfill --from DAY --to DAY` at once."
+    ),
 }
 
 
@@ -44,15 +60,17 @@ def delivered(
     )
 
 
-def landing_assets(days: dg.PartitionsDefinition[str]) -> list[dg.AssetSpec]:
+def landing_assets(settings: Settings, days: dg.PartitionsDefinition[str]) -> list[dg.AssetSpec]:
     """Both source assets; never materialized by a run, because the vendor writes them."""
     return [
         dg.AssetSpec(
             landing_key(source),
-            description=_DESCRIPTIONS[source],
+            description=f"{_DESCRIPTIONS[source]}{_CONTENT}\n\n{_RECOVERY[source]}",
+            owners=settings.owners,
+            metadata={"dagster/uri": settings.landing_url},
             partitions_def=days,
             group_name="landing",
-            kinds={"s3"},
+            kinds={"s3" if settings.landing_url.startswith("s3://") else "file"},
             tags={"layer": "landing"},
         )
         for source in Source

@@ -1,7 +1,7 @@
 """The `load` op: one multi-asset over raw, refined and aggregates that walks the tables and reports per day.
 
 Lives here: the graph of our tables and the op behind it. Put here: config and wiring of a load. Keep out: loading
-(load_path/), what Dagster is told of it (load_events.py), and anything about one table (tables/).
+(load_path/), what Dagster is told of it (load_events.py) and of its assets (asset_specs.py).
 """
 
 # Dagster reads the op's annotations as types, so they are not postponed here.
@@ -14,14 +14,13 @@ import dagster as dg
 from dagster_pyspark import LazyPySparkResource
 from pydantic import Field
 
+from pipeline_assets.asset_specs import check_specs, table_spec
 from pipeline_assets.domain.errors import PublishConflictError, SettingsError, TidemarkError, TransientError
 from pipeline_assets.domain.settings import Settings
-from pipeline_assets.landing import landing_key
-from pipeline_assets.load_events import asset_key, events_of, failure_of, standing_elsewhere
+from pipeline_assets.load_events import events_of, failure_of, standing_elsewhere
 from pipeline_assets.load_path.request import LoadRequest, Outcome, Workbench
 from pipeline_assets.load_path.walk import load
-from pipeline_assets.tables.registry import ASSET_TABLES, SOURCE_OF_TABLE, table_by_key
-from pipeline_assets.tables.table import Table
+from pipeline_assets.tables.registry import ASSET_TABLES, table_by_key
 from resources.crash_points import CrashPoint, crash_point
 from resources.lakehouse import Lakehouse
 from resources.landing_store import LandingStore
@@ -53,49 +52,13 @@ class Clock:
         return self.fixed or datetime.now(UTC)
 
 
-def _upstream(table: Table) -> list[dg.AssetKey]:
-    if table.key in SOURCE_OF_TABLE:
-        return [landing_key(SOURCE_OF_TABLE[table.key])]
-    return [dg.AssetKey(name.split("/")) for name in table.upstream]
-
-
-def _spec(table: Table, days: dg.PartitionsDefinition[str], settings: Settings) -> dg.AssetSpec:
-    layer = table.key.split("/")[0]
-    schema = dg.TableSchema([dg.TableColumn(column.name, column.type, column.description) for column in table.columns])
-    return dg.AssetSpec(
-        asset_key(table),
-        deps=_upstream(table),
-        partitions_def=days,
-        skippable=True,
-        group_name="events",
-        description=f"{table.description}\n\n**When a day is red:** {table.recovery}",
-        kinds={"iceberg", "spark", layer},
-        tags={"layer": layer},
-        metadata={
-            "dagster/column_schema": schema,
-            "dagster/table_name": f"{settings.catalog_name}.{table.identifier}",
-        },
-        code_version=table.code_version(settings),
-    )
-
-
 def load_assets(settings: Settings, days: dg.PartitionsDefinition[str]) -> dg.AssetsDefinition:
     """The multi-asset of all tables; a subset of it is one run of the load path."""
 
     @dg.multi_asset(
         name=OP_NAME,
-        specs=[_spec(table, days, settings) for table in ASSET_TABLES],
-        check_specs=[
-            dg.AssetCheckSpec(
-                check.value,
-                asset=asset_key(table),
-                description=check.description,
-                blocking=check.is_blocking,
-                partitions_def=days,
-            )
-            for table in ASSET_TABLES
-            for check in table.checks
-        ],
+        specs=[table_spec(table, days, settings) for table in ASSET_TABLES],
+        check_specs=check_specs(ASSET_TABLES, days),
         can_subset=True,
         backfill_policy=dg.BackfillPolicy.multi_run(settings.days_per_run),
         pool=POOL,

@@ -16,18 +16,15 @@ from dagster._core.definitions.asset_checks.asset_check_evaluation import (  # n
     AssetCheckEvaluationTargetMaterializationData as Target,
 )
 
+from pipeline_assets.asset_specs import asset_key
 from pipeline_assets.domain.checks import Check, Evaluation
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import EMPTY, Verdict
 from pipeline_assets.load_path.request import LoadRequest, Outcome, TableReport
 from pipeline_assets.load_path.standing import standing_outcomes
+from pipeline_assets.tables.registry import ASSET_TABLES
 from pipeline_assets.tables.table import Table
 from resources.ledger import Ledger
-
-
-def asset_key(table: Table) -> dg.AssetKey:
-    """The asset of a table."""
-    return dg.AssetKey(table.key.split("/"))
 
 
 def events_of(
@@ -157,13 +154,15 @@ def _evaluation(
     reasons += [
         f"{outcome.key.project_id}: {outcome.verdict.value}, {outcome.reason}. {outcome.cure}" for outcome in waiting
     ]
+    is_only_early = bool(reasons) and all(one.is_early or one.verdict.is_good for one in outcomes)
+    is_error = check.is_blocking and not is_only_early
     return dg.AssetCheckEvaluation(
         asset_key=key,
         check_name=check.value,
         partition=partition,
         passed=not reasons,
         blocking=False,
-        severity=dg.AssetCheckSeverity.ERROR if check.is_blocking else dg.AssetCheckSeverity.WARN,
+        severity=dg.AssetCheckSeverity.ERROR if is_error else dg.AssetCheckSeverity.WARN,
         target_materialization_data=target,
         description="; ".join(reasons) or None,
         metadata={"verdict": _verdicts(outcomes), **figures},
@@ -171,10 +170,12 @@ def _evaluation(
 
 
 def failure_of(failed: Sequence[Outcome]) -> dg.Failure:
-    """The failure that names every slice and its reason; a retry would find the same, so none is allowed."""
-    told = {
-        f"{one.key.event_date} {one.table} {one.key.project_id} {one.verdict.value}: {one.reason}": one.cure or ""
-        for one in sorted(failed, key=lambda outcome: (outcome.key, outcome.table))
-    }
-    reasons = dg.MetadataValue.md("\n".join(f"- {line}. {cure}" for line, cure in told.items()))
-    return dg.Failure("; ".join(told), metadata={"reasons": reasons, "slices": len(failed)}, allow_retries=False)
+    """The failure that names every slice and its reason, causes before what waits for them; a retry would find the same."""
+    order = [table.key for table in ASSET_TABLES]
+    told = [
+        f"{one.key.event_date} {one.table} {one.key.project_id} {one.verdict.value}: {one.reason}"
+        + (f". {one.cure}" if one.cure else "")
+        for one in sorted(failed, key=lambda one: (one.verdict is Verdict.WAITING, one.key, order.index(one.table)))
+    ]
+    reasons = dg.MetadataValue.md("\n".join(f"- {line}" for line in told))
+    return dg.Failure("\n".join(told), metadata={"reasons": reasons, "slices": len(failed)}, allow_retries=False)

@@ -104,13 +104,13 @@ class Outcome:
         shown = {name: entry.value for name, entry in found.metadata.items()}
         return {**shown, "data_version": (found.tags or {})["dagster/data_version"]}
 
-    def failed_checks(self) -> set[tuple[str, str, str]]:
-        """(asset, check, partition) of each evaluation that did not pass and is an error."""
+    def failed_checks(self, severity: dg.AssetCheckSeverity = dg.AssetCheckSeverity.ERROR) -> set[tuple[str, str, str]]:
+        """(asset, check, partition) of each evaluation that did not pass and is an error, or only warns."""
         return {
             (e.asset_key.to_user_string(), e.check_name, str(e.partition))
             for e in (event.asset_check_evaluation_data for event in self.result.all_events
                       if event.event_type is dg.DagsterEventType.ASSET_CHECK_EVALUATION)
-            if not e.passed and e.severity is dg.AssetCheckSeverity.ERROR
+            if not e.passed and e.severity is severity
         }  # fmt: skip
 
     def failure(self) -> str:
@@ -122,26 +122,11 @@ class Outcome:
         return ""
 
 
-class Pipeline:
-    """A landing folder and a lake of its own, driven through real Dagster jobs."""
+class LandingFolder:
+    """Landing as a folder, and the vendor's ways of writing to it."""
 
-    def __init__(self, spark: Any, folder: Path, instance: dg.DagsterInstance, **settings: Any) -> None:
-        self.landing = folder / "landing"
-        self.landing.mkdir(parents=True)
-        defaults: dict[str, Any] = {
-            "landing_url": str(self.landing), "warehouse_url": str(folder / "warehouse"),
-            "catalog_url": f"sqlite:///{folder}/catalog.db", "catalog_name": f"lake_{uuid.uuid4().hex[:8]}",
-            "projects": (PROJECT,), "calendar_start": date(2026, 1, 1),
-        }  # fmt: skip
-        self.settings = Settings(**{**defaults, **settings})
-        self.instance = instance
-        self.spark = spark
-        self.ledger = Ledger(self.settings.ledger_database_url)
-        self.grammar = KeyGrammar(self.settings.marker_pattern)
-        self.now = LATER
-        self.resources: dict[str, Any] = {}
-
-    # -- landing -----------------------------------------------------------------------------------------------
+    landing: Path
+    grammar: KeyGrammar
 
     def deliver(
         self, day: date, events: Iterable[Mapping[str, Any] | bytes], *, hour: int = 10, shard: int = 1,
@@ -165,6 +150,26 @@ class Pipeline:
             path = self.landing / self.grammar.format_marker(BatchKey(Source.REGULAR, project, day), hour)
             path.parent.mkdir(exist_ok=True)
             path.touch()
+
+
+class Pipeline(LandingFolder):
+    """A landing folder and a lake of its own, driven through real Dagster jobs."""
+
+    def __init__(self, spark: Any, folder: Path, instance: dg.DagsterInstance, **settings: Any) -> None:
+        self.landing = folder / "landing"
+        self.landing.mkdir(parents=True)
+        defaults: dict[str, Any] = {
+            "landing_url": str(self.landing), "warehouse_url": str(folder / "warehouse"),
+            "catalog_url": f"sqlite:///{folder}/catalog.db", "catalog_name": f"lake_{uuid.uuid4().hex[:8]}",
+            "projects": (PROJECT,), "calendar_start": date(2026, 1, 1),
+        }  # fmt: skip
+        self.settings = Settings(**{**defaults, **settings})
+        self.instance = instance
+        self.spark = spark
+        self.ledger = Ledger(self.settings.ledger_database_url)
+        self.grammar = KeyGrammar(self.settings.marker_pattern)
+        self.now = LATER
+        self.resources: dict[str, Any] = {}
 
     # -- runs --------------------------------------------------------------------------------------------------
 

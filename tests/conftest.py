@@ -12,8 +12,10 @@ import pytest
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """`--full` runs random scenarios as often as is claimed for them, and not only often enough to notice a break."""
+    """`--full` runs random scenarios as often as is claimed for them, and not only often enough to notice a break; `--images`
+    takes the pictures of the documentation anew."""
     parser.addoption("--full", action="store_true", help="all rounds of the random scenarios (make test-full)")
+    parser.addoption("--images", action="store_true", help="keep screenshots in docs/images (make images)")
 
 
 @pytest.fixture(scope="session")

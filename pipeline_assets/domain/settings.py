@@ -7,6 +7,7 @@ out: secrets (they come from the environment of the libraries that use them) and
 from __future__ import annotations
 
 import os
+import re
 import tomllib
 from datetime import date
 from enum import StrEnum
@@ -54,6 +55,9 @@ class Settings(BaseSettings):
     """The vendor's project ids, a comma list in the environment."""
     calendar_start: date = date(2026, 1, 1)
     """First day Dagster has a partition for; earlier event days are loaded, and only counted there."""
+
+    owners: Annotated[tuple[str, ...], NoDecode] = ("team:data-engineering",)
+    """Whom Dagster names for every asset: e-mail addresses or `team:name`, a comma list in the environment."""
 
     reprocessing_window_days: int = Field(3, ge=0, le=400)
     dedupe_window_days: int = Field(1, ge=0, le=30)
@@ -104,7 +108,7 @@ class Settings(BaseSettings):
 
     @field_validator(
         "projects", "revenue_properties", "price_properties", "quantity_properties", "currency_properties",
-        "source_precedence", mode="before",
+        "source_precedence", "owners", mode="before",
     )  # fmt: skip
     @classmethod
     def _split_comma_list(cls, value: object) -> object:
@@ -122,6 +126,15 @@ class Settings(BaseSettings):
         if len(set(value)) != len(value):
             msg = "a project is named twice"
             raise ValueError(msg)
+        return value
+
+    @field_validator("owners")
+    @classmethod
+    def _reachable_owners(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for owner in value:
+            if not re.fullmatch(r"team:[\w.-]+|[A-Za-z0-9._%+-]+@[A-Za-z0-9.-]+\.[A-Za-z]{2,7}", owner):
+                msg = f"owner {owner!r} is neither an e-mail address nor team:name"
+                raise ValueError(msg)
         return value
 
     @field_validator("source_precedence")

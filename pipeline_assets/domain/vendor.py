@@ -49,5 +49,50 @@ DOLLAR_COLUMNS = frozenset({"insert_id", "insert_key", "schema"})
 DELIVERED_KEYS: dict[str, str] = {(f"${name}" if name in DOLLAR_COLUMNS else name): name for name in VENDOR_COLUMNS}
 """Key as delivered -> column name."""
 
+MEANINGS: dict[str, str] = {
+    "insert_id": "unique id of a send; with `device_id` and `app` the key of an event",
+    "uuid": "unique id of a row as the vendor stored it",
+    "app": "project id",
+    "amplitude_id": "the vendor's id of the user, merged users resolved",
+    "user_id": "readable id of the user, set by the product",
+    "device_id": "id of the device",
+    "session_id": "start of the session, milliseconds since 1970",
+    "event_id": "counter that tells events of a device apart",
+    "event_type": "what happened",
+    "event_properties": "JSON object sent along with the event",
+    "user_properties": "JSON object of the user's properties",
+    "group_properties": "JSON object of the groups' properties",
+    "groups": "JSON object of group types",
+    "data": "JSON object of the vendor's own notes, such as `first_event`",
+    "amplitude_attribution_ids": "JSON array of hashed attribution ids",
+    "event_time": "when it happened (UTC): the device's time, corrected by the vendor; gives `event_date`",
+    "client_event_time": "when the device logged it, by its clock",
+    "client_upload_time": "when the device sent it, by its clock",
+    "server_received_time": "when the vendor received it (UTC)",
+    "server_upload_time": "when the vendor ingested it (UTC); the latest wins",
+    "processed_time": "when the vendor processed it (UTC); decides where `server_upload_time` ties",
+    "city": "city",
+    "country": "country",
+    "region": "region of the country",
+    "dma": "designated marketing area",
+    "location_lat": "latitude, degrees",
+    "location_lng": "longitude, degrees",
+    "ip_address": "IP address",
+    "language": "language set by the user",
+    "library": "library that sent the event, with its version",
+    "platform": "platform of the device",
+    "os_name": "name of the operating system",
+    "os_version": "version of the operating system",
+    "device_carrier": "carrier of the device",
+    "device_family": "family of the device",
+    "device_type": "type of the device",
+    "idfa": "identifier for advertisers (iOS)",
+    "paying": "true where the user ever logged revenue, else null",
+    "sample_rate": "number of samples taken",
+    "start_version": "version of the app when the user was first seen",
+    "version_name": "version of the app",
+}
+"""Column name -> what it holds, for the columns that the vendor documents (Amazon S3 export, event table schema)."""
+
 EXTRA_COLUMN = "_extra"
 """JSON text of an object with the keys that are not among the 55, or null."""

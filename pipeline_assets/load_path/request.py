@@ -68,6 +68,8 @@ class Outcome:
     cure: str | None = None
     is_standing: bool = False
     """The same refusal, wait or hold as in an earlier run over the same inputs: it fails no further run."""
+    is_early: bool = False
+    """It waits for deliveries whose deadline lies ahead: nothing is wrong, so it fails no run and its checks only warn."""
     is_requested: bool = True
     was_good: bool = True
     """Whether the day stood well before; one that recovers is told of even where nobody asked for it."""
@@ -79,8 +81,8 @@ class Outcome:
 
     @property
     def fails_the_run(self) -> bool:
-        """New refusals fail the run wherever they are, new waits only on requested days."""
-        if self.is_standing or self.verdict.is_good or self.verdict is Verdict.HELD:
+        """New refusals fail the run wherever they are, new waits only on requested days past their deadline."""
+        if self.is_standing or self.is_early or self.verdict.is_good or self.verdict is Verdict.HELD:
             return False
         return self.verdict is Verdict.REFUSED or self.is_requested
 

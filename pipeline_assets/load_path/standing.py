@@ -72,6 +72,8 @@ class Decision:
     reason: str | None = None
     """Of a slice that waits or is held; where a refusal stands, the record has it."""
     cause: str = ""
+    is_early: bool = False
+    """It waits for deliveries whose deadline lies ahead."""
     is_outdated: bool = False
     """Kept as other code built it, because nobody asked for the day."""
 
@@ -182,7 +184,10 @@ def _decide(
         return decision(Todo.HOLD, f"held: {hold}")
     obstacle = _obstacle(table, ground, inputs, key)
     if obstacle is not None:
-        return decision(Todo.WAIT, obstacle)
+        is_early = key in early_slices(ground.batches) and not any(
+            upstream.verdict in (Verdict.REFUSED, Verdict.HELD) for upstream in inputs.upstream(key.event_date)
+        )
+        return replace(decision(Todo.WAIT, obstacle), is_early=is_early)
     if not inputs.has_own_rows(key.event_date) and (record is None or record.digest == EMPTY):
         return decision(Todo.KEEP)
     if record is None:
@@ -301,6 +306,14 @@ def is_final_day(books: Books, request: LoadRequest, ground: Ground, key: Slice)
     return True
 
 
+def early_slices(batches: Mapping[BatchKey, BatchRecord]) -> set[Slice]:
+    """Days that nothing was delivered for, with a deadline ahead, and that no other batch refuses."""
+    verdicts: dict[Slice, set[BatchVerdict]] = {}
+    for key, batch in batches.items():
+        verdicts.setdefault(Slice(key.arrival_date, key.project_id), set()).add(batch.verdict)
+    return {key for key, found in verdicts.items() if found - {BatchVerdict.ACCEPTED} == {BatchVerdict.WAITING}}
+
+
 DAY_VERDICTS = {
     BatchVerdict.ACCEPTED: Verdict.UNCHANGED,
     BatchVerdict.REFUSED: Verdict.REFUSED,
@@ -328,13 +341,15 @@ def standing_outcomes(ledger: Ledger, table: str, projects: Sequence[str], days:
                 found.append(
                     Outcome(
                         table, key, verdict, batch.reason, batch.cure, is_standing=True, digest=digest, figures=figures,
-                        evaluations=batch.evaluations,
+                        evaluations=batch.evaluations, is_early=batch.verdict is BatchVerdict.WAITING,
                     )
                 )  # fmt: skip
         return found
+    early = early_slices(ledger.batches(projects, min(days), max(days)))
     return [
         Outcome(
             table, key, record.verdict, record.reason, record.cure, is_standing=True, is_final=record.is_final,
+            is_early=record.verdict is Verdict.WAITING and key in early,
             digest=record.digest, figures={"rows": record.digest.rows, **record.figures},
             evaluations=record.refused_evaluations if record.verdict is Verdict.REFUSED else record.evaluations,
         )

@@ -11,11 +11,11 @@ from datetime import date, datetime
 
 import dagster as dg
 
+from pipeline_assets.asset_specs import asset_key
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import Source
 from pipeline_assets.jobs import HEAL_JOB, JOB_OF_SOURCE
 from pipeline_assets.load import Clock
-from pipeline_assets.load_events import asset_key
 from pipeline_assets.load_path.request import OpenBooks
 from pipeline_assets.load_path.survey import Stale, survey
 from pipeline_assets.sensors.cursor import Cursor

@@ -12,7 +12,7 @@ from pyspark.sql import Column, DataFrame
 from pipeline_assets.domain.checks import Check
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.tables.table import EVENT_DATE, PROJECT_ID, AggregateTable, TableColumn
-from pipeline_assets.transforms.revenue import user
+from pipeline_assets.transforms.revenue import USER_COLUMNS, user
 
 
 def _platform() -> Column:
@@ -42,7 +42,7 @@ ACTIVE_USERS = AggregateTable(
         EVENT_DATE,
         PROJECT_ID,
         TableColumn("platform", "string", "`unknown` where absent"),
-        TableColumn("active_users", "bigint", "exact distinct users"),
+        TableColumn("active_users", "bigint", "exact distinct users", sources=USER_COLUMNS),
     ),
     write_order=("platform",),
     upstream=("refined/events",),

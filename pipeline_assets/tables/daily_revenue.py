@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame
 from pipeline_assets.domain.checks import Check
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.tables.table import EVENT_DATE, PROJECT_ID, AggregateTable, TableColumn
-from pipeline_assets.transforms.revenue import MONEY, currency, revenue, revenue_text, user
+from pipeline_assets.transforms.revenue import MONEY, PROPERTIES, USER_COLUMNS, currency, revenue, revenue_text, user
 
 
 def _build(refined: DataFrame, settings: Settings) -> DataFrame:
@@ -44,10 +44,10 @@ DAILY_REVENUE = AggregateTable(
     columns=(
         EVENT_DATE,
         PROJECT_ID,
-        TableColumn("currency", "string", "`unknown` where absent"),
-        TableColumn("revenue", MONEY, "in units of the currency"),
-        TableColumn("purchases", "bigint", "events with revenue"),
-        TableColumn("paying_users", "bigint", "distinct users among them"),
+        TableColumn("currency", "string", "`unknown` where absent", sources=PROPERTIES),
+        TableColumn("revenue", MONEY, "in units of the currency", sources=PROPERTIES),
+        TableColumn("purchases", "bigint", "events with revenue", sources=PROPERTIES),
+        TableColumn("paying_users", "bigint", "distinct users among them", sources=(*PROPERTIES, *USER_COLUMNS)),
     ),
     write_order=("currency",),
     settings_read=("revenue_properties", "price_properties", "quantity_properties", "currency_properties"),

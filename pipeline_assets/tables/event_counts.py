@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame
 from pipeline_assets.domain.checks import Check
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.tables.table import EVENT_DATE, PROJECT_ID, AggregateTable, TableColumn
-from pipeline_assets.transforms.revenue import user
+from pipeline_assets.transforms.revenue import USER_COLUMNS, user
 
 
 def _build(refined: DataFrame, settings: Settings) -> DataFrame:  # noqa: ARG001 - every build has this form
@@ -35,7 +35,7 @@ EVENT_COUNTS = AggregateTable(
         PROJECT_ID,
         TableColumn("event_type", "string"),
         TableColumn("events", "bigint"),
-        TableColumn("users", "bigint", "distinct users"),
+        TableColumn("users", "bigint", "distinct users", sources=USER_COLUMNS),
     ),
     write_order=("event_type",),
     upstream=("refined/events",),

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from pipeline_assets.domain.checks import Check
 from pipeline_assets.domain.slices import Source
-from pipeline_assets.domain.vendor import EXTRA_COLUMN, VENDOR_COLUMNS
+from pipeline_assets.domain.vendor import EXTRA_COLUMN, MEANINGS, VENDOR_COLUMNS
 from pipeline_assets.tables.table import EVENT_DATE, PROJECT_ID, Table, TableColumn
 
-VENDOR = tuple(TableColumn(name, kind.spark_type, "as delivered") for name, kind in VENDOR_COLUMNS.items())
+VENDOR = tuple(
+    TableColumn(name, kind.spark_type, MEANINGS.get(name, "as delivered")) for name, kind in VENDOR_COLUMNS.items()
+)
 EXTRA = TableColumn(EXTRA_COLUMN, "string", "JSON text of the keys the contract does not know")
 
 _COLUMNS = (

@@ -28,6 +28,8 @@ class TableColumn:
     type: str
     description: str = ""
     is_required: bool = False
+    sources: tuple[str, ...] = ()
+    """Columns of the upstream tables it is computed from, where these are not the ones of its own name."""
 
 
 EVENT_DATE = TableColumn("event_date", "date", "UTC date of event_time; the partition", is_required=True)

@@ -14,6 +14,10 @@ from pyspark.sql import Column
 from pipeline_assets.domain.settings import Settings
 
 MONEY = "decimal(38,6)"
+PROPERTIES = ("event_properties",)
+"""Columns that revenue and currency are read from."""
+USER_COLUMNS = ("amplitude_id", "user_id", "device_id")
+"""Columns that a user is read from."""
 
 
 def _property(names: Sequence[str]) -> Column:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import socket
 import subprocess
+import urllib.parse
+import urllib.request
 from collections.abc import Iterator
 from datetime import date
 from pathlib import Path
@@ -14,6 +17,7 @@ from typing import Any
 import pytest
 from dagster_aws.s3 import S3Resource
 
+from pipeline_assets.domain.settings import PROJECT_ROOT
 from resources.landing_store import LandingStore
 from tests.builders import a_body, events_on
 
@@ -35,8 +39,46 @@ def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     server.stop()
 
 
-def test_landing_and_warehouse_on_s3(pipeline: Any, bucket: Any) -> None:
-    """Scenario: exports lie in a bucket, tables go to the same bucket. Outcome: as on a disk, and again unchanged."""
+def record_requests(endpoint: str, file: Path) -> None:
+    os.environ["MOTO_RECORDER_FILEPATH"] = str(file)
+    urllib.request.urlopen(urllib.request.Request(f"{endpoint}/moto-api/recorder/start-recording", method="POST"))
+
+
+def rights_used(file: Path, prefix: str) -> set[str]:
+    """The rights that the recorded requests below a prefix of the bucket need (Amazon S3 API reference)."""
+    found = set()
+    for line in file.read_text().splitlines():
+        request = json.loads(line)
+        url = urllib.parse.urlsplit(request["url"])
+        query = urllib.parse.parse_qs(url.query, keep_blank_values=True)
+        key = url.path.removeprefix("/tidemark-test").lstrip("/")
+        if key.startswith(prefix):
+            of_method = {
+                "GET": "GetObject",
+                "HEAD": "GetObject",
+                "PUT": "PutObject",
+                "POST": "PutObject",
+                "DELETE": "DeleteObject",
+            }
+            found.add(f"s3:{of_method.get(request['method'], 'GetObject')}")
+        elif not key and "delete" in query:
+            found.add("s3:DeleteObject")
+        elif not key and query.get("prefix", [""])[0].startswith(prefix):
+            found.add("s3:ListBucket")
+    return found
+
+
+def rights_of_the_policy() -> tuple[set[str], set[str]]:
+    """What `docs/deployment.md` grants on landing and on the warehouse."""
+    text = (PROJECT_ROOT / "docs" / "deployment.md").read_text()
+    policy = json.loads(text.split("```json")[1].split("```")[0])
+    granted = {one["Sid"]: set(one["Action"]) for one in policy["Statement"]}
+    return granted["ListLanding"] | granted["ReadLanding"], granted["WriteWarehouse"]
+
+
+def test_landing_and_warehouse_on_s3(pipeline: Any, bucket: Any, tmp_path: Path) -> None:
+    """Scenario: exports lie in a bucket, tables go to the same bucket. Outcome: as on a disk, and again unchanged; the documented
+    rights are those that were used."""
     p = pipeline(landing_url="s3://tidemark-test/exports", warehouse_url="s3://tidemark-test/warehouse")
     # Given to the resource, because the workers of this session started before the server did.
     s3 = S3Resource(endpoint_url=os.environ["AWS_ENDPOINT_URL_S3"])
@@ -44,9 +86,13 @@ def test_landing_and_warehouse_on_s3(pipeline: Any, bucket: Any) -> None:
     for shard in (1, 2):
         key = f"exports/10001/10001_{DAY}_10#{shard}.json.gz"
         bucket.put_object(Key=key, Body=a_body(events_on(DAY, 10, prefix=f"s{shard}")))
+    record_requests(os.environ["AWS_ENDPOINT_URL_S3"], tmp_path / "requests")
     run = p.load(DAY)
     assert run.success, run.failure()
     assert p.count("refined/events", DAY) == 20
+    landing, warehouse = rights_of_the_policy()
+    assert rights_used(tmp_path / "requests", "exports") == landing
+    assert rights_used(tmp_path / "requests", "warehouse") <= warehouse
     snapshots = p.snapshots()
     assert p.load(DAY).success
     assert p.snapshots() == snapshots

@@ -190,7 +190,7 @@ def test_republished_and_built_slices_are_those_found_by_brute_force(pipeline: A
         seen.update({kind: 1, "published": len(expected), "built": len(reports[REFINED].built), "slices": len(now)})
         before = after
     assert seen["published"] > 0
-    print(f"\n{dict(seen)}")  # noqa: T201 - the figures of a full run
+    print(f"\n{dict(seen)}")
 
 
 def _slices_of_refined(p: Pipeline) -> dict[Slice, Counter[Any]]:

@@ -125,7 +125,7 @@ def test_every_order_of_delivery_ends_in_the_same_tables(spark: Any, tmp_path: P
     assert {len(slices) for slices in expected.values()} == {len(DAYS)}
     superseded = sum(map(len, final.values())) - sum(int(d.split(":")[0]) for d in expected["refined/events"].values())
     assert superseded > EVENTS
-    print(f"\n{number + 1} orders in {loads} loads: {superseded} rows superseded, digests equal")  # noqa: T201
+    print(f"\n{number + 1} orders in {loads} loads: {superseded} rows superseded, digests equal")
 
 
 def test_the_days_do_not_matter_either() -> None:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from datetime import date
+from datetime import UTC, date, datetime
 from typing import Any
 
+import dagster as dg
 import pytest
 
 from tests.builders import an_event, events_on
 
 pytestmark = pytest.mark.slow
-DAY, NEXT = date(2026, 2, 2), date(2026, 2, 3)
+DAY, NEXT, LAST = date(2026, 2, 2), date(2026, 2, 3), date(2026, 2, 4)
 GOOD, BAD = "10001", "10002"
 
 
@@ -56,3 +57,37 @@ def test_a_day_has_the_same_content_whichever_project_was_loaded(pipeline: Any) 
         assert shown[0]["data_version"] == shown[1]["data_version"] != shown[2]["data_version"]
         assert shown[1]["verdict"].startswith(f"{GOOD}: unchanged")
         assert f"; {BAD}: unchanged" in shown[1]["verdict"]
+
+
+def test_a_day_that_has_not_come_yet_is_no_failure(pipeline: Any) -> None:
+    """Scenario: in the morning one project's hours are there, the other's not, nor anything of the day before; in the evening
+    they come; the day before never does. Outcome: what is there is published; no run fails and checks only warn while the deadlines lie
+    ahead; a day goes green when all projects are there; past its deadline it is red."""
+    p = pipeline(projects=(GOOD, BAD), calendar_start=DAY)
+    p.deliver(DAY, events_on(DAY, 10))
+    p.deliver(DAY, events_on(DAY, 4, app=int(BAD)), project=BAD)
+    p.now = datetime(2026, 2, 4, 6, tzinfo=UTC)
+    p.deliver(LAST, events_on(LAST, 5), hour=5)
+    morning = p.load(DAY, LAST)
+    assert morning.success, morning.failure()
+    assert (p.count("refined/events", DAY), p.count("refined/events", LAST)) == (14, 5)
+    assert morning.materialized("refined/events") == morning.materialized("raw/regular_events") == {str(DAY)}
+    assert not morning.failed_checks()
+    warned = morning.failed_checks(dg.AssetCheckSeverity.WARN)
+    for asset, check in (
+        ("raw/regular_events", "delivery_reconciles"),
+        ("aggregates/event_counts", "reconciles_with_refined"),
+    ):
+        assert {day for *found, day in warned if found == [asset, check]} == {str(NEXT), str(LAST)}
+
+    p.deliver(LAST, events_on(LAST, 6, app=int(BAD)), hour=5, project=BAD)
+    evening = p.load(DAY, LAST)
+    assert evening.success, evening.failure()
+    assert evening.materialized("aggregates/event_counts") == {str(DAY), str(LAST)}
+
+    p.now = datetime(2026, 2, 7, tzinfo=UTC)
+    over = p.load(DAY, LAST)
+    assert not over.success
+    assert over.failure().startswith(f"{NEXT} raw/regular_events {GOOD} refused: ")
+    assert ("refined/events", "unique_event_key", str(NEXT)) in over.failed_checks()
+    assert over.materialized("refined/events") == {str(DAY), str(LAST)}

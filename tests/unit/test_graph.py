@@ -57,11 +57,22 @@ def test_jobs_load_one_source_each() -> None:
         assert {key.to_user_string() for key in keys} == derived | {raw}
 
 
-def test_every_asset_says_how_to_recover_it_and_runs_in_chunks() -> None:
-    graph = _definitions().resolve_asset_graph()
+def test_every_asset_says_whose_it_is_and_how_to_recover_it_and_runs_in_chunks() -> None:
+    owner = "Ada@example.com"
+    graph = build_defs(SETTINGS.model_copy(update={"owners": (owner,)})).resolve_asset_graph()
+    for key in graph.get_all_asset_keys():
+        assert graph.get(key).owners == [owner]
+        assert "A partition" in (graph.get(key).description or "")
     for key in graph.materializable_asset_keys:
         node = graph.get(key)
         assert "When a day is red" in (node.description or "")
+        assert "To load a day again" in (node.description or "")
+        assert {
+            "dagster/column_schema",
+            "dagster/column_lineage",
+            "dagster/table_name",
+            "dagster/uri",
+        } <= node.metadata.keys()
         assert node.backfill_policy == dg.BackfillPolicy.multi_run(30)
         assert node.pools == {"tidemark_load"}
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
+import tomllib
 from pathlib import Path
 
 import pytest
 
 from pipeline_assets.domain.errors import SettingsError
-from pipeline_assets.domain.settings import Settings, load_settings, local_path
+from pipeline_assets.domain.settings import PROJECT_ROOT, Settings, load_settings, local_path
 
 
 @pytest.fixture
@@ -40,6 +42,7 @@ def test_relative_paths_become_absolute(folder: Path) -> None:
         ("TIDEMARK_CATALOG_URL", "mysql://x", "TIDEMARK_CATALOG_URL"),
         ("TIDEMARK_CALENDAR_START", "soon", "TIDEMARK_CALENDAR_START"),
         ("TIDEMARK_SOURCE_PRECEDENCE", "regular", "name each of"),
+        ("TIDEMARK_OWNERS", "team:data,somebody", "'somebody' is neither"),
         ("TIDEMARK_CONFIG", "missing.toml", "TIDEMARK_CONFIG"),
     ],
 )
@@ -69,3 +72,15 @@ def test_no_project_is_a_clear_error() -> None:
 )
 def test_local_path(url: str, path: str | None) -> None:
     assert local_path(url) == (Path(path) if path else None)
+
+
+def test_the_settings_file_names_every_value_with_its_default() -> None:
+    text = (PROJECT_ROOT / "tidemark.toml").read_text()
+    lines = re.findall(r"^# ([a-z_]+ = .*|\[spark_config\])$", text, re.MULTILINE)
+    shown = tomllib.loads("\n".join(line for line in lines if " = " in line))
+    set_there = set(tomllib.loads(text))
+    assert set(shown) | set_there | {"spark_config"} == set(Settings.model_fields)
+    assert "[spark_config]" in lines
+    defaults = Settings(ledger_url=shown["ledger_url"]).model_dump(mode="json")
+    for name, value in shown.items():
+        assert (value if name != "jars_dir" else str(PROJECT_ROOT / value)) == defaults[name], name

@@ -167,6 +167,7 @@ def _outcome(
 ) -> Outcome:
     return Outcome(
         step.table.key, decision.key, record.verdict, record.reason, record.cure, is_requested=decision.is_requested,
-        is_final=decision.is_final, digest=record.digest, figures={"rows": record.digest.rows, **figures},
-        evaluations=evaluations, was_good=decision.record is None or decision.record.verdict.is_good,
+        is_early=decision.is_early, is_final=decision.is_final, digest=record.digest,
+        figures={"rows": record.digest.rows, **figures}, evaluations=evaluations,
+        was_good=decision.record is None or decision.record.verdict.is_good,
     )  # fmt: skip

@@ -40,6 +40,7 @@ def report(step: RawStep) -> TableReport:
                 evaluation.reason,
                 evaluation.cure,
                 is_standing and not verdict.is_good,
+                is_early=batch is BatchVerdict.WAITING,
                 digest=digest,
                 evaluations=full.evaluations,
                 figures={"rows": digest.rows, **evaluation.figures},

@@ -1,0 +1,65 @@
+"""A browser at a running deployment; what it shows is kept when a test fails."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipeline_assets.domain.settings import PROJECT_ROOT
+
+FAILURES = PROJECT_ROOT / "build" / "screenshots"
+IMAGES = PROJECT_ROOT / "docs" / "images"
+
+
+@pytest.fixture(scope="module")
+def deployment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """Webserver and daemon over an empty landing; the calendar starts ten days ago."""
+    from tests.browser.deployment import Deployment, a_day
+
+    with Deployment(tmp_path_factory.mktemp("deployment"), a_day(10)) as made:
+        yield made
+
+
+@pytest.fixture(scope="session")
+def chromium() -> Iterator[Any]:
+    """Debian's browser, headless."""
+    if shutil.which("chromium") is None:
+        pytest.skip("Chromium is not installed (on Debian: apt-get install chromium)")
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        # Chromium refuses root a sandbox, and containers run as root.
+        browser = playwright.chromium.launch(
+            executable_path=shutil.which("chromium"), args=["--no-sandbox", "--disable-background-networking"]
+        )
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def page(chromium: Any, deployment: Any, request: pytest.FixtureRequest) -> Iterator[Any]:
+    """A page of its own for each test."""
+    page = chromium.new_page(viewport={"width": 1400, "height": 900}, base_url=deployment.url)
+    page.set_default_timeout(60_000)
+    failed_before = request.session.testsfailed
+    yield page
+    if request.session.testsfailed > failed_before:
+        FAILURES.mkdir(parents=True, exist_ok=True)
+        page.screenshot(path=FAILURES / f"{request.node.name}.png")
+        shutil.copy(deployment.log, FAILURES / f"{request.node.name}.log")
+    page.close()
+
+
+@pytest.fixture
+def picture(page: Any, request: pytest.FixtureRequest) -> Callable[[str], None]:
+    """`picture(name)` keeps what the page shows for the documentation, where `--images` asks for it."""
+
+    def take(name: str) -> None:
+        if request.config.getoption("--images"):
+            page.screenshot(path=Path(IMAGES) / f"{name}.png")
+
+    return take

@@ -1,0 +1,157 @@
+"""What a person does and sees in Dagster's UI: a range with a red day, its recovery, a single day, an arrival, an asset's page.
+
+Lives here: stories told through a real browser at a running webserver and daemon. Put here: another thing users click. Keep out:
+what is true of tables (scenarios/).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from pipeline_assets.tables.registry import ASSET_TABLES
+from tests.browser.deployment import GROUP, PROJECTS, Deployment, a_day, launch
+from tests.builders import events_on
+
+pytestmark = pytest.mark.slow
+SENSOR = "/locations/tidemark/sensors/regular_exports_arrived"
+
+
+def load_from_the_group_page(page: Any, deployment: Deployment, partitions: str) -> dict[str, Any]:
+    """*Materialize all…* over days; returns the run when it has ended."""
+    known = deployment.runs()
+    launch(page, GROUP, partitions)
+    (run,) = deployment.wait_for_new_runs(known)
+    return run
+
+
+def boxes(page: Any) -> dict[str, str]:
+    """Asset -> what its box on the group page says."""
+    page.goto(GROUP)
+    page.get_by_text(re.compile("[1-9][0-9]*% filled")).first.wait_for()
+    page.wait_for_load_state("networkidle")
+    found = {}
+    for table in ASSET_TABLES:
+        box = page.locator(f"xpath=//*[text()='{table.name}']/ancestor::*[contains(., '% filled')][1]").first
+        found[table.name] = box.inner_text()
+    return found
+
+
+def checks_of_days(page: Any, asset: str, check: str) -> None:
+    """The check's page of an asset, its days listed."""
+    page.goto(f"/assets/{asset}?view=checks&checkDetail={check}")
+    page.get_by_text("Execution history").wait_for()
+    page.get_by_role("tab", name="Partitions").last.click()
+    page.get_by_text(re.compile("Passed \\(")).wait_for()
+
+
+def test_a_range_with_a_red_day_is_loaded_understood_and_recovered(
+    page: Any, deployment: Deployment, picture: Callable[[str], None]
+) -> None:
+    """Scenario: three days are loaded from the group page, an object of the middle one is cut; it is delivered again and the run
+    executed again. Outcome: in one run two days are green in all layers and one is red; its reason and cure are one click away
+    from the day; afterwards all is green, and a check shows its figures over the days."""
+    first, bad, last = a_day(6), a_day(5), a_day(4)
+    for number, day in enumerate((first, bad, last)):
+        deployment.deliver_hours(day, events=12 + 4 * number, cut=day == bad)
+    run = load_from_the_group_page(page, deployment, f"[{first}...{last}]")
+    assert run["status"] == "FAILURE"
+    seen = boxes(page)
+    picture("range_with_a_red_day")
+    for name in ("regular_events", "events", "daily_revenue", "event_counts", "active_users"):
+        assert "(1 failed)" in seen[name], seen
+    assert "failed" not in seen["backfill_events"]
+
+    page.goto(f"/assets/raw/regular_events?view=partitions&partition={bad}")
+    page.get_by_text("Materialized (2)").wait_for()
+    page.get_by_role("button", name="View logs").click()
+    cut = f"{PROJECTS[-1]}_{bad}_11#1.json.gz: truncated_gzip. Have the vendor export that hour again"
+    page.get_by_text(cut).first.wait_for()
+
+    checks_of_days(page, "raw/regular_events", "delivery_reconciles")
+    page.locator(f"text={bad} >> visible=true").last.click()
+    page.get_by_text(cut).wait_for()
+    picture("reason_of_a_red_day")
+
+    deployment.deliver_hours(bad, events=16)
+    known = deployment.runs()
+    page.goto(f"/runs/{run['runId']}")
+    page.get_by_role("button", name="Re-execute all").first.click()
+    # Dagster asks for confirmation where the backfill of the run has ended.
+    confirm, is_launched = page.get_by_role("button", name="Confirm"), page.get_by_text("ROOT", exact=True)
+    confirm.or_(is_launched).first.wait_for()
+    if confirm.is_visible():
+        confirm.click()
+    (again,) = deployment.wait_for_new_runs(known)
+    assert again["status"] == "SUCCESS"
+    seen = boxes(page)
+    assert not [name for name, text in seen.items() if "failed" in text]
+    for day, events in ((first, 48), (bad, 64), (last, 80)):
+        assert deployment.rows("refined/events", day) == dict.fromkeys(PROJECTS, events)
+
+    checks_of_days(page, "refined/events", "change_is_explained")
+    page.get_by_text("Failed (0)", exact=True).wait_for()
+    page.get_by_role("tab", name="Overview").last.click()
+    page.get_by_text("rows_after").last.wait_for()
+    page.locator("canvas >> visible=true").first.wait_for()
+    picture("figures_of_a_check")
+
+
+def test_a_single_day_is_loaded_from_the_group_page(page: Any, deployment: Deployment) -> None:
+    """Scenario: one day is typed and launched. Outcome: one run, and each table's page shows that day with its rows."""
+    day = a_day(3)
+    deployment.deliver_hours(day, events=5)
+    assert load_from_the_group_page(page, deployment, str(day))["status"] == "SUCCESS"
+    for table in ASSET_TABLES:
+        page.goto(f"/assets/{table.key}?view=partitions&partition={day}")
+        page.get_by_text("Materialized", exact=True).last.wait_for()
+        page.get_by_text(re.compile("10001: (published|unchanged)")).wait_for()
+    page.goto(f"/assets/refined/events?view=partitions&partition={day}")
+    page.get_by_text("dagster/partition_row_count").wait_for()
+    page.get_by_text("40", exact=True).first.wait_for()
+
+
+def test_a_marker_in_landing_turns_a_day_green(
+    page: Any, deployment: Deployment, picture: Callable[[str], None]
+) -> None:
+    """Scenario: the sensor is switched on; hours of yesterday arrive without markers, then with them. Outcome: it says what it
+    waits for, then launches one run; the day is green, and the source asset shows what was delivered."""
+    day = a_day(1)
+    page.goto(SENSOR)
+    page.locator("label:has(input[type=checkbox])").last.click()
+    for project in PROJECTS:
+        deployment.deliver(day, events_on(day, 6, prefix=project, app=int(project)), hour=9, project=project)
+    deployment.wait(
+        "the sensor waits for the hours", lambda: f"{day}: hours 9 are not complete" in deployment.said(), 240
+    )
+    for project in PROJECTS:
+        deployment.mark(day, project=project, hours=[9])
+    deployment.wait(
+        "the day is published", lambda: deployment.rows("refined/events", day) == dict.fromkeys(PROJECTS, 6), 400
+    )
+    (run,) = [run for run in deployment.runs() if f"{day}: 1 hours new" in run["tags"].get("tidemark/reason", "")]
+    assert run["tags"]["dagster/sensor_name"] == "regular_exports_arrived"
+    deployment.wait("the run ends well", lambda: deployment.runs()[-1]["status"] == "SUCCESS", 120)
+    page.goto(SENSOR)
+    page.get_by_text("1 run requested").first.wait_for()
+    picture("sensor")
+    page.goto(f"/assets/landing/regular_exports?view=partitions&partition={day}")
+    page.get_by_text("hours_complete").wait_for()
+    page.goto(f"/assets/aggregates/event_counts?view=partitions&partition={day}")
+    page.get_by_text("Materialized", exact=True).last.wait_for()
+
+
+def test_an_asset_says_what_it_is_whose_it_is_and_how_to_recover_it(page: Any) -> None:
+    """Scenario: somebody opens an asset for the first time. Outcome: a row's meaning, the columns, the table's
+    place, its owner, and what to do when a day is red."""
+    page.goto("/assets/aggregates/daily_revenue?view=overview")
+    for text in (
+        "Revenue, purchases and paying users per day, project and currency.", "When a day is red:", "To load a day again:",
+        "distinct users among them", "lake.aggregates.daily_revenue", "data-engineering",
+    ):  # fmt: skip
+        page.get_by_text(text).first.wait_for()
+    page.goto("/assets/landing/backfill_exports?view=overview")
+    page.get_by_text("To recover a day:").wait_for()
