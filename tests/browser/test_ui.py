@@ -137,6 +137,8 @@ def test_a_marker_in_landing_turns_a_day_green(
     deployment.wait("the run ends well", lambda: deployment.runs()[-1]["status"] == "SUCCESS", 120)
     page.goto(SENSOR)
     page.get_by_text("1 run requested").first.wait_for()
+    page.get_by_text("Skipped").first.wait_for()
+    page.wait_for_load_state("networkidle")
     picture("sensor")
     page.goto(f"/assets/landing/regular_exports?view=partitions&partition={day}")
     page.get_by_text("hours_complete").wait_for()

@@ -61,8 +61,8 @@ def test_a_day_has_the_same_content_whichever_project_was_loaded(pipeline: Any) 
 
 def test_a_day_that_has_not_come_yet_is_no_failure(pipeline: Any) -> None:
     """Scenario: in the morning one project's hours are there, the other's not, nor anything of the day before; in the evening
-    they come; the day before never does. Outcome: what is there is published; no run fails and checks only warn while the deadlines lie
-    ahead; a day goes green when all projects are there; past its deadline it is red."""
+    they come; the day before never does. Outcome: what is there is published; no run fails and checks only warn while the
+    deadlines lie ahead; a day goes green when all projects are there; past its deadline it is red."""
     p = pipeline(projects=(GOOD, BAD), calendar_start=DAY)
     p.deliver(DAY, events_on(DAY, 10))
     p.deliver(DAY, events_on(DAY, 4, app=int(BAD)), project=BAD)
