@@ -185,12 +185,18 @@ def launch(page: Any, path: str, partitions: str) -> None:
     """*Materialize all…* on the page of a group or job, over a day or `[first...last]`."""
     page.goto(path)
     page.get_by_role("button", name="Materialize all").first.click()
-    days = page.locator("input[placeholder*='partition' i]").last
+    days = page.locator("input[placeholder*='partition' i], input[placeholder^='ex:']").last
     confirm = page.get_by_role("button", name="Confirm")
     confirm.or_(days).first.wait_for()
     # Dagster warns of an upstream asset without any partition: recovery exports that were never needed.
     if confirm.is_visible():
         confirm.click()
+    days.wait_for()
+    # The dialog begins with the last 90 days.
+    everything = page.get_by_text("Show all partitions")
+    if everything.is_visible():
+        everything.click()
+        everything.wait_for(state="hidden")
     days.fill(partitions)
     days.press("Enter")
     button = page.get_by_role("button", name=re.compile("^Launch"))

@@ -34,10 +34,9 @@ class Sensors:
 
     p: Pipeline
     cursors: dict[str, str | None] = field(default_factory=dict)
-    last: dg.SensorEvaluationContext | None = None
 
-    def tick(self, name: str, *, minutes: int = 0) -> Any:
-        """One evaluation, so many minutes after the one before."""
+    def tick(self, name: str, when: str, *, minutes: int = 0) -> Any:
+        """One evaluation, so many minutes after the one before; `when` is the situation, for the table that `-s` prints."""
         self.p.now += timedelta(minutes=minutes)
         repository = build_defs(self.p.settings).get_repository_def()
         resources = {"landing": LandingStore.from_settings(self.p.settings), "clock": Clock(self.p.now)}
@@ -48,23 +47,26 @@ class Sensors:
         ) as context:
             found = sensor.evaluate_tick(context)
         self.cursors[name] = found.cursor
+        tags = [request.tags for request in found.run_requests or []]
+        runs = ", ".join(f"{one[START]}..{one[END]} ({one['tidemark/reason']})" for one in tags)
+        print(f"| {name} | {when} | {found.skip_message or 'requests'} | {runs or 'none'} |")
         return found
 
-    def requested(self, name: str, *, minutes: int = 0) -> list[tuple[date, date]]:
+    def requested(self, name: str, when: str, *, minutes: int = 0) -> list[tuple[date, date]]:
         """First and last day of each requested run."""
-        requests = self.tick(name, minutes=minutes).run_requests
+        requests = self.tick(name, when, minutes=minutes).run_requests
         return [(date.fromisoformat(one.tags[START]), date.fromisoformat(one.tags[END])) for one in requests]
 
-    def said(self, name: str, *, minutes: int = 0) -> str:
+    def said(self, name: str, when: str, *, minutes: int = 0) -> str:
         """Why nothing is requested."""
-        found = self.tick(name, minutes=minutes)
+        found = self.tick(name, when, minutes=minutes)
         assert not found.run_requests
         return str(found.skip_message)
 
-    def run(self, name: str, *, minutes: int = 0) -> list[dg.ExecuteInProcessResult]:
+    def run(self, name: str, when: str, *, minutes: int = 0) -> list[dg.ExecuteInProcessResult]:
         """Launch what an evaluation requests, as the daemon would."""
         results = []
-        for request in self.tick(name, minutes=minutes).run_requests or []:
+        for request in self.tick(name, when, minutes=minutes).run_requests or []:
             job = build_defs(self.p.settings, clock=Clock(self.p.now), **self.p.resources).resolve_job_def(
                 {ARRIVED: "daily_load", RECOVERED: "backfill_load", HEAL: "heal_load"}[name]
             )
@@ -78,50 +80,50 @@ def test_a_day_is_loaded_when_its_hours_are_complete_and_again_when_they_change(
     p = pipeline(calendar_start=DAY)
     p.now = datetime(2026, 2, 2, 8, tzinfo=UTC)
     s = Sensors(p)
-    assert s.said(ARRIVED) == "nothing to do: what is published is what its inputs are"
+    assert s.said(ARRIVED, "nothing in landing") == "nothing to do: what is published is what its inputs are"
 
     p.deliver(DAY, events_on(DAY, 4, prefix="a"), hour=5)
     p.deliver(DAY, events_on(DAY, 3, prefix="b"), hour=6)
-    first = s.tick(ARRIVED, minutes=1)
+    first = s.tick(ARRIVED, "two hours without markers", minutes=1)
     assert f"regular/{PROJECT}/{DAY}: hours 5, 6 are not complete yet" in first.skip_message
     (shown,) = first.asset_events
     assert shown.partition == str(DAY)
     assert {name: shown.metadata[name].value for name in ("objects", "hours_delivered", "hours_complete")} == {
         "objects": 2, "hours_delivered": 2, "hours_complete": 0,
     }  # fmt: skip
-    assert not s.tick(ARRIVED, minutes=1).asset_events
+    assert not s.tick(ARRIVED, "the same again", minutes=1).asset_events
 
     p.mark(DAY, hours=[5])
-    found = s.tick(ARRIVED, minutes=1)
+    found = s.tick(ARRIVED, "marker of one hour", minutes=1)
     (request,) = found.run_requests
     assert (request.tags[START], request.tags[END], request.tags["dagster/priority"]) == (str(DAY), str(DAY), "10")
     assert request.tags["tidemark/reason"] == f"{DAY}: 1 hours new"
     assert [event.metadata["hours_complete"].value for event in found.asset_events] == [1]
 
     p.mark(DAY, hours=range(24))
-    (run,) = s.run(ARRIVED, minutes=1)
+    (run,) = s.run(ARRIVED, "all 24 markers", minutes=1)
     assert run.success
     assert p.count(REFINED) == 7
-    assert s.said(ARRIVED, minutes=1).startswith("nothing to do")
+    assert s.said(ARRIVED, "the day is loaded", minutes=1).startswith("nothing to do")
 
     key = p.deliver(DAY, events_on(DAY, 6, prefix="b"), hour=6)
-    assert "hours 6 are not complete yet" in s.said(ARRIVED, minutes=1)
-    (run,) = s.run(ARRIVED, minutes=15)
+    assert "hours 6 are not complete yet" in s.said(ARRIVED, "a loaded hour is delivered again", minutes=1)
+    (run,) = s.run(ARRIVED, "it rested for 15 minutes", minutes=15)
     assert run.success
     assert p.count(REFINED) == 10
     p.deliver(DAY, events_on(DAY, 1, prefix="c"), hour=6, shard=2)
     p.remove(key)
-    assert "hours 6 are not complete yet" in s.said(ARRIVED, minutes=1)
-    (run,) = s.run(ARRIVED, minutes=20)
+    assert "hours 6 are not complete yet" in s.said(ARRIVED, "an object is gone, another shard came", minutes=1)
+    (run,) = s.run(ARRIVED, "it rested", minutes=20)
     assert run.success
     assert p.count(REFINED) == 5
 
     # The next day never comes: at its deadline it is loaded all the same, told once, and left to a person.
     p.now = datetime(2026, 2, 6, 0, 1, tzinfo=UTC)
-    (run,) = s.run(ARRIVED)
+    (run,) = s.run(ARRIVED, "nothing came for a day, its deadline passed")
     assert not run.success
     assert p.verdict(REFINED, NEXT) == "waiting"
-    assert s.said(ARRIVED, minutes=60).startswith("nothing to do")
+    assert s.said(ARRIVED, "that day was told, and stays red", minutes=60).startswith("nothing to do")
 
 
 def test_a_state_that_keeps_failing_is_tried_a_few_times_and_a_new_one_at_once(pipeline: Any) -> None:
@@ -134,21 +136,26 @@ def test_a_state_that_keeps_failing_is_tried_a_few_times_and_a_new_one_at_once(p
     p.mark(DAY, hours=[5])
     keys = []
     for minutes in (0, 6, 11):
-        (request,) = s.tick(ARRIVED, minutes=minutes).run_requests
+        (request,) = s.tick(
+            ARRIVED, f"its run died, {minutes} minutes later" if keys else "a day is due", minutes=minutes
+        ).run_requests
         keys.append(request.run_key)
-        assert f"tried before, again after a pause: {DAY}" in s.said(ARRIVED, minutes=1) or minutes == 11
+        assert (
+            f"tried before, again after a pause: {DAY}" in s.said(ARRIVED, "one minute later", minutes=1)
+            or minutes == 11
+        )
     assert len(set(keys)) == 3
-    assert f"given up until something changes: {DAY} (1 hours new)" in s.said(ARRIVED, minutes=300)
+    assert f"given up until something changes: {DAY} (1 hours new)" in s.said(ARRIVED, "three runs died", minutes=300)
 
     away = p.landing.rename(p.landing.with_name("away"))
-    assert "is not a folder. Correct TIDEMARK_LANDING_URL" in s.said(ARRIVED)
+    assert "is not a folder. Correct TIDEMARK_LANDING_URL" in s.said(ARRIVED, "landing is out of reach")
     away.rename(p.landing)
     p.deliver(DAY, events_on(DAY, 5), hour=5)
-    assert s.requested(ARRIVED) == [(DAY, DAY)]
+    assert s.requested(ARRIVED, "the day is delivered again") == [(DAY, DAY)]
 
     for garbage in ("{", "[]", json.dumps({"seen": {"x": 1}, "attempts": {}, "told": {}, "sweep_from": None})):
         s.cursors[ARRIVED] = garbage
-        found = s.tick(ARRIVED)
+        found = s.tick(ARRIVED, f"the cursor is garbage: {garbage}")
         assert found.run_requests
         json.loads(str(found.cursor))
 
@@ -162,13 +169,13 @@ def test_runs_are_coalesced_capped_and_never_doubled(pipeline: Any) -> None:
     for day in days:
         p.deliver(day, events_on(day, 1))
     s = Sensors(p)
-    first = s.requested(ARRIVED)
+    first = s.requested(ARRIVED, "40 days of exports, cap 10 days, chunks of 5")
     assert first == [(days[0], days[4]), (days[5], days[9])]
     run = p.instance.create_run_for_job(
         build_defs(p.settings).resolve_job_def("daily_load"),
         tags={START: str(days[10]), END: str(days[11])}, status=dg.DagsterRunStatus.STARTED,
     )  # fmt: skip
-    second = s.requested(ARRIVED, minutes=1)
+    second = s.requested(ARRIVED, "a run of two of them is under way", minutes=1)
     assert second == [(days[11], days[15]), (days[16], days[20]), (days[21], days[21])]
     p.instance.report_run_canceled(run)
 
@@ -181,13 +188,15 @@ def test_a_recovery_is_loaded_when_it_rests_and_the_daily_job_never_sees_it(pipe
     old = date(2025, 7, 1)
     s = Sensors(p)
     p.deliver(old, events_on(old, 3), hour=1, source=Source.BACKFILL)
-    assert f"waiting: backfill/{PROJECT}/{old}: hours 1 are not complete yet" in s.said(RECOVERED)
+    assert f"waiting: backfill/{PROJECT}/{old}: hours 1 are not complete yet" in s.said(
+        RECOVERED, "a recovery of an old day begins"
+    )
     p.deliver(old, events_on(old, 3, prefix="more"), hour=2, source=Source.BACKFILL)
-    assert "hours 1, 2 are not complete yet" in s.said(RECOVERED, minutes=1)
-    found = s.tick(RECOVERED, minutes=20)
+    assert "hours 1, 2 are not complete yet" in s.said(RECOVERED, "another hour of it came", minutes=1)
+    found = s.tick(RECOVERED, "it rested", minutes=20)
     (request,) = found.run_requests
     assert (request.tags[END], request.tags["dagster/priority"]) == (str(old), "0")
-    assert "deadline" not in str(s.tick(ARRIVED).skip_message)
+    assert "deadline" not in str(s.tick(ARRIVED, "a recovery lies on the other prefix").skip_message)
 
 
 def test_heal_builds_what_is_stale_missing_or_newly_final_and_nothing_else(pipeline: Any) -> None:
@@ -196,24 +205,24 @@ def test_heal_builds_what_is_stale_missing_or_newly_final_and_nothing_else(pipel
     p = pipeline(calendar_start=DAY)
     p.now = datetime(2026, 2, 3, 6, tzinfo=UTC)
     s = Sensors(p)
-    assert s.said(HEAL).startswith("nothing to do")
+    assert s.said(HEAL, "an empty ledger").startswith("nothing to do")
     for day in (DAY, NEXT):
         p.deliver(day, events_on(day, 5))
         p.mark(day)
     assert p.load(DAY, NEXT, tables=["raw/regular_events"]).success
-    (run,) = s.run(HEAL)
+    (run,) = s.run(HEAL, "raw alone was loaded, two days")
     assert run.success
     assert p.count(REFINED) == 10
-    assert s.said(HEAL, minutes=5).startswith("nothing to do")
+    assert s.said(HEAL, "all is built", minutes=5).startswith("nothing to do")
 
     p.deliver(NEXT, events_on(NEXT, 6))
     assert p.load(NEXT, tables=["raw/regular_events"]).success
     queued = p.instance.create_run_for_job(
         build_defs(p.settings).resolve_job_def("daily_load"), tags={}, status=dg.DagsterRunStatus.STARTED
     )
-    assert "1 loads are under way" in s.said(HEAL)
+    assert "1 loads are under way" in s.said(HEAL, "raw of a day changed, a load runs")
     p.instance.report_run_canceled(queued)
-    (run,) = s.run(HEAL)
+    (run,) = s.run(HEAL, "the load ended")
     assert run.success
     assert (p.count(REFINED, NEXT), p.verdict("aggregates/event_counts", NEXT)) == (6, "published")
 
@@ -221,16 +230,16 @@ def test_heal_builds_what_is_stale_missing_or_newly_final_and_nothing_else(pipel
     early = date(2025, 12, 24)
     p.deliver(NEXT, [*events_on(NEXT, 6), *events_on(early, 1)])
     assert p.load(NEXT, tables=["raw/regular_events"]).success
-    assert s.requested(HEAL) == [(NEXT, NEXT)]
+    assert s.requested(HEAL, "raw got a late fact of a day before the calendar") == [(NEXT, NEXT)]
     s.cursors[HEAL] = None
-    (run,) = s.run(HEAL)
+    (run,) = s.run(HEAL, "the same, with a lost cursor")
     assert run.success
     assert p.count(REFINED, early) == 1
-    assert s.said(HEAL, minutes=5).startswith("nothing to do")
+    assert s.said(HEAL, "all is built", minutes=5).startswith("nothing to do")
 
     p.now = datetime(2026, 6, 1, tzinfo=UTC)
     for shift in range(2, 5):
         p.deliver(DAY + timedelta(days=shift), events_on(DAY + timedelta(days=shift), 1))
     assert p.load(DAY + timedelta(days=2), DAY + timedelta(days=4), tables=["raw/regular_events"]).success
-    found = s.requested(HEAL)
+    found = s.requested(HEAL, "three more days in raw alone, and two that became final")
     assert found == [(DAY, DAY + timedelta(days=4))]
