@@ -21,7 +21,7 @@ stop() {
 }
 trap 'stop; exit 0' INT TERM
 trap stop EXIT
-printf 'Dagster: http://127.0.0.1:%s (Ctrl-C stops it)\n' "$port"
+printf 'Dagster: http://127.0.0.1:%s/locations/tidemark/asset-groups/events (Ctrl-C stops it)\n' "$port"
 while kill -0 "$daemon" 2>/dev/null && kill -0 "$webserver" 2>/dev/null; do sleep 1; done
 printf 'The webserver or the daemon stopped; see its last lines above.\n' >&2
 exit 1

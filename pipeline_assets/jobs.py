@@ -1,6 +1,6 @@
 """Jobs: which part of the graph runs together.
 
-Lives here: job names and selections. Put here: a new job. Keep out: when they run (sensors.py).
+Lives here: job names and selections. Put here: a new job. Keep out: when they run (sensors/).
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ from pipeline_assets.domain.slices import Source
 from pipeline_assets.tables.raw_events import RAW_TABLES
 from pipeline_assets.tables.registry import DERIVED
 
+HEAL_JOB = "heal_load"
+HEAL_PRIORITY = 5
 JOB_OF_SOURCE = {Source.REGULAR: "daily_load", Source.BACKFILL: "backfill_load"}
 PRIORITIES = {Source.REGULAR: 10, Source.BACKFILL: 0}
 """A daily load goes before recoveries and range backfills that wait in the queue with it."""
@@ -19,9 +21,6 @@ _DESCRIPTIONS = {
     Source.REGULAR: "Load the regular exports that arrived on the chosen days, and everything downstream.",
     Source.BACKFILL: "Load the recovery exports of the chosen days, and everything downstream.",
 }
-
-
-HEAL_JOB = "heal_load"
 
 
 def load_jobs() -> list[dg.UnresolvedAssetJobDefinition]:

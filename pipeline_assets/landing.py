@@ -6,12 +6,12 @@ listing and reading (resources/landing_store.py).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import date
 
 import dagster as dg
 
-from pipeline_assets.domain.deliveries import Delivery, Marker
+from pipeline_assets.domain.deliveries import Delivery
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import Source
 
@@ -42,11 +42,10 @@ def landing_key(source: Source) -> dg.AssetKey:
 
 
 def delivered(
-    source: Source, day: date, deliveries: Sequence[Delivery], markers: Sequence[Marker]
+    source: Source, day: date, deliveries: Sequence[Delivery], complete: Collection[tuple[str, int]]
 ) -> dg.AssetMaterialization:
-    """What Dagster is told of an arrival day, all projects together."""
+    """What Dagster is told of an arrival day, all projects together; `complete`: project and hour."""
     hours = {(one.batch.project_id, one.hour) for one in deliveries}
-    complete = {(one.batch.project_id, one.hour) for one in markers}
     return dg.AssetMaterialization(
         landing_key(source),
         partition=day.isoformat(),
@@ -55,7 +54,7 @@ def delivered(
             "bytes": sum(one.size_bytes for one in deliveries),
             "hours_delivered": len(hours),
             "hours_complete": len(complete),
-            "projects": ", ".join(sorted({project for project, _ in hours | complete})),
+            "projects": ", ".join(sorted({project for project, _ in (*hours, *complete)})),
         },
     )
 

@@ -101,12 +101,14 @@ class Ledger:
             ).mappings()
             return {record.key: record for record in map(batch_of, rows)}
 
-    def first_arrivals(self, projects: Sequence[str]) -> dict[str, date]:
-        """Project -> earliest arrival day with a known delivery, either source, read or not."""
+    def first_arrivals(self, projects: Sequence[str], source: Source | None = None) -> dict[str, date]:
+        """Project -> earliest arrival day with a known delivery of a source (of either where none is named), read or not."""
         found: dict[str, date] = {}
         # A batch whose objects moved while they were read is known although no delivery of it is on record.
         for table, is_known in ((DELIVERIES, sa.true()), (BATCHES, BATCHES.c.deliveries > 0)):
             query = sa.select(table.c.project_id, sa.func.min(table.c.arrival_date))
+            if source is not None:
+                query = query.where(table.c.source == source.value)
             with self._read() as connection:
                 rows = connection.execute(
                     query.where(table.c.project_id.in_(projects), is_known).group_by(table.c.project_id)

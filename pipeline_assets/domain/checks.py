@@ -102,14 +102,14 @@ def reconcile_batch(figures: BatchFigures, settings: Settings, missing: tuple[st
 
     if missing:
         return refuse(
-            f"{len(missing)} deliveries are missing from landing, first {missing[0]}",
+            f"deliveries missing from landing: {len(missing)}, first {missing[0]}",
             "A rewrite under way ends by itself: load again later. Else check TIDEMARK_LANDING_URL, credentials and "
             "lifecycle rules, have the vendor export the day again, or accept that they are gone, with a reason "
             "(--accept-missing, accept_changes in run config)",
         )
     if len(figures.unreadable) > settings.max_unreadable_objects:
         return refuse(
-            f"{len(figures.unreadable)} unreadable objects, first {figures.unreadable[0]}",
+            f"unreadable objects: {len(figures.unreadable)}, first {figures.unreadable[0]}",
             "Have the vendor export that hour again, or recover the day with a backfill export",
         )
     if numbers["mismatch_count"]:

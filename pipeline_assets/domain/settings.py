@@ -254,7 +254,9 @@ def _refuse_unknown_variables() -> None:
     known = {f"{ENV_PREFIX}{name.upper()}" for name in Settings.model_fields} | {CONFIG_VARIABLE}
     for name in os.environ:
         if name.upper().startswith(ENV_PREFIX) and name.upper() not in known and not name.startswith(_TEST_PREFIX):
-            raise SettingsError(name, "is not a setting", "Correct its name or unset it; README lists all settings")
+            raise SettingsError(
+                name, "is not a setting", "Correct its name or unset it; tidemark.toml lists all settings"
+            )
 
 
 _TEST_PREFIX = "TIDEMARK_CRASH_"
@@ -287,5 +289,7 @@ def _readable(error: ValidationError, path: Path | None) -> SettingsError:
     name = str(first["loc"][0]) if first["loc"] else "settings"
     where = f"{ENV_PREFIX}{name.upper()}" if f"{ENV_PREFIX}{name.upper()}" in os.environ else f"{path}: {name}"
     if first["type"] == "extra_forbidden":
-        return SettingsError(where, "is not a setting", "Correct its name or remove it; README lists all settings")
+        return SettingsError(
+            where, "is not a setting", "Correct its name or remove it; tidemark.toml lists all settings"
+        )
     return SettingsError(where, f"{first['msg']} (got {first.get('input')!r})", "Correct the value")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 
@@ -36,37 +36,53 @@ class Look:
     """Batch -> why it is worth a load."""
     waiting: Mapping[BatchKey, str]
     """Batch -> what it waits for, where landing and raw differ."""
+    incomplete: Mapping[BatchKey, frozenset[int]]
+    """Batch -> hours that raw does not hold as landing does, and that are not complete yet."""
     seen: Mapping[str, Seen]
-    """`batch/hour` -> what the next look compares with."""
+    """`batch/hour` -> what the next look compares with, of hours that are complete when they rest."""
 
 
 def look(
     plans: Mapping[BatchKey, BatchPlan],
     first_arrivals: Mapping[str, date],
+    delivered_elsewhere: Collection[BatchKey],
     seen: Mapping[str, Seen],
     settings: Settings,
     now: datetime,
 ) -> Look:
-    """Judge every batch of a plan; one whose refusal stands is not due, because a load would only say the same."""
+    """Judge every batch of a plan; one whose refusal stands is not due, because a load would only say the same.
+
+    `first_arrivals`: project -> first arrival of this source, from which on its days are awaited; `delivered_elsewhere`: batches
+    for whose day the other source has deliveries.
+    """
     due: dict[BatchKey, str] = {}
     waiting: dict[BatchKey, str] = {}
+    incomplete: dict[BatchKey, frozenset[int]] = {}
     still: dict[str, Seen] = {}
     for key, plan in sorted(plans.items()):
         if plan.is_standing_refusal or _is_known_to_be_missing(plan):
             continue
         hours = _hours_to_load(plan, settings)
-        for hour in hours:
-            name, objects = _name(key, hour), _objects(plan, hour)
-            known = seen.get(name)
-            still[name] = known if known is not None and known.objects == objects else Seen(objects, now)
-        reason, obstacle = _judge(plan, hours, still, settings, now) if hours else (None, None)
-        if not hours:
-            reason = _without_news(plan, first_arrivals.get(key.project_id), settings, now)
+        for hour, kind in hours.items():
+            if not _is_told_by_marker(plan, kind, settings):
+                name, objects = _name(key, hour), _objects(plan, hour)
+                known = seen.get(name)
+                still[name] = known if known is not None and known.objects == objects else Seen(objects, now)
+        reason, obstacle = None, None
+        if hours:
+            complete = [hour for hour in hours if _is_complete(plan, hour, hours[hour], still, settings, now)]
+            incomplete[key] = frozenset(hours) - frozenset(complete)
+            reason, obstacle = _judge(plan, hours, complete, settings)
+        else:
+            first = first_arrivals.get(key.project_id)
+            is_awaited = key.source is Source.REGULAR and first is not None and key.arrival_date >= first
+            is_elsewhere = key in delivered_elsewhere
+            reason = _without_news(plan, settings, now, is_awaited=is_awaited, is_elsewhere=is_elsewhere)
         if reason is not None:
             due[key] = reason
         elif obstacle is not None:
             waiting[key] = obstacle
-    return Look(due, waiting, still)
+    return Look(due, waiting, incomplete, still)
 
 
 def state_of(plan: BatchPlan, settings: Settings) -> str:
@@ -76,36 +92,49 @@ def state_of(plan: BatchPlan, settings: Settings) -> str:
 
 
 def _judge(
-    plan: BatchPlan, hours: Mapping[int, str], seen: Mapping[str, Seen], settings: Settings, now: datetime
+    plan: BatchPlan, hours: Mapping[int, str], complete: Sequence[int], settings: Settings
 ) -> tuple[str | None, str | None]:
     """(why it is due, what it waits for); one of the two is None."""
-    is_past = now > deadline(plan.key.arrival_date, settings)
-    complete = [h for h in hours if _is_complete(plan, h, hours[h], seen[_name(plan.key, h)], settings, now)]
-    is_open = not is_past and plan.key.source is Source.REGULAR and len(plan.hours_marked) < HOURS_A_DAY
     if not complete:
         return None, f"hours {_listed(hours)} are not complete yet"
-    if is_open and settings.hours_complete_by is Completeness.MARKERS and not settings.load_open_days:
-        missing = HOURS_A_DAY - len(plan.hours_marked)
-        return None, f"{missing} of 24 hours have no marker yet, and TIDEMARK_LOAD_OPEN_DAYS is off"
+    if plan.key.source is Source.REGULAR and not plan.is_closed and not settings.load_open_days:
+        return (
+            None,
+            f"the day is open until {_told(deadline(plan.key.arrival_date, settings))} or all 24 markers are there",
+        )
     counts = Counter(hours[hour] for hour in complete)
-    return ", ".join(f"{count} hours {kind}" for kind, count in sorted(counts.items())), None
+    return ", ".join(f"{kind} hours: {count}" for kind, count in sorted(counts.items())), None
 
 
-def _is_complete(plan: BatchPlan, hour: int, kind: str, seen: Seen, settings: Settings, now: datetime) -> bool:
-    is_quiet = now - seen.since >= timedelta(minutes=settings.quiet_minutes)
+def _is_told_by_marker(plan: BatchPlan, kind: str, settings: Settings) -> bool:
+    """A marker tells nothing of what is written after it, and recoveries come without."""
     is_marked_export = plan.key.source is Source.REGULAR and settings.hours_complete_by is Completeness.MARKERS
-    if kind == NEW and is_marked_export:
+    return kind == NEW and is_marked_export
+
+
+def _is_complete(
+    plan: BatchPlan, hour: int, kind: str, seen: Mapping[str, Seen], settings: Settings, now: datetime
+) -> bool:
+    if _is_told_by_marker(plan, kind, settings):
         return hour in plan.hours_marked or now > deadline(plan.key.arrival_date, settings)
-    # A marker tells nothing of what is written after it, and recoveries come without.
-    return is_quiet
+    return now - seen[_name(plan.key, hour)].since >= timedelta(minutes=settings.quiet_minutes)
 
 
-def _without_news(plan: BatchPlan, first_arrival: date | None, settings: Settings, now: datetime) -> str | None:
-    prior, day = plan.prior, plan.key.arrival_date
-    is_past = now > deadline(day, settings)
-    is_awaited = plan.key.source is Source.REGULAR and first_arrival is not None and day >= first_arrival
+def _without_news(
+    plan: BatchPlan, settings: Settings, now: datetime, *, is_awaited: bool, is_elsewhere: bool
+) -> str | None:
+    prior = plan.prior
+    is_absent = not plan.listed and not plan.recorded
+    is_judged = prior is not None and prior.verdict in (BatchVerdict.ACCEPTED, BatchVerdict.REFUSED)
+    if is_awaited and is_absent and not plan.refused and not (prior and prior.verdict is BatchVerdict.ACCEPTED):
+        if len(plan.hours_marked) == HOURS_A_DAY:
+            return "all hours have markers, and none has events"
+        if is_elsewhere:
+            return "it was recovered by the other source"
+        is_past = now > deadline(plan.key.arrival_date, settings)
+        return "its deadline has passed without a delivery" if is_past and not is_judged else None
     if prior is None or prior.verdict is BatchVerdict.WAITING:
-        return "its deadline has passed without a delivery" if is_past and is_awaited else None
+        return None
     if prior.verdict is BatchVerdict.MOVED:
         return "objects changed while they were read"
     if prior.is_missing:
@@ -149,6 +178,10 @@ def _objects(plan: BatchPlan, hour: int) -> str:
 
 def _name(key: BatchKey, hour: int) -> str:
     return f"{key}/{hour}"
+
+
+def _told(moment: datetime) -> str:
+    return moment.strftime("%Y-%m-%d %H:%M UTC")
 
 
 def _listed(hours: Mapping[int, str]) -> str:

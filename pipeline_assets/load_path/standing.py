@@ -91,6 +91,8 @@ class Ground:
     """Project -> days to look at: the requested ones, and those that arrivals in reach touch, widened."""
     batches: Mapping[BatchKey, BatchRecord]
     first_arrivals: Mapping[str, date]
+    early: frozenset[Slice]
+    """Days that wait for deliveries whose deadline lies ahead."""
 
 
 def read_ground(books: Books, request: LoadRequest) -> Ground:
@@ -115,7 +117,7 @@ def ground_of(books: Books, candidates: Mapping[str, frozenset[date]], first_arr
     every_day = [day for days in candidates.values() for day in days]
     projects = sorted(candidates)
     batches = books.ledger.batches(projects, min(every_day), max(every_day) + reach)
-    return Ground(candidates, batches, first_arrivals)
+    return Ground(candidates, batches, first_arrivals, early_slices(batches))
 
 
 def decide(books: Books, request: LoadRequest, table: Table, ground: Ground) -> list[Decision]:
@@ -184,7 +186,7 @@ def _decide(
         return decision(Todo.HOLD, f"held: {hold}")
     obstacle = _obstacle(table, ground, inputs, key)
     if obstacle is not None:
-        is_early = key in early_slices(ground.batches) and not any(
+        is_early = key in ground.early and not any(
             upstream.verdict in (Verdict.REFUSED, Verdict.HELD) for upstream in inputs.upstream(key.event_date)
         )
         return replace(decision(Todo.WAIT, obstacle), is_early=is_early)
@@ -306,12 +308,17 @@ def is_final_day(books: Books, request: LoadRequest, ground: Ground, key: Slice)
     return True
 
 
-def early_slices(batches: Mapping[BatchKey, BatchRecord]) -> set[Slice]:
-    """Days that nothing was delivered for, with a deadline ahead, and that no other batch refuses."""
-    verdicts: dict[Slice, set[BatchVerdict]] = {}
+def early_slices(batches: Mapping[BatchKey, BatchRecord]) -> frozenset[Slice]:
+    """Days that nothing was delivered for by either source, with a deadline ahead."""
+    found: dict[Slice, list[BatchRecord]] = {}
     for key, batch in batches.items():
-        verdicts.setdefault(Slice(key.arrival_date, key.project_id), set()).add(batch.verdict)
-    return {key for key, found in verdicts.items() if found - {BatchVerdict.ACCEPTED} == {BatchVerdict.WAITING}}
+        found.setdefault(Slice(key.arrival_date, key.project_id), []).append(batch)
+    return frozenset(
+        key
+        for key, here in found.items()
+        if any(batch.verdict is BatchVerdict.WAITING for batch in here)
+        and not any(batch.deliveries or batch.verdict is BatchVerdict.REFUSED for batch in here)
+    )
 
 
 DAY_VERDICTS = {

@@ -6,19 +6,19 @@ a batch is due (load_path/readiness.py) and runs (requests.py).
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping
 from datetime import date, datetime, timedelta
 
 import dagster as dg
 
-from pipeline_assets.domain.deliveries import BatchKey, Delivery, Listing, Marker
-from pipeline_assets.domain.settings import Settings
+from pipeline_assets.domain.deliveries import BatchKey
+from pipeline_assets.domain.settings import Completeness, Settings
 from pipeline_assets.domain.slices import Source
 from pipeline_assets.jobs import JOB_OF_SOURCE, PRIORITIES
 from pipeline_assets.landing import delivered
 from pipeline_assets.load import Clock
 from pipeline_assets.load_path.raw.batches import BatchPlan, Recorded, first_arrivals, plan_batches
-from pipeline_assets.load_path.readiness import look, state_of
+from pipeline_assets.load_path.readiness import Look, look, state_of
 from pipeline_assets.partitions import days_between
 from pipeline_assets.sensors.cursor import Cursor
 from pipeline_assets.sensors.requests import ask, default_status, digest, guarded, result
@@ -62,24 +62,48 @@ def _arrivals(
     cursor: Cursor,
     now: datetime,
 ) -> dg.SensorResult:
-    windows = _windows(settings, cursor, now.date())
+    today = now.date()
+    if settings.calendar_start > today:
+        skip = f"TIDEMARK_CALENDAR_START {settings.calendar_start} lies ahead; nothing before it is looked at"
+        return dg.SensorResult(skip_reason=skip, cursor=context.cursor)
+    windows = _windows(settings, cursor, today)
     plans: dict[BatchKey, BatchPlan] = {}
+    elsewhere: set[BatchKey] = set()
     firsts: dict[str, date] = {}
-    events: list[dg.AssetMaterialization] = []
     for first, last in windows:
         listing = landing.list(source, settings.projects, first, last)
         # The same in every window: a listing knows the first arrival wherever it lies.
-        firsts = first_arrivals(ledger, listing, settings.projects)
-        plans |= _plans(settings, source, ledger, listing, days_between(first, last), now)
-        events += _told(source, listing, cursor)
-    found = look(plans, firsts, cursor.seen, settings, now)
+        firsts = first_arrivals(ledger, listing, settings.projects, source)
+        recorded = Recorded.read(ledger, source, settings.projects, first, last)
+        elsewhere |= recorded.delivered_elsewhere(source)
+        plans |= plan_batches(
+            source, settings.projects, days_between(first, last), listing, recorded, settings, now,
+            code_version=RAW_TABLES[source].code_version(settings), accepted_reasons={},
+        )  # fmt: skip
+    found = look(plans, firsts, elsewhere, cursor.seen, settings, now)
     due = _by_day(found.due)
     states = {day: digest(state_of(plans[key], settings) for key in keys) for day, keys in due.items()}
-    asked = ask(context, settings, JOB_OF_SOURCE[source], states, cursor, now, reach=settings.reprocessing_window_days)
-    cursor.seen = dict(found.seen)
+
+    def is_looked_at(day: date) -> bool:
+        return any(first <= day <= last for first, last in windows)
+
+    job = JOB_OF_SOURCE[source]
+    asked = ask(
+        context, settings, job, states, cursor, now, reach=settings.reprocessing_window_days, is_looked_at=is_looked_at
+    )
+    looked_at = {str(key) for key in plans}
+    cursor.seen = {name: one for name, one in cursor.seen.items() if name.rpartition("/")[0] not in looked_at} | dict(
+        found.seen
+    )
+    events = _told(source, plans, found, settings, cursor)
     reasons = {day: "; ".join(dict.fromkeys(found.due[key] for key in keys)) for day, keys in due.items()}
     waits = [f"{key}: {why}" for key, why in found.waiting.items()]
-    return result(asked, JOB_OF_SOURCE[source], reasons, waits, cursor, events, priority=PRIORITIES[source])
+    if source is Source.REGULAR and not firsts:
+        names = ", ".join(settings.projects)
+        waits.append(
+            f"landing lists nothing for {names}; check TIDEMARK_LANDING_URL and TIDEMARK_PROJECTS if it should"
+        )
+    return result(context, settings, now, asked, job, reasons, waits, cursor, events, priority=PRIORITIES[source])
 
 
 def _windows(settings: Settings, cursor: Cursor, today: date) -> list[tuple[date, date]]:
@@ -97,32 +121,28 @@ def _windows(settings: Settings, cursor: Cursor, today: date) -> list[tuple[date
     return windows
 
 
-def _plans(
-    settings: Settings, source: Source, ledger: Ledger, listing: Listing, days: Sequence[date], now: datetime
-) -> dict[BatchKey, BatchPlan]:
-    recorded = Recorded.read(ledger, source, settings.projects, days[0], days[-1])
-    code = RAW_TABLES[source].code_version(settings)
-    return plan_batches(
-        source, settings.projects, days, listing, recorded, settings, now, code_version=code, accepted_reasons={}
-    )
-
-
-def _told(source: Source, listing: Listing, cursor: Cursor) -> list[dg.AssetMaterialization]:
-    """What is new of the source asset's days, for Dagster."""
-    objects: dict[date, list[Delivery]] = {}
-    markers: dict[date, list[Marker]] = {}
-    for delivery in listing.deliveries:
-        objects.setdefault(delivery.batch.arrival_date, []).append(delivery)
-    for marker in listing.markers:
-        markers.setdefault(marker.batch.arrival_date, []).append(marker)
+def _told(
+    source: Source, plans: Mapping[BatchKey, BatchPlan], found: Look, settings: Settings, cursor: Cursor
+) -> list[dg.AssetMaterialization]:
+    """What is new of the source asset's days, for Dagster; a day whose objects are gone is told as empty."""
+    by_day: dict[date, list[BatchKey]] = _by_day(plans)
     events = []
-    for day in sorted(objects.keys() | markers.keys()):
-        here, marked = objects.get(day, []), markers.get(day, [])
-        told = digest([*(f"{one.key} {one.etag}" for one in here), *(one.key for one in marked)])
-        if cursor.told.get(day.isoformat()) != told:
+    for day, keys in by_day.items():
+        deliveries = [one for key in keys for one in plans[key].listed.values()]
+        complete = {(key.project_id, hour) for key in keys for hour in _complete_hours(plans[key], found, settings)}
+        is_known = day.isoformat() in cursor.told
+        told = digest([*(f"{one.key} {one.etag}" for one in deliveries), *map(str, sorted(complete))])
+        if cursor.told.get(day.isoformat()) != told and (deliveries or complete or is_known):
             cursor.told[day.isoformat()] = told
-            events.append(delivered(source, day, here, marked))
+            events.append(delivered(source, day, deliveries, complete))
     return events
+
+
+def _complete_hours(plan: BatchPlan, found: Look, settings: Settings) -> frozenset[int]:
+    """Those with a marker; where the exporter writes none, those that rest or are loaded."""
+    if plan.key.source is Source.REGULAR and settings.hours_complete_by is Completeness.MARKERS:
+        return plan.hours_marked
+    return frozenset(one.hour for one in plan.listed.values()) - found.incomplete.get(plan.key, frozenset())
 
 
 def _by_day(batches: Collection[BatchKey]) -> dict[date, list[BatchKey]]:

@@ -7,7 +7,7 @@ evaluations (arrivals.py, heal.py). Losing a cursor costs time, never correctnes
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import date, datetime, timedelta
 
@@ -65,7 +65,7 @@ class Cursor:
             return cls(
                 {name: Seen(objects, _aware(since)) for name, (objects, since) in raw["seen"].items()},
                 {
-                    date.fromisoformat(day): Attempt(str(state), int(count), _aware(at))
+                    date.fromisoformat(day): Attempt(str(state), _positive(count), _aware(at))
                     for day, (state, count, at) in raw["attempts"].items()
                 },
                 {date.fromisoformat(day).isoformat(): str(told) for day, told in raw["told"].items()},
@@ -74,6 +74,13 @@ class Cursor:
         except (KeyError, TypeError, AttributeError) as error:
             msg = f"no cursor of this sensor: {error!r}"
             raise ValueError(msg) from error
+
+
+def _positive(count: int) -> int:
+    if int(count) < 1:
+        msg = f"an attempt counted {count}"
+        raise ValueError(msg)
+    return int(count)
 
 
 def _aware(text: str) -> datetime:
@@ -112,10 +119,14 @@ def admit(states: Mapping[date, str], attempts: Mapping[date, Attempt], now: dat
 
 
 def attempted(
-    states: Mapping[date, str], attempts: Mapping[date, Attempt], requested: Iterable[date], now: datetime
+    states: Mapping[date, str],
+    attempts: Mapping[date, Attempt],
+    requested: Iterable[date],
+    now: datetime,
+    is_looked_at: Callable[[date], bool] = lambda _: True,
 ) -> dict[date, Attempt]:
-    """The attempts on record after a request; days that are not due any more are forgotten."""
-    found = {day: one for day, one in attempts.items() if states.get(day) == one.state}
+    """The attempts on record after a request; days that were looked at and are not due any more are forgotten."""
+    found = {day: one for day, one in attempts.items() if states.get(day) == one.state or not is_looked_at(day)}
     for day in requested:
         before = found.get(day)
         found[day] = Attempt(states[day], before.count + 1 if before else 1, now)

@@ -7,14 +7,14 @@ Lives here: one look at the ledger. Put here: when that look is worth taking. Ke
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import date, datetime
+from datetime import date, datetime, timedelta
 
 import dagster as dg
 
 from pipeline_assets.asset_specs import asset_key
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import Source
-from pipeline_assets.jobs import HEAL_JOB, JOB_OF_SOURCE
+from pipeline_assets.jobs import HEAL_JOB, HEAL_PRIORITY, JOB_OF_SOURCE
 from pipeline_assets.load import Clock
 from pipeline_assets.load_path.request import OpenBooks
 from pipeline_assets.load_path.survey import Stale, survey
@@ -51,15 +51,16 @@ def _stale_days(
 ) -> dg.SensorResult:
     under_way = [run for run in context.instance.get_runs(dg.RunsFilter(statuses=LIVE)) if _is_load(run)]
     if under_way:
-        reason = f"{len(under_way)} loads are under way; looked at again when they are through"
+        reason = f"loads under way: {len(under_way)}; looked at again when they are through"
         return dg.SensorResult(skip_reason=reason, cursor=cursor.as_text())
-    found = _by_day_to_ask_for(survey(OpenBooks(ledger, settings), now), settings, ledger, now.date())
+    found, beyond = _by_day_to_ask_for(survey(OpenBooks(ledger, settings), now), settings, ledger, now.date())
     states = {day: digest(one.state for one in ones) for day, ones in found.items()}
     asked = ask(context, settings, HEAL_JOB, states, cursor, now, reach=0)
     reasons = {
         day: "; ".join(dict.fromkeys(f"{one.table} {one.reason}" for one in ones)) for day, ones in found.items()
     }
-    return result(asked, HEAL_JOB, reasons, [], cursor, [], priority=5)
+    waits = [f"{day} is stale and out of the calendar's reach; begin TIDEMARK_CALENDAR_START earlier" for day in beyond]
+    return result(context, settings, now, asked, HEAL_JOB, reasons, waits, cursor, [], priority=HEAL_PRIORITY)
 
 
 def _is_load(run: dg.DagsterRun) -> bool:
@@ -71,9 +72,14 @@ def _is_load(run: dg.DagsterRun) -> bool:
 
 def _by_day_to_ask_for(
     found: Mapping[date, Sequence[Stale]], settings: Settings, ledger: Ledger, today: date
-) -> dict[date, list[Stale]]:
-    """A day outside the calendar has no partition: it is built with the last arrival that brought events of it."""
+) -> tuple[dict[date, list[Stale]], list[date]]:
+    """A day outside the calendar has no partition: it is built with a day in whose reach the last arrival with events of it lies.
+
+    Second: the days that no day of the calendar reaches.
+    """
+    reach = timedelta(days=settings.reprocessing_window_days)
     asked: dict[date, list[Stale]] = {}
+    beyond = []
     for day, stale in found.items():
         days = {day}
         if not settings.calendar_start <= day <= today:
@@ -83,7 +89,13 @@ def _by_day_to_ask_for(
                 for project in settings.projects
                 for batch in ledger.batch_days_of(source, project, [day])[day]
             ]
-            days = {one.arrival_date for one in batches if settings.calendar_start <= one.arrival_date <= today}
+            days = {
+                max(one.arrival_date, settings.calendar_start)
+                for one in batches
+                if settings.calendar_start - reach <= one.arrival_date <= today
+            }
         if days:
             asked.setdefault(max(days), []).extend(stale)
-    return asked
+        else:
+            beyond.append(day)
+    return asked, beyond

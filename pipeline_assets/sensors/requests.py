@@ -43,6 +43,7 @@ def guarded(
     except ValueError as error:
         cursor, note = Cursor(), f"The cursor could not be read and was started anew ({error}). "
     try:
+        settings.require_projects()
         with closing(Ledger(settings.ledger_database_url)) as ledger:
             result = evaluate(ledger, cursor)
     except TidemarkError as error:
@@ -60,6 +61,8 @@ class Asked:
     """What became of the due days."""
 
     ranges: tuple[tuple[date, ...], ...]
+    chosen: frozenset[date]
+    """The due days that are requested now."""
     admission: Admission
     loading: tuple[date, ...]
     """A run that is queued or under way covers them."""
@@ -75,13 +78,18 @@ def ask(
     now: datetime,
     *,
     reach: int,
+    is_looked_at: Callable[[date], bool] = lambda _: True,
 ) -> Asked:
-    """Coalesce due days into ranges, with so many days before each: their late events may be among what arrived."""
+    """Coalesce due days into ranges, with so many days before each: their late events may be among what arrived.
+
+    Recent days come first, then the oldest. `is_looked_at`: whether a day that is not due was looked at.
+    """
     covered = _covered(context, job_name)
     free = {day: state for day, state in states.items() if day not in covered}
     admission = admit(free, cursor.attempts, now, settings.sensor_attempts)
-    chosen = admission.admitted[: settings.sensor_days_per_tick]
-    cursor.attempts = attempted(states, cursor.attempts, chosen, now)
+    by_urgency = sorted(admission.admitted, key=lambda day: (not _is_recent(day, settings, now), day))
+    chosen = by_urgency[: settings.sensor_days_per_tick]
+    cursor.attempts = attempted(states, cursor.attempts, chosen, now, is_looked_at)
     wanted = sorted(
         {
             day - timedelta(days=shift)
@@ -91,9 +99,15 @@ def ask(
         }
     )
     ranges = [part for run in _runs_of_days(wanted) for part in chunks(run, settings.days_per_run)]
-    key = digest(f"{day} {cursor.attempts[day].state} {cursor.attempts[day].count}" for day in chosen)
+    # With the time of the attempt: Dagster never launches a key again, and a state may come back after a failure.
+    key = digest(f"{day} {cursor.attempts[day]}" for day in sorted(chosen))
     loading = tuple(sorted(states.keys() & covered))
-    return Asked(tuple(ranges), admission, loading, key)
+    return Asked(tuple(ranges), frozenset(chosen), admission, loading, key)
+
+
+def _is_recent(day: date, settings: Settings, now: datetime) -> bool:
+    """Whether a day belongs to the daily load, and not to a history that is being caught up with."""
+    return day >= now.date() - timedelta(days=settings.reprocessing_window_days + 1)
 
 
 def _covered(context: dg.SensorEvaluationContext, job_name: str) -> set[date]:
@@ -118,6 +132,9 @@ def _runs_of_days(days: Sequence[date]) -> list[tuple[date, ...]]:
 
 
 def result(
+    context: dg.SensorEvaluationContext,
+    settings: Settings,
+    now: datetime,
     asked: Asked,
     job_name: str,
     reasons: Mapping[date, str],
@@ -127,29 +144,31 @@ def result(
     *,
     priority: int,
 ) -> dg.SensorResult:
-    """The requests, or the reason why there are none; `reasons`: due day -> why."""
-    requests = [
-        dg.RunRequest(
-            run_key=f"{job_name}:{days[0]}:{days[-1]}:{asked.key}",
-            tags={
-                RANGE_START: days[0].isoformat(), RANGE_END: days[-1].isoformat(), "dagster/priority": str(priority),
-                REASON_TAG: few([f"{day}: {reasons[day]}" for day in days if day in reasons]),
-            },
-        )
-        for days in asked.ranges
-    ]  # fmt: skip
-    if requests:
-        return dg.SensorResult(run_requests=requests, cursor=cursor.as_text(), asset_events=list(events))
+    """The requests, or the reason why there are none; `reasons`: due day -> why. `priority` is that of recent days."""
+    requests = []
+    for days in asked.ranges:
+        due = [day for day in days if day in asked.chosen]
+        is_recent = any(_is_recent(day, settings, now) for day in due)
+        why = few([f"{day}: {reasons[day]}" for day in due]) or f"late events of the arrivals after {days[-1]}"
+        tags = {
+            RANGE_START: days[0].isoformat(), RANGE_END: days[-1].isoformat(),
+            "dagster/priority": str(priority if is_recent else 0), REASON_TAG: why,
+        }  # fmt: skip
+        requests.append(dg.RunRequest(run_key=f"{job_name}:{days[0]}:{days[-1]}:{asked.key}", tags=tags))
     told = []
     if asked.admission.given_up:
-        days = few([f"{day} ({reasons[day]})" for day in asked.admission.given_up])
-        told.append(f"given up until something changes: {days}; look at their failed runs, then load them by hand")
+        named = few([f"{day} ({reasons[day]})" for day in asked.admission.given_up])
+        told.append(f"given up until something changes: {named}; look at their failed runs, then load them by hand")
     if asked.admission.paused:
         told.append(f"tried before, again after a pause: {few(map(str, asked.admission.paused))}")
     if asked.loading:
         told.append(f"a run is loading {few(map(str, asked.loading))}")
     if waits:
         told.append(f"waiting: {few(waits)}")
+    if requests:
+        if told:
+            context.log.info("; ".join(told))
+        return dg.SensorResult(run_requests=requests, cursor=cursor.as_text(), asset_events=list(events))
     reason = "; ".join(told) or "nothing to do: what is published is what its inputs are"
     return dg.SensorResult(skip_reason=reason, cursor=cursor.as_text(), asset_events=list(events))
 

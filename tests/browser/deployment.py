@@ -127,7 +127,7 @@ class Deployment(LandingFolder):
             found = self.ask("{ assetNodes { id } }")
         except OSError:
             return False
-        return len(found["assetNodes"]) > 0
+        return bool(found and found["assetNodes"])
 
     def ask(self, query: str) -> Any:
         """The data of a GraphQL answer."""

@@ -41,6 +41,11 @@ def test_a_daily_load_overtakes_a_running_backfill(page: Any, deployment: Deploy
     launch(page, GROUP, f"[{first}...{last}]")
     deployment.wait("the first chunk runs", lambda: any(run["startTime"] for run in deployment.runs()), 300)
     launch(page, JOB, str(yesterday))
+    deployment.wait(
+        "the daily load is queued", lambda: [one for one in deployment.runs() if one["jobName"] == "daily_load"], 60
+    )
+    queued = {run["runId"] for run in deployment.runs() if run["status"] == "QUEUED" and run["jobName"] != "daily_load"}
+    assert queued
     runs = deployment.wait_for_new_runs([], count=-(-total // chunk) + 1)
     origin = min(run["creationTime"] for run in runs)
     for run in sorted(runs, key=lambda run: run["startTime"]):
@@ -50,7 +55,5 @@ def test_a_daily_load_overtakes_a_running_backfill(page: Any, deployment: Deploy
             f"{run['jobName']:12} {covers}  queued {times[0]:6.0f} s  started {times[1]:6.0f} s  ended {times[2]:6.0f} s"
         )
     (daily,) = [run for run in runs if run["jobName"] == "daily_load"]
-    started_later = [run for run in runs if run["startTime"] > daily["creationTime"] and run is not daily]
-    assert len(started_later) >= 1
-    assert all(run["startTime"] > daily["startTime"] for run in started_later)
+    assert all(run["startTime"] > daily["startTime"] for run in runs if run["runId"] in queued)
     assert {run["status"] for run in runs} == {"SUCCESS"}

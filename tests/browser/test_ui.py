@@ -37,6 +37,7 @@ def boxes(page: Any) -> dict[str, str]:
     for table in ASSET_TABLES:
         box = page.locator(f"xpath=//*[text()='{table.name}']/ancestor::*[contains(., '% filled')][1]").first
         found[table.name] = box.inner_text()
+        assert found[table.name].count("% filled") == 1
     return found
 
 
@@ -132,9 +133,13 @@ def test_a_marker_in_landing_turns_a_day_green(
     deployment.wait(
         "the day is published", lambda: deployment.rows("refined/events", day) == dict.fromkeys(PROJECTS, 6), 400
     )
-    (run,) = [run for run in deployment.runs() if f"{day}: 1 hours new" in run["tags"].get("tidemark/reason", "")]
+    (run,) = [run for run in deployment.runs() if f"{day}: new hours: 1" in run["tags"].get("tidemark/reason", "")]
     assert run["tags"]["dagster/sensor_name"] == "regular_exports_arrived"
-    deployment.wait("the run ends well", lambda: deployment.runs()[-1]["status"] == "SUCCESS", 120)
+    deployment.wait(
+        "the run ends well",
+        lambda: ("SUCCESS", run["runId"]) in {(one["status"], one["runId"]) for one in deployment.runs()},
+        120,
+    )
     page.goto(SENSOR)
     page.get_by_text("1 run requested").first.wait_for()
     page.get_by_text("Skipped").first.wait_for()

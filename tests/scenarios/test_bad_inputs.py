@@ -163,7 +163,7 @@ def _a_line_read(name: str, odd: Callable[[date], bytes], keeps: str, cure: str 
 def _a_refused_object(name: str, build: Callable[[date], Files], reason: str, cure: str = EXPORT_AGAIN) -> Case:
     return Case(
         name=name, build=build, line=LineFate.NOT_READ, object=ObjectFate.QUARANTINED, batch=BatchFate.REFUSED,
-        other_days=OtherDays.PROVISIONAL, reasons={None: reason}, refusal=f"1 unreadable objects, first {{key}}: {reason}",
+        other_days=OtherDays.PROVISIONAL, reasons={None: reason}, refusal=f"unreadable objects: 1, first {{key}}: {reason}",
         cure=cure,
     )  # fmt: skip
 
@@ -529,7 +529,7 @@ def _assert_fate(found: Found, case: Case, day: date) -> None:
         good = "published" if own + neighbours else "unchanged"
         assert p.verdict(table, day) == (good if is_accepted else "waiting"), table
     told = re.findall(rf"{day} raw/regular_events {PROJECT} (\w+)", found.run.failure())
-    assert told == ([] if is_accepted else [verdicts[case.batch]])
+    assert told == ([verdicts[case.batch]] if case.batch is BatchFate.REFUSED else [])
 
 
 # -- claims ----------------------------------------------------------------------------------------------------
@@ -567,7 +567,7 @@ def test_a_day_is_provisional_while_an_arrival_that_may_change_it_is_not_settled
 
 def test_the_failure_names_each_refused_day_and_no_other(bad_landing: Found) -> None:
     assert not bad_landing.run.success
-    bad = {str(CASE_DAYS[case.name]) for case in CASES if case.batch is not BatchFate.ACCEPTED}
+    bad = {str(CASE_DAYS[case.name]) for case in CASES if case.batch is BatchFate.REFUSED}
     for table in ("raw/regular_events", *DERIVED):
         assert set(re.findall(rf"(\S+) {table} {PROJECT} ", bad_landing.run.failure())) == bad, table
 

@@ -214,7 +214,7 @@ def test_an_object_that_keeps_moving_waits(pipeline: Any) -> None:
     run = p.load(DAY, NEXT)
 
     assert not run.success
-    assert "1 objects changed while they were read" in run.failure()
+    assert "objects changed while they were read: 1" in run.failure()
     assert run.materialized("refined/events") == {str(NEXT)}
     assert (p.count(RAW, DAY), p.count("refined/events", NEXT)) == (0, 5)
     assert p.verdict("refined/events", DAY) == "waiting"

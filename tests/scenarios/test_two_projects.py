@@ -80,6 +80,13 @@ def test_a_day_that_has_not_come_yet_is_no_failure(pipeline: Any) -> None:
     ):
         assert {day for *found, day in warned if found == [asset, check]} == {str(NEXT), str(LAST)}
 
+    # A fault beside a day that has not come is a fault.
+    p.deliver(LAST, events_on(LAST, 5), hour=6, truncated=True)
+    noon = p.load(DAY, LAST)
+    assert not noon.success
+    assert ("raw/regular_events", "delivery_reconciles", str(LAST)) in noon.failed_checks()
+
+    p.deliver(LAST, events_on(LAST, 5), hour=6)
     p.deliver(LAST, events_on(LAST, 6, app=int(BAD)), hour=5, project=BAD)
     evening = p.load(DAY, LAST)
     assert evening.success, evening.failure()

@@ -52,7 +52,7 @@ def _told(run: Outcome, day: date) -> str:
 
 def _assert_missing(p: Any, run: Outcome, day: date, count: int, first: str) -> None:
     """The day is refused for want of deliveries: the run fails, the check is red, the ledger names reason and cure."""
-    reason = f"{count} deliveries are missing from landing, first {first}"
+    reason = f"deliveries missing from landing: {count}, first {first}"
     assert f"{day} {RAW} {PROJECT} refused: {reason}" in run.failure()
     assert (RAW, "delivery_reconciles", str(day)) in run.failed_checks()
     batch = _batch(p, day)

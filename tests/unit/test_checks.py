@@ -23,7 +23,7 @@ def _figures(**changes: Any) -> BatchFigures:
         ({"unreadable": ("k: not_gzip",)}, (), "k: not_gzip"),
         ({"lines": 1001}, (), "1001 lines but 1000 rows"),
         ({"rows": 989, "quarantined": 11}, (), "11 of 1000 lines are quarantined"),
-        ({}, ("gone",), "1 deliveries are missing from landing, first gone"),
+        ({}, ("gone",), "deliveries missing from landing: 1, first gone"),
     ],
 )
 def test_a_bad_batch_is_refused_with_its_reason(changes: dict[str, Any], missing: tuple[str, ...], said: str) -> None:

@@ -55,13 +55,27 @@ def test_jobs_load_one_source_each() -> None:
     for name, raw in (("daily_load", "raw/regular_events"), ("backfill_load", "raw/backfill_events")):
         keys = definitions.resolve_job_def(name).asset_layer.selected_asset_keys
         assert {key.to_user_string() for key in keys} == derived | {raw}
+    healed = definitions.resolve_job_def("heal_load").asset_layer.selected_asset_keys
+    assert {key.to_user_string() for key in healed} == derived
+
+
+def test_sensors_launch_their_jobs_and_start_as_the_settings_say() -> None:
+    for is_running, status in ((False, dg.DefaultSensorStatus.STOPPED), (True, dg.DefaultSensorStatus.RUNNING)):
+        repository = build_defs(SETTINGS.model_copy(update={"sensors_running": is_running})).get_repository_def()
+        assert {
+            (one.name, one.job_name, one.minimum_interval_seconds, one.default_status) for one in repository.sensor_defs
+        } == {
+            ("regular_exports_arrived", "daily_load", 60, status),
+            ("backfill_exports_arrived", "backfill_load", 60, status),
+            ("heal", "heal_load", 300, status),
+        }
 
 
 def test_every_asset_says_whose_it_is_and_how_to_recover_it_and_runs_in_chunks() -> None:
     owner = "Ada@example.com"
     graph = build_defs(SETTINGS.model_copy(update={"owners": (owner,)})).resolve_asset_graph()
     for key in graph.get_all_asset_keys():
-        assert graph.get(key).owners == [owner]
+        assert list(graph.get(key).owners) == [owner]
         assert "A partition" in (graph.get(key).description or "")
     for key in graph.materializable_asset_keys:
         node = graph.get(key)

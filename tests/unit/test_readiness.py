@@ -28,8 +28,9 @@ def a_look(*args: Any, now: datetime = NOON, seen: dict[str, Seen] | None = None
         name: options.pop(name) for name in ("hours_complete_by", "load_open_days", "quiet_minutes") if name in options
     }
     first = {PROJECT: options.pop("first", DAY)}
+    elsewhere = [BATCH] if options.pop("is_elsewhere", False) else []
     plans = plans_of(*args, now=now, **options)
-    return look(plans, first, seen or {}, Settings(**sensor), now)
+    return look(plans, first, elsewhere, seen or {}, Settings(**sensor), now)
 
 
 def rested(found: Look, minutes: int = 15) -> dict[str, Seen]:
@@ -42,13 +43,19 @@ def rested(found: Look, minutes: int = 15) -> dict[str, Seen]:
     [
         ([], {}, None),
         ([9], {}, None),
-        ([10], {}, "1 hours new"),
-        (range(24), {}, "1 hours new"),
+        ([10], {}, "new hours: 1"),
+        (range(24), {}, "new hours: 1"),
         ([10], {"load_open_days": False}, None),
-        (range(24), {"load_open_days": False}, "1 hours new"),
-        ([], {"now": PAST}, "1 hours new"),
-        ([], {"now": PAST, "load_open_days": False}, "1 hours new"),
+        (range(24), {"load_open_days": False}, "new hours: 1"),
+        ([], {"now": PAST}, "new hours: 1"),
+        ([], {"now": PAST, "load_open_days": False}, "new hours: 1"),
         ([10], {"hours_complete_by": Completeness.QUIET}, None),
+        ([], {"hours_complete_by": Completeness.QUIET, "load_open_days": False, "quiet_minutes": 0}, None),
+        (
+            [],
+            {"hours_complete_by": Completeness.QUIET, "load_open_days": False, "quiet_minutes": 0, "now": PAST},
+            "new hours: 1",
+        ),
     ],
 )
 def test_a_new_hour_is_due_when_its_exporter_says_so_or_its_time_is_up(
@@ -57,7 +64,8 @@ def test_a_new_hour_is_due_when_its_exporter_says_so_or_its_time_is_up(
     found = a_look([a_delivery(10)], markers=markers_of(markers), **options)
     assert found.due.get(BATCH) == due
     assert (BATCH in found.waiting) == (due is None)
-    assert set(found.seen) == {f"{BATCH}/10"}
+    by_rest = options.get("hours_complete_by") is Completeness.QUIET
+    assert set(found.seen) == ({f"{BATCH}/10"} if by_rest else set())
 
 
 def test_without_markers_an_hour_is_complete_when_it_rests() -> None:
@@ -70,7 +78,7 @@ def test_without_markers_an_hour_is_complete_when_it_rests() -> None:
     almost = a_look([a_delivery(10), a_delivery(10, 2)], seen=rested(grown, 14), **quiet)
     assert almost.waiting == {BATCH: "hours 10 are not complete yet"}
     assert almost.seen == rested(grown, 14)
-    assert a_look([a_delivery(10), a_delivery(10, 2)], seen=rested(grown, 15), **quiet).due == {BATCH: "1 hours new"}
+    assert a_look([a_delivery(10), a_delivery(10, 2)], seen=rested(grown, 15), **quiet).due == {BATCH: "new hours: 1"}
 
 
 @pytest.mark.parametrize(
@@ -88,20 +96,21 @@ def test_what_happens_to_a_loaded_hour_is_due_when_it_rests_whatever_its_marker_
     first = a_look(listed, recorded, markers=markers, priors=[prior])
     assert not first.due
     assert a_look(listed, recorded, markers=markers, priors=[prior], seen=rested(first)).due == {
-        BATCH: f"1 hours {kind}"
+        BATCH: f"{kind} hours: 1"
     }
     assert not a_look(listed, recorded, markers=markers, priors=[prior], now=PAST).due
 
 
 def test_complete_hours_do_not_wait_for_incomplete_ones() -> None:
     found = a_look([a_delivery(hour) for hour in (9, 10, 11)], markers=markers_of([9, 11]))
-    assert found.due == {BATCH: "2 hours new"}
+    assert found.due == {BATCH: "new hours: 2"}
 
 
 def _prior(verdict: BatchVerdict, **changes: Any) -> BatchRecord:
     return BatchRecord(BATCH, verdict, **{"deliveries": 1, **changes})
 
 
+ALL = markers_of(range(24))
 _MISSED = Evaluation(Check.DELIVERY_RECONCILES, False, "missing", "", {MISSING: 1})
 
 
@@ -113,6 +122,16 @@ _MISSED = Evaluation(Check.DELIVERY_RECONCILES, False, "missing", "", {MISSING: 
         (None, [], {"now": PAST, "first": DAY + timedelta(days=1)}, None),
         (_prior(BatchVerdict.WAITING), [], {"now": PAST}, "its deadline has passed without a delivery"),
         (_prior(BatchVerdict.REFUSED), [], {"now": PAST}, None),
+        (
+            _prior(BatchVerdict.REFUSED),
+            [],
+            {"now": PAST, "markers": ALL},
+            "all hours have markers, and none has events",
+        ),
+        (_prior(BatchVerdict.REFUSED), [], {"now": PAST, "is_elsewhere": True}, "it was recovered by the other source"),
+        (None, [], {"markers": ALL}, "all hours have markers"),
+        (None, [], {"markers": ALL, "first": DAY + timedelta(days=1)}, None),
+        (_prior(BatchVerdict.ACCEPTED, deliveries=0), [], {"markers": ALL}, None),
         (_prior(BatchVerdict.MOVED), [a_record()], {}, "objects changed while they were read"),
         (_prior(BatchVerdict.ACCEPTED), [a_record()], {}, None),
         (_prior(BatchVerdict.ACCEPTED), [a_record()], {"now": PAST}, "it is closed now"),
@@ -167,13 +186,21 @@ def test_attempts_are_bounded_and_pause_longer_each_time() -> None:
     assert admit({day: STATE}, {day: Attempt(STATE, 3, NOON)}, PAST, 3).given_up == (day,)
     assert admit({day: "new"}, {day: Attempt(STATE, 3, NOON)}, PAST, 3).admitted == (day,)
     assert attempted({}, second, [], NOON) == {}
+    assert attempted({}, second, [], NOON, lambda looked_at: looked_at != day) == second
 
 
 def test_a_cursor_comes_back_as_it_was() -> None:
     cursor = Cursor({f"{BATCH}/1": Seen("x", NOON)}, {DAY: Attempt(STATE, 2, NOON)}, {"2026-02-02": "y"}, DAY)
     assert Cursor.parse(cursor.as_text()) == cursor
     assert Cursor.parse(None) == Cursor()
-    for text in ("{", "[]", "null", '{"seen": {}}', cursor.as_text().replace("+00:00", "")):
+    for text in (
+        "{",
+        "[]",
+        "null",
+        '{"seen": {}}',
+        cursor.as_text().replace("+00:00", ""),
+        cursor.as_text().replace(f'"{STATE}", 2', f'"{STATE}", 0'),
+    ):
         with pytest.raises(ValueError, match=r".+"):
             Cursor.parse(text)
 
@@ -184,7 +211,7 @@ def test_recoveries_rest_before_they_are_loaded() -> None:
         Source.BACKFILL, [PROJECT], [DAY], Listing((a_delivery(batch=batch),)), Recorded({}, {}, {}), Settings(), PAST,
         code_version="c", accepted_reasons={},
     )  # fmt: skip
-    first = look(plans, {PROJECT: DAY}, {}, Settings(), PAST)
+    first = look(plans, {PROJECT: DAY}, (), {}, Settings(), PAST)
     assert first.waiting
-    assert look(plans, {PROJECT: DAY}, rested(first), Settings(), PAST).due == {batch: "1 hours new"}
-    assert not look({batch: replace(plans[batch], listed={}, changed=[])}, {PROJECT: DAY}, {}, Settings(), PAST).due
+    assert look(plans, {PROJECT: DAY}, (), rested(first), Settings(), PAST).due == {batch: "new hours: 1"}
+    assert not look({batch: replace(plans[batch], listed={}, changed=[])}, {PROJECT: DAY}, (), {}, Settings(), PAST).due

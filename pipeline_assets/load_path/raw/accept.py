@@ -13,7 +13,6 @@ from datetime import timedelta
 from itertools import count
 
 from resources.crash_points import CrashPoint, crash_point
-from resources.ledger_records import BatchRecord
 
 from pipeline_assets.domain.checks import BatchFigures, reconcile_batch
 from pipeline_assets.domain.deliveries import BatchKey, Listing
@@ -81,7 +80,7 @@ def _plan(bench: Workbench, request: LoadRequest, source: Source) -> dict[BatchK
     plans = {
         key: plan for key, plan in plans.items() if plan.is_requested or plan.listed or plan.recorded or plan.refused
     }  # fmt: skip
-    _judge_unread(bench, request, source, listing, plans, recorded.batches)
+    _judge_unread(bench, request, source, listing, plans, recorded)
     for key, plan in plans.items():
         if plan.accepted_reason is not None and not plan.withdrawn and (plan.listed or plan.recorded):
             bench.say(f"{table.key}: {key} lacks nothing that raw holds and may lose; the reason given is not needed")
@@ -102,15 +101,11 @@ def _judge_unread(
     source: Source,
     listing: Listing,
     plans: Mapping[BatchKey, BatchPlan],
-    priors: Mapping[BatchKey, BatchRecord],
+    recorded: Recorded,
 ) -> None:
     """Attach a verdict to the plans whose deliveries are missing, or that have none."""
     firsts = first_arrivals(bench.ledger, listing, request.projects)
-    elsewhere = {
-        BatchKey(source, other.project_id, other.arrival_date)
-        for other, prior in priors.items()
-        if other.source is not source and prior.deliveries
-    }
+    elsewhere = recorded.delivered_elsewhere(source)
 
     def judge_all(absent: Sequence[BatchPlan]) -> None:
         for plan in absent:

@@ -43,10 +43,20 @@ class Recorded:
             ledger.batches(projects, first, last),
         )
 
+    def delivered_elsewhere(self, source: Source) -> set[BatchKey]:
+        """The batches of a source for whose day the other source has deliveries on record."""
+        return {
+            BatchKey(source, other.project_id, other.arrival_date)
+            for other, record in self.batches.items()
+            if other.source is not source and record.deliveries
+        }
 
-def first_arrivals(ledger: Ledger, listing: Listing, projects: Sequence[str]) -> dict[str, date]:
-    """Project -> earliest arrival day that landing or ledger knows, either source."""
-    found = ledger.first_arrivals(projects)
+
+def first_arrivals(
+    ledger: Ledger, listing: Listing, projects: Sequence[str], source: Source | None = None
+) -> dict[str, date]:
+    """Project -> earliest arrival day that a listing or the ledger knows; the ledger of one source or of either."""
+    found = ledger.first_arrivals(projects, source)
     for project, day in listing.first_arrivals.items():
         found[project] = min(day, found.get(project, day))
     return found

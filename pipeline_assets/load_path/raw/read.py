@@ -91,7 +91,7 @@ def _judge_parsed(step: RawStep, plan: BatchPlan) -> tuple[BatchVerdict, Evaluat
     )
     moved = [r.object_key for r in records if r.error == MOVED]
     if moved:
-        reason = f"{len(moved)} objects changed while they were read, first {moved[0]}"
+        reason = f"objects changed while they were read: {len(moved)}, first {moved[0]}"
         return BatchVerdict.MOVED, Evaluation(
             evaluation.check, False, reason, "The next load reads them again", evaluation.figures
         )
