@@ -16,7 +16,7 @@ from rich.table import Table as RichTable
 
 from pipeline_assets.domain.deliveries import BatchKey
 from pipeline_assets.domain.slices import Slice, Source, Verdict
-from pipeline_assets.load_path.standing import DAY_VERDICTS
+from pipeline_assets.load_path.recorded_days import DAY_VERDICTS
 from pipeline_assets.tables.raw_events import RAW_TABLES
 from pipeline_assets.tables.registry import DERIVED
 from resources.ledger import Ledger

@@ -20,8 +20,8 @@ from pipeline_assets.asset_specs import asset_key
 from pipeline_assets.domain.checks import Check, Evaluation
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import EMPTY, Verdict
+from pipeline_assets.load_path.recorded_days import standing_outcomes
 from pipeline_assets.load_path.request import LoadRequest, Outcome, TableReport
-from pipeline_assets.load_path.standing import standing_outcomes
 from pipeline_assets.tables.registry import ASSET_TABLES
 from pipeline_assets.tables.table import Table
 from resources.ledger import Ledger

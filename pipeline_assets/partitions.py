@@ -1,52 +1,16 @@
-"""The calendar: which days Dagster has a partition for, and ranges of them.
+"""The calendar: which days Dagster has a partition for.
 
-Lives here: the daily partitions and day arithmetic. Put here: a question about days. Keep out: event days outside the
-calendar, which are loaded all the same (law 7).
+Lives here: the daily partitions. Put here: another kind of partition. Keep out: day arithmetic (domain/days.py), and
+event days outside the calendar, which are loaded all the same (law 7).
 """
 
 from __future__ import annotations
 
-from datetime import UTC, date, datetime, timedelta
-
 import dagster as dg
 
-from pipeline_assets.domain.errors import UsageError
 from pipeline_assets.domain.settings import Settings
 
 
 def calendar(settings: Settings) -> dg.DailyPartitionsDefinition:
     """Daily event-time partitions in UTC, today's included: its hours arrive one by one."""
     return dg.DailyPartitionsDefinition(start_date=settings.calendar_start.isoformat(), timezone="UTC", end_offset=1)
-
-
-def days_between(first: date, last: date) -> tuple[date, ...]:
-    """Every day of a range, both ends included."""
-    return tuple(first + timedelta(days=shift) for shift in range((last - first).days + 1))
-
-
-def chunks(days: tuple[date, ...], size: int) -> list[tuple[date, ...]]:
-    """Consecutive parts of at most `size` days."""
-    return [days[start : start + size] for start in range(0, len(days), size)]
-
-
-def requested_range(first: str, last: str, settings: Settings) -> tuple[date, ...]:
-    """Days of a range given as text; raises UsageError for a bad day, order or a day outside the calendar."""
-    start, end = parse_day(first), parse_day(last)
-    if end < start:
-        raise UsageError(f"--from {first} --to {last}", "the range ends before it begins", "Swap the two days")
-    today = datetime.now(UTC).date()
-    if start < settings.calendar_start or end > today:
-        raise UsageError(
-            f"--from {first} --to {last}",
-            f"the calendar holds {settings.calendar_start} to {today}",
-            "Choose days inside it, or set TIDEMARK_CALENDAR_START earlier",
-        )
-    return days_between(start, end)
-
-
-def parse_day(text: str) -> date:
-    """A day as YYYY-MM-DD; raises UsageError."""
-    try:
-        return date.fromisoformat(text)
-    except ValueError:
-        raise UsageError(text, "is not a day", "Write it as YYYY-MM-DD") from None

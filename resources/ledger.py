@@ -21,15 +21,6 @@ from sqlalchemy.engine import Connection, Engine, make_url
 
 from resources.ledger_migrations import prepare, version_of
 from resources.ledger_records import (
-    BATCH_DAYS,
-    BATCHES,
-    DELIVERIES,
-    HEADS,
-    HOLDS,
-    PUBLICATIONS,
-    RUNS,
-    SCHEMA_VERSION,
-    SLICES,
     BatchDay,
     BatchRecord,
     Changes,
@@ -44,6 +35,17 @@ from resources.ledger_records import (
     publication_row,
     slice_of,
     slice_row,
+)
+from resources.ledger_schema import (
+    BATCH_DAYS,
+    BATCHES,
+    DELIVERIES,
+    HEADS,
+    HOLDS,
+    PUBLICATIONS,
+    RUNS,
+    SCHEMA_VERSION,
+    SLICES,
 )
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from resources.ledger_records import DELIVERIES, METADATA, SCHEMA, SCHEMA_VERSION
+from resources.ledger_schema import DELIVERIES, METADATA, SCHEMA, SCHEMA_VERSION
 
 _LOCK = 5_411_827_360
 """Any number that other users of the database do not take for an advisory lock."""

@@ -1,7 +1,7 @@
-"""What the ledger holds: its SQL tables and the records they are read into.
+"""What the ledger holds, as records: one dataclass per kind of row, and the way from and to a row.
 
-Lives here: the schema, one dataclass per kind of row, and the way between the two. Put here: a column or a kind of record.
-Keep out: queries and transactions (resources/ledger.py).
+Lives here: the records. Put here: a kind of record, or a field of one. Keep out: columns (ledger_schema.py), queries and
+transactions (ledger.py).
 """
 
 from __future__ import annotations
@@ -12,80 +12,10 @@ from dataclasses import dataclass, field
 from datetime import date
 from typing import Any
 
-import sqlalchemy as sa
 from pipeline_assets.domain.checks import Evaluation
 from pipeline_assets.domain.deliveries import BatchKey
 from pipeline_assets.domain.slices import EMPTY, BatchVerdict, Digest, Slice, Source, Verdict
 from sqlalchemy.engine import RowMapping
-
-SCHEMA_VERSION = 2
-METADATA = sa.MetaData()
-
-
-def _table(name: str, *columns: Any) -> sa.Table:
-    return sa.Table(f"tidemark_{name}", METADATA, *columns)
-
-
-def _key(name: str, kind: Any = sa.String) -> sa.Column[Any]:
-    return sa.Column(name, kind, primary_key=True)
-
-
-SCHEMA = _table("schema", sa.Column("version", sa.Integer, nullable=False))
-HEADS = _table("heads", _key("table_name"), sa.Column("snapshot_id", sa.BigInteger, nullable=False))
-DELIVERIES = _table(
-    "deliveries", _key("source"), _key("object_key"), _key("is_accepted", sa.Boolean),
-    sa.Column("project_id", sa.String, nullable=False),
-    sa.Column("arrival_date", sa.Date, nullable=False), sa.Column("etag", sa.String, nullable=False),
-    sa.Column("size_bytes", sa.BigInteger), sa.Column("sha256", sa.String), sa.Column("lines", sa.BigInteger),
-    sa.Column("rows", sa.BigInteger), sa.Column("quarantined", sa.BigInteger), sa.Column("blank", sa.BigInteger),
-    sa.Column("error", sa.String), sa.Column("code_version", sa.String),
-    sa.Column("run_id", sa.String), sa.Column("recorded_at", sa.String),
-    sa.Index("tidemark_deliveries_by_day", "source", "project_id", "arrival_date"),
-)  # fmt: skip
-BATCHES = _table(
-    "batches", _key("source"), _key("project_id"), _key("arrival_date", sa.Date),
-    sa.Column("verdict", sa.String, nullable=False), sa.Column("reason", sa.String), sa.Column("cure", sa.String),
-    sa.Column("input_state", sa.String), sa.Column("deliveries", sa.Integer), sa.Column("hours_delivered", sa.Integer),
-    sa.Column("hours_marked", sa.Integer), sa.Column("is_closed", sa.Boolean), sa.Column("evaluations", sa.JSON),
-    sa.Column("run_id", sa.String), sa.Column("recorded_at", sa.String),
-)  # fmt: skip
-BATCH_DAYS = _table(
-    "batch_days", _key("source"), _key("project_id"), _key("arrival_date", sa.Date), _key("event_date", sa.Date),
-    sa.Column("digest", sa.String, nullable=False), sa.Column("lineage", sa.String),
-    sa.Index("tidemark_batch_days_by_event", "source", "project_id", "event_date"),
-)  # fmt: skip
-SLICES = _table(
-    "slices", _key("table_name"), _key("event_date", sa.Date), _key("project_id"),
-    sa.Column("verdict", sa.String, nullable=False), sa.Column("reason", sa.String), sa.Column("cure", sa.String),
-    sa.Column("is_final", sa.Boolean, nullable=False), sa.Column("digest", sa.String, nullable=False),
-    sa.Column("file_hash", sa.String), sa.Column("input_state", sa.JSON), sa.Column("code_version", sa.String),
-    sa.Column("refused_state", sa.JSON), sa.Column("figures", sa.JSON), sa.Column("evaluations", sa.JSON),
-    sa.Column("refused_evaluations", sa.JSON), sa.Column("run_id", sa.String), sa.Column("recorded_at", sa.String),
-)  # fmt: skip
-PUBLICATIONS = _table(
-    "publications", sa.Column("id", sa.Integer, primary_key=True, autoincrement=True),
-    sa.Column("table_name", sa.String, nullable=False), sa.Column("event_date", sa.Date, nullable=False),
-    sa.Column("project_id", sa.String, nullable=False), sa.Column("snapshot_id", sa.BigInteger, nullable=False),
-    sa.Column("parent_id", sa.BigInteger), sa.Column("digest_before", sa.String), sa.Column("digest_after", sa.String),
-    sa.Column("cause", sa.String), sa.Column("accepted_reason", sa.String), sa.Column("input_state", sa.JSON),
-    sa.Column("code_version", sa.String), sa.Column("run_id", sa.String), sa.Column("seconds", sa.Float),
-    sa.Column("published_at", sa.String),
-    sa.UniqueConstraint("table_name", "event_date", "project_id", "snapshot_id"),
-)  # fmt: skip
-RUNS = _table(
-    "runs", _key("run_id"), sa.Column("tables", sa.JSON), sa.Column("first_day", sa.Date),
-    sa.Column("last_day", sa.Date), sa.Column("started_at", sa.String), sa.Column("finished_at", sa.String),
-    sa.Column("verdicts", sa.JSON), sa.Column("snapshots", sa.JSON),
-)  # fmt: skip
-EXCLUSIONS = _table(
-    "exclusions", sa.Column("id", sa.Integer, primary_key=True, autoincrement=True), sa.Column("object_key", sa.String),
-    sa.Column("etag", sa.String), sa.Column("reason", sa.String), sa.Column("excluded_at", sa.String),
-    sa.Column("lifted_at", sa.String),
-)  # fmt: skip
-HOLDS = _table(
-    "holds", _key("table_name"), _key("event_date", sa.Date), _key("project_id"), sa.Column("reason", sa.String),
-    sa.Column("held_at", sa.String),
-)  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -79,3 +79,15 @@ def pipeline(spark: Any, tmp_path: Path) -> Iterator[Callable[..., Any]]:
             return stack.enter_context(a_pipeline(spark, folder, **settings))
 
         yield make
+
+
+@pytest.fixture
+def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """An empty bucket, `tidemark-test`, on an S3-compatible server that `AWS_ENDPOINT_URL_S3` names."""
+    import boto3
+
+    from tests.s3 import BUCKET, a_working_server
+
+    with a_working_server() as url:
+        monkeypatch.setenv("AWS_ENDPOINT_URL_S3", url)
+        yield boto3.resource("s3", endpoint_url=url).create_bucket(Bucket=BUCKET)

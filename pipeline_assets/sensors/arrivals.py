@@ -11,6 +11,7 @@ from datetime import date, datetime, timedelta
 
 import dagster as dg
 
+from pipeline_assets.domain.days import days_between
 from pipeline_assets.domain.deliveries import BatchKey
 from pipeline_assets.domain.settings import Completeness, Settings
 from pipeline_assets.domain.slices import Source
@@ -19,7 +20,6 @@ from pipeline_assets.landing import delivered
 from pipeline_assets.load import Clock
 from pipeline_assets.load_path.raw.batches import BatchPlan, Recorded, first_arrivals, plan_batches
 from pipeline_assets.load_path.readiness import Look, look, state_of
-from pipeline_assets.partitions import days_between
 from pipeline_assets.sensors.cursor import Cursor
 from pipeline_assets.sensors.requests import ask, default_status, digest, guarded, result
 from pipeline_assets.tables.raw_events import RAW_TABLES

@@ -14,9 +14,9 @@ from datetime import date, datetime, timedelta
 
 import dagster as dg
 
+from pipeline_assets.domain.days import chunks, days_between
 from pipeline_assets.domain.errors import TidemarkError
 from pipeline_assets.domain.settings import Settings
-from pipeline_assets.partitions import chunks, days_between
 from pipeline_assets.sensors.cursor import Admission, Cursor, admit, attempted
 from resources.ledger import Ledger
 

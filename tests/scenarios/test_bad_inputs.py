@@ -612,27 +612,13 @@ def test_a_bad_hour_that_is_delivered_again_heals(pipeline: Any) -> None:
     assert [p.count("raw/regular_events", day) for day in days] == [7, 5, 3]
 
 
-@pytest.fixture
-def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    import boto3
-    from moto.server import ThreadedMotoServer
-
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
-    host, port = server.get_host_and_port()
-    monkeypatch.setenv("AWS_ENDPOINT_URL_S3", f"http://{host}:{port}")
-    resource = boto3.resource("s3", endpoint_url=f"http://{host}:{port}")
-    yield resource.create_bucket(Bucket="bad-inputs")
-    server.stop()
-
-
 def test_a_key_with_an_empty_segment_hides_no_other(pipeline: Any, bucket: Any) -> None:
     """Scenario: one key in a bucket holds `//`, which a folder cannot. Outcome: it is named, all others are loaded."""
     from dagster_aws.s3 import S3Resource
 
     from resources.landing_store import LandingStore
 
-    p = pipeline(landing_url="s3://bad-inputs/exports")
+    p = pipeline(landing_url="s3://tidemark-test/exports")
     # Given to the resource, because the workers of this session started before the server did.
     s3 = S3Resource(endpoint_url=os.environ["AWS_ENDPOINT_URL_S3"])
     p.resources["landing"] = LandingStore.from_settings(p.settings, s3)

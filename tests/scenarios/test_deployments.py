@@ -25,20 +25,6 @@ DAY = date(2026, 2, 2)
 
 
 @pytest.fixture
-def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    import boto3
-    from moto.server import ThreadedMotoServer
-
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
-    host, port = server.get_host_and_port()
-    monkeypatch.setenv("AWS_ENDPOINT_URL_S3", f"http://{host}:{port}")
-    resource = boto3.resource("s3", endpoint_url=f"http://{host}:{port}")
-    yield resource.create_bucket(Bucket="tidemark-test")
-    server.stop()
-
-
-@pytest.fixture
 def requests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A file with every request to the S3 server, one JSON object a line."""
     from moto.moto_api import recorder

@@ -6,11 +6,9 @@ Whatever the cause, nothing that is published is emptied by it; a person is told
 from __future__ import annotations
 
 import shutil
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, date, datetime, timedelta
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +21,7 @@ from pipeline_assets.domain.slices import BatchVerdict, Source
 from pipeline_assets.tables.registry import DERIVED
 from resources.landing_store import LandingStore
 from tests.builders import LATER, PROJECT, Outcome, events_on
+from tests.s3 import a_server_that_answers
 
 pytestmark = pytest.mark.slow
 DAY = date(2026, 2, 2)
@@ -288,29 +287,13 @@ def test_a_recovered_day_stays_good_when_the_recovery_expires(pipeline: Any) -> 
 def an_s3(*, refuses: str, listing: str | None = None) -> Iterator[S3Resource]:
     """A server that refuses every request with 403 and this code, but for the listing, where one is given."""
 
-    class Answer(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            is_listing = listing is not None and "list-type=2" in self.path
-            body = listing if is_listing else f"<Error><Code>{refuses}</Code><Message>not you</Message></Error>"
-            self.send_response(200 if is_listing else 403)
-            self.send_header("Content-Length", str(len(body or "")))
-            self.end_headers()
-            self.wfile.write((body or "").encode())
+    def answer(path: str) -> tuple[int, str]:
+        if listing is not None and "list-type=2" in path:
+            return 200, listing
+        return 403, f"<Error><Code>{refuses}</Code><Message>not you</Message></Error>"
 
-        def do_HEAD(self) -> None:
-            self.do_GET()
-
-        def log_message(self, *_: object) -> None: ...
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Answer)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    try:
-        yield S3Resource(endpoint_url=f"http://127.0.0.1:{server.server_port}", max_attempts=2)
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
+    with a_server_that_answers(answer) as url:
+        yield S3Resource(endpoint_url=url, max_attempts=2)
 
 
 ACCESS_CURE = "Check TIDEMARK_LANDING_URL, region, endpoint and credentials, and the rights to list and read"

@@ -10,12 +10,10 @@ import os
 import pickle
 import subprocess
 import sys
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import date, timedelta
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -43,6 +41,7 @@ from pipeline_assets.domain.slices import Source
 from resources import landing_store
 from resources.crash_points import CrashPoint
 from resources.landing_store import LandingStore
+from tests.s3 import a_server_that_answers
 
 DAY = date(2026, 2, 2)
 _REST = '<LastModified>2026-02-02T00:00:00Z</LastModified><ETag>"e"</ETag>'
@@ -172,29 +171,9 @@ def an_s3_that_answers(status: int, code: str, *, first_listing: tuple[str, ...]
     objects = "".join(f"<Contents><Key>{key}</Key><Size>1</Size>{_REST}</Contents>" for key in first_listing)
     answers = [(200, f"<ListBucketResult>{objects}</ListBucketResult>")] if first_listing else []
 
-    class Answer(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            failure = (status, f"<Error><Code>{code}</Code><Message>because</Message></Error>")
-            answer, body = answers.pop() if answers else failure
-            self.send_response(answer)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body.encode())
-
-        def do_HEAD(self) -> None:
-            self.do_GET()
-
-        def log_message(self, *_: object) -> None: ...
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Answer)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}"
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
+    failure = (status, f"<Error><Code>{code}</Code><Message>because</Message></Error>")
+    with a_server_that_answers(lambda _: answers.pop() if answers else failure) as url:
+        yield url
 
 
 # Listing

@@ -16,7 +16,8 @@ from pipeline_assets.domain.deliveries import BatchKey
 from pipeline_assets.domain.errors import LedgerError
 from pipeline_assets.domain.slices import Digest, Slice, Source
 from resources.ledger import Ledger
-from resources.ledger_records import METADATA, SCHEMA_VERSION, BatchDay, Changes, DeliveryRecord
+from resources.ledger_records import BatchDay, Changes, DeliveryRecord
+from resources.ledger_schema import METADATA, SCHEMA_VERSION
 from tests.scenarios.test_deployments import postgres  # noqa: F401 - a fixture, asked for by its name
 
 PROJECT = "10001"

@@ -1,0 +1,45 @@
+"""Ranges of days: as text, in parts, day by day.
+
+Lives here: day arithmetic. Put here: a question about days that needs no ledger. Keep out: partitions (partitions.py) and the
+neighbourhood of slices (slices.py).
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, date, datetime, timedelta
+
+from pipeline_assets.domain.errors import UsageError
+from pipeline_assets.domain.settings import Settings
+
+
+def days_between(first: date, last: date) -> tuple[date, ...]:
+    """Every day of a range, both ends included."""
+    return tuple(first + timedelta(days=shift) for shift in range((last - first).days + 1))
+
+
+def chunks(days: tuple[date, ...], size: int) -> list[tuple[date, ...]]:
+    """Consecutive parts of at most `size` days."""
+    return [days[start : start + size] for start in range(0, len(days), size)]
+
+
+def requested_range(first: str, last: str, settings: Settings) -> tuple[date, ...]:
+    """Days of a range given as text; raises UsageError for a bad day, order or a day outside the calendar."""
+    start, end = parse_day(first), parse_day(last)
+    if end < start:
+        raise UsageError(f"--from {first} --to {last}", "the range ends before it begins", "Swap the two days")
+    today = datetime.now(UTC).date()
+    if start < settings.calendar_start or end > today:
+        raise UsageError(
+            f"--from {first} --to {last}",
+            f"the calendar holds {settings.calendar_start} to {today}",
+            "Choose days inside it, or set TIDEMARK_CALENDAR_START earlier",
+        )
+    return days_between(start, end)
+
+
+def parse_day(text: str) -> date:
+    """A day as YYYY-MM-DD; raises UsageError."""
+    try:
+        return date.fromisoformat(text)
+    except ValueError:
+        raise UsageError(text, "is not a day", "Write it as YYYY-MM-DD") from None
