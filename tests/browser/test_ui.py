@@ -35,7 +35,8 @@ def boxes(page: Any) -> dict[str, str]:
     page.wait_for_load_state("networkidle")
     found = {}
     for table in ASSET_TABLES:
-        box = page.locator(f"xpath=//*[text()='{table.name}']/ancestor::*[contains(., '% filled')][1]").first
+        # The last: the group is called like an asset, and its title lies around all boxes.
+        box = page.locator(f"xpath=//*[text()='{table.name}']/ancestor::*[contains(., '% filled')][1]").last
         found[table.name] = box.inner_text()
         assert found[table.name].count("% filled") == 1
     return found
