@@ -143,7 +143,7 @@ def test_a_marker_in_landing_turns_a_day_green(
     )
     page.goto(SENSOR)
     page.get_by_text("1 run requested").first.wait_for()
-    page.get_by_text("Skipped").first.wait_for()
+    page.get_by_role("button", name="View logs").first.wait_for()
     page.wait_for_load_state("networkidle")
     picture("sensor")
     page.goto(f"/assets/landing/regular_exports?view=partitions&partition={day}")
