@@ -1,7 +1,8 @@
 """The ledger: what is recorded of deliveries, batches, slices and publications, in a SQL database.
 
 Lives here: every query and transaction. Put here: a new question or a new way of writing. Keep out: the shape of what is kept
-(ledger_records.py), deciding anything (load_path/) and reading tables (lakehouse.py). No JVM is needed to read it.
+(ledger_records.py), opening the database (ledger_engine.py), deciding anything
+(load_path/) and reading tables (lakehouse.py). No JVM is needed to read it.
 """
 
 from __future__ import annotations
@@ -9,17 +10,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, date, datetime
-from pathlib import Path
 from typing import Any
 
 import sqlalchemy as sa
 from pipeline_assets.domain.deliveries import BatchKey
-from pipeline_assets.domain.errors import LedgerError
 from pipeline_assets.domain.slices import Digest, Slice, Source
 from sqlalchemy.dialects import postgresql, sqlite
-from sqlalchemy.engine import Connection, Engine, make_url
+from sqlalchemy.engine import Connection, Engine
 
-from resources.ledger_migrations import prepare, version_of
+from resources.ledger_engine import open_engine, writing
 from resources.ledger_records import (
     BatchDay,
     BatchRecord,
@@ -44,7 +43,6 @@ from resources.ledger_schema import (
     HOLDS,
     PUBLICATIONS,
     RUNS,
-    SCHEMA_VERSION,
     SLICES,
 )
 
@@ -61,7 +59,7 @@ class Ledger:
     def engine(self) -> Engine:
         """The engine, opened and brought to the present schema on first use; raises LedgerError."""
         if self._engine is None:
-            self._engine = _open(self._url)
+            self._engine = open_engine(self._url)
         return self._engine
 
     def close(self) -> None:
@@ -194,7 +192,7 @@ class Ledger:
     def record(self, changes: Changes, run_id: str) -> None:
         """Write one step's changes in one transaction; repeating it changes nothing."""
         stamp = {"run_id": run_id, "recorded_at": datetime.now(UTC).isoformat()}
-        with _writing(self.engine) as connection:
+        with writing(self.engine) as connection:
             self._forget(connection, changes.forgotten_deliveries, is_accepted=True)
             self._forget(connection, changes.forgotten_refusals, is_accepted=False)
             self._upsert(connection, DELIVERIES, [delivery_row(d) | stamp for d in changes.deliveries])
@@ -209,7 +207,7 @@ class Ledger:
 
     def record_run(self, run_id: str, **values: Any) -> None:
         """Write or complete the row of a run."""
-        with _writing(self.engine) as connection:
+        with writing(self.engine) as connection:
             self._upsert(connection, RUNS, [{"run_id": run_id, **values}])
 
     def _forget(self, connection: Connection, keys: Sequence[tuple[Source, str]], *, is_accepted: bool) -> None:
@@ -257,48 +255,6 @@ class Ledger:
     def _read(self) -> Iterator[Connection]:
         with self.engine.connect() as connection:
             yield connection
-
-
-def _begin_sqlite(connection: Connection) -> None:
-    """The driver left to itself commits each change of a schema; a write that starts as a read fails beside another one."""
-    is_writing = connection.get_execution_options().get("is_writing")
-    connection.exec_driver_sql("BEGIN IMMEDIATE" if is_writing else "BEGIN")
-
-
-@contextmanager
-def _writing(engine: Engine) -> Iterator[Connection]:
-    """One transaction that is written in from its start."""
-    with engine.execution_options(is_writing=True).begin() as connection:
-        yield connection
-
-
-def _open(url: str) -> Engine:
-    parsed = make_url(url)
-    if parsed.drivername == "postgresql":
-        parsed = parsed.set(drivername="postgresql+psycopg2")
-    if parsed.get_backend_name() == "sqlite" and parsed.database:
-        Path(parsed.database).parent.mkdir(parents=True, exist_ok=True)
-    is_sqlite = parsed.get_backend_name() == "sqlite"
-    engine = sa.create_engine(parsed, connect_args={"timeout": 30, "isolation_level": None} if is_sqlite else {})
-    if is_sqlite:
-        sa.event.listen(engine, "connect", lambda raw, _: raw.execute("PRAGMA journal_mode=WAL"))
-        sa.event.listen(engine, "begin", _begin_sqlite)
-    try:
-        with engine.connect() as connection:
-            version = version_of(connection)
-        if version is None or version < SCHEMA_VERSION:
-            with _writing(engine) as connection:
-                version = prepare(connection)
-    except sa.exc.SQLAlchemyError as error:
-        engine.dispose()
-        reason = f"cannot be opened ({getattr(error, 'orig', error)})"
-        raise LedgerError(
-            parsed.render_as_string(), reason, "Check TIDEMARK_LEDGER_URL and TIDEMARK_CATALOG_URL"
-        ) from error
-    if version > SCHEMA_VERSION:
-        engine.dispose()
-        raise LedgerError(parsed.render_as_string(), f"has schema version {version}", "Install a newer Tidemark")
-    return engine
 
 
 def _chunks(values: list[date], size: int = 500) -> Iterator[list[date]]:

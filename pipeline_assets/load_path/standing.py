@@ -1,21 +1,22 @@
 """Where slices stand: which are stale, ready, final, refused before. From the ledger alone, no JVM.
 
-Lives here: readiness, finality, the decision per slice. Put here: a rule about whether a slice is rebuilt. Keep out:
-what it is built from (input_state.py) and rebuilding (derived/).
+Lives here: readiness and the decision per slice. Put here: a rule about whether a slice is rebuilt. Keep out:
+the facts it stands on (ground.py), what it is built from (input_state.py) and rebuilding (derived/).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import date, timedelta
+from datetime import date
 from enum import Enum, auto
 
-from resources.ledger_records import BatchRecord, SliceRecord
+from resources.ledger_records import SliceRecord
 
 from pipeline_assets.domain.deliveries import BatchKey
 from pipeline_assets.domain.identity import TIED
 from pipeline_assets.domain.slices import EMPTY, BatchVerdict, Slice, Source, Verdict, neighbourhood
+from pipeline_assets.load_path.ground import Ground, ground_of, is_final_day
 from pipeline_assets.load_path.input_state import (
     CODE_KEY,
     RIVALS_KEY,
@@ -25,10 +26,7 @@ from pipeline_assets.load_path.input_state import (
     cause_of,
     compare,
     judging,
-    widen,
 )
-from pipeline_assets.load_path.raw.batches import deadline
-from pipeline_assets.load_path.recorded_days import early_slices
 from pipeline_assets.load_path.request import Books, LoadRequest
 from pipeline_assets.tables.raw_events import RAW_TABLES
 from pipeline_assets.tables.refined_events import REFINED_EVENTS
@@ -80,43 +78,6 @@ class Decision:
     def is_blocked(self) -> bool:
         """Whether the slice stays as it is although it is, or may be, stale."""
         return self.todo in _BLOCKED or (self.todo is Todo.KEEP and self.is_outdated)
-
-
-@dataclass(frozen=True)
-class Ground:
-    """The recorded facts that decisions stand on, read once per run."""
-
-    candidates: Mapping[str, frozenset[date]]
-    """Project -> days to look at: the requested ones, and those that arrivals in reach touch, widened."""
-    batches: Mapping[BatchKey, BatchRecord]
-    first_arrivals: Mapping[str, date]
-    early: frozenset[Slice]
-    """Days that wait for deliveries whose deadline lies ahead."""
-
-
-def read_ground(books: Books, request: LoadRequest) -> Ground:
-    """Read what is recorded about the requested days, the arrivals in their reach and the days those touch."""
-    settings, ledger = books.settings, books.ledger
-    reach = timedelta(days=settings.reprocessing_window_days)
-    touched: dict[str, set[date]] = {project: set() for project in request.projects}
-    for source in Source:
-        found = ledger.batch_days(source, request.projects, request.first_day - reach, request.last_day + reach)
-        for batch, days in found.items():
-            touched[batch.project_id] |= days.keys()
-    candidates = {
-        project: frozenset(widen({*request.days, *days}, settings.dedupe_window_days))
-        for project, days in touched.items()
-    }
-    return ground_of(books, candidates, ledger.first_arrivals(request.projects))
-
-
-def ground_of(books: Books, candidates: Mapping[str, frozenset[date]], first_arrivals: Mapping[str, date]) -> Ground:
-    """What is recorded about these days of these projects."""
-    reach = timedelta(days=books.settings.reprocessing_window_days)
-    every_day = [day for days in candidates.values() for day in days]
-    projects = sorted(candidates)
-    batches = books.ledger.batches(projects, min(every_day), max(every_day) + reach)
-    return Ground(candidates, batches, first_arrivals, early_slices(batches))
 
 
 def decide(books: Books, request: LoadRequest, table: Table, ground: Ground) -> list[Decision]:
@@ -286,22 +247,3 @@ def _obstacle(table: Table, ground: Ground, inputs: Inputs, key: Slice) -> str |
         for batch in standing
         if batch.verdict is not BatchVerdict.ACCEPTED
     )
-
-
-def is_final_day(books: Books, request: LoadRequest, ground: Ground, key: Slice) -> bool:
-    """Every batch that arrives in [D, D + reprocessing window] is closed and none refused or waiting."""
-    first_arrival = ground.first_arrivals.get(key.project_id)
-    if first_arrival is None or key.event_date < first_arrival:
-        return False
-    for shift in range(books.settings.reprocessing_window_days + 1):
-        arrival = key.event_date + timedelta(days=shift)
-        for source in Source:
-            batch = ground.batches.get(BatchKey(source, key.project_id, arrival))
-            is_past = request.now > deadline(arrival, books.settings)
-            if batch is not None and batch.verdict is not BatchVerdict.ACCEPTED:
-                return False
-            # The backfill source has batches only where somebody recovered something.
-            is_required = source is Source.REGULAR or (batch is not None and batch.deliveries > 0)
-            if is_required and not is_past and not (batch is not None and batch.is_closed):
-                return False
-    return True

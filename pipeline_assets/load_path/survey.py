@@ -9,8 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import date, datetime
 
+from pipeline_assets.load_path.ground import ground_of
 from pipeline_assets.load_path.request import Books, LoadRequest
-from pipeline_assets.load_path.standing import Decision, Todo, decide_all, ground_of, release_waits
+from pipeline_assets.load_path.standing import Decision, Todo, decide_all, release_waits
 from pipeline_assets.tables.raw_events import RAW_TABLES
 from pipeline_assets.tables.refined_events import REFINED_EVENTS
 from pipeline_assets.tables.registry import DERIVED

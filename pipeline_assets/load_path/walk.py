@@ -12,9 +12,9 @@ from datetime import UTC, datetime
 from resources.crash_points import CrashPoint, crash_point
 
 from pipeline_assets.load_path.derived.rebuild import rebuild_stale
+from pipeline_assets.load_path.ground import read_ground
 from pipeline_assets.load_path.raw.accept import accept_deliveries
 from pipeline_assets.load_path.request import LoadRequest, TableReport, Workbench
-from pipeline_assets.load_path.standing import read_ground
 from pipeline_assets.tables.registry import ALL_TABLES, DERIVED, SOURCE_OF_TABLE
 
 

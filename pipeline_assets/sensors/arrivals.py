@@ -7,7 +7,7 @@ a batch is due (load_path/readiness.py) and runs (requests.py).
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from datetime import date, datetime, timedelta
+from datetime import date, timedelta
 
 import dagster as dg
 
@@ -21,10 +21,9 @@ from pipeline_assets.load import Clock
 from pipeline_assets.load_path.raw.batches import BatchPlan, Recorded, first_arrivals, plan_batches
 from pipeline_assets.load_path.readiness import Look, look, state_of
 from pipeline_assets.sensors.cursor import Cursor
-from pipeline_assets.sensors.requests import ask, default_status, digest, guarded, result
+from pipeline_assets.sensors.requests import Due, Tick, default_status, digest, guarded, request
 from pipeline_assets.tables.raw_events import RAW_TABLES
 from resources.landing_store import LandingStore
-from resources.ledger import Ledger
 
 
 def arrival_sensor(settings: Settings, source: Source) -> dg.SensorDefinition:
@@ -45,65 +44,61 @@ def arrival_sensor(settings: Settings, source: Source) -> dg.SensorDefinition:
         landing: dg.ResourceParam[LandingStore],
         clock: dg.ResourceParam[Clock],
     ) -> dg.SensorResult:
-        def evaluate(ledger: Ledger, cursor: Cursor) -> dg.SensorResult:
-            return _arrivals(context, settings, source, landing, ledger, cursor, clock.now())
-
-        return guarded(context, settings, evaluate)
+        return guarded(context, settings, clock.now(), lambda tick: _arrivals(tick, source, landing))
 
     return arrived
 
 
-def _arrivals(
-    context: dg.SensorEvaluationContext,
-    settings: Settings,
-    source: Source,
-    landing: LandingStore,
-    ledger: Ledger,
-    cursor: Cursor,
-    now: datetime,
-) -> dg.SensorResult:
-    today = now.date()
+def _arrivals(tick: Tick, source: Source, landing: LandingStore) -> dg.SensorResult:
+    settings, cursor = tick.settings, tick.cursor
+    today = tick.now.date()
     if settings.calendar_start > today:
-        skip = f"TIDEMARK_CALENDAR_START {settings.calendar_start} lies ahead; nothing before it is looked at"
-        return dg.SensorResult(skip_reason=skip, cursor=context.cursor)
+        return tick.skip(
+            f"TIDEMARK_CALENDAR_START {settings.calendar_start} lies ahead; nothing before it is looked at"
+        )
     windows = _windows(settings, cursor, today)
     plans: dict[BatchKey, BatchPlan] = {}
     elsewhere: set[BatchKey] = set()
-    firsts: dict[str, date] = {}
     for first, last in windows:
         listing = landing.list(source, settings.projects, first, last)
-        # The same in every window: a listing knows the first arrival wherever it lies.
-        firsts = first_arrivals(ledger, listing, settings.projects, source)
-        recorded = Recorded.read(ledger, source, settings.projects, first, last)
+        recorded = Recorded.read(tick.ledger, source, settings.projects, first, last)
         elsewhere |= recorded.delivered_elsewhere(source)
         plans |= plan_batches(
-            source, settings.projects, days_between(first, last), listing, recorded, settings, now,
+            source, settings.projects, days_between(first, last), listing, recorded, settings, tick.now,
             code_version=RAW_TABLES[source].code_version(settings), accepted_reasons={},
         )  # fmt: skip
-    found = look(plans, firsts, elsewhere, cursor.seen, settings, now)
-    due = _by_day(found.due)
-    states = {day: digest(state_of(plans[key], settings) for key in keys) for day, keys in due.items()}
-
-    def is_looked_at(day: date) -> bool:
-        return any(first <= day <= last for first, last in windows)
-
-    job = JOB_OF_SOURCE[source]
-    asked = ask(
-        context, settings, job, states, cursor, now, reach=settings.reprocessing_window_days, is_looked_at=is_looked_at
-    )
+    # The last listing serves as well as any: each knows the first arrival wherever it lies.
+    firsts = first_arrivals(tick.ledger, listing, settings.projects, source)
+    found = look(plans, firsts, elsewhere, cursor.seen, settings, tick.now)
     looked_at = {str(key) for key in plans}
-    cursor.seen = {name: one for name, one in cursor.seen.items() if name.rpartition("/")[0] not in looked_at} | dict(
-        found.seen
+    kept = {name: one for name, one in cursor.seen.items() if name.rpartition("/")[0] not in looked_at}
+    cursor.seen = kept | dict(found.seen)
+    return request(
+        tick,
+        JOB_OF_SOURCE[source],
+        {
+            day: Due(
+                digest(state_of(plans[key], settings) for key in keys),
+                "; ".join(dict.fromkeys(found.due[key] for key in keys)),
+            )
+            for day, keys in _by_day(found.due).items()
+        },
+        priority=PRIORITIES[source],
+        reach=settings.reprocessing_window_days,
+        is_looked_at=lambda day: any(first <= day <= last for first, last in windows),
+        waits=_waits(source, found, firsts, settings),
+        events=_told(source, plans, found, settings, cursor),
     )
-    events = _told(source, plans, found, settings, cursor)
-    reasons = {day: "; ".join(dict.fromkeys(found.due[key] for key in keys)) for day, keys in due.items()}
+
+
+def _waits(source: Source, found: Look, firsts: Mapping[str, date], settings: Settings) -> list[str]:
     waits = [f"{key}: {why}" for key, why in found.waiting.items()]
     if source is Source.REGULAR and not firsts:
         names = ", ".join(settings.projects)
         waits.append(
             f"landing lists nothing for {names}; check TIDEMARK_LANDING_URL and TIDEMARK_PROJECTS if it should"
         )
-    return result(context, settings, now, asked, job, reasons, waits, cursor, events, priority=PRIORITIES[source])
+    return waits
 
 
 def _windows(settings: Settings, cursor: Cursor, today: date) -> list[tuple[date, date]]:

@@ -1,4 +1,4 @@
-"""`heal`: what is published and what its inputs are now, compared; what differs is built, whatever the cause.
+"""`heal`: what is published and what its inputs are now, compared by the ledger; what differs is built.
 
 Lives here: one look at the ledger. Put here: when that look is worth taking. Keep out: what is stale
 (load_path/survey.py) and runs (requests.py).
@@ -7,7 +7,7 @@ Lives here: one look at the ledger. Put here: when that look is worth taking. Ke
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import date, datetime, timedelta
+from datetime import date, timedelta
 
 import dagster as dg
 
@@ -18,8 +18,7 @@ from pipeline_assets.jobs import HEAL_JOB, HEAL_PRIORITY, JOB_OF_SOURCE
 from pipeline_assets.load import Clock
 from pipeline_assets.load_path.request import OpenBooks
 from pipeline_assets.load_path.survey import Stale, survey
-from pipeline_assets.sensors.cursor import Cursor
-from pipeline_assets.sensors.requests import LIVE, ask, default_status, digest, guarded, result
+from pipeline_assets.sensors.requests import LIVE, Due, Tick, default_status, digest, guarded, request
 from pipeline_assets.tables.registry import ASSET_TABLES
 from resources.ledger import Ledger
 
@@ -38,29 +37,26 @@ def heal_sensor(settings: Settings) -> dg.SensorDefinition:
         ),
     )
     def heal(context: dg.SensorEvaluationContext, clock: dg.ResourceParam[Clock]) -> dg.SensorResult:
-        def evaluate(ledger: Ledger, cursor: Cursor) -> dg.SensorResult:
-            return _stale_days(context, settings, ledger, cursor, clock.now())
-
-        return guarded(context, settings, evaluate)
+        return guarded(context, settings, clock.now(), _stale_days)
 
     return heal
 
 
-def _stale_days(
-    context: dg.SensorEvaluationContext, settings: Settings, ledger: Ledger, cursor: Cursor, now: datetime
-) -> dg.SensorResult:
-    under_way = [run for run in context.instance.get_runs(dg.RunsFilter(statuses=LIVE)) if _is_load(run)]
+def _stale_days(tick: Tick) -> dg.SensorResult:
+    settings = tick.settings
+    under_way = [run for run in tick.context.instance.get_runs(dg.RunsFilter(statuses=LIVE)) if _is_load(run)]
     if under_way:
-        reason = f"loads under way: {len(under_way)}; looked at again when they are through"
-        return dg.SensorResult(skip_reason=reason, cursor=cursor.as_text())
-    found, beyond = _by_day_to_ask_for(survey(OpenBooks(ledger, settings), now), settings, ledger, now.date())
-    states = {day: digest(one.state for one in ones) for day, ones in found.items()}
-    asked = ask(context, settings, HEAL_JOB, states, cursor, now, reach=0)
-    reasons = {
-        day: "; ".join(dict.fromkeys(f"{one.table} {one.reason}" for one in ones)) for day, ones in found.items()
+        return tick.skip(f"loads under way: {len(under_way)}; looked at again when they are through")
+    stale = survey(OpenBooks(tick.ledger, settings), tick.now)
+    found, beyond = _by_day_to_ask_for(stale, settings, tick.ledger, tick.now.date())
+    due = {
+        day: Due(
+            digest(one.state for one in ones), "; ".join(dict.fromkeys(f"{one.table} {one.reason}" for one in ones))
+        )
+        for day, ones in found.items()
     }
     waits = [f"{day} is stale and out of the calendar's reach; begin TIDEMARK_CALENDAR_START earlier" for day in beyond]
-    return result(context, settings, now, asked, HEAL_JOB, reasons, waits, cursor, [], priority=HEAL_PRIORITY)
+    return request(tick, HEAL_JOB, due, priority=HEAL_PRIORITY, waits=waits)
 
 
 def _is_load(run: dg.DagsterRun) -> bool:

@@ -34,8 +34,40 @@ def default_status(settings: Settings) -> dg.DefaultSensorStatus:
     return dg.DefaultSensorStatus.RUNNING if settings.sensors_running else dg.DefaultSensorStatus.STOPPED
 
 
+@dataclass(frozen=True)
+class Tick:
+    """One evaluation of a sensor."""
+
+    context: dg.SensorEvaluationContext
+    settings: Settings
+    ledger: Ledger
+    cursor: Cursor
+    """Changed by the evaluation, and kept by Dagster when it ends."""
+    now: datetime
+
+    def skip(self, reason: str) -> dg.SensorResult:
+        """Request nothing, and keep what was remembered."""
+        return dg.SensorResult(skip_reason=reason, cursor=self.cursor.as_text())
+
+    def is_recent(self, day: date) -> bool:
+        """Whether a day belongs to the daily load, and not to a history that is being caught up with."""
+        return day >= self.now.date() - timedelta(days=self.settings.reprocessing_window_days + 1)
+
+
+@dataclass(frozen=True)
+class Due:
+    """A day to load."""
+
+    state: str
+    """A digest of what makes it due: when that changes, its attempts are counted anew."""
+    reason: str
+
+
 def guarded(
-    context: dg.SensorEvaluationContext, settings: Settings, evaluate: Callable[[Ledger, Cursor], dg.SensorResult]
+    context: dg.SensorEvaluationContext,
+    settings: Settings,
+    now: datetime,
+    evaluate: Callable[[Tick], dg.SensorResult],
 ) -> dg.SensorResult:
     """What a person can mend is a reason to skip, not an error: a failing tick would be tried again without end."""
     try:
@@ -45,7 +77,7 @@ def guarded(
     try:
         settings.require_projects()
         with closing(Ledger(settings.ledger_database_url)) as ledger:
-            result = evaluate(ledger, cursor)
+            result = evaluate(Tick(context, settings, ledger, cursor, now))
     except TidemarkError as error:
         return dg.SensorResult(skip_reason=f"{note}{error}", cursor=cursor.as_text() if note else context.cursor)
     if note:
@@ -56,58 +88,72 @@ def guarded(
     return result
 
 
-@dataclass(frozen=True)
-class Asked:
-    """What became of the due days."""
-
-    ranges: tuple[tuple[date, ...], ...]
-    chosen: frozenset[date]
-    """The due days that are requested now."""
-    admission: Admission
-    loading: tuple[date, ...]
-    """A run that is queued or under way covers them."""
-    key: str
-
-
-def ask(
-    context: dg.SensorEvaluationContext,
-    settings: Settings,
+def request(
+    tick: Tick,
     job_name: str,
-    states: Mapping[date, str],
-    cursor: Cursor,
-    now: datetime,
+    due: Mapping[date, Due],
     *,
-    reach: int,
+    priority: int,
+    reach: int = 0,
     is_looked_at: Callable[[date], bool] = lambda _: True,
-) -> Asked:
-    """Coalesce due days into ranges, with so many days before each: their late events may be among what arrived.
+    waits: Sequence[str] = (),
+    events: Sequence[dg.AssetMaterialization] = (),
+) -> dg.SensorResult:
+    """Runs for the due days, coalesced into ranges, or the reason why there are none.
 
-    Recent days come first, then the oldest. `is_looked_at`: whether a day that is not due was looked at.
+    Recent days come first, with `priority`; then the oldest, with 0. `reach`: so many days before each due one are
+    loaded with it, their late events may be among what arrived. `is_looked_at`: whether a day that is not due was
+    looked at. `waits`: what is not due yet, and why.
     """
-    covered = _covered(context, job_name)
-    free = {day: state for day, state in states.items() if day not in covered}
-    admission = admit(free, cursor.attempts, now, settings.sensor_attempts)
-    by_urgency = sorted(admission.admitted, key=lambda day: (not _is_recent(day, settings, now), day))
-    chosen = by_urgency[: settings.sensor_days_per_tick]
-    cursor.attempts = attempted(states, cursor.attempts, chosen, now, is_looked_at)
-    wanted = sorted(
-        {
-            day - timedelta(days=shift)
-            for day in chosen
-            for shift in range(reach + 1)
-            if day - timedelta(days=shift) >= settings.calendar_start
-        }
-    )
-    ranges = [part for run in _runs_of_days(wanted) for part in chunks(run, settings.days_per_run)]
+    settings, cursor = tick.settings, tick.cursor
+    covered = _covered(tick.context, job_name)
+    free = {day: one.state for day, one in due.items() if day not in covered}
+    admission = admit(free, cursor.attempts, tick.now, settings.sensor_attempts)
+    by_urgency = sorted(admission.admitted, key=lambda day: (not tick.is_recent(day), day))
+    chosen = sorted(by_urgency[: settings.sensor_days_per_tick])
+    states = {day: one.state for day, one in due.items()}
+    cursor.attempts = attempted(states, cursor.attempts, chosen, tick.now, is_looked_at)
     # With the time of the attempt: Dagster never launches a key again, and a state may come back after a failure.
-    key = digest(f"{day} {cursor.attempts[day]}" for day in sorted(chosen))
-    loading = tuple(sorted(states.keys() & covered))
-    return Asked(tuple(ranges), frozenset(chosen), admission, loading, key)
+    key = digest(f"{day} {cursor.attempts[day]}" for day in chosen)
+    requests = []
+    for days in _ranges(chosen, reach, settings):
+        reasons = [(day, due[day].reason) for day in days if day in chosen]
+        is_recent = any(tick.is_recent(day) for day, _ in reasons)
+        why = few([f"{day}: {reason}" for day, reason in reasons]) or f"late events of the arrivals after {days[-1]}"
+        tags = {
+            RANGE_START: days[0].isoformat(), RANGE_END: days[-1].isoformat(),
+            "dagster/priority": str(priority if is_recent else 0), REASON_TAG: why,
+        }  # fmt: skip
+        requests.append(dg.RunRequest(run_key=f"{job_name}:{days[0]}:{days[-1]}:{key}", tags=tags))
+    told = _told(due, admission, sorted(due.keys() & covered), waits)
+    if requests:
+        if told:
+            tick.context.log.info(told)
+        return dg.SensorResult(run_requests=requests, cursor=cursor.as_text(), asset_events=list(events))
+    skip = told or "nothing to do: what is published is what its inputs are"
+    return dg.SensorResult(skip_reason=skip, cursor=cursor.as_text(), asset_events=list(events))
 
 
-def _is_recent(day: date, settings: Settings, now: datetime) -> bool:
-    """Whether a day belongs to the daily load, and not to a history that is being caught up with."""
-    return day >= now.date() - timedelta(days=settings.reprocessing_window_days + 1)
+def _told(due: Mapping[date, Due], admission: Admission, loading: Sequence[date], waits: Sequence[str]) -> str:
+    """What is not requested, and why; may be empty."""
+    told = []
+    if admission.given_up:
+        named = few([f"{day} ({due[day].reason})" for day in admission.given_up])
+        told.append(f"given up until something changes: {named}; look at their failed runs, then load them by hand")
+    if admission.paused:
+        told.append(f"tried before, again after a pause: {few(map(str, admission.paused))}")
+    if loading:
+        told.append(f"a run is loading {few(map(str, loading))}")
+    if waits:
+        told.append(f"waiting: {few(waits)}")
+    return "; ".join(told)
+
+
+def _ranges(chosen: Sequence[date], reach: int, settings: Settings) -> list[tuple[date, ...]]:
+    """Runs of days in chunks: the chosen ones, and so many before each."""
+    with_reach = {day - timedelta(days=shift) for day in chosen for shift in range(reach + 1)}
+    wanted = sorted(day for day in with_reach if day >= settings.calendar_start)
+    return [part for run in _runs_of_days(wanted) for part in chunks(run, settings.days_per_run)]
 
 
 def _covered(context: dg.SensorEvaluationContext, job_name: str) -> set[date]:
@@ -129,48 +175,6 @@ def _runs_of_days(days: Sequence[date]) -> list[tuple[date, ...]]:
         else:
             found.append([day])
     return [tuple(run) for run in found]
-
-
-def result(
-    context: dg.SensorEvaluationContext,
-    settings: Settings,
-    now: datetime,
-    asked: Asked,
-    job_name: str,
-    reasons: Mapping[date, str],
-    waits: Sequence[str],
-    cursor: Cursor,
-    events: Sequence[dg.AssetMaterialization],
-    *,
-    priority: int,
-) -> dg.SensorResult:
-    """The requests, or the reason why there are none; `reasons`: due day -> why. `priority` is that of recent days."""
-    requests = []
-    for days in asked.ranges:
-        due = [day for day in days if day in asked.chosen]
-        is_recent = any(_is_recent(day, settings, now) for day in due)
-        why = few([f"{day}: {reasons[day]}" for day in due]) or f"late events of the arrivals after {days[-1]}"
-        tags = {
-            RANGE_START: days[0].isoformat(), RANGE_END: days[-1].isoformat(),
-            "dagster/priority": str(priority if is_recent else 0), REASON_TAG: why,
-        }  # fmt: skip
-        requests.append(dg.RunRequest(run_key=f"{job_name}:{days[0]}:{days[-1]}:{asked.key}", tags=tags))
-    told = []
-    if asked.admission.given_up:
-        named = few([f"{day} ({reasons[day]})" for day in asked.admission.given_up])
-        told.append(f"given up until something changes: {named}; look at their failed runs, then load them by hand")
-    if asked.admission.paused:
-        told.append(f"tried before, again after a pause: {few(map(str, asked.admission.paused))}")
-    if asked.loading:
-        told.append(f"a run is loading {few(map(str, asked.loading))}")
-    if waits:
-        told.append(f"waiting: {few(waits)}")
-    if requests:
-        if told:
-            context.log.info("; ".join(told))
-        return dg.SensorResult(run_requests=requests, cursor=cursor.as_text(), asset_events=list(events))
-    reason = "; ".join(told) or "nothing to do: what is published is what its inputs are"
-    return dg.SensorResult(skip_reason=reason, cursor=cursor.as_text(), asset_events=list(events))
 
 
 def few(texts: Iterable[str]) -> str:

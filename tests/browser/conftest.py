@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -60,6 +59,6 @@ def picture(page: Any, request: pytest.FixtureRequest) -> Callable[[str], None]:
 
     def take(name: str) -> None:
         if request.config.getoption("--images"):
-            page.screenshot(path=Path(IMAGES) / f"{name}.png")
+            page.screenshot(path=IMAGES / f"{name}.png")
 
     return take

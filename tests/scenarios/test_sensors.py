@@ -15,6 +15,7 @@ import dagster as dg
 import pytest
 
 from pipeline_assets.definitions import build_defs
+from pipeline_assets.domain.settings import Completeness
 from pipeline_assets.domain.slices import Source
 from pipeline_assets.load import Clock
 from resources.landing_store import LandingStore
@@ -243,6 +244,39 @@ def test_a_recovery_is_loaded_when_it_rests_and_the_daily_job_never_sees_it(pipe
         assert "deadline" not in s.said(ARRIVED, "a recovery lies on the other prefix", minutes=1)
 
 
+def test_an_old_day_that_keeps_failing_is_given_up_though_it_is_looked_at_by_turns(pipeline: Any) -> None:
+    """Scenario: a day behind the horizon is due and its runs die; each look takes another part of the history.
+    Outcome: it is tried three times in all, and named as given up when its turn comes again."""
+    p = pipeline(calendar_start=date(2025, 6, 1), sensor_days_per_tick=40)
+    p.now = datetime(2026, 2, 20, tzinfo=UTC)
+    old = date(2025, 7, 1)
+    p.deliver(old, events_on(old, 3))
+    s = Sensors(p)
+    looks = [s.tick(ARRIVED, "its turn comes, its run dies", minutes=60) for _ in range(40)]
+    asked = [one for look in looks for one in look.run_requests or [] if one.tags[START] <= str(old) <= one.tags[END]]
+    assert len([one for one in asked if f"{old}: new hours: 1" in one.tags["tidemark/reason"]]) == 3
+    given_up = [look for look in looks if f"given up until something changes: {old}" in str(look.skip_message)]
+    assert given_up
+
+
+def test_an_exporter_without_markers_is_told_to_dagster_as_it_rests(pipeline: Any) -> None:
+    """Scenario: no markers are written; objects of two hours come. Outcome: an hour counts as complete when it rested."""
+    p = pipeline(calendar_start=DAY, hours_complete_by=Completeness.QUIET)
+    p.now = datetime(2026, 2, 2, 8, tzinfo=UTC)
+    s = Sensors(p)
+
+    def hours_complete() -> list[Any]:
+        return [one.metadata["hours_complete"].value for one in s.tick(ARRIVED, "no markers", minutes=10).asset_events]
+
+    p.deliver(DAY, events_on(DAY, 2), hour=5)
+    assert hours_complete() == [0]
+    p.deliver(DAY, events_on(DAY, 2, prefix="six"), hour=6)
+    assert hours_complete() == [0]
+    assert hours_complete() == [1]
+    assert hours_complete() == [2]
+    assert hours_complete() == []
+
+
 def test_heal_builds_what_is_stale_missing_or_newly_final_and_nothing_else(pipeline: Any) -> None:
     """Scenario: raw alone was loaded; all is built; a day is tampered with; a load is under way; a day becomes final.
     Outcome: exactly those days are requested, without a JVM; while a load runs heal waits; when all is well it says so."""
@@ -288,6 +322,12 @@ def test_heal_builds_what_is_stale_missing_or_newly_final_and_nothing_else(pipel
     (run,) = s.run(HEAL, "raw got an arrival of the day before the calendar")
     assert run.success
     assert p.count(REFINED, early) == 3
+
+    settings, p.settings = p.settings, p.settings.model_copy(update={"calendar_start": date(2026, 2, 20)})
+    p.now = datetime(2026, 2, 21, tzinfo=UTC)
+    told = s.said(HEAL, "a day became final that the calendar does not reach any more", minutes=5)
+    assert f"{DAY} is stale and out of the calendar's reach; begin TIDEMARK_CALENDAR_START earlier" in told
+    p.settings = settings
 
     p.now = datetime(2026, 6, 1, tzinfo=UTC)
     for shift in range(2, 5):

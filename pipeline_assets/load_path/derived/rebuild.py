@@ -21,11 +21,11 @@ from pipeline_assets.load_path.derived.build_aggregate import build_aggregate
 from pipeline_assets.load_path.derived.build_refined import build_refined, rivals_now
 from pipeline_assets.load_path.derived.judge import judge, stand
 from pipeline_assets.load_path.derived.step import DerivedStep
+from pipeline_assets.load_path.ground import Ground
 from pipeline_assets.load_path.request import LoadRequest, TableReport, Workbench
 from pipeline_assets.load_path.settle import settle
 from pipeline_assets.load_path.standing import (
     Decision,
-    Ground,
     Todo,
     decide,
     release_waits,

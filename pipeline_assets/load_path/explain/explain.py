@@ -27,8 +27,9 @@ from pipeline_assets.load_path.explain.rows import (
     quarantined_lines,
     raw_rows,
 )
+from pipeline_assets.load_path.ground import read_ground
 from pipeline_assets.load_path.request import LoadRequest, Workbench
-from pipeline_assets.load_path.standing import Decision, decide, read_ground
+from pipeline_assets.load_path.standing import Decision, decide
 from pipeline_assets.tables.refined_events import REFINED_EVENTS
 
 MAX_SNAPSHOTS = 50

@@ -1,0 +1,75 @@
+"""The recorded facts that decisions about slices stand on: candidates, batches, first arrivals, and what is final.
+
+Lives here: reading them, once per run. Put here: another fact that decisions need. Keep out: deciding (standing.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import date, timedelta
+
+from resources.ledger_records import BatchRecord
+
+from pipeline_assets.domain.deliveries import BatchKey
+from pipeline_assets.domain.slices import BatchVerdict, Slice, Source
+from pipeline_assets.load_path.input_state import widen
+from pipeline_assets.load_path.raw.batches import deadline
+from pipeline_assets.load_path.recorded_days import early_slices
+from pipeline_assets.load_path.request import Books, LoadRequest
+
+
+@dataclass(frozen=True)
+class Ground:
+    """The recorded facts that decisions stand on, read once per run."""
+
+    candidates: Mapping[str, frozenset[date]]
+    """Project -> days to look at: the requested ones, and those that arrivals in reach touch, widened."""
+    batches: Mapping[BatchKey, BatchRecord]
+    first_arrivals: Mapping[str, date]
+    early: frozenset[Slice]
+    """Days that wait for deliveries whose deadline lies ahead."""
+
+
+def read_ground(books: Books, request: LoadRequest) -> Ground:
+    """Read what is recorded about the requested days, the arrivals in their reach and the days those touch."""
+    settings, ledger = books.settings, books.ledger
+    reach = timedelta(days=settings.reprocessing_window_days)
+    touched: dict[str, set[date]] = {project: set() for project in request.projects}
+    for source in Source:
+        found = ledger.batch_days(source, request.projects, request.first_day - reach, request.last_day + reach)
+        for batch, days in found.items():
+            touched[batch.project_id] |= days.keys()
+    candidates = {
+        project: frozenset(widen({*request.days, *days}, settings.dedupe_window_days))
+        for project, days in touched.items()
+    }
+    return ground_of(books, candidates, ledger.first_arrivals(request.projects))
+
+
+def ground_of(books: Books, candidates: Mapping[str, frozenset[date]], first_arrivals: Mapping[str, date]) -> Ground:
+    """What is recorded about these days of these projects."""
+    reach = timedelta(days=books.settings.reprocessing_window_days)
+    every_day = [day for days in candidates.values() for day in days]
+    projects = sorted(candidates)
+    batches = books.ledger.batches(projects, min(every_day), max(every_day) + reach)
+    return Ground(candidates, batches, first_arrivals, early_slices(batches))
+
+
+def is_final_day(books: Books, request: LoadRequest, ground: Ground, key: Slice) -> bool:
+    """Every batch that arrives in [D, D + reprocessing window] is closed and none refused or waiting."""
+    first_arrival = ground.first_arrivals.get(key.project_id)
+    if first_arrival is None or key.event_date < first_arrival:
+        return False
+    for shift in range(books.settings.reprocessing_window_days + 1):
+        arrival = key.event_date + timedelta(days=shift)
+        for source in Source:
+            batch = ground.batches.get(BatchKey(source, key.project_id, arrival))
+            is_past = request.now > deadline(arrival, books.settings)
+            if batch is not None and batch.verdict is not BatchVerdict.ACCEPTED:
+                return False
+            # The backfill source has batches only where somebody recovered something.
+            is_required = source is Source.REGULAR or (batch is not None and batch.deliveries > 0)
+            if is_required and not is_past and not (batch is not None and batch.is_closed):
+                return False
+    return True
