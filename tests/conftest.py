@@ -50,7 +50,8 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
         spark_config={
             "spark.sql.shuffle.partitions": "2",
             "spark.sql.codegen.wholeStage": "false",
-            # Without the second compiler the JVM reserves 48 MB for code, which a whole suite fills; 2 cores gain from its absence.
+            # The second compiler takes more than it gives to such small data; without it the JVM reserves only
+            # 48 MB for code, which a whole suite fills.
             "spark.driver.extraJavaOptions": (
                 "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m -XX:+ErrorFileToStderr"
             ),
