@@ -9,19 +9,21 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from urllib.request import Request, urlopen
 
 BUCKET = "tidemark-test"
 
 
 @contextmanager
 def a_working_server() -> Iterator[str]:
-    """URL of an S3 server in memory (moto)."""
+    """URL of an S3 server in memory (moto), with nothing in it: what it holds outlives a server in the same process."""
     from moto.server import ThreadedMotoServer
 
     server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     server.start()
     host, port = server.get_host_and_port()
     try:
+        urlopen(Request(f"http://{host}:{port}/moto-api/reset", method="POST")).close()
         yield f"http://{host}:{port}"
     finally:
         server.stop()

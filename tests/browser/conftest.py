@@ -23,9 +23,9 @@ def deployment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
         yield made
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def chromium() -> Iterator[Any]:
-    """Debian's browser, headless."""
+    """Debian's browser, headless; gone before tests of other modules, because Playwright's event loop keeps theirs from running."""
     if shutil.which("chromium") is None:
         pytest.skip("Chromium is not installed (on Debian: apt-get install chromium)")
     from playwright.sync_api import sync_playwright
