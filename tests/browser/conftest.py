@@ -25,7 +25,7 @@ def deployment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 
 @pytest.fixture(scope="module")
 def chromium() -> Iterator[Any]:
-    """Debian's browser, headless; gone before tests of other modules, because Playwright's event loop keeps theirs from running."""
+    """Debian's browser, headless; gone before other modules run: Playwright's event loop keeps theirs from starting."""
     if shutil.which("chromium") is None:
         pytest.skip("Chromium is not installed (on Debian: apt-get install chromium)")
     from playwright.sync_api import sync_playwright
