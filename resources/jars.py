@@ -12,6 +12,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -62,10 +63,10 @@ def verified(jars_dir: Path) -> list[Path]:
     return paths
 
 
-def fetch(jars_dir: Path) -> list[Path]:
+def fetch(jars_dir: Path, jars: Sequence[Jar] = JARS) -> list[Path]:
     """Fetch what is missing or has another sha256 than the pinned one; returns the fetched paths."""
     jars_dir.mkdir(parents=True, exist_ok=True)
-    wanted = [jar for jar in JARS if not _is_right(jars_dir / jar.file_name, jar.sha256)]
+    wanted = [jar for jar in jars if not _is_right(jars_dir / jar.file_name, jar.sha256)]
     if wanted:
         _retrieve(wanted, jars_dir)
     return [jars_dir / jar.file_name for jar in wanted]

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 RUN_PROPERTY = "tidemark.run-id"
 PUBLISH_PROPERTY = "tidemark.publish-id"
 BRANCH_PREFIX = "tidemark_"
+_AS_IT_COMES = {"use-table-distribution-and-ordering": "false", "distribution-mode": "none"}
+"""Options of a write whose rows are in place already."""
 _EPOCH = date(1970, 1, 1)
 _REFERENCE_ATTEMPTS = 5
 _CONFLICT_MARKS = (
@@ -182,9 +184,27 @@ class Lakehouse:
         crash_point(CrashPoint.AFTER_STAGE, table.key)
         return staged
 
-    def replace_slices(self, table: Table, target: str, slices: Collection[Slice], rows: DataFrame) -> None:
-        """Write `rows` over exactly these slices of a branch; slices without rows become empty."""
-        rows.select(*[column.name for column in table.columns]).writeTo(target).overwrite(_condition(table, slices))
+    def replace_slices(
+        self, table: Table, target: str, slices: Collection[Slice], rows: DataFrame, *, is_shuffled: bool = True
+    ) -> None:
+        """Write `rows` over exactly these slices of a branch; slices without rows become empty.
+
+        Rows that lie together by slice already need not be shuffled, only sorted.
+        """
+        placed = rows.select(*[column.name for column in table.columns])
+        if is_shuffled:
+            writer = placed.writeTo(target)
+        else:
+            order = (table.day_column, "project_id", *table.write_order)
+            writer = placed.sortWithinPartitions(*order).writeTo(target).options(**_AS_IT_COMES)
+        writer.overwrite(_condition(table, slices))
+
+    def append_in_order(self, target: str, rows: DataFrame) -> None:
+        """Append to a branch without moving a row: every task writes what it holds, in the order it holds it.
+
+        For rows that come in the table's order by task; spares the shuffle and the sort of what is wide.
+        """
+        rows.writeTo(target).options(**_AS_IT_COMES, **{"fanout-enabled": "true"}).append()
 
     def publish(self, staged: Staged, slices: Collection[Slice], run_id: str) -> Publication:
         """Swap the staged files of exactly these slices into main, in one commit.

@@ -86,16 +86,15 @@ class LineParser:
     def __init__(self, project_id: str, arrival_date: date, max_line_bytes: int) -> None:
         """`project_id` and `arrival_date` (UTC) come from the object's name."""
         self._app = int(project_id)
-        # More than a day after the arrival day: a device clock that no lateness explains.
-        self._too_late = datetime.combine(arrival_date, time.min, UTC) + timedelta(days=2)
+        self._too_late = too_late(arrival_date)
         self._max_line_bytes = max_line_bytes
-        self._decoder = msgspec.json.Decoder(_Event)
+        self._decoder = event_decoder()
 
     def parse(self, line: bytes) -> ParsedLine | RefusedLine:
         """Typed values of one non-blank line, or why it is refused; never raises for bad input."""
         if len(line) > self._max_line_bytes:
             return RefusedLine(QuarantineReason.LINE_TOO_LONG, f"{len(line)} bytes, at most {self._max_line_bytes}")
-        if _is_too_deep(line):
+        if is_too_deep(line):
             return RefusedLine(QuarantineReason.TOO_DEEP, f"nested more than {MAX_DEPTH} deep")
         try:
             return self._checked(self._fast(line) or parse_leniently(line))
@@ -129,7 +128,18 @@ class LineParser:
         return parsed
 
 
-def _is_too_deep(line: bytes) -> bool:
+def event_decoder() -> msgspec.json.Decoder[Any]:
+    """Decodes a line to a struct of COLUMN_NAMES where every value is of its column's type; else raises DecodeError."""
+    return msgspec.json.Decoder(_Event)
+
+
+def too_late(arrival_date: date) -> datetime:
+    """More than a day after the arrival day: a device clock that no lateness explains."""
+    return datetime.combine(arrival_date, time.min, UTC) + timedelta(days=2)
+
+
+def is_too_deep(line: bytes) -> bool:
+    """Whether a line is nested deeper than MAX_DEPTH."""
     if line.count(b"[") + line.count(b"{") <= MAX_DEPTH:
         return False
     depth = 0

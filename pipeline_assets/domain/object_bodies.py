@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import io
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from pipeline_assets.domain.quarantine_reasons import QuarantineReason
@@ -92,13 +92,49 @@ def _member(body: bytes, place: int, text: io.BytesIO, max_bytes: int) -> int:
     return place - len(member.unused_data)
 
 
-def lines(text: bytes) -> Iterator[Line]:
-    """Every line with its place; a byte order mark at the start belongs to no line."""
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Consecutive lines of an object."""
+
+    first_number: int
+    """Of the first line, from 1."""
+    first_offset: int
+    """Of the first line, bytes from the start of the decompressed object."""
+    lines: Sequence[bytes]
+    """Without their `\\n`."""
+
+    def halves(self) -> tuple[Block, Block]:
+        """The first and the second half."""
+        middle = len(self.lines) // 2
+        first = self.lines[:middle]
+        offset = self.first_offset + sum(map(len, first)) + middle
+        return (
+            Block(self.first_number, self.first_offset, first),
+            Block(self.first_number + middle, offset, self.lines[middle:]),
+        )
+
+    def each(self) -> Iterator[Line]:
+        """Its lines one by one, each with its place."""
+        offset = self.first_offset
+        for number, line in enumerate(self.lines, self.first_number):
+            yield Line(number, offset, line.removesuffix(b"\r"))
+            offset += len(line) + 1
+
+
+def blocks(text: bytes, max_lines: int, max_bytes: int) -> Iterator[Block]:
+    """All lines in blocks of so many lines or bytes at most, but one line at least; a byte order mark belongs to no line."""
     offset = len(_BOM) if text.startswith(_BOM) else 0
-    number = 0
+    number = 1
     while offset < len(text):
-        end = text.find(b"\n", offset)
-        end = len(text) if end < 0 else end
-        number += 1
-        yield Line(number, offset, text[offset:end].removesuffix(b"\r"))
-        offset = end + 1
+        # As many bytes as allowed, cut after a line.
+        end = offset + max_bytes
+        if end < len(text):
+            end = text.rfind(b"\n", offset, end) + 1 or text.find(b"\n", end) + 1 or len(text)
+        found = text[offset:end].split(b"\n")
+        if not found[-1]:
+            found.pop()
+        for start in range(0, len(found), max_lines):
+            part = found[start : start + max_lines]
+            yield Block(number, offset, part)
+            number += len(part)
+            offset += sum(map(len, part)) + len(part)

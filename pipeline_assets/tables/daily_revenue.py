@@ -12,17 +12,30 @@ from pyspark.sql import DataFrame
 from pipeline_assets.domain.checks import Check
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.tables.table import EVENT_DATE, PROJECT_ID, AggregateTable, TableColumn
-from pipeline_assets.transforms.revenue import MONEY, PROPERTIES, USER_COLUMNS, currency, revenue, revenue_text, user
+from pipeline_assets.transforms.revenue import (
+    MONEY,
+    PROPERTIES,
+    USER_COLUMNS,
+    currency,
+    may_claim_revenue,
+    revenue,
+    revenue_text,
+    user,
+)
 
 
 def _build(refined: DataFrame, settings: Settings) -> DataFrame:
-    events = refined.select(
-        "event_date",
-        "project_id",
-        revenue(settings).alias("_revenue"),
-        currency(settings).alias("currency"),
-        user().alias("_user"),
-    ).where(F.col("_revenue").isNotNull())
+    events = (
+        refined.where(may_claim_revenue(settings))
+        .select(
+            "event_date",
+            "project_id",
+            revenue(settings).alias("_revenue"),
+            currency(settings).alias("currency"),
+            user().alias("_user"),
+        )
+        .where(F.col("_revenue").isNotNull())
+    )
     return events.groupBy("event_date", "project_id", "currency").agg(
         F.sum("_revenue").cast(MONEY).alias("revenue"),
         F.count(F.lit(1)).alias("purchases"),
@@ -31,10 +44,14 @@ def _build(refined: DataFrame, settings: Settings) -> DataFrame:
 
 
 def _controls(refined: DataFrame, settings: Settings) -> DataFrame:
-    return refined.groupBy("event_date", "project_id").agg(
-        F.sum(revenue(settings)).cast(MONEY).alias("revenue"),
-        F.count(revenue(settings)).alias("purchases"),
-        F.count_if(revenue_text(settings).isNotNull() & revenue(settings).isNull()).alias("unreadable_revenue"),
+    return (
+        refined.where(may_claim_revenue(settings))
+        .groupBy("event_date", "project_id")
+        .agg(
+            F.sum(revenue(settings)).cast(MONEY).alias("revenue"),
+            F.count(revenue(settings)).alias("purchases"),
+            F.count_if(revenue_text(settings).isNotNull() & revenue(settings).isNull()).alias("unreadable_revenue"),
+        )
     )
 
 

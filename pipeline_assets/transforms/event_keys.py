@@ -8,7 +8,7 @@ from __future__ import annotations
 import pyspark.sql.functions as F
 from pyspark.sql import Column, DataFrame, Window, WindowSpec
 
-from pipeline_assets.transforms.measure import HASH_A, HASH_B
+from pipeline_assets.transforms.measure import HASH_A, HASH_B, row_hashes
 
 KEY = ("project_id", "_key_kind", "_key_app", "_key_device", "_key_id")
 
@@ -40,6 +40,26 @@ def key_window(dedupe_window_days: int, *also: str) -> WindowSpec:
     """Rows of one key (and of one value of the columns `also`), at most so many event days away."""
     by_key = Window.partitionBy(*KEY, *also).orderBy("_day")
     return by_key.rangeBetween(-dedupe_window_days, dedupe_window_days)
+
+
+def contested(events: DataFrame) -> DataFrame:
+    """project_id, `_key_a`, `_key_b`: the keys of several rows, and perhaps few others whose hashes are equal.
+
+    Reads the columns of IDENTITY alone. Rows without any id are left out.
+    """
+    first, second = row_hashes(KEY)
+    keys = identified(events).select("project_id", first.alias("_key_a"), second.alias("_key_b"))
+    return keys.groupBy("project_id", "_key_a", "_key_b").count().where("count > 1").drop("count")
+
+
+def with_contested_keys(events: DataFrame, keys: DataFrame) -> DataFrame:
+    """The events of contested keys, and those without any id: the only ones that may share their key with another."""
+    first, second = row_hashes(KEY)
+    at = ["project_id", "_key_a", "_key_b"]
+    hashed = identified(events).withColumns({"_key_a": first, "_key_b": second})
+    found = hashed.join(keys, on=at, how="left_semi").select(*events.columns)
+    nameless = events.where(F.col("insert_id").isNull() & F.col("uuid").isNull())
+    return found.unionByName(nameless)
 
 
 def identified(events: DataFrame) -> DataFrame:

@@ -14,14 +14,15 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 import pyspark.sql.functions as F
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 
 from pipeline_assets.domain.deliveries import Delivery
 from pipeline_assets.domain.errors import ObjectMovedError, TidemarkError
 from pipeline_assets.domain.event_lines import COLUMN_NAMES, LineParser, ParsedLine
-from pipeline_assets.domain.object_bodies import BadObjectError, decompress, lines
+from pipeline_assets.domain.object_bodies import BadObjectError, Block, blocks, decompress
 from pipeline_assets.domain.slices import Source
 from pipeline_assets.domain.vendor import EXTRA_COLUMN, VENDOR_COLUMNS
+from pipeline_assets.transforms.event_columns import ColumnParser
 
 MOVED = "moved"
 """`error` of an object that was overwritten or deleted between listing and reading."""
@@ -30,6 +31,8 @@ TOUCHED = "touched"
 _SAMPLE_BYTES = 512
 _DETAIL_CHARACTERS = 1000
 _BATCH_ROWS = 10_000
+_ODD_LINES = 100
+"""So many lines are parsed one by one where any of them is odd: a bad line costs a few dozen good ones their speed."""
 _BATCH_BYTES = 16 * 1024**2
 _OBJECT_COST_BYTES = 64 * 1024
 """What the request for an object weighs against reading it: thousands of empty hours are work too."""
@@ -53,6 +56,9 @@ _REFUSED = {
 _SUMMARY = {"size_bytes": "bigint", "sha256": "string", "lines": "bigint", "rows": "bigint", "quarantined": "bigint",
             "blank": "bigint", "replaced_surrogates": "bigint", "lenient_conversions": "bigint",
             "extra_key_rows": "bigint", "error": "string", "error_detail": "string"}  # fmt: skip
+_OBJECT_SCHEMA = pa.schema([("bucket", pa.int32()), ("source", pa.string()), ("project_id", pa.string()),
+                            ("arrival_date", pa.date32()), ("object_key", pa.string()), ("object_etag", pa.string()),
+                            ("size_bytes", pa.int64()), ("known_sha256", pa.string())])  # fmt: skip
 _FIELDS = _PLACE | _EVENT | _REFUSED | _SUMMARY
 _ARROW_SCHEMA = pa.schema([(name, _ARROW_TYPES[kind]) for name, kind in _FIELDS.items()])
 
@@ -67,7 +73,7 @@ class ObjectReader(Protocol):
 def distribute(
     spark: SparkSession, deliveries: Sequence[Delivery], parallelism: int, known_bytes: Mapping[str, str]
 ) -> DataFrame:
-    """One row per delivery, spread so that every task reads about as many bytes; one bucket is one task.
+    """One row per delivery, spread so that every task reads about as many bytes; one bucket is one task, sorted by name.
 
     `known_bytes`: object key -> sha256 of bytes that need no parsing. Columns: source, project_id, object_key,
     object_etag, known_sha256 string; arrival_date date; size_bytes bigint.
@@ -79,25 +85,25 @@ def distribute(
         buckets[index].append(delivery)
         heapq.heappush(heap, (size + delivery.size_bytes + _OBJECT_COST_BYTES, index))
     rows = [
-        (d.batch.source.value, d.batch.project_id, d.batch.arrival_date, d.key, d.etag, d.size_bytes, known_bytes.get(d.key))
-        for d in deliveries
+        (index, d.batch.source.value, d.batch.project_id, d.batch.arrival_date, d.key, d.etag, d.size_bytes,
+         known_bytes.get(d.key))
+        for index, bucket in enumerate(buckets) for d in bucket
     ]  # fmt: skip
-    schema = (
-        "source string, project_id string, arrival_date date, object_key string, object_etag string, size_bytes long, "
-        "known_sha256 string"
-    )
-    place = {delivery.key: index for index, bucket in enumerate(buckets) for delivery in bucket}
-    indexed = spark.sparkContext.parallelize([(place[row[3]], row) for row in rows], len(buckets))
-    return spark.createDataFrame(indexed.partitionBy(len(buckets), lambda index: index).values(), schema)
+    # As an Arrow table: a list of Python rows would be pickled by workers of Spark's own.
+    table = pa.Table.from_pylist([dict(zip(_OBJECT_SCHEMA.names, row, strict=True)) for row in rows], _OBJECT_SCHEMA)
+    placed = spark.createDataFrame(table).repartitionById(len(buckets), F.col("bucket"))
+    return placed.sortWithinPartitions("project_id", "arrival_date", "object_key").drop("bucket")
 
 
-def parse_objects(objects: DataFrame, reader: ObjectReader, *, max_object_bytes: int, max_line_bytes: int) -> DataFrame:
-    """Read and parse every object of `distribute`; one flat frame for the three views below.
+def parse_objects(
+    objects: DataFrame, reader: ObjectReader, *, max_object_bytes: int, max_line_bytes: int, only_refused: bool = False
+) -> DataFrame:
+    """Read and parse every object of `distribute`; one flat frame for the views below.
 
     An object that moved, or whose bytes are known, yields a summary with error `moved` or `touched` and no rows; trouble
-    on the way to landing fails the task.
+    on the way to landing fails the task. `only_refused` leaves out the rows of good lines.
     """
-    work = _ObjectWork(reader, max_object_bytes, max_line_bytes)
+    work = _ObjectWork(reader, max_object_bytes, max_line_bytes, only_refused)
     schema = ", ".join(f"`{name}` {kind}" for name, kind in _FIELDS.items())
     return objects.mapInArrow(work, schema)
 
@@ -132,6 +138,12 @@ def object_summaries(parsed: DataFrame) -> DataFrame:
     )  # fmt: skip
 
 
+def object_summary_list() -> Column:
+    """An aggregate of parsed rows: the summaries of all objects as structs of object_key and the columns of _SUMMARY."""
+    summary = F.struct(F.col("_object_key").alias("object_key"), *_SUMMARY)
+    return F.collect_list(F.when(F.col("_kind") == "object", summary))
+
+
 @dataclass(frozen=True)
 class _ObjectWork:
     """Runs in Spark's Python workers."""
@@ -139,6 +151,7 @@ class _ObjectWork:
     reader: ObjectReader
     max_object_bytes: int
     max_line_bytes: int
+    only_refused: bool = False
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         try:
@@ -175,21 +188,45 @@ class _ObjectWork:
         yield _records("object", place, [summary])
 
     def _lines(self, text: bytes, place: dict[str, Any], summary: dict[str, Any]) -> Iterator[pa.RecordBatch]:
-        parser = LineParser(place["project_id"], place["_arrival_date"], self.max_line_bytes)
+        known = (place["project_id"], place["_arrival_date"], self.max_line_bytes)
+        columns, parser = ColumnParser(*known), LineParser(*known)
+        for block in blocks(text, _BATCH_ROWS, _BATCH_BYTES):
+            yield from self._block(block, place, summary, columns, parser)
+
+    def _block(
+        self, block: Block, place: dict[str, Any], summary: dict[str, Any], columns: ColumnParser, parser: LineParser
+    ) -> Iterator[pa.RecordBatch]:
+        """All at once where nothing is odd; else in halves, until what is odd is among few lines."""
+        count = len(block.lines)
+        found = columns.parse(block.lines)
+        if found is None and count > _ODD_LINES:
+            for half in block.halves():
+                yield from self._block(half, place, summary, columns, parser)
+        elif found is None:
+            yield from self._odd_lines(block, place, summary, parser)
+        else:
+            summary["lines"] += count
+            summary["rows"] += count
+            if not self.only_refused:
+                numbers = pa.array(range(block.first_number, block.first_number + count), pa.int32())
+                yield _batch("row", place, {**found, "_line_number": numbers}, count)
+
+    def _odd_lines(
+        self, block: Block, place: dict[str, Any], summary: dict[str, Any], parser: LineParser
+    ) -> Iterator[pa.RecordBatch]:
         events: list[ParsedLine] = []
         numbers: list[int] = []
         refused: list[dict[str, Any]] = []
-        held_bytes = 0
-        for line in lines(text):
+        for line in block.each():
             summary["lines"] += 1
             if line.is_blank:
                 summary["blank"] += 1
                 continue
             parsed = parser.parse(line.text)
             if isinstance(parsed, ParsedLine):
-                events.append(parsed)
-                numbers.append(line.number)
-                held_bytes += len(line.text)
+                if not self.only_refused:
+                    events.append(parsed)
+                    numbers.append(line.number)
                 summary["rows"] += 1
                 summary["replaced_surrogates"] += parsed.replaced_surrogates
                 summary["lenient_conversions"] += parsed.lenient_conversions
@@ -199,12 +236,6 @@ class _ObjectWork:
                 refused.append({"_line_number": line.number, "byte_offset": line.offset, "byte_length": len(line.text),
                                 "reason": parsed.reason.value, "detail": parsed.detail[:_DETAIL_CHARACTERS],
                                 "sample": line.text[:_SAMPLE_BYTES]})  # fmt: skip
-            if len(events) == _BATCH_ROWS or held_bytes >= _BATCH_BYTES:
-                yield _events(place, events, numbers)
-                events, numbers, held_bytes = [], [], 0
-            if len(refused) == _BATCH_ROWS:
-                yield _records("quarantine", place, refused)
-                refused = []
         if events:
             yield _events(place, events, numbers)
         if refused:
@@ -231,9 +262,10 @@ def _batch(kind: str, place: dict[str, Any], columns: dict[str, Any], count: int
     arrays = []
     for entry in _ARROW_SCHEMA:
         if entry.name in constants:
-            arrays.append(pa.array([constants[entry.name]] * count, entry.type))
+            arrays.append(pa.repeat(pa.scalar(constants[entry.name], entry.type), count))
         elif entry.name in columns:
-            arrays.append(pa.array(columns[entry.name], entry.type))
+            values = columns[entry.name]
+            arrays.append(values if isinstance(values, pa.Array) else pa.array(values, entry.type))
         else:
             arrays.append(pa.nulls(count, entry.type))
     return pa.RecordBatch.from_arrays(arrays, schema=_ARROW_SCHEMA)

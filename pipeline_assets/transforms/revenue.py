@@ -7,6 +7,7 @@ Keep out: grouping (tables/).
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import reduce
 
 import pyspark.sql.functions as F
 from pyspark.sql import Column
@@ -26,6 +27,15 @@ def _property(names: Sequence[str]) -> Column:
     `get_json_object` with a quoted member reads names with dots and `$` as they are.
     """
     return F.coalesce(*[F.get_json_object("event_properties", f"$['{name}']") for name in names])
+
+
+def may_claim_revenue(settings: Settings) -> Column:
+    """False only where an event has neither revenue nor price: a look at its text, far cheaper than reading it as JSON.
+
+    A name may be written with escapes, so any text with one may hold it.
+    """
+    names = (*settings.revenue_properties, *settings.price_properties)
+    return reduce(Column.__or__, [F.contains(F.col("event_properties"), F.lit(name)) for name in (*names, "\\")])
 
 
 def revenue_text(settings: Settings) -> Column:

@@ -13,11 +13,22 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline_assets.domain.object_bodies import BadObjectError, decompress, lines
+from pipeline_assets.domain.object_bodies import BadObjectError, Line, blocks, decompress
 from pipeline_assets.domain.quarantine_reasons import QuarantineReason as Reason
 
 TEXT = b'{"a": 1}\n' * 500
 GOOD = gzip.compress(TEXT, mtime=0)
+
+
+def lines(text: bytes) -> list[Line]:
+    """Every line, whatever blocks it comes in."""
+    whole = [line for block in blocks(text, 1000, 1 << 20) for line in block.each()]
+    for max_lines, max_bytes in ((1, 1 << 20), (2, 7), (3, 1)):
+        parts = [block for block in blocks(text, max_lines, max_bytes) for block in (block, *block.halves())]
+        assert [line for block in parts[::3] for line in block.each()] == whole
+        halves = [half for index, half in enumerate(parts) if index % 3]
+        assert [line for half in halves for line in half.each()] == whole
+    return whole
 
 
 def _flip(body: bytes, place: int) -> bytes:

@@ -40,6 +40,8 @@ class Build:
     audit: Callable[[int], dict[Slice, Audit]]
     """Staged snapshot id -> one audit per slice to build, empty ones included."""
     cached: tuple[DataFrame, ...] = field(default=())
+    is_shuffled: bool = True
+    """Whether rows of a slice may lie anywhere; False where tasks hold what upstream files of few slices hold."""
 
     def release(self) -> None:
         """Free what was cached between build and audit."""

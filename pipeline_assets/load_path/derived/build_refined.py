@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from datetime import date, timedelta
 from functools import reduce
+from typing import Any
 
 import pyspark.sql.functions as F
-from pyspark.sql import Column, DataFrame, Row, Window
+from pyspark.sql import Column, DataFrame, Window
 from resources.lakehouse import slices_condition
 
 from pipeline_assets.domain.checks import Check, Evaluation
@@ -22,8 +23,8 @@ from pipeline_assets.load_path.request import Workbench
 from pipeline_assets.tables.raw_events import RAW_TABLES
 from pipeline_assets.tables.refined_events import CONTENT, REFINED_EVENTS
 from pipeline_assets.transforms.dedupe import outcomes, winners
-from pipeline_assets.transforms.event_keys import KEY, day_number, with_key
-from pipeline_assets.transforms.measure import HASH_A, HASH_B, digest_aggregates, digest_of, number, with_row_hashes
+from pipeline_assets.transforms.event_keys import KEY, contested, day_number, identified, with_contested_keys, with_key
+from pipeline_assets.transforms.measure import digest_aggregates, digest_of, number, with_row_hashes
 from pipeline_assets.transforms.shared_keys import IDENTITY, exchanges, key_days, rival_digests, rivals_of, shared_rows
 
 _EPOCH = date(1970, 1, 1)
@@ -36,7 +37,9 @@ def build_refined(bench: Workbench, pins: Mapping[str, int], todo: Sequence[Slic
     near = neighbourhood(todo, window)
     raw = _raw(bench, pins, near, (*CONTENT, "_object_key", "_line_number"))
     is_todo = slices_condition(REFINED_EVENTS, todo)
-    decided = outcomes(raw, CONTENT, settings.source_precedence, window)
+    # Whose key nobody else has won: only the others are compared, and only their content is hashed.
+    keys = contested(_raw(bench, pins, near, IDENTITY))
+    decided = outcomes(with_contested_keys(raw, keys), CONTENT, settings.source_precedence, window)
     decided = decided.where(is_todo | F.col("rival").isNotNull()).persist()
     rows = winners(raw.where(is_todo), decided)
 
@@ -51,7 +54,7 @@ def build_refined(bench: Workbench, pins: Mapping[str, int], todo: Sequence[Slic
         rivals = _digests(shared, window, todo)
         return {key: _audit(measured.get(key), raw_rows[key], reasons[key], rivals[key]) for key in todo}
 
-    return Build(rows, audit, (decided,))
+    return Build(rows, audit, (decided,), is_shuffled=False)
 
 
 def rivals_now(bench: Workbench, pins: Mapping[str, int], slices: Sequence[Slice]) -> dict[Slice, str]:
@@ -113,15 +116,48 @@ def _raw_rows(bench: Workbench, pins: Mapping[str, int], todo: Sequence[Slice]) 
     return found
 
 
-def _measure_refined(bench: Workbench, snapshot_id: int, near: set[Slice], todo: Sequence[Slice]) -> dict[Slice, Row]:
-    window = bench.settings.dedupe_window_days
-    staged = bench.lakehouse.read(REFINED_EVENTS, snapshot_id).where(slices_condition(REFINED_EVENTS, near))
+def _measure_refined(
+    bench: Workbench, snapshot_id: int, near: set[Slice], todo: Sequence[Slice]
+) -> dict[Slice, dict[str, Any]]:
+    """Per slice its digest and figures, from a pass over its content; and its duplicate keys, from one over keys alone."""
+    staged = bench.lakehouse.read(REFINED_EVENTS, snapshot_id)
+    content = staged.where(slices_condition(REFINED_EVENTS, todo))
+    is_nameless = F.col("insert_id").isNull() & F.col("uuid").isNull()
+    lateness = F.datediff(F.to_date("server_upload_time"), F.col("event_date"))
+    rows = (
+        with_row_hashes(content, CONTENT)
+        .groupBy("event_date", "project_id")
+        .agg(
+            *digest_aggregates(),
+            F.count_if(is_nameless).alias("nameless"),
+            F.count_if(lateness > 0).alias("late_rows"),
+            (F.max(F.unix_timestamp("server_upload_time")) - F.max(F.unix_timestamp("event_time"))).alias("lag"),
+        )
+        .collect()
+    )
+    measured = {Slice(row["event_date"], row["project_id"]): row.asDict() for row in rows}
+    # Without an id a row is its content, which includes the time: it may be twice on its own day alone.
+    has_nameless = any(row["nameless"] for row in measured.values())
+    ids = ("event_date", "project_id", *(CONTENT if has_nameless else IDENTITY))
+    keys = staged.where(slices_condition(REFINED_EVENTS, near)).select(*ids)
+    twice = {
+        Slice(row["event_date"], row["project_id"]): row.asDict()
+        for row in _keys_twice(keys, bench.settings.dedupe_window_days, has_nameless=has_nameless)
+        .where(slices_condition(REFINED_EVENTS, todo))
+        .collect()
+    }
+    nothing = {"keys_twice": 0, "keys_twice_a_day": 0}
+    return {key: row | twice.get(key, nothing) for key, row in measured.items()}
+
+
+def _keys_twice(events: DataFrame, window: int, *, has_nameless: bool) -> DataFrame:
+    """event_date, project_id, keys_twice, keys_twice_a_day: rows that share their key with another one within the window."""
+    suspects = with_contested_keys(events, contested(events))
+    keyed = with_row_hashes(suspects, CONTENT).transform(with_key) if has_nameless else identified(suspects)
     by_key = Window.partitionBy(*KEY).orderBy("_day")
-    narrow = (
-        with_row_hashes(staged, CONTENT)
-        .transform(with_key)
-        .select("event_date", *KEY, HASH_A, HASH_B, "event_time", "server_upload_time",
-                day_number().alias("_day"))
+    gaps = (
+        keyed.withColumn("_day", day_number())
+        .select("event_date", "_day", *KEY)
         .withColumns({
             "_gap_before": F.col("_day") - F.lag("_day").over(by_key),
             "_gap_after": F.lead("_day").over(by_key) - F.col("_day"),
@@ -129,36 +165,25 @@ def _measure_refined(bench: Workbench, snapshot_id: int, near: set[Slice], todo:
     )  # fmt: skip
     is_twice = (F.col("_gap_before") <= window) | (F.col("_gap_after") <= window)
     is_twice_a_day = (F.col("_gap_before") == 0) | (F.col("_gap_after") == 0)
-    lateness = F.datediff(F.to_date("server_upload_time"), F.col("event_date"))
-    rows = (
-        narrow.where(slices_condition(REFINED_EVENTS, todo))
-        .groupBy("event_date", "project_id")
-        .agg(
-            *digest_aggregates(),
-            F.count_if(F.coalesce(is_twice, F.lit(False))).alias("keys_twice"),
-            F.count_if(F.coalesce(is_twice_a_day, F.lit(False))).alias("keys_twice_a_day"),
-            F.count_if(F.col("_key_id").isNull()).alias("keys_null"),
-            F.count_if(lateness > 0).alias("late_rows"),
-            (F.max(F.unix_timestamp("server_upload_time")) - F.max(F.unix_timestamp("event_time"))).alias("lag"),
-        )
-        .collect()
+    return gaps.groupBy("event_date", "project_id").agg(
+        F.count_if(F.coalesce(is_twice, F.lit(False))).alias("keys_twice"),
+        F.count_if(F.coalesce(is_twice_a_day, F.lit(False))).alias("keys_twice_a_day"),
     )
-    return {Slice(row["event_date"], row["project_id"]): row for row in rows}
 
 
-def _audit(row: Row | None, raw_rows: int, reasons: Mapping[str, int], rivals: str) -> Audit:
-    digest = digest_of(row.asDict()) if row is not None else EMPTY
-    twice, nulls = (row["keys_twice"], row["keys_null"]) if row is not None else (0, 0)
+def _audit(row: Mapping[str, Any] | None, raw_rows: int, reasons: Mapping[str, int], rivals: str) -> Audit:
+    digest = digest_of(row) if row is not None else EMPTY
+    twice = row["keys_twice"] if row is not None else 0
     duplicates = {
         outcome.value: reasons.get(outcome.value, 0) for outcome in RowOutcome if outcome is not RowOutcome.WINNER
     }
     missing = raw_rows - digest.rows - sum(duplicates.values())
     unique = Evaluation(
         Check.UNIQUE_EVENT_KEY,
-        twice == 0 and nulls == 0,
-        None if not (twice or nulls) else f"{twice} rows share a key with another row, {nulls} have none",
-        None if not (twice or nulls) else "Recover the neighbouring day first; it still holds a row that moved here",
-        {"duplicate_keys_per_1000": 1000 * twice / digest.rows if digest.rows else 0.0, "null_keys": nulls},
+        twice == 0,
+        None if twice == 0 else f"{twice} rows share a key with another row",
+        None if twice == 0 else "Recover the neighbouring day first; it still holds a row that moved here",
+        {"duplicate_keys_per_1000": 1000 * twice / digest.rows if digest.rows else 0.0},
     )
     reconciles = Evaluation(
         Check.RECONCILES_WITH_RAW,
@@ -176,5 +201,5 @@ def _audit(row: Row | None, raw_rows: int, reasons: Mapping[str, int], rivals: s
         "late_rows": row["late_rows"] if row is not None else 0,
         "watermark_lag_seconds": number(row["lag"]) if row is not None else 0,
     }
-    is_on_two_days = twice > 0 and nulls == 0 and row is not None and row["keys_twice_a_day"] == 0
+    is_on_two_days = twice > 0 and row is not None and row["keys_twice_a_day"] == 0
     return Audit(digest, {"rows": digest.rows}, figures, (unique, reconciles), rivals, is_on_two_days)

@@ -110,7 +110,9 @@ def _rebuild(step: DerivedStep, todo: Mapping[Slice, Decision]) -> None:
             table,
             step.base_id,
             step.attempt,
-            lambda target: lakehouse.replace_slices(table, target, todo.keys(), build.rows),
+            lambda target: lakehouse.replace_slices(
+                table, target, todo.keys(), build.rows, is_shuffled=build.is_shuffled
+            ),
         )
         try:
             step.audits = build.audit(staged.snapshot_id)

@@ -19,9 +19,9 @@ from pipeline_assets.domain.deliveries import BatchKey, Listing
 from pipeline_assets.domain.errors import PublishConflictError
 from pipeline_assets.domain.slices import BatchVerdict, Digest, Slice, Source, Verdict
 from pipeline_assets.load_path.raw.batches import BatchPlan, Recorded, first_arrivals, judge_absent, plan_batches
-from pipeline_assets.load_path.raw.publish import publish
+from pipeline_assets.load_path.raw.publish import publish, stage, without_refused
 from pipeline_assets.load_path.raw.quarantine import quarantine
-from pipeline_assets.load_path.raw.read import judge, parse
+from pipeline_assets.load_path.raw.read import judge, skip_touched
 from pipeline_assets.load_path.raw.report import report
 from pipeline_assets.load_path.raw.step import RawStep
 from pipeline_assets.load_path.request import LoadRequest, TableReport, Workbench
@@ -54,9 +54,6 @@ def accept_deliveries(bench: Workbench, request: LoadRequest, source: Source) ->
             if conflicts == bench.settings.publish_attempts:
                 raise
             continue
-        finally:
-            if step.parsed is not None:
-                step.parsed.unpersist()
         # Objects overwritten while they were read are listed once more; a second move waits for the next run.
         if not (may_list_again and step.batches(BatchVerdict.MOVED)):
             break
@@ -138,10 +135,17 @@ def _listed_elsewhere(bench: Workbench, source: Source, lacking: Sequence[BatchP
 
 
 def _run(step: RawStep) -> None:
-    parse(step)
-    judge(step)
-    quarantine(step)
-    publish(step)
+    skip_touched(step)
+    found = stage(step)
+    try:
+        judge(step)
+        found = without_refused(step, found) if found is not None else None
+        quarantine(step)
+        if found is not None:
+            publish(step, found)
+    finally:
+        if found is not None:
+            step.bench.lakehouse.drop(found.staged)
     _record(step)
 
 

@@ -1,4 +1,4 @@
-"""Stage the rows of accepted batches, check them against what was parsed, publish the event days that changed.
+"""Stage the rows of batches, check them against what was parsed, publish the event days that changed.
 
 Lives here: from parsed rows to a commit of a raw table and its ledger rows. Put here: how raw is written. Keep out: which
 batches are accepted (read.py).
@@ -8,27 +8,75 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import date
 
 from resources.crash_points import CrashPoint, crash_point
-from resources.lakehouse import SliceFiles
+from resources.lakehouse import SliceFiles, Staged
 from resources.ledger_records import BatchDay, PublicationRecord, SliceRecord
 
 from pipeline_assets.domain.deliveries import BatchKey
 from pipeline_assets.domain.errors import LakehouseError
 from pipeline_assets.domain.slices import EMPTY, BatchVerdict, Slice, Verdict
 from pipeline_assets.load_path.raw.batches import BatchPlan
+from pipeline_assets.load_path.raw.read import (
+    Reading,
+    naming_what_workers_met,
+    read_objects,
+    require_unmoved,
+    take_summaries,
+)
 from pipeline_assets.load_path.raw.step import RawStep, delete_objects, in_batches
 from pipeline_assets.transforms.measure import batch_day_digests, digest_of, lineage_of
 from pipeline_assets.transforms.parse import event_rows
 
 
-def publish(step: RawStep) -> None:
-    """Bring raw in line with the accepted batches; nothing is staged where no object's bytes changed."""
-    plans = [plan for plan in step.batches(BatchVerdict.ACCEPTED) if step.replaced(plan)]
+@dataclass(frozen=True)
+class StagedRows:
+    """A staged state of raw in which batches hold the rows of their present deliveries."""
+
+    staged: Staged
+    plans: tuple[BatchPlan, ...]
+    present: Mapping[BatchKey, Mapping[str, int]]
+    """Batch -> object -> rows of it in raw before."""
+
+
+def stage(step: RawStep) -> StagedRows | None:
+    """Read the changed objects and stage their rows in one pass, as if every batch were accepted; None where nothing is read.
+
+    Fills `step.summaries`, on which the batches are judged.
+    """
+    plans = [plan for plan in step.work if step.replaced(plan)]
     if not plans:
-        return
-    bench, lakehouse, table = step.bench, step.bench.lakehouse, step.table
+        return None
+    reading = _reading(step, plans)
+    found = _stage(step, plans, reading)
+    if reading is not None:
+        take_summaries(step, reading)
+    return found
+
+
+def without_refused(step: RawStep, found: StagedRows) -> StagedRows | None:
+    """The same with accepted batches only: staged once more where some are not, because files may hold rows of both."""
+    plans = [plan for plan in step.batches(BatchVerdict.ACCEPTED) if step.replaced(plan)]
+    if len(plans) == len(found.plans):
+        return found
+    step.bench.lakehouse.drop(found.staged)
+    if not plans:
+        return None
+    reading = _reading(step, plans)
+    accepted = _stage(step, plans, reading)
+    if reading is not None:
+        require_unmoved(reading)
+    return accepted
+
+
+def _reading(step: RawStep, plans: Sequence[BatchPlan]) -> Reading | None:
+    changed = [delivery for plan in plans for delivery in plan.changed if delivery.key not in step.touched]
+    return read_objects(step, changed) if changed else None
+
+
+def _stage(step: RawStep, plans: Sequence[BatchPlan], reading: Reading | None) -> StagedRows:
     batches = [plan.key for plan in plans]
     replaced = {plan.key: set(step.replaced(plan)) for plan in plans}
     # Looked up in the table and not in the ledger: a dead run may have left rows that no ledger row tells of.
@@ -38,27 +86,31 @@ def publish(step: RawStep) -> None:
 
     def write(target: str) -> None:
         if old:
-            delete_objects(bench, target, "_arrival_date", "_object_key", reach, old)
-        if step.parsed is not None:
-            rows = event_rows(step.parsed, step.source)
-            rows.where(in_batches(batches, None, "_arrival_date")).writeTo(target).append()
+            delete_objects(step.bench, target, "_arrival_date", "_object_key", reach, old)
+        if reading is not None:
+            with naming_what_workers_met():
+                step.bench.lakehouse.append_in_order(target, event_rows(reading.rows, step.source))
 
-    bench.say(f"{table.key}: staging {sum(map(len, replaced.values()))} objects of {len(plans)} batches")
-    staged = lakehouse.stage(table, step.base_id, step.attempt, write)
-    try:
-        before = _batch_days(step, batches)
-        # Days that a batch held rows of stay on record as touched by it, so that what is derived from them follows.
-        audited = _audit(step, staged.snapshot_id, batches)
-        days = {batch: {**dict.fromkeys(before[batch], BatchDay()), **audited[batch]} for batch in batches}
-        for plan in plans:
-            _require_parsed_rows(step, plan, present[plan.key], days[plan.key])
-        crash_point(CrashPoint.AFTER_AUDIT, table.key)
-        changed = _changed_slices(before, days)
-        publication = lakehouse.publish(staged, changed.keys(), step.request.run_id) if changed else None
-        if publication is not None and not publication.is_empty:
-            _account(step, publication.snapshot_id, publication.parent_id, publication.files, changed, days)
-    finally:
-        lakehouse.drop(staged)
+    step.bench.say(f"{step.table.key}: staging {sum(map(len, replaced.values()))} objects of {len(plans)} batches")
+    staged = step.bench.lakehouse.stage(step.table, step.base_id, step.attempt, write)
+    return StagedRows(staged, tuple(plans), present)
+
+
+def publish(step: RawStep, found: StagedRows) -> None:
+    """Audit the staged rows and publish the event days that they change."""
+    lakehouse, table = step.bench.lakehouse, step.table
+    batches = [plan.key for plan in found.plans]
+    before = _batch_days(step, batches)
+    # Days that a batch held rows of stay on record as touched by it, so that what is derived from them follows.
+    audited = _audit(step, found.staged.snapshot_id, batches)
+    days = {batch: {**dict.fromkeys(before[batch], BatchDay()), **audited[batch]} for batch in batches}
+    for plan in found.plans:
+        _require_parsed_rows(step, plan, found.present[plan.key], days[plan.key])
+    crash_point(CrashPoint.AFTER_AUDIT, table.key)
+    changed = _changed_slices(before, days)
+    publication = lakehouse.publish(found.staged, changed.keys(), step.request.run_id) if changed else None
+    if publication is not None and not publication.is_empty:
+        _account(step, publication.snapshot_id, publication.parent_id, publication.files, changed, days)
     step.changes.batch_days.update(days)
 
 

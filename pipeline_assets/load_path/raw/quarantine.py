@@ -1,4 +1,4 @@
-"""Write raw.quarantine: the refused lines and objects of the deliveries that were just parsed.
+"""Write raw.quarantine: the refused lines and objects of the deliveries that were just read.
 
 Lives here: replacing what quarantine holds of an object. Put here: what is done with refused lines. Keep out:
 why a line is refused (domain/event_lines.py).
@@ -6,10 +6,10 @@ why a line is refused (domain/event_lines.py).
 
 from __future__ import annotations
 
-import pyspark.sql.functions as F
 from resources.ledger_records import DeliveryRecord
 
 from pipeline_assets.domain.slices import BatchVerdict, Slice
+from pipeline_assets.load_path.raw.read import naming_what_workers_met, read_objects, require_unmoved
 from pipeline_assets.load_path.raw.step import RawStep, delete_objects, in_batches
 from pipeline_assets.load_path.settle import UNKNOWN_VERSION
 from pipeline_assets.tables.quarantine import QUARANTINE
@@ -43,16 +43,21 @@ def quarantine(step: RawStep) -> None:
     ]  # fmt: skip
     slices = {Slice(batch.arrival_date, batch.project_id) for batch in batches}
 
+    # Read once more: in one pass with the rows, every row would have to be kept for the sake of the few refused lines.
+    bad = [delivery for plan in (*accepted, *refused) for delivery in plan.changed if delivery.key in new]
+    reading = read_objects(step, bad, only_refused=True) if bad else None
+
     def write(target: str) -> None:
         # A dead run may have left rows of what is written now, so those go first whatever the ledger knows.
         is_refusal = "NOT is_batch_accepted"
         delete_objects(bench, target, "arrival_date", "object_key", slices, sorted(old_refusals | new), is_refusal)
         of_accepted = {key for plan in accepted for key in step.replaced(plan)}
         delete_objects(bench, target, "arrival_date", "object_key", slices, sorted(old | (new & of_accepted)))
-        if step.parsed is not None:
-            rows = quarantined(step.parsed).where(F.col("object_key").isin(sorted(new)))
+        if reading is not None:
             is_accepted = ~in_batches([plan.key for plan in refused], "source", "arrival_date")
-            rows.withColumn("is_batch_accepted", is_accepted).writeTo(target).append()
+            with naming_what_workers_met():
+                quarantined(reading.rows).withColumn("is_batch_accepted", is_accepted).writeTo(target).append()
+            require_unmoved(reading)
 
     base_id = lakehouse.head(QUARANTINE)
     staged = lakehouse.stage(QUARANTINE, base_id, step.attempt, write)

@@ -1,68 +1,132 @@
 """Read the objects that changed, and judge each batch by what was found.
 
-Lives here: the parse of one attempt and the verdict on a batch. Put here: what a batch is judged by. Keep out: the bounds
+Lives here: reading objects within one job, and the verdict on a batch. Put here: what a batch is judged by. Keep out: the bounds
 themselves (domain/checks.py) and publishing (publish.py).
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 
 from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, Observation, Row
 from resources.ledger_records import MISSING, DeliveryRecord
 
 from pipeline_assets.domain.checks import BatchFigures, Evaluation, reconcile_batch
-from pipeline_assets.domain.errors import LakehouseError, error_in
+from pipeline_assets.domain.deliveries import Delivery
+from pipeline_assets.domain.errors import LakehouseError, PublishConflictError, error_in
 from pipeline_assets.domain.slices import BatchVerdict
 from pipeline_assets.load_path.raw.batches import BatchPlan
 from pipeline_assets.load_path.raw.step import RawStep
-from pipeline_assets.transforms.parse import MOVED, TOUCHED, distribute, object_summaries, parse_objects
+from pipeline_assets.transforms.parse import (
+    MOVED,
+    TOUCHED,
+    distribute,
+    object_summaries,
+    object_summary_list,
+    parse_objects,
+)
 
 _TASKS_PER_CORE = 3
 
 
-def parse(step: RawStep) -> None:
-    """Read every changed object once; `step.parsed` holds its rows, `step.summaries` what was found."""
+@dataclass
+class Reading:
+    """Objects being read: rows for one job, and what that job found of each object as it went along."""
+
+    deliveries: Mapping[str, Delivery]
+    rows: DataFrame
+    """`parse_objects`; evaluated by the one action that consumes it."""
+    _observed: Observation
+
+    def summaries(self) -> dict[str, Row]:
+        """Object key -> its summary; after the action. A task that was tried again tells of its objects twice."""
+        found = {row["object_key"]: row for row in self._observed.get["objects"]}
+        unread = self.deliveries.keys() - found.keys()
+        if unread:
+            raise LakehouseError(min(unread), "was not accounted for by the parser", "This is a defect: report it")
+        return found
+
+
+def read_objects(
+    step: RawStep,
+    deliveries: Collection[Delivery],
+    *,
+    known_bytes: Mapping[str, str] | None = None,
+    only_refused: bool = False,
+) -> Reading:
+    """Nothing is read before the rows are consumed; `only_refused` leaves out the rows of good lines."""
     bench, settings = step.bench, step.bench.settings
-    work = [plan for plan in step.plans.values() if plan.needs_work]
-    deliveries = {delivery.key: delivery for plan in work for delivery in plan.changed}
-    if not deliveries:
-        return
-    recorded = {key: record for plan in work for key, record in plan.recorded.items()}
-    known_bytes = {key: sha256 for plan in work for key, sha256 in plan.known_bytes.items()}
     tasks = bench.spark.sparkContext.defaultParallelism * _TASKS_PER_CORE
-    step.parsed = parse_objects(
-        distribute(bench.spark, list(deliveries.values()), tasks, known_bytes),
+    observed = Observation()
+    parsed = parse_objects(
+        distribute(bench.spark, sorted(deliveries), tasks, known_bytes or {}),
         bench.landing,
         max_object_bytes=settings.max_object_bytes,
         max_line_bytes=settings.max_line_bytes,
-    ).persist()
-    code = step.table.code_version(settings)
+        only_refused=only_refused,
+    )
+    rows = parsed.observe(observed, object_summary_list().alias("objects"))
+    return Reading({delivery.key: delivery for delivery in deliveries}, rows, observed)
+
+
+def skip_touched(step: RawStep) -> None:
+    """Objects with another etag that may hold the bytes already loaded are hashed, and need no parsing if they do."""
+    known = {key: sha256 for plan in step.work for key, sha256 in plan.known_bytes.items()}
+    recorded = {key: record for plan in step.work for key, record in plan.recorded.items()}
+    doubtful = [
+        delivery
+        for plan in step.work
+        for delivery in plan.changed
+        if delivery.key in known and delivery.size_bytes == recorded[delivery.key].size_bytes
+    ]
+    if not doubtful:
+        return
+    reading = read_objects(step, doubtful, known_bytes=known)
+    with naming_what_workers_met():
+        found = object_summaries(reading.rows).collect()
+    for row in found:
+        if row["error"] == TOUCHED:
+            delivery = reading.deliveries[row["object_key"]]
+            step.touched.add(delivery.key)
+            step.summaries[delivery.key] = replace(
+                recorded[delivery.key], etag=delivery.etag, size_bytes=delivery.size_bytes
+            )
+    if step.touched:
+        step.bench.say(f"{step.table.key}: {len(step.touched)} objects have the bytes already loaded; only hashed")
+
+
+@contextmanager
+def naming_what_workers_met() -> Iterator[None]:
+    """What a worker meets comes back as the text of a foreign exception; raises it as the error it was."""
     try:
-        summaries = object_summaries(step.parsed).collect()
+        yield
     except PySparkException as error:
-        # What a worker meets comes back as the text of a foreign exception.
         met = error_in(str(error))
         if met is None:
             raise
         raise met from error
-    for row in summaries:
-        delivery = deliveries[row["object_key"]]
-        if row["error"] == TOUCHED:
-            step.touched.add(delivery.key)
-            known = recorded[delivery.key]
-            step.summaries[delivery.key] = replace(known, etag=delivery.etag, size_bytes=delivery.size_bytes)
-            continue
-        step.summaries[delivery.key] = DeliveryRecord(
-            batch=delivery.batch, object_key=delivery.key, etag=delivery.etag, size_bytes=delivery.size_bytes,
+
+
+def take_summaries(step: RawStep, reading: Reading) -> None:
+    """What reading found of each object, for the verdict on its batch and for the ledger."""
+    code = step.table.code_version(step.bench.settings)
+    for key, row in reading.summaries().items():
+        delivery = reading.deliveries[key]
+        step.summaries[key] = DeliveryRecord(
+            batch=delivery.batch, object_key=key, etag=delivery.etag, size_bytes=delivery.size_bytes,
             sha256=row["sha256"], lines=row["lines"], rows=row["rows"], quarantined=row["quarantined"],
             blank=row["blank"], error=row["error"], is_accepted=False, code_version=code,
         )  # fmt: skip
-    unread = deliveries.keys() - step.summaries.keys()
-    if unread:
-        raise LakehouseError(min(unread), "was not accounted for by the parser", "This is a defect: report it")
-    if step.touched:
-        bench.say(f"{step.table.key}: {len(step.touched)} objects have the bytes already loaded; only hashed")
+
+
+def require_unmoved(reading: Reading) -> None:
+    """Objects that are read once more must be what they were the first time; raises PublishConflictError."""
+    moved = sorted(key for key, row in reading.summaries().items() if row["error"] == MOVED)
+    if moved:
+        raise PublishConflictError(moved[0], "changed while it was read", "The load lists and reads it again")
 
 
 def judge(step: RawStep) -> None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from datetime import date
 
 import pyspark.sql.functions as F
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column
 from resources.ledger_records import Changes, DeliveryRecord
 
 from pipeline_assets.domain.checks import Evaluation
@@ -36,7 +36,6 @@ class RawStep:
     started_at: float
     may_list_again: bool = False
     """Whether batches that moved are tried once more in this run."""
-    parsed: DataFrame | None = None
     summaries: dict[str, DeliveryRecord] = field(default_factory=dict)
     """Object key -> what reading it found; of a touched object what was known of its bytes."""
     touched: set[str] = field(default_factory=set)
@@ -44,6 +43,11 @@ class RawStep:
     verdicts: dict[BatchKey, tuple[BatchVerdict, Evaluation]] = field(default_factory=dict)
     changes: Changes = field(default_factory=Changes)
     published: dict[Slice, Digest] = field(default_factory=dict)
+
+    @property
+    def work(self) -> list[BatchPlan]:
+        """Batches of which something must be read or removed, and that nothing refuses beforehand."""
+        return [plan for _, plan in sorted(self.plans.items()) if plan.needs_work and plan.verdict is None]
 
     def batches(self, verdict: BatchVerdict) -> list[BatchPlan]:
         """Batches that were worked on and ended so."""

@@ -1,0 +1,35 @@
+"""`make bench`: every arm, interleaved, in one run on one machine; medians, ratios and memory as table, JSON and chart.
+
+Lives here: the command. Put here: another comparison. Keep out: arms, files, measuring.
+"""
+
+from __future__ import annotations
+
+import argparse
+
+from benchmarks.arms import ARMS
+from benchmarks.measure import Measured, measure
+from benchmarks.report import report
+from benchmarks.workload import five_days_and_one
+
+
+def main() -> int:
+    """Measure and report."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--events-per-day", type=int, default=200_000)
+    parser.add_argument("--arms", default="".join(ARMS), help="letters, such as abc")
+    chosen = parser.parse_args()
+    stages = five_days_and_one(chosen.events_per_day)
+    warm_up = five_days_and_one(2_000)
+    found: list[Measured] = []
+    for number in range(chosen.rounds):
+        # Another order each round: no arm always follows the same one.
+        arms = chosen.arms[number % len(chosen.arms) :] + chosen.arms[: number % len(chosen.arms)]
+        found.extend(measure(arm, stages, warm_up) for arm in arms)
+    report(found, stages)
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,289 @@
+"""The ways of loading that are compared: each loads the same files into a table of the same columns.
+
+Lives here: one class per arm. Put here: another way of loading. Keep out: timing (measure.py) and files (workload.py).
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from datetime import UTC, date, datetime
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pyspark.sql.functions as F
+from pyspark.sql import DataFrame, SparkSession, Window
+
+from benchmarks.jars import DELTA_JARS, fetched
+from benchmarks.workload import FIRST_DAY, PROJECT
+from pipeline_assets.domain.settings import Settings
+from pipeline_assets.domain.vendor import DELIVERED_KEYS, VENDOR_COLUMNS, ColumnType
+from resources.spark import configure_catalog, engine_config
+
+CORES = 2
+DRIVER_MEMORY = "2g"
+NOW = datetime(2026, 6, 1, tzinfo=UTC)
+_DELIVERED_SCHEMA = ", ".join(
+    # Times as text, as every reader of them must: a timestamp format of Spark's makes its reader twice as slow.
+    f"`{key}` {'string' if VENDOR_COLUMNS[name] is ColumnType.TIMESTAMP else VENDOR_COLUMNS[name].spark_type}"
+    for key, name in DELIVERED_KEYS.items()
+)
+
+
+def settings_in(folder: Path, landing: Path, catalog: str, **changes: Any) -> Settings:
+    """Settings of a deployment of its own."""
+    return Settings(
+        landing_url=str(landing), warehouse_url=f"file://{folder}/warehouse", catalog_name=catalog,
+        catalog_url=f"sqlite:///{folder}/catalog.db", projects=(PROJECT,), calendar_start=FIRST_DAY,
+        spark_master=f"local[{CORES}]", spark_driver_memory=DRIVER_MEMORY, **changes,
+    )  # fmt: skip
+
+
+def a_session(settings: Settings, **changes: str) -> SparkSession:
+    """The product's session; every arm runs on the same one."""
+    builder = SparkSession.builder
+    for key, value in (engine_config(settings) | changes).items():
+        builder = builder.config(key, value)
+    session = builder.getOrCreate()
+    session.sparkContext.setLogLevel("ERROR")
+    configure_catalog(session, settings)
+    return session
+
+
+class Arm(ABC):
+    """One way of loading."""
+
+    def __init__(self, folder: Path, landing: Path, catalog: str = "lake") -> None:
+        """Everything it writes lies below `folder`; a session keeps the place of a catalog it has used by its name."""
+        self.folder = folder
+        self.landing = landing
+        self.catalog = catalog
+        folder.mkdir(parents=True)
+
+    @abstractmethod
+    def start(self) -> None:
+        """Start its engine."""
+
+    @abstractmethod
+    def load(self, objects: Sequence[Path], days: Sequence[date]) -> dict[str, float]:
+        """Load what was delivered; returns named parts of the seconds, where it knows some."""
+
+    @abstractmethod
+    def rows(self) -> int:
+        """Rows of the table that a user would read."""
+
+
+class _SparkArm(Arm):
+    @property
+    def table(self) -> str:
+        """Its name in SQL."""
+        return f"{self.catalog}.bench.events"
+
+    def start(self) -> None:
+        self.settings = settings_in(self.folder, self.landing, self.catalog)
+        self.spark = a_session(self.settings)
+
+    def rows(self) -> int:
+        return self.spark.table(self.table).count()
+
+    def delivered(self, objects: Sequence[Path]) -> DataFrame:
+        """The 55 columns with their types, and the two partition columns."""
+        if not objects:
+            frame = self.spark.createDataFrame([], _DELIVERED_SCHEMA)
+        else:
+            frame = self.spark.read.schema(_DELIVERED_SCHEMA).json([str(path) for path in objects])
+        columns = [
+            (F.col(f"`{key}`").try_cast("timestamp") if VENDOR_COLUMNS[name] is ColumnType.TIMESTAMP else F.col(f"`{key}`"))
+            .alias(name)
+            for key, name in DELIVERED_KEYS.items()
+        ]  # fmt: skip
+        frame = frame.select(*columns)
+        return frame.select(F.to_date("event_time").alias("event_date"), F.lit(PROJECT).alias("project_id"), "*")
+
+
+class NaiveAppend(_SparkArm):
+    """a: read JSON, append. Nothing is checked, and the same bytes again are there twice."""
+
+    def start(self) -> None:
+        super().start()
+        _create(self.spark, self.table, self.delivered(()), "iceberg")
+
+    def load(self, objects: Sequence[Path], days: Sequence[date]) -> dict[str, float]:
+        self.delivered(objects).writeTo(self.table).append()
+        return {}
+
+
+class IcebergMerge(_SparkArm):
+    """e: read JSON, keep the latest of each key, MERGE into one table. No checks."""
+
+    using = "iceberg"
+
+    def start(self) -> None:
+        super().start()
+        _create(self.spark, self.table, _with_key(self.delivered(())), self.using)
+
+    def load(self, objects: Sequence[Path], days: Sequence[date]) -> dict[str, float]:
+        latest = Window.partitionBy("_key").orderBy(F.col("server_upload_time").desc(), F.col("processed_time").desc())
+        ranked = _with_key(self.delivered(objects)).withColumn("_place", F.row_number().over(latest))
+        ranked.where("_place = 1").drop("_place").createOrReplaceTempView("delivered")
+        # A user who knows the product's window prunes by it, or MERGE would read the whole table.
+        bounds = self.spark.table("delivered").agg(F.min("event_date"), F.max("event_date")).first()
+        assert bounds is not None
+        self.spark.sql(
+            f"MERGE INTO {self.table} t USING delivered s ON t._key = s._key "
+            f"AND t.event_date BETWEEN DATE '{bounds[0]}' - 7 AND DATE '{bounds[1]}' + 7 "
+            "WHEN MATCHED AND s.server_upload_time >= t.server_upload_time THEN UPDATE SET * "
+            "WHEN NOT MATCHED THEN INSERT *"
+        )
+        return {}
+
+
+class DeltaMerge(IcebergMerge):
+    """d: the same on Delta Lake."""
+
+    using = "delta"
+
+    @property
+    def table(self) -> str:
+        """Its name in SQL."""
+        return f"{self.catalog}_events"
+
+    def start(self) -> None:
+        self.settings = settings_in(self.folder, self.landing, self.catalog)
+        config = engine_config(self.settings)
+        jars = [str(path) for path in fetched(DELTA_JARS)]
+        self.spark = a_session(
+            self.settings,
+            **{
+                "spark.jars": ",".join([config["spark.jars"], *jars]),
+                "spark.sql.extensions": f"{config['spark.sql.extensions']},io.delta.sql.DeltaSparkSessionExtension",
+                "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+                "spark.sql.warehouse.dir": str(self.folder / "delta"),
+            },
+        )
+        _create(self.spark, self.table, _with_key(self.delivered(())), self.using)
+
+
+class OurLoad(Arm):
+    """b and c: the product's own job, raw alone or every table; figures of the load path and of Dagster's events apart."""
+
+    def __init__(
+        self,
+        folder: Path,
+        landing: Path,
+        catalog: str = "lake",
+        *,
+        tables: frozenset[str] | None = None,
+        **changes: Any,
+    ) -> None:
+        """`tables`: keys of the tables to load, None for all; `changes`: of settings."""
+        super().__init__(folder, landing, catalog)
+        self.tables = tables
+        self.changes = changes
+
+    def start(self) -> None:
+        import dagster as dg
+
+        from pipeline_assets.definitions import build_defs
+        from pipeline_assets.load import Clock
+
+        self.settings = settings_in(self.folder, self.landing, self.catalog, **self.changes)
+        self.spark = a_session(self.settings)
+        (self.folder / "dagster").mkdir()
+        self.instance = dg.DagsterInstance.local_temp(str(self.folder / "dagster"))
+        self.defs = build_defs(self.settings, clock=Clock(NOW))
+
+    def load(self, objects: Sequence[Path], days: Sequence[date]) -> dict[str, float]:
+        import dagster as dg
+
+        import pipeline_assets.load as op
+
+        parts: dict[str, float] = {}
+        walk = op.load
+        op.load = lambda *arguments: _timed(walk(*arguments), parts)  # type: ignore[assignment]
+        try:
+            chosen = [dg.AssetKey(key.split("/")) for key in self.tables] if self.tables is not None else None
+            result = self.defs.resolve_job_def("daily_load").execute_in_process(
+                instance=self.instance,
+                asset_selection=chosen,
+                tags={
+                    "dagster/asset_partition_range_start": days[0].isoformat(),
+                    "dagster/asset_partition_range_end": days[-1].isoformat(),
+                },
+                run_id=str(uuid.uuid4()),
+            )
+        finally:
+            op.load = walk
+        assert result.success
+        return parts
+
+    def rows(self) -> int:
+        is_raw = self.tables is not None and "refined/events" not in self.tables
+        return self.spark.table(f"{self.catalog}.{'raw.regular_events' if is_raw else 'refined.events'}").count()
+
+
+class DuckCopy(Arm):
+    """f: DuckDB reads the files and writes Parquet: no tables, no transactions, no checks, one machine."""
+
+    def start(self) -> None:
+        self.connection = duckdb.connect()
+        self.connection.execute(f"SET threads = {CORES}")
+
+    def load(self, objects: Sequence[Path], days: Sequence[date]) -> dict[str, float]:
+        kinds = {ColumnType.TIMESTAMP: "TIMESTAMP", ColumnType.JSON: "JSON", ColumnType.STRING: "VARCHAR"}
+        columns = ", ".join(
+            f"'{key}': '{kinds.get(VENDOR_COLUMNS[name], VENDOR_COLUMNS[name].spark_type)}'"
+            for key, name in DELIVERED_KEYS.items()
+        )
+        files = ", ".join(f"'{path}'" for path in objects)
+        self.connection.execute(
+            f"COPY (SELECT *, event_time::DATE AS event_date, '{PROJECT}' AS project_id FROM read_json([{files}], "
+            f"format = 'newline_delimited', columns = {{{columns}}})) TO '{self.folder}/parquet' "
+            f"(FORMAT parquet, COMPRESSION zstd, PARTITION_BY (event_date, project_id), APPEND)"
+        )
+        return {}
+
+    def rows(self) -> int:
+        found = self.connection.execute(f"SELECT count(*) FROM '{self.folder}/parquet/**/*.parquet'").fetchone()
+        assert found is not None
+        return int(found[0])
+
+
+ARMS: dict[str, tuple[str, Callable[[Path, Path, str], Arm]]] = {
+    "a": ("naive: spark.read.json + append", NaiveAppend),
+    "b": ("our raw load", partial(OurLoad, tables=frozenset({"raw/regular_events"}))),
+    "c": ("ours: raw, refined, three aggregates, all checks", OurLoad),
+    "d": ("Delta MERGE, one table, no checks", DeltaMerge),
+    "e": ("Iceberg MERGE, one table, no checks", IcebergMerge),
+    "f": ("DuckDB: JSON to Parquet", DuckCopy),
+}
+"""Letter -> what it is, and the arm."""
+
+
+def _timed(reports: Iterator[Any], parts: dict[str, float]) -> Iterator[Any]:
+    """The same reports; sums the seconds spent inside of the load path, and those of each table."""
+    parts["load"] = 0.0
+    while True:
+        started = time.perf_counter()
+        report = next(reports, None)
+        parts["load"] += time.perf_counter() - started
+        if report is None:
+            return
+        parts[report.table] = report.seconds
+        yield report
+
+
+def _create(spark: SparkSession, table: str, frame: DataFrame, using: str) -> None:
+    if using == "iceberg":
+        spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {table.rpartition('.')[0]}")
+    columns = ", ".join(f"`{field.name}` {field.dataType.simpleString()}" for field in frame.schema)
+    spark.sql(f"CREATE TABLE {table} ({columns}) USING {using} PARTITIONED BY (event_date, project_id)")
+
+
+def _with_key(frame: DataFrame) -> DataFrame:
+    by_insert = F.concat_ws("|", "app", "device_id", "insert_id")
+    return frame.withColumn("_key", F.when(F.col("insert_id").isNotNull(), by_insert).otherwise(F.col("uuid")))

@@ -1,0 +1,122 @@
+"""Run one arm in a process of its own and watch it: seconds as it tells them, peak memory as the system does.
+
+Lives here: starting, sampling, collecting. Put here: another figure seen from outside. Keep out: what is loaded (workload.py).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from benchmarks.workload import KEPT, Stage, record_of
+from pipeline_assets.domain.settings import PROJECT_ROOT
+
+_SAMPLE_SECONDS = 0.2
+_KINDS = {"java": "jvm", "python": "workers"}
+
+
+@dataclass
+class Measured:
+    """What one process of one arm took."""
+
+    arm: str
+    stages: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """Stage -> `seconds`, `rows`, `parts`."""
+    peak_mb: dict[str, float] = field(default_factory=dict)
+    """`jvm`, `driver` (its Python), `workers` (all of Spark's Python workers): highest resident memory at once."""
+
+
+def measure(arm: str, stages: Sequence[Stage], warm_up: Sequence[Stage]) -> Measured:
+    """Run an arm through its stages in a fresh process and an empty folder."""
+    KEPT.mkdir(parents=True, exist_ok=True)
+    work = Path(tempfile.mkdtemp(prefix=f"{arm}-", dir=KEPT))
+    order = {
+        "arm": arm,
+        "work": str(work),
+        "stages": [record_of(stage) for stage in stages],
+        "warm_up": [record_of(stage) for stage in warm_up],
+    }
+    found = Measured(arm)
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("TIDEMARK_")}
+    with (work / "stderr.log").open("wb") as errors:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "benchmarks.one", json.dumps(order)],
+            cwd=PROJECT_ROOT, env=environment | {"DAGSTER_DISABLE_TELEMETRY": "1"}, stdout=subprocess.PIPE,
+            stderr=errors, text=True, start_new_session=True,
+        )  # fmt: skip
+        is_done = threading.Event()
+        watcher = threading.Thread(target=_watch, args=(process.pid, found.peak_mb, is_done))
+        watcher.start()
+        try:
+            assert process.stdout is not None
+            for line in process.stdout:
+                if line.startswith("{"):
+                    said = json.loads(line)
+                    found.stages[said.pop("stage")] = said
+            code = process.wait()
+        finally:
+            is_done.set()
+            watcher.join()
+            _kill_group(process.pid)
+    if code != 0:
+        raise RuntimeError(f"arm {arm} failed:\n{(work / 'stderr.log').read_text()[-4000:]}")
+    shutil.rmtree(work)
+    return found
+
+
+def _watch(root: int, peak_mb: dict[str, float], is_done: threading.Event) -> None:
+    while not is_done.wait(_SAMPLE_SECONDS):
+        now: dict[str, float] = {}
+        for pid, kind in _family(root).items():
+            size = _resident_mb(pid)
+            # A JVM about to start another program is there twice for a moment, with the same memory.
+            now[kind] = max(size, now.get(kind, 0.0)) if kind == "jvm" else size + now.get(kind, 0.0)
+        for kind, size in now.items():
+            peak_mb[kind] = max(size, peak_mb.get(kind, 0.0))
+
+
+def _family(root: int) -> dict[int, str]:
+    """Process -> `driver`, `jvm`, `workers` or `other`, of the root and all below it."""
+    parents: dict[int, int] = {}
+    commands: dict[int, str] = {}
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdigit():
+            try:
+                status = (folder / "stat").read_text()
+            except OSError:
+                continue
+            head, _, tail = status.rpartition(")")
+            parents[int(folder.name)] = int(tail.split()[1])
+            commands[int(folder.name)] = head.partition("(")[2]
+    found = {root: "driver"}
+    is_growing = True
+    while is_growing:
+        new = {pid for pid, parent in parents.items() if parent in found and pid not in found}
+        is_growing = bool(new)
+        found |= {pid: _KINDS.get(commands[pid], "other") for pid in new}
+    return found
+
+
+def _resident_mb(pid: int) -> float:
+    try:
+        pages = int((Path("/proc") / str(pid) / "statm").read_text().split()[1])
+    except OSError:
+        return 0.0
+    return pages * os.sysconf("SC_PAGE_SIZE") / 1e6
+
+
+def _kill_group(group: int) -> None:
+    try:
+        os.killpg(group, signal.SIGKILL)
+    except ProcessLookupError:
+        return

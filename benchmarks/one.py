@@ -1,0 +1,50 @@
+"""One arm in a process of its own: start, warm up, load stage after stage, print what it took as JSON.
+
+Lives here: what is timed. Put here: another figure that only the process itself knows. Keep out: memory, which is seen from
+outside (measure.py).
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from pathlib import Path
+
+from benchmarks.arms import ARMS
+from benchmarks.workload import Stage, deliver, stage_of
+
+
+def main(letter: str, work: Path, stages: list[Stage], warm_up: list[Stage]) -> None:
+    """Run one arm; a line of JSON per stage."""
+    _, make = ARMS[letter]
+    started = time.perf_counter()
+    warm = make(work / "warm", work / "warm_landing", "warm")
+    warm.start()
+    _say(stage="start", seconds=time.perf_counter() - started)
+    started = time.perf_counter()
+    for stage in warm_up:
+        warm.load(deliver(stage.objects, work / "warm_landing"), stage.days)
+    _say(stage="warm up", seconds=time.perf_counter() - started)
+    arm = make(work / "arm", work / "landing", "lake")
+    arm.start()
+    for stage in stages:
+        objects = deliver(stage.objects, work / "landing")
+        started = time.perf_counter()
+        parts = arm.load(objects, stage.days)
+        _say(stage=stage.name, seconds=time.perf_counter() - started, parts=parts, rows=arm.rows())
+
+
+def _say(**said: object) -> None:
+    sys.stdout.write(json.dumps(said) + "\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    order = json.loads(sys.argv[1])
+    main(
+        order["arm"],
+        Path(order["work"]),
+        [stage_of(one) for one in order["stages"]],
+        [stage_of(one) for one in order["warm_up"]],
+    )

@@ -1,0 +1,94 @@
+"""The files that are loaded: generated once, kept, and handed to every arm alike.
+
+Lives here: stages of deliveries below a landing folder. Put here: another kind of export to measure. Keep out: loading them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, replace
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+from pipeline_assets.domain.settings import PROJECT_ROOT
+from sample_export.objects import write_export
+from sample_export.spec import ExportSpec
+
+KEPT = PROJECT_ROOT / ".bench"
+"""Generated files and whatever arms write."""
+PROJECT = "10001"
+FIRST_DAY = date(2026, 1, 5)
+
+
+@dataclass(frozen=True)
+class Stage:
+    """What is delivered at once, and the event days that a load of it is asked for."""
+
+    name: str
+    objects: tuple[Path, ...]
+    """Files of the kept export."""
+    days: tuple[date, ...]
+
+
+def five_days_and_one(events_per_day: int) -> tuple[Stage, ...]:
+    """W1 five days, W2 the next day with 3 % late facts, W3 the same bytes as W2 once more."""
+    spec = ExportSpec(
+        seed=11, projects=(PROJECT,), first_day=FIRST_DAY, days=6, events_per_day=events_per_day, people=50_000,
+        late_share=0.03, tail_share=0.0,
+    )  # fmt: skip
+    first, last = spec.arrival_days[:-1], spec.arrival_days[-1:]
+    return (
+        Stage("W1", export(replace(spec, days=5)), first),
+        Stage("W2", export(replace(spec, first_day=last[0], days=1)), last),
+        Stage("W3", export(replace(spec, first_day=last[0], days=1)), last),
+    )
+
+
+def export(spec: ExportSpec) -> tuple[Path, ...]:
+    """The objects of an export, without markers; days are written side by side and only once per machine."""
+    days = [replace(spec, first_day=day, days=1, has_markers=False) for day in spec.arrival_days]
+    with ProcessPoolExecutor() as pool:
+        return tuple(path for paths in pool.map(_one_day, days) for path in paths)
+
+
+def _one_day(spec: ExportSpec) -> list[Path]:
+    folder = KEPT / "exports" / hashlib.sha256(repr(spec).encode()).hexdigest()[:16]
+    if not folder.is_dir():
+        work = folder.with_suffix(f".{os.getpid()}")
+        shutil.rmtree(work, ignore_errors=True)
+        write_export(spec, work)
+        work.rename(folder)
+    return sorted(folder.rglob("*.json.gz"))
+
+
+def deliver(objects: Sequence[Path], landing: Path) -> list[Path]:
+    """Put objects into a landing folder as a new delivery: another file each time, so another version of the object."""
+    placed = []
+    for source in objects:
+        target = landing / source.parent.name / source.name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        part = target.with_suffix(".part")
+        shutil.copyfile(source, part)
+        part.replace(target)
+        placed.append(target)
+    return placed
+
+
+def record_of(stage: Stage) -> dict[str, Any]:
+    """A stage as JSON holds it."""
+    return {
+        "name": stage.name,
+        "objects": [str(path) for path in stage.objects],
+        "days": [day.isoformat() for day in stage.days],
+    }
+
+
+def stage_of(record: dict[str, Any]) -> Stage:
+    """The stage of a record."""
+    days = tuple(date.fromisoformat(day) for day in record["days"])
+    return Stage(record["name"], tuple(map(Path, record["objects"])), days)
