@@ -69,9 +69,9 @@ def outcomes(
     return ranked.select("event_date", "project_id", *ROW_ID, outcome.alias("outcome"), rival.alias("rival"))
 
 
-def winners(raw: DataFrame, decided: DataFrame) -> DataFrame:
-    """The raw rows that won; few rows lose, so the losers are removed instead of shuffling the wide winners."""
+def winners(raw: DataFrame, decided: DataFrame, *, do_few_lose: bool = True) -> DataFrame:
+    """The raw rows that won: the losers are removed, and where they are few, without moving the wide winners for it."""
     # Object and line name a row within a slice only: another day may still hold rows of the object's former version.
     names = ["event_date", "project_id", *ROW_ID]
     losers = decided.where(F.col("outcome") != Outcome.WINNER.value).select(*names)
-    return raw.join(losers, on=names, how="left_anti")
+    return raw.join(F.broadcast(losers) if do_few_lose else losers, on=names, how="left_anti")

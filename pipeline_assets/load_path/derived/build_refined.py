@@ -28,6 +28,8 @@ from pipeline_assets.transforms.measure import digest_aggregates, digest_of, num
 from pipeline_assets.transforms.shared_keys import IDENTITY, exchanges, key_days, rival_digests, rivals_of, shared_rows
 
 _EPOCH = date(1970, 1, 1)
+_MOST_SENT_ROWS = 1_000_000
+"""About 200 MB in a driver: far more than usual duplicates of any day, and less than a history delivered again."""
 
 
 def build_refined(bench: Workbench, pins: Mapping[str, int], todo: Sequence[Slice]) -> Build:
@@ -38,23 +40,25 @@ def build_refined(bench: Workbench, pins: Mapping[str, int], todo: Sequence[Slic
     raw = _raw(bench, pins, near, (*CONTENT, "_object_key", "_line_number"))
     is_todo = slices_condition(REFINED_EVENTS, todo)
     # Whose key nobody else has won: only the others are compared, and only their content is hashed.
-    keys = contested(_raw(bench, pins, near, IDENTITY))
-    decided = outcomes(with_contested_keys(raw, keys), CONTENT, settings.source_precedence, window)
+    keys = contested(_raw(bench, pins, near, IDENTITY)).persist()
+    # Sent whole to every task where they are few, so that the wide rows they are joined with stay where they are.
+    contenders = with_contested_keys(raw, F.broadcast(keys) if keys.count() <= _MOST_SENT_ROWS else keys)
+    decided = outcomes(contenders, CONTENT, settings.source_precedence, window)
     decided = decided.where(is_todo | F.col("rival").isNotNull()).persist()
-    rows = winners(raw.where(is_todo), decided)
+    reasons: dict[Slice, dict[str, int]] = {key: {} for key in todo}
+    for row in decided.where(is_todo).groupBy("event_date", "project_id", "outcome").count().collect():
+        reasons[Slice(row["event_date"], row["project_id"])][row["outcome"]] = row["count"]
+    compared = sum(sum(counts.values()) for counts in reasons.values())
+    rows = winners(raw.where(is_todo), decided, do_few_lose=compared <= _MOST_SENT_ROWS)
 
     def audit(snapshot_id: int) -> dict[Slice, Audit]:
-        counted = decided.where(is_todo).groupBy("event_date", "project_id", "outcome").count().collect()
-        reasons: dict[Slice, dict[str, int]] = {key: {} for key in todo}
-        for row in counted:
-            reasons[Slice(row["event_date"], row["project_id"])][row["outcome"]] = row["count"]
         raw_rows = _raw_rows(bench, pins, todo)
         measured = _measure_refined(bench, snapshot_id, near, todo)
         shared = decided.where(F.col("rival").isNotNull()).select("event_date", "project_id", "rival.*")
         rivals = _digests(shared, window, todo)
         return {key: _audit(measured.get(key), raw_rows[key], reasons[key], rivals[key]) for key in todo}
 
-    return Build(rows, audit, (decided,), is_shuffled=False)
+    return Build(rows, audit, (keys, decided), is_shuffled=False)
 
 
 def rivals_now(bench: Workbench, pins: Mapping[str, int], slices: Sequence[Slice]) -> dict[Slice, str]:
