@@ -1,0 +1,145 @@
+"""Whole columns parsed at once are what parsing line by line gives, or nothing.
+
+Lives here: claims on the columnar fast path. Put here: another way for a column to look right and be wrong. Keep out: what a line
+means (test_event_lines.py).
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+from datetime import UTC, date, datetime
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from pipeline_assets.domain.event_lines import COLUMN_NAMES, LineParser, ParsedLine, RefusedLine
+from pipeline_assets.domain.vendor import EXTRA_COLUMN
+from pipeline_assets.transforms import parse
+from pipeline_assets.transforms.event_columns import ColumnParser
+from tests.builders import PROJECT, an_event
+from tests.unit.test_event_lines import REAL_OBJECTS, members, nested
+
+DAY = date(2026, 2, 2)
+MAX_LINE_BYTES = 100_000
+LINES = LineParser(PROJECT, DAY, MAX_LINE_BYTES)
+COLUMNS = ColumnParser(PROJECT, DAY, MAX_LINE_BYTES)
+TIME = '"event_time":"2026-02-02 10:00:00.000000"'
+
+
+def taken(lines: list[bytes]) -> bool:
+    """Whether the fast path took the lines; asserts that it gave what the line parser gives."""
+    columns = COLUMNS.parse(lines)
+    if columns is None:
+        return False
+    rows = [LINES.parse(line) for line in lines]
+    assert all(isinstance(row, ParsedLine) for row in rows)
+    for place, name in enumerate(COLUMN_NAMES):
+        assert columns[name].to_pylist() == [row.values[place] for row in rows if isinstance(row, ParsedLine)], name
+    times = [row.values[COLUMN_NAMES.index("event_time")] for row in rows if isinstance(row, ParsedLine)]
+    assert columns["event_date"].to_pylist() == [time.date() for time in times]
+    assert all((row.extra, row.replaced_surrogates, row.lenient_conversions) == (None, 0, 0) for row in rows)  # type: ignore[union-attr]
+    return True
+
+
+@settings(deadline=None, max_examples=600)
+@given(st.lists(st.lists(members(), max_size=4), min_size=1, max_size=3))
+@example([['"client_event_time":"0000-01-01 00:00:00.000000"']])
+@example([['"client_event_time":"1582-10-10 00:00:00.000000"']])
+@example([['"client_event_time":"2026-02-30 00:00:00.000000"']])
+@example([['"city":"a"', '"city":null']])
+@example([['"data":{"a":"\\ud83d"}']])
+def test_what_is_taken_is_what_the_line_parser_reads(lines: list[list[str]]) -> None:
+    taken([("{" + ",".join([TIME, *line]) + "}").encode("utf-8", "surrogatepass") for line in lines])
+
+
+@pytest.mark.parametrize(
+    "member",
+    [
+        f'"app":{int(PROJECT) + 1}', '"event_time":null', '"event_time":"2026-02-04 00:00:00.000000"', '"new":1',
+        '"event_id":1.0', '"city":"\\ud83d"', '"data":' + "[" * 600 + "]" * 600, '"library":"' + "x" * MAX_LINE_BYTES + '"',
+        '"event_time":"2026-02-02"', '"processed_time":"2026-02-02T10:00:00Z"',
+    ],
+)  # fmt: skip
+def test_a_line_that_needs_a_look_is_left_to_the_line_parser(member: str) -> None:
+    good = ("{" + TIME + "}").encode()
+    assert taken([good, good])
+    assert COLUMNS.parse([good, ("{" + TIME + "," + member + "}").encode()]) is None
+
+
+def test_invalid_utf8_inside_of_a_bag_is_found() -> None:
+    assert COLUMNS.parse([("{" + TIME + ',"data":{"a":"@"}}').encode().replace(b"@", b"\xff")]) is None
+
+
+def test_times_before_1970_lie_on_their_day() -> None:
+    assert taken([b'{"event_time":"1969-12-31 23:59:59.999999"}', b'{"event_time":"0001-01-01 00:00:00.000000"}'])
+
+
+def test_the_deepest_line_allowed_is_taken() -> None:
+    assert taken([nested(499).replace(b'"event_time":"2026-02-02 10:00:00"', TIME.encode())])
+
+
+def test_usual_events_and_the_vendors_own_are_taken() -> None:
+    """Or the agreement above would be vacuous."""
+    assert taken([json.dumps(an_event(city=f"ü{n}", event_properties={"n": n})).encode() for n in range(50)])
+    for path in REAL_OBJECTS:
+        lines = gzip.decompress(path.read_bytes()).splitlines()
+        app = json.loads(lines[0])["app"]
+        assert ColumnParser(str(app), date(2030, 1, 1), MAX_LINE_BYTES).parse(lines) is not None
+
+
+class _Shelf:
+    def __init__(self, body: bytes) -> None:
+        self._body = body
+
+    def read(self, key: str, etag: str) -> bytes:
+        return self._body
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    st.lists(st.sampled_from(["good", "good", "good", "bad", "blank", "extra", "long bag"]), max_size=60), st.booleans()
+)
+def test_odd_lines_among_good_ones_keep_their_place(kinds: list[str], ends_with_a_break: bool) -> None:
+    """Every line of an object ends as a row, a refused line or a blank, under its own number and offset, in order."""
+    forms = {
+        "good": lambda n: json.dumps(an_event(event_id=n)).encode(), "bad": lambda n: b'{"cut', "blank": lambda n: b"  ",
+        "extra": lambda n: json.dumps(an_event(event_id=n) | {"new": n}).encode(),
+        "long bag": lambda n: json.dumps(an_event(event_id=n, event_properties={"x": "y" * 2000})).encode() + b"\r",
+    }  # fmt: skip
+    lines = [forms[kind](number) for number, kind in enumerate(kinds, 1)]
+    text = b"\n".join(lines) + (b"\n" if ends_with_a_break and lines else b"")
+    place = {
+        "source": "regular", "project_id": PROJECT, "arrival_date": DAY, "object_key": "k", "object_etag": "e",
+        "size_bytes": 1, "known_sha256": None,
+    }  # fmt: skip
+    work = parse._ObjectWork(_Shelf(gzip.compress(text)), 1 << 24, MAX_LINE_BYTES)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(parse, "_BATCH_ROWS", 16)
+        patched.setattr(parse, "_ODD_LINES", 3)
+        found: list[dict[str, Any]] = [
+            row for batch in work([pa.RecordBatch.from_pylist([place])]) for row in batch.to_pylist()
+        ]
+    rows = [row for row in found if row["_kind"] == "row"]
+    refused = {row["_line_number"]: row for row in found if row["_kind"] == "quarantine"}
+    (summary,) = (row for row in found if row["_kind"] == "object")
+    good = [number for number, kind in enumerate(kinds, 1) if kind not in ("bad", "blank")]
+    assert [row["_line_number"] for row in rows] == good
+    for row in rows:
+        parsed = LINES.parse(lines[row["_line_number"] - 1].removesuffix(b"\r"))
+        assert isinstance(parsed, ParsedLine)
+        assert [row[name] for name in COLUMN_NAMES] == parsed.values
+        assert row[EXTRA_COLUMN] == parsed.extra
+        assert row["event_date"] == datetime(2026, 2, 2, tzinfo=UTC).date()
+    assert list(refused) == [number for number, kind in enumerate(kinds, 1) if kind == "bad"]
+    for number, row in refused.items():
+        assert text[row["byte_offset"] : row["byte_offset"] + row["byte_length"]] == lines[number - 1]
+        answer = LINES.parse(lines[number - 1])
+        assert isinstance(answer, RefusedLine)
+        assert (row["reason"], row["detail"]) == (answer.reason.value, answer.detail)
+    assert (summary["lines"], summary["rows"], summary["quarantined"], summary["blank"], summary["extra_key_rows"]) == (
+        len(lines) - (lines[-1:] == [b""]), len(good), kinds.count("bad"), kinds.count("blank"), kinds.count("extra"),
+    )  # fmt: skip
