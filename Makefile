@@ -3,10 +3,9 @@ PYTHON ?=
 VENV := .venv
 STAMP := $(VENV)/.installed
 JARS := .jars/.verified
-SOURCES := pipeline_assets resources sample_export
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-full test-fast images dev check lock
+.PHONY: help setup demo test test-full test-fast bench images dev check lock
 
 help: ## Show this help
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -32,6 +31,9 @@ test: $(JARS) ## Run all tests
 
 test-full: $(JARS) ## Run the random scenarios as often as is claimed for them (about half an hour)
 	@$(VENV)/bin/python -m pytest -s --full tests/scenarios/test_order.py tests/scenarios/test_exactness.py
+
+bench: $(JARS) ## Compare with five other ways of loading the same files (about an hour on two cores; ARGS=...)
+	@$(VENV)/bin/python -m benchmarks $(ARGS)
 
 images: $(JARS) ## Take the pictures in docs/images anew, through a real browser
 	@$(VENV)/bin/python -m pytest --images tests/browser/test_ui.py

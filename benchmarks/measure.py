@@ -13,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -36,7 +36,9 @@ class Measured:
     """`jvm`, `driver` (its Python), `workers` (all of Spark's Python workers): highest resident memory at once."""
 
 
-def measure(arm: str, stages: Sequence[Stage], warm_up: Sequence[Stage]) -> Measured:
+def measure(
+    arm: str, stages: Sequence[Stage], warm_up: Sequence[Stage], settings: Mapping[str, Any] | None = None
+) -> Measured:
     """Run an arm through its stages in a fresh process and an empty folder."""
     KEPT.mkdir(parents=True, exist_ok=True)
     work = Path(tempfile.mkdtemp(prefix=f"{arm}-", dir=KEPT))
@@ -45,6 +47,7 @@ def measure(arm: str, stages: Sequence[Stage], warm_up: Sequence[Stage]) -> Meas
         "work": str(work),
         "stages": [record_of(stage) for stage in stages],
         "warm_up": [record_of(stage) for stage in warm_up],
+        "settings": dict(settings or {}),
     }
     found = Measured(arm)
     environment = {name: value for name, value in os.environ.items() if not name.startswith("TIDEMARK_")}

@@ -10,13 +10,14 @@ import json
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 from benchmarks.arms import ARMS
 from benchmarks.workload import Stage, deliver, stage_of
 
 
-def main(letter: str, work: Path, stages: list[Stage], warm_up: list[Stage]) -> None:
-    """Run one arm; a line of JSON per stage."""
+def main(letter: str, work: Path, stages: list[Stage], warm_up: list[Stage], settings: dict[str, Any]) -> None:
+    """Run one arm; a line of JSON per stage. `settings`: of the product, where they are not the usual ones."""
     _, make = ARMS[letter]
     started = time.perf_counter()
     warm = make(work / "warm", work / "warm_landing", "warm")
@@ -26,7 +27,7 @@ def main(letter: str, work: Path, stages: list[Stage], warm_up: list[Stage]) -> 
     for stage in warm_up:
         warm.load(deliver(stage.objects, work / "warm_landing"), stage.days)
     _say(stage="warm up", seconds=time.perf_counter() - started)
-    arm = make(work / "arm", work / "landing", "lake")
+    arm = make(work / "arm", work / "landing", "lake", **settings)
     arm.start()
     for stage in stages:
         objects = deliver(stage.objects, work / "landing")
@@ -47,4 +48,5 @@ if __name__ == "__main__":
         Path(order["work"]),
         [stage_of(one) for one in order["stages"]],
         [stage_of(one) for one in order["warm_up"]],
+        order["settings"],
     )

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import os
 import platform
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from statistics import median
 from typing import Any
@@ -67,10 +67,14 @@ def _medians(runs: Sequence[Measured]) -> dict[str, Any]:
     }
 
 
-def seconds_of(medians: dict[str, Any], stage: str) -> float:
+def load_seconds(stage: Mapping[str, Any]) -> float:
     """Of a load: inside the load path, where Dagster's events are known apart."""
-    found = medians["stages"][stage]
-    return float(found["parts"].get("load", found["seconds"]))
+    return float(stage["parts"].get("load", stage["seconds"]))
+
+
+def seconds_of(medians: dict[str, Any], stage: str) -> float:
+    """Of an arm."""
+    return load_seconds(medians["stages"][stage])
 
 
 def _times(medians: dict[str, Any], names: Sequence[str], rounds: int) -> Table:

@@ -49,6 +49,13 @@ def five_days_and_one(events_per_day: int) -> tuple[Stage, ...]:
     )
 
 
+def one_day(name: str, **changes: Any) -> Stage:
+    """One arrival day of an export with these knobs."""
+    usual = ExportSpec(seed=11, projects=(PROJECT,), first_day=FIRST_DAY, days=1, tail_share=0.0)
+    spec = replace(usual, **changes)
+    return Stage(name, export(spec), spec.arrival_days)
+
+
 def export(spec: ExportSpec) -> tuple[Path, ...]:
     """The objects of an export, without markers; days are written side by side and only once per machine."""
     days = [replace(spec, first_day=day, days=1, has_markers=False) for day in spec.arrival_days]

@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
+from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, Observation, Row
 from resources.ledger_records import MISSING, DeliveryRecord
@@ -103,7 +104,7 @@ def naming_what_workers_met() -> Iterator[None]:
     """What a worker meets comes back as the text of a foreign exception; raises it as the error it was."""
     try:
         yield
-    except PySparkException as error:
+    except (PySparkException, Py4JError) as error:
         met = error_in(str(error))
         if met is None:
             raise
