@@ -122,14 +122,11 @@ class Block:
 
 
 def blocks(text: bytes, max_lines: int, max_bytes: int) -> Iterator[Block]:
-    """All lines in blocks of so many lines or bytes at most, but one line at least; a byte order mark belongs to no line."""
+    """All lines in blocks of so many lines at most, ended by the line that reaches so many bytes; without a byte order mark."""
     offset = len(_BOM) if text.startswith(_BOM) else 0
     number = 1
     while offset < len(text):
-        # As many bytes as allowed, cut after a line.
-        end = offset + max_bytes
-        if end < len(text):
-            end = text.rfind(b"\n", offset, end) + 1 or text.find(b"\n", end) + 1 or len(text)
+        end = text.find(b"\n", offset + max_bytes - 1) + 1 or len(text)
         found = text[offset:end].split(b"\n")
         if not found[-1]:
             found.pop()
