@@ -135,7 +135,7 @@ def _load(
     verbose: bool,
 ) -> int:
     # Dagster is slow to import; `status` and `--help` start without it.
-    from pipeline_assets.cli_load import load_in_chunks  # noqa: PLC0415
+    from pipeline_assets.cli_load import load_in_chunks  # noqa: PLC0415 - see above
 
     settings = load_settings()
     days = requested_range(first, last, settings)
@@ -179,8 +179,8 @@ def _explain(
     identifier: str, projects: tuple[str, ...], first: str | None, last: str | None, as_json: bool, verbose: bool
 ) -> int:
     # Spark is slow to import; `status` and `--help` start without it.
-    from pipeline_assets.cli_explain import print_explanation, to_json, workbench  # noqa: PLC0415
-    from pipeline_assets.load_path.explain.explain import explain as explain_event  # noqa: PLC0415
+    from pipeline_assets.cli_explain import print_explanation, to_json, workbench  # noqa: PLC0415 - see above
+    from pipeline_assets.load_path.explain.explain import explain as explain_event  # noqa: PLC0415 - see above
 
     settings = load_settings()
     start, end = (parse_day(day) if day else None for day in (first, last))

@@ -48,8 +48,8 @@ def build_refined(bench: Workbench, pins: Mapping[str, int], todo: Sequence[Slic
     reasons: dict[Slice, dict[str, int]] = {key: {} for key in todo}
     for row in decided.where(is_todo).groupBy("event_date", "project_id", "outcome").count().collect():
         reasons[Slice(row["event_date"], row["project_id"])][row["outcome"]] = row["count"]
-    compared = sum(sum(counts.values()) for counts in reasons.values())
-    rows = winners(raw.where(is_todo), decided, do_few_lose=compared <= _MOST_SENT_ROWS)
+    do_few_lose = sum(sum(counts.values()) for counts in reasons.values()) <= _MOST_SENT_ROWS
+    rows = winners(raw.where(is_todo), decided, do_few_lose=do_few_lose)
 
     def audit(snapshot_id: int) -> dict[Slice, Audit]:
         raw_rows = _raw_rows(bench, pins, todo)
@@ -58,7 +58,7 @@ def build_refined(bench: Workbench, pins: Mapping[str, int], todo: Sequence[Slic
         rivals = _digests(shared, window, todo)
         return {key: _audit(measured.get(key), raw_rows[key], reasons[key], rivals[key]) for key in todo}
 
-    return Build(rows, audit, (keys, decided), is_shuffled=False)
+    return Build(rows, audit, (keys, decided), is_shuffled=not do_few_lose)
 
 
 def rivals_now(bench: Workbench, pins: Mapping[str, int], slices: Sequence[Slice]) -> dict[Slice, str]:
