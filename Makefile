@@ -5,10 +5,10 @@ STAMP := $(VENV)/.installed
 JARS := .jars/.verified
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-full test-fast bench images dev check lock
+.PHONY: help setup demo test test-full test-fast crash-matrix two-writers mutations bench images dev check lock
 
 help: ## Show this help
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 # The lock is complete, hence --no-deps: pip 23, which Python 3.11 brings, refuses a locked package that another asks for with an extra.
 $(STAMP): requirements.lock pyproject.toml
@@ -31,6 +31,15 @@ test: $(JARS) ## Run all tests
 
 test-full: $(JARS) ## Run the random scenarios as often as is claimed for them (about half an hour)
 	@$(VENV)/bin/python -m pytest -s --full tests/scenarios/test_order.py tests/scenarios/test_exactness.py
+
+crash-matrix: $(JARS) ## Kill a load at every point x table, start it again both ways
+	@$(VENV)/bin/python -m pytest -n 2 --full tests/scenarios/test_crash_matrix.py
+
+two-writers: $(JARS) ## Let writers meet in 300 random rounds, on SQLite and on PostgreSQL (about two and a half hours; ARGS=...)
+	@$(VENV)/bin/python -m tests.two_writers $(ARGS)
+
+mutations: $(JARS) ## Break the line that upholds each law and see a test fail (about a quarter of an hour)
+	@$(VENV)/bin/python -m tests.mutations $(ARGS)
 
 bench: $(JARS) ## Compare with five other ways of loading the same files (about an hour on two cores; ARGS=...)
 	@$(VENV)/bin/python -m benchmarks $(ARGS)

@@ -23,6 +23,8 @@ from benchmarks.jars import DELTA_JARS, fetched
 from benchmarks.workload import FIRST_DAY, PROJECT
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.vendor import DELIVERED_KEYS, VENDOR_COLUMNS, ColumnType
+from pipeline_assets.tables.registry import ALL_TABLES
+from resources.lakehouse import Lakehouse
 from resources.spark import configure_catalog, engine_config
 
 CORES = 2
@@ -68,7 +70,7 @@ class Arm(ABC):
 
     @abstractmethod
     def start(self) -> None:
-        """Start its engine."""
+        """Start its engine and create its tables."""
 
     @abstractmethod
     def load(self, objects: Sequence[Path], days: Sequence[date]) -> dict[str, float]:
@@ -198,6 +200,9 @@ class OurLoad(Arm):
         (self.folder / "dagster").mkdir()
         self.instance = dg.DagsterInstance.local_temp(str(self.folder / "dagster"))
         self.defs = build_defs(self.settings, clock=Clock(NOW))
+        lakehouse = Lakehouse(self.spark, self.catalog)
+        for table in ALL_TABLES:
+            lakehouse.ensure(table)
 
     def load(self, objects: Sequence[Path], days: Sequence[date]) -> dict[str, float]:
         import dagster as dg

@@ -49,32 +49,43 @@ def measure(
         "warm_up": [record_of(stage) for stage in warm_up],
         "settings": dict(settings or {}),
     }
+    # As a file: the names of ten thousand objects are too long for an argument.
+    (work / "order.json").write_text(json.dumps(order), "utf-8")
     found = Measured(arm)
+    said, found.peak_mb = run_and_watch(["benchmarks.one", str(work / "order.json")], work)
+    found.stages = {str(one.pop("stage")): one for one in said}
+    shutil.rmtree(work)
+    return found
+
+
+def run_and_watch(words: Sequence[str], work: Path) -> tuple[list[dict[str, Any]], dict[str, float]]:
+    """Run a module (and its arguments) in a process of its own: the lines of JSON that it prints, and peak MB by kind.
+
+    Raises RuntimeError with the end of what it wrote to standard error, which goes to a file in `work`.
+    """
+    said: list[dict[str, Any]] = []
+    peak_mb: dict[str, float] = {}
     environment = {name: value for name, value in os.environ.items() if not name.startswith("TIDEMARK_")}
     with (work / "stderr.log").open("wb") as errors:
         process = subprocess.Popen(
-            [sys.executable, "-m", "benchmarks.one", json.dumps(order)],
+            [sys.executable, "-m", *words],
             cwd=PROJECT_ROOT, env=environment | {"DAGSTER_DISABLE_TELEMETRY": "1"}, stdout=subprocess.PIPE,
             stderr=errors, text=True, start_new_session=True,
         )  # fmt: skip
         is_done = threading.Event()
-        watcher = threading.Thread(target=_watch, args=(process.pid, found.peak_mb, is_done))
+        watcher = threading.Thread(target=_watch, args=(process.pid, peak_mb, is_done))
         watcher.start()
         try:
             assert process.stdout is not None
-            for line in process.stdout:
-                if line.startswith("{"):
-                    said = json.loads(line)
-                    found.stages[said.pop("stage")] = said
+            said += [json.loads(line) for line in process.stdout if line.startswith("{")]
             code = process.wait()
         finally:
             is_done.set()
             watcher.join()
             _kill_group(process.pid)
     if code != 0:
-        raise RuntimeError(f"arm {arm} failed:\n{(work / 'stderr.log').read_text()[-4000:]}")
-    shutil.rmtree(work)
-    return found
+        raise RuntimeError(f"{' '.join(words)} failed:\n{(work / 'stderr.log').read_text()[-4000:]}")
+    return said, peak_mb
 
 
 def _watch(root: int, peak_mb: dict[str, float], is_done: threading.Event) -> None:

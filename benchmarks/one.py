@@ -42,7 +42,7 @@ def _say(**said: object) -> None:
 
 
 if __name__ == "__main__":
-    order = json.loads(sys.argv[1])
+    order = json.loads(Path(sys.argv[1]).read_text("utf-8"))
     main(
         order["arm"],
         Path(order["work"]),

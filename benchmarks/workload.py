@@ -23,6 +23,8 @@ KEPT = PROJECT_ROOT / ".bench"
 """Generated files and whatever arms write."""
 PROJECT = "10001"
 FIRST_DAY = date(2026, 1, 5)
+_EVENTS_OF_A_PART = 1_000_000
+_SHARDS_OF_A_PART = 10_000
 
 
 @dataclass(frozen=True)
@@ -50,10 +52,27 @@ def five_days_and_one(events_per_day: int) -> tuple[Stage, ...]:
 
 
 def one_day(name: str, **changes: Any) -> Stage:
-    """One arrival day of an export with these knobs."""
+    """One arrival day of an export with these knobs, written in parts of what fits into memory."""
     usual = ExportSpec(seed=11, projects=(PROJECT,), first_day=FIRST_DAY, days=1, tail_share=0.0)
     spec = replace(usual, **changes)
-    return Stage(name, export(spec), spec.arrival_days)
+    parts = -(-spec.events_per_day // _EVENTS_OF_A_PART)
+    objects: list[Path] = []
+    for part in range(parts):
+        of_part = replace(spec, seed=spec.seed + part, events_per_day=spec.events_per_day // parts)
+        objects += [_as_shard_of(path, part * _SHARDS_OF_A_PART) for path in export(of_part)]
+    return Stage(name, tuple(objects), spec.arrival_days)
+
+
+def _as_shard_of(path: Path, first: int) -> Path:
+    """The same file under the name of another shard of its hour."""
+    if not first:
+        return path
+    stem, _, shard = path.name.partition("#")
+    number, _, rest = shard.partition(".")
+    named = path.with_name(f"{stem}#{int(number) + first}.{rest}")
+    if not named.exists():
+        os.link(path, named)
+    return named
 
 
 def export(spec: ExportSpec) -> tuple[Path, ...]:
@@ -70,7 +89,11 @@ def _one_day(spec: ExportSpec) -> list[Path]:
         shutil.rmtree(work, ignore_errors=True)
         write_export(spec, work)
         work.rename(folder)
-    return sorted(folder.rglob("*.json.gz"))
+    return sorted(
+        path
+        for path in folder.rglob("*.json.gz")
+        if int(path.name.partition("#")[2].partition(".")[0]) < _SHARDS_OF_A_PART
+    )
 
 
 def deliver(objects: Sequence[Path], landing: Path) -> list[Path]:

@@ -1,26 +1,41 @@
 """`tidemark`: the same jobs and looks from the shell, for scripts and for people who are not in the UI.
 
-Lives here: commands, their options and exit codes. Put here: a new command. Keep out: what a command does beyond calling
-the job or the ledger (cli_load.py, load_path/), and how it looks (cli_tables.py, cli_explain.py, cli_terminal.py).
+Lives here: the app, and the commands that load, show and look after days. Put here: another of them.
+Keep out: commands that correct (cli_correct.py) or prove (cli_look.py), what a command does (cli_load.py, load_path/),
+how it looks (cli_tables.py, cli_explain.py).
 """
 
 from __future__ import annotations
 
 import json
 import sys
-import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
-from typing import Annotated, NoReturn
+from typing import Annotated
 
 import typer
-from rich.console import Console
 
+from pipeline_assets import cli_correct, cli_look
+from pipeline_assets.cli_command import (
+    EXIT_NOT_STANDING,
+    EXIT_OK,
+    AcceptChangesOption,
+    AcceptMissingOption,
+    FromOption,
+    JsonOption,
+    ProjectOption,
+    SourceOption,
+    ToOption,
+    VerboseOption,
+    print_failures,
+    require_reasons,
+    run,
+)
 from pipeline_assets.cli_tables import day_lines, print_lines, print_status
-from pipeline_assets.cli_terminal import LOG_NAME, dagster_home, page, terminal
+from pipeline_assets.cli_terminal import page, terminal
 from pipeline_assets.domain.days import days_between, parse_day, requested_range
-from pipeline_assets.domain.errors import SettingsError, TidemarkError, UsageError
+from pipeline_assets.domain.errors import UsageError
 from pipeline_assets.domain.settings import load_settings
 from pipeline_assets.domain.slices import Source
 from resources.ledger import Ledger
@@ -29,23 +44,6 @@ app = typer.Typer(
     name="tidemark", no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False,
     help="An event pipeline that can recover: load, look, and know where every day stands.",
 )  # fmt: skip
-
-EXIT_OK, EXIT_NOT_STANDING, EXIT_USAGE = 0, 1, 2
-
-SourceOption = Annotated[Source, typer.Option("--source", help="Which exports to load.")]
-FromOption = Annotated[str, typer.Option("--from", help="First day, YYYY-MM-DD.")]
-ToOption = Annotated[str, typer.Option("--to", help="Last day, YYYY-MM-DD.")]
-ProjectOption = Annotated[list[str] | None, typer.Option("--project", help="Only this project; may be repeated.")]
-AcceptChangesOption = Annotated[
-    str | None,
-    typer.Option("--accept-changes", metavar="REASON", help="Let refined days change beyond bounds, for this reason."),
-]
-AcceptMissingOption = Annotated[
-    str | None,
-    typer.Option("--accept-missing", metavar="REASON", help="Let go what landing lost and raw holds, for this reason."),
-]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
-VerboseOption = Annotated[bool, typer.Option("--verbose", help="Show logs and stack traces.")]
 
 
 @app.callback()
@@ -70,7 +68,7 @@ def load(
     bad usage.
     """
     reasons = {"--accept-changes": accept_changes, "--accept-missing": accept_missing}
-    _run(lambda: _load(source, first, last, tuple(project or ()), reasons, as_json, verbose), verbose)
+    run(lambda: _load(source, first, last, tuple(project or ()), reasons, as_json, verbose), verbose)
 
 
 @app.command()
@@ -81,7 +79,7 @@ def status(
     verbose: VerboseOption = False,
 ) -> None:
     """Show where days stand: one row per day, one column per table."""
-    _run(lambda: _status(first, last, as_json), verbose)
+    run(lambda: _status(first, last, as_json), verbose)
 
 
 @app.command()
@@ -97,32 +95,28 @@ def explain(
 
     Writes nothing. Exits 0 when something was found, 1 when nothing was, 2 on bad usage.
     """
-    _run(lambda: _explain(identifier, tuple(project or ()), first, last, as_json, verbose), verbose)
+    run(lambda: _explain(identifier, tuple(project or ()), first, last, as_json, verbose), verbose)
+
+
+@app.command()
+def maintenance(
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only tell what would be done.")] = False,
+    verbose: VerboseOption = False,
+) -> None:
+    """Throw away what no reader, no rollback and no run needs: dead branches, small files, old snapshots, orphan files.
+
+    Safe beside a load. Exits 0 when every table was looked after, 1 when one could not be, 2 on bad usage.
+    """
+    run(lambda: _maintenance(dry_run, verbose), verbose)
+
+
+cli_correct.register(app)
+cli_look.register(app)
 
 
 def main() -> None:
     """Entry point of the `tidemark` script."""
     app()
-
-
-def _run(command: Callable[[], int], verbose: bool) -> NoReturn:
-    error_console = Console(stderr=True, soft_wrap=True)
-    try:
-        code = command()
-    except (UsageError, SettingsError) as error:
-        _print_error(error_console, error, verbose)
-        code = EXIT_USAGE
-    except TidemarkError as error:
-        _print_error(error_console, error, verbose)
-        code = EXIT_NOT_STANDING
-    raise typer.Exit(code)
-
-
-def _print_error(console: Console, error: TidemarkError, verbose: bool) -> None:
-    if verbose:
-        traceback.print_exc()
-    console.print(f"[bold red]{error.subject}[/]: {error.reason}", highlight=False)
-    console.print(f"  cure: {error.cure}", highlight=False)
 
 
 def _load(
@@ -134,21 +128,15 @@ def _load(
     as_json: bool,
     verbose: bool,
 ) -> int:
-    # Dagster is slow to import; `status` and `--help` start without it.
-    from pipeline_assets.cli_load import load_in_chunks  # noqa: PLC0415 - see above
+    from pipeline_assets.cli_load import load_in_chunks  # noqa: PLC0415 - `status` starts without Dagster
 
     settings = load_settings()
     days = requested_range(first, last, settings)
     chosen = settings.require_projects(projects)
-    for option, reason in reasons.items():
-        if reason is not None and not reason.strip():
-            raise UsageError(option, "needs a reason", "Say why it is right; it stays on record")
+    require_reasons(reasons)
     with terminal(verbose=verbose) as console:
         failures = load_in_chunks(settings, source, days, projects, reasons, console, verbose=verbose)
-        for failure in failures:
-            console.print(f"[bold red]{failure}[/]", highlight=False)
-        if failures and not verbose:
-            console.print(f"  details: {dagster_home() / LOG_NAME}, or run again with --verbose", highlight=False)
+        print_failures(console, failures, verbose)
     with closing(Ledger(settings.ledger_database_url)) as ledger:
         lines = day_lines(ledger, chosen, days, sources=(source,))
     if as_json:
@@ -178,9 +166,9 @@ def _status(first: str | None, last: str | None, as_json: bool) -> int:
 def _explain(
     identifier: str, projects: tuple[str, ...], first: str | None, last: str | None, as_json: bool, verbose: bool
 ) -> int:
-    # Spark is slow to import; `status` and `--help` start without it.
-    from pipeline_assets.cli_explain import print_explanation, to_json, workbench  # noqa: PLC0415 - see above
-    from pipeline_assets.load_path.explain.explain import explain as explain_event  # noqa: PLC0415 - see above
+    from pipeline_assets.cli_bench import workbench  # noqa: PLC0415 - `status` starts without Spark
+    from pipeline_assets.cli_explain import print_explanation, to_json  # noqa: PLC0415 - `status` starts without Spark
+    from pipeline_assets.load_path.explain.explain import explain as explain_event  # noqa: PLC0415 - `status` starts without Spark
 
     settings = load_settings()
     start, end = (parse_day(day) if day else None for day in (first, last))
@@ -194,6 +182,16 @@ def _explain(
     else:
         print_explanation(page(), explanation)
     return EXIT_OK if explanation.is_found else EXIT_NOT_STANDING
+
+
+def _maintenance(is_dry_run: bool, verbose: bool) -> int:
+    from pipeline_assets.cli_load import maintain  # noqa: PLC0415 - `status` starts without Dagster
+
+    settings = load_settings()
+    with terminal(verbose=verbose) as console:
+        failures = maintain(settings, console, is_dry_run=is_dry_run, verbose=verbose)
+        print_failures(console, failures, verbose)
+    return EXIT_NOT_STANDING if failures else EXIT_OK
 
 
 if __name__ == "__main__":

@@ -1,22 +1,18 @@
 """`tidemark explain`: where a row came from, and why another one lost.
 
-Lives here: the workbench it needs outside Dagster, the answer as JSON, and how it is drawn. Put here: how something about
+Lives here: the answer as JSON, and how it is drawn. Put here: how something about
 one event is shown. Keep out: finding and judging it (load_path/explain/), options and exit codes (cli.py).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
 from typing import Any
 
-from dagster_aws.s3 import S3Resource
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table as RichTable
 
 from pipeline_assets.domain.identity import Outcome, RawRow
-from pipeline_assets.domain.settings import Settings
 from pipeline_assets.load_path.explain.explanation import (
     Delivered,
     Event,
@@ -27,21 +23,6 @@ from pipeline_assets.load_path.explain.explanation import (
     spelled,
 )
 from pipeline_assets.load_path.explain.rows import MAX_QUARANTINED, MAX_ROWS, QuarantinedLine
-from pipeline_assets.load_path.request import Workbench
-from resources.lakehouse import Lakehouse
-from resources.landing_store import LandingStore
-from resources.ledger import Ledger
-from resources.spark import configure_catalog, spark_resource
-
-
-@contextmanager
-def workbench(settings: Settings, say: Callable[[str], None]) -> Iterator[Workbench]:
-    """What the load path works with, for a process without Dagster; starts Spark."""
-    with closing(Ledger(settings.ledger_database_url)) as ledger:
-        session = spark_resource(settings).spark_session
-        configure_catalog(session, settings)
-        landing = LandingStore.from_settings(settings, S3Resource())
-        yield Workbench(session, Lakehouse(session, settings.catalog_name), ledger, landing, settings, say)
 
 
 def to_json(explanation: Explanation) -> dict[str, Any]:

@@ -1,13 +1,14 @@
-"""`tidemark load`: the job of a source, chunk by chunk, in this process.
+"""`tidemark load`, `exclude`, `lift`, `rollback`, `release` and `maintenance`: the jobs, in this process.
 
-Lives here: running the job and what of it reaches the terminal. Put here: how a load is started from the shell. Keep out: options
-and exit codes (cli.py), what a load does (load.py).
+Lives here: running the job and what of it reaches the terminal. Put here: how a job is started from the shell. Keep out: options
+and exit codes (cli.py), what a job does (load.py, maintenance.py).
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import closing
 from datetime import UTC, date, datetime
 from typing import Any
 
@@ -19,10 +20,15 @@ from pipeline_assets.definitions import build_defs
 from pipeline_assets.domain.days import chunks
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import Source
-from pipeline_assets.jobs import JOB_OF_SOURCE
+from pipeline_assets.jobs import HEAL_JOB, JOB_OF_SOURCE
+from pipeline_assets.load_path.exclude import delivery_named, touched_days
+from pipeline_assets.load_path.request import OpenBooks
+from pipeline_assets.maintenance import JOB_NAME as MAINTENANCE_JOB
+from pipeline_assets.rollback import RELEASE_JOB, ROLLBACK_JOB
 from pipeline_assets.tables.raw_events import RAW_TABLES
 from pipeline_assets.tables.registry import DERIVED
 from resources.crash_points import CrashPoint, crash_point
+from resources.ledger import Ledger
 
 
 def load_in_chunks(
@@ -42,8 +48,12 @@ def load_in_chunks(
     failures: list[str] = []
     for chunk in chunks(days, settings.days_per_run):
         logger = _console_logger(console, verbose=verbose)
-        accepted = _accepted(source, chunk, reasons)
-        failures += _run_job(settings, JOB_OF_SOURCE[source], chunk, projects, accepted, logger)
+        config = {"projects": list(projects), "accept_changes": _accepted(source, chunk, reasons)}
+        tags = {
+            "dagster/asset_partition_range_start": chunk[0].isoformat(),
+            "dagster/asset_partition_range_end": chunk[-1].isoformat(),
+        }
+        failures += run_job(settings, JOB_OF_SOURCE[source], {"load": {"config": config}}, tags, logger)
         crash_point(CrashPoint.BETWEEN_CHUNKS)
     return failures
 
@@ -60,28 +70,88 @@ def _accepted(source: Source, days: tuple[date, ...], reasons: Mapping[str, str 
     }
 
 
-def _run_job(
+def decide(
+    settings: Settings,
+    verb: str,
+    keys: Sequence[str],
+    reason: str,
+    console: Console,
+    *,
+    accept_changes: str | None,
+    even_if_gone: bool,
+    verbose: bool,
+) -> list[str]:
+    """`exclude` or `lift` objects and load the days they arrived on; returns what went wrong beyond verdicts."""
+    by_batch: dict[tuple[Source, date], list[str]] = {}
+    for key in keys:
+        batch = delivery_named(key, settings).batch
+        by_batch.setdefault((batch.source, batch.arrival_date), []).append(key)
+    failures: list[str] = []
+    for (source, day), named in sorted(by_batch.items()):
+        with closing(Ledger(settings.ledger_database_url)) as ledger:
+            touched = touched_days(OpenBooks(ledger, settings), named)
+        config = {
+            verb: dict.fromkeys(named, reason),
+            "exclude_even_if_gone": even_if_gone,
+            "accept_changes": _accepted(source, tuple(touched), {"--accept-changes": accept_changes}),
+        }
+        tags = {"dagster/asset_partition_range_start": str(day), "dagster/asset_partition_range_end": str(day)}
+        logger = _console_logger(console, verbose=verbose)
+        failures += run_job(settings, JOB_OF_SOURCE[source], {"load": {"config": config}}, tags, logger)
+    return failures
+
+
+def run_rollback(settings: Settings, config: Mapping[str, Any], console: Console, *, verbose: bool) -> list[str]:
+    """Run the rollback job; returns what went wrong."""
+    ops = {"roll_back": {"config": dict(config)}}
+    return run_job(settings, ROLLBACK_JOB, ops, {}, _console_logger(console, verbose=verbose))
+
+
+def run_release(
+    settings: Settings,
+    config: Mapping[str, Any],
+    days: Sequence[date],
+    console: Console,
+    *,
+    accept_changes: str | None,
+    verbose: bool,
+) -> list[str]:
+    """Run the release job, then build what is stale among these days; returns what went wrong beyond verdicts."""
+    logger = _console_logger(console, verbose=verbose)
+    failures = run_job(settings, RELEASE_JOB, {"release": {"config": dict(config)}}, {}, logger)
+    if failures:
+        return failures
+    for chunk in chunks(tuple(days), settings.days_per_run):
+        tags = {
+            "dagster/asset_partition_range_start": str(chunk[0]),
+            "dagster/asset_partition_range_end": str(chunk[-1]),
+        }
+        accepted = _accepted(Source.REGULAR, chunk, {"--accept-changes": accept_changes})
+        ops = {"load": {"config": {"accept_changes": accepted}}}
+        failures += run_job(settings, HEAL_JOB, ops, tags, logger)
+    return failures
+
+
+def maintain(settings: Settings, console: Console, *, is_dry_run: bool, verbose: bool) -> list[str]:
+    """Run the maintenance job; returns what went wrong."""
+    ops = {"maintain": {"config": {"dry_run": is_dry_run}}}
+    return run_job(settings, MAINTENANCE_JOB, ops, {}, _console_logger(console, verbose=verbose))
+
+
+def run_job(
     settings: Settings,
     job_name: str,
-    days: tuple[date, ...],
-    projects: tuple[str, ...],
-    accepted: Mapping[str, str],
+    ops: Mapping[str, Any],
+    tags: Mapping[str, str],
     logger: dg.LoggerDefinition,
 ) -> list[str]:
-    """Run one chunk; returns what went wrong beyond the verdicts that the ledger tells."""
+    """Run a job in this process; returns what went wrong beyond the verdicts that the ledger tells."""
     job = build_defs(settings, loggers={"console": logger}).resolve_job_def(job_name)
-    tags = {
-        "dagster/asset_partition_range_start": days[0].isoformat(),
-        "dagster/asset_partition_range_end": days[-1].isoformat(),
-    }
     dagster_home()
     with dg.DagsterInstance.get() as instance:
         result = job.execute_in_process(
-            run_config={
-                "ops": {"load": {"config": {"projects": list(projects), "accept_changes": dict(accepted)}}},
-                "loggers": {"console": {}},
-            },
-            tags=tags, instance=instance, raise_on_error=False,
+            run_config={"ops": dict(ops), "loggers": {"console": {}}},
+            tags=dict(tags), instance=instance, raise_on_error=False,
         )  # fmt: skip
         return [] if result.success else _unexpected(result)
 

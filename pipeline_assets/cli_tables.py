@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import date
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.table import Table as RichTable
@@ -20,7 +20,11 @@ from pipeline_assets.load_path.recorded_days import DAY_VERDICTS
 from pipeline_assets.tables.raw_events import RAW_TABLES
 from pipeline_assets.tables.registry import DERIVED
 from resources.ledger import Ledger
-from resources.ledger_records import BatchRecord, SliceRecord
+from resources.ledger_records import BatchRecord, Exclusion, PublicationRecord, SliceRecord
+
+if TYPE_CHECKING:
+    from pipeline_assets.load_path.release import Held
+    from pipeline_assets.load_path.roll_back import Move
 
 NOT_LOADED = "not loaded"
 _STYLES = {
@@ -71,9 +75,7 @@ def day_lines(
 
 def _line(day: date, table: str, records: Sequence[SliceRecord], projects: int) -> DayLine:
     verdicts = [record.verdict for record in records]
-    reasons = tuple(
-        f"{record.key.project_id}: {record.reason}. {record.cure}" for record in records if record.reason is not None
-    )
+    reasons = tuple(f"{record.key.project_id}: {_said(record)}" for record in records if record.reason is not None)
     is_whole = len(records) == projects
     return DayLine(
         day, table, _worst(verdicts) if is_whole else None, sum(record.digest.rows for record in records), reasons,
@@ -92,12 +94,16 @@ def _raw_line(
         verdict = DAY_VERDICTS[batch.verdict]
         was_published = record is not None and record.verdict is Verdict.PUBLISHED
         verdicts.append(Verdict.PUBLISHED if verdict is Verdict.UNCHANGED and was_published else verdict)
-    reasons = tuple(f"{batch.key.project_id}: {batch.reason}. {batch.cure}" for batch in known if batch.reason)
+    reasons = tuple(f"{batch.key.project_id}: {_said(batch)}" for batch in known if batch.reason)
     rows = sum(record.digest.rows for record in records if record is not None)
     is_whole = len(known) == len(batches)
     return DayLine(
         day, table, _worst(verdicts) if is_whole else None, rows, reasons, all(batch.is_closed for batch in known)
     )
+
+
+def _said(record: SliceRecord | BatchRecord) -> str:
+    return ". ".join(filter(None, (record.reason, record.cure)))
 
 
 def _worst(verdicts: Sequence[Verdict]) -> Verdict | None:
@@ -115,6 +121,51 @@ def print_lines(console: Console, lines: Sequence[DayLine]) -> None:
         table.add_row(
             line.day.isoformat(), line.table, _styled(line.verdict), f"{line.rows:,}", "; ".join(line.reasons)
         )
+    console.print(table)
+
+
+def print_exclusions(console: Console, exclusions: Sequence[Exclusion]) -> None:
+    """One row per excluded version of an object, standing ones first."""
+    table = RichTable("object", "version", "excluded", "reason", "lifted", box=None, pad_edge=False)
+    for one in sorted(exclusions, key=lambda one: one.lifted_at is not None):
+        lifted = f"{one.lifted_at[:16]}: {one.lift_reason}" if one.lifted_at else "[magenta]stands[/]"
+        table.add_row(one.object_key, one.etag, one.excluded_at[:16], one.reason, lifted)
+    console.print(table)
+
+
+def print_moves(console: Console, moves: Sequence[Move]) -> None:
+    """One row per slice that a rollback concerns: what it is and what it was."""
+    table = RichTable("table", "day", "project", "rows now", "rows then", "published", "", box=None, pad_edge=False)
+    for move in moves:
+        target = move.target
+        published = f"{target.published_at[:16]} (no. {target.number})" if target is not None else "never by then"
+        what = "[dim]only held[/]" if move.is_there else "[magenta]rolled back[/]"
+        rows = f"{move.present.digest.rows:,}", f"{move.digest.rows:,}"
+        table.add_row(move.table, str(move.key.event_date), move.key.project_id, *rows, published, what)
+    console.print(table)
+
+
+def print_held(console: Console, held: Sequence[Held]) -> None:
+    """One row per held slice: what it is, what it was before, what becomes of it."""
+    table = RichTable(
+        "table", "day", "project", "held for", "rows now", "before", "once released", box=None, pad_edge=False
+    )
+    for one in held:
+        rows = f"{one.digest.rows:,}", f"{one.digest_before.rows:,}"
+        table.add_row(one.table, str(one.key.event_date), one.key.project_id, one.reason, *rows, one.then)
+    console.print(table)
+
+
+def print_publications(console: Console, records: Sequence[PublicationRecord]) -> None:
+    """One row per change on record, oldest first."""
+    table = RichTable(
+        "no.", "published", "table", "day", "rows before", "after", "cause", "run", box=None, pad_edge=False
+    )
+    for one in records:
+        cause = f"{one.cause}: {one.accepted_reason}" if one.accepted_reason else one.cause
+        rows = f"{one.digest_before.rows:,}", f"{one.digest_after.rows:,}"
+        place = one.table, f"{one.key.event_date} {one.key.project_id}"
+        table.add_row(str(one.number), one.published_at[:19], *place, *rows, cause, (one.run_id or "")[:8])
     console.print(table)
 
 

@@ -16,8 +16,11 @@ from pipeline_assets.domain.settings import Settings, load_settings
 from pipeline_assets.jobs import load_jobs
 from pipeline_assets.landing import landing_assets
 from pipeline_assets.load import Clock, load_assets
+from pipeline_assets.maintenance import maintenance_job, maintenance_schedule
 from pipeline_assets.partitions import calendar
+from pipeline_assets.rollback import release_job, rollback_job
 from pipeline_assets.sensors import load_sensors
+from pipeline_assets.tables.registry import require_known_bounds
 from resources.landing_store import LandingStore
 from resources.spark import spark_resource
 
@@ -27,10 +30,13 @@ def build_defs(
 ) -> dg.Definitions:
     """The definitions for these settings (default: read from file and environment); `resources` replace ours by name."""
     settings = settings or load_settings()
+    require_known_bounds(settings)
     days = calendar(settings)
+    maintenance = maintenance_job(settings)
     return dg.Definitions(
         assets=[*landing_assets(settings, days), load_assets(settings, days)],
-        jobs=load_jobs(),
+        jobs=[*load_jobs(), maintenance, rollback_job(settings), release_job(settings)],
+        schedules=[maintenance_schedule(settings, maintenance)],
         sensors=load_sensors(settings),
         resources={
             "spark": resources.pop("spark", None) or spark_resource(settings),

@@ -5,7 +5,7 @@ Lives here: the graph of our tables and the op behind it. Put here: config and w
 """
 
 # Dagster reads the op's annotations as types, so they are not postponed here.
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from typing import Any
@@ -15,21 +15,23 @@ from dagster_pyspark import LazyPySparkResource
 from pydantic import Field
 
 from pipeline_assets.asset_specs import check_specs, table_spec
-from pipeline_assets.domain.errors import PublishConflictError, SettingsError, TidemarkError, TransientError
+from pipeline_assets.domain.errors import SettingsError
 from pipeline_assets.domain.settings import Settings
+from pipeline_assets.live_runs import liveness
 from pipeline_assets.load_events import events_of, failure_of, standing_elsewhere
-from pipeline_assets.load_path.request import LoadRequest, Outcome, Workbench
+from pipeline_assets.load_path.diff.refused import refused_changes
+from pipeline_assets.load_path.exclude import exclude, lift
+from pipeline_assets.load_path.request import LoadRequest, Outcome
 from pipeline_assets.load_path.walk import load
+from pipeline_assets.op_bench import op_bench
 from pipeline_assets.tables.registry import ASSET_TABLES, table_by_key
 from resources.crash_points import CrashPoint, crash_point
-from resources.lakehouse import Lakehouse
 from resources.landing_store import LandingStore
-from resources.ledger import Ledger
-from resources.spark import configure_catalog
 
 POOL = "tidemark_load"
 OP_NAME = "load"
-_LIVE = (dg.DagsterRunStatus.STARTED, dg.DagsterRunStatus.STARTING, dg.DagsterRunStatus.CANCELING)
+_MOST_SHOWN = 5
+"""Differences that a failed run shows; each costs another build of its slice. `tidemark diff` shows the others."""
 
 
 class LoadConfig(dg.Config):
@@ -39,6 +41,12 @@ class LoadConfig(dg.Config):
     """Only these of the configured projects; all when empty."""
     accept_changes: dict[str, str] = Field(default_factory=dict)
     """`refined/events:2026-02-02` -> why the change is right; kept on record."""
+    exclude: dict[str, str] = Field(default_factory=dict)
+    """Key of an object in landing -> why its rows must not count; kept on record. It arrived on one of the days to load."""
+    exclude_even_if_gone: bool = False
+    """Exclude also what landing no longer holds, which cannot be brought back."""
+    lift: dict[str, str] = Field(default_factory=dict)
+    """Key of an excluded object -> why it counts again; kept on record."""
 
 
 @dataclass(frozen=True)
@@ -84,9 +92,9 @@ def _load(
     clock: Clock,
 ) -> Iterator[Any]:
     keys = sorted({key.to_user_string() for key in context.selected_asset_keys})
-    ledger = Ledger(settings.ledger_database_url)
     failed: list[Outcome] = []
-    try:
+    room = _MOST_SHOWN
+    with op_bench(context.op_execution_context, settings, spark, landing) as bench:
         request = LoadRequest(
             days=tuple(date.fromisoformat(key) for key in context.partition_keys),
             projects=settings.require_projects(tuple(config.projects)),
@@ -95,24 +103,16 @@ def _load(
             now=clock.now(),
             accept_changes=_valid_acceptances(config.accept_changes),
         )
-        session = spark.spark_session
-        configure_catalog(session, settings)
-        bench = Workbench(
-            session, Lakehouse(session, settings.catalog_name), ledger, landing, settings, context.log.info
-        )
-        for report in load(bench, request, _liveness(context)):
+        exclude(bench, config.exclude, request, even_if_gone=config.exclude_even_if_gone)
+        lift(bench, config.lift, request)
+        for report in load(bench, request, liveness(context.instance, context.run.run_id)):
             crash_point(CrashPoint.BEFORE_EVENTS, report.table)
             table = table_by_key(report.table)
-            yield from events_of(context, request, table, report, standing_elsewhere(ledger, settings, report))
+            shown = list(refused_changes(bench, report, request.now, room))
+            room -= len(shown)
+            others = standing_elsewhere(bench.ledger, settings, report)
+            yield from events_of(context, request, table, report, others, shown)
             failed.extend(outcome for outcome in report.outcomes if outcome.fails_the_run)
-    except PublishConflictError as error:
-        raise dg.Failure(str(error), allow_retries=True) from error
-    except TransientError as error:
-        raise dg.RetryRequested(max_retries=2, seconds_to_wait=10) from error
-    except TidemarkError as error:
-        raise dg.Failure(str(error), allow_retries=False) from error
-    finally:
-        ledger.close()
     # Every declared output is yielded: a selected check that is not makes Dagster fail the step with a vaguer error.
     for check in sorted(context.selected_asset_check_keys, key=str):
         yield dg.Output(None, context.assets_def.get_output_name_for_asset_check_key(check))
@@ -135,13 +135,3 @@ def _valid_acceptances(acceptances: Mapping[str, str]) -> dict[str, str]:
                 'Example: {"refined/events:2026-02-02": "why"}',
             )
     return dict(acceptances)
-
-
-def _liveness(context: dg.AssetExecutionContext) -> Callable[[str], bool]:
-    """Whether the run a branch is named for still runs; this run's own branches are leftovers of a retry."""
-    running = {
-        run.run_id.replace("-", "")
-        for run in context.instance.get_runs(dg.RunsFilter(statuses=list(_LIVE)))
-        if run.run_id != context.run.run_id
-    }
-    return lambda attempt: attempt.split("_")[0] in running

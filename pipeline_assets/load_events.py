@@ -6,7 +6,7 @@ Lives here: outcomes of slices to Dagster's events per day. Put here: metadata t
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import date
 from typing import Any
@@ -20,6 +20,7 @@ from pipeline_assets.asset_specs import asset_key
 from pipeline_assets.domain.checks import Check, Evaluation
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import EMPTY, Verdict
+from pipeline_assets.load_path.diff.difference import Difference, lines_of
 from pipeline_assets.load_path.recorded_days import standing_outcomes
 from pipeline_assets.load_path.request import LoadRequest, Outcome, TableReport
 from pipeline_assets.tables.registry import ASSET_TABLES
@@ -33,6 +34,7 @@ def events_of(
     table: Table,
     report: TableReport,
     others: Mapping[date, Sequence[Outcome]],
+    shown: Sequence[Difference] = (),
 ) -> Iterator[dg.AssetMaterialization | dg.AssetCheckEvaluation]:
     """Materializations first, then evaluations aimed at them: the UI drops an evaluation older than its target."""
     key = asset_key(table)
@@ -57,11 +59,27 @@ def events_of(
                 key, partition=partition, metadata=_metadata(everyone, report),
                 tags={"dagster/data_version": _data_version(everyone)},
             )  # fmt: skip
-    targets = _targets(context, key, [partition for partition, _, _ in reported])
+    targets = _targets(context.instance, key, [partition for partition, _, _ in reported])
     for partition, outcomes, is_requested in reported:
         for check in table.checks:
             if is_requested or any(outcome.evaluations for outcome in outcomes):
-                yield _evaluation(key, partition, check, outcomes, targets.get(partition))
+                yield _evaluation(key, partition, check, outcomes, targets.get(partition), shown)
+
+
+def standing_evaluations(
+    instance: dg.DagsterInstance, ledger: Ledger, settings: Settings, table: Table, days: Collection[date]
+) -> Iterator[dg.AssetCheckEvaluation]:
+    """How the checks of these days stand by the ledger, where no load tells it; days outside of the calendar are left out."""
+    first = settings.calendar_start
+    by_day: dict[date, list[Outcome]] = {}
+    for outcome in standing_outcomes(ledger, table.key, settings.projects, days):
+        if outcome.key.event_date >= first:
+            by_day.setdefault(outcome.key.event_date, []).append(outcome)
+    key = asset_key(table)
+    targets = _targets(instance, key, [day.isoformat() for day in by_day])
+    for day, outcomes in sorted(by_day.items()):
+        for check in table.checks:
+            yield _evaluation(key, day.isoformat(), check, outcomes, targets.get(day.isoformat()))
 
 
 def _is_news(outcome: Outcome) -> bool:
@@ -111,18 +129,18 @@ def _verdicts(outcomes: Sequence[Outcome]) -> str:
     return "; ".join(f"{o.key.project_id}: {o.verdict.value}{finality[o.is_final]}" for o in outcomes)
 
 
-def _targets(context: dg.AssetExecutionContext, key: dg.AssetKey, partitions: list[str]) -> dict[str, Target]:
+def _targets(instance: dg.DagsterInstance, key: dg.AssetKey, partitions: list[str]) -> dict[str, Target]:
     """The latest materialization of each partition, one query per table."""
     if not partitions:
         return {}
     found = {}
-    latest = context.instance.event_log_storage.get_latest_storage_id_by_partition(
+    latest = instance.event_log_storage.get_latest_storage_id_by_partition(
         key, dg.DagsterEventType.ASSET_MATERIALIZATION, set(partitions)
     )
     if not latest:
         return {}
     wanted = dg.AssetRecordsFilter(asset_key=key, storage_ids=list(latest.values()))
-    records = context.instance.fetch_materializations(wanted, limit=len(latest)).records
+    records = instance.fetch_materializations(wanted, limit=len(latest)).records
     for record in records:
         partition = record.partition_key
         if partition is not None:
@@ -134,7 +152,12 @@ def _targets(context: dg.AssetExecutionContext, key: dg.AssetKey, partitions: li
 
 
 def _evaluation(
-    key: dg.AssetKey, partition: str, check: Check, outcomes: Sequence[Outcome], target: Target | None
+    key: dg.AssetKey,
+    partition: str,
+    check: Check,
+    outcomes: Sequence[Outcome],
+    target: Target | None,
+    shown: Sequence[Difference] = (),
 ) -> dg.AssetCheckEvaluation:
     """One evaluation for all projects of a day: passed only where every project passed."""
     found: list[tuple[str, Evaluation]] = [
@@ -165,8 +188,29 @@ def _evaluation(
         severity=dg.AssetCheckSeverity.ERROR if is_error else dg.AssetCheckSeverity.WARN,
         target_materialization_data=target,
         description="; ".join(reasons) or None,
-        metadata={"verdict": _verdicts(outcomes), **figures},
+        metadata={
+            "verdict": _verdicts(outcomes),
+            **(_looks(key, partition, shown) if bad and check is Check.CHANGE_IS_EXPLAINED else {}),
+            **figures,
+        },
     )
+
+
+def _looks(key: dg.AssetKey, partition: str, shown: Sequence[Difference]) -> dict[str, Any]:
+    """A link to what was refused beside what is published, where it was compared, and how to see all of it.
+
+    Delivered values stay out of Dagster's event log, which no retention and no exclusion reaches.
+    """
+    table = key.to_user_string()
+    texts = [
+        "\n".join(lines_of(one, with_values=False))
+        for one in shown
+        if (one.table, str(one.key.event_date)) == (table, partition)
+    ]
+    # What was delivered must not end the block that shows it.
+    fenced = "\n\n".join(f"```\n{text.replace('```', '` ` `')}\n```" for text in texts)
+    told = {"difference": dg.MetadataValue.md(fenced)} if texts else {}
+    return {**told, "look": f"tidemark diff {table} {partition} --html DIR"}
 
 
 def failure_of(failed: Sequence[Outcome]) -> dg.Failure:

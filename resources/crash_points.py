@@ -1,7 +1,7 @@
-"""Named points where a test may kill the process, to prove that the next run converges.
+"""Named points where a test may kill or hold the process, to prove that whoever comes next converges.
 
 Lives here: the names and the switch. Put here: a new step of the load path that must survive a kill. Keep out: what
-happens afterwards (tests/scenarios). Costs one attribute read per point when off.
+happens afterwards (tests/scenarios). Costs a look at an empty list per point when off.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+from collections.abc import Callable
 from enum import StrEnum
 from pathlib import Path
 
@@ -16,7 +17,9 @@ VARIABLE = "TIDEMARK_CRASH_AT"
 """`point` or `point:qualifier`, for example `after_stage:refined/events`; read once per process."""
 
 SIGNAL_FILE_VARIABLE = "TIDEMARK_CRASH_FILE"
-"""When set, the process writes its point there and waits to be killed instead of killing itself."""
+"""When set, the process writes its point there instead of killing itself, and goes on once the file is gone."""
+
+_POLL_SECONDS = 0.02
 
 
 class CrashPoint(StrEnum):
@@ -24,6 +27,7 @@ class CrashPoint(StrEnum):
 
     DURING_LISTING = "during_listing"
     MID_PARSE = "mid_parse"
+    AFTER_PIN = "after_pin"
     AFTER_STAGE = "after_stage"
     AFTER_AUDIT = "after_audit"
     BEFORE_COMMIT = "before_commit"
@@ -34,17 +38,37 @@ class CrashPoint(StrEnum):
     BEFORE_EVENTS = "before_events"
 
 
-_ARMED = os.environ.get(VARIABLE)
-
-
 def crash_point(point: CrashPoint, qualifier: str = "") -> None:
-    """Die here with SIGKILL when the test that started this process asked for it; else do nothing."""
-    if _ARMED is None or _ARMED not in (point.value, f"{point.value}:{qualifier}"):
-        return
-    signal_file = os.environ.get(SIGNAL_FILE_VARIABLE)
-    if signal_file is None:
-        os.kill(os.getpid(), signal.SIGKILL)
-    else:
-        Path(signal_file).write_text(f"{point.value}:{qualifier}", "utf-8")
-    while True:
-        time.sleep(60)
+    """Tell whoever watches; does nothing where nobody does."""
+    for watcher in _watchers:
+        watcher(point, qualifier)
+
+
+def watch(*watchers: Callable[[CrashPoint, str], None]) -> None:
+    """Call these at every point of this process from now on, and nobody else."""
+    _watchers[:] = watchers
+
+
+def _stop_at(armed: str, signal_file: Path | None) -> Callable[[CrashPoint, str], None]:
+    """Dies, or waits once, at the point that the test which started this process asked for."""
+
+    def stop(point: CrashPoint, qualifier: str) -> None:
+        if armed not in (point.value, f"{point.value}:{qualifier}"):
+            return
+        if signal_file is None:
+            os.kill(os.getpid(), signal.SIGKILL)
+            return
+        watch()
+        signal_file.write_text(f"{point.value}:{qualifier}", "utf-8")
+        while signal_file.exists():
+            time.sleep(_POLL_SECONDS)
+
+    return stop
+
+
+def _armed() -> list[Callable[[CrashPoint, str], None]]:
+    armed, signal_file = os.environ.get(VARIABLE), os.environ.get(SIGNAL_FILE_VARIABLE)
+    return [_stop_at(armed, Path(signal_file) if signal_file else None)] if armed else []
+
+
+_watchers = _armed()

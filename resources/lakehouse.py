@@ -1,7 +1,8 @@
 """Stage, audit, publish: the only code that writes tables (FACTS: the protocol; DESIGN laws 2 and 6).
 
-Lives here: branches, staged snapshots, the exact file diff, one conflict-checked commit per publish. Put here: any
-operation on Iceberg metadata. Keep out: what is written (tables/) and whether it may be seen (load_path/).
+Lives here: branches, staged snapshots, the exact file diff, one conflict-checked commit per publish. Put here: any operation that
+changes a table. Keep out: creating one (table_creation.py), reading metadata (iceberg.py), what is written (tables/), whether it
+may be seen (load_path/).
 """
 
 from __future__ import annotations
@@ -10,50 +11,27 @@ import hashlib
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
-from datetime import date, timedelta
 from typing import TYPE_CHECKING, Any
 
 from pipeline_assets.domain.errors import LakehouseError, PublishConflictError
 from pipeline_assets.domain.slices import Slice
-from py4j.protocol import Py4JError
-from pyspark.errors.exceptions.base import PySparkException
 
 from resources.crash_points import CrashPoint, crash_point
+from resources.iceberg import RUN_PROPERTY, Commit, JavaTables, SliceFiles, by_slice, slices_condition
+from resources.lakehouse_errors import FAILURES, failure, is_conflict, may_pass
+from resources.table_creation import create_table
 
 if TYPE_CHECKING:
     from pipeline_assets.tables.table import Table
     from pyspark.sql import DataFrame, SparkSession
 
-RUN_PROPERTY = "tidemark.run-id"
 PUBLISH_PROPERTY = "tidemark.publish-id"
 BRANCH_PREFIX = "tidemark_"
 _AS_IT_COMES = {"use-table-distribution-and-ordering": "false", "distribution-mode": "none"}
 """Options of a write whose rows are in place already."""
-_EPOCH = date(1970, 1, 1)
-_REFERENCE_ATTEMPTS = 5
-_CONFLICT_MARKS = (
-    "Found conflicting files",
-    "Missing required files to delete",
-    "Cannot commit, found new",
-    "CommitFailedException",
-    "ValidationException",
-)
-
-
-@dataclass(frozen=True)
-class SliceFiles:
-    """The live data files of one slice in one snapshot."""
-
-    paths: frozenset[str]
-    rows: int
-
-    @property
-    def file_hash(self) -> str:
-        """Names exactly this set of files; the ledger's row counts only while it matches (law 10)."""
-        return hashlib.sha256("\n".join(sorted(self.paths)).encode()).hexdigest()[:32]
-
-
-NO_FILES = SliceFiles(frozenset(), 0)
+_ATTEMPTS = 7
+_FIRST_PAUSE_SECONDS = 0.1
+"""Doubled each time, so that a catalog may be away for about six seconds."""
 
 
 @dataclass(frozen=True)
@@ -84,50 +62,42 @@ class Lakehouse:
     def __init__(self, spark: SparkSession, catalog_name: str) -> None:
         """Wrap a session whose catalog `catalog_name` is configured (resources/spark.py)."""
         self.spark = spark
-        self.catalog_name = catalog_name
+        self._tables = JavaTables(spark, catalog_name)
         self._ensured: set[str] = set()
 
     # -- reading -----------------------------------------------------------------------------------------------
 
     def identifier(self, table: Table) -> str:
         """The table's name in SQL, `lake.refined.events`."""
-        return f"{self.catalog_name}.{table.identifier}"
+        return self._tables.identifier(table)
+
+    @property
+    def catalog_name(self) -> str:
+        """The catalog's name in SQL."""
+        return self._tables.catalog_name
 
     def head(self, table: Table) -> int:
         """Snapshot id of main."""
         self.ensure(table)
-        return int(self._java(table).currentSnapshot().snapshotId())
+        return int(self._load(table).currentSnapshot().snapshotId())
 
     def read(self, table: Table, snapshot_id: int) -> DataFrame:
         """The table as of a snapshot, staged ones included."""
-        return self.spark.read.option("versionAsOf", snapshot_id).table(self.identifier(table))
+        return self.spark.read.option("versionAsOf", snapshot_id).table(self._tables.identifier(table))
 
     def slice_files(
         self, table: Table, snapshot_id: int, slices: Collection[Slice] | None = None
     ) -> dict[Slice, SliceFiles]:
         """Live files and row counts per slice from metadata alone; all slices, or only those asked for."""
-        grouped: dict[Slice, list[tuple[str, int]]] = {}
-        for path, file in self._plan(self._java(table), snapshot_id, slices).items():
-            grouped.setdefault(_slice_of(file), []).append((path, int(file.recordCount())))
-        return {
-            key: SliceFiles(frozenset(path for path, _ in files), sum(rows for _, rows in files))
-            for key, files in grouped.items()
-            if slices is None or key in slices
-        }
+        return by_slice(self._tables.files(self._load(table), snapshot_id, slices))
 
-    def ancestry(self, table: Table, since: int | None) -> list[tuple[int, str | None]]:
-        """Main's snapshots newer than `since`, newest first, each with the run id that wrote it, None for foreign ones.
+    def commits(self, table: Table, since: int | None) -> list[Commit]:
+        """Commits to main since its head was the snapshot `since`, newest first; all that are kept for None."""
+        return list(self._tables.commits(self._load(table), since))
 
-        Compactions by maintenance count as foreign here; the caller tells them apart by digest.
-        """
-        java = self._java(table)
-        found: list[tuple[int, str | None]] = []
-        snapshot = java.currentSnapshot()
-        while snapshot is not None and snapshot.snapshotId() != since:
-            found.append((int(snapshot.snapshotId()), snapshot.summary().get(RUN_PROPERTY)))
-            parent = snapshot.parentId()
-            snapshot = java.snapshot(parent) if parent is not None else None
-        return found
+    def ancestry(self, table: Table) -> list[int]:
+        """The snapshots that main went through and that are kept, newest first."""
+        return list(self._tables.ancestry(self._load(table)))
 
     # -- tables ------------------------------------------------------------------------------------------------
 
@@ -135,37 +105,18 @@ class Lakehouse:
         """Create the table with its write order and one empty snapshot, unless it is there."""
         if table.key in self._ensured:
             return
-        name = self.identifier(table)
-        if not self.spark.catalog.tableExists(name):
-            self._create(table, name)
+        name = self._tables.identifier(table)
+        # Another process may create the same table at the same moment; whoever comes second finds it.
+        self._again(lambda: create_table(self._tables, table))
         missing = {column.name for column in table.columns} - set(self.spark.table(name).columns)
         if missing:
             raise LakehouseError(
                 name, f"has no column {sorted(missing)[0]}", "Point Tidemark at a warehouse of its own"
             )
-        if self._java(table).currentSnapshot() is None:
+        # Empty snapshots of several creators change nothing.
+        if self._load(table).currentSnapshot() is None:
             self.spark.createDataFrame([], self.spark.table(name).schema).writeTo(name).append()
         self._ensured.add(table.key)
-
-    def _create(self, table: Table, name: str) -> None:
-        self.spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {name.rsplit('.', 1)[0]}")
-        columns = ", ".join(f"`{c.name}` {c.type}{' NOT NULL' if c.is_required else ''}" for c in table.columns)
-        properties = {
-            "format-version": "2",
-            "commit.retry.num-retries": "20",
-            "write.delete.mode": "copy-on-write",
-            "write.parquet.compression-codec": "zstd",
-            "write.metadata.delete-after-commit.enabled": "true",
-            "write.metadata.previous-versions-max": "20",
-            **{f"write.metadata.metrics.column.{column}": "full" for column in table.exact_bounds},
-        }
-        listed = ", ".join(f"'{key}'='{value}'" for key, value in properties.items())
-        self.spark.sql(
-            f"CREATE TABLE IF NOT EXISTS {name} ({columns}) USING iceberg "
-            f"PARTITIONED BY ({table.day_column}, project_id) TBLPROPERTIES ({listed})"
-        )
-        order = ", ".join(table.write_order)
-        self.spark.sql(f"ALTER TABLE {name} WRITE DISTRIBUTED BY PARTITION LOCALLY ORDERED BY {order}")
 
     # -- stage, audit, publish ---------------------------------------------------------------------------------
 
@@ -173,10 +124,10 @@ class Lakehouse:
         """Create a branch at `base_id`, let `write` fill it by its SQL name, and return the staged snapshot."""
         branch = BRANCH_PREFIX + attempt
         self._drop_branch(table, branch)
-        self._reference(table, lambda snapshots: snapshots.createBranch(branch, base_id))
+        self._create_branch(table, branch, base_id)
         try:
-            write(f"{self.identifier(table)}.branch_{branch}")
-            java = self._java(table)
+            write(f"{self._tables.identifier(table)}.branch_{branch}")
+            java = self._load(table)
             staged = Staged(table, branch, base_id, int(java.snapshot(branch).snapshotId()))
         except BaseException:
             self._drop_branch(table, branch)
@@ -197,7 +148,7 @@ class Lakehouse:
         else:
             order = (table.day_column, "project_id", *table.write_order)
             writer = placed.sortWithinPartitions(*order).writeTo(target).options(**_AS_IT_COMES)
-        writer.overwrite(_condition(table, slices))
+        writer.overwrite(slices_condition(table, slices))
 
     def append_in_order(self, target: str, rows: DataFrame) -> None:
         """Append to a branch without moving a row: every task writes what it holds, in the order it holds it.
@@ -211,173 +162,166 @@ class Lakehouse:
 
         Raises PublishConflictError, with nothing published, when main changed in one of them since the base.
         """
-        java = self._java(staged.table)
         wanted = set(slices)
-        new = _only(self._plan(java, staged.snapshot_id, wanted), wanted)
-        old = _only(self._plan(java, staged.base_id, wanted), wanted)
-        files = _group(new, wanted)
+        new = self._tables.files(self._load(staged.table), staged.snapshot_id, wanted)
+        return self._swap(staged.table, staged.base_id, wanted, new, staged.branch, run_id)
+
+    def restore(
+        self, table: Table, base_id: int, snapshots: Mapping[Slice, int | None], name: str, run_id: str
+    ) -> Publication:
+        """Make these slices of main what they were in the snapshots named (None: empty), in one commit that writes no data.
+
+        `name` tells this commit from others of the run. Raises LakehouseError where a file of then is gone, and
+        PublishConflictError when main changed in one of the slices since `base_id`; nothing is published then.
+        """
+        return self._swap(table, base_id, set(snapshots), self.require_files(table, snapshots), name, run_id)
+
+    def require_files(self, table: Table, snapshots: Mapping[Slice, int | None]) -> Mapping[str, Any]:
+        """Path -> Java DataFile of these slices in these snapshots; raises LakehouseError for one that is gone."""
+        java = self._load(table)
+        found: dict[str, Any] = {}
+        for snapshot_id in {known for known in snapshots.values() if known is not None}:
+            chosen = {key for key, known in snapshots.items() if known == snapshot_id}
+            found |= self._tables.files(java, snapshot_id, chosen)
+        for path in sorted(found):
+            if not java.io().newInputFile(path).exists():
+                raise LakehouseError(path, "is gone, so that what it held cannot come back", "Choose a later state")
+        return found
+
+    def _swap(
+        self, table: Table, base_id: int, wanted: set[Slice], new: Mapping[str, Any], name: str, run_id: str
+    ) -> Publication:
+        """One commit that makes `new` (path -> Java DataFile) the files of these slices."""
+        java = self._load(table)
+        old = self._tables.files(java, base_id, wanted)
+        files = by_slice(new, wanted)
         if old.keys() == new.keys():
-            return Publication(staged.base_id, staged.base_id, files, is_empty=True)
-        publish_id = f"{staged.branch}-{hashlib.sha256(repr(sorted(map(str, wanted))).encode()).hexdigest()[:12]}"
+            return Publication(base_id, base_id, files, is_empty=True)
+        publish_id = f"{name}-{hashlib.sha256(repr(sorted(map(str, wanted))).encode()).hexdigest()[:12]}"
         operation = java.newOverwrite()
         for path in sorted(old.keys() - new.keys()):
             operation.deleteFile(old[path])
         for path in sorted(new.keys() - old.keys()):
             operation.addFile(new[path])
-        operation.validateFromSnapshot(staged.base_id)
-        operation.conflictDetectionFilter(self._expression(staged.table, wanted))
+        operation.validateFromSnapshot(base_id)
+        operation.conflictDetectionFilter(self._tables.expression(table.day_column, wanted))
         operation.validateNoConflictingData().validateNoConflictingDeletes()
+        # Files that a failed commit would clean up stay for maintenance: one that succeeded while its answer was lost is tried
+        # again inside of Iceberg, conflicts with itself, and would delete the manifests of a live snapshot.
+        operation.deleteWith(self._tables.java_class("java.util.stream.Stream").builder())
         operation.set(RUN_PROPERTY, run_id)
         operation.set(PUBLISH_PROPERTY, publish_id)
-        crash_point(CrashPoint.BEFORE_COMMIT, staged.table.key)
+        crash_point(CrashPoint.BEFORE_COMMIT, table.key)
         try:
             operation.commit()
-        except (Py4JError, PySparkException) as error:
-            if any(mark in str(error) for mark in _CONFLICT_MARKS):
-                raise PublishConflictError(
-                    f"{staged.table.key} {', '.join(sorted(map(str, wanted))[:3])}",
-                    "another writer changed a slice since it was read",
-                    "Nothing was published; the load rebuilds it from fresh inputs",
-                ) from error
-            raise
-        crash_point(CrashPoint.AFTER_COMMIT, staged.table.key)
-        snapshot_id, parent_id = self._committed(staged.table, publish_id)
+        except FAILURES as error:
+            # A commit whose answer was lost is retried, and then conflicts with itself: history tells.
+            found = self._committed(table, base_id, publish_id)
+            if found is None:
+                raise self._refusal(table, base_id, wanted, error) from error
+        else:
+            crash_point(CrashPoint.AFTER_COMMIT, table.key)
+            found = self._committed(table, base_id, publish_id)
+        if found is None:
+            reason = "main was set back over what was just published"
+            raise PublishConflictError(table.key, reason, "The load looks at the table again")
+        snapshot_id, parent_id = found
+        self._require_base_files(table, base_id, wanted, parent_id, old)
         return Publication(snapshot_id, parent_id, files)
+
+    def _require_base_files(
+        self, table: Table, base_id: int, wanted: Collection[Slice], parent_id: int, old: Mapping[str, Any]
+    ) -> None:
+        """Raise where the commit's own slices lost files between base and parent: their files are not what was staged.
+
+        Iceberg refuses files that others added there, and the removal of files that it deletes itself; that others joined or
+        removed files beside those it adds, it lets pass. The rows are right then, the account of them is not.
+        """
+        if parent_id == base_id:
+            return
+        before = self._tables.files(self._load(table), parent_id, wanted)
+        if before.keys() != old.keys():
+            reason = "files of it were joined or removed while it was published"
+            raise PublishConflictError(table.key, reason, "The load looks at the table again")
+
+    def _refusal(self, table: Table, base_id: int, wanted: Collection[Slice], error: Exception) -> Exception:
+        subject = f"{table.key} {', '.join(sorted(map(str, wanted))[:3])}"
+        if not is_conflict(error):
+            return failure(subject, error) or error
+        winners = {
+            commit.run_id or f"snapshot {commit.snapshot_id}, not written by Tidemark"
+            for commit in self.commits(table, base_id)
+            if commit.slices & set(wanted)
+        }
+        who = f"run {', '.join(sorted(winners))}" if winners else "another writer"
+        return PublishConflictError(
+            subject,
+            f"{who} changed it since it was read",
+            "Nothing was published; the load rebuilds it from fresh inputs",
+        )
 
     def drop(self, staged: Staged) -> None:
         """Drop a staged branch; its snapshot stays until maintenance expires it."""
         self._drop_branch(staged.table, staged.branch)
+
+    def dead_branches(self, table: Table, is_live: Callable[[str], bool]) -> list[str]:
+        """Branches of attempts that are not live."""
+        names = sorted(self._load(table).refs().keySet())
+        return [
+            name for name in names if name.startswith(BRANCH_PREFIX) and not is_live(name.removeprefix(BRANCH_PREFIX))
+        ]
 
     def sweep(self, tables: Iterable[Table], is_live: Callable[[str], bool]) -> list[str]:
         """Drop the branches of attempts that are not live; returns `table:branch` of each dropped one."""
         dropped = []
         for table in tables:
             self.ensure(table)
-            for name in list(self._java(table).refs().keySet()):
-                if name.startswith(BRANCH_PREFIX) and not is_live(name.removeprefix(BRANCH_PREFIX)):
-                    self._drop_branch(table, name)
-                    dropped.append(f"{table.key}:{name}")
+            for name in self.dead_branches(table, is_live):
+                self._drop_branch(table, name)
+                dropped.append(f"{table.key}:{name}")
         return dropped
 
     # -- Java ----------------------------------------------------------------------------------------------------
 
-    @property
-    def _jvm(self) -> Any:
-        return self.spark._jvm
-
-    def _java(self, table: Table) -> Any:
-        # A run's op may live in a thread of its own, where table loading needs the session made active.
-        self._jvm.org.apache.spark.sql.SparkSession.setActiveSession(self.spark._jsparkSession)
-        loader = self._jvm.org.apache.iceberg.spark.Spark3Util
-        return loader.loadIcebergTable(self.spark._jsparkSession, self.identifier(table))
-
-    def _committed(self, table: Table, publish_id: str) -> tuple[int, int]:
-        java = self._java(table)
+    def _committed(self, table: Table, base_id: int, publish_id: str) -> tuple[int, int] | None:
+        """Snapshot and parent of a publish, None where main's history since its base does not hold it."""
+        java = self._load(table)
         snapshot = java.currentSnapshot()
-        while snapshot is not None and snapshot.summary().get(PUBLISH_PROPERTY) != publish_id:
+        while snapshot is not None and snapshot.snapshotId() != base_id:
             parent = snapshot.parentId()
+            if snapshot.summary().get(PUBLISH_PROPERTY) == publish_id:
+                return int(snapshot.snapshotId()), int(parent)
             snapshot = java.snapshot(parent) if parent is not None else None
-        if snapshot is None:
-            raise LakehouseError(self.identifier(table), "a commit is not in main's history", "Load the days again")
-        return int(snapshot.snapshotId()), int(snapshot.parentId())
+        return None
 
-    def _plan(self, java: Any, snapshot_id: int, slices: Collection[Slice] | None) -> dict[str, Any]:
-        """Path -> Java DataFile of a snapshot; filtered where slices are given (a superset of them)."""
-        scan = java.newScan().useSnapshot(snapshot_id)
-        if slices is not None:
-            if not slices:
-                return {}
-            day_field = java.spec().fields().get(0).name()
-            scan = scan.filter(self._filter(day_field, slices))
-        files: dict[str, Any] = {}
-        tasks = scan.includeColumnStats().planFiles()
-        try:
-            iterator = tasks.iterator()
-            while iterator.hasNext():
-                task = iterator.next()
-                if task.deletes().size():
-                    raise LakehouseError(
-                        java.name(), "holds delete files, which Tidemark never writes", "Rewrite its data files"
-                    )
-                file = task.file()
-                files[str(file.location())] = file
-        finally:
-            tasks.close()
-        return files
+    def _create_branch(self, table: Table, branch: str, base_id: int) -> None:
+        def create() -> None:
+            java = self._tables.load(table)
+            # There already where the answer to the first try was lost.
+            if not java.refs().containsKey(branch):
+                java.manageSnapshots().createBranch(branch, base_id).commit()
 
-    def _expression(self, table: Table, slices: Collection[Slice]) -> Any:
-        return self._filter(table.day_column, slices)
-
-    def _filter(self, day_column: str, slices: Collection[Slice]) -> Any:
-        expressions = self._jvm.org.apache.iceberg.expressions.Expressions
-        combined = expressions.alwaysFalse()
-        for project_id, days in sorted(_days_by_project(slices).items()):
-            literals = self._jvm.java.util.ArrayList()
-            for day in sorted(days):
-                literals.add(day.isoformat())
-            of_days = getattr(expressions, "in")(day_column, literals)
-            combined = getattr(expressions, "or")(
-                combined, getattr(expressions, "and")(expressions.equal("project_id", project_id), of_days)
-            )
-        return combined
+        self._again(create)
 
     def _drop_branch(self, table: Table, branch: str) -> None:
-        if self._java(table).refs().containsKey(branch):
-            self._reference(table, lambda snapshots: snapshots.removeBranch(branch))
+        def drop() -> None:
+            java = self._tables.load(table)
+            # Gone already where another run swept it.
+            if java.refs().containsKey(branch):
+                java.manageSnapshots().removeBranch(branch).commit()
 
-    def _reference(self, table: Table, change: Callable[[Any], Any]) -> None:
-        """Run a reference operation, which Iceberg itself never retries."""
-        for attempt in range(_REFERENCE_ATTEMPTS):
+        self._again(drop)
+
+    def _load(self, table: Table) -> Any:
+        return self._again(lambda: self._tables.load(table))
+
+    def _again(self, operation: Callable[[], Any]) -> Any:
+        """The result of a metadata operation that another writer, or a catalog out of reach for a moment, may fail."""
+        for attempt in range(_ATTEMPTS):
             try:
-                change(self._java(table).manageSnapshots()).commit()
-            except (Py4JError, PySparkException) as error:
-                if "CommitFailedException" not in str(error) or attempt == _REFERENCE_ATTEMPTS - 1:
+                return operation()
+            except FAILURES as error:
+                if attempt == _ATTEMPTS - 1 or not may_pass(error):
                     raise
-                time.sleep(0.1 * 2**attempt)
-            else:
-                return
-
-
-def _slice_of(file: Any) -> Slice:
-    partition = file.partition()
-    value = partition.toString()
-    # PartitionData renders as PartitionData{event_date=20454, project_id=10001}: one call instead of typed getters.
-    fields = dict(part.split("=", 1) for part in value[value.index("{") + 1 : -1].split(", "))
-    day, project_id = fields.values()
-    return Slice(_EPOCH + timedelta(days=int(day)), project_id)
-
-
-def _only(files: Mapping[str, Any], slices: set[Slice]) -> dict[str, Any]:
-    return {path: file for path, file in files.items() if _slice_of(file) in slices}
-
-
-def _group(files: Mapping[str, Any], slices: Collection[Slice]) -> dict[Slice, SliceFiles]:
-    paths: dict[Slice, list[str]] = {key: [] for key in slices}
-    rows: dict[Slice, int] = dict.fromkeys(slices, 0)
-    for path, file in files.items():
-        key = _slice_of(file)
-        paths[key].append(path)
-        rows[key] += int(file.recordCount())
-    return {key: SliceFiles(frozenset(paths[key]), rows[key]) for key in paths}
-
-
-def _days_by_project(slices: Iterable[Slice]) -> dict[str, set[date]]:
-    days: dict[str, set[date]] = {}
-    for key in slices:
-        days.setdefault(key.project_id, set()).add(key.event_date)
-    return days
-
-
-def _condition(table: Table, slices: Collection[Slice]) -> Any:
-    """The slices as a Spark condition that maps to whole partitions."""
-    import pyspark.sql.functions as F  # noqa: PLC0415 - keeps this module importable without a running Spark
-
-    condition = F.lit(False)
-    for project_id, days in sorted(_days_by_project(slices).items()):
-        condition = condition | ((F.col("project_id") == project_id) & F.col(table.day_column).isin(*sorted(days)))
-    return condition
-
-
-def slices_condition(table: Table, slices: Collection[Slice]) -> Any:
-    """The slices as a Spark column condition, for reading."""
-    return _condition(table, slices)
+                time.sleep(_FIRST_PAUSE_SECONDS * 2**attempt)
+        raise AssertionError

@@ -1,8 +1,8 @@
 """The ledger: what is recorded of deliveries, batches, slices and publications, in a SQL database.
 
-Lives here: every query and transaction. Put here: a new question or a new way of writing. Keep out: the shape of what is kept
-(ledger_records.py), opening the database (ledger_engine.py), deciding anything
-(load_path/) and reading tables (lakehouse.py). No JVM is needed to read it.
+Lives here: questions and transactions. Put here: a new question or a new way of writing. Keep out: the shape of what is kept
+(ledger_records.py), opening the database (ledger_engine.py), what another run wrote meanwhile (ledger_races.py), what persons
+decided (ledger_decisions.py), deciding anything (load_path/) and reading tables (lakehouse.py). No JVM is needed to read it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,9 @@ from pipeline_assets.domain.slices import Digest, Slice, Source
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import Connection, Engine
 
-from resources.ledger_engine import open_engine, writing
+from resources.ledger_decisions import Decisions
+from resources.ledger_engine import connected, ledger_failures, open_engine, writing
+from resources.ledger_races import moved_batches, unmoved_slices
 from resources.ledger_records import (
     BatchDay,
     BatchRecord,
@@ -40,7 +42,6 @@ from resources.ledger_schema import (
     BATCHES,
     DELIVERIES,
     HEADS,
-    HOLDS,
     PUBLICATIONS,
     RUNS,
     SLICES,
@@ -68,13 +69,21 @@ class Ledger:
             self._engine.dispose()
             self._engine = None
 
+    @property
+    def decisions(self) -> Decisions:
+        """What persons decided."""
+        return Decisions(self._read, self._write)
+
     # -- reading -----------------------------------------------------------------------------------------------
 
     def head(self, table: str) -> int | None:
-        """The snapshot of the table that the ledger agrees with."""
+        """The snapshot of the table that the ledger agrees with; its negative where that is doubted."""
         with self._read() as connection:
-            row = connection.execute(sa.select(HEADS.c.snapshot_id).where(HEADS.c.table_name == table)).first()
-        return int(row[0]) if row else None
+            return self._head(connection, table)
+
+    def _head(self, connection: Connection, table: str) -> int | None:
+        found = connection.execute(sa.select(HEADS.c.snapshot_id).where(HEADS.c.table_name == table)).scalar()
+        return None if found is None else int(found)
 
     def deliveries(
         self, source: Source, projects: Sequence[str], first: date, last: date, *, is_accepted: bool = True
@@ -173,13 +182,14 @@ class Ledger:
         with self._read() as connection:
             return [publication_of(row) for row in connection.execute(query).mappings()]
 
-    def holds(self, table: str, projects: Sequence[str]) -> dict[Slice, str]:
-        """Slices a person holds, with the reason."""
+    def told_snapshots(self, table: str, snapshot_ids: Sequence[int]) -> set[tuple[Slice, int]]:
+        """Slice and snapshot of the publications on record that these snapshots made."""
+        columns = (PUBLICATIONS.c.event_date, PUBLICATIONS.c.project_id, PUBLICATIONS.c.snapshot_id)
+        query = sa.select(*columns).where(
+            PUBLICATIONS.c.table_name == table, PUBLICATIONS.c.snapshot_id.in_(snapshot_ids)
+        )
         with self._read() as connection:
-            rows = connection.execute(
-                sa.select(HOLDS).where(HOLDS.c.table_name == table, HOLDS.c.project_id.in_(projects))
-            ).mappings()
-            return {Slice(row["event_date"], row["project_id"]): row["reason"] for row in rows}
+            return {(Slice(day, project), int(snapshot)) for day, project, snapshot in connection.execute(query)}
 
     def last_run(self) -> Mapping[str, Any] | None:
         """The run recorded last: job, range, verdict counts and the snapshot of every table at its end."""
@@ -190,24 +200,43 @@ class Ledger:
     # -- writing -----------------------------------------------------------------------------------------------
 
     def record(self, changes: Changes, run_id: str) -> None:
-        """Write one step's changes in one transaction; repeating it changes nothing."""
-        stamp = {"run_id": run_id, "recorded_at": datetime.now(UTC).isoformat()}
-        with writing(self.engine) as connection:
-            self._forget(connection, changes.forgotten_deliveries, is_accepted=True)
-            self._forget(connection, changes.forgotten_refusals, is_accepted=False)
-            self._upsert(connection, DELIVERIES, [delivery_row(d) | stamp for d in changes.deliveries])
-            self._upsert(connection, BATCHES, [batch_row(b) | stamp for b in changes.batches])
-            for batch, days in changes.batch_days.items():
-                self._replace_batch_days(connection, batch, days)
-            self._upsert(connection, SLICES, [slice_row(s) | stamp for s in changes.slices])
-            for publication in changes.publications:
-                self._insert_once(connection, PUBLICATIONS, publication_row(publication, stamp["recorded_at"]))
-            if changes.head is not None:
-                self._move_head(connection, *changes.head)
+        """Write one step's changes in one transaction; repeating it changes nothing.
+
+        What another run recorded meanwhile stays: rows of slices that name other files by now, rows of batches that were only
+        judged. Raises PublishConflictError, with nothing written, where it loaded a batch that this step loaded too.
+        """
+        with self._write() as connection:
+            self._record(connection, changes, {"run_id": run_id, "recorded_at": datetime.now(UTC).isoformat()})
+
+    def record_found(self, changes: Changes, run_id: str, *, known_head: int | None) -> bool:
+        """The same for what was found in a table and not made; False, with nothing written, where its head is known by now."""
+        assert changes.head is not None
+        with self._write() as connection:
+            if self._head(connection, changes.head[0]) != known_head:
+                return False
+            self._record(connection, changes, {"run_id": run_id, "recorded_at": datetime.now(UTC).isoformat()})
+        return True
+
+    def _record(self, connection: Connection, changes: Changes, stamp: dict[str, Any]) -> None:
+        moved = moved_batches(connection, changes)
+        self._forget(connection, changes.forgotten_deliveries, is_accepted=True)
+        self._forget(connection, changes.forgotten_refusals, is_accepted=False)
+        self._upsert(connection, DELIVERIES, [delivery_row(d) | stamp for d in changes.deliveries])
+        self._upsert(connection, BATCHES, [batch_row(b) | stamp for b in changes.batches if b.key not in moved])
+        for batch, days in changes.batch_days.items():
+            self._replace_batch_days(connection, batch, days)
+        unmoved = unmoved_slices(connection, changes.slices)
+        self._upsert(connection, SLICES, [slice_row(s) | stamp for s in unmoved])
+        for publication in changes.publications:
+            self._insert_once(connection, PUBLICATIONS, publication_row(publication, stamp["recorded_at"]))
+        if changes.head is not None:
+            told = {publication.key for publication in changes.publications}
+            left = {record.key for record in changes.slices} - {record.key for record in unmoved}
+            self._move_head(connection, *changes.head, is_whole=not told & left)
 
     def record_run(self, run_id: str, **values: Any) -> None:
         """Write or complete the row of a run."""
-        with writing(self.engine) as connection:
+        with self._write() as connection:
             self._upsert(connection, RUNS, [{"run_id": run_id, **values}])
 
     def _forget(self, connection: Connection, keys: Sequence[tuple[Source, str]], *, is_accepted: bool) -> None:
@@ -230,12 +259,19 @@ class Ledger:
         if rows:
             connection.execute(BATCH_DAYS.insert(), rows)
 
-    def _move_head(self, connection: Connection, table: str, snapshot_id: int, follows: int | None) -> None:
-        known = connection.execute(sa.select(HEADS.c.snapshot_id).where(HEADS.c.table_name == table)).scalar()
-        # A head is moved only from the snapshot the ledger agrees with: an unrecorded commit of another writer in
-        # between keeps the old head, and the next run settles.
-        if follows is None or known == follows:
+    def _move_head(
+        self, connection: Connection, table: str, snapshot_id: int, follows: int | None, *, is_whole: bool
+    ) -> None:
+        """A head is moved only from the snapshot the ledger agrees with; else it is doubted, and the next run compares.
+
+        Another writer committed in between, main was set back, or a row of a published slice was left to another run. A doubted
+        head is the negative of what was agreed with last, which no table's head equals.
+        """
+        known = self._head(connection, table)
+        if is_whole and (follows is None or known == follows):
             self._upsert(connection, HEADS, [{"table_name": table, "snapshot_id": snapshot_id}])
+        elif known is not None:
+            self._upsert(connection, HEADS, [{"table_name": table, "snapshot_id": -abs(known)}])
 
     def _upsert(self, connection: Connection, table: sa.Table, rows: list[dict[str, Any]]) -> None:
         if not rows:
@@ -253,7 +289,12 @@ class Ledger:
 
     @contextmanager
     def _read(self) -> Iterator[Connection]:
-        with self.engine.connect() as connection:
+        with ledger_failures(self._url), connected(self.engine) as connection:
+            yield connection
+
+    @contextmanager
+    def _write(self) -> Iterator[Connection]:
+        with ledger_failures(self._url), writing(self.engine) as connection:
             yield connection
 
 

@@ -6,16 +6,26 @@ Lives here: what differs between SQLite and PostgreSQL when connecting. Put here
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import sqlalchemy as sa
-from pipeline_assets.domain.errors import LedgerError
+from pipeline_assets.domain.errors import LedgerError, LedgerUnavailableError
 from sqlalchemy.engine import Connection, Engine, make_url
 
-from resources.ledger_migrations import prepare, version_of
+from resources.ledger_migrations import lock, prepare, version_of
 from resources.ledger_schema import SCHEMA_VERSION
+
+_ATTEMPTS = 7
+_FIRST_PAUSE_SECONDS = 0.1
+"""Doubled each time, so that a server may be away for about six seconds."""
+
+
+_AWAY = ("Connection refused", "the database system is", "terminating connection", "database is locked")
+"""Signs of a database that time may bring back; any other failure to open one is for a person."""
 
 
 def _begin_sqlite(connection: Connection) -> None:
@@ -25,10 +35,42 @@ def _begin_sqlite(connection: Connection) -> None:
 
 
 @contextmanager
-def writing(engine: Engine) -> Iterator[Connection]:
-    """One transaction that is written in from its start."""
-    with engine.execution_options(is_writing=True).begin() as connection:
+def connected(engine: Engine) -> Iterator[Connection]:
+    """A connection; a server that is away for a moment, for a restart, is waited for."""
+    for attempt in range(_ATTEMPTS):
+        try:
+            connection = engine.connect()
+        except sa.exc.OperationalError:
+            if attempt == _ATTEMPTS - 1:
+                raise
+            time.sleep(_FIRST_PAUSE_SECONDS * 2**attempt)
+        else:
+            break
+    with connection:
         yield connection
+
+
+@contextmanager
+def writing(engine: Engine) -> Iterator[Connection]:
+    """One transaction that is written in from its start, beside no other one: what it reads it may rely on."""
+    with connected(engine.execution_options(is_writing=True)) as connection, connection.begin():
+        lock(connection)
+        yield connection
+
+
+@contextmanager
+def ledger_failures(url: str) -> Iterator[None]:
+    """Turn failures that time may heal into ours."""
+    try:
+        yield
+    except (sa.exc.OperationalError, sa.exc.InterfaceError) as error:
+        raise _unavailable(url, error) from error
+
+
+def _unavailable(url: str, error: sa.exc.DBAPIError) -> LedgerUnavailableError:
+    reason = f"the ledger is out of reach: {' '.join(str(error.orig).split())[:300]}"
+    subject = make_url(url).render_as_string()
+    return LedgerUnavailableError(subject, reason, "What was published stays; the next load records it")
 
 
 def open_engine(url: str) -> Engine:
@@ -39,18 +81,24 @@ def open_engine(url: str) -> Engine:
     if parsed.get_backend_name() == "sqlite" and parsed.database:
         Path(parsed.database).parent.mkdir(parents=True, exist_ok=True)
     is_sqlite = parsed.get_backend_name() == "sqlite"
-    engine = sa.create_engine(parsed, connect_args={"timeout": 30, "isolation_level": None} if is_sqlite else {})
+    # A pooled connection that a server's restart has cut is found out before it is used.
+    options: dict[str, Any] = (
+        {"connect_args": {"timeout": 30, "isolation_level": None}} if is_sqlite else {"pool_pre_ping": True}
+    )
+    engine = sa.create_engine(parsed, **options)
     if is_sqlite:
         sa.event.listen(engine, "connect", lambda raw, _: raw.execute("PRAGMA journal_mode=WAL"))
         sa.event.listen(engine, "begin", _begin_sqlite)
     try:
-        with engine.connect() as connection:
+        with connected(engine) as connection:
             version = version_of(connection)
         if version is None or version < SCHEMA_VERSION:
             with writing(engine) as connection:
                 version = prepare(connection)
     except sa.exc.SQLAlchemyError as error:
         engine.dispose()
+        if isinstance(error, sa.exc.DBAPIError) and any(sign in str(error) for sign in _AWAY):
+            raise _unavailable(url, error) from error
         reason = f"cannot be opened ({getattr(error, 'orig', error)})"
         raise LedgerError(
             parsed.render_as_string(), reason, "Check TIDEMARK_LEDGER_URL and TIDEMARK_CATALOG_URL"

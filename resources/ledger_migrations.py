@@ -11,10 +11,16 @@ from collections.abc import Callable, Mapping
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from resources.ledger_schema import DELIVERIES, METADATA, SCHEMA, SCHEMA_VERSION
+from resources.ledger_schema import DELIVERIES, EXCLUSIONS, HOLDS, METADATA, PUBLICATIONS, SCHEMA, SCHEMA_VERSION
 
 _LOCK = 5_411_827_360
 """Any number that other users of the database do not take for an advisory lock."""
+
+
+def lock(connection: Connection) -> None:
+    """Let no other process of ours write until the transaction ends; SQLite's transactions that write do so by themselves."""
+    if connection.dialect.name == "postgresql":
+        connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_LOCK)))
 
 
 def prepare(connection: Connection) -> int:
@@ -22,8 +28,7 @@ def prepare(connection: Connection) -> int:
 
     Expects a transaction that no other process can write beside: SQLite's is, PostgreSQL is asked for a lock of ours.
     """
-    if connection.dialect.name == "postgresql":
-        connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_LOCK)))
+    lock(connection)
     version = version_of(connection)
     if version is not None and version > SCHEMA_VERSION:
         return version
@@ -59,4 +64,35 @@ def _refused_beside_accepted(connection: Connection) -> None:
     connection.execute(sa.text("ALTER TABLE tidemark_batch_days ADD COLUMN lineage VARCHAR"))
 
 
-_STEPS: Mapping[int, Callable[[Connection], None]] = {1: _refused_beside_accepted}
+def _publications_by_parent(connection: Connection) -> None:
+    """A snapshot that main is set back to is another publication of its slices, so the parent joins their key."""
+    old = f"{PUBLICATIONS.name}_2"
+    connection.execute(sa.text(f"ALTER TABLE {PUBLICATIONS.name} RENAME TO {old}"))
+    PUBLICATIONS.create(connection)
+    kept = {column["name"] for column in sa.inspect(connection).get_columns(old)}
+    columns = ", ".join(column.name for column in PUBLICATIONS.columns if column.name in kept)
+    connection.execute(sa.text(f"INSERT INTO {PUBLICATIONS.name} ({columns}) SELECT {columns} FROM {old}"))
+    connection.execute(sa.text(f"DROP TABLE {old}"))
+    if connection.dialect.name == "postgresql":
+        # Numbers that were written do not move the sequence that new ones are drawn from.
+        sequence = sa.func.pg_get_serial_sequence(PUBLICATIONS.name, "id")
+        last = sa.select(sa.func.coalesce(sa.func.max(PUBLICATIONS.c.id), 0) + 1).scalar_subquery()
+        connection.execute(sa.select(sa.func.setval(sequence, last, False)))
+
+
+def _decisions_on_record(connection: Connection) -> None:
+    """An exclusion names its batch and bytes (nothing had written any before); a hold stays on record when it is released."""
+    connection.execute(sa.text(f"DROP TABLE IF EXISTS {EXCLUSIONS.name}"))
+    rows = [dict(row) for row in connection.execute(sa.text(f"SELECT * FROM {HOLDS.name}")).mappings()]
+    connection.execute(sa.text(f"DROP TABLE {HOLDS.name}"))
+    HOLDS.create(connection)
+    if rows:
+        names, values = ", ".join(rows[0]), ", ".join(f":{name}" for name in rows[0])
+        connection.execute(sa.text(f"INSERT INTO {HOLDS.name} ({names}) VALUES ({values})"), rows)
+    if "figures" not in {column["name"] for column in sa.inspect(connection).get_columns(PUBLICATIONS.name)}:
+        connection.execute(sa.text(f"ALTER TABLE {PUBLICATIONS.name} ADD COLUMN figures JSON"))
+
+
+_STEPS: Mapping[int, Callable[[Connection], None]] = {
+    1: _refused_beside_accepted, 2: _publications_by_parent, 3: _decisions_on_record,
+}  # fmt: skip

@@ -103,6 +103,13 @@ class SliceRecord:
     """Of the content that was refused last, while the refusal stands."""
     run_id: str | None = None
     """The run that wrote it last; not written from here."""
+    read_hash: str | None = None
+    """`file_hash` of the row this record was made from; not written: a row that names other files by now is left alone."""
+
+    @property
+    def knows_inputs(self) -> bool:
+        """Whether it is told by the run that published the content, and not found in the table by another one."""
+        return self.input_state is not None
 
 
 @dataclass(frozen=True)
@@ -120,8 +127,53 @@ class PublicationRecord:
     input_state: Mapping[str, str] | None = None
     code_version: str | None = None
     accepted_reason: str | None = None
+    figures: Mapping[str, float] | None = None
+    """Of the content published; None where a table was settled and nothing was measured."""
     seconds: float = 0.0
     published_at: str = ""
+    number: int = 0
+    """Its place among all publications; given by the ledger."""
+
+
+@dataclass(frozen=True)
+class Exclusion:
+    """A person's decision that one version of an object is not to be loaded."""
+
+    batch: BatchKey
+    object_key: str
+    etag: str
+    sha256: str | None
+    """Of its bytes, where they were ever read: the same bytes stay excluded under another etag."""
+    reason: str
+    run_id: str | None = None
+    excluded_at: str = ""
+    lift_reason: str | None = None
+    lifted_at: str | None = None
+    """None while it stands."""
+
+
+@dataclass(frozen=True)
+class Hold:
+    """A person's decision that a slice stays as it is."""
+
+    table: str
+    key: Slice
+    reason: str
+    run_id: str | None = None
+    held_at: str = ""
+    release_reason: str | None = None
+    released_at: str | None = None
+    """None while it stands."""
+
+
+@dataclass(frozen=True)
+class BatchAsRead:
+    """What a judgement of a batch rests on."""
+
+    accepted: Mapping[str, str]
+    """Object -> etag of the version whose rows raw holds."""
+    standing: tuple[str, str | None] | None
+    """Verdict and input state; None where it was not on record."""
 
 
 @dataclass
@@ -139,6 +191,8 @@ class Changes:
     publications: list[PublicationRecord] = field(default_factory=list)
     head: tuple[str, int, int | None] | None = None
     """(table, new snapshot, the snapshot it follows): recorded only where the ledger knows the latter, or if None."""
+    read_batches: dict[BatchKey, BatchAsRead] = field(default_factory=dict)
+    """What was on record of each batch when it was judged: another run may have judged or loaded it since."""
 
 
 def _dump(evaluations: Iterable[Evaluation]) -> list[dict[str, Any]]:
@@ -198,13 +252,33 @@ def batch_row(record: BatchRecord) -> dict[str, Any]:
     )
 
 
+def exclusion_of(row: RowMapping) -> Exclusion:
+    """A row of `exclusions` as its record."""
+    names = ("object_key", "etag", "sha256", "reason", "run_id", "excluded_at", "lift_reason", "lifted_at")
+    batch = BatchKey(Source(row["source"]), row["project_id"], row["arrival_date"])
+    return Exclusion(batch=batch, **{name: row[name] for name in names})
+
+
+def exclusion_row(record: Exclusion) -> dict[str, Any]:
+    """A record as a row of `exclusions`, without run and time."""
+    values = {name: getattr(record, name) for name in ("object_key", "etag", "sha256", "reason")}
+    return values | _batch_columns(record.batch)
+
+
+def hold_of(row: RowMapping) -> Hold:
+    """A row of `holds` as its record."""
+    names = ("reason", "run_id", "held_at", "release_reason", "released_at")
+    key = Slice(row["event_date"], row["project_id"])
+    return Hold(row["table_name"], key, **{name: row[name] for name in names})
+
+
 def slice_of(row: RowMapping) -> SliceRecord:
     """A row of `slices` as its record."""
     names = ("reason", "cure", "is_final", "file_hash", "input_state", "code_version", "refused_state", "run_id")
     return SliceRecord(
         table=row["table_name"], key=Slice(row["event_date"], row["project_id"]), verdict=Verdict(row["verdict"]),
         digest=Digest.parse(row["digest"]), figures=row["figures"] or {}, evaluations=_load(row["evaluations"]),
-        refused_evaluations=_load(row["refused_evaluations"]),
+        refused_evaluations=_load(row["refused_evaluations"]), read_hash=row["file_hash"],
         **{name: row[name] for name in names},
     )  # fmt: skip
 
@@ -223,11 +297,11 @@ def slice_row(record: SliceRecord) -> dict[str, Any]:
 
 def publication_of(row: RowMapping) -> PublicationRecord:
     """A row of `publications` as its record."""
-    names = ("snapshot_id", "parent_id", "cause", "run_id", "input_state", "code_version", "accepted_reason", "seconds",
-             "published_at")  # fmt: skip
+    names = ("snapshot_id", "parent_id", "cause", "run_id", "input_state", "code_version", "accepted_reason", "figures",
+             "seconds", "published_at")  # fmt: skip
     return PublicationRecord(
         table=row["table_name"], key=Slice(row["event_date"], row["project_id"]),
-        digest_before=Digest.parse(row["digest_before"]), digest_after=Digest.parse(row["digest_after"]),
+        digest_before=Digest.parse(row["digest_before"]), digest_after=Digest.parse(row["digest_after"]), number=row["id"],
         **{name: row[name] for name in names},
     )  # fmt: skip
 
@@ -239,7 +313,7 @@ def publication_row(record: PublicationRecord, stamp: str) -> dict[str, Any]:
         "snapshot_id": record.snapshot_id, "parent_id": record.parent_id, "digest_before": str(record.digest_before),
         "digest_after": str(record.digest_after), "cause": record.cause, "run_id": record.run_id,
         "input_state": _sorted(record.input_state), "code_version": record.code_version,
-        "accepted_reason": record.accepted_reason, "seconds": record.seconds,
+        "accepted_reason": record.accepted_reason, "figures": _sorted(record.figures), "seconds": record.seconds,
         "published_at": record.published_at or stamp,
     }  # fmt: skip
 

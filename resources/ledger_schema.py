@@ -10,7 +10,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 4
 METADATA = sa.MetaData()
 
 
@@ -60,9 +60,10 @@ PUBLICATIONS = _table(
     sa.Column("project_id", sa.String, nullable=False), sa.Column("snapshot_id", sa.BigInteger, nullable=False),
     sa.Column("parent_id", sa.BigInteger), sa.Column("digest_before", sa.String), sa.Column("digest_after", sa.String),
     sa.Column("cause", sa.String), sa.Column("accepted_reason", sa.String), sa.Column("input_state", sa.JSON),
-    sa.Column("code_version", sa.String), sa.Column("run_id", sa.String), sa.Column("seconds", sa.Float),
-    sa.Column("published_at", sa.String),
-    sa.UniqueConstraint("table_name", "event_date", "project_id", "snapshot_id"),
+    sa.Column("code_version", sa.String), sa.Column("figures", sa.JSON), sa.Column("run_id", sa.String),
+    sa.Column("seconds", sa.Float), sa.Column("published_at", sa.String),
+    # Main may come back to a snapshot: set back behind our back, it follows another one then.
+    sa.UniqueConstraint("table_name", "event_date", "project_id", "snapshot_id", "parent_id"),
 )  # fmt: skip
 RUNS = _table(
     "runs", _key("run_id"), sa.Column("tables", sa.JSON), sa.Column("first_day", sa.Date),
@@ -70,11 +71,22 @@ RUNS = _table(
     sa.Column("verdicts", sa.JSON), sa.Column("snapshots", sa.JSON),
 )  # fmt: skip
 EXCLUSIONS = _table(
-    "exclusions", sa.Column("id", sa.Integer, primary_key=True, autoincrement=True), sa.Column("object_key", sa.String),
-    sa.Column("etag", sa.String), sa.Column("reason", sa.String), sa.Column("excluded_at", sa.String),
-    sa.Column("lifted_at", sa.String),
+    "exclusions", sa.Column("id", sa.Integer, primary_key=True, autoincrement=True),
+    sa.Column("source", sa.String, nullable=False), sa.Column("project_id", sa.String, nullable=False),
+    sa.Column("arrival_date", sa.Date, nullable=False), sa.Column("object_key", sa.String, nullable=False),
+    sa.Column("etag", sa.String, nullable=False), sa.Column("sha256", sa.String),
+    sa.Column("reason", sa.String, nullable=False), sa.Column("run_id", sa.String),
+    sa.Column("excluded_at", sa.String, nullable=False),
+    # Of the lift; an exclusion stands while there is none.
+    sa.Column("lift_reason", sa.String), sa.Column("lift_run_id", sa.String), sa.Column("lifted_at", sa.String),
+    sa.Index("tidemark_exclusions_by_day", "source", "project_id", "arrival_date"),
 )  # fmt: skip
 HOLDS = _table(
-    "holds", _key("table_name"), _key("event_date", sa.Date), _key("project_id"), sa.Column("reason", sa.String),
+    "holds", sa.Column("id", sa.Integer, primary_key=True, autoincrement=True),
+    sa.Column("table_name", sa.String, nullable=False), sa.Column("event_date", sa.Date, nullable=False),
+    sa.Column("project_id", sa.String, nullable=False), sa.Column("reason", sa.String), sa.Column("run_id", sa.String),
     sa.Column("held_at", sa.String),
+    # Of the release; a hold stands while there is none.
+    sa.Column("release_reason", sa.String), sa.Column("release_run_id", sa.String), sa.Column("released_at", sa.String),
+    sa.Index("tidemark_holds_by_day", "table_name", "project_id", "event_date"),
 )  # fmt: skip

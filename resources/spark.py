@@ -42,6 +42,7 @@ def engine_config(settings: Settings) -> dict[str, str]:
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.host": "127.0.0.1",
         "spark.sql.shuffle.partitions": "8",
+        "spark.python.daemon.module": "resources.worker_daemon",
         **settings.spark_config,
     }
 

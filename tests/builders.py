@@ -104,6 +104,18 @@ class Outcome:
         shown = {name: entry.value for name, entry in found.metadata.items()}
         return {**shown, "data_version": (found.tags or {})["dagster/data_version"]}
 
+    def check_metadata(self, key: str, check: str, day: date) -> Mapping[str, Any]:
+        """Metadata of a check's evaluation of a day, as Dagster keeps it."""
+        (found,) = [
+            data.metadata
+            for data in (
+                event.asset_check_evaluation_data for event in self.result.all_events
+                if event.event_type is dg.DagsterEventType.ASSET_CHECK_EVALUATION
+            )
+            if (data.asset_key.to_user_string(), data.check_name, data.partition) == (key, check, str(day))
+        ]  # fmt: skip
+        return found
+
     def failed_checks(self, severity: dg.AssetCheckSeverity = dg.AssetCheckSeverity.ERROR) -> set[tuple[str, str, str]]:
         """(asset, check, partition) of each evaluation that did not pass and is an error, or only warns."""
         return {
@@ -182,16 +194,23 @@ class Pipeline(LandingFolder):
         accept: Mapping[str, str] | None = None,
         projects: Iterable[str] = (),
         tables: Iterable[str] = (),
+        tags: Mapping[str, str] | None = None,
+        exclude: Mapping[str, str] | None = None,
+        lift: Mapping[str, str] | None = None,
+        even_if_gone: bool = False,
     ) -> Outcome:
         """Run the job of a source over a range of days; of the given tables only, where any are given."""
+        config = {
+            "accept_changes": dict(accept or {}), "projects": list(projects), "exclude": dict(exclude or {}),
+            "lift": dict(lift or {}), "exclude_even_if_gone": even_if_gone,
+        }  # fmt: skip
         job = build_defs(self.settings, clock=Clock(self.now), **self.resources).resolve_job_def(
             "daily_load" if source is Source.REGULAR else "backfill_load"
         )
         result = job.execute_in_process(
-            run_config={
-                "ops": {"load": {"config": {"accept_changes": dict(accept or {}), "projects": list(projects)}}}
-            },
+            run_config={"ops": {"load": {"config": config}}},
             tags={
+                **(tags or {}),
                 "dagster/asset_partition_range_start": first.isoformat(),
                 "dagster/asset_partition_range_end": (last or first).isoformat(),
             },
@@ -243,7 +262,7 @@ class Pipeline(LandingFolder):
 
     def history(self) -> dict[str, int]:
         """Table -> number of snapshots that main went through; staged ones that were not published do not count."""
-        return {table.key: len(self.lakehouse.ancestry(table, None)) for table in ALL_TABLES}
+        return {table.key: len(self.lakehouse.commits(table, None)) for table in ALL_TABLES}
 
     def _snapshot_count(self, table: Table) -> int:
         return int(self.spark.table(f"{self.lakehouse.identifier(table)}.snapshots").count())

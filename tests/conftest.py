@@ -18,6 +18,22 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--images", action="store_true", help="keep screenshots in docs/images (make images)")
 
 
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """The account of the crash matrix: what was killed where, and whether the next run converged."""
+    kills = [
+        (dict(report.user_properties)["kill"], report.outcome)
+        for reports in terminalreporter.stats.values()
+        for report in reports
+        if "kill" in dict(getattr(report, "user_properties", ())) and report.when == "call"
+    ]
+    if not kills:
+        return
+    terminalreporter.section(f"{len(kills)} kills")
+    for (point, table, restart, seconds), outcome in sorted(kills):
+        equal = "digests, commits, history and Dagster as undisturbed" if outcome == "passed" else "DIFFERS"
+        terminalreporter.write_line(f"{point:<15} {table:<24} {restart:<17} {equal} {seconds:>4} s")
+
+
 @pytest.fixture(scope="session")
 def is_full(request: pytest.FixtureRequest) -> bool:
     """Whether all rounds are asked for."""
@@ -39,30 +55,10 @@ def _environment() -> None:
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """A small local session with the lakehouse's jars."""
-    from pyspark.sql import SparkSession
+    from tests.small_spark import small_session
 
-    from pipeline_assets.domain.settings import Settings
-    from resources.spark import engine_config
-
-    settings = Settings(
-        spark_master="local[2]",
-        spark_driver_memory="2g",
-        spark_config={
-            "spark.sql.shuffle.partitions": "2",
-            "spark.sql.codegen.wholeStage": "false",
-            # The second compiler takes more than it gives to such small data; without it the JVM reserves only
-            # 48 MB for code, which a whole suite fills.
-            "spark.driver.extraJavaOptions": (
-                "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m -XX:+ErrorFileToStderr"
-            ),
-            "spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("spark")),
-        },
-    )
-    builder = SparkSession.builder
-    for key, value in engine_config(settings).items():
-        builder = builder.config(key, value)
-    session = builder.getOrCreate()
-    session.sparkContext.setLogLevel("ERROR")
+    warehouse = str(tmp_path_factory.mktemp("spark"))
+    session = small_session("local[2]", "2g", **{"spark.sql.warehouse.dir": warehouse})
     yield session
     session.stop()
 
@@ -95,3 +91,12 @@ def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     with a_working_server() as url:
         monkeypatch.setenv("AWS_ENDPOINT_URL_S3", url)
         yield boto3.resource("s3", endpoint_url=url).create_bucket(Bucket=BUCKET)
+
+
+@pytest.fixture
+def postgres() -> Iterator[str]:
+    """URL of a database in a private PostgreSQL cluster."""
+    from tests.postgres import a_postgres
+
+    with a_postgres() as server:
+        yield server.url

@@ -46,7 +46,15 @@ def a_server_that_answers(answer: Callable[[str], tuple[int, str]]) -> Iterator[
 
         def log_message(self, *_: object) -> None: ...
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Answer)
+    with served(Answer) as url:
+        yield url
+
+
+@contextmanager
+def served(handler: type[BaseHTTPRequestHandler]) -> Iterator[str]:
+    """URL of an HTTP server on this machine."""
+    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    server.daemon_threads = True
     thread = threading.Thread(target=server.serve_forever)
     thread.start()
     try:

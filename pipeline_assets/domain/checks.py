@@ -6,12 +6,12 @@ a slice or batch. Keep out: measuring (transforms/measure.py) and reporting (loa
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from pipeline_assets.domain.settings import Settings
+from pipeline_assets.domain.settings import KEYS_ADDED, KEYS_CHANGED, KEYS_REMOVED, Settings
 
 
 class Check(StrEnum):
@@ -126,45 +126,108 @@ def reconcile_batch(figures: BatchFigures, settings: Settings, missing: tuple[st
     return Evaluation(Check.DELIVERY_RECONCILES, True, figures=numbers)
 
 
+@dataclass(frozen=True)
+class KeyChange:
+    """What becomes of the keys of a slice: cause -> keys."""
+
+    kept: int = 0
+    """With the same content."""
+    added: Mapping[str, int] = field(default_factory=dict)
+    removed: Mapping[str, int] = field(default_factory=dict)
+    changed: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def before(self) -> int:
+        """Keys that the slice had."""
+        return self.kept + sum(self.removed.values()) + sum(self.changed.values())
+
+    @property
+    def totals(self) -> dict[str, int]:
+        """Measure -> keys."""
+        parts = ((KEYS_ADDED, self.added), (KEYS_REMOVED, self.removed), (KEYS_CHANGED, self.changed))
+        return {name: sum(causes.values()) for name, causes in parts}
+
+    @property
+    def figures(self) -> dict[str, float]:
+        """Totals, and each by cause: `keys_removed_moved_day`."""
+        parts = ((KEYS_ADDED, self.added), (KEYS_REMOVED, self.removed), (KEYS_CHANGED, self.changed))
+        by_cause = {
+            f"{name}_{cause.replace(' ', '_')}": count for name, causes in parts for cause, count in causes.items()
+        }
+        return {"keys_kept": self.kept, **self.totals, **by_cause}
+
+    def causes(self, measure: str) -> str:
+        """`withdrawn 12, moved day 3`."""
+        parts = {KEYS_ADDED: self.added, KEYS_REMOVED: self.removed, KEYS_CHANGED: self.changed}[measure]
+        return ", ".join(f"{cause} {count}" for cause, count in sorted(parts.items(), key=lambda part: -part[1]))
+
+
+def is_bounded(before: Mapping[str, float], after: Mapping[str, float], *, was_final: bool, settings: Settings) -> bool:
+    """Whether a change of this slice has to keep within bounds.
+
+    A slice that was final when it was last confirmed, and whose largest count lies over `change_min_rows` before or after,
+    because a ratio of small numbers means nothing. Counts are integers, money is not.
+    """
+    counts = [value for value in (*before.values(), *after.values()) if isinstance(value, int)]
+    return was_final and max(counts, default=0) > settings.change_min_rows
+
+
 def explain_change(
+    table: str,
     before: Mapping[str, float],
     after: Mapping[str, float],
+    keys: KeyChange | None,
     *,
     was_final: bool,
     accepted_reason: str | None,
     cause: str,
     settings: Settings,
 ) -> Evaluation:
-    """`change_is_explained`: bounds on every measure of a slice that was final when it was last confirmed.
+    """`change_is_explained`: bounds on every measure of a bounded slice, and on the shares of its keys that come, go and change.
 
-    `before` and `after` map measure -> value; counts are integers, money is not. Bounds apply only where the slice's
-    largest count lies over `change_min_rows` before or after, because a ratio of small numbers means nothing. A slice
-    that held nothing has no `before`: filling an empty day is no change of what was published.
+    `before` and `after` map measure -> value. A slice that held nothing has no `before`: filling an empty day is no change of
+    what was published.
     """
     figures = {f"{name}_before": value for name, value in before.items()}
     figures |= {f"{name}_after": value for name, value in after.items()}
-    counts = [value for value in (*before.values(), *after.values()) if isinstance(value, int)]
-    if not was_final or max(counts, default=0) <= settings.change_min_rows:
+    figures |= keys.figures if keys is not None else {}
+    if not is_bounded(before, after, was_final=was_final, settings=settings):
         return Evaluation(Check.CHANGE_IS_EXPLAINED, True, figures=figures)
+    told = [*_measures_beyond(table, before, after, settings), *_keys_beyond(table, keys, settings)]
+    if not told:
+        return Evaluation(Check.CHANGE_IS_EXPLAINED, True, figures=figures)
+    if accepted_reason is not None:
+        return Evaluation(Check.CHANGE_IS_EXPLAINED, True, f"accepted: {accepted_reason} ({cause})", figures=figures)
+    return Evaluation(
+        Check.CHANGE_IS_EXPLAINED,
+        False,
+        f"final slice {'; '.join(told)} (cause: {cause})",
+        "Correct the delivery, or accept the change with a reason (--accept-changes, accept_changes in run config)",
+        figures,
+    )
+
+
+def _measures_beyond(
+    table: str, before: Mapping[str, float], after: Mapping[str, float], settings: Settings
+) -> Iterator[str]:
     for name in sorted(before):
         old, new = before[name], after.get(name, 0.0)
+        shrink, growth = settings.change_bound(table, name)
         change = _relative_change(old, new)
-        if -settings.change_max_shrink <= change <= settings.change_max_growth:
-            continue
-        if accepted_reason is not None:
-            return Evaluation(
-                Check.CHANGE_IS_EXPLAINED, True, f"accepted: {accepted_reason} ({cause})", figures=figures
-            )
-        verb = "shrinks" if change < 0 else "grows"
-        size = "from nothing" if old == 0 else f"by {abs(change):.1%}"
-        return Evaluation(
-            Check.CHANGE_IS_EXPLAINED,
-            False,
-            f"final slice {verb} {size}: {name} {old:g} -> {new:g} (cause: {cause})",
-            "Correct the delivery, or accept the change with a reason (--accept-changes, accept_changes in run config)",
-            figures,
-        )
-    return Evaluation(Check.CHANGE_IS_EXPLAINED, True, figures=figures)
+        if not -shrink <= change <= growth:
+            size = "from nothing" if old == 0 else f"by {abs(change):.1%}"
+            yield f"{'shrinks' if change < 0 else 'grows'} {size}: {name} {old:g} -> {new:g}"
+
+
+def _keys_beyond(table: str, keys: KeyChange | None, settings: Settings) -> Iterator[str]:
+    if keys is None or not keys.before:
+        return
+    verbs = {KEYS_ADDED: "gains", KEYS_REMOVED: "loses", KEYS_CHANGED: "changes"}
+    for name, count in keys.totals.items():
+        _, most = settings.change_bound(table, name)
+        if count / keys.before > most:
+            share = f"{count / keys.before:.1%} of its {keys.before} keys"
+            yield f"{verbs[name]} {share}: {keys.causes(name)}"
 
 
 def _relative_change(old: float, new: float) -> float:

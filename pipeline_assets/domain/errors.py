@@ -58,11 +58,19 @@ class PublishConflictError(TransientError):
 
 
 class LakehouseError(PermanentError):
-    """A table is not in a state Tidemark can work with, for example foreign delete files or a foreign schema."""
+    """A table is not in a state Tidemark can work with, for example foreign delete files, or its storage is full."""
+
+
+class LakehouseUnavailableError(TransientError):
+    """Catalog or warehouse could not be reached, or were too busy, beyond the retries."""
 
 
 class LedgerError(PermanentError):
     """The ledger cannot be opened or was written by a newer Tidemark."""
+
+
+class LedgerUnavailableError(TransientError):
+    """The ledger's database could not be reached, or was locked, beyond the retries."""
 
 
 def error_in(text: str) -> TidemarkError | None:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Annotated, Any, Self
 from urllib.parse import unquote
 
-from pydantic import Field, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 from pydantic_settings import BaseSettings, NoDecode, PydanticBaseSettingsSource, SettingsConfigDict
 
 from pipeline_assets.domain.errors import SettingsError
@@ -34,6 +34,19 @@ class Completeness(StrEnum):
     """The exporter writes a marker."""
     QUIET = "quiet"
     """It writes none: nothing new came for `quiet_minutes`."""
+
+
+class ChangeBound(BaseModel):
+    """How far one measure of one table's final slices may change, as a share; what is not given is as for all."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    shrink: float | None = Field(default=None, ge=0)
+    growth: float | None = Field(default=None, ge=0)
+
+
+KEYS_ADDED, KEYS_REMOVED, KEYS_CHANGED = "keys_added", "keys_removed", "keys_changed"
+"""Measures of what becomes of a slice's keys, as shares of those it had."""
 
 
 class Settings(BaseSettings):
@@ -90,8 +103,25 @@ class Settings(BaseSettings):
     change_min_rows: int = Field(100, ge=0)
     change_max_shrink: float = Field(0.01, ge=0)
     change_max_growth: float = Field(0.20, ge=0)
+    change_max_changed: float = Field(0.20, ge=0)
+    """Share of a final slice's keys whose content may change."""
+    change_bounds: dict[str, ChangeBound] = {}
+    """`table:measure` -> bounds of its own: `refined/events:keys_removed`, `aggregates/daily_revenue:revenue`."""
     publish_attempts: int = Field(3, ge=1)
     """How often a load rebuilds slices that another writer changed meanwhile."""
+
+    rollback_days: int = Field(30, ge=1)
+    """How far back refined and aggregates can be rolled back; older snapshots are expired."""
+    regular_history_days: int = Field(30, ge=1)
+    backfill_history_days: int = Field(30, ge=1)
+    """How far back the raw table of a source can be read as it was; raw rows themselves are kept for good."""
+    regular_quarantine_days: int = Field(90, ge=1)
+    backfill_quarantine_days: int = Field(90, ge=1)
+    """How long refused lines of a source are kept, from their arrival."""
+    compact_after_days: int = Field(7, ge=0)
+    """Event days older than this are cold."""
+    compact_min_files: int = Field(4, ge=2)
+    """A cold slice of so many files is rewritten into few."""
 
     revenue_properties: Annotated[tuple[str, ...], NoDecode] = ("$revenue", "revenue")
     price_properties: Annotated[tuple[str, ...], NoDecode] = ("$price", "price")
@@ -145,6 +175,19 @@ class Settings(BaseSettings):
             raise ValueError(msg)
         return value
 
+    @field_validator("change_bounds")
+    @classmethod
+    def _named_bounds(cls, value: dict[str, ChangeBound]) -> dict[str, ChangeBound]:
+        for name, bound in value.items():
+            if not re.fullmatch(r"[a-z_]+/[a-z_]+:[a-z_]+", name):
+                msg = f"{name!r} is not `table:measure`, such as refined/events:rows"
+                raise ValueError(msg)
+            is_of_keys = name.partition(":")[2] in (KEYS_ADDED, KEYS_REMOVED, KEYS_CHANGED)
+            if bound == ChangeBound() or (is_of_keys and bound.shrink is not None):
+                msg = f"{name!r} needs {'growth' if is_of_keys else 'shrink, growth or both'}, as a share"
+                raise ValueError(msg)
+        return value
+
     @field_validator("landing_url", "warehouse_url")
     @classmethod
     def _supported_scheme(cls, value: str) -> str:
@@ -194,6 +237,15 @@ class Settings(BaseSettings):
                 "Add it to TIDEMARK_PROJECTS or correct the name",
             )
         return tuple(dict.fromkeys(asked)) or self.projects
+
+    def change_bound(self, table: str, measure: str) -> tuple[float, float]:
+        """The share by which a measure may shrink, and grow; of keys the share that may be added, removed, changed."""
+        own = self.change_bounds.get(f"{table}:{measure}", ChangeBound())
+        growth = {KEYS_REMOVED: self.change_max_shrink, KEYS_CHANGED: self.change_max_changed}
+        return (
+            self.change_max_shrink if own.shrink is None else own.shrink,
+            growth.get(measure, self.change_max_growth) if own.growth is None else own.growth,
+        )
 
     @property
     def ledger_database_url(self) -> str:

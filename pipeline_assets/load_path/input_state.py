@@ -28,7 +28,14 @@ RIVALS_KEY = "rivals"
 
 def judging(table: Table, settings: Settings) -> str:
     """What a refusal rests on beside its inputs: a slice refused by other code or other bounds is tried again."""
-    bounds = (settings.change_min_rows, settings.change_max_shrink, settings.change_max_growth)
+    own = {
+        name: (bound.shrink, bound.growth)
+        for name, bound in sorted(settings.change_bounds.items())
+        if name.startswith(f"{table.key}:")
+    }
+    bounds = (
+        settings.change_min_rows, settings.change_max_shrink, settings.change_max_growth, settings.change_max_changed, own
+    )  # fmt: skip
     return f"{table.code_version(settings)} {bounds}"
 
 

@@ -10,10 +10,11 @@ from collections.abc import Collection
 from dataclasses import replace
 from datetime import date
 
-from resources.lakehouse import NO_FILES, slices_condition
+from resources.iceberg import NO_FILES, slices_condition
 from resources.ledger_records import BatchDay, Changes, DeliveryRecord, PublicationRecord, SliceRecord
 
 from pipeline_assets.domain.deliveries import BatchKey
+from pipeline_assets.domain.errors import PublishConflictError
 from pipeline_assets.domain.slices import EMPTY, Slice, Verdict
 from pipeline_assets.load_path.raw.step import in_batches
 from pipeline_assets.load_path.request import Workbench
@@ -32,12 +33,19 @@ def settle(bench: Workbench, table: Table, run_id: str) -> int:
 
     Nothing is read where the ledger already knows this snapshot. A slice with other files but the same digest was
     compacted; one with another digest was published by a run that died before its ledger entry, or by a foreign hand:
-    both are recorded as publications and left without known inputs, so that the load recomputes them.
+    both are recorded as publications and left without known inputs, so that the load recomputes them. Raises
+    PublishConflictError where other runs keep settling the same table.
     """
-    head = bench.lakehouse.head(table)
-    known = bench.ledger.head(table.key)
-    if known == head:
-        return head
+    for _ in range(bench.settings.publish_attempts):
+        head = bench.lakehouse.head(table)
+        known = bench.ledger.head(table.key)
+        if known == head or bench.ledger.record_found(_found(bench, table, head, known), run_id, known_head=known):
+            return head
+    raise PublishConflictError(table.key, "other runs keep recording what they find in it", "Load the days again later")
+
+
+def _found(bench: Workbench, table: Table, head: int, known: int | None) -> Changes:
+    """What the table holds at `head` and the ledger does not know of."""
     live = bench.lakehouse.slice_files(table, head)
     recorded = bench.ledger.slices(table.key, None)
     differing = [
@@ -46,32 +54,42 @@ def settle(bench: Workbench, table: Table, run_id: str) -> int:
         if live.get(key, NO_FILES).file_hash != _file_hash(recorded.get(key))
     ]
     changes = Changes(head=(table.key, head, None))
-    if differing:
-        bench.say(f"{table.key}: {len(differing)} slices differ from the ledger; reading them")
-        history = bench.lakehouse.ancestry(table, known)
-        run = next((writer for _, writer in history if writer), None)
-        measured = _measure(bench, table, head, differing)
-        for key in sorted(differing):
-            before = recorded.get(key) or SliceRecord(table.key, key, Verdict.PUBLISHED)
-            after = sum((part.digest for part in measured.get(key, {}).values()), EMPTY)
-            file_hash = live.get(key, NO_FILES).file_hash
-            if after == before.digest:
-                changes.slices.append(replace(before, file_hash=file_hash))
-                continue
-            cause = f"{UNRECORDED} {run}" if run else FOREIGN
-            changes.slices.append(
-                replace(
-                    before, digest=after, file_hash=file_hash, input_state=None, figures={"rows": after.rows},
-                    refused_state=None, refused_evaluations=(),
-                )
-            )  # fmt: skip
-            changes.publications.append(
-                PublicationRecord(table.key, key, head, known or head, before.digest, after, cause, run)
+    if not differing:
+        return changes
+    bench.say(f"{table.key}: {len(differing)} slices differ from the ledger; reading them")
+    commits = [
+        commit
+        for commit in bench.lakehouse.commits(table, None if known is None else abs(known))
+        if commit.run_id is not None
+    ]
+    told = bench.ledger.told_snapshots(table.key, [commit.snapshot_id for commit in commits])
+    measured = _measure(bench, table, head, differing)
+    for key in sorted(differing):
+        before = recorded.get(key) or SliceRecord(table.key, key, Verdict.PUBLISHED)
+        after = sum((part.digest for part in measured.get(key, {}).values()), EMPTY)
+        file_hash = live.get(key, NO_FILES).file_hash
+        if after == before.digest:
+            changes.slices.append(replace(before, file_hash=file_hash))
+            continue
+        changes.slices.append(
+            replace(
+                before, digest=after, file_hash=file_hash, input_state=None, figures={"rows": after.rows},
+                refused_state=None, refused_evaluations=(),
             )
-        if table.key in SOURCE_OF_TABLE:
-            _settle_batches(bench, table, head, differing, measured, changes)
-    bench.ledger.record(changes, run_id)
-    return head
+        )  # fmt: skip
+        made = next((commit for commit in commits if key in commit.slices), None)
+        if made is not None and (key, made.snapshot_id) in told:
+            # It is on record already and does not explain the difference: main was set back, or a foreign hand came later.
+            made = None
+        changes.publications.append(
+            PublicationRecord(
+                table.key, key, made.snapshot_id if made else head, (made and made.parent_id) or abs(known or head),
+                before.digest, after, f"{UNRECORDED} {made.run_id}" if made else FOREIGN, made.run_id if made else None,
+            )
+        )  # fmt: skip
+    if table.key in SOURCE_OF_TABLE:
+        _settle_batches(bench, table, head, differing, measured, changes)
+    return changes
 
 
 def _file_hash(record: SliceRecord | None) -> str:

@@ -103,14 +103,16 @@ def decide(books: Books, request: LoadRequest, table: Table, ground: Ground) -> 
         decisions += decide_all(books, request, table, ground_of(books, candidates, ground.first_arrivals))
 
 
-def decide_all(books: Books, request: LoadRequest, table: Table, ground: Ground) -> list[Decision]:
-    """One decision per candidate slice, whatever lies beside them."""
+def decide_all(
+    books: Books, request: LoadRequest, table: Table, ground: Ground, *, do_holds_count: bool = True
+) -> list[Decision]:
+    """One decision per candidate slice, whatever lies beside them; without holds, what it would be if they were released."""
     decisions: list[Decision] = []
     for project in sorted(ground.candidates):
         days = sorted(ground.candidates[project])
         records = books.ledger.slices(table.key, [project], days)
         inputs = Inputs(books, table, project, days)
-        holds = books.ledger.holds(table.key, [project])
+        holds = books.ledger.decisions.holds(table.key, [project]) if do_holds_count else {}
         for day in days:
             key = Slice(day, project)
             decision = _decide(books, request, table, ground, inputs, records.get(key), key, holds.get(key))

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 
 from resources.crash_points import CrashPoint, crash_point
+from resources.lakehouse_errors import lakehouse_failures
 
 from pipeline_assets.load_path.derived.rebuild import rebuild_stale
 from pipeline_assets.load_path.ground import read_ground
@@ -24,7 +25,8 @@ def load(bench: Workbench, request: LoadRequest, is_live: Callable[[str], bool])
     `is_live` tells whether the attempt a staged branch is named for still runs; the branches of dead ones are dropped.
     """
     tables = ALL_TABLES
-    swept = bench.lakehouse.sweep(tables, is_live)
+    with lakehouse_failures("tables"):
+        swept = bench.lakehouse.sweep(tables, is_live)
     if swept:
         bench.say(f"dropped {len(swept)} branches that dead runs left: {', '.join(swept)}")
     started_at = request.now.isoformat()
@@ -44,12 +46,16 @@ def load(bench: Workbench, request: LoadRequest, is_live: Callable[[str], bool])
 
     for key, source in SOURCE_OF_TABLE.items():
         if key in request.tables:
-            yield seen(accept_deliveries(bench, request, source))
+            with lakehouse_failures(key):
+                report = accept_deliveries(bench, request, source)
+            yield seen(report)
     derived = [table for table in DERIVED if table.key in request.tables]
     if derived:
         ground = read_ground(bench, request)
         for table in derived:
-            yield seen(rebuild_stale(bench, request, table, ground))
+            with lakehouse_failures(table.key):
+                report = rebuild_stale(bench, request, table, ground)
+            yield seen(report)
     bench.ledger.record_run(
         request.run_id,
         tables=sorted(request.tables),

@@ -29,10 +29,10 @@ def _build(refined: DataFrame, settings: Settings) -> DataFrame:  # noqa: ARG001
 
 
 def _controls(refined: DataFrame, settings: Settings) -> DataFrame:  # noqa: ARG001 - every control has this form
-    pairs = F.struct(_platform(), user())
-    return refined.groupBy("event_date", "project_id").agg(
-        F.size(F.collect_set(F.when(user().isNotNull(), F.xxhash64(pairs)))).cast("bigint").alias("active_users")
+    pairs = refined.where(user().isNotNull()).select(
+        "event_date", "project_id", F.xxhash64(F.struct(_platform(), user())).alias("_pair")
     )
+    return pairs.distinct().groupBy("event_date", "project_id").agg(F.count(F.lit(1)).alias("active_users"))
 
 
 ACTIVE_USERS = AggregateTable(
@@ -45,6 +45,7 @@ ACTIVE_USERS = AggregateTable(
         TableColumn("active_users", "bigint", "exact distinct users", sources=USER_COLUMNS),
     ),
     write_order=("platform",),
+    key_columns=("platform",),
     upstream=("refined/events",),
     checks=(Check.RECONCILES_WITH_REFINED, Check.CHANGE_IS_EXPLAINED),
     recovery="Recover refined/events for the day; this table follows.",

@@ -25,33 +25,36 @@ from pipeline_assets.transforms.revenue import (
 
 
 def _build(refined: DataFrame, settings: Settings) -> DataFrame:
-    events = (
-        refined.where(may_claim_revenue(settings))
-        .select(
-            "event_date",
-            "project_id",
-            revenue(settings).alias("_revenue"),
-            currency(settings).alias("currency"),
-            user().alias("_user"),
-        )
-        .where(F.col("_revenue").isNotNull())
+    events = refined.where(may_claim_revenue(settings)).select(
+        "event_date",
+        "project_id",
+        revenue(settings).alias("_revenue"),
+        currency(settings).alias("currency"),
+        user().alias("_user"),
     )
-    return events.groupBy("event_date", "project_id", "currency").agg(
-        F.sum("_revenue").cast(MONEY).alias("revenue"),
-        F.count(F.lit(1)).alias("purchases"),
-        F.countDistinct("_user").alias("paying_users"),
+    # Filtered after the sums: a filter on rows would be pushed below and read every event's JSON twice.
+    return (
+        events.groupBy("event_date", "project_id", "currency")
+        .agg(
+            F.sum("_revenue").cast(MONEY).alias("revenue"),
+            F.count("_revenue").alias("purchases"),
+            F.countDistinct(F.when(F.col("_revenue").isNotNull(), F.col("_user"))).alias("paying_users"),
+        )
+        .where("purchases > 0")
     )
 
 
 def _controls(refined: DataFrame, settings: Settings) -> DataFrame:
-    return (
-        refined.where(may_claim_revenue(settings))
-        .groupBy("event_date", "project_id")
-        .agg(
-            F.sum(revenue(settings)).cast(MONEY).alias("revenue"),
-            F.count(revenue(settings)).alias("purchases"),
-            F.count_if(revenue_text(settings).isNotNull() & revenue(settings).isNull()).alias("unreadable_revenue"),
-        )
+    claims = refined.where(may_claim_revenue(settings)).select(
+        "event_date",
+        "project_id",
+        revenue(settings).alias("_revenue"),
+        revenue_text(settings).isNotNull().alias("_is_claimed"),
+    )
+    return claims.groupBy("event_date", "project_id").agg(
+        F.sum("_revenue").cast(MONEY).alias("revenue"),
+        F.count("_revenue").alias("purchases"),
+        F.count_if(F.col("_is_claimed") & F.col("_revenue").isNull()).alias("unreadable_revenue"),
     )
 
 
@@ -67,6 +70,7 @@ DAILY_REVENUE = AggregateTable(
         TableColumn("paying_users", "bigint", "distinct users among them", sources=(*PROPERTIES, *USER_COLUMNS)),
     ),
     write_order=("currency",),
+    key_columns=("currency",),
     settings_read=("revenue_properties", "price_properties", "quantity_properties", "currency_properties"),
     upstream=("refined/events",),
     checks=(Check.RECONCILES_WITH_REFINED, Check.CHANGE_IS_EXPLAINED),

@@ -38,6 +38,7 @@ EVENT_COUNTS = AggregateTable(
         TableColumn("users", "bigint", "distinct users", sources=USER_COLUMNS),
     ),
     write_order=("event_type",),
+    key_columns=("event_type",),
     upstream=("refined/events",),
     checks=(Check.RECONCILES_WITH_REFINED, Check.CHANGE_IS_EXPLAINED),
     recovery="Recover refined/events for the day; this table follows.",

@@ -31,3 +31,7 @@ REFINED_EVENTS = Table(
 
 CONTENT = tuple(column.name for column in (*VENDOR, EXTRA))
 """What a raw or refined row's hash covers: the vendor's columns and `_extra`."""
+
+_TRAVEL = ("uuid", "client_upload_time", "server_received_time", "server_upload_time", "processed_time")
+MEANING = tuple(name for name in CONTENT if name not in _TRAVEL)
+"""What an event says, without how its row travelled: an event that is sent again unchanged does not count as changed."""

@@ -5,6 +5,8 @@ Lives here: the order. Put here: a new table. Keep out: everything about a table
 
 from __future__ import annotations
 
+from pipeline_assets.domain.errors import SettingsError
+from pipeline_assets.domain.settings import KEYS_ADDED, KEYS_CHANGED, KEYS_REMOVED, Settings
 from pipeline_assets.domain.slices import Source
 from pipeline_assets.tables.active_users import ACTIVE_USERS
 from pipeline_assets.tables.daily_revenue import DAILY_REVENUE
@@ -25,3 +27,15 @@ SOURCE_OF_TABLE: dict[str, Source] = {table.key: source for source, table in RAW
 def table_by_key(key: str) -> Table:
     """The table of an asset key such as `refined/events`; raises KeyError."""
     return {table.key: table for table in ALL_TABLES}[key]
+
+
+def require_known_bounds(settings: Settings) -> None:
+    """Raise SettingsError for a name in `change_bounds` that is no bounded measure: it would bound nothing."""
+    known = {f"{REFINED_EVENTS.key}:{name}" for name in ("rows", KEYS_ADDED, KEYS_REMOVED, KEYS_CHANGED)}
+    known |= {
+        f"{table.key}:{name}" for table in DERIVED if isinstance(table, AggregateTable) for name in table.measures or ()
+    }
+    for name in settings.change_bounds:
+        if name not in known:
+            reason = f"{name} is not a bounded measure"
+            raise SettingsError("TIDEMARK_CHANGE_BOUNDS", reason, f"Bounded are {', '.join(sorted(known))}")

@@ -87,9 +87,17 @@ class Table:
 class AggregateTable(Table):
     """A per-day table computed from refined.events alone."""
 
+    key_columns: tuple[str, ...] = ()
+    """What names a row within a slice."""
     build: Callable[[DataFrame, Settings], DataFrame] | None = None
     """refined.events (whole slices) -> this table's rows."""
     measures: Mapping[str, Callable[[], SparkColumn]] | None = None
     """Measure name -> aggregate expression over this table's rows of a slice."""
     controls: Callable[[DataFrame, Settings], DataFrame] | None = None
     """refined.events -> event_date, project_id and one column per measure, computed another way than the build."""
+
+    def __post_init__(self) -> None:
+        """Rows that nothing names could not be compared; raises ValueError."""
+        if not self.key_columns:
+            msg = f"{self.key} needs key_columns"
+            raise ValueError(msg)

@@ -16,7 +16,8 @@ from pyspark.sql import Column, DataFrame
 from pipeline_assets.domain.slices import Digest
 
 HASH_A, HASH_B = "_hash_a", "_hash_b"
-_WIDE = "decimal(38,0)"
+_HALF = 32
+"""Bits: a sum of 64-bit hashes overflows a long, one of their halves does not below two billion rows."""
 
 
 def row_hashes(columns: Sequence[str]) -> tuple[Column, Column]:
@@ -39,37 +40,40 @@ def with_row_hashes(frame: DataFrame, columns: Sequence[str]) -> DataFrame:
 
 
 def digest_aggregates() -> list[Column]:
-    """Aggregates for `rows`, `sum_a`, `sum_b` over `_hash_a`, `_hash_b`.
-
-    Sums are decimals because a sum of 64-bit hashes overflows a long, which fails the job in ANSI mode.
-    """
-    return [
-        F.count(F.lit(1)).alias("rows"),
-        F.sum(F.col(HASH_A).cast(_WIDE)).alias("sum_a"),
-        F.sum(F.col(HASH_B).cast(_WIDE)).alias("sum_b"),
-    ]
+    """Aggregates for `rows`, and the sums over `_hash_a`, `_hash_b` that `digest_of` reads."""
+    return [F.count(F.lit(1)).alias("rows"), *_sums(F.col(HASH_A), "a"), *_sums(F.col(HASH_B), "b")]
 
 
 def digest_of(row: Mapping[str, Any]) -> Digest:
     """The digest in a collected row of `digest_aggregates`."""
-    return Digest(int(row["rows"]), int(row["sum_a"] or 0), int(row["sum_b"] or 0))
+    return Digest(int(row["rows"]), _sum_of(row, "a"), _sum_of(row, "b"))
+
+
+def _sums(hashes: Column, name: str) -> list[Column]:
+    """Exact sum of longs as two longs. Decimals would hold it too, at a tenth of the time of a whole audit."""
+    low = F.sum(hashes.bitwiseAND(F.lit((1 << _HALF) - 1)))
+    return [F.sum(F.shiftright(hashes, _HALF)).alias(f"sum_{name}_high"), low.alias(f"sum_{name}_low")]
+
+
+def _sum_of(row: Mapping[str, Any], name: str) -> int:
+    return (int(row[f"sum_{name}_high"] or 0) << _HALF) + int(row[f"sum_{name}_low"] or 0)
 
 
 def digests(frame: DataFrame, columns: Sequence[str], by: Sequence[str]) -> DataFrame:
-    """`by`, rows, sum_a, sum_b: one row per group."""
+    """`by` and `digest_aggregates`: one row per group."""
     return with_row_hashes(frame, columns).groupBy(*by).agg(*digest_aggregates())
 
 
 def batch_day_digests(frame: DataFrame, columns: Sequence[str]) -> DataFrame:
-    """project_id, _arrival_date, event_date, rows, sum_a, sum_b, sum_lineage: one row per batch and event day."""
-    lineage = F.xxhash64(F.col(HASH_A), F.col("_object_key")).cast(_WIDE)
+    """project_id, _arrival_date, event_date, then `digest_aggregates` and `lineage_of`: one row per batch and event day."""
+    lineage = F.xxhash64(F.col(HASH_A), F.col("_object_key"))
     by = ["project_id", "_arrival_date", "event_date"]
-    return with_row_hashes(frame, columns).groupBy(*by).agg(*digest_aggregates(), F.sum(lineage).alias("sum_lineage"))
+    return with_row_hashes(frame, columns).groupBy(*by).agg(*digest_aggregates(), *_sums(lineage, "lineage"))
 
 
 def lineage_of(row: Mapping[str, Any]) -> str:
     """The digest of which object holds which row, in a collected row of `batch_day_digests`."""
-    return f"{int(row['sum_lineage'] or 0) & ((1 << 128) - 1):x}"
+    return f"{_sum_of(row, 'lineage') & ((1 << 128) - 1):x}"
 
 
 def number(value: Any) -> float:

@@ -58,7 +58,7 @@ def shared_rows(raw: DataFrame, dedupe_window_days: int) -> DataFrame:
 
 
 def rival_digests(shared: DataFrame, dedupe_window_days: int) -> DataFrame:
-    """event_date, project_id, rows, sum_a, sum_b, ties: per slice, the rows elsewhere that compete with its own.
+    """event_date, project_id, `digest_aggregates`, ties: per slice, the rows elsewhere that compete with its own.
 
     `ties` counts those that only content decides.
     """
@@ -105,6 +105,35 @@ def exchanges(
     moved = _pairs(giving_or_gaining, giving_or_gaining, dedupe_window_days)
     twice = _pairs(after.where(is_built), after.where(~is_built), dedupe_window_days)
     return moved.unionByName(twice).distinct()
+
+
+def torn_keys(
+    *,
+    then_chosen: DataFrame,
+    now_chosen: DataFrame,
+    then_beside: DataFrame,
+    now_beside: DataFrame,
+    dedupe_window_days: int,
+) -> DataFrame:
+    """event_date, project_id of days beside: one row per key that going back on the chosen days alone would lose or double.
+
+    All are `key_days`. Doubled: a chosen day holds it again while a day beside holds it now. Lost: a day beside held it then, and
+    a chosen day alone holds it now.
+    """
+    at = ["project_id", *_PAIR]
+    doubled = _near(now_beside, then_chosen, dedupe_window_days)
+    taken = _near(then_beside, now_chosen, dedupe_window_days)
+    lost = taken.join(now_beside, on=at, how="left_anti").join(then_chosen, on=at, how="left_anti")
+    day = F.date_add(F.lit("1970-01-01").cast("date"), F.col("_day")).alias("event_date")
+    return doubled.unionByName(lost).select(day, "project_id")
+
+
+def _near(one: DataFrame, other: DataFrame, dedupe_window_days: int) -> DataFrame:
+    """Rows of `one` whose key `other` holds on a day within the window."""
+    renamed = other.select("project_id", F.col("_day").alias("_other_day"), *_PAIR)
+    distance = F.abs(F.col("_day") - F.col("_other_day"))
+    found = one.join(renamed, on=["project_id", *_PAIR]).where((distance > 0) & (distance <= dedupe_window_days))
+    return found.select(*one.columns).distinct()
 
 
 def _pairs(one: DataFrame, other: DataFrame, dedupe_window_days: int) -> DataFrame:

@@ -19,7 +19,7 @@ JOB = "/locations/tidemark/jobs/daily_load"
 @pytest.fixture(scope="module")
 def days(is_full: bool) -> tuple[int, int]:
     """Days of the backfill, and of a chunk."""
-    return (200, 30) if is_full else (6, 2)
+    return (200, 30) if is_full else (4, 2)
 
 
 @pytest.fixture(scope="module")

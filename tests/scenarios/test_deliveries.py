@@ -12,6 +12,8 @@ import pytest
 
 from pipeline_assets.domain.deliveries import Listing
 from pipeline_assets.domain.slices import Source
+from pipeline_assets.load_path.raw import accept
+from pipeline_assets.tables.registry import table_by_key
 from resources.landing_store import LandingStore
 from tests.builders import PROJECT, a_body, an_event, events_on
 
@@ -200,6 +202,35 @@ def test_an_object_that_moves_once_is_listed_again(pipeline: Any, is_deleted: bo
     assert run.success, run.failure()
     assert landing.listings == 2
     assert p.count(RAW) == p.count("refined/events") == (4 if is_deleted else 11)
+
+
+def test_an_object_that_moves_between_two_readings_is_read_again(
+    pipeline: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Scenario: a batch is refused after its rows were staged with another's, which is staged once more; an object of it
+    was overwritten meanwhile. Outcome: nothing of the mixed reading is published, the run reads what is there then."""
+    p = pipeline()
+    path: Path = p.landing / p.deliver(DAY, events_on(DAY, 10))
+    p.deliver(NEXT, events_on(NEXT, 5), truncated=True)
+    again, turns = accept.without_refused, []
+
+    def overwritten_first(*arguments: Any) -> Any:
+        turns.append(len(turns))
+        if turns == [0]:
+            path.write_bytes(a_body(events_on(DAY, 7)))
+        return again(*arguments)
+
+    monkeypatch.setattr(accept, "without_refused", overwritten_first)
+
+    run = p.load(DAY, NEXT)
+
+    assert not run.success
+    assert str(NEXT) in run.failure()
+    assert turns == [0, 1]
+    assert p.count(RAW, DAY) == p.count("refined/events", DAY) == 7
+    table = table_by_key(RAW)
+    assert not p.lakehouse.sweep([table], lambda _: False)
+    assert p.history()[RAW] == 2
 
 
 def test_an_object_that_keeps_moving_waits(pipeline: Any) -> None:

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
-import socket
-import subprocess
 import urllib.parse
 from collections.abc import Iterator
 from datetime import date
@@ -89,36 +86,6 @@ def test_landing_and_warehouse_on_s3(pipeline: Any, bucket: Any, requests: Path)
     assert p.load(DAY).success
     assert p.snapshots() == snapshots
     assert any(item.key.startswith("warehouse/refined/events/data/") for item in bucket.objects.all())
-
-
-@pytest.fixture
-def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """URL of a private PostgreSQL cluster, run by an ordinary user because initdb refuses root."""
-    found = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"))
-    if not found:
-        pytest.skip("PostgreSQL is not installed: on Debian, apt-get install postgresql")
-    tools = found[-1].parent
-    folder = Path("/tmp") / f"tidemark-pg-{os.getpid()}"
-    folder.mkdir()
-    as_user = []
-    if os.geteuid() == 0:
-        shutil.chown(folder, "postgres")
-        as_user = ["runuser", "-u", "postgres", "--"]
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-
-    def run(*words: str) -> None:
-        subprocess.run([*as_user, *words], check=True, capture_output=True, cwd="/")
-
-    run(str(tools / "initdb"), "-D", f"{folder}/db", "-U", "tidemark", "-A", "trust", "-E", "UTF8")
-    options = f"-p {port} -k {folder} -c listen_addresses=127.0.0.1 -c fsync=off"
-    run(str(tools / "pg_ctl"), "-w", "-D", f"{folder}/db", "-o", options, "-l", f"{folder}/log", "start")
-    try:
-        yield f"postgresql://tidemark@127.0.0.1:{port}/postgres"
-    finally:
-        run(str(tools / "pg_ctl"), "-w", "-D", f"{folder}/db", "-m", "immediate", "stop")
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def test_catalog_and_ledger_on_postgresql(pipeline: Any, postgres: str) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from pipeline_assets.domain.slices import Source
+from pipeline_assets.load_path.derived import build_refined
 from tests.builders import an_event, events_on
 
 pytestmark = pytest.mark.slow
@@ -33,6 +34,27 @@ def _places(p: Any) -> dict[str, list[date]]:
     for row in p.rows(REFINED):
         found.setdefault(row["insert_id"], []).append(row["event_date"])
     return found
+
+
+def test_too_many_duplicates_to_send_are_joined_to_the_same_end(pipeline: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Scenario: days of duplicates, and events that moved between them, with no room to send keys or losers to every task.
+    Outcome: the same events win as with room for them, and each slice is one file."""
+    found = []
+    for most in (build_refined._MOST_SENT_ROWS, 0):
+        monkeypatch.setattr(build_refined, "_MOST_SENT_ROWS", most)
+        p = pipeline()
+        events = {day: events_on(day, 40) for day in DAYS[:3]}
+        for day in DAYS[:3]:
+            p.deliver(day, [*events[day], *events[day][:10]])
+        assert p.load(DAYS[0], DAYS[2]).success
+        p.deliver(DAYS[2], _moved(events[DAYS[0]][:4], DAYS[1], DAYS[2]), hour=20)
+        run = p.load(DAYS[2])
+        assert run.success, run.failure()
+        found.append({table: p.digests()[table] for table in (REFINED, "aggregates/event_counts")})
+        if most == 0:
+            assert [len(p.files(REFINED, day)) for day in DAYS[:2]] == [1, 1]
+    assert found[0] == found[1]
+    assert [digest.split(":")[0] for digest in found[0][REFINED].values()] == ["36", "44", "40"]
 
 
 def test_a_day_waits_for_the_refused_day_it_takes_events_from(pipeline: Any) -> None:

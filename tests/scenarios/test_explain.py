@@ -21,7 +21,7 @@ from pipeline_assets.tables.refined_events import REFINED_EVENTS
 from resources.landing_store import LandingStore
 from resources.spark import configure_catalog
 from tests.builders import PROJECT, a_body, an_event, events_on
-from tests.scenarios.test_shell import Shell, _load
+from tests.scenarios.test_shell import InThisProcess, _load
 
 pytestmark = pytest.mark.slow
 DAY = date(2026, 2, 2)
@@ -238,9 +238,9 @@ def test_refused_lines_are_found_by_the_bytes_that_were_kept(pipeline: Any) -> N
     assert [str(batch.key) for batch in unknown.not_in_raw] == [f"regular/{PROJECT}/{NEXT}"]
 
 
-def test_the_command_draws_it_prints_json_and_exits_by_what_it_found(tmp_path: Path) -> None:
+def test_the_command_draws_it_prints_json_and_exits_by_what_it_found(spark: Any, tmp_path: Path) -> None:
     """Scenario: the shell asks for an event, an unknown id, and wrongly. Outcome: exit 0, 1 and 2."""
-    shell = Shell(tmp_path)
+    shell = InThisProcess(tmp_path)
     empty = shell("explain", "i-1")
     assert empty.returncode == 1
     assert "nothing is loaded yet" in empty.stderr

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.slow
 DAYS = (date(2026, 2, 2), date(2026, 2, 3))
 SOON = datetime(2026, 2, 20, tzinfo=UTC)
 """Inside the redelivery horizon, so that what is withdrawn leaves raw."""
-ORDERS, FULL_ORDERS = 3, 30
+ORDERS, FULL_ORDERS = 2, 30
 EVENTS = 12
 
 Name = tuple[Source, date, int, int]

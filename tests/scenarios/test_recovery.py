@@ -72,7 +72,7 @@ def test_a_writer_that_comes_second_publishes_nothing(pipeline: Any) -> None:
 
     first, second = stage("first", 4), stage("second", 3)
     assert lakehouse.publish(first, {key}, "run-1").files[key].rows == 4
-    with pytest.raises(PublishConflictError):
+    with pytest.raises(PublishConflictError, match="run run-1 changed it since it was read"):
         lakehouse.publish(second, {key}, "run-2")
     assert p.count("refined/events") == 4
     # A foreign hand changed the slice: the next load notices by the files, and puts it right.

@@ -11,12 +11,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
+from pipeline_assets.cli import app
 from pipeline_assets.domain.deliveries import BatchKey
 from pipeline_assets.domain.object_keys import KeyGrammar
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import Source
 from tests.builders import PROJECT, a_body, events_on
+from tests.small_spark import SMALL
 
 pytestmark = pytest.mark.slow
 DAY = date(2026, 2, 2)
@@ -36,6 +39,9 @@ class Shell:
             "TIDEMARK_CATALOG_URL": f"sqlite:///{folder}/catalog.db",
             "TIDEMARK_PROJECTS": PROJECT,
             "TIDEMARK_CALENDAR_START": "2026-01-01",
+            "TIDEMARK_SPARK_MASTER": "local[2]",
+            "TIDEMARK_SPARK_DRIVER_MEMORY": "1g",
+            "TIDEMARK_SPARK_CONFIG": json.dumps(SMALL),
             "DAGSTER_HOME": str(folder / "home"),
         }
 
@@ -48,6 +54,16 @@ class Shell:
         return subprocess.run(
             command, env={**self.environment, **environment}, capture_output=True, text=True, check=False, timeout=300
         )
+
+
+class InThisProcess(Shell):
+    """The same commands, where a process and a JVM for each would show nothing more; with the session that is there."""
+
+    def __call__(self, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
+        done = CliRunner().invoke(app, words, env={**self.environment, **environment})
+        if done.exception is not None and not isinstance(done.exception, SystemExit):
+            raise done.exception
+        return subprocess.CompletedProcess(words, done.exit_code, done.stdout, done.stderr)
 
 
 def _load(first: date, last: date) -> tuple[str, ...]:
@@ -90,7 +106,7 @@ def test_a_load_a_refusal_and_bad_usage(tmp_path: Path) -> None:
 
 
 def test_bad_usage_exits_2_and_names_the_cure(tmp_path: Path) -> None:
-    shell = Shell(tmp_path)
+    shell = InThisProcess(tmp_path)
     for words, said in (
         (_load(date(2026, 2, 3), DAY), "ends before it begins"),
         (_load(date(2025, 2, 3), DAY), "calendar"),
@@ -104,3 +120,49 @@ def test_bad_usage_exits_2_and_names_the_cure(tmp_path: Path) -> None:
         assert said in done.stderr, (words, done.stderr)
         assert "Traceback" not in done.stderr
     assert "TIDEMARK_LANDIN" in shell("status", TIDEMARK_LANDIN="x").stderr
+
+
+def test_a_mistake_is_undone_and_the_result_proven(spark: Any, tmp_path: Path) -> None:
+    """Scenario: on the shell, a delivery is excluded and counts again; the day is rolled back and released; then it is proven.
+    Outcome: each command says what it changed and exits as promised; what was decided is listed."""
+    shell = InThisProcess(tmp_path)
+    shell.deliver(DAY, a_body(events_on(DAY, 12)))
+    assert shell(*_load(DAY, DAY)).returncode == 0
+    key = f"{PROJECT}/{PROJECT}_{DAY}_10#1.json.gz"
+    span = ("--from", str(DAY), "--to", str(DAY))
+
+    excluded = shell("exclude", key, "--reason", "a test device")
+    assert excluded.returncode == 0, excluded.stderr
+    assert "1 excluded: a test device" in excluded.stdout
+    (listed,) = json.loads(shell("exclusions", "--json").stdout)
+    assert (listed["object_key"], listed["reason"], listed["lifted_at"]) == (key, "a test device", None)
+    lifted = shell("lift", key, "--reason", "no test device")
+    assert lifted.returncode == 0, lifted.stderr
+    changes = json.loads(shell("history", "refined/events", str(DAY), "--json").stdout)
+    assert [(change["rows_before"], change["rows_after"]) for change in changes] == [(0, 12), (12, 0), (0, 12)]
+
+    back = ("rollback", *span, "--back-to", changes[1]["published_at"], "--reason", "a rehearsal")
+    planned = shell(*back, "--dry-run")
+    assert planned.returncode == 0, planned.stderr
+    assert shell("status", *span, "--json").stdout.count('"held"') == 0
+    done = shell(*back)
+    assert done.returncode == 0, done.stderr
+    assert "rolled back" in planned.stdout
+    assert done.stdout == planned.stdout
+    asked = shell("release", *span, "--reason", "rehearsed")
+    assert asked.returncode == 1
+    assert "is built again" in asked.stdout
+    assert "say --yes" in asked.stdout
+    released = shell("release", *span, "--reason", "rehearsed", "--yes")
+    assert released.returncode == 0, released.stderr
+
+    looked = shell("diff", "refined/events", str(DAY), "--html", str(tmp_path / "pages"))
+    assert looked.returncode == 0, looked.stderr
+    assert "keys that are equal: 12" in looked.stdout
+    assert (tmp_path / "pages" / f"refined.events_{DAY}_{PROJECT}.html").read_text().startswith("<!doctype html>")
+    proven = shell("prove", *span)
+    assert proven.returncode == 0, proven.stderr
+    assert "proven: all 5 slices are equal" in proven.stdout
+    usage = shell("rollback", *span, "--back-to", "yesterday", "--reason", "why")
+    assert usage.returncode == 2
+    assert "neither a time nor the number of a publication" in usage.stderr

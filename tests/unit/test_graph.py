@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dagster as dg
+import pytest
 
 from pipeline_assets.definitions import build_defs
+from pipeline_assets.domain.errors import SettingsError
 from pipeline_assets.domain.settings import Settings
 
 SETTINGS = Settings(projects=("1",))
@@ -96,3 +98,13 @@ def test_every_check_says_what_it_holds() -> None:
     descriptions = [graph.get_check_spec(key).description for key in graph.asset_check_keys]
     assert len(set(descriptions)) == 6
     assert all(descriptions)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["refined/event:rows", "refined/events:row", "aggregates/event_counts:keys_added", "raw/regular_events:rows"],
+)
+def test_a_bound_of_nothing_is_refused(name: str) -> None:
+    with pytest.raises(SettingsError, match="is not a bounded measure"):
+        build_defs(Settings(projects=("10001",), change_bounds={name: {"growth": 1}}))
+    build_defs(Settings(projects=("10001",), change_bounds={"aggregates/daily_revenue:revenue": {"growth": 1}}))

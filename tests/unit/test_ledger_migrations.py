@@ -18,7 +18,6 @@ from pipeline_assets.domain.slices import Digest, Slice, Source
 from resources.ledger import Ledger
 from resources.ledger_records import BatchDay, Changes, DeliveryRecord
 from resources.ledger_schema import METADATA, SCHEMA_VERSION
-from tests.scenarios.test_deployments import postgres  # noqa: F401 - a fixture, asked for by its name
 
 PROJECT = "10001"
 DAY, BEFORE = date(2026, 2, 2), date(2026, 2, 1)
@@ -137,7 +136,11 @@ def rows_of(url: str, new: Mapping[str, Mapping[str, Any]] | None = None) -> Row
 
 def rows_in_present_schema(url: str) -> Rows:
     """What a version 1 ledger is to hold once it is opened."""
-    new = {"tidemark_deliveries": {"code_version": None}, "tidemark_batch_days": {"lineage": None}}
+    released = dict.fromkeys(("run_id", "release_reason", "release_run_id", "released_at"))
+    new = {
+        "tidemark_deliveries": {"code_version": None}, "tidemark_batch_days": {"lineage": None},
+        "tidemark_publications": {"figures": None}, "tidemark_holds": {"id": 1, **released},
+    }  # fmt: skip
     return rows_of(url, new | {"tidemark_schema": {"version": SCHEMA_VERSION}})
 
 
@@ -182,7 +185,11 @@ def test_an_older_ledger_answers_and_takes_rows_as_a_new_one(url: str) -> None:
         assert ledger.batch_days(Source.REGULAR, [PROJECT], DAY, DAY) == {BATCH: days}
         assert ledger.slices("refined/events", [PROJECT])[Slice(DAY, PROJECT)].is_final
         assert [publication.snapshot_id for publication in ledger.publications()] == [SNAPSHOT]
-        assert ledger.holds("refined/events", [PROJECT]) == {Slice(BEFORE, PROJECT): "rolled back"}
+        assert ledger.decisions.holds("refined/events", [PROJECT]) == {Slice(BEFORE, PROJECT): "rolled back"}
+
+        publication = ledger.publications()[0]
+        ledger.record(Changes(publications=[replace(publication, parent_id=7), publication]), "run-3")
+        assert [record.parent_id for record in ledger.publications()] == [publication.parent_id, 7]
 
         broken_again = replace(accepted[GOOD], etag='"e3"', is_accepted=False, code_version="new")
         ledger.record(Changes(deliveries=[broken_again]), "run-3")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from resources.lakehouse import slices_condition
+from resources.iceberg import slices_condition
 
 from pipeline_assets.domain.checks import Check, Evaluation
 from pipeline_assets.domain.slices import EMPTY, Slice

@@ -13,7 +13,7 @@ from typing import Any
 
 import pyspark.sql.functions as F
 from pyspark.sql import Column, DataFrame, Window
-from resources.lakehouse import slices_condition
+from resources.iceberg import slices_condition
 
 from pipeline_assets.domain.checks import Check, Evaluation
 from pipeline_assets.domain.identity import Outcome as RowOutcome
@@ -41,13 +41,15 @@ def build_refined(bench: Workbench, pins: Mapping[str, int], todo: Sequence[Slic
     is_todo = slices_condition(REFINED_EVENTS, todo)
     # Whose key nobody else has won: only the others are compared, and only their content is hashed.
     keys = contested(_raw(bench, pins, near, IDENTITY)).persist()
-    # Sent whole to every task where they are few, so that the wide rows they are joined with stay where they are.
-    contenders = with_contested_keys(raw, F.broadcast(keys) if keys.count() <= _MOST_SENT_ROWS else keys)
+    contenders = with_contested_keys(raw, _sent(keys))
     decided = outcomes(contenders, CONTENT, settings.source_precedence, window)
     decided = decided.where(is_todo | F.col("rival").isNotNull()).persist()
-    reasons: dict[Slice, dict[str, int]] = {key: {} for key in todo}
-    for row in decided.where(is_todo).groupBy("event_date", "project_id", "outcome").count().collect():
-        reasons[Slice(row["event_date"], row["project_id"])][row["outcome"]] = row["count"]
+    try:
+        reasons = _reasons(decided.where(is_todo), todo)
+    except BaseException:
+        decided.unpersist()
+        keys.unpersist()
+        raise
     do_few_lose = sum(sum(counts.values()) for counts in reasons.values()) <= _MOST_SENT_ROWS
     rows = winners(raw.where(is_todo), decided, do_few_lose=do_few_lose)
 
@@ -61,10 +63,30 @@ def build_refined(bench: Workbench, pins: Mapping[str, int], todo: Sequence[Slic
     return Build(rows, audit, (keys, decided), is_shuffled=not do_few_lose)
 
 
+def _reasons(decided: DataFrame, todo: Sequence[Slice]) -> dict[Slice, dict[str, int]]:
+    """Slice -> outcome -> rows."""
+    found: dict[Slice, dict[str, int]] = {key: {} for key in todo}
+    for row in decided.groupBy("event_date", "project_id", "outcome").count().collect():
+        found[Slice(row["event_date"], row["project_id"])][row["outcome"]] = row["count"]
+    return found
+
+
 def rivals_now(bench: Workbench, pins: Mapping[str, int], slices: Sequence[Slice]) -> dict[Slice, str]:
     """Per slice the digest of the rows elsewhere that share a key with its own: a join of keys, no content is read."""
     window = bench.settings.dedupe_window_days
-    return _digests(shared_rows(_raw(bench, pins, neighbourhood(slices, window), IDENTITY), window), window, slices)
+    raw = _raw(bench, pins, neighbourhood(slices, window), IDENTITY)
+    keys = contested(raw).persist()
+    shared = shared_rows(with_contested_keys(raw, _sent(keys)), window).persist()
+    try:
+        return _digests(shared, window, slices)
+    finally:
+        shared.unpersist()
+        keys.unpersist()
+
+
+def _sent(keys: DataFrame) -> DataFrame:
+    """Sent whole to every task where they are few, so that the rows they are joined with stay where they are."""
+    return F.broadcast(keys) if keys.count() <= _MOST_SENT_ROWS else keys
 
 
 def _digests(shared: DataFrame, window: int, slices: Sequence[Slice]) -> dict[Slice, str]:
@@ -142,21 +164,22 @@ def _measure_refined(
     measured = {Slice(row["event_date"], row["project_id"]): row.asDict() for row in rows}
     # Without an id a row is its content, which includes the time: it may be twice on its own day alone.
     has_nameless = any(row["nameless"] for row in measured.values())
-    ids = ("event_date", "project_id", *(CONTENT if has_nameless else IDENTITY))
-    keys = staged.where(slices_condition(REFINED_EVENTS, near)).select(*ids)
-    twice = {
-        Slice(row["event_date"], row["project_id"]): row.asDict()
-        for row in _keys_twice(keys, bench.settings.dedupe_window_days, has_nameless=has_nameless)
-        .where(slices_condition(REFINED_EVENTS, todo))
-        .collect()
-    }
+    events = staged.where(slices_condition(REFINED_EVENTS, near))
+    suspected = contested(events)
+    twice: dict[Slice, dict[str, Any]] = {}
+    # Hardly ever any: one narrow pass that finds no key twice spares the join that tells where it lies twice.
+    if has_nameless or not suspected.isEmpty():
+        ids = ("event_date", "project_id", *(CONTENT if has_nameless else IDENTITY))
+        suspects = with_contested_keys(events.select(*ids), suspected)
+        found = _keys_twice(suspects, bench.settings.dedupe_window_days, has_nameless=has_nameless)
+        rows_twice = found.where(slices_condition(REFINED_EVENTS, todo)).collect()
+        twice = {Slice(row["event_date"], row["project_id"]): row.asDict() for row in rows_twice}
     nothing = {"keys_twice": 0, "keys_twice_a_day": 0}
     return {key: row | twice.get(key, nothing) for key, row in measured.items()}
 
 
-def _keys_twice(events: DataFrame, window: int, *, has_nameless: bool) -> DataFrame:
+def _keys_twice(suspects: DataFrame, window: int, *, has_nameless: bool) -> DataFrame:
     """event_date, project_id, keys_twice, keys_twice_a_day: rows that share their key with another one within the window."""
-    suspects = with_contested_keys(events, contested(events))
     keyed = with_row_hashes(suspects, CONTENT).transform(with_key) if has_nameless else identified(suspects)
     by_key = Window.partitionBy(*KEY).orderBy("_day")
     gaps = (

@@ -11,11 +11,12 @@ from dataclasses import replace
 
 from resources.ledger_records import SliceRecord
 
-from pipeline_assets.domain.checks import Evaluation, explain_change
+from pipeline_assets.domain.checks import Evaluation, KeyChange, explain_change
 from pipeline_assets.domain.slices import EMPTY, Slice, Verdict, neighbourhood
 from pipeline_assets.load_path.derived.build import Audit
 from pipeline_assets.load_path.derived.build_refined import exchanged_keys
 from pipeline_assets.load_path.derived.exchange import WAITING_CURE, held_back, links_of, waiting_reason, waits_for
+from pipeline_assets.load_path.derived.explain_keys import explain_keys
 from pipeline_assets.load_path.derived.step import DerivedStep
 from pipeline_assets.load_path.input_state import CODE_KEY, RIVALS_KEY, WAITS_KEY, judging
 from pipeline_assets.load_path.request import Outcome
@@ -25,7 +26,10 @@ from pipeline_assets.tables.refined_events import REFINED_EVENTS
 
 def judge(step: DerivedStep, todo: Mapping[Slice, Decision], staged_id: int) -> set[Slice]:
     """Evaluate every check of every staged slice; returns the slices to publish."""
-    evaluated = {key: (*step.audits[key].evaluations, _change(step, decision)) for key, decision in todo.items()}
+    keys = explain_keys(step, todo, staged_id) if step.table.key == REFINED_EVENTS.key else {}
+    evaluated = {
+        key: (*step.audits[key].evaluations, _change(step, decision, keys.get(key))) for key, decision in todo.items()
+    }
     failed = {
         key: failure
         for key, evaluations in evaluated.items()
@@ -67,13 +71,15 @@ def judge(step: DerivedStep, todo: Mapping[Slice, Decision], staged_id: int) -> 
     return changed
 
 
-def _change(step: DerivedStep, decision: Decision) -> Evaluation:
+def _change(step: DerivedStep, decision: Decision, keys: KeyChange | None) -> Evaluation:
     prior, measures = decision.record, step.audits[decision.key].measures
     # A measure that is not on record (the slice was settled from the table) has nothing to be compared with.
     known = prior.figures if prior is not None and prior.digest != EMPTY else {}
     return explain_change(
+        step.table.key,
         {name: known[name] for name in measures if name in known},
         measures,
+        keys,
         was_final=prior is not None and prior.is_final,
         accepted_reason=step.request.accepted_reason(step.table.key, decision.key.event_date),
         cause=decision.cause,

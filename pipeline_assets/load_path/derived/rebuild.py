@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from resources.crash_points import CrashPoint, crash_point
-from resources.lakehouse import SliceFiles
+from resources.iceberg import SliceFiles
 from resources.ledger_records import Changes, PublicationRecord
 
 from pipeline_assets.domain.errors import PublishConflictError
@@ -35,6 +35,10 @@ from pipeline_assets.tables.refined_events import REFINED_EVENTS
 from pipeline_assets.tables.registry import table_by_key
 from pipeline_assets.tables.table import AggregateTable, Table
 
+_PIN_ATTEMPTS = 8
+_FIRST_PAUSE_SECONDS = 0.1
+"""Doubled each time: a run that is between its commit and its ledger entry needs a moment."""
+
 
 def rebuild_stale(bench: Workbench, request: LoadRequest, table: Table, ground: Ground) -> TableReport:
     """Bring the candidate slices of one table up to date with their inputs.
@@ -44,10 +48,9 @@ def rebuild_stale(bench: Workbench, request: LoadRequest, table: Table, ground: 
     """
     started_at = time.monotonic()
     for attempt in range(bench.settings.publish_attempts):
-        # Settled first: what a dead run or a foreign hand changed is stale by now.
-        base_id = settle(bench, table, request.run_id)
-        pins, decided = _pinned(bench, request, table, ground)
+        base_id, pins, decided = _pinned(bench, request, table, ground)
         decisions = _resolved(bench, request, table, pins, decided)
+        crash_point(CrashPoint.AFTER_PIN, table.key)
         name = f"{request.attempt}_{attempt}"
         step = DerivedStep(bench, request, table, base_id, pins, name, decisions, started_at)
         try:
@@ -65,14 +68,22 @@ def rebuild_stale(bench: Workbench, request: LoadRequest, table: Table, ground: 
 
 def _pinned(
     bench: Workbench, request: LoadRequest, table: Table, ground: Ground
-) -> tuple[dict[str, int], list[Decision]]:
-    """Upstream snapshots, and decisions made on digests of exactly these."""
-    for _ in range(bench.settings.publish_attempts):
+) -> tuple[int, dict[str, int], list[Decision]]:
+    """The table's own snapshot and those of its upstream, and decisions made on records of exactly these."""
+    for attempt in range(_PIN_ATTEMPTS):
+        # Settled first: what a dead run or a foreign hand changed is stale by now.
+        own = {table.key: settle(bench, table, request.run_id)}
         pins = {name: settle(bench, table_by_key(name), request.run_id) for name in table.upstream}
         decided = decide(bench, request, table, ground)
-        if all(bench.ledger.head(name) == pin for name, pin in pins.items()):
-            return pins, decided
+        # The records that were read may be newer than the pins: written by a run whose commit came after them.
+        if all(_is_head(bench, name, pin) for name, pin in (own | pins).items()):
+            return own[table.key], pins, decided
+        time.sleep(_FIRST_PAUSE_SECONDS * 2**attempt)
     raise PublishConflictError(table.key, "what it is built from kept changing", "Load the days again later")
+
+
+def _is_head(bench: Workbench, name: str, pin: int) -> bool:
+    return bench.ledger.head(name) == pin == bench.lakehouse.head(table_by_key(name))
 
 
 def _resolved(
@@ -150,6 +161,7 @@ def _record(step: DerivedStep, published: Sequence[Slice]) -> None:
                     digest_before=before, digest_after=step.records[key].digest, cause=decisions[key].cause,
                     run_id=step.request.run_id, input_state=step.records[key].input_state, code_version=code,
                     accepted_reason=step.request.accepted_reason(step.table.key, key.event_date),
+                    figures=step.records[key].figures,
                     seconds=round(time.monotonic() - step.started_at, 3),
                 )
             )  # fmt: skip

@@ -15,7 +15,7 @@ from typing import Any
 
 import pyspark.sql.functions as F
 from pyspark.sql import Column, DataFrame, Row
-from resources.lakehouse import slices_condition
+from resources.iceberg import slices_condition
 
 from pipeline_assets.domain.errors import LakehouseError
 from pipeline_assets.domain.identity import RawRow

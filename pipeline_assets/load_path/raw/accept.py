@@ -21,7 +21,7 @@ from pipeline_assets.domain.slices import BatchVerdict, Digest, Slice, Source, V
 from pipeline_assets.load_path.raw.batches import BatchPlan, Recorded, first_arrivals, judge_absent, plan_batches
 from pipeline_assets.load_path.raw.publish import publish, stage, without_refused
 from pipeline_assets.load_path.raw.quarantine import quarantine
-from pipeline_assets.load_path.raw.read import judge, skip_touched
+from pipeline_assets.load_path.raw.read import judge, skip_excluded, skip_touched
 from pipeline_assets.load_path.raw.report import report
 from pipeline_assets.load_path.raw.step import RawStep
 from pipeline_assets.load_path.request import LoadRequest, TableReport, Workbench
@@ -46,6 +46,7 @@ def accept_deliveries(bench: Workbench, request: LoadRequest, source: Source) ->
             bench, request, source, table, base_id, plans, f"{request.attempt}_{attempt}", started_at, may_list_again
         )
         step.published.update(published)
+        crash_point(CrashPoint.AFTER_PIN, table.key)
         try:
             _run(step)
         except PublishConflictError as conflict:
@@ -53,6 +54,8 @@ def accept_deliveries(bench: Workbench, request: LoadRequest, source: Source) ->
             conflicts += 1
             if conflicts == bench.settings.publish_attempts:
                 raise
+            # Not empty where the commit was made and only its batch had been loaded by another run as well.
+            published = step.published
             continue
         # Objects overwritten while they were read are listed once more; a second move waits for the next run.
         if not (may_list_again and step.batches(BatchVerdict.MOVED)):
@@ -75,7 +78,8 @@ def _plan(bench: Workbench, request: LoadRequest, source: Source) -> dict[BatchK
     )  # fmt: skip
     # Markers alone are no reason to judge a day that nobody asked for.
     plans = {
-        key: plan for key, plan in plans.items() if plan.is_requested or plan.listed or plan.recorded or plan.refused
+        key: plan for key, plan in plans.items()
+        if plan.is_requested or plan.listed or plan.excluded or plan.recorded or plan.refused
     }  # fmt: skip
     _judge_unread(bench, request, source, listing, plans, recorded)
     for key, plan in plans.items():
@@ -87,6 +91,9 @@ def _plan(bench: Workbench, request: LoadRequest, source: Source) -> dict[BatchK
         f"raw/{source.value}_events: {len(listing.deliveries)} deliveries arrived {first} to {last}, "
         f"{objects} new or changed in {len(work)} batches"
     )
+    for key, plan in sorted(plans.items()):
+        if plan.exclusion_reason is not None:
+            bench.say(f"{table.key}: {key} {plan.exclusion_reason}")
     for odd in listing.odd_objects:
         bench.say(f"raw/{source.value}_events: {odd.key} is not loaded: {odd.oddity.value}, {odd.detail}")
     return plans
@@ -135,6 +142,7 @@ def _listed_elsewhere(bench: Workbench, source: Source, lacking: Sequence[BatchP
 
 
 def _run(step: RawStep) -> None:
+    skip_excluded(step)
     skip_touched(step)
     found = stage(step)
     try:
@@ -156,6 +164,7 @@ def _record(step: RawStep) -> None:
         if step.may_list_again and verdict is BatchVerdict.MOVED:
             continue
         changes.batches.append(plan.record(verdict, evaluation, step.bench.settings))
+        changes.read_batches[key] = plan.as_read
         if not plan.needs_work or verdict is BatchVerdict.MOVED:
             continue
         is_accepted = verdict is BatchVerdict.ACCEPTED

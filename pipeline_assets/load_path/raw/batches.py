@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
 
 from resources.ledger import Ledger
-from resources.ledger_records import MISSING, BatchRecord, DeliveryRecord
+from resources.ledger_records import MISSING, BatchAsRead, BatchRecord, DeliveryRecord, Exclusion
 
 from pipeline_assets.domain.checks import Check, Evaluation
 from pipeline_assets.domain.deliveries import BatchKey, Delivery, Listing
@@ -21,6 +21,8 @@ from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import BatchVerdict, Source
 
 HOURS_A_DAY = 24
+EXCLUDED = "excluded_objects"
+"""Figure of an evaluation: deliveries of the batch that a person ruled out."""
 
 
 @dataclass(frozen=True)
@@ -33,6 +35,8 @@ class Recorded:
     """Object key -> the version refused last."""
     batches: Mapping[BatchKey, BatchRecord]
     """Of both sources."""
+    exclusions: Mapping[str, Sequence[Exclusion]] = field(default_factory=dict)
+    """Object key -> the exclusions of its versions that stand."""
 
     @classmethod
     def read(cls, ledger: Ledger, source: Source, projects: Sequence[str], first: date, last: date) -> Recorded:
@@ -41,6 +45,7 @@ class Recorded:
             ledger.deliveries(source, projects, first, last),
             ledger.deliveries(source, projects, first, last, is_accepted=False),
             ledger.batches(projects, first, last),
+            ledger.decisions.exclusions(source, projects, first, last),
         )
 
     def delivered_elsewhere(self, source: Source) -> set[BatchKey]:
@@ -68,6 +73,11 @@ class BatchPlan:
 
     key: BatchKey
     listed: dict[str, Delivery] = field(default_factory=dict)
+    """What landing holds and nobody ruled out."""
+    excluded: dict[str, Delivery] = field(default_factory=dict)
+    """What landing holds and a person ruled out."""
+    exclusions: dict[str, Sequence[Exclusion]] = field(default_factory=dict)
+    """Object key -> the exclusions of its versions that stand."""
     recorded: dict[str, DeliveryRecord] = field(default_factory=dict)
     """Versions whose rows raw holds."""
     refused: dict[str, DeliveryRecord] = field(default_factory=dict)
@@ -83,7 +93,9 @@ class BatchPlan:
     changed: list[Delivery] = field(default_factory=list)
     """New objects, other versions, and those with refused lines that another parser refused."""
     withdrawn: list[str] = field(default_factory=list)
-    """Objects in raw that landing no longer lists although their hour, or a person, says that this is meant."""
+    """Objects in raw whose rows are to go: landing no longer lists them, and their hour, or a person, says that this is meant."""
+    ruled_out: frozenset[str] = frozenset()
+    """Those among them that a person excluded."""
     missing: list[str] = field(default_factory=list)
     """Objects in raw that are gone together with their whole hour: a wrong bucket or a rewrite under way."""
     is_standing_refusal: bool = False
@@ -105,6 +117,22 @@ class BatchPlan:
         return sorted(self.refused.keys() - {delivery.key for delivery in self.changed})
 
     @property
+    def exclusion_reason(self) -> str | None:
+        """Which deliveries a person ruled out, and why; None where there are none."""
+        if not self.excluded and not self.ruled_out:
+            return None
+        named = sorted(self.excluded.keys() | self.ruled_out)
+        reasons = dict.fromkeys(one.reason for key in named for one in self.exclusions[key])
+        return f"{len(named)} excluded: {'; '.join(reasons)}"
+
+    @property
+    def as_read(self) -> BatchAsRead:
+        """What of the ledger this plan rests on."""
+        prior = self.prior
+        standing = None if prior is None else (prior.verdict.value, prior.input_state)
+        return BatchAsRead({key: record.etag for key, record in self.recorded.items()}, standing)
+
+    @property
     def known_bytes(self) -> dict[str, str]:
         """Object key -> sha256 of the bytes whose rows raw holds: the same bytes need no parsing."""
         return {
@@ -120,6 +148,16 @@ class BatchPlan:
         bounds = (settings.max_unreadable_objects, settings.max_quarantined_share, settings.max_quarantined_lines)
         parts = [f"{d.key}\t{d.etag}" for d in sorted(self.listed.values())] + [repr(bounds), self.code_version]
         return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:32]
+
+    def rule_out(self, exclusion: Exclusion) -> None:
+        """Take a listed object for one that a person excluded."""
+        key = exclusion.object_key
+        self.excluded[key] = self.listed.pop(key)
+        self.exclusions[key] = (*self.exclusions.get(key, ()), exclusion)
+        self.changed = [delivery for delivery in self.changed if delivery.key != key]
+        if key in self.recorded:
+            self.ruled_out |= {key}
+            self.withdrawn = sorted({*self.withdrawn, key})
 
     def record(self, verdict: BatchVerdict, evaluation: Evaluation, settings: Settings) -> BatchRecord:
         """The batch's row in the ledger."""
@@ -186,7 +224,10 @@ def plan_batches(
         for day in days:
             plan(BatchKey(source, project, day)).is_requested = True
     for delivery in listing.deliveries:
-        plan(delivery.batch).listed[delivery.key] = delivery
+        batch = plan(delivery.batch)
+        exclusions = recorded.exclusions.get(delivery.key, ())
+        is_out = any(one.etag == delivery.etag for one in exclusions)
+        (batch.excluded if is_out else batch.listed)[delivery.key] = delivery
     for marker in listing.markers:
         batch = plan(marker.batch)
         batch.hours_marked |= {marker.hour}
@@ -194,6 +235,9 @@ def plan_batches(
         plan(record.batch).recorded[record.object_key] = record
     for record in recorded.refused.values():
         plan(record.batch).refused[record.object_key] = record
+    for object_key, standing in recorded.exclusions.items():
+        if standing[0].batch in plans:
+            plans[standing[0].batch].exclusions[object_key] = standing
     for key, batch in plans.items():
         batch.prior = recorded.batches.get(key)
         batch.is_closed = len(batch.hours_marked) == HOURS_A_DAY or now > deadline(key.arrival_date, settings)
@@ -206,11 +250,15 @@ def _compare(batch: BatchPlan, settings: Settings, now: datetime) -> None:
         record = batch.recorded.get(delivery.key)
         if record is None or record.etag != delivery.etag or _is_to_be_replayed(record, batch.code_version):
             batch.changed.append(delivery)
+    batch.ruled_out = frozenset(_ruled_out(batch))
     horizon = now.date() - timedelta(days=settings.redelivery_horizon_days)
     if batch.key.arrival_date >= horizon:
         gone = sorted(batch.recorded.keys() - batch.listed.keys())
+        gone = [key for key in gone if key not in batch.ruled_out]
         batch.missing = [] if batch.accepted_reason is not None else _missing(batch, gone, settings)
         batch.withdrawn = [] if batch.missing else gone
+    if not batch.missing:
+        batch.withdrawn = sorted({*batch.withdrawn, *batch.ruled_out})
     prior = batch.prior
     batch.is_standing_refusal = (
         prior is not None
@@ -220,6 +268,17 @@ def _compare(batch: BatchPlan, settings: Settings, now: datetime) -> None:
         # What was missed is back, accepted, or behind the horizon.
         and not (prior.is_missing and not batch.missing)
     )
+
+
+def _ruled_out(batch: BatchPlan) -> list[str]:
+    """Objects whose rows raw holds of a version that a person excluded, and for which landing has no other version."""
+    return [
+        key
+        for key, exclusions in batch.exclusions.items()
+        if key not in batch.listed
+        and key in batch.recorded
+        and (key in batch.excluded or batch.recorded[key].etag in {one.etag for one in exclusions})
+    ]
 
 
 def _is_to_be_replayed(record: DeliveryRecord, code_version: str) -> bool:
@@ -232,11 +291,12 @@ def _missing(batch: BatchPlan, gone: Sequence[str], settings: Settings) -> list[
     An hour that still lists objects was written again: another number of shards, fewer rows. A whole hour does not
     vanish from the vendor's side but while it is being rewritten, or by a lifecycle rule.
     """
-    hours_listed = {delivery.hour for delivery in batch.listed.values()}
+    in_landing = {**batch.listed, **batch.excluded}
+    hours_listed = {delivery.hour for delivery in in_landing.values()}
     return [
         key
         for key in gone
-        if not batch.listed or (batch.recorded[key].rows and batch.hour_of(key, settings) not in hours_listed)
+        if not in_landing or (batch.recorded[key].rows and batch.hour_of(key, settings) not in hours_listed)
     ]
 
 
@@ -247,6 +307,11 @@ def judge_absent(
     day = batch.key.arrival_date
     figures = {"objects": 0, "hours_marked": len(batch.hours_marked)}
     passed = Evaluation(Check.DELIVERY_RECONCILES, True, figures=figures)
+    if batch.excluded:
+        figures = {**figures, EXCLUDED: len(batch.excluded)}
+        return BatchVerdict.ACCEPTED, Evaluation(
+            Check.DELIVERY_RECONCILES, True, batch.exclusion_reason, figures=figures
+        )
     if batch.accepted_reason is not None:
         reason = f"accepted without deliveries: {batch.accepted_reason}"
         figures = {**figures, MISSING: max(1, len(batch.refused))}

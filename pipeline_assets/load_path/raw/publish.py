@@ -7,12 +7,12 @@ batches are accepted (read.py).
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
 
 from resources.crash_points import CrashPoint, crash_point
-from resources.lakehouse import SliceFiles, Staged
+from resources.lakehouse import Publication, Staged
 from resources.ledger_records import BatchDay, PublicationRecord, SliceRecord
 
 from pipeline_assets.domain.deliveries import BatchKey
@@ -67,7 +67,11 @@ def without_refused(step: RawStep, found: StagedRows) -> StagedRows | None:
     reading = _reading(step, plans)
     accepted = _stage(step, plans, reading)
     if reading is not None:
-        require_unmoved(reading)
+        try:
+            require_unmoved(reading)
+        except BaseException:
+            step.bench.lakehouse.drop(accepted.staged)
+            raise
     return accepted
 
 
@@ -108,10 +112,32 @@ def publish(step: RawStep, found: StagedRows) -> None:
         _require_parsed_rows(step, plan, found.present[plan.key], days[plan.key])
     crash_point(CrashPoint.AFTER_AUDIT, table.key)
     changed = _changed_slices(before, days)
+    # As of the base: what others publish beside this commit, or on top of it, is theirs to tell.
+    standing = _standing(step, changed)
     publication = lakehouse.publish(found.staged, changed.keys(), step.request.run_id) if changed else None
     if publication is not None and not publication.is_empty:
-        _account(step, publication.snapshot_id, publication.parent_id, publication.files, changed, days)
+        _account(step, publication, changed, standing, days)
     step.changes.batch_days.update(days)
+
+
+@dataclass(frozen=True)
+class _Standing:
+    """What is recorded of event days that a step changes."""
+
+    parts: Mapping[Slice, Mapping[BatchKey, BatchDay]]
+    slices: Mapping[Slice, SliceRecord]
+
+
+def _standing(step: RawStep, changed: Collection[Slice]) -> _Standing:
+    ledger = step.bench.ledger
+    parts: dict[Slice, Mapping[BatchKey, BatchDay]] = {}
+    slices: dict[Slice, SliceRecord] = {}
+    for project in {key.project_id for key in changed}:
+        days = sorted(key.event_date for key in changed if key.project_id == project)
+        for day, batches in ledger.batch_days_of(step.source, project, days).items():
+            parts[Slice(day, project)] = batches
+        slices |= ledger.slices(step.table.key, [project], days)
+    return _Standing(parts, slices)
 
 
 def _objects_in(step: RawStep, batches: Sequence[BatchKey]) -> dict[BatchKey, dict[str, int]]:
@@ -174,45 +200,44 @@ def _changed_slices(
 
 def _account(
     step: RawStep,
-    snapshot_id: int,
-    parent_id: int,
-    files: Mapping[Slice, SliceFiles],
+    publication: Publication,
     changed: Mapping[Slice, Sequence[BatchKey]],
+    standing: _Standing,
     days: Mapping[BatchKey, Mapping[date, BatchDay]],
 ) -> None:
     """Ledger rows of the published slices: a slice's digest is the sum of its batch days."""
-    ledger, table = step.bench.ledger, step.table
+    table = step.table
     code = table.code_version(step.bench.settings)
-    for project in {key.project_id for key in changed}:
-        event_days = sorted(key.event_date for key in changed if key.project_id == project)
-        recorded = ledger.batch_days_of(step.source, project, event_days)
-        priors = ledger.slices(table.key, [project], event_days)
-        for day in event_days:
-            key = Slice(day, project)
-            parts = dict(recorded[day])
-            for batch, measured in days.items():
-                if batch.project_id == project:
-                    parts[batch] = measured.get(day, BatchDay())
-            digest = sum((part.digest for part in parts.values()), EMPTY)
-            before = priors[key].digest if key in priors else EMPTY
-            step.published[key] = digest
-            step.changes.slices.append(
-                SliceRecord(
-                    table.key, key, Verdict.PUBLISHED, digest=digest, file_hash=files[key].file_hash, input_state={},
-                    code_version=code, figures={"rows": digest.rows},
-                )
-            )  # fmt: skip
-            reasons = [
-                plan.accepted_reason
-                for plan in (step.plans[batch] for batch in changed[key])
-                if plan.withdrawn and plan.accepted_reason is not None
-            ]
-            cause = "delivery" if digest != before else "the same rows, held by other objects"
-            step.changes.publications.append(
-                PublicationRecord(
-                    table.key, key, snapshot_id, parent_id, before, digest, cause, step.request.run_id,
-                    code_version=code, accepted_reason="; ".join(dict.fromkeys(reasons)) or None,
-                    seconds=round(time.monotonic() - step.started_at, 3),
-                )
-            )  # fmt: skip
-    step.changes.head = (table.key, snapshot_id, parent_id)
+    for key in sorted(changed):
+        parts = dict(standing.parts.get(key, {}))
+        for batch, measured in days.items():
+            if batch.project_id == key.project_id:
+                parts[batch] = measured.get(key.event_date, BatchDay())
+        digest = sum((part.digest for part in parts.values()), EMPTY)
+        prior = standing.slices.get(key)
+        before = prior.digest if prior else EMPTY
+        step.published[key] = digest
+        step.changes.slices.append(
+            SliceRecord(
+                table.key, key, Verdict.PUBLISHED, digest=digest, file_hash=publication.files[key].file_hash,
+                input_state={}, code_version=code, figures={"rows": digest.rows},
+                read_hash=prior.read_hash if prior else None,
+            )
+        )  # fmt: skip
+        plans = [step.plans[batch] for batch in changed[key]]
+        reasons = [
+            plan.accepted_reason
+            for plan in plans
+            if plan.accepted_reason is not None and plan.ruled_out != set(plan.withdrawn)
+        ]
+        reasons += [plan.exclusion_reason for plan in plans if plan.ruled_out and plan.exclusion_reason is not None]
+        cause = "delivery" if digest != before else "the same rows, held by other objects"
+        cause = "exclusion" if any(plan.ruled_out for plan in plans) else cause
+        step.changes.publications.append(
+            PublicationRecord(
+                table.key, key, publication.snapshot_id, publication.parent_id, before, digest, cause,
+                step.request.run_id, code_version=code, accepted_reason="; ".join(dict.fromkeys(reasons)) or None,
+                seconds=round(time.monotonic() - step.started_at, 3),
+            )
+        )  # fmt: skip
+    step.changes.head = (table.key, publication.snapshot_id, publication.parent_id)

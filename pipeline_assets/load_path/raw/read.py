@@ -19,7 +19,7 @@ from pipeline_assets.domain.checks import BatchFigures, Evaluation, reconcile_ba
 from pipeline_assets.domain.deliveries import Delivery
 from pipeline_assets.domain.errors import LakehouseError, PublishConflictError, error_in
 from pipeline_assets.domain.slices import BatchVerdict
-from pipeline_assets.load_path.raw.batches import BatchPlan
+from pipeline_assets.load_path.raw.batches import EXCLUDED, BatchPlan
 from pipeline_assets.load_path.raw.step import RawStep
 from pipeline_assets.transforms.parse import (
     MOVED,
@@ -71,6 +71,35 @@ def read_objects(
     )
     rows = parsed.observe(observed, object_summary_list().alias("objects"))
     return Reading({delivery.key: delivery for delivery in deliveries}, rows, observed)
+
+
+def skip_excluded(step: RawStep) -> None:
+    """Excluded bytes that came again under another etag stay excluded, which is recorded of that version as well."""
+    ruled_out = {
+        delivery.key: (plan, delivery)
+        for plan in step.work
+        for delivery in plan.changed
+        if delivery.key in plan.exclusions
+    }
+    bytes_of = {
+        key: {one.sha256: one for one in plan.exclusions[key] if one.sha256 is not None}
+        for key, (plan, _) in ruled_out.items()
+    }
+    doubtful = [delivery for key, (_, delivery) in ruled_out.items() if bytes_of[key]]
+    if not doubtful:
+        return
+    with naming_what_workers_met():
+        found = object_summaries(read_objects(step, doubtful).rows).collect()
+    again = []
+    for row in found:
+        plan, delivery = ruled_out[row["object_key"]]
+        known = bytes_of[delivery.key].get(row["sha256"])
+        if known is not None and row["error"] != MOVED:
+            again.append(replace(known, etag=delivery.etag))
+            plan.rule_out(again[-1])
+    step.bench.ledger.decisions.exclude(again, step.request.run_id)
+    if again:
+        step.bench.say(f"{step.table.key}: {len(again)} excluded objects came again with the same bytes")
 
 
 def skip_touched(step: RawStep) -> None:
@@ -160,8 +189,13 @@ def _judge_parsed(step: RawStep, plan: BatchPlan) -> tuple[BatchVerdict, Evaluat
         return BatchVerdict.MOVED, Evaluation(
             evaluation.check, False, reason, "The next load reads them again", evaluation.figures
         )
-    if evaluation.is_passed and plan.withdrawn and plan.accepted_reason is not None:
-        figures = {**evaluation.figures, MISSING: len(plan.withdrawn)}
-        reason = f"{len(plan.withdrawn)} withdrawn: {plan.accepted_reason}"
+    let_go = [key for key in plan.withdrawn if key not in plan.ruled_out]
+    if evaluation.is_passed and let_go and plan.accepted_reason is not None:
+        figures = {**evaluation.figures, MISSING: len(let_go)}
+        reason = f"{len(let_go)} withdrawn: {plan.accepted_reason}"
+        evaluation = replace(evaluation, reason=reason, figures=figures)
+    if evaluation.is_passed and plan.exclusion_reason is not None:
+        figures = {**evaluation.figures, EXCLUDED: len(plan.excluded.keys() | plan.ruled_out)}
+        reason = "; ".join(filter(None, (evaluation.reason, plan.exclusion_reason)))
         evaluation = replace(evaluation, reason=reason, figures=figures)
     return (BatchVerdict.ACCEPTED if evaluation.is_passed else BatchVerdict.REFUSED), evaluation

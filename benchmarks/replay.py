@@ -1,0 +1,221 @@
+"""`python -m benchmarks.replay`: three years of one project through Dagster, again unchanged, then corrections to ten old days.
+
+Lives here: the passes, their figures and goals. Put here: another pass over a long history.
+Keep out: growth within a day (cases.py).
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import json
+import shutil
+import sqlite3
+import sys
+import tempfile
+import time
+import uuid
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
+from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.arms import OurLoad
+from benchmarks.measure import run_and_watch
+from benchmarks.workload import KEPT, PROJECT
+from pipeline_assets.domain.days import chunks
+from pipeline_assets.load_path.maintain import maintain
+from pipeline_assets.load_path.request import Workbench
+from pipeline_assets.tables.registry import ALL_TABLES, ASSET_TABLES
+from resources.lakehouse import Lakehouse
+from resources.landing_store import LandingStore
+from resources.ledger import Ledger
+from sample_export.objects import write_export
+from sample_export.spec import ExportSpec
+
+FIRST_DAY = date(2023, 1, 1)
+DAYS = 1_095
+CORRECTED_DAYS = 10
+_SPEC = ExportSpec(
+    seed=23,
+    projects=(PROJECT,),
+    first_day=FIRST_DAY,
+    events_per_day=300,
+    shards=1,
+    hours=(3,),
+    tail_share=0.003,
+    has_markers=False,
+)
+LATER = timedelta(days=40)
+
+
+@dataclass(frozen=True)
+class Goal:
+    """A figure that is to be at most so much."""
+
+    title: str
+    value: float
+    most: float
+
+
+def replay(work: Path, days: int) -> Iterator[dict[str, Any]]:
+    """Load, load again, correct, maintain; yields the figures of each pass."""
+    spec = replace(_SPEC, days=days)
+    landing = work / "landing"
+    write_export(spec, landing)
+    settings: dict[str, Any] = {
+        "calendar_start": FIRST_DAY - timedelta(days=120),
+        "ledger_url": f"sqlite:///{work}/ledger.db",
+    }
+    arm = OurLoad(work / "arm", landing, "lake", **settings)
+    started = time.perf_counter()
+    arm.start()
+    yield {"pass": "start", "wall": time.perf_counter() - started}
+    last = spec.arrival_days[-1]
+    yield _pass(arm, "first load", spec.arrival_days)
+    yield _pass(arm, "again, unchanged", spec.arrival_days)
+    corrected = [
+        FIRST_DAY + timedelta(days=number * (days - 150) // CORRECTED_DAYS) for number in range(CORRECTED_DAYS)
+    ]
+    _deliver_corrections(landing, last + timedelta(days=1), corrected)
+    found = _pass(arm, "corrections to old days", [last + timedelta(days=1)])
+    yield found | {"corrected": [str(day) for day in corrected]}
+    with closing(Ledger(arm.settings.ledger_database_url)) as ledger:
+        bench = Workbench(
+            arm.spark, Lakehouse(arm.spark, arm.catalog), ledger, LandingStore.from_settings(arm.settings), arm.settings
+        )
+        started = time.perf_counter()
+        for _ in maintain(bench, str(uuid.uuid4()), datetime.now(UTC) + LATER, lambda _: False, is_dry_run=False):
+            continue
+        yield {"pass": "maintenance", "load": time.perf_counter() - started, **_state(arm), "published": {}}
+
+
+def _pass(arm: OurLoad, name: str, days: Sequence[date]) -> dict[str, Any]:
+    """All days in chunks, each a run of the job."""
+    with closing(Ledger(arm.settings.ledger_database_url)) as ledger:
+        known = max((record.number for record in ledger.publications()), default=0)
+        started, inside = time.perf_counter(), 0.0
+        for chunk in chunks(tuple(days), arm.settings.days_per_run):
+            inside += arm.load((), chunk)["load"]
+            sys.stderr.write(f"{name} {chunk[-1]} {time.perf_counter() - started:.0f} s\n")
+        wall = time.perf_counter() - started
+        new = [record for record in ledger.publications() if record.number > known]
+    published = {
+        table.key: sorted({str(r.key.event_date) for r in new if r.table == table.key}) for table in ASSET_TABLES
+    }
+    figures = {"pass": name, "load": inside, "wall": wall, "runs": len(chunks(tuple(days), arm.settings.days_per_run))}
+    counts = {table: len(found) for table, found in published.items()}
+    return {**figures, **_state(arm), "published": counts, "refined_days": published["refined/events"][:50]}
+
+
+def _state(arm: OurLoad) -> dict[str, Any]:
+    lakehouse = Lakehouse(arm.spark, arm.catalog)
+    names = {table.key: lakehouse.identifier(table) for table in ALL_TABLES}
+    files = {key: arm.spark.table(f"{name}.files").count() for key, name in names.items()}
+    with closing(Ledger(arm.settings.ledger_database_url)) as ledger:
+        slices = {
+            table.key: sum(1 for record in ledger.slices(table.key, None).values() if record.digest.rows)
+            for table in ASSET_TABLES
+        }
+    warehouse = Path(arm.settings.warehouse_url)
+    database = Path(arm.settings.ledger_database_url.removeprefix("sqlite:///"))
+    with closing(sqlite3.connect(database)) as connection:
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    return {
+        "commits": sum(len(lakehouse.commits(table, None)) for table in ALL_TABLES),
+        "files": sum(files.values()), "slices": sum(slices.values()),
+        "files_per_slice": max(files[key] / count for key, count in slices.items() if count),
+        "metadata_mb": sum(path.stat().st_size for path in warehouse.rglob("metadata/*")) / 1e6,
+        "data_mb": sum(path.stat().st_size for path in warehouse.rglob("*.parquet")) / 1e6,
+        "ledger_mb": database.stat().st_size / 1e6,
+    }  # fmt: skip
+
+
+def _deliver_corrections(landing: Path, arrival: date, days: Sequence[date]) -> None:
+    """One object: an event of each of these days, sent again with another city."""
+    lines = []
+    for day in days:
+        (path,) = landing.rglob(f"*_{day}_3#*.json.gz")
+        rows = (json.loads(line) for line in gzip.decompress(path.read_bytes()).splitlines())
+        row = next(row for row in rows if row["event_time"].startswith(str(day)) and row["$insert_id"])
+        at = dict.fromkeys(("server_upload_time", "processed_time"), f"{arrival} 03:10:00.000000")
+        lines.append(json.dumps({**row, **at, "uuid": str(uuid.uuid4()), "city": "Corrected"}).encode())
+    target = landing / PROJECT / f"{PROJECT}_{arrival}_3#1.json.gz"
+    target.write_bytes(gzip.compress(b"".join(line + b"\n" for line in lines)))
+
+
+def goals(passes: dict[str, dict[str, Any]], peak_mb: dict[str, float]) -> list[Goal]:
+    """What was to be reached."""
+    first = passes["first load"]["load"]
+    corrections = passes["corrections to old days"]
+    unexpected = set(corrections["refined_days"]) ^ set(corrections["corrected"])
+    return [
+        Goal("unchanged pass, share of the first", passes["again, unchanged"]["load"] / first, 0.05),
+        Goal("corrections, share of the first", corrections["load"] / first, 0.03),
+        Goal("slices of refined republished that are not those corrected, or missing", len(unexpected), 0),
+        Goal("driver, GB (JVM and Python)", (peak_mb.get("jvm", 0) + peak_mb.get("driver", 0)) / 1000, 2.0),
+        Goal("files per slice after maintenance, worst table", passes["maintenance"]["files_per_slice"], 3.0),
+    ]
+
+
+def main() -> int:
+    """Run it in a process of its own, watched; print figures and goals."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.replay", description=__doc__)
+    parser.add_argument("--days", type=int, default=DAYS, help="fewer for a quick look; at least 200")
+    parser.add_argument("--in", dest="work", help=argparse.SUPPRESS)
+    chosen = parser.parse_args()
+    if chosen.work:
+        for figures in replay(Path(chosen.work), chosen.days):
+            sys.stdout.write(json.dumps(figures) + "\n")
+            sys.stdout.flush()
+        return 0
+    KEPT.mkdir(parents=True, exist_ok=True)
+    work = Path(tempfile.mkdtemp(prefix="replay-", dir=KEPT))
+    said, peak_mb = run_and_watch(["benchmarks.replay", "--in", str(work), "--days", str(chosen.days)], work)
+    passes = {one["pass"]: one for one in said}
+    console = Console(width=170)
+    table = Table(title=f"{chosen.days} days of one project")
+    names = (
+        "pass",
+        "runs",
+        "load",
+        "wall",
+        "commits",
+        "files",
+        "slices",
+        "metadata_mb",
+        "data_mb",
+        "ledger_mb",
+        "published",
+    )
+    for name in names:
+        table.add_column(name, justify="left" if name in ("pass", "published") else "right")
+    for one in said:
+        shown = {
+            **one,
+            "published": ", ".join(f"{key.split('/')[1]} {n}" for key, n in one.get("published", {}).items() if n),
+        }
+        table.add_row(*(_text(shown.get(name, "")) for name in names))
+    console.print(table)
+    console.print(
+        "peak MB: " + ", ".join(f"{kind} {size:.0f}" for kind, size in sorted(peak_mb.items())), highlight=False
+    )
+    for goal in goals(passes, peak_mb):
+        reached = "reached" if goal.value <= goal.most else "missed"
+        console.print(f"{goal.title}: {goal.value:.3g}, goal at most {goal.most:g}: {reached}", highlight=False)
+    (KEPT / "replay.json").write_text(json.dumps({"passes": said, "peak_mb": peak_mb}, indent=1) + "\n", "utf-8")
+    shutil.rmtree(work)
+    return 0
+
+
+def _text(value: object) -> str:
+    return f"{value:.1f}" if isinstance(value, float) else str(value)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

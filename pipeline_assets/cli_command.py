@@ -1,0 +1,70 @@
+"""What every command shares: options, exit codes, errors as one line with their cure.
+
+Lives here: the frame of a command. Put here: an option that several commands take. Keep out: any one command.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from typing import Annotated, NoReturn
+
+import typer
+from rich.console import Console
+
+from pipeline_assets.cli_terminal import LOG_NAME, dagster_home
+from pipeline_assets.domain.errors import SettingsError, TidemarkError, UsageError
+from pipeline_assets.domain.slices import Source
+
+EXIT_OK, EXIT_NOT_STANDING, EXIT_USAGE = 0, 1, 2
+
+SourceOption = Annotated[Source, typer.Option("--source", help="Which exports to load.")]
+FromOption = Annotated[str, typer.Option("--from", help="First day, YYYY-MM-DD.")]
+ToOption = Annotated[str, typer.Option("--to", help="Last day, YYYY-MM-DD.")]
+ProjectOption = Annotated[list[str] | None, typer.Option("--project", help="Only this project; may be repeated.")]
+AcceptChangesOption = Annotated[
+    str | None,
+    typer.Option("--accept-changes", metavar="REASON", help="Let refined days change beyond bounds, for this reason."),
+]
+AcceptMissingOption = Annotated[
+    str | None,
+    typer.Option("--accept-missing", metavar="REASON", help="Let go what landing lost and raw holds, for this reason."),
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
+VerboseOption = Annotated[bool, typer.Option("--verbose", help="Show logs and stack traces.")]
+
+
+def run(command: Callable[[], int], verbose: bool) -> NoReturn:
+    """Run it and leave with its exit code; errors of ours are printed without a stack trace."""
+    error_console = Console(stderr=True, soft_wrap=True)
+    try:
+        code = command()
+    except (UsageError, SettingsError) as error:
+        _print_error(error_console, error, verbose)
+        code = EXIT_USAGE
+    except TidemarkError as error:
+        _print_error(error_console, error, verbose)
+        code = EXIT_NOT_STANDING
+    raise typer.Exit(code)
+
+
+def _print_error(console: Console, error: TidemarkError, verbose: bool) -> None:
+    if verbose:
+        traceback.print_exc()
+    console.print(f"[bold red]{error.subject}[/]: {error.reason}", highlight=False)
+    console.print(f"  cure: {error.cure}", highlight=False)
+
+
+def require_reasons(reasons: Mapping[str, str | None]) -> None:
+    """Options that were given must say something; raises UsageError."""
+    for option, reason in reasons.items():
+        if reason is not None and not reason.strip():
+            raise UsageError(option, "needs a reason", "Say why it is right; it stays on record")
+
+
+def print_failures(console: Console, failures: Sequence[str], verbose: bool) -> None:
+    """What went wrong in a run beyond verdicts."""
+    for failure in failures:
+        console.print(f"[bold red]{failure}[/]", highlight=False)
+    if failures and not verbose:
+        console.print(f"  details: {dagster_home() / LOG_NAME}, or run again with --verbose", highlight=False)

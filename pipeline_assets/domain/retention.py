@@ -1,0 +1,42 @@
+"""What may be thrown away: snapshots that no reader, no rollback and no run needs any more.
+
+Lives here: rules about age and reachability. Put here: another thing that grows old. Keep out: finding and removing it
+(load_path/maintain.py, resources/upkeep.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+YOUNGEST = timedelta(hours=24)
+"""Nothing younger is removed: a run may hold it, and Iceberg refuses to look for orphans among younger files."""
+
+
+@dataclass(frozen=True)
+class SnapshotAge:
+    """A snapshot as far as its removal is concerned."""
+
+    snapshot_id: int
+    made_at: datetime
+    """Aware."""
+    is_on_main: bool
+    """Whether main shows it, showed it, or grew from it."""
+
+
+def expirable(snapshots: Sequence[SnapshotAge], named: Collection[int], now: datetime, history: timedelta) -> list[int]:
+    """Snapshots to expire, oldest first; `named` are those that a branch or tag points at.
+
+    Kept are: what is younger than a day or named; of main every snapshot within `history`, and the newest one before it,
+    which is what main showed when the history begins.
+    """
+    cutoff = now - max(history, YOUNGEST)
+    main = sorted((one for one in snapshots if one.is_on_main), key=lambda one: one.made_at)
+    older = [one for one in main if one.made_at < cutoff]
+    kept = {one.snapshot_id for one in main if one.made_at >= cutoff} | {one.snapshot_id for one in older[-1:]}
+    return [
+        one.snapshot_id
+        for one in sorted(snapshots, key=lambda one: one.made_at)
+        if one.snapshot_id not in kept and one.snapshot_id not in named and one.made_at < now - YOUNGEST
+    ]

@@ -1,0 +1,238 @@
+"""Carry out a drill: sample data is delivered day by day, each load of it is disturbed, and what survived is looked at.
+
+Lives here: the course of a drill. Put here: another way to disturb a load. Keep out: which trials there are (trials.py), what
+must hold (survival.py), where it happens (scratch.py).
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+import time
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field, replace
+from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+from dagster_aws.s3 import S3Resource
+from pyspark.sql import SparkSession
+from rich.markup import escape
+
+from pipeline_assets.asset_specs import asset_key
+from pipeline_assets.cli_load import run_job
+from pipeline_assets.domain.errors import LakehouseError, TidemarkError
+from pipeline_assets.domain.settings import Settings
+from pipeline_assets.domain.slices import Slice
+from pipeline_assets.drill.scratch import Scratch, scratch
+from pipeline_assets.drill.survival import Change, Look, faults
+from pipeline_assets.drill.trials import Event, Trial
+from pipeline_assets.drill.victim import VictimError, a_victim
+from pipeline_assets.jobs import JOB_OF_SOURCE
+from pipeline_assets.live_runs import liveness
+from pipeline_assets.load_path.request import LoadRequest, Workbench
+from pipeline_assets.load_path.walk import load
+from pipeline_assets.tables.raw_events import RAW_TABLES
+from pipeline_assets.tables.registry import ALL_TABLES, ASSET_TABLES
+from pipeline_assets.transforms.measure import digest_of, digests
+from resources.crash_points import CrashPoint
+from resources.lakehouse import Lakehouse
+from resources.lakehouse_errors import FAILURES
+from resources.landing_store import LandingStore
+from resources.ledger import Ledger
+from sample_export.account import ExportAccount
+from sample_export.objects import iter_export
+from sample_export.spec import ExportSpec
+
+PROJECT = "10001"
+_SAMPLE = ExportSpec(
+    projects=(PROJECT,), days=1, events_per_day=60, shards=1, hours=(1, 9, 17), bad_lines_per_day=1, tail_share=0.02,
+    has_markers=False,
+)  # fmt: skip
+_LONG_AGO = timedelta(days=180)
+"""So that no day of a drill is still waited for."""
+_REGULAR = next(source for source, table in RAW_TABLES.items() if table.key == "raw/regular_events")
+_TABLES = tuple(table for table in ASSET_TABLES if table not in RAW_TABLES.values() or table is RAW_TABLES[_REGULAR])
+_CONFLICT_SIGNS = ("building it again", "reading it again")
+
+
+@dataclass(frozen=True)
+class Result:
+    """What became of one trial."""
+
+    trial: Trial
+    seconds: float
+    conflicts: int = 0
+    """How often the held load found that another one had published first."""
+    faults: tuple[str, ...] = field(default=())
+
+    @property
+    def is_survived(self) -> bool:
+        """Whether all holds that must."""
+        return not self.faults
+
+
+def carry_out(
+    spark: SparkSession, settings: Settings, trials: Sequence[Trial], say: Callable[[str], None]
+) -> Iterator[Result]:
+    """Carry the trials out, one after the other on the same tables; yields each result."""
+    first_day = datetime.now(UTC).date() - _LONG_AGO
+    with (
+        scratch(spark, settings, PROJECT, first_day) as place,
+        closing(Ledger(place.settings.ledger_database_url)) as ledger,
+        closing(Ledger(place.calm.ledger_database_url)) as calm_ledger,
+    ):
+        say(
+            f"drill on {place.settings.warehouse_url}, catalogs {place.settings.catalog_name} and {place.calm.catalog_name}"
+        )
+        drill = _Drill(_bench(spark, place.settings, ledger), _bench(spark, place.calm, calm_ledger), place, first_day)
+        say("sample data: two days are loaded undisturbed")
+        drill.begin()
+        for number, trial in enumerate(trials, start=1):
+            result = drill.carry_out(trial)
+            outcome = "survived" if result.is_survived else f"NOT SURVIVED: {escape(result.faults[0])}"
+            say(f"{number}/{len(trials)} {trial.event} at {trial.armed}: {outcome} ({result.seconds:.0f} s)")
+            yield result
+
+
+def _bench(spark: SparkSession, settings: Settings, ledger: Ledger) -> Workbench:
+    landing = LandingStore.from_settings(settings, S3Resource())
+    return Workbench(spark, Lakehouse(spark, settings.catalog_name), ledger, landing, settings)
+
+
+@dataclass
+class _Drill:
+    bench: Workbench
+    calm: Workbench
+    place: Scratch
+    next_day: date
+    days: list[date] = field(default_factory=list)
+    """All that were delivered."""
+    told: set[str] = field(default_factory=set)
+    """Faults of earlier trials, which are not charged to later ones."""
+
+    def begin(self) -> None:
+        """Two days that are published before anything is disturbed; raises LakehouseError where that fails."""
+        days = self._deliver(2)
+        failures = self._load(days)
+        self._load_calmly(days)
+        if failures or not all(self._calm_digests().values()):
+            reason = f"undisturbed loads of sample data do not work ({'; '.join(failures) or 'tables are empty'})"
+            raise LakehouseError("drill", reason, "Mend that first: load any day with tidemark load")
+
+    def carry_out(self, trial: Trial) -> Result:
+        started = time.monotonic()
+        is_chunked = trial.point is CrashPoint.BETWEEN_CHUNKS
+        days = self._deliver(2 if is_chunked else 1)
+        environment = self.place.environment(**({"TIDEMARK_DAYS_PER_RUN": "1"} if is_chunked else {}))
+        words = [str(Path(sys.executable).with_name("tidemark")), "load", "--source", _REGULAR.value]
+        found: list[str] = []
+        conflicts = 0
+        try:
+            span = ["--from", str(days[0]), "--to", str(days[-1])]
+            with a_victim([*words, *span, "--verbose"], environment, trial.armed, self.place.home) as victim:
+                victim.wait_until_held()
+                if trial.event is Event.MET:
+                    found += self._load(days)
+                    victim.go_on()
+                    if victim.wait_until_it_ends() != 0:
+                        found.append(f"the load that was overtaken failed: {victim.log[-500:]}")
+                    conflicts = sum(victim.log.count(sign) for sign in _CONFLICT_SIGNS)
+            if trial.event is not Event.MET:
+                found += self._start_again(trial.event, days)
+        except (VictimError, TidemarkError, *FAILURES) as error:
+            found += [str(error), *self._load(days)]
+        self._load_calmly(days)
+        found += faults(self._look(), self._calm_digests(), self.days)
+        fresh = tuple(fault for fault in found if fault not in self.told)
+        self.told.update(fresh)
+        return Result(trial, time.monotonic() - started, conflicts, fresh)
+
+    def _deliver(self, count: int) -> list[date]:
+        days = [self.next_day + timedelta(days=shift) for shift in range(count)]
+        for day in days:
+            for exported in iter_export(replace(_SAMPLE, first_day=day), ExportAccount()):
+                self.place.deliver(exported.key, exported.body)
+        self.next_day = days[-1] + timedelta(days=1)
+        self.days += days
+        return days
+
+    def _start_again(self, event: Event, days: Sequence[date]) -> list[str]:
+        """As Dagster would: the monitor fails the dead run and starts it again; or another run comes before that."""
+        with dg.DagsterInstance.get() as instance:
+            running = dg.RunsFilter(statuses=[dg.DagsterRunStatus.STARTED])
+            dead = next(iter(instance.get_runs(running, limit=1)), None)
+            tags = {}
+            if dead is not None and event is Event.RETRIED:
+                instance.report_run_failed(dead, "its process was killed by a drill")
+                tags = {
+                    "dagster/parent_run_id": dead.run_id,
+                    "dagster/root_run_id": dead.run_id,
+                    "dagster/retry_number": "1",
+                }
+            failures = self._load(days, **tags)
+            if dead is not None and event is Event.FRESH:
+                instance.report_run_failed(dead, "its process was killed by a drill")
+            self.bench.lakehouse.sweep(ALL_TABLES, liveness(instance, ""))
+        return failures
+
+    def _load(self, days: Sequence[date], **tags: str) -> list[str]:
+        """A run of the job in this process; returns what went wrong."""
+        span = {"dagster/asset_partition_range_start": str(days[0]), "dagster/asset_partition_range_end": str(days[-1])}
+        ops: dict[str, Any] = {"load": {"config": {}}}
+        return run_job(self.place.settings, JOB_OF_SOURCE[_REGULAR], ops, {**tags, **span}, _SILENT)
+
+    def _load_calmly(self, days: Sequence[date]) -> None:
+        tables = frozenset(table.key for table in _TABLES)
+        request = LoadRequest(tuple(days), (PROJECT,), tables, str(uuid.uuid4()), datetime.now(UTC))
+        for _ in load(self.calm, request, lambda _: True):
+            continue
+
+    def _calm_digests(self) -> dict[str, dict[Slice, str]]:
+        return {
+            table.key: {
+                key: str(record.digest)
+                for key, record in self.calm.ledger.slices(table.key, None).items()
+                if record.digest.rows
+            }
+            for table in _TABLES
+        }
+
+    def _look(self) -> Look:
+        lakehouse = self.bench.lakehouse
+        found: dict[str, dict[Slice, str]] = {}
+        for table in _TABLES:
+            rows = digests(
+                lakehouse.read(table, lakehouse.head(table)), table.content_columns, (table.day_column, "project_id")
+            )
+            found[table.key] = {
+                Slice(row[table.day_column], row["project_id"]): str(digest_of(row.asDict())) for row in rows.collect()
+            }
+        changes = [
+            Change(record.table, record.key, str(record.digest_before), str(record.digest_after))
+            for record in self.bench.ledger.publications()
+            if record.table in found
+        ]
+        branches = [
+            f"{table.key} {branch}"
+            for table in ALL_TABLES
+            for branch in lakehouse.dead_branches(table, lambda _: False)
+        ]
+        with dg.DagsterInstance.get() as instance:
+            shown = {
+                table.key: {date.fromisoformat(day) for day in instance.get_materialized_partitions(asset_key(table))}
+                for table in _TABLES
+            }
+        return Look(found, changes, branches, shown)
+
+
+def _silence(_: dg.InitLoggerContext) -> logging.Logger:
+    logger = logging.Logger("tidemark.drill", logging.CRITICAL + 1)
+    logger.addHandler(logging.NullHandler())
+    return logger
+
+
+_SILENT = dg.LoggerDefinition(_silence)

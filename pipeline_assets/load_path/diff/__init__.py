@@ -1,0 +1,1 @@
+"""What a slice would become, beside what is published."""

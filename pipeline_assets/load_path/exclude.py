@@ -1,0 +1,125 @@
+"""Rule out deliveries, and lift that again: recorded here, acted on by the load of their arrival day.
+
+Lives here: which versions a person means by a key, and when that must be refused. Put here: another condition of an exclusion.
+Keep out: what a load does about it (raw/batches.py), the record (resources/ledger_decisions.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from datetime import date
+
+from resources.ledger_records import DeliveryRecord, Exclusion
+
+from pipeline_assets.domain.deliveries import Delivery
+from pipeline_assets.domain.errors import UsageError
+from pipeline_assets.domain.object_keys import KeyGrammar
+from pipeline_assets.domain.settings import Settings
+from pipeline_assets.domain.slices import Slice, Source, neighbourhood
+from pipeline_assets.load_path.request import Books, LoadRequest, Workbench
+from pipeline_assets.tables.raw_events import RAW_TABLES
+
+
+def delivery_named(key: str, settings: Settings) -> Delivery:
+    """The delivery that a key names, whether or not it is there; raises UsageError for any other name."""
+    grammar = KeyGrammar(settings.marker_pattern)
+    folder = key.partition("/")[0]
+    for project in settings.projects:
+        for source in Source:
+            if folder == source.prefix(project):
+                found = grammar.parse(source, project, key, "", 0)
+                if isinstance(found, Delivery):
+                    return found
+    raise UsageError(
+        key, "is not the key of a delivery of a configured project", "Copy it from landing or from `explain`"
+    )
+
+
+def exclude(
+    bench: Workbench, reasons: Mapping[str, str], request: LoadRequest, *, even_if_gone: bool
+) -> list[Exclusion]:
+    """Record that every known version of these objects is ruled out; returns what was not ruled out before.
+
+    `reasons`: object key -> why. Raises UsageError, with nothing recorded, for a key that is no delivery, that the run does
+    not load, that nobody knows, or that landing lost, unless that was said to be meant: it could not be brought back.
+    """
+    found = [
+        one for key, reason in sorted(reasons.items()) for one in _versions(bench, key, reason, request, even_if_gone)
+    ]
+    fresh = bench.ledger.decisions.exclude(found, request.run_id)
+    for one in fresh:
+        bench.say(f"excluded {one.object_key} ({one.etag}): {one.reason}")
+    return fresh
+
+
+def _versions(bench: Workbench, key: str, reason: str, request: LoadRequest, even_if_gone: bool) -> list[Exclusion]:
+    named = _named_in(request, key, reason, bench.settings)
+    source, project, day = named.batch.source, named.batch.project_id, named.batch.arrival_date
+    recorded: Sequence[DeliveryRecord] = [
+        record
+        for is_accepted in (True, False)
+        if (record := bench.ledger.deliveries(source, [project], day, day, is_accepted=is_accepted).get(key))
+        is not None
+    ]
+    listing = bench.landing.list(source, [project], day, day)
+    listed = next((delivery for delivery in listing.deliveries if delivery.key == key), None)
+    if listed is None and not recorded:
+        raise UsageError(key, "is neither in landing nor on record", "Copy the key from landing or from `explain`")
+    if listed is None and not even_if_gone:
+        raise UsageError(
+            key,
+            "landing no longer holds it, so that its rows could not be brought back",
+            "Put it back into landing first, or exclude it for good (--even-if-gone, exclude_even_if_gone in run config)",
+        )
+    versions = {record.etag: record.sha256 for record in recorded}
+    if listed is not None:
+        versions.setdefault(listed.etag, None)
+    return [Exclusion(named.batch, key, etag, sha256, reason) for etag, sha256 in versions.items()]
+
+
+def lift(bench: Workbench, reasons: Mapping[str, str], request: LoadRequest) -> None:
+    """Record that these objects are ruled out no more; `reasons`: object key -> why.
+
+    Raises UsageError, with nothing recorded, for a key that was never excluded or that the run does not load.
+    """
+    known = {one.object_key for one in bench.ledger.decisions.all_exclusions(request.projects)} if reasons else set()
+    standing = {}
+    for key, reason in sorted(reasons.items()):
+        batch = _named_in(request, key, reason, bench.settings).batch
+        day = batch.arrival_date
+        if key not in known:
+            raise UsageError(key, "was never excluded", "`tidemark exclusions` lists what is")
+        # None stands where a run that is tried again lifted it before.
+        standing[key] = bench.ledger.decisions.exclusions(batch.source, [batch.project_id], day, day).get(key, ())
+    for key, exclusions in standing.items():
+        if not exclusions:
+            continue
+        bench.ledger.decisions.lift(exclusions, reasons[key], request.run_id)
+        bench.say(f"lifted the exclusion of {key}: {reasons[key]}")
+
+
+def _named_in(request: LoadRequest, key: str, reason: str, settings: Settings) -> Delivery:
+    if not reason.strip():
+        raise UsageError(key, "needs a reason", "Say why; it stays on record")
+    named = delivery_named(key, settings)
+    batch = named.batch
+    if batch.arrival_date not in request.days:
+        raise UsageError(key, f"arrived on {batch.arrival_date}, which is not loaded now", "Choose that partition")
+    if RAW_TABLES[batch.source].key not in request.tables:
+        raise UsageError(
+            key,
+            f"is one of the {batch.source.value} exports, which are not loaded now",
+            "Choose the job that loads them",
+        )
+    return named
+
+
+def touched_days(books: Books, keys: Collection[str]) -> list[date]:
+    """Event days that loads without, or again with, these objects may change: those their batches hold, and their neighbours."""
+    found: set[Slice] = set()
+    for key in keys:
+        batch = delivery_named(key, books.settings).batch
+        day = batch.arrival_date
+        held = books.ledger.batch_days(batch.source, [batch.project_id], day, day).get(batch, {})
+        found |= neighbourhood((Slice(d, batch.project_id) for d in (*held, day)), books.settings.dedupe_window_days)
+    return sorted({key.event_date for key in found})

@@ -1,0 +1,39 @@
+"""What every op works with: the workbench of its run, and failures as Dagster tells them.
+
+Lives here: opening and closing it. Put here: what all ops need from Dagster. Keep out: what any op does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+
+import dagster as dg
+from dagster_pyspark import LazyPySparkResource
+
+from pipeline_assets.domain.errors import PublishConflictError, TidemarkError, TransientError
+from pipeline_assets.domain.settings import Settings
+from pipeline_assets.load_path.request import Workbench
+from resources.lakehouse import Lakehouse
+from resources.landing_store import LandingStore
+from resources.ledger import Ledger
+from resources.spark import configure_catalog
+
+
+@contextmanager
+def op_bench(
+    context: dg.OpExecutionContext, settings: Settings, spark: LazyPySparkResource, landing: LandingStore
+) -> Iterator[Workbench]:
+    """The workbench of an op's run; raises Failure, or RetryRequested where trying again can help, for errors of ours."""
+    try:
+        with closing(Ledger(settings.ledger_database_url)) as ledger:
+            session = spark.spark_session
+            configure_catalog(session, settings)
+            lakehouse = Lakehouse(session, settings.catalog_name)
+            yield Workbench(session, lakehouse, ledger, landing, settings, context.log.info)
+    except PublishConflictError as error:
+        raise dg.Failure(str(error), allow_retries=True) from error
+    except TransientError as error:
+        raise dg.RetryRequested(max_retries=2, seconds_to_wait=10) from error
+    except TidemarkError as error:
+        raise dg.Failure(str(error), allow_retries=False) from error

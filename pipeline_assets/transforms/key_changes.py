@@ -1,0 +1,82 @@
+"""What becomes of the keys of slices between two states: kept, added, removed, changed, moved to or from another day.
+
+Lives here: the comparison of two states by key. Put here: another thing that may become of a key. Keep out: bounds
+(domain/checks.py) and what a key of a table is (tables/, event_keys.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pyspark.sql.functions as F
+from pyspark.sql import DataFrame
+
+from pipeline_assets.transforms.event_keys import KEY, identified, with_key
+from pipeline_assets.transforms.measure import HASH_A, HASH_B, row_hashes, with_row_hashes
+
+KEPT, ADDED, REMOVED, CHANGED = "kept", "added", "removed", "changed"
+_KEY = ("_key_a", "_key_b")
+_AT = ("event_date", "project_id", *_KEY)
+
+
+def with_event_keys(events: DataFrame, content_columns: Sequence[str]) -> DataFrame:
+    """The events plus `_key_a`, `_key_b` of the event key and `_hash_a`, `_hash_b` of the content; needs the content columns."""
+    first, second = row_hashes(KEY)
+    keyed = with_row_hashes(events, content_columns).transform(with_key)
+    return keyed.withColumns({"_key_a": first, "_key_b": second})
+
+
+def with_keys(rows: DataFrame, key_columns: Sequence[str]) -> DataFrame:
+    """The rows plus `_key_a`, `_key_b` of columns that name a row within its slice."""
+    first, second = row_hashes(("project_id", *key_columns))
+    return rows.withColumns({"_key_a": first, "_key_b": second})
+
+
+def event_contents(events: DataFrame, content_columns: Sequence[str]) -> DataFrame:
+    """event_date, project_id, `_key_a`, `_key_b`, `_hash_a`, `_hash_b`: one narrow row per event; needs the content columns."""
+    return with_event_keys(events, content_columns).select(*_AT, HASH_A, HASH_B)
+
+
+def named_keys(events: DataFrame) -> DataFrame:
+    """event_date, project_id, `_key_a`, `_key_b` of the events that have an id; needs project_id, event_date and IDENTITY.
+
+    An event without any id has the key of its content, its time included, which no other day holds.
+    """
+    first, second = row_hashes(KEY)
+    return identified(events).withColumns({"_key_a": first, "_key_b": second}).select(*_AT)
+
+
+def row_contents(rows: DataFrame, key_columns: Sequence[str], content_columns: Sequence[str]) -> DataFrame:
+    """The same of a table whose rows are named by columns of its own."""
+    return with_row_hashes(with_keys(rows, key_columns), content_columns).select(*_AT, HASH_A, HASH_B)
+
+
+def key_changes(
+    before: DataFrame, after: DataFrame, before_near: DataFrame, after_near: DataFrame, window_days: int
+) -> DataFrame:
+    """`_AT`, change (string), is_moved (boolean): one row per key of `before` or `after` (contents of the same slices).
+
+    `before_near` and `after_near`: event_date, project_id, `_key_a`, `_key_b` of slices near them. An added key moved if another
+    day, at most so many days away, held it before, a removed one if such a day holds it afterwards.
+    """
+    left = before.select(*_AT, F.struct(HASH_A, HASH_B).alias("_before"))
+    right = after.select(*_AT, F.struct(HASH_A, HASH_B).alias("_after"))
+    change = (
+        F.when(F.col("_before").isNull(), ADDED)
+        .when(F.col("_after").isNull(), REMOVED)
+        .when(F.col("_before") == F.col("_after"), KEPT)
+        .otherwise(CHANGED)
+    )
+    joined = left.join(right, on=list(_AT), how="full_outer").select(*_AT, change.alias("change"))
+    names = ["project_id", *_KEY]
+    was = before_near.select(*names, F.col("event_date").alias("_was_day"), F.lit(ADDED).alias("change"))
+    is_now = after_near.select(*names, F.col("event_date").alias("_was_day"), F.lit(REMOVED).alias("change"))
+    elsewhere = was.unionByName(is_now)
+    moved = (
+        joined.join(elsewhere, on=[*names, "change"])
+        .where(F.abs(F.datediff("_was_day", "event_date")).between(1, window_days))
+        .select(*_AT)
+        .distinct()
+        .withColumn("is_moved", F.lit(True))
+    )
+    return joined.join(moved, on=list(_AT), how="left").withColumn("is_moved", F.coalesce("is_moved", F.lit(False)))

@@ -1,0 +1,97 @@
+"""Failures of Spark, Iceberg and their stores as ours: who won a race, what time may heal, what a person must mend.
+
+Lives here: the reading of what the JVM says. Put here: another failure seen in the wild. Keep out: retries (lakehouse.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from pipeline_assets.domain.errors import LakehouseError, LakehouseUnavailableError, TidemarkError
+from py4j.protocol import Py4JError
+from pyspark.errors.exceptions.base import PySparkException
+
+FAILURES = (Py4JError, PySparkException)
+"""All that a call into the JVM raises: `IllegalArgumentException` and the like arrive as pyspark's own types."""
+_CONFLICTS = (
+    "Found conflicting files",
+    "Missing required files to delete",
+    "Cannot commit, found new",
+    "CommitFailedException",
+    "ValidationException",
+)
+_RACES = (
+    "CommitFailedException",
+    "AlreadyExistsException",
+    "already exists",
+    "SQLITE_CONSTRAINT",
+    "duplicate key value",
+    "Branch does not exist",
+)
+_PASSING = (
+    "SQLITE_BUSY",
+    "database is locked",
+    "terminating connection",
+    "he database system is",
+    "I/O error occurred while sending to the backend",
+    "connection has been closed",
+    "connection attempt failed",
+    "SQLTransientConnectionException",
+    "SQLNonTransientConnectionException",
+    "CommitStateUnknownException",
+    "Connection refused",
+    "Connection reset",
+    "SdkClientException",
+    "SlowDown",
+    "Service: S3, Status Code: 5",
+)
+_EXPIRED = "Cannot find snapshot"
+_FULL = ("No space left on device", "File too large", "Disk quota exceeded", "database or disk is full")
+
+
+def is_conflict(error: Exception) -> bool:
+    """Whether another writer changed what a commit rests on."""
+    return any(mark in str(error) for mark in _CONFLICTS)
+
+
+def may_pass(error: Exception) -> bool:
+    """Whether the same operation may do, tried again at once or a little later."""
+    return any(mark in str(error) for mark in (*_RACES, *_PASSING))
+
+
+@contextmanager
+def lakehouse_failures(subject: str) -> Iterator[None]:
+    """Name failures that are not ours to solve; others, which may be defects, pass as they are."""
+    try:
+        yield
+    except FAILURES as error:
+        ours = failure(subject, error)
+        if ours is None:
+            raise
+        raise ours from error
+
+
+def failure(subject: str, error: Exception) -> TidemarkError | None:
+    """The failure as ours, None where it is none of those known."""
+    text = str(error)
+    full = next((mark for mark in _FULL if mark in text), None)
+    if full is not None:
+        return LakehouseError(subject, f"cannot be written: {full}", "Make room for the warehouse, then load again")
+    if _EXPIRED in text:
+        reason = "a snapshot that it reads was expired, or main was set back over it"
+        return LakehouseUnavailableError(subject, reason, "Nothing more was published; load again")
+    what = None
+    if any(mark in text for mark in _PASSING):
+        what = "catalog or warehouse is out of reach"
+    elif is_conflict(error) or may_pass(error):
+        what = "another writer was faster"
+    if what is None:
+        return None
+    return LakehouseUnavailableError(subject, f"{what}: {first_line(error)}", "Nothing more was published; load again")
+
+
+def first_line(error: Exception) -> str:
+    """The line of a Java stack trace that says most."""
+    lines = [line.strip() for line in str(error).splitlines() if "Exception" in line or "Error" in line]
+    return (lines[-1] if lines else type(error).__name__)[:300]

@@ -1,0 +1,65 @@
+"""Failures of landing as ours: a person must act, or time may heal.
+
+Lives here: the reading of types, HTTP statuses and texts of obstore and boto3. Put here: another failure seen in the wild. Keep
+out: what is done about it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from botocore.exceptions import BotoCoreError, ClientError, HTTPClientError
+from botocore.exceptions import ConnectionError as BotoConnectionError
+from obstore.exceptions import BaseError, PermissionDeniedError, PreconditionError, UnauthenticatedError
+from pipeline_assets.domain.errors import LandingAccessError, LandingUnavailableError, TidemarkError
+
+
+@contextmanager
+def landing_errors(subject: str, *, is_object: bool = False) -> Iterator[None]:
+    """Turn failures of obstore and boto3 into ours; that an object is missing or changed is for the caller."""
+    try:
+        yield
+    except (BaseError, BotoCoreError, ClientError, OSError) as error:
+        is_moved = isinstance(error, PreconditionError | FileNotFoundError) and "NoSuchBucket" not in str(error)
+        if is_object and is_moved:
+            raise
+        raise _failure(subject, error) from error
+    except ValueError as error:
+        if "get_credentials" not in str(error):
+            raise
+        raise LandingAccessError(subject, "no AWS credentials were found", _ACCESS_CURE) from error
+
+
+_ACCESS_CURE = "Check TIDEMARK_LANDING_URL, region, endpoint and credentials, and the rights to list and read"
+_REFUSALS = (PermissionDeniedError, UnauthenticatedError, PermissionError, FileNotFoundError, BotoCoreError)
+_PASSING = ("RequestTimeout<", "EndpointConnectionError:", "ConnectTimeoutError:", "ReadTimeoutError:")
+"""Passing trouble that comes dressed as a refusal: S3 answers a slow client with 400, and a credential provider
+that could not reach its server looks like a bad credential."""
+
+
+def _failure(subject: str, error: Exception) -> TidemarkError:
+    """Access (a person must act) or unavailable (time may heal), by type of error, HTTP status and text."""
+    text = str(error).split("\n\nDebug source")[0]
+    status = re.search(r"status code: (\d{3})", text)
+    code = int(status[1]) if status else 0
+    if isinstance(error, ClientError):
+        code = error.response["ResponseMetadata"]["HTTPStatusCode"]
+    is_passing = isinstance(error, BotoConnectionError | HTTPClientError) or any(sign in text for sign in _PASSING)
+    is_refused = (
+        isinstance(error, _REFUSALS)
+        or (300 <= code < 500 and code not in (408, 429))
+        or "(os error 13)" in text
+        or "incorrectly configured region" in text
+    )
+    if is_refused and not is_passing:
+        return LandingAccessError(subject, f"landing refused: {_short(text)}", _ACCESS_CURE)
+    return LandingUnavailableError(subject, f"landing is out of reach: {_short(text)}", "The next run tries again")
+
+
+def _short(text: str) -> str:
+    """One line without the XML around S3's own words."""
+    said = re.search(r"<Code>(.*?)</Code>\s*<Message>(.*?)</Message>", text, re.DOTALL)
+    line = f"{said[1]}, {said[2]}" if said else text
+    return " ".join(line.split())[:300].rstrip(". ")

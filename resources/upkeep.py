@@ -1,0 +1,134 @@
+"""Iceberg's own procedures for old snapshots, orphan files and small files; nothing else removes a file.
+
+Lives here: calls of procedures, and what they need to know. Put here: another procedure. Keep out: which of it is due
+(domain/retention.py, load_path/maintain.py), publishing (lakehouse.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from pipeline_assets.domain.retention import SnapshotAge
+from pipeline_assets.domain.slices import Slice
+
+from resources.iceberg import JavaTables, days_by_project
+from resources.lakehouse_errors import FAILURES, is_conflict
+
+if TYPE_CHECKING:
+    from pipeline_assets.tables.table import Table
+    from pyspark.sql import Row, SparkSession
+
+_SLICES_PER_CALL = 200
+"""Days named in one filter of a compaction."""
+
+
+@dataclass(frozen=True)
+class Compacted:
+    """What a compaction did."""
+
+    files_before: int
+    files_after: int
+    is_left_alone: bool = False
+    """A load published one of its slices meanwhile, and won."""
+
+
+class Upkeep:
+    """Procedures on the tables of one catalog."""
+
+    def __init__(self, spark: SparkSession, catalog_name: str) -> None:
+        """Wrap a session whose catalog `catalog_name` is configured (spark.py)."""
+        self.spark = spark
+        self._tables = JavaTables(spark, catalog_name)
+
+    def snapshots(self, table: Table) -> tuple[list[SnapshotAge], set[int]]:
+        """All snapshots, and those that a branch or tag points at."""
+        java = self._tables.load(table)
+        # What main showed once and was set back over may be the only copy of rows that landing lost.
+        main = {int(entry.snapshotId()) for entry in java.history()}
+        snapshot = java.currentSnapshot()
+        while snapshot is not None:
+            main.add(int(snapshot.snapshotId()))
+            parent = snapshot.parentId()
+            snapshot = java.snapshot(parent) if parent is not None else None
+        found = [
+            SnapshotAge(
+                int(one.snapshotId()),
+                datetime.fromtimestamp(one.timestampMillis() / 1000, UTC),
+                int(one.snapshotId()) in main,
+            )
+            for one in java.snapshots()
+        ]
+        return found, {int(ref.snapshotId()) for ref in java.refs().values()}
+
+    def expire(self, table: Table, snapshot_ids: Sequence[int]) -> int:
+        """Expire these snapshots and delete the files that only they needed; returns how many files.
+
+        By the procedure alone: it compares what is reachable before and after, where the Java API's own clean-up deletes live
+        files after a rollback (FACTS §3).
+        """
+        if not snapshot_ids:
+            return 0
+        listed = ", ".join(map(str, snapshot_ids))
+        # By age nothing goes: without a bound of its own the procedure would expire what is five days old as well.
+        row = self._call(
+            table, "expire_snapshots", f"snapshot_ids => array({listed}), older_than => TIMESTAMP '1970-01-01 00:00:00'"
+        )[0]
+        return sum(int(row[name]) for name in row.asDict() if name.startswith("deleted_"))
+
+    def orphans(self, table: Table, before: datetime, *, is_dry_run: bool) -> list[str]:
+        """Files below the table's location that no snapshot knows of and that are older than `before`; removed unless dry."""
+        at = before.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S")
+        options = f"older_than => TIMESTAMP '{at}', dry_run => {str(is_dry_run).lower()}"
+        if self._tables.load(table).location().startswith("s3"):
+            options += ", prefix_listing => true"
+        return [str(row["orphan_file_location"]) for row in self._call(table, "remove_orphan_files", options)]
+
+    def compact(self, table: Table, slices: Collection[Slice], files_before: int) -> Compacted:
+        """Rewrite each of these slices into few sorted files; a load that publishes one of them meanwhile wins."""
+        before = after = 0
+        for where in _filters(table, slices):
+            try:
+                row = self._call(
+                    table,
+                    "rewrite_data_files",
+                    f"strategy => 'sort', where => \"{where}\", options => map('min-input-files', '2', "
+                    "'partial-progress.enabled', 'false')",
+                )[0]
+            except FAILURES as error:
+                if not is_conflict(error):
+                    raise
+                return Compacted(files_before, files_before, is_left_alone=True)
+            before += int(row["rewritten_data_files_count"])
+            after += int(row["added_data_files_count"])
+        return Compacted(files_before, files_before - before + after)
+
+    def delete(self, table: Table, condition: str) -> bool:
+        """Delete rows of a table that nothing is derived from; False where a load that writes it won."""
+        try:
+            self.spark.sql(f"DELETE FROM {self._tables.identifier(table)} WHERE {condition}")
+        except FAILURES as error:
+            if not is_conflict(error):
+                raise
+            return False
+        return True
+
+    def _call(self, table: Table, procedure: str, arguments: str) -> list[Row]:
+        # The procedures look the table up in the session's thread, as table loading does.
+        self._tables.load(table)
+        catalog = self._tables.catalog_name
+        return self.spark.sql(
+            f"CALL {catalog}.system.{procedure}(table => '{table.identifier}', {arguments})"
+        ).collect()
+
+
+def _filters(table: Table, slices: Collection[Slice]) -> list[str]:
+    found = []
+    for project_id, days in sorted(days_by_project(slices).items()):
+        ordered = sorted(days)
+        for start in range(0, len(ordered), _SLICES_PER_CALL):
+            listed = ", ".join(f"DATE '{day}'" for day in ordered[start : start + _SLICES_PER_CALL])
+            found.append(f"project_id = '{project_id}' AND {table.day_column} IN ({listed})")
+    return found

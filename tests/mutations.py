@@ -1,0 +1,150 @@
+"""Break the one line that upholds each law and see a test fail (`make mutations`, about a quarter of an hour).
+
+Lives here: the lines, and the tests that must fail without them. Put here: the line of a new law. Keep out: the tests.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from pipeline_assets.domain.settings import PROJECT_ROOT
+
+
+@dataclass(frozen=True)
+class Mutation:
+    """A law without the line that upholds it."""
+
+    law: int
+    broken: str
+    """What no longer holds, for people."""
+    file: str
+    line: str
+    """Exactly once in the file."""
+    instead: str
+    test: str
+    """Fails without the line."""
+
+
+_LATE = "tests/scenarios/test_late_facts.py::test_a_fact_two_days_late_republishes_its_day_only"
+MUTATIONS = (
+    Mutation(
+        1, "a slice built again is added to what is there", "resources/lakehouse.py",
+        "writer.overwrite(slices_condition(table, slices))", "writer.append()", _LATE,
+    ),
+    Mutation(
+        2, "a commit does not ask whether another one came first", "resources/lakehouse.py",
+        "operation.validateNoConflictingData().validateNoConflictingDeletes()", "pass",
+        "tests/scenarios/test_recovery.py::test_a_writer_that_comes_second_publishes_nothing",
+    ),
+    Mutation(
+        3, "a backfill builds other tables than a daily load", "pipeline_assets/jobs.py",
+        "selection=dg.AssetSelection.assets(asset_key(RAW_TABLES[source]), *derived),",
+        "selection=dg.AssetSelection.assets(asset_key(RAW_TABLES[source]), *derived[: 4 if source is Source.REGULAR else 1]),",
+        "tests/unit/test_graph.py::test_jobs_load_one_source_each",
+    ),
+    Mutation(
+        4, "an event is filed on the day it was uploaded", "pipeline_assets/transforms/event_columns.py",
+        '"event_date": event_time.cast(pa.date32(), safe=False)',
+        '"event_date": columns["server_upload_time"].cast(pa.date32(), safe=False)', _LATE,
+    ),
+    Mutation(
+        5, "both sources read the same prefix", "pipeline_assets/domain/slices.py",
+        'return project_id if self is Source.REGULAR else f"{project_id}-backfill"', "return project_id",
+        "tests/unit/test_object_keys.py",
+    ),
+    Mutation(
+        6, "a slice that fails a check is published", "pipeline_assets/load_path/derived/judge.py",
+        "        elif key in failed:", "        elif key in failed and not decision.is_requested:",
+        "tests/scenarios/test_bad_loads.py::test_a_bad_load_is_refused[halved]",
+    ),
+    Mutation(
+        7, "a refused line is counted and kept nowhere", "pipeline_assets/transforms/parse.py",
+        'yield _records("quarantine", place, refused)', "pass",
+        "tests/unit/test_parse.py::test_a_bad_line_costs_that_line_only",
+    ),
+    Mutation(
+        8, "a publication is not recorded", "pipeline_assets/load_path/derived/rebuild.py",
+        "        for key in published:", "        for key in published[1:]:", _LATE,
+    ),
+    Mutation(
+        9, "a slice with the same content is published again", "pipeline_assets/load_path/derived/judge.py",
+        "            if not is_same:", "            if True:",
+        "tests/scenarios/test_corrections.py::test_an_older_correction_alone_publishes_nothing",
+    ),
+    Mutation(
+        10, "the ledger is believed without a look at the table", "pipeline_assets/load_path/settle.py",
+        "        if known == head or ", "        if known is not None or ",
+        "tests/scenarios/test_recovery.py::test_a_writer_that_comes_second_publishes_nothing",
+    ),
+)  # fmt: skip
+
+
+@contextmanager
+def a_copy() -> Iterator[Path]:
+    """The project as git knows it, with its jars, in a folder of its own."""
+    named = subprocess.run(
+        ["git", "ls-files", "-co", "--exclude-standard"], cwd=PROJECT_ROOT, capture_output=True, check=True
+    )
+    with tempfile.TemporaryDirectory(prefix="mutations-") as folder:
+        for name in named.stdout.decode().splitlines():
+            if (PROJECT_ROOT / name).is_file():
+                (Path(folder) / name).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy(PROJECT_ROOT / name, Path(folder) / name)
+        (Path(folder) / ".jars").symlink_to(PROJECT_ROOT / ".jars")
+        yield Path(folder)
+
+
+def outcome(copy: Path, test: str) -> tuple[int, str]:
+    """pytest's exit code, and its line about the first failure."""
+    environment = {**os.environ, "PYTHONPATH": str(copy), "PYTHONDONTWRITEBYTECODE": "1"}
+    run = subprocess.run(
+        [sys.executable, "-m", "pytest", "-x", "-q", "--tb=line", "-p", "no:cacheprovider", "--show-capture=no", test],
+        cwd=copy, env=environment, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    told = [line for line in run.stdout.splitlines() if line.startswith("FAILED")]
+    return run.returncode, told[0].removeprefix("FAILED ") if told else "\n".join(run.stdout.splitlines()[-3:])
+
+
+def main() -> int:
+    """Every test passes as it is and fails without its line; exits 1 where one survives."""
+    parser = argparse.ArgumentParser(prog="python -m tests.mutations", description=__doc__)
+    parser.add_argument("laws", nargs="*", type=int, help="only these")
+    chosen = parser.parse_args()
+    console = Console(width=200)
+    page = Table("law", "broken", "file", "what fails", title="mutations")
+    survived = 0
+    mutations = [mutation for mutation in MUTATIONS if not chosen.laws or mutation.law in chosen.laws]
+    with a_copy() as copy:
+        for test in dict.fromkeys(mutation.test for mutation in mutations):
+            code, told = outcome(copy, test)
+            console.print(f"as it is: exit {code}, {test}", highlight=False)
+            assert code == 0, told
+        for mutation in mutations:
+            path = copy / mutation.file
+            whole = path.read_text("utf-8")
+            assert whole.count(mutation.line) == 1, mutation
+            path.write_text(whole.replace(mutation.line, mutation.instead), "utf-8")
+            code, told = outcome(copy, mutation.test)
+            path.write_text(whole, "utf-8")
+            is_killed = code == 1 and "::" in told
+            survived += not is_killed
+            page.add_row(str(mutation.law), mutation.broken, mutation.file, told if is_killed else f"SURVIVED: {told}")
+            console.print(f"law {mutation.law}: exit {code}, {told}", highlight=False)
+    console.print(page)
+    return 1 if survived else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,219 @@
+"""Loads that would spoil closed days: refused before anything of them is visible, with what would have changed, by cause."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, date, datetime
+from typing import Any
+
+import pyspark.sql.functions as F
+import pytest
+
+from pipeline_assets.domain.checks import Check
+from pipeline_assets.domain.slices import Slice
+from pipeline_assets.load_path.derived import build_refined
+from pipeline_assets.tables.refined_events import REFINED_EVENTS
+from pipeline_assets.tables.table import Table
+from tests.builders import PROJECT, Pipeline, a_pipeline, events_on
+from tests.reference import require_known
+
+pytestmark = pytest.mark.slow
+DAY = date(2026, 2, 2)
+SOON = datetime(2026, 2, 20, tzinfo=UTC)
+"""Past the deadline, inside the redelivery horizon."""
+RAW, REFINED, REVENUE = "raw/regular_events", REFINED_EVENTS.key, "aggregates/daily_revenue"
+SHARDS = 4
+Lines = list[dict[str, Any]]
+
+
+def _good(shard: int) -> Lines:
+    """Each seventh a purchase: enough of them to be bounded, too few for their change to be too many changed events."""
+    bags: list[dict[str, Any]] = [{"$revenue": 2.5, "currency": "EUR"} if n % 7 == 0 else {} for n in range(200)]
+    events = events_on(DAY, 200, prefix=f"s{shard}")
+    return [{**line, "device_type": "phone", "event_properties": bag} for line, bag in zip(events, bags, strict=True)]
+
+
+@dataclass(frozen=True)
+class BadLoad:
+    """Something that happens to a closed day, and what is said of it."""
+
+    what: str
+    spoil: Callable[[int, Lines], Lines | None]
+    """Shard and its lines -> lines delivered instead; None = the object is deleted."""
+    table: str
+    said: str
+
+
+def _dearer(_: int, lines: Lines) -> Lines:
+    def price(line: dict[str, Any]) -> dict[str, Any]:
+        bag = line["event_properties"]
+        return {**line, "event_properties": {**bag, "$revenue": 250} if bag else bag}
+
+    return [price(line) for line in lines]
+
+
+BAD_LOADS = (
+    BadLoad(
+        "history doubled with new ids", lambda n, lines: lines + events_on(DAY, 200, prefix=f"again{n}"),
+        REFINED, "grows by 100.0%: rows 800 -> 1600; gains 100.0% of its 800 keys: new delivery 800",
+    ),
+    BadLoad(
+        "halved", lambda _, lines: lines[::2],
+        REFINED, "shrinks by 50.0%: rows 800 -> 400; loses 50.0% of its 800 keys: withdrawn 400",
+    ),
+    BadLoad(
+        "a shard lost", lambda n, lines: None if n == 2 else lines,
+        REFINED, "shrinks by 25.0%: rows 800 -> 600; loses 25.0% of its 800 keys: withdrawn 200",
+    ),
+    BadLoad(
+        "projects mixed up", lambda n, _: [{**line, "app": 10002} for line in events_on(DAY, 200, prefix=f"other{n}")],
+        RAW, "800 of 800 lines are quarantined (100.00%)",
+    ),
+    BadLoad(
+        "a key column of nulls", lambda _, lines: [{**line, "$insert_id": None} for line in lines],
+        REFINED, "gains 100.0% of its 800 keys: new delivery 800; loses 100.0% of its 800 keys: withdrawn 800",
+    ),
+    BadLoad(
+        "a property that is no longer sent", lambda _, lines: [{**line, "device_type": None} for line in lines],
+        REFINED, "changes 100.0% of its 800 keys: new delivery 800",
+    ),
+    BadLoad("amounts times a hundred", _dearer, REVENUE, "grows by 9900.0%: revenue 290 -> 29000"),
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def closed(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pipeline]:
+    """A closed day of four objects."""
+    with a_pipeline(spark, tmp_path_factory.mktemp("bad_loads")) as p:
+        p.now = SOON
+        for shard in range(SHARDS):
+            p.deliver(DAY, _good(shard), shard=shard)
+        assert p.load(DAY).success
+        yield p
+
+
+@pytest.mark.parametrize("bad", BAD_LOADS, ids=lambda bad: bad.what)
+def test_a_bad_load_is_refused(closed: Pipeline, bad: BadLoad) -> None:
+    """Scenario: a closed day is delivered again, spoilt, one bad load after the other. Outcome: each load fails and says what
+    would change, by cause; what is published stays to the row."""
+    p = closed
+    published = {name: found for name, found in p.digests().items() if not name.startswith("raw/")}
+    good = {shard: _good(shard) for shard in range(SHARDS)}
+    for shard, lines in good.items():
+        spoilt = bad.spoil(shard, lines)
+        key = p.deliver(DAY, lines if spoilt is None else spoilt, shard=shard)
+        if spoilt is None:
+            p.remove(key)
+
+    run = p.load(DAY)
+
+    assert not run.success
+    said = run.failure()
+    print(f"{bad.what}: {said}")
+    assert f"{DAY} {bad.table} {PROJECT} refused: " in said
+    assert bad.said in said
+    if bad.table != RAW:
+        record = p.ledger.slices(bad.table, [PROJECT], [DAY])[Slice(DAY, PROJECT)]
+        assert record.verdict.value == "refused"
+        assert bad.said in str(record.reason)
+    if bad.table != REVENUE:
+        assert {name: found for name, found in p.digests().items() if not name.startswith("raw/")} == published
+    else:
+        assert p.digests()[REVENUE] == published[REVENUE]
+
+
+def test_the_good_delivery_heals(closed: Pipeline) -> None:
+    """Scenario: after bad loads the day is delivered as it was. Outcome: all of it is as it was, without anybody's help."""
+    p = closed
+    for shard in range(SHARDS):
+        p.deliver(DAY, _good(shard), shard=shard)
+
+    run = p.load(DAY)
+
+    assert run.success, run.failure()
+    assert p.count(REFINED) == 800
+    (revenue,) = [row["revenue"] for row in p.rows(REVENUE)]
+    assert float(revenue) == 290
+    require_known(p)
+
+
+def test_a_code_change_that_drops_a_property_is_refused(closed: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Scenario: another version of our own code loses a property; the closed day is loaded again on purpose. Outcome: refused,
+    with every key changed by code alone; the day stays as it was."""
+    p = closed
+    published = p.digests()
+    whole, version = build_refined._raw, Table.code_version
+
+    def without_device_type(*arguments: Any) -> Any:
+        frame = whole(*arguments)
+        return frame.withColumn("device_type", F.lit(None).cast("string")) if "device_type" in frame.columns else frame
+
+    monkeypatch.setattr(build_refined, "_raw", without_device_type)
+    monkeypatch.setattr(Table, "code_version", lambda table, settings: f"new {version(table, settings)}")
+
+    run = p.load(DAY)
+
+    assert not run.success
+    assert "changes 100.0% of its 800 keys: code 800 (cause: code)" in run.failure()
+    assert p.digests() == published
+    (refused,) = [
+        one for one in p.ledger.slices(REFINED, [PROJECT], [DAY])[Slice(DAY, PROJECT)].refused_evaluations
+        if one.check is Check.CHANGE_IS_EXPLAINED
+    ]  # fmt: skip
+    assert refused.figures["keys_changed_code"] == 800
+    assert refused.figures["keys_kept"] == 0
+
+
+def test_bounds_of_one_measure_and_a_person_let_it_through(pipeline: Any) -> None:
+    """Scenario: a closed day changes beyond the bounds of all; bounds of that measure allow it; a further change does not keep
+    within them, and a person accepts it. Outcome: published, refused, published with the reason on record."""
+    p = pipeline(change_bounds={"refined/events:keys_changed": {"growth": 1.0}})
+    p.now = SOON
+    p.deliver(DAY, events_on(DAY, 200))
+    assert p.load(DAY).success
+    p.deliver(DAY, [{**line, "device_type": "phone"} for line in events_on(DAY, 200)])
+    run = p.load(DAY)
+    assert run.success, run.failure()
+    p.deliver(DAY, events_on(DAY, 190))
+    assert "shrinks by 5.0%: rows 200 -> 190" in p.load(DAY).failure()
+
+    tables = (REFINED, REVENUE, "aggregates/event_counts", "aggregates/active_users")
+    run = p.load(DAY, accept={f"{table}:{DAY}": "ten were test events" for table in tables})
+
+    assert run.success, run.failure()
+    assert p.ledger.publications(REFINED)[-1].accepted_reason == "ten were test events"
+    assert p.count(REFINED) == 190
+
+
+def test_an_event_that_moves_is_told_as_moved(pipeline: Any) -> None:
+    """Scenario: in a closed day some events are corrected, some move over midnight, some are new. Outcome: published, since all
+    keeps within bounds, with each counted by cause."""
+    p = pipeline()
+    p.now = SOON
+    after = date(2026, 2, 3)
+    for day in (DAY, after):
+        p.deliver(day, events_on(day, 300))
+    assert p.load(DAY, after).success
+    at = {"server_upload_time": f"{after} 12:00:00.000000", "processed_time": f"{after} 12:00:01.000000"}
+    first = events_on(DAY, 300)
+    moved = [{**line, **at, "event_time": f"{after} 00:10:00.000000"} for line in first[:2]]
+    corrected = [{**line, **at, "city": "Elsewhere"} for line in first[10:17]]
+    p.deliver(after, [*moved, *corrected, *events_on(DAY, 5, prefix="late")], hour=13)
+
+    run = p.load(DAY, after)
+
+    assert run.success, run.failure()
+
+    def keys(day: date) -> dict[str, float]:
+        record = p.ledger.slices(REFINED, [PROJECT], [day])[Slice(day, PROJECT)]
+        (found,) = [one.figures for one in record.evaluations if one.check is Check.CHANGE_IS_EXPLAINED]
+        return {name: value for name, value in found.items() if name.startswith("keys_")}
+
+    assert keys(DAY) == {
+        "keys_kept": 291, "keys_added": 5, "keys_removed": 2, "keys_changed": 7,
+        "keys_added_new_delivery": 5, "keys_removed_moved_day": 2, "keys_changed_new_delivery": 7,
+    }  # fmt: skip
+    assert keys(after) == {
+        "keys_kept": 300, "keys_added": 2, "keys_removed": 0, "keys_changed": 0, "keys_added_moved_day": 2,
+    }  # fmt: skip

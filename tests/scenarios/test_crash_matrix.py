@@ -1,0 +1,222 @@
+"""Killed anywhere, the next run converges: point x table x way of starting again (`make crash-matrix`, a part of it in CI)."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import time
+import uuid
+from collections import Counter
+from contextlib import closing
+from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+import pytest
+
+from pipeline_assets.domain.slices import EMPTY
+from pipeline_assets.drill.victim import Victim
+from pipeline_assets.load_path.maintain import maintain
+from pipeline_assets.load_path.request import Workbench
+from pipeline_assets.load_path.settle import UNRECORDED
+from pipeline_assets.tables.registry import ALL_TABLES, ASSET_TABLES
+from resources.crash_points import CrashPoint
+from resources.landing_store import LandingStore
+from resources.spark import configure_catalog
+from tests.builders import PROJECT, Pipeline, a_pipeline, an_event, events_on
+from tests.reference import measured_digests, require_known
+from tests.victim import a_victim
+
+pytestmark = pytest.mark.slow
+DAYS = [date(2026, 2, 2) + timedelta(days=shift) for shift in range(3)]
+RAW, REFINED, AGGREGATE = "raw/regular_events", "refined/events", "aggregates/event_counts"
+QUARANTINE_KEY = "raw/quarantine"
+INSIDE = "inside_commit"
+"""After the new metadata file is written, before the catalog names it: the catalog's database is locked meanwhile."""
+RETRY, FRESH = "retry of the run", "a fresh run"
+OF_TABLES = (
+    CrashPoint.AFTER_PIN, CrashPoint.AFTER_STAGE, CrashPoint.AFTER_AUDIT, CrashPoint.BEFORE_COMMIT, INSIDE,
+    CrashPoint.AFTER_COMMIT, CrashPoint.BEFORE_LEDGER, CrashPoint.BETWEEN_TABLES, CrashPoint.BEFORE_EVENTS,
+)  # fmt: skip
+ALONE = (f"{CrashPoint.DURING_LISTING}:regular/{PROJECT}", str(CrashPoint.MID_PARSE), str(CrashPoint.BETWEEN_CHUNKS))
+QUARANTINE = tuple(
+    f"{point}:raw/quarantine" for point in (CrashPoint.AFTER_STAGE, CrashPoint.BEFORE_COMMIT, CrashPoint.AFTER_COMMIT)
+)
+
+
+def _whole_matrix() -> list[tuple[str, str]]:
+    points = [*ALONE, *QUARANTINE, *(f"{point}:{table}" for table in (RAW, REFINED, AGGREGATE) for point in OF_TABLES)]
+    return [(point, restart) for point in points for restart in (RETRY, FRESH)]
+
+
+def _every_point_once() -> list[tuple[str, str]]:
+    """Tables and ways of starting again by turns."""
+    tables, restarts = (RAW, REFINED, AGGREGATE), (RETRY, FRESH)
+    points = [*ALONE, *(f"{point}:{tables[turn % 3]}" for turn, point in enumerate(OF_TABLES))]
+    return [(point, restarts[turn % 2]) for turn, point in enumerate(points)]
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "restart" in metafunc.fixturenames:
+        cases = _whole_matrix() if metafunc.config.getoption("--full") else _every_point_once()
+        metafunc.parametrize(("point", "restart"), cases)
+
+
+_LEAVES_MUCH = (INSIDE, CrashPoint.AFTER_STAGE, CrashPoint.AFTER_COMMIT)
+
+
+def _before(p: Pipeline) -> None:
+    """Two days are published."""
+    for day in DAYS[:2]:
+        p.deliver(day, events_on(day, 12))
+    run = p.load(DAYS[0], DAYS[1])
+    assert run.success, run.failure()
+
+
+def _changes(p: Pipeline) -> None:
+    """An object comes again with more, a late fact for the day before, an event moves, a new day comes with a bad line."""
+    moved = events_on(DAYS[1], 12)[3]
+    again = {**moved, "uuid": "again", "event_time": f"{DAYS[2]} 11:00:00.000000",
+             "server_upload_time": f"{DAYS[2]} 12:00:00.000000", "processed_time": f"{DAYS[2]} 12:00:01.000000"}  # fmt: skip
+    late = an_event(insert_id="late", uuid="late", event_time=f"{DAYS[0]} 23:00:00.000000",
+                    server_upload_time=f"{DAYS[1]} 01:00:00.000000", event_properties={"$revenue": 7})  # fmt: skip
+    p.deliver(DAYS[1], [*events_on(DAYS[1], 15), late])
+    p.deliver(DAYS[2], [*events_on(DAYS[2], 9), again, b"{not json"])
+
+
+Story = tuple[dict[str, Any], dict[str, int], Counter[tuple[str, ...]], dict[str, set[str]]]
+
+
+def _story(p: Pipeline) -> Story:
+    """Digests by the rows, commits per table, every change on record, and the partitions that Dagster shows as materialized.
+
+    Quarantine is written before the batch is judged, so it may be written twice; its rows are compared instead.
+    """
+    changes = Counter(
+        (record.table, str(record.key), str(record.digest_before), str(record.digest_after))
+        for record in p.ledger.publications()
+    )
+    shown = {
+        table.key: p.instance.get_materialized_partitions(dg.AssetKey(table.key.split("/"))) for table in ASSET_TABLES
+    }
+    history = {table: count for table, count in p.history().items() if table != QUARANTINE_KEY}
+    bad = Counter((row["object_key"], row["line_number"], row["reason"]) for row in p.rows(QUARANTINE_KEY))
+    return {**measured_digests(p.lakehouse), QUARANTINE_KEY: bad}, history, changes, shown
+
+
+@pytest.fixture(scope="module")
+def undisturbed(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Story:
+    """The same deliveries, loaded by a run that lives."""
+    with a_pipeline(spark, tmp_path_factory.mktemp("undisturbed")) as p:
+        _before(p)
+        _changes(p)
+        run = p.load(DAYS[0], DAYS[2])
+        assert run.success, run.failure()
+        return _story(p)
+
+
+def _kill_inside_the_commit(p: Pipeline, victim: Victim, table: str) -> None:
+    (metadata,) = Path(p.settings.warehouse_url).glob(f"{table}/metadata")
+    known = set(metadata.glob("*.metadata.json"))
+    with closing(sqlite3.connect(p.settings.catalog_url.removeprefix("sqlite:///"), isolation_level=None)) as catalog:
+        catalog.execute("BEGIN IMMEDIATE")
+        victim.go_on()
+        victim.wait_until(lambda: set(metadata.glob("*.metadata.json")) - known, "wrote no metadata")
+        victim.kill()
+        catalog.execute("ROLLBACK")
+
+
+def _start_again(p: Pipeline, restart: str) -> None:
+    """As Dagster would: the monitor fails the dead run and starts it again; or somebody starts another one before that."""
+    (dead,) = p.instance.get_runs(dg.RunsFilter(statuses=[dg.DagsterRunStatus.STARTED]), limit=1) or [None]
+    tags = {}
+    if restart == RETRY and dead is not None:
+        p.instance.report_run_failed(dead, "the process died")
+        tags = {"dagster/parent_run_id": dead.run_id, "dagster/root_run_id": dead.run_id, "dagster/retry_number": "1"}
+    run = p.load(DAYS[0], DAYS[2], tags=tags)
+    assert run.success, run.failure()
+
+
+def test_killed_and_started_again(
+    spark: Any, tmp_path: Path, undisturbed: Story, record_property: Any, is_full: bool, point: str, restart: str
+) -> None:
+    """Scenario: a load is killed with SIGKILL, Python, JVM and workers, at a point; it is started again. Outcome: digests,
+    number of commits, changes on record and materialized partitions are those of a run that lived."""
+    started = time.monotonic()
+    name, _, table = point.partition(":")
+    armed = point.replace(INSIDE, CrashPoint.BEFORE_COMMIT)
+    with a_pipeline(spark, tmp_path) as p:
+        _before(p)
+        _changes(p)
+        changes = {"days_per_run": 1} if name == CrashPoint.BETWEEN_CHUNKS else {}
+        with a_victim(p, DAYS[0], DAYS[2], armed, **changes) as victim:
+            assert victim.wait_until_held().startswith(armed)
+            if name == INSIDE:
+                _kill_inside_the_commit(p, victim, table)
+        known = len(p.ledger.publications())
+
+        _start_again(p, restart)
+
+        digests, history, changes_on_record, shown = _story(p)
+        assert digests == undisturbed[0]
+        assert shown == undisturbed[3]
+        assert {change for change, count in changes_on_record.items() if count > 1} == set()
+        if name != CrashPoint.BETWEEN_CHUNKS:
+            # Chunks are commits of their own, and a day may pass through more states.
+            assert history == undisturbed[1]
+            assert changes_on_record == undisturbed[2]
+        _require_chains(p)
+        require_known(p)
+        if name == CrashPoint.AFTER_COMMIT and table in (RAW, REFINED, AGGREGATE):
+            of_the_dead = [r for r in p.ledger.publications(table)[-99:] if r.cause.startswith(UNRECORDED)]
+            assert of_the_dead
+            assert known < len(p.ledger.publications())
+        # What is left does not depend on how it was started again; and hardly on the point, of which a few leave anything.
+        if name in _LEAVES_MUCH or (is_full and restart == FRESH):
+            _require_nothing_left(p)
+    record_property("kill", (name, table or "-", restart, f"{time.monotonic() - started:.0f}"))
+
+
+def _require_chains(p: Pipeline) -> None:
+    """Every slice's changes on record lead from nothing to what is published, one following from the other."""
+    present: dict[tuple[str, Any], str] = {}
+    for record in p.ledger.publications():
+        place = (record.table, record.key)
+        assert str(record.digest_before) == present.get(place, str(EMPTY))
+        present[place] = str(record.digest_after)
+    digests = {(table, key): digest for table, found in p.digests().items() for key, digest in found.items()}
+    assert {place: digest for place, digest in present.items() if not digest.startswith("0:")} == digests
+
+
+def _require_nothing_left(p: Pipeline) -> None:
+    """After maintenance, when everything is a month old: no branch, and no data file that no snapshot knows."""
+    warehouse = Path(p.settings.warehouse_url)
+    old = (datetime.now(UTC) - timedelta(days=40)).timestamp()
+    for path in warehouse.rglob("*"):
+        os.utime(path, (old, old))
+    configure_catalog(p.spark, p.settings)
+    landing = LandingStore.from_settings(p.settings)
+    bench = Workbench(p.spark, p.lakehouse, p.ledger, landing, p.settings)
+    digests = p.digests()
+    later = datetime.now(UTC) + timedelta(days=40)
+    reports = list(maintain(bench, str(uuid.uuid4()), later, lambda _: False, is_dry_run=False))
+    assert len(reports) == len(ALL_TABLES)
+    for table in ALL_TABLES:
+        name = p.lakehouse.identifier(table)
+        assert [row["name"] for row in p.spark.table(f"{name}.refs").collect()] == ["main"]
+        known = {row["file_path"].removeprefix("file:") for row in p.spark.table(f"{name}.all_data_files").collect()}
+        assert {str(path) for path in (warehouse / table.key).rglob("data/**/*.parquet")} == known
+    assert p.digests() == digests
+    require_known(p)
+
+
+def test_every_point_of_the_load_path_is_in_the_matrix() -> None:
+    """A new point must not be forgotten here."""
+
+    def covered(cases: list[tuple[str, str]]) -> set[str]:
+        return {point.partition(":")[0] for point, _ in cases}
+
+    expected = {point.value for point in CrashPoint} | {INSIDE}
+    assert covered(_every_point_once()) == expected
+    assert covered(_whole_matrix()) == expected

@@ -1,0 +1,105 @@
+"""`drill`: loads of sample data are killed and overtaken on a deployment's own catalog and storage, and nothing of it stays."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+from rich.console import Console
+
+from pipeline_assets.drill import drill
+from pipeline_assets.drill.report import print_drill
+from pipeline_assets.drill.scratch import scratch
+from pipeline_assets.drill.trials import AGGREGATE, REFINED, Event, Trial
+from pipeline_assets.drill.victim import VictimError
+from resources.crash_points import CrashPoint
+from resources.ledger import Ledger
+from tests.builders import events_on
+from tests.postgres import a_postgres
+from tests.small_spark import SMALL
+
+pytestmark = pytest.mark.slow
+DAY = date(2026, 2, 2)
+TRIALS = (
+    Trial(Event.FRESH, CrashPoint.AFTER_COMMIT, REFINED),
+    Trial(Event.MET, CrashPoint.BEFORE_COMMIT, AGGREGATE),
+)
+
+
+def _deployment(pipeline: Any) -> Any:
+    return pipeline(spark_config=SMALL, spark_master="local[2]", spark_driver_memory="1g")
+
+
+def _left(p: Any) -> tuple[set[str], list[str]]:
+    """Catalog names in the catalog's database, and what lies in the folders beside."""
+    with closing(sqlite3.connect(p.settings.catalog_url.removeprefix("sqlite:///"))) as catalog:
+        names = set(catalog.execute("SELECT catalog_name FROM iceberg_tables").fetchall())
+        names |= set(catalog.execute("SELECT catalog_name FROM iceberg_namespace_properties").fetchall())
+    folder = p.landing.parent
+    beside = [str(path) for place in (folder, Path(p.settings.warehouse_url)) for path in place.glob("*drill_*")]
+    return {name for (name,) in names}, beside
+
+
+def test_a_drill_is_survived_and_leaves_nothing(pipeline: Any) -> None:
+    """Scenario: on a deployment with published days, one load of sample data is killed right after its commit, another is
+    overtaken by a run that publishes the same day. Outcome: both are survived, the second by building again; catalog, storage,
+    ledger and what was published are as before."""
+    p = _deployment(pipeline)
+    p.deliver(DAY, events_on(DAY, 5))
+    assert p.load(DAY).success
+    before = p.digests(), p.history(), len(p.ledger.publications()), _left(p)
+
+    results = list(drill.carry_out(p.spark, p.settings, TRIALS, print))
+
+    print_drill(Console(width=160), results)
+    assert [one.faults for one in results] == [(), ()]
+    assert results[1].conflicts > 0
+    assert (p.digests(), p.history(), len(p.ledger.publications()), _left(p)) == before
+
+
+def test_what_is_not_loaded_again_is_told(pipeline: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Scenario: in a drill, a process is killed before it loads anything and nobody starts it again. Outcome: the drill names the
+    slices that are not as they should be, and the day that Dagster does not show."""
+
+    @contextmanager
+    def dead_at_once(*_: Any) -> Iterator[Any]:
+        raise VictimError("the process was not held")
+        yield
+
+    p = _deployment(pipeline)
+    monkeypatch.setattr(drill, "a_victim", dead_at_once)
+    again = drill._Drill._load
+    monkeypatch.setattr(drill._Drill, "_load", lambda one, days, **tags: again(one, days) if len(days) == 2 else [])
+
+    (result,) = drill.carry_out(p.spark, p.settings, TRIALS[:1], print)
+
+    told = "\n".join(result.faults)
+    assert "the process was not held" in told
+    assert "refined/events" in told
+    assert "instead of" in told
+    assert "Dagster shows no materialization" in told
+
+
+def test_a_drill_on_a_server_has_schemas_of_its_own(spark: Any, tmp_path: Path, pipeline: Any) -> None:
+    """Scenario: catalog and ledger lie in PostgreSQL. Outcome: the drill's ledgers are in schemas that are gone afterwards, and
+    the deployment's ledger knows nothing of it."""
+    with a_postgres() as server:
+        url = server.database("lake")
+        settings = pipeline().settings.model_copy(update={"catalog_url": url, "ledger_url": url})
+        with closing(Ledger(url)) as own, scratch(spark, settings, "10001", DAY) as place:
+            for one in (place.settings, place.calm):
+                with closing(Ledger(one.ledger_database_url)) as ledger:
+                    assert ledger.publications() == []
+            assert own.publications() == []
+            engine = sa.create_engine(url.replace("postgresql://", "postgresql+psycopg2://"))
+            assert {place.settings.catalog_name, place.calm.catalog_name} <= set(sa.inspect(engine).get_schema_names())
+            tables = sa.inspect(engine).get_table_names(schema=place.settings.catalog_name)
+            assert "tidemark_publications" in tables
+        assert not [name for name in sa.inspect(engine).get_schema_names() if name.startswith("drill_")]
+        engine.dispose()

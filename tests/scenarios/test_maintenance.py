@@ -1,0 +1,280 @@
+"""Maintenance removes what nobody needs, and never what somebody does: a rollback, a refused branch, a load under way."""
+
+from __future__ import annotations
+
+import os
+import uuid
+from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+import pytest
+from moto.core.models import DEFAULT_ACCOUNT_ID
+from moto.s3.models import s3_backends
+
+from pipeline_assets.definitions import build_defs
+from pipeline_assets.domain.slices import Source
+from pipeline_assets.load import Clock
+from pipeline_assets.load_path.maintain import TableUpkeep, maintain
+from pipeline_assets.load_path.request import Workbench
+from pipeline_assets.load_path.survey import survey
+from pipeline_assets.tables.raw_events import RAW_TABLES
+from pipeline_assets.tables.refined_events import REFINED_EVENTS
+from pipeline_assets.tables.registry import ALL_TABLES, table_by_key
+from resources.crash_points import CrashPoint
+from resources.landing_store import LandingStore
+from tests.builders import Pipeline, events_on
+from tests.reference import require_known
+from tests.s3 import BUCKET
+from tests.victim import a_victim
+
+pytestmark = pytest.mark.slow
+DAY = date(2026, 2, 2)
+NEXT = DAY + timedelta(days=1)
+RAW, REFINED = "raw/regular_events", REFINED_EVENTS.key
+LATER = datetime.now(UTC) + timedelta(days=40)
+"""Snapshots carry the time at which they were made, so maintenance comes later."""
+
+
+def _bench(p: Pipeline) -> Workbench:
+    return Workbench(p.spark, p.lakehouse, p.ledger, LandingStore.from_settings(p.settings), p.settings)
+
+
+def _maintain(
+    p: Pipeline, *, is_live: Any = lambda _: False, is_dry_run: bool = False, now: datetime = LATER
+) -> dict[str, TableUpkeep]:
+    reports = maintain(_bench(p), str(uuid.uuid4()), now, is_live, is_dry_run=is_dry_run)
+    return {report.table: report for report in reports}
+
+
+def _grow_old(p: Pipeline) -> None:
+    """All files are 40 days old."""
+    old = (datetime.now(UTC) - timedelta(days=40)).timestamp()
+    for path in Path(p.settings.warehouse_url).rglob("*"):
+        os.utime(path, (old, old))
+
+
+def _data_files(p: Pipeline) -> set[str]:
+    return {str(path) for path in Path(p.settings.warehouse_url).rglob("*.parquet")}
+
+
+def _live_files(p: Pipeline) -> set[str]:
+    found: set[str] = set()
+    for table in ALL_TABLES:
+        rows = p.spark.table(f"{p.lakehouse.identifier(table)}.files").select("file_path").collect()
+        found |= {row["file_path"].removeprefix("file:") for row in rows}
+    return found
+
+
+def _orphan(p: Pipeline) -> Path:
+    path = Path(p.settings.warehouse_url) / REFINED / "data" / "left-by-a-crash.parquet"
+    path.write_bytes(b"half a file")
+    return path
+
+
+def test_a_rollback_behind_our_back_loses_no_live_file(pipeline: Any) -> None:
+    """Scenario: three publications of a day; Iceberg's own procedure sets main back, a load publishes again on top of it.
+    Outcome: after maintenance every live file is there, every row can be read, and the digests are the same."""
+    p = pipeline()
+    for count in (10, 20, 30):
+        p.deliver(DAY, events_on(DAY, count))
+        assert p.load(DAY).success
+    name = p.lakehouse.identifier(REFINED_EVENTS)
+    first = p.lakehouse.commits(REFINED_EVENTS, None)[-2].snapshot_id
+    p.spark.sql(
+        f"CALL {p.settings.catalog_name}.system.rollback_to_snapshot(table => 'refined.events', snapshot_id => {first})"
+    )
+    assert p.count(REFINED) == 10
+    _grow_old(p)
+    _maintain(p)
+    assert p.count(REFINED) == 10
+    assert p.load(DAY).success
+    assert p.count(REFINED) == 30
+    causes = [record.cause for record in p.ledger.publications(REFINED)]
+    assert causes[-2] == "foreign"
+    before = p.digests()
+    _grow_old(p)
+
+    reports = _maintain(p)
+
+    assert reports[REFINED].snapshots > 0
+    assert _live_files(p) <= _data_files(p)
+    assert p.count(REFINED) == p.count(RAW) == 30
+    assert p.digests() == before
+    assert p.load(DAY).success
+    assert p.spark.table(f"{name}.snapshots").count() >= 1
+
+
+def test_leftovers_go_and_what_rollback_needs_stays(pipeline: Any) -> None:
+    """Scenario: a refused slice, a dead run's branch, an old and a young file that no snapshot knows. Outcome: branch, staged
+    snapshot and old file are gone; the young file, and what main shows, are kept."""
+    p = pipeline()
+    p.deliver(DAY, events_on(DAY, 300))
+    assert p.load(DAY).success
+    p.deliver(DAY, events_on(DAY, 150))
+    assert not p.load(DAY).success
+    assert p.verdict(REFINED, DAY) == "refused"
+    lakehouse = p.lakehouse
+    lakehouse.stage(REFINED_EVENTS, lakehouse.head(REFINED_EVENTS), "deadrun_0", lambda _: None)
+    _grow_old(p)
+    orphan = _orphan(p)
+    young = _orphan(p).with_name("young.parquet")
+    young.write_bytes(b"a load writes it just now")
+    _grow_old(p)
+    os.utime(young)
+    live = _live_files(p)
+
+    reports = _maintain(p)
+
+    assert reports[REFINED].branches == ("tidemark_deadrun_0",)
+    assert [Path(path).name for path in reports[REFINED].orphans] == [orphan.name]
+    assert not orphan.exists()
+    assert young.exists()
+    assert live <= _data_files(p)
+    assert p.count(REFINED) == 300
+    snapshots = p.spark.table(f"{lakehouse.identifier(REFINED_EVENTS)}.snapshots").collect()
+    assert {row["snapshot_id"] for row in snapshots} == {lakehouse.head(REFINED_EVENTS)}
+
+
+def test_a_dry_run_tells_and_touches_nothing(pipeline: Any) -> None:
+    """Scenario: something of everything is due. Outcome: a dry run names it and changes nothing; the real one then does that."""
+    p = pipeline(compact_min_files=2)
+    for hour in (1, 2, 3):
+        p.deliver(DAY, events_on(DAY, 10, prefix=f"h{hour}"), hour=hour)
+        assert p.load(DAY).success
+    lakehouse = p.lakehouse
+    lakehouse.stage(REFINED_EVENTS, lakehouse.head(REFINED_EVENTS), "deadrun_0", lambda _: None)
+    _orphan(p)
+    _grow_old(p)
+    files, snapshots = _data_files(p), p.snapshots()
+
+    told = _maintain(p, is_dry_run=True)
+
+    assert (_data_files(p), p.snapshots()) == (files, snapshots)
+    done = _maintain(p)
+    assert done[REFINED].branches == told[REFINED].branches == ("tidemark_deadrun_0",)
+    assert done[REFINED].orphans == told[REFINED].orphans
+    assert done[RAW].compacted == told[RAW].compacted
+    assert len(told[RAW].compacted) == 1
+    assert told[REFINED].snapshots > 0
+    assert done[RAW].files_after < told[RAW].files_after == told[RAW].files_before
+
+
+def test_compaction_changes_no_digest_and_makes_nothing_stale(pipeline: Any) -> None:
+    """Scenario: a cold day came hour by hour, in five files. Outcome: fewer files, the same digests, nothing stale, a load does
+    nothing; a hot day is left alone; an object of the compacted day can still be replaced."""
+    p = pipeline()
+    for hour in range(1, 6):
+        p.deliver(DAY, events_on(DAY, 10, prefix=f"h{hour}"), hour=hour)
+        assert p.load(DAY).success
+    before = p.digests()
+    assert len(p.files(RAW, DAY)) == 5
+
+    reports = _maintain(p)
+
+    assert (reports[RAW].files_before, reports[RAW].files_after) == (5, 1)
+    assert len(p.files(RAW, DAY)) == 1
+    assert p.digests() == before
+    assert survey(_bench(p), p.now) == {}
+    history = p.history()
+    assert p.load(DAY).success
+    assert p.history() == history
+    assert [record.cause for record in p.ledger.publications(RAW)].count("foreign") == 0
+    p.deliver(DAY, events_on(DAY, 7, prefix="h3"), hour=3)
+    assert p.load(DAY).success
+    assert p.count(RAW) == p.count(REFINED) == 47
+
+
+@pytest.mark.parametrize(
+    "point",
+    [f"{CrashPoint.AFTER_STAGE}:{REFINED}", f"{CrashPoint.AFTER_AUDIT}:{RAW}", f"{CrashPoint.BEFORE_COMMIT}:{RAW}"],
+)
+def test_a_load_under_way_keeps_what_it_staged(pipeline: Any, point: str) -> None:
+    """Scenario: a load is held while maintenance joins the files that it read and those beside the ones it adds, and removes
+    every old file that no snapshot knows. Outcome: it goes on, or looks again; every row is there once and the ledger knows."""
+    p = pipeline(compact_min_files=2)
+    for hour in (1, 2):
+        p.deliver(DAY, events_on(DAY, 10, prefix=f"h{hour}"), hour=hour)
+        assert p.load(DAY).success
+    p.deliver(DAY, events_on(DAY, 10, prefix="h3"), hour=3)
+    p.deliver(NEXT, events_on(NEXT, 5))
+    with a_victim(p, DAY, NEXT, point) as victim:
+        victim.wait_until_held()
+        _grow_old(p)
+        reports = _maintain(p, is_live=lambda _: True, now=datetime.now(UTC))
+        assert not reports[REFINED].branches
+        assert reports[RAW].compacted
+        victim.go_on()
+        assert victim.wait_until_it_ends() == 0
+    assert p.count(RAW) == p.count(REFINED) == 35
+    assert _live_files(p) <= _data_files(p)
+    history = p.history()
+    assert p.load(DAY, NEXT).success
+    assert p.history() == history
+    require_known(p)
+
+
+def test_sources_are_kept_for_their_own_times(pipeline: Any) -> None:
+    """Scenario: both sources had bad lines, and raw tables with a history. Outcome: each source's quarantine and history end by
+    its own settings; the raw rows themselves stay."""
+    p = pipeline(regular_quarantine_days=10_000, backfill_history_days=10_000)
+    for source in Source:
+        for count in (20, 21):
+            p.deliver(DAY, [*events_on(DAY, count, prefix=source.value), b"{"], source=source)
+            assert p.load(DAY, source=source).success
+    assert {row["source"] for row in p.rows("raw/quarantine")} == {"regular", "backfill"}
+
+    reports = _maintain(p)
+
+    assert {row["source"] for row in p.rows("raw/quarantine")} == {"regular"}
+    assert reports["raw/quarantine"].quarantined == 1
+    assert reports[RAW].snapshots > 0
+    kept = {row["snapshot_id"] for row in _snapshots(p, "raw/backfill_events")}
+    assert {commit.snapshot_id for commit in p.lakehouse.commits(RAW_TABLES[Source.BACKFILL], None)} <= kept
+    assert len(kept) >= 3
+    assert p.count(RAW) == p.count("raw/backfill_events") == 21
+
+
+def _snapshots(p: Pipeline, table: str) -> list[Any]:
+    return p.spark.table(f"{p.lakehouse.identifier(table_by_key(table))}.snapshots").collect()
+
+
+def test_orphans_of_a_bucket(pipeline: Any, bucket: Any) -> None:
+    """Scenario: the warehouse is a bucket, with an old and a young object that no snapshot knows. Outcome: the old one goes."""
+    p = pipeline(warehouse_url=f"s3://{BUCKET}/warehouse")
+    p.deliver(DAY, events_on(DAY, 10))
+    assert p.load(DAY).success
+    for name in ("old", "young"):
+        bucket.put_object(Key=f"warehouse/refined/events/data/{name}.parquet", Body=b"x")
+    for key in s3_backends[DEFAULT_ACCOUNT_ID]["aws"].buckets[BUCKET].keys.values():
+        if not key.name.endswith("young.parquet"):
+            key.last_modified = datetime.now(UTC).replace(tzinfo=None) - timedelta(days=40)
+
+    reports = _maintain(p)
+
+    assert [Path(path).name for path in reports[REFINED].orphans] == ["old.parquet"]
+    left = {item.key for item in bucket.objects.all()}
+    assert "warehouse/refined/events/data/young.parquet" in left
+    assert "warehouse/refined/events/data/old.parquet" not in left
+    assert p.count(REFINED) == 10
+
+
+def test_the_job_says_what_it_did(pipeline: Any) -> None:
+    """Scenario: the Dagster job, dry and then in earnest. Outcome: both succeed, and the run's metadata says what was done."""
+    p = pipeline()
+    p.deliver(DAY, events_on(DAY, 10))
+    assert p.load(DAY).success
+    p.lakehouse.stage(REFINED_EVENTS, p.lakehouse.head(REFINED_EVENTS), "deadrun_0", lambda _: None)
+    job = build_defs(p.settings, clock=Clock(LATER)).resolve_job_def("maintenance")
+    said = []
+    for is_dry_run in (True, False):
+        result = job.execute_in_process(
+            run_config={"ops": {"maintain": {"config": {"dry_run": is_dry_run}}}}, instance=p.instance
+        )
+        assert result.success
+        (output,) = [e for e in result.all_events if e.event_type is dg.DagsterEventType.STEP_OUTPUT]
+        said.append(str(output.step_output_data.metadata["what was done"].value))
+    assert "| refined/events | would do: 1 branches dropped" in said[0]
+    assert "| refined/events | 1 branches dropped" in said[1]
+    assert p.lakehouse.dead_branches(REFINED_EVENTS, lambda _: False) == []

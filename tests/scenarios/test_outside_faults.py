@@ -1,0 +1,192 @@
+"""Landing, disk and databases fail: a load succeeds by bounded retries, or says so, changes nothing, and converges later."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import pytest
+from dagster_aws.s3 import S3Resource
+
+from resources import crash_points
+from resources.crash_points import CrashPoint
+from resources.landing_store import LandingStore
+from tests.builders import Pipeline, a_body, events_on
+from tests.faulty_proxy import Fault, Faults, a_faulty_proxy
+from tests.postgres import a_postgres
+
+pytestmark = pytest.mark.slow
+DAY, NEXT = date(2026, 2, 2), date(2026, 2, 3)
+REFINED = "refined/events"
+OBJECTS = 4
+
+
+@pytest.fixture(autouse=True)
+def _nobody_watches() -> Iterator[None]:
+    yield
+    crash_points.watch()
+
+
+def _in_bucket(pipeline: Callable[..., Pipeline], bucket: Any, url: str) -> Pipeline:
+    p = pipeline(landing_url="s3://tidemark-test/exports")
+    for shard in range(OBJECTS):
+        key = f"exports/10001/10001_{DAY}_10#{shard}.json.gz"
+        bucket.put_object(Key=key, Body=a_body(events_on(DAY, 10, prefix=f"s{shard}")))
+    p.resources["landing"] = LandingStore.from_settings(p.settings, S3Resource(endpoint_url=url))
+    return p
+
+
+FAULTS: dict[str, Callable[[str, str, int], Fault | None]] = {
+    "every first answer is an error": lambda method, path, turn: Fault.SERVER_ERROR if turn == 0 else None,
+    "throttled twice": lambda method, path, turn: Fault.THROTTLED if turn < 2 else None,
+    "slow": lambda method, path, turn: Fault.SLOW if turn == 0 else None,
+    "cut in the middle": lambda method, path, turn: Fault.RESET if turn == 0 and ".json.gz" in path else None,
+}
+
+
+@pytest.mark.parametrize("choose", FAULTS.values(), ids=FAULTS.keys())
+def test_landing_that_fails_for_a_while(
+    pipeline: Any, bucket: Any, choose: Callable[[str, str, int], Fault | None]
+) -> None:
+    """Scenario: requests fail, are throttled, answered late or cut in the middle of an object, then succeed. Outcome: the load
+    succeeds by its retries, with every row once."""
+    faults = Faults(choose)
+    with a_faulty_proxy(os.environ["AWS_ENDPOINT_URL_S3"], faults) as url:
+        p = _in_bucket(pipeline, bucket, url)
+        run = p.load(DAY)
+        assert run.success, run.failure()
+    assert faults.met.total() >= 1
+    assert p.count("raw/regular_events") == p.count(REFINED) == OBJECTS * 10
+    assert p.rows("raw/quarantine") == []
+
+
+def test_landing_that_fails_beyond_the_retries(pipeline: Any, bucket: Any) -> None:
+    """Scenario: one object cannot be read at all; then it can. Outcome: the load fails and names it and the cure, nothing is
+    published and nothing is quarantined; the next load takes everything."""
+    faults = Faults(lambda _, path, __: Fault.SERVER_ERROR if "%232.json.gz" in path or "#2.json.gz" in path else None)
+    with a_faulty_proxy(os.environ["AWS_ENDPOINT_URL_S3"], faults) as url:
+        p = _in_bucket(pipeline, bucket, url)
+        run = p.load(DAY)
+        assert not run.success
+        assert "10001_2026-02-02_10#2.json.gz: landing is out of reach" in run.failure()
+        assert "The next run tries again" in run.failure()
+        assert p.count("raw/regular_events") == p.count(REFINED) == 0
+        assert p.rows("raw/quarantine") == []
+        faults.choose = lambda *_: None
+        healed = p.load(DAY)
+    assert healed.success, healed.failure()
+    assert p.count(REFINED) == OBJECTS * 10
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of two megabytes."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    made = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(folder)], capture_output=True, check=False
+    )
+    if made.returncode:
+        pytest.skip("needs the right to mount a small file system: run the tests as root")
+    yield folder
+    subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+def test_a_full_disk(pipeline: Any, small_disk: Path) -> None:
+    """Scenario: the warehouse's disk is full in the middle of staging; then there is room. Outcome: the load says so, the old
+    state is what readers see; the next load publishes, and the figures are right."""
+    p = pipeline(warehouse_url=str(small_disk / "warehouse"))
+    p.deliver(DAY, events_on(DAY, 20))
+    assert p.load(DAY).success
+    before, history = p.digests(), p.history()
+    p.deliver(NEXT, [{**event, "user_properties": {"n": os.urandom(2000).hex()}} for event in events_on(NEXT, 1500)])
+
+    run = p.load(DAY, NEXT)
+
+    assert not run.success
+    assert "No space left on device" in run.failure()
+    assert "Make room for the warehouse" in run.failure()
+    assert (p.digests(), p.history()) == (before, history)
+    assert p.count(REFINED) == 20
+    subprocess.run(["mount", "-o", "remount,size=64m", str(small_disk)], check=True)
+    healed = p.load(DAY, NEXT)
+    assert healed.success, healed.failure()
+    assert p.count(REFINED) == 1520
+
+
+def _once_at(point: CrashPoint, table: str, do: Callable[[], None]) -> None:
+    """Let something happen the first time this process passes a point."""
+    passed: list[str] = []
+
+    def watcher(met: CrashPoint, qualifier: str) -> None:
+        if (met, qualifier) == (point, table) and not passed:
+            passed.append(qualifier)
+            do()
+
+    crash_points.watch(watcher)
+
+
+@pytest.mark.parametrize("point", [CrashPoint.BEFORE_COMMIT, CrashPoint.BEFORE_LEDGER])
+def test_a_locked_database_is_waited_for(pipeline: Any, point: CrashPoint) -> None:
+    """Scenario: another process holds SQLite's lock for some seconds when a slice is to be committed, or recorded. Outcome: the
+    load waits and succeeds."""
+    p = pipeline()
+    p.deliver(DAY, events_on(DAY, 20))
+    held: list[float] = []
+
+    def hold() -> None:
+        path = p.settings.catalog_url.removeprefix("sqlite:///")
+        with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+            connection.execute("BEGIN IMMEDIATE")
+            is_held.set()
+            time.sleep(4)
+            connection.execute("ROLLBACK")
+        held.append(4)
+
+    is_held = threading.Event()
+    thread = threading.Thread(target=hold)
+
+    def lock() -> None:
+        thread.start()
+        is_held.wait()
+
+    _once_at(point, REFINED, lock)
+    run = p.load(DAY)
+    thread.join()
+
+    assert held == [4]
+    assert run.success, run.failure()
+    assert p.count(REFINED) == 20
+
+
+@pytest.mark.parametrize("point", [CrashPoint.AFTER_STAGE, CrashPoint.BEFORE_COMMIT, CrashPoint.BEFORE_LEDGER])
+def test_postgresql_restarts_during_a_publish(pipeline: Any, point: CrashPoint) -> None:
+    """Scenario: the database of catalog and ledger stops, with all connections cut, and is back after two seconds. Outcome: the
+    load succeeds, or fails saying so with nothing half done; a later load converges, and nothing is published twice."""
+    with a_postgres() as server:
+        p = pipeline(catalog_url=server.url)
+        p.deliver(DAY, events_on(DAY, 20))
+
+        def restart() -> None:
+            server.stop()
+            threading.Timer(2.0, server.start).start()
+
+        _once_at(point, REFINED, restart)
+        run = p.load(DAY)
+        crash_points.watch()
+        if not run.success:
+            assert "out of reach" in run.failure()
+        later = p.load(DAY)
+        assert later.success, later.failure()
+        assert p.count(REFINED) == 20
+        published = [(record.table, record.key) for record in p.ledger.publications()]
+        assert len(published) == len(set(published))
+        p.ledger.close()

@@ -1,0 +1,128 @@
+"""`prove`: what is published is what landing holds, shown by a replay; what was tampered with is named."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from datetime import date, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipeline_assets.domain.slices import Source
+from pipeline_assets.load_path.prove import Proof, Verdict, prove, scratch_settings
+from pipeline_assets.load_path.request import Workbench
+from resources.lakehouse import Lakehouse
+from resources.landing_store import LandingStore
+from resources.ledger import Ledger
+from resources.spark import configure_catalog
+from tests.builders import PROJECT, Pipeline, an_event, events_on
+
+pytestmark = pytest.mark.slow
+DAYS = tuple(date(2026, 2, 2) + timedelta(days=shift) for shift in range(4))
+REFINED, REVENUE = "refined/events", "aggregates/daily_revenue"
+
+
+def _prove(p: Pipeline, folder: Path, first: date = DAYS[0], last: date = DAYS[-1]) -> Proof:
+    landing = LandingStore.from_settings(p.settings)
+    bench = Workbench(p.spark, p.lakehouse, p.ledger, landing, p.settings)
+    own = scratch_settings(p.settings, str(folder), str(folder / "warehouse"))
+    folder.mkdir()
+    configure_catalog(p.spark, own)
+    with closing(Ledger(own.ledger_database_url)) as ledger:
+        scratch = Workbench(p.spark, Lakehouse(p.spark, own.catalog_name), ledger, landing, own)
+        return prove(bench, scratch, first, last, (PROJECT,), p.now)
+
+
+@pytest.fixture
+def loaded(pipeline: Any) -> Pipeline:
+    """Days with late facts, an event that moved over midnight, a recovery, duplicates and an excluded object."""
+    p: Pipeline = pipeline()
+    for day in DAYS:
+        p.deliver(day, events_on(day, 40))
+    late = [an_event(insert_id=f"late{n}", uuid=f"late{n}", event_time=f"{DAYS[0]} 23:00:00.000000",
+                     server_upload_time=f"{DAYS[3]} 01:00:00.000000") for n in range(3)]  # fmt: skip
+    moved = {**events_on(DAYS[1], 40)[3], "uuid": "again", "event_time": f"{DAYS[2]} 00:10:00.000000",
+             "server_upload_time": f"{DAYS[2]} 12:00:00.000000"}  # fmt: skip
+    p.deliver(DAYS[3], [*late, *events_on(DAYS[3], 10)], hour=11)
+    p.deliver(DAYS[2], [moved], hour=12)
+    p.deliver(DAYS[1], [*events_on(DAYS[1], 40), *events_on(DAYS[1], 5, prefix="lost")], source=Source.BACKFILL)
+    wrong = p.deliver(DAYS[0], events_on(DAYS[0], 7, prefix="wrong"), hour=13)
+    for day in DAYS:
+        assert p.load(day).success
+    assert p.load(DAYS[1], source=Source.BACKFILL).success
+    assert p.load(DAYS[0], exclude={wrong: "test device"}).success
+    return p
+
+
+def _found(proof: Proof) -> list[tuple[str, date, Verdict]]:
+    return [(one.table, one.key.event_date, one.verdict) for one in proof.slices if one.verdict is not Verdict.EQUAL]
+
+
+def test_what_is_published_is_proven_and_what_was_tampered_with_is_named(loaded: Any, tmp_path: Path) -> None:
+    """Scenario: days that were loaded, re-loaded, recovered, corrected; all of them, then one in the middle, are proven. Then one
+    row is changed behind our back, another day is deleted, rows are added where none belong. Outcome: all is equal, tables
+    and ledger are as before; afterwards exactly the three slices are named, each for what it is."""
+    p = loaded
+    before = p.history(), p.digests(), len(p.ledger.publications())
+
+    whole = _prove(p, tmp_path / "whole")
+    one = _prove(p, tmp_path / "one", DAYS[2], DAYS[2])
+
+    assert whole.is_proven, _found(whole)
+    assert one.is_proven, _found(one)
+    assert {key.event_date for key in (c.key for c in whole.slices)} == set(DAYS)
+    assert {c.table for c in whole.slices} >= {REFINED, REVENUE, "raw/regular_events", "raw/backfill_events"}
+    assert {c.published.rows for c in whole.slices if (c.table, c.key.event_date) == (REFINED, DAYS[0])} == {43}
+    assert (whole.excluded, whole.objects) == (1, 7)
+    assert {c.key.event_date for c in one.slices} == {DAYS[2]}
+    assert (p.history(), p.digests(), len(p.ledger.publications())) == before
+
+    refined = f"{p.settings.catalog_name}.refined.events"
+    revenue = f"{p.settings.catalog_name}.aggregates.daily_revenue"
+    extra = DAYS[-1] + timedelta(days=1)
+    p.spark.sql(
+        f"UPDATE {refined} SET city = 'Elsewhere' WHERE event_date = DATE '{DAYS[0]}' AND insert_id = 'e-{DAYS[0]}-5'"
+    )
+    p.spark.sql(f"DELETE FROM {refined} WHERE event_date = DATE '{DAYS[2]}'")
+    p.spark.sql(
+        f"INSERT INTO {revenue} SELECT DATE '{extra}', project_id, currency, revenue, purchases, paying_users "
+        f"FROM {revenue} WHERE event_date = DATE '{DAYS[0]}'"
+    )
+
+    proof = _prove(p, tmp_path / "proof", DAYS[0], extra)
+
+    assert not proof.is_proven
+    assert _found(proof) == [
+        (REFINED, DAYS[0], Verdict.DIFFERS),
+        (REFINED, DAYS[2], Verdict.MISSING),
+        (REVENUE, extra, Verdict.EXTRA),
+    ]
+    (tampered,) = [one for one in proof.slices if one.verdict is Verdict.DIFFERS]
+    assert tampered.published.rows == tampered.replayed.rows == 43
+    assert tampered.published != tampered.replayed
+
+
+def test_days_that_stand_refused_differ_and_those_that_landing_lacks_are_unproven(loaded: Any, tmp_path: Path) -> None:
+    """Scenario: landing lost an object of one day, holds one of another day that was not loaded, and a third day stands refused.
+    Outcome: the first two are unproven, with the object named; the third differs and says how it stands; the rest is equal."""
+    p = loaded
+    p.deliver(DAYS[1], events_on(DAYS[1], 700, prefix="twice"), hour=14)
+    assert not p.load(DAYS[1]).success
+    (gone,) = [key for key in p.ledger.deliveries(Source.REGULAR, [PROJECT], DAYS[0], DAYS[0]) if "_10#" in key]
+    p.remove(gone)
+    new = p.deliver(DAYS[3], events_on(DAYS[3], 4, prefix="new"), hour=20)
+
+    proof = _prove(p, tmp_path / "proof")
+
+    assert not proof.is_proven
+    found = [one for one in proof.slices if one.verdict is not Verdict.EQUAL]
+    assert {(one.key.event_date, one.verdict) for one in found} == {
+        (DAYS[0], Verdict.UNPROVEN),
+        (DAYS[1], Verdict.DIFFERS),
+        (DAYS[3], Verdict.UNPROVEN),
+    }
+    refused = [one for one in found if (one.table, one.key.event_date) == (REFINED, DAYS[1])]
+    assert "stands refused: change_is_explained" in str([one.reason for one in refused])
+    assert all(gone in str(one.reason) for one in found if one.key.event_date == DAYS[0])
+    assert all(new in str(one.reason) for one in found if one.key.event_date == DAYS[3])

@@ -1,0 +1,318 @@
+"""Published days go back to what they were, across tables, by metadata alone; held until released; on record; reversible."""
+
+from __future__ import annotations
+
+import os
+import time
+import uuid
+from collections.abc import Sequence
+from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+import pytest
+
+from pipeline_assets.definitions import build_defs
+from pipeline_assets.domain.errors import LakehouseError, PublishConflictError, UsageError
+from pipeline_assets.domain.slices import Slice
+from pipeline_assets.load import Clock
+from pipeline_assets.load_path.maintain import maintain
+from pipeline_assets.load_path.release import preview, release
+from pipeline_assets.load_path.request import Workbench
+from pipeline_assets.load_path.roll_back import RollbackRequest, plan, roll_back
+from pipeline_assets.tables.registry import DERIVED
+from resources import crash_points
+from resources.crash_points import CrashPoint
+from resources.landing_store import LandingStore
+from tests.builders import PROJECT, events_on
+from tests.reference import require_known
+
+pytestmark = pytest.mark.slow
+DAYS = tuple(date(2026, 2, 2) + timedelta(days=shift) for shift in range(3))
+RAW, REFINED, REVENUE = "raw/regular_events", "refined/events", "aggregates/daily_revenue"
+NAMES = tuple(table.key for table in DERIVED)
+
+
+def _bench(p: Any) -> Workbench:
+    return Workbench(p.spark, p.lakehouse, p.ledger, LandingStore.from_settings(p.settings), p.settings)
+
+
+def _request(
+    to: datetime | int, days: Sequence[date] = DAYS, tables: tuple[str, ...] = (), reason: str = "why"
+) -> RollbackRequest:
+    return RollbackRequest(tables, (PROJECT,), days[0], days[-1], to, reason, str(uuid.uuid4()))
+
+
+def _derived(p: Any) -> dict[str, dict[Slice, str]]:
+    return {name: found for name, found in p.digests().items() if name in NAMES}
+
+
+def _two_states(p: Any) -> tuple[dict[str, dict[Slice, str]], datetime, dict[str, dict[Slice, str]]]:
+    """The right state, when it stood, and the wrong one that follows it."""
+    for day in DAYS:
+        p.deliver(day, events_on(day, 120))
+    assert p.load(DAYS[0], DAYS[-1]).success
+    right, then = _derived(p), datetime.now(UTC)
+    time.sleep(0.01)
+    for day in DAYS:
+        p.deliver(day, events_on(day, 140, prefix="wrong")[120:], hour=11)
+    assert p.load(DAYS[0], DAYS[-1]).success
+    return right, then, _derived(p)
+
+
+def _parquet(p: Any) -> set[str]:
+    return {str(path) for path in Path(p.settings.warehouse_url).rglob("*.parquet")}
+
+
+def _run(p: Any, job: str, op: str, **config: Any) -> dg.ExecuteInProcessResult:
+    return build_defs(p.settings, clock=Clock(p.now), **p.resources).resolve_job_def(job).execute_in_process(
+        run_config={"ops": {op: {"config": config}}}, instance=p.instance, raise_on_error=False
+    )  # fmt: skip
+
+
+def test_three_days_go_back_across_tables_are_held_and_released(pipeline: Any) -> None:
+    """Scenario: three days changed for the worse; they are rolled back through Dagster's job, loads come, they are released.
+    Outcome: every digest is that of then, no data file is written, loads leave the days alone and Dagster shows them held; once
+    released the next load brings what the inputs say; each change is on record."""
+    p = pipeline()
+    right, then, wrong = _two_states(p)
+    files, known = _parquet(p), len(p.ledger.publications())
+
+    done = _run(
+        p, "rollback", "roll_back", first=str(DAYS[0]), last=str(DAYS[-1]), back_to=then.isoformat(), reason="test data"
+    )
+
+    assert done.success
+    assert _derived(p) == right
+    assert _parquet(p) == files
+    require_known(p)
+    recorded = p.ledger.publications()[known:]
+    assert {(r.table, r.key.event_date) for r in recorded} == {(name, day) for name in NAMES for day in DAYS}
+    assert {(r.cause, r.accepted_reason) for r in recorded} == {("rollback", "test data")}
+    for name in NAMES:
+        assert p.count(name) > 0
+        records = p.instance.event_log_storage.get_asset_check_execution_history(
+            dg.AssetCheckKey(dg.AssetKey(name.split("/")), "change_is_explained"), limit=3, partition_filter=None
+        )
+        found = {str(r.evaluation.partition): r.evaluation for r in records if r.evaluation is not None}
+        assert {day for day, one in found.items() if not one.passed} == {str(day) for day in DAYS}
+        assert all("held: test data" in str(one.description) for one in found.values())
+
+    for day in DAYS:
+        p.deliver(day, events_on(day, 150, prefix="wrong")[120:], hour=11)
+    run = p.load(DAYS[0], DAYS[-1])
+    assert run.success, run.failure()
+    assert _derived(p) == right
+    assert p.verdict(REFINED, DAYS[1]) == "held"
+    assert run.materialized(REFINED) == set()
+
+    held = preview(_bench(p), (), (PROJECT,), DAYS[0], DAYS[-1], p.now)
+    assert {(one.digest.rows, one.digest_before.rows) for one in held if one.table == REFINED} == {(120, 140)}
+    assert {one.then for one in held if one.table == REFINED} == {"is built again (changed raw/regular_events)"}
+    assert _run(p, "release", "release", first=str(DAYS[0]), last=str(DAYS[-1]), reason="it was no test data").success
+    run = p.load(DAYS[0], DAYS[-1], accept={f"{name}:{day}": "right" for name in NAMES for day in DAYS})
+    assert run.success, run.failure()
+    assert p.count(REFINED) == 450
+    assert _derived(p) != wrong
+    assert {one.release_reason for one in p.ledger.decisions.all_holds([PROJECT])} == {"it was no test data"}
+
+
+def test_a_rollback_is_rolled_back(pipeline: Any) -> None:
+    """Scenario: a day is rolled back to a publication, then to a later one. Outcome: it is what it was before, still held."""
+    p = pipeline()
+    right, _, wrong = _two_states(p)
+    numbers = [r.number for r in p.ledger.publications()]
+    first = p.ledger.publications(NAMES[-1])[2].number
+    roll_back(_bench(p), _request(first))
+    assert _derived(p) == right
+
+    roll_back(_bench(p), _request(numbers[-1], reason="back again"))
+
+    assert _derived(p) == wrong
+    assert p.verdict(REFINED, DAYS[0]) == "held"
+    assert set(p.ledger.decisions.holds(REFINED, [PROJECT]).values()) == {"back again"}
+    require_known(p)
+
+
+def test_one_table_goes_back_and_the_rest_stands(pipeline: Any) -> None:
+    """Scenario: one aggregate of one day is rolled back. Outcome: nothing else changes; loads keep the rest up to date."""
+    p = pipeline()
+    right, then, wrong = _two_states(p)
+
+    roll_back(_bench(p), _request(then, DAYS[1:2], (REVENUE,)))
+
+    key = Slice(DAYS[1], PROJECT)
+    assert _derived(p) == wrong | {REVENUE: wrong[REVENUE] | {key: right[REVENUE][key]}}
+    assert p.load(DAYS[0], DAYS[-1]).success
+    assert p.verdict(REFINED, DAYS[1]) == "unchanged"
+    assert p.verdict(REVENUE, DAYS[1]) == "held"
+
+
+def test_before_the_first_publication_a_day_was_empty(pipeline: Any) -> None:
+    """Scenario: a day is rolled back to before it was ever published. Outcome: it is empty, held, and comes back
+    when released."""
+    p = pipeline()
+    p.deliver(DAYS[0], events_on(DAYS[0], 12))
+    before = datetime.now(UTC) - timedelta(minutes=1)
+    assert p.load(DAYS[0]).success
+    loaded = p.digests()
+
+    roll_back(_bench(p), _request(before, DAYS[:1]))
+
+    assert p.count(REFINED) == p.count(REVENUE) == 0
+    assert p.count(RAW) == 12
+    bench = _bench(p)
+    release(bench, preview(bench, (), (PROJECT,), DAYS[0], DAYS[0], p.now), "enough", "run-2")
+    assert p.load(DAYS[0]).success
+    assert p.digests() == loaded
+
+
+def test_what_cannot_be_rolled_back_is_said(pipeline: Any) -> None:
+    """Scenario: raw, days without anything, unknown publications, no reason; then the files of then are gone, one by one and
+    with their snapshots. Outcome: each is refused with the reason and the cure; nothing is changed or held."""
+    p = pipeline()
+    _, then, wrong = _two_states(p)
+    bench = _bench(p)
+    for request, said in (
+        (_request(then, tables=(RAW,)), "exclude bad deliveries"),
+        (_request(then, [date(2025, 1, 1)]), "nothing of these days was ever published"),
+        (_request(10**9), "is not on record"),
+        (_request(then, reason=" "), "needs a reason"),
+    ):
+        with pytest.raises(UsageError, match=said):
+            roll_back(bench, request)
+    old = next(move for move in plan(bench, _request(then)) if move.table == REVENUE)
+    table = next(table for table in DERIVED if table.key == REVENUE)
+    (path,) = p.lakehouse.slice_files(table, old.snapshot_id, [old.key])[old.key].paths
+    kept = Path(path.removeprefix("file:"))
+    body = kept.read_bytes()
+    kept.unlink()
+    with pytest.raises(LakehouseError, match="is gone"):
+        roll_back(bench, _request(then))
+    kept.write_bytes(body)
+    _grow_old(p)
+    later = datetime.now(UTC) + timedelta(days=40)
+    assert list(maintain(bench, "upkeep", later, lambda _: False, is_dry_run=False))
+    with pytest.raises(LakehouseError, match="is expired"):
+        roll_back(bench, _request(then))
+    assert _derived(p) == wrong
+    assert p.ledger.decisions.all_holds([PROJECT]) == []
+
+
+def _grow_old(p: Any) -> None:
+    old = (datetime.now(UTC) - timedelta(days=40)).timestamp()
+    for path in Path(p.settings.warehouse_url).rglob("*"):
+        os.utime(path, (old, old))
+
+
+def test_maintenance_after_a_rollback_removes_no_live_file(pipeline: Any) -> None:
+    """Scenario: days are rolled back; when all that was committed since is long past, maintenance runs. Outcome: the snapshots of
+    then are expired, and every row of the rolled-back days can still be read."""
+    p = pipeline()
+    right, then, _ = _two_states(p)
+    roll_back(_bench(p), _request(then))
+    _grow_old(p)
+    later = datetime.now(UTC) + timedelta(days=40)
+
+    reports = list(maintain(_bench(p), "upkeep", later, lambda _: False, is_dry_run=False))
+
+    assert sum(report.snapshots for report in reports) > 0
+    assert _derived(p) == right
+    assert p.count(REFINED) == 360
+    require_known(p)
+
+
+def test_an_event_that_moved_is_neither_lost_nor_doubled(pipeline: Any) -> None:
+    """Scenario: an event moved over midnight since; one of the two days is to be rolled back, then both.
+    Outcome: one alone is refused with the other day named; both together go back."""
+    p = pipeline()
+    for day in DAYS[:2]:
+        p.deliver(day, events_on(day, 120))
+    assert p.load(DAYS[0], DAYS[1]).success
+    right, then = _derived(p), datetime.now(UTC)
+    time.sleep(0.01)
+    moving = events_on(DAYS[0], 120)[3]
+    at = {"server_upload_time": f"{DAYS[1]} 12:00:00.000000", "processed_time": f"{DAYS[1]} 12:00:01.000000"}
+    again = [{**moving, **at, "event_time": f"{DAYS[1]} 00:10:00.000000"}]
+    p.deliver(DAYS[1], again, hour=12)
+    assert p.load(DAYS[0], DAYS[1]).success
+
+    for day, beside in ((DAYS[0], DAYS[1]), (DAYS[1], DAYS[0])):
+        with pytest.raises(LakehouseError, match=f"events moved between these days and {beside} 10001 .1 events"):
+            roll_back(_bench(p), _request(then, [day]))
+    assert p.ledger.decisions.all_holds([PROJECT]) == []
+    roll_back(_bench(p), _request(then, DAYS[:2]))
+    assert _derived(p) == right
+
+
+class _KilledError(Exception):
+    """The process ends here."""
+
+
+@pytest.mark.parametrize(
+    ("point", "name"),
+    [
+        (CrashPoint.BEFORE_COMMIT, REFINED),
+        (CrashPoint.AFTER_COMMIT, REFINED),
+        (CrashPoint.BEFORE_LEDGER, REVENUE),
+    ],
+)
+def test_a_rollback_that_died_is_completed(pipeline: Any, point: CrashPoint, name: str) -> None:
+    """Scenario: a rollback dies around the commit of a table; a load comes, then the same rollback again. Outcome: the load
+    undoes nothing, and every table is what it was then, each slice changed once."""
+    p = pipeline()
+    right, then, _ = _two_states(p)
+
+    def die(at: CrashPoint, table: str) -> None:
+        if (at, table) == (point, name):
+            raise _KilledError
+
+    crash_points.watch(die)
+    try:
+        with pytest.raises(_KilledError):
+            roll_back(_bench(p), _request(then))
+    finally:
+        crash_points.watch()
+    assert p.load(DAYS[0], DAYS[-1]).success
+
+    roll_back(_bench(p), _request(then))
+
+    assert _derived(p) == right
+    require_known(p)
+    assert len(p.ledger.publications(name)) == 3 * len(DAYS)
+
+
+@pytest.mark.parametrize("wins", [1, 9])
+def test_a_load_that_publishes_meanwhile(pipeline: Any, wins: int) -> None:
+    """Scenario: while a rollback is about to commit, a load that decided before it publishes a new state of a day. Outcome: the
+    rollback looks again and wins; where loads keep winning it gives up and says so, and a later one completes it."""
+    p = pipeline()
+    right, then, _ = _two_states(p)
+    held = {name: [Slice(DAYS[1], PROJECT)] for name in NAMES}
+    rounds: list[int] = []
+
+    def publish_beside(point: CrashPoint, table: str) -> None:
+        if (point, table) == (CrashPoint.BEFORE_COMMIT, REFINED) and len(rounds) < wins:
+            rounds.append(len(rounds))
+            crash_points.watch()
+            p.deliver(DAYS[1], events_on(DAYS[1], len(rounds), prefix="late"), hour=15)
+            # As a load does that decided before anything was held.
+            p.ledger.decisions.release(held, "test", "test")
+            p.reports(DAYS[1])
+            p.ledger.decisions.hold(held, "why", "test")
+            crash_points.watch(publish_beside)
+
+    crash_points.watch(publish_beside)
+    try:
+        if wins == 1:
+            assert roll_back(_bench(p), _request(then))
+        else:
+            with pytest.raises(PublishConflictError, match="changed it since it was read"):
+                roll_back(_bench(p), _request(then))
+    finally:
+        crash_points.watch()
+    assert len(rounds) == min(wins, p.settings.publish_attempts)
+    roll_back(_bench(p), _request(then))
+    assert _derived(p) == right
+    require_known(p)

@@ -1,0 +1,61 @@
+"""Writers at once: a short form of `make two-writers`, and the meetings that it found to be dangerous."""
+
+from __future__ import annotations
+
+from datetime import date
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from resources import crash_points
+from resources.crash_points import CrashPoint
+from tests.builders import events_on
+from tests.reference import require_known
+from tests.two_writers import page_of, run_rounds
+
+pytestmark = pytest.mark.slow
+ROUNDS = {"sqlite": 3, "postgresql": 2}
+DAY = date(2026, 2, 2)
+REFINED = "refined/events"
+
+
+@pytest.mark.parametrize("catalog", ["sqlite", "postgresql"])
+def test_nothing_is_lost_doubled_or_stale(catalog: str) -> None:
+    """Scenario: writers with a process each meet on the same tables, with random pauses between their steps, beside
+    compaction and a rollback behind their backs. Outcome: no row is lost or doubled, no stale slice is called current."""
+    account = run_rounds(catalog, ROUNDS[catalog], seed=7)
+    Console(width=160).print(page_of([account]))
+    assert account.findings == []
+    assert (account.lost, account.doubled, account.stale) == (0, 0, 0)
+    assert account.rounds.total() == ROUNDS[catalog]
+    assert account.checks > 0
+
+
+def test_the_loser_builds_again_from_fresh_inputs(pipeline: Any) -> None:
+    """Scenario: while a load is about to commit refined, another one loads a further object of the day and publishes it.
+    Outcome: the first is refused, pins again and succeeds; every row is there once, and every change is on record once."""
+    p = pipeline()
+    p.deliver(DAY, events_on(DAY, 10))
+    passed: list[str] = []
+
+    def other_run_first(point: CrashPoint, table: str) -> None:
+        if (point, table) == (CrashPoint.AFTER_PIN, REFINED):
+            passed.append(table)
+        if (point, table) == (CrashPoint.BEFORE_COMMIT, REFINED) and len(passed) == 1:
+            crash_points.watch()
+            p.deliver(DAY, events_on(DAY, 5, prefix="more"), hour=11)
+            p.reports(DAY)
+            crash_points.watch(other_run_first)
+
+    crash_points.watch(other_run_first)
+    try:
+        run = p.load(DAY)
+    finally:
+        crash_points.watch()
+
+    assert run.success, run.failure()
+    assert passed == [REFINED, REFINED]
+    assert p.count("raw/regular_events") == p.count(REFINED) == 15
+    require_known(p)
+    assert len(p.ledger.publications(REFINED)) == 1

@@ -1,0 +1,56 @@
+"""The product's Spark session, made small for tests.
+
+Lives here: its settings. Put here: a setting that spares every test time. Keep out: what is done with the session.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from py4j.java_gateway import JavaClass, JavaMember, JVMView
+from pyspark.sql import SparkSession
+
+from pipeline_assets.domain.settings import Settings
+from resources.spark import engine_config
+
+SMALL = {
+    "spark.sql.shuffle.partitions": "2",
+    # A third of the time of such small queries goes into planning them anew and into compiling them.
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    # The second compiler takes more than it gives to such small data; without it the JVM reserves only 48 MB for code, which a
+    # whole suite fills.
+    "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m "
+    "-XX:+ErrorFileToStderr",
+}
+
+
+def small_session(master: str, memory: str, **config: str) -> SparkSession:
+    """A session with the lakehouse's jars."""
+    settings = Settings(spark_master=master, spark_driver_memory=memory, spark_config=SMALL | config)
+    builder = SparkSession.builder
+    for key, value in engine_config(settings).items():
+        builder = builder.config(key, value)
+    session = builder.getOrCreate()
+    session.sparkContext.setLogLevel("ERROR")
+    _remember_names()
+    return session
+
+
+def _remember_names() -> None:
+    """Ask the JVM once for each class and static method that PySpark names: an eighth of a small load goes into asking again."""
+
+    def remembering(kind: type, lasting: tuple[type, ...]) -> None:
+        ask = kind.__getattr__  # type: ignore[attr-defined]
+
+        def answer(owner: Any, name: str) -> Any:
+            found = ask(owner, name)
+            if isinstance(found, lasting):
+                owner.__dict__[name] = found
+            return found
+
+        kind.__getattr__ = answer  # type: ignore[attr-defined]
+
+    remembering(JVMView, (JavaClass,))
+    remembering(JavaClass, (JavaMember,))

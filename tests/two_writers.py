@@ -1,0 +1,299 @@
+"""Rounds of loads at once on the same tables (`make two-writers`): what was lost, doubled or published stale must be nothing.
+
+Lives here: what the writers are told, and the account of it. Put here: another way for two writers to meet. Keep out: what one
+writer does (writer.py).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import date, timedelta
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from pipeline_assets.domain.object_keys import KeyGrammar
+from pipeline_assets.domain.settings import PROJECT_ROOT, Settings
+from pipeline_assets.domain.slices import Source
+from tests.builders import PROJECT, LandingFolder
+from tests.postgres import a_postgres
+from tests.random_exports import DAYS, KINDS, WINDOW, Files, Vendor, change, first_exports
+from tests.writer import TABLES
+
+WRITERS = 3
+_ROUNDS_OF_A_LAKE = 15
+"""Then empty tables again, so that first publications meet as well."""
+_CHECKED_EVERY = 3
+_LONGEST_PAUSE = 0.6
+_DERIVED = TABLES[2:]
+
+
+class Hand:
+    """A writer's process."""
+
+    def __init__(self) -> None:
+        """Start it; it answers as soon as its session is up."""
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("TIDEMARK_")}
+        self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115 - as long as the process
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tests.writer"], cwd=PROJECT_ROOT, env=environment, stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE, stderr=self._errors, text=True,
+        )  # fmt: skip
+
+    def order(self, **order: Any) -> None:
+        """Tell it what to do, without waiting."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps(order) + "\n")
+        self._process.stdin.flush()
+
+    def answer(self) -> dict[str, Any]:
+        """What became of the order."""
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        if not line:
+            self._errors.seek(0)
+            raise AssertionError(f"a writer's process died:\n{self._errors.read()[-4000:]}")
+        found: dict[str, Any] = json.loads(line)
+        return found
+
+    def end(self) -> None:
+        """Let it go, with all that is open to it."""
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        try:
+            self._process.wait(60)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+        with self._process, self._errors:
+            pass
+
+
+@dataclass
+class Account:
+    """What the rounds met and left behind."""
+
+    catalog: str
+    rounds: Counter[str] = field(default_factory=Counter)
+    """How the writers met -> rounds."""
+    conflicts: int = 0
+    gave_up: int = 0
+    """Loads that said who kept winning, after their attempts."""
+    lost: int = 0
+    doubled: int = 0
+    stale: int = 0
+    checks: int = 0
+    seconds: float = 0.0
+    winners_named: int = 0
+    findings: list[str] = field(default_factory=list)
+
+
+class _Landing(LandingFolder):
+    def __init__(self, folder: Path) -> None:
+        self.landing = folder / "landing"
+        self.landing.mkdir()
+        self.grammar = KeyGrammar(Settings().marker_pattern)
+
+
+@dataclass
+class Meeting:
+    """Tables of their own, random exports, and the writers that meet on them."""
+
+    settings: dict[str, Any]
+    landing: _Landing
+    vendor: Vendor
+    files: Files
+    account: Account
+
+    def source_of(self, hour: int) -> Source:
+        """Late hours are recovered ones."""
+        return Source.BACKFILL if hour > 19 else Source.REGULAR
+
+    def deliver(self, name: tuple[date, int]) -> None:
+        """Write a file as it is now."""
+        day, hour = name
+        self.landing.deliver(day, self.files[name], hour=hour, source=self.source_of(hour))
+
+    def expected_objects(self) -> dict[str, int]:
+        """Source and object -> lines that are events: not those that say to have happened days after they arrived."""
+        found = {}
+        for (day, hour), lines in self.files.items():
+            source = self.source_of(hour)
+            key = next(
+                str(path.relative_to(self.landing.landing))
+                for path in (self.landing.landing / source.prefix(PROJECT)).glob(f"*{day}_{hour}#1.json.gz")
+            )
+            latest = str(day + timedelta(days=2))
+            rows = sum(line["event_time"] < latest for line in lines)
+            if rows:
+                found[f"{source.value} {key}"] = rows
+        return found
+
+
+def run_rounds(catalog: str, rounds: int, seed: int, tell: Callable[[str], None] = lambda _: None) -> Account:
+    """So many rounds on a `sqlite` or `postgresql` catalog and ledger; raises AssertionError for any other failure."""
+    account = Account(catalog)
+    started = time.monotonic()
+    hands = [Hand() for _ in range(WRITERS)]
+    try:
+        with tempfile.TemporaryDirectory(prefix="writers-") as scratch, _databases(catalog, Path(scratch)) as url_of:
+            for number in range(0, rounds, _ROUNDS_OF_A_LAKE):
+                rng = random.Random(seed * 1000 + number)
+                meeting = _meeting(Path(scratch) / f"lake{number}", url_of(number), rng, account)
+                for turn in range(min(_ROUNDS_OF_A_LAKE, rounds - number)):
+                    _round(meeting, hands, rng, turn)
+                    if (turn + 1) % _CHECKED_EVERY == 0 or number + turn + 1 == rounds:
+                        _check(meeting, hands)
+                    tell(
+                        f"{catalog} {number + turn + 1}/{rounds}: {account.conflicts} conflicts, {account.findings[-1:]}"
+                    )
+                shutil.rmtree(Path(scratch) / f"lake{number}")
+    finally:
+        for hand in hands:
+            hand.end()
+    account.seconds = time.monotonic() - started
+    return account
+
+
+@contextmanager
+def _databases(catalog: str, folder: Path) -> Iterator[Callable[[int], str]]:
+    if catalog == "sqlite":
+        yield lambda number: f"sqlite:///{folder}/catalog{number}.db"
+        return
+    with a_postgres() as server:
+        yield lambda number: server.database(f"lake{number}")
+
+
+def _meeting(folder: Path, url: str, rng: random.Random, account: Account) -> Meeting:
+    folder.mkdir()
+    landing = _Landing(folder)
+    vendor = Vendor(rng)
+    settings = {
+        "landing_url": str(landing.landing), "warehouse_url": str(folder / "warehouse"), "catalog_url": url,
+        "catalog_name": folder.name, "projects": PROJECT, "calendar_start": "2026-01-01", "dedupe_window_days": WINDOW,
+        "publish_attempts": 5,
+    }  # fmt: skip
+    meeting = Meeting(settings, landing, vendor, first_exports(vendor), account)
+    for name in meeting.files:
+        meeting.deliver(name)
+    return meeting
+
+
+def _round(meeting: Meeting, hands: Sequence[Hand], rng: random.Random, turn: int) -> None:
+    """Something changes in landing, then writers meet: over the same days, over others, three of them, or with a foreign hand."""
+    if turn:
+        for _ in range(rng.randrange(1, 4)):
+            meeting.deliver(change(meeting.vendor, meeting.files, rng.choice(KINDS)))
+    kind = "empty tables" if turn == 0 else rng.choice(
+        ("overlapping", "overlapping", "disjoint", "same source", "three at once", "compaction", "rollback")
+    )  # fmt: skip
+    middle = rng.randrange(1, len(DAYS) - 1)
+    whole, early, late = (DAYS[0], DAYS[-1]), (DAYS[0], DAYS[middle - 1]), (DAYS[middle], DAYS[-1])
+    daily, backfill = (TABLES[0], *_DERIVED), (TABLES[1], *_DERIVED)
+    orders: list[dict[str, Any]] = [
+        _load(early if kind == "disjoint" else whole, daily, rng),
+        _load(late if kind == "disjoint" else (early, late, whole)[turn % 3], daily if kind == "same source" else backfill, rng),
+    ]  # fmt: skip
+    if kind in ("three at once", "empty tables"):
+        orders.append(_load(whole, _DERIVED if kind == "three at once" else backfill, rng))
+    elif kind in ("compaction", "rollback"):
+        do = "compact" if kind == "compaction" else "roll_back"
+        orders.append({"do": do, "table": rng.choice((TABLES[0], *_DERIVED)), "wait": rng.random() * 4})
+    for hand, order in zip(hands, orders, strict=False):
+        hand.order(settings=meeting.settings, **order)
+    for hand, order in zip(hands, orders, strict=False):
+        _take(meeting.account, hand.answer(), order)
+    meeting.account.rounds[kind] += 1
+
+
+def _load(days: tuple[date, date], tables: Sequence[str], rng: random.Random) -> dict[str, Any]:
+    return {
+        "do": "load", "first": str(days[0]), "last": str(days[1]), "tables": list(tables), "seed": rng.random(),
+        "pause": rng.random() * _LONGEST_PAUSE,
+    }  # fmt: skip
+
+
+def _take(account: Account, answer: dict[str, Any], order: dict[str, Any]) -> None:
+    account.conflicts += len(answer["conflicts"])
+    account.winners_named += sum(": run " in text for text in answer["conflicts"])
+    if "error" in answer:
+        # To give up against writers that keep winning is right; anything else is not.
+        assert answer["error"] == "PublishConflictError", (answer, order)
+        account.gave_up += 1
+
+
+def _check(meeting: Meeting, hands: Sequence[Hand]) -> None:
+    """Before anything is mended: is a slice wrong that the ledger calls current? After one more load: is anything wrong?"""
+    account, hand = meeting.account, hands[0]
+    hand.order(do="look", settings=meeting.settings)
+    before = hand.answer()
+    account.stale += len(before["stale"])
+    account.findings += [f"stale {one}" for one in before["stale"]]
+    account.findings += [f"{one}: head known, files are not" for one in before["unknown"]]
+    account.findings += [f"history {one}" for one in before["chains"]]
+    calm = {"first": str(DAYS[0]), "last": str(DAYS[-1]), "seed": account.checks, "pause": 0.0}
+    hand.order(do="load", settings=meeting.settings, tables=list(TABLES), **calm)
+    answer = hand.answer()
+    assert "error" not in answer, answer
+    hand.order(do="look", settings=meeting.settings)
+    after = hand.answer()
+    account.lost += after["lost"]
+    account.doubled += after["doubled"]
+    account.findings += [f"wrong {one}" for one in after["wrong"]]
+    expected = meeting.expected_objects()
+    for key in expected.keys() | after["objects"].keys():
+        missing = expected.get(key, 0) - after["objects"].get(key, 0)
+        if missing:
+            account.lost += max(missing, 0)
+            account.doubled += max(-missing, 0)
+            account.findings.append(f"raw {key} lacks {missing} rows")
+    account.checks += 1
+
+
+def page_of(accounts: Sequence[Account]) -> Table:
+    """The figures, for people."""
+    page = Table(title="writers at once")
+    for title in ("catalog", "rounds", "how they met", "conflicts", "winner named", "gave up", "checks", "lost", "doubled",
+                  "stale", "s"):  # fmt: skip
+        page.add_column(title)
+    for one in accounts:
+        met = ", ".join(f"{kind} {count}" for kind, count in sorted(one.rounds.items()))
+        figures = (one.conflicts, one.winners_named, one.gave_up, one.checks, one.lost, one.doubled, one.stale)
+        page.add_row(one.catalog, str(one.rounds.total()), met, *map(str, figures), f"{one.seconds:.0f}")
+    return page
+
+
+def main() -> int:
+    """Run both catalogs and print the figures."""
+    parser = argparse.ArgumentParser(prog="python -m tests.two_writers", description=__doc__)
+    parser.add_argument("--rounds", type=int, default=150, help="for each catalog")
+    parser.add_argument("--catalogs", nargs="*", default=["sqlite", "postgresql"])
+    parser.add_argument("--seed", type=int, default=7)
+    chosen = parser.parse_args()
+    console = Console(width=160)
+    accounts = [
+        run_rounds(catalog, chosen.rounds, chosen.seed, lambda text: console.print(text, highlight=False))
+        for catalog in chosen.catalogs
+    ]
+    console.print(page_of(accounts))
+    for one in accounts:
+        for finding in one.findings:
+            console.print(f"{one.catalog}: {finding}")
+    return 1 if any(one.findings for one in accounts) else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,74 @@
+"""What a drill calls survived, and that it leaves no point out."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import date
+
+import pytest
+
+from pipeline_assets.domain.settings import Settings
+from pipeline_assets.domain.slices import EMPTY, Slice
+from pipeline_assets.drill.scratch import as_environment, ledger_url
+from pipeline_assets.drill.survival import Change, Look, faults
+from pipeline_assets.drill.trials import Event, planned
+from resources.crash_points import CrashPoint
+
+DAY = date(2026, 2, 2)
+KEY = Slice(DAY, "10001")
+TABLE = "refined/events"
+CALM = {TABLE: {KEY: "3:a"}}
+WHOLE = Look(
+    {TABLE: {KEY: "3:a"}}, [Change(TABLE, KEY, str(EMPTY), "2:b"), Change(TABLE, KEY, "2:b", "3:a")], [], {TABLE: {DAY}}
+)
+
+
+def test_what_is_whole_has_no_fault() -> None:
+    assert list(faults(WHOLE, CALM, [DAY])) == []
+
+
+@pytest.mark.parametrize(
+    ("look", "said"),
+    [
+        (replace(WHOLE, digests={TABLE: {KEY: "6:c"}}), "6:c instead of 3:a"),
+        (replace(WHOLE, digests={}), f"{EMPTY} instead of 3:a"),
+        (replace(WHOLE, digests={TABLE: {KEY: "3:a", Slice(DAY, "2"): "1:x"}}), f"1:x instead of {EMPTY}"),
+        (replace(WHOLE, changes=[*WHOLE.changes, WHOLE.changes[-1]]), "the same change is on record 2 times"),
+        (replace(WHOLE, changes=WHOLE.changes[1:]), "a change is missing on record"),
+        (replace(WHOLE, changes=WHOLE.changes[:1]), "the last change on record is not what the table holds"),
+        (replace(WHOLE, branches=["refined/events run_0"]), "a staged branch is left"),
+        (replace(WHOLE, shown={TABLE: frozenset()}), "Dagster shows no materialization"),
+    ],
+)
+def test_each_loss_is_a_fault(look: Look, said: str) -> None:
+    assert any(said in fault for fault in faults(look, CALM, [DAY]))
+
+
+def test_a_drill_leaves_no_point_out() -> None:
+    """Whoever adds a point to the load path has it drilled, in every way when asked for all."""
+    once, full = planned("10001", is_full=False), planned("10001", is_full=True)
+    assert {trial.point for trial in once} == {trial.point for trial in full} == set(CrashPoint)
+    kills = [trial for trial in full if trial.event is not Event.MET]
+    assert len(kills) == len(set(kills)) == 2 * (3 + 3 + 3 * (len(CrashPoint) - 3))
+    assert {trial.event for trial in once} == set(Event)
+
+
+def test_a_process_gets_the_same_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = Settings(
+        projects=("1", "2"), spark_config={"spark.a": "b,c"}, change_bounds={"refined/events:rows": {"shrink": 0.5}},
+        load_open_days=False, max_quarantined_share=0.25, ledger_url="sqlite:////tmp/x.db",
+    )  # fmt: skip
+    for name, value in as_environment(settings).items():
+        monkeypatch.setenv(name, value)
+    assert Settings() == settings
+
+
+@pytest.mark.parametrize(
+    ("url", "expected"),
+    [
+        ("sqlite:////lake/catalog.db", "sqlite:////lake/drill_1.db"),
+        ("postgresql://me:pw@host/db", "postgresql://me:pw@host/db?options=-csearch_path%3Ddrill_1"),
+    ],
+)
+def test_a_drill_has_a_ledger_of_its_own(url: str, expected: str) -> None:
+    assert ledger_url(Settings(catalog_url=url), "drill_1") == expected

@@ -1,0 +1,121 @@
+"""Two runs write the same ledger: what the other one recorded meanwhile stays, and a doubted head is looked at again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import replace
+from datetime import date
+from pathlib import Path
+
+import pytest
+
+from pipeline_assets.domain.deliveries import BatchKey
+from pipeline_assets.domain.errors import PublishConflictError
+from pipeline_assets.domain.slices import BatchVerdict, Digest, Slice, Source, Verdict
+from resources.ledger import Ledger
+from resources.ledger_records import BatchAsRead, BatchRecord, Changes, DeliveryRecord, PublicationRecord, SliceRecord
+
+TABLE = "refined/events"
+DAY = date(2026, 2, 2)
+KEY = Slice(DAY, "10001")
+BATCH = BatchKey(Source.REGULAR, "10001", DAY)
+MINE = SliceRecord(TABLE, KEY, Verdict.PUBLISHED, digest=Digest(1, 1, 1), file_hash="mine", input_state={"raw": "1"})
+THEIRS = replace(MINE, digest=Digest(2, 2, 2), file_hash="theirs", input_state={"raw": "2"})
+
+
+@pytest.fixture
+def ledger(tmp_path: Path) -> Iterator[Ledger]:
+    with closing(Ledger(f"sqlite:///{tmp_path}/ledger.db")) as ledger:
+        yield ledger
+
+
+def _slice(ledger: Ledger) -> SliceRecord:
+    return ledger.slices(TABLE, None)[KEY]
+
+
+def test_a_row_that_names_other_files_by_now_is_left_alone(ledger: Ledger) -> None:
+    ledger.record(Changes(slices=[THEIRS]), "other")
+    ledger.record(Changes(slices=[MINE]), "own")
+    assert _slice(ledger).digest == THEIRS.digest
+
+    read = _slice(ledger)
+    ledger.record(Changes(slices=[replace(read, digest=Digest(3, 3, 3), file_hash="next")]), "own")
+    assert _slice(ledger).file_hash == "next"
+    ledger.record(Changes(slices=[replace(read, verdict=Verdict.WAITING)]), "late")
+    assert _slice(ledger).verdict is Verdict.PUBLISHED
+
+
+def test_who_published_tells_the_inputs_of_what_another_run_found(ledger: Ledger) -> None:
+    found = replace(MINE, input_state=None)
+    ledger.record(Changes(slices=[found]), "other")
+    ledger.record(Changes(slices=[MINE]), "own")
+    assert _slice(ledger).input_state == {"raw": "1"}
+    ledger.record(Changes(slices=[found]), "another that looked before")
+    assert _slice(ledger).input_state == {"raw": "1"}
+
+
+def _publication(snapshot_id: int, parent_id: int) -> PublicationRecord:
+    return PublicationRecord(TABLE, KEY, snapshot_id, parent_id, Digest(), MINE.digest, "delivery", "own")
+
+
+def test_a_head_moves_only_from_the_one_that_was_known(ledger: Ledger) -> None:
+    """A commit of somebody else lies in between, or a published row was left to another run: the head is doubted."""
+    ledger.record(Changes(head=(TABLE, 10, None)), "first")
+    ledger.record(Changes(head=(TABLE, 11, 10)), "second")
+    assert ledger.head(TABLE) == 11
+    ledger.record(Changes(head=(TABLE, 13, 12)), "third")
+    assert ledger.head(TABLE) == -11
+    ledger.record(Changes(head=(TABLE, 14, 11)), "fourth")
+    assert ledger.head(TABLE) == -11
+
+    ledger.record(Changes(slices=[THEIRS], head=(TABLE, 20, None)), "settled")
+    left = Changes(slices=[MINE], publications=[_publication(21, 20)], head=(TABLE, 21, 20))
+    ledger.record(left, "late")
+    assert ledger.head(TABLE) == -20
+    assert [record.snapshot_id for record in ledger.publications()] == [21]
+
+
+def test_what_was_found_is_dropped_where_the_head_moved(ledger: Ledger) -> None:
+    ledger.record(Changes(head=(TABLE, 10, None)), "first")
+    found = Changes(slices=[MINE], publications=[_publication(10, 9)], head=(TABLE, 10, None))
+    assert not ledger.record_found(found, "slow", known_head=None)
+    assert ledger.slices(TABLE, None) == {}
+    assert ledger.publications() == []
+    assert ledger.record_found(found, "again", known_head=10)
+
+
+def test_a_snapshot_that_main_came_back_to_is_another_publication(ledger: Ledger) -> None:
+    ledger.record(Changes(publications=[_publication(10, 9), _publication(10, 12), _publication(10, 9)]), "own")
+    assert [record.parent_id for record in ledger.publications()] == [9, 12]
+    assert ledger.told_snapshots(TABLE, [10, 11]) == {(KEY, 10)}
+
+
+def _delivery(etag: str) -> DeliveryRecord:
+    return DeliveryRecord(BATCH, "object", etag, 1, "sha", 1, 1, 0, 0, None, is_accepted=True)
+
+
+def _judged(verdict: BatchVerdict, read: BatchAsRead, **more: object) -> Changes:
+    changes = Changes(batches=[BatchRecord(BATCH, verdict, input_state=verdict.value)], read_batches={BATCH: read})
+    return replace(changes, **more)
+
+
+NOTHING = BatchAsRead({}, None)
+
+
+def test_a_batch_that_was_only_judged_keeps_the_newer_judgement(ledger: Ledger) -> None:
+    ledger.record(_judged(BatchVerdict.REFUSED, NOTHING), "other")
+    ledger.record(_judged(BatchVerdict.ACCEPTED, NOTHING), "own, which listed before")
+    assert ledger.batches([BATCH.project_id], DAY, DAY)[BATCH].verdict is BatchVerdict.REFUSED
+    as_read = BatchAsRead({}, (BatchVerdict.REFUSED.value, BatchVerdict.REFUSED.value))
+    ledger.record(_judged(BatchVerdict.ACCEPTED, as_read), "next")
+    assert ledger.batches([BATCH.project_id], DAY, DAY)[BATCH].verdict is BatchVerdict.ACCEPTED
+
+
+def test_a_batch_that_both_loaded_refuses_the_second_whole(ledger: Ledger) -> None:
+    ledger.record(_judged(BatchVerdict.ACCEPTED, NOTHING, deliveries=[_delivery("theirs")]), "other")
+    mine = _judged(BatchVerdict.ACCEPTED, NOTHING, deliveries=[_delivery("mine")], slices=[MINE])
+    with pytest.raises(PublishConflictError, match="another run loaded it meanwhile"):
+        ledger.record(mine, "own")
+    assert ledger.deliveries(Source.REGULAR, ["10001"], DAY, DAY)["object"].etag == "theirs"
+    assert ledger.slices(TABLE, None) == {}

@@ -1,0 +1,45 @@
+"""What may be expired: never what is young, named, or shown by main within the history that is kept."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from pipeline_assets.domain.retention import SnapshotAge, expirable
+
+NOW = datetime(2026, 3, 1, tzinfo=UTC)
+
+
+def _snapshot(number: int, days_old: float, *, is_on_main: bool = True) -> SnapshotAge:
+    return SnapshotAge(number, NOW - timedelta(days=days_old), is_on_main)
+
+
+MAIN = [_snapshot(1, 50), _snapshot(2, 40), _snapshot(3, 31), _snapshot(4, 20), _snapshot(5, 0.1)]
+
+
+def test_main_keeps_its_history_and_what_it_showed_when_that_begins() -> None:
+    """The state of 30 days ago is the snapshot of 31 days ago."""
+    assert expirable(MAIN, {5}, NOW, timedelta(days=30)) == [1, 2]
+
+
+def test_a_head_that_is_old_stays() -> None:
+    """A table that nobody wrote for a year."""
+    assert expirable([_snapshot(1, 400), _snapshot(2, 300)], {2}, NOW, timedelta(days=30)) == [1]
+    assert expirable([_snapshot(1, 400)], {1}, NOW, timedelta(days=30)) == []
+
+
+@pytest.mark.parametrize(
+    ("days_old", "named", "is_expired"), [(0.9, False, False), (1.1, False, True), (9.0, True, False)]
+)
+def test_staged_snapshots_live_a_day_or_as_long_as_their_branch(days_old: float, named: bool, is_expired: bool) -> None:
+    """What is not on main was staged: refused, or published under another id."""
+    staged = _snapshot(9, days_old, is_on_main=False)
+    heads = {5, 9} if named else {5}
+    assert (9 in expirable([*MAIN, staged], heads, NOW, timedelta(days=30))) is is_expired
+
+
+def test_a_short_history_is_a_day_at_least() -> None:
+    """Whatever is asked for, nothing younger than a day goes."""
+    kept = {one.snapshot_id for one in MAIN} - set(expirable(MAIN, {5}, NOW, timedelta(0)))
+    assert kept == {4, 5}
