@@ -24,7 +24,7 @@ from pipeline_assets.jobs import HEAL_JOB, JOB_OF_SOURCE
 from pipeline_assets.load_path.exclude import delivery_named, touched_days
 from pipeline_assets.load_path.request import OpenBooks
 from pipeline_assets.maintenance import JOB_NAME as MAINTENANCE_JOB
-from pipeline_assets.rollback import RELEASE_JOB, ROLLBACK_JOB
+from pipeline_assets.rollback import RELEASE_JOB, RELEASE_OP, ROLLBACK_JOB, ROLLBACK_OP
 from pipeline_assets.tables.raw_events import RAW_TABLES
 from pipeline_assets.tables.registry import DERIVED
 from resources.crash_points import CrashPoint, crash_point
@@ -103,7 +103,7 @@ def decide(
 
 def run_rollback(settings: Settings, config: Mapping[str, Any], console: Console, *, verbose: bool) -> list[str]:
     """Run the rollback job; returns what went wrong."""
-    ops = {"roll_back": {"config": dict(config)}}
+    ops = {ROLLBACK_OP: {"config": dict(config)}}
     return run_job(settings, ROLLBACK_JOB, ops, {}, _console_logger(console, verbose=verbose))
 
 
@@ -118,7 +118,7 @@ def run_release(
 ) -> list[str]:
     """Run the release job, then build what is stale among these days; returns what went wrong beyond verdicts."""
     logger = _console_logger(console, verbose=verbose)
-    failures = run_job(settings, RELEASE_JOB, {"release": {"config": dict(config)}}, {}, logger)
+    failures = run_job(settings, RELEASE_JOB, {RELEASE_OP: {"config": dict(config)}}, {}, logger)
     if failures:
         return failures
     for chunk in chunks(tuple(days), settings.days_per_run):

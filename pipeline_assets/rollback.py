@@ -25,6 +25,8 @@ from pipeline_assets.tables.registry import table_by_key
 from resources.landing_store import LandingStore
 
 ROLLBACK_JOB, RELEASE_JOB = "rollback", "release"
+# An op and a job must not share a name within a code location.
+ROLLBACK_OP, RELEASE_OP = "roll_back", "release_held"
 
 
 class RollbackConfig(dg.Config):
@@ -47,7 +49,7 @@ class RollbackConfig(dg.Config):
 
 
 class ReleaseConfig(dg.Config):
-    """Run config of the `release` op."""
+    """Run config of the `release_held` op."""
 
     first: str
     last: str
@@ -86,7 +88,7 @@ def rollback_request(config: RollbackConfig, settings: Settings, run_id: str) ->
 def rollback_job(settings: Settings) -> dg.JobDefinition:
     """Runs in the pool of loads, though it is safe beside one."""
 
-    @dg.op(name="roll_back", pool=POOL, description="Make refined and aggregate slices what they were, and hold them.")
+    @dg.op(name=ROLLBACK_OP, pool=POOL, description="Make refined and aggregate slices what they were, and hold them.")
     def roll_back_op(
         context: dg.OpExecutionContext,
         config: RollbackConfig,
@@ -110,7 +112,7 @@ def rollback_job(settings: Settings) -> dg.JobDefinition:
 def release_job(settings: Settings) -> dg.JobDefinition:
     """What was held is built again by the next load, or by `heal_load`."""
 
-    @dg.op(name="release", description="Hold rolled-back slices no more; what is stale among them is built again.")
+    @dg.op(name=RELEASE_OP, description="Hold rolled-back slices no more; what is stale among them is built again.")
     def release_op(
         context: dg.OpExecutionContext,
         config: ReleaseConfig,

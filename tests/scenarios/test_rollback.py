@@ -110,7 +110,9 @@ def test_three_days_go_back_across_tables_are_held_and_released(pipeline: Any) -
     held = preview(_bench(p), (), (PROJECT,), DAYS[0], DAYS[-1], p.now)
     assert {(one.digest.rows, one.digest_before.rows) for one in held if one.table == REFINED} == {(120, 140)}
     assert {one.then for one in held if one.table == REFINED} == {"is built again (changed raw/regular_events)"}
-    assert _run(p, "release", "release", first=str(DAYS[0]), last=str(DAYS[-1]), reason="it was no test data").success
+    assert _run(
+        p, "release", "release_held", first=str(DAYS[0]), last=str(DAYS[-1]), reason="it was no test data"
+    ).success
     run = p.load(DAYS[0], DAYS[-1], accept={f"{name}:{day}": "right" for name in NAMES for day in DAYS})
     assert run.success, run.failure()
     assert p.count(REFINED) == 450

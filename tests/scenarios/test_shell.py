@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import uuid
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -37,6 +38,8 @@ class Shell:
             "TIDEMARK_LANDING_URL": str(self.landing),
             "TIDEMARK_WAREHOUSE_URL": f"file://{folder}/warehouse",
             "TIDEMARK_CATALOG_URL": f"sqlite:///{folder}/catalog.db",
+            # A session remembers a catalog by its name, also when its settings change.
+            "TIDEMARK_CATALOG_NAME": f"lake_{uuid.uuid4().hex[:8]}",
             "TIDEMARK_PROJECTS": PROJECT,
             "TIDEMARK_CALENDAR_START": "2026-01-01",
             "TIDEMARK_SPARK_MASTER": "local[2]",

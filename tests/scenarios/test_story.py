@@ -111,7 +111,7 @@ def test_the_story_of_a_mistake(pipeline: Any) -> None:
     assert story.tell("a load comes: they are held") == back
     assert p.verdict("refined/events", FIRST) == "held"
 
-    _job(p, "release", "release", first=str(FIRST), last=str(LAST), reason="the story goes on")
+    _job(p, "release", "release_held", first=str(FIRST), last=str(LAST), reason="the story goes on")
     assert story.tell("they are released") == back
     run = p.load(days[0], days[-1], accept=accept)
     assert run.success, run.failure()

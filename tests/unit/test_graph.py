@@ -61,6 +61,20 @@ def test_jobs_load_one_source_each() -> None:
     assert {key.to_user_string() for key in healed} == derived
 
 
+def test_a_code_server_can_load_it() -> None:
+    """Building definitions checks less than loading them does, such as names that two definitions share."""
+    repository = _definitions().get_repository_def()
+    repository.load_all_definitions()
+    assert {job.name for job in repository.get_all_jobs()} >= {
+        "daily_load",
+        "backfill_load",
+        "heal_load",
+        "maintenance",
+        "rollback",
+        "release",
+    }
+
+
 def test_sensors_launch_their_jobs_and_start_as_the_settings_say() -> None:
     for is_running, status in ((False, dg.DefaultSensorStatus.STOPPED), (True, dg.DefaultSensorStatus.RUNNING)):
         repository = build_defs(SETTINGS.model_copy(update={"sensors_running": is_running})).get_repository_def()
