@@ -3,6 +3,7 @@ PYTHON ?=
 VENV := .venv
 STAMP := $(VENV)/.installed
 JARS := .jars/.verified
+CLASSES := .jars/tests.jsa
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test test-full test-fast crash-matrix two-writers mutations bench images dev check lock
@@ -26,19 +27,22 @@ setup: $(STAMP) ## Install the locked packages into .venv, fetch and verify the 
 demo: $(JARS) ## Load two weeks of sample exports, load them again, recover a lost part, and show the account
 	@$(VENV)/bin/python -m sample_export.demo
 
-test: $(JARS) ## Run all tests
+$(CLASSES): $(JARS) tests/class_archive.py
+	@$(VENV)/bin/python -m tests.class_archive
+
+test: $(CLASSES) ## Run all tests
 	@$(VENV)/bin/python -m pytest -n 2 --dist loadfile
 
-test-full: $(JARS) ## Run the random scenarios as often as is claimed for them (about half an hour)
+test-full: $(CLASSES) ## Run the random scenarios as often as is claimed for them (about half an hour)
 	@$(VENV)/bin/python -m pytest -s --full tests/scenarios/test_order.py tests/scenarios/test_exactness.py
 
-crash-matrix: $(JARS) ## Kill a load at every point x table, start it again both ways
+crash-matrix: $(CLASSES) ## Kill a load at every point x table, start it again both ways
 	@$(VENV)/bin/python -m pytest -n 2 --full tests/scenarios/test_crash_matrix.py
 
-two-writers: $(JARS) ## Let writers meet in 300 random rounds, on SQLite and on PostgreSQL (about two and a half hours; ARGS=...)
+two-writers: $(CLASSES) ## Let writers meet in 300 random rounds, on SQLite and on PostgreSQL (about two and a half hours; ARGS=...)
 	@$(VENV)/bin/python -m tests.two_writers $(ARGS)
 
-mutations: $(JARS) ## Break the line that upholds each law and see a test fail (about a quarter of an hour)
+mutations: $(CLASSES) ## Break the line that upholds each law and see a test fail (about a quarter of an hour)
 	@$(VENV)/bin/python -m tests.mutations $(ARGS)
 
 bench: $(JARS) ## Compare with five other ways of loading the same files (about an hour on two cores; ARGS=...)

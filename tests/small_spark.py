@@ -11,19 +11,30 @@ from py4j.java_gateway import JavaClass, JavaMember, JVMView
 from pyspark.sql import SparkSession
 
 from pipeline_assets.domain.settings import Settings
+from resources.jars import DEFAULT_JARS_DIR, verified
 from resources.spark import engine_config
+from tests.class_archive import ARCHIVE, QUIET
 
-SMALL = {
-    "spark.sql.shuffle.partitions": "2",
-    # A third of the time of such small queries goes into planning them anew and into compiling them.
-    "spark.sql.adaptive.enabled": "false",
-    "spark.sql.codegen.wholeStage": "false",
-    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
-    # The second compiler takes more than it gives to such small data; without it the JVM reserves only 48 MB for code, which a
-    # whole suite fills.
-    "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m "
-    "-XX:+ErrorFileToStderr",
-}
+
+def small_config(jvm_options: str) -> dict[str, str]:
+    """Spark's configuration, with options of the JVM."""
+    return {
+        "spark.sql.shuffle.partitions": "2",
+        # A third of the time of such small queries goes into planning them anew and into compiling them.
+        "spark.sql.adaptive.enabled": "false",
+        "spark.sql.codegen.wholeStage": "false",
+        "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+        # On the class path, and not added to the session: an archive holds no classes of a session's own loader.
+        "spark.driver.extraClassPath": ":".join(str(path) for path in verified(DEFAULT_JARS_DIR)),
+        "spark.jars": "",
+        # The second compiler takes more than it gives to such small data; without it the JVM reserves only 48 MB for code, which
+        # a whole suite fills.
+        "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m "
+        f"-XX:+ErrorFileToStderr {jvm_options}",
+    }
+
+
+SMALL = small_config(f"-XX:SharedArchiveFile={ARCHIVE} {QUIET}" if ARCHIVE.exists() else "")
 
 
 def small_session(master: str, memory: str, **config: str) -> SparkSession:

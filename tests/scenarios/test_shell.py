@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import uuid
+from collections.abc import Mapping
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -29,7 +30,7 @@ DAY = date(2026, 2, 2)
 class Shell:
     """Runs the command with scratch settings."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, spark_config: Mapping[str, str] = SMALL) -> None:
         self.landing = folder / "landing"
         (self.landing / PROJECT).mkdir(parents=True)
         (folder / "home").mkdir()
@@ -44,7 +45,7 @@ class Shell:
             "TIDEMARK_CALENDAR_START": "2026-01-01",
             "TIDEMARK_SPARK_MASTER": "local[2]",
             "TIDEMARK_SPARK_DRIVER_MEMORY": "1g",
-            "TIDEMARK_SPARK_CONFIG": json.dumps(SMALL),
+            "TIDEMARK_SPARK_CONFIG": json.dumps(dict(spark_config)),
             "DAGSTER_HOME": str(folder / "home"),
         }
 
