@@ -37,7 +37,7 @@ from pipeline_assets.load_path.request import LoadRequest, Workbench
 from pipeline_assets.load_path.walk import load
 from pipeline_assets.tables.raw_events import RAW_TABLES
 from pipeline_assets.tables.registry import ALL_TABLES, ASSET_TABLES
-from pipeline_assets.transforms.measure import digest_of, digests
+from pipeline_assets.transforms.measure import slice_digests
 from resources.crash_points import CrashPoint
 from resources.lakehouse import Lakehouse
 from resources.lakehouse_errors import FAILURES
@@ -205,12 +205,9 @@ class _Drill:
         lakehouse = self.bench.lakehouse
         found: dict[str, dict[Slice, str]] = {}
         for table in _TABLES:
-            rows = digests(
-                lakehouse.read(table, lakehouse.head(table)), table.content_columns, (table.day_column, "project_id")
-            )
-            found[table.key] = {
-                Slice(row[table.day_column], row["project_id"]): str(digest_of(row.asDict())) for row in rows.collect()
-            }
+            rows = lakehouse.read(table, lakehouse.head(table))
+            measured = slice_digests(rows, table.content_columns, table.day_column)
+            found[table.key] = {key: str(digest) for key, digest in measured.items()}
         changes = [
             Change(record.table, record.key, str(record.digest_before), str(record.digest_after))
             for record in self.bench.ledger.publications()

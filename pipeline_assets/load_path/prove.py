@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 from datetime import date, datetime, timedelta
 from enum import StrEnum
 
-from pyspark.sql import DataFrame
 from resources.iceberg import slices_condition
 from resources.ledger_records import DeliveryRecord
 
@@ -27,7 +26,7 @@ from pipeline_assets.load_path.walk import load
 from pipeline_assets.tables.raw_events import RAW_TABLES
 from pipeline_assets.tables.registry import ASSET_TABLES, DERIVED
 from pipeline_assets.tables.table import Table
-from pipeline_assets.transforms.measure import digest_of, digests
+from pipeline_assets.transforms.measure import slice_digests
 
 _UNBOUNDED_ROWS = 1 << 60
 
@@ -191,9 +190,8 @@ def _measured(
 ) -> dict[Slice, Digest]:
     """Slice -> digest of its rows, read from the table and not from the ledger."""
     wanted = [Slice(day, project) for day in days for project in projects]
-    rows: DataFrame = bench.lakehouse.read(table, snapshot_id).where(slices_condition(table, wanted))
-    found = digests(rows, table.content_columns, [table.day_column, "project_id"]).collect()
-    return {Slice(row[table.day_column], row["project_id"]): digest_of(row.asDict()) for row in found}
+    rows = bench.lakehouse.read(table, snapshot_id).where(slices_condition(table, wanted))
+    return slice_digests(rows, table.content_columns, table.day_column)
 
 
 def _lacking(

@@ -20,7 +20,7 @@ from pipeline_assets.load_path.raw.step import in_batches
 from pipeline_assets.load_path.request import Workbench
 from pipeline_assets.tables.registry import SOURCE_OF_TABLE
 from pipeline_assets.tables.table import Table
-from pipeline_assets.transforms.measure import batch_day_digests, digest_of, digests, lineage_of
+from pipeline_assets.transforms.measure import batch_day_digests, digest_of, lineage_of, slice_digests
 
 FOREIGN = "foreign"
 UNRECORDED = "unrecorded run"
@@ -107,8 +107,8 @@ def _measure(
             part = BatchDay(digest_of(row.asDict()), lineage_of(row.asDict()))
             found.setdefault(Slice(row["event_date"], row["project_id"]), {})[row["_arrival_date"]] = part
     else:
-        for row in digests(rows, table.content_columns, [table.day_column, "project_id"]).collect():
-            found[Slice(row[table.day_column], row["project_id"])] = {None: BatchDay(digest_of(row.asDict()))}
+        measured = slice_digests(rows, table.content_columns, table.day_column)
+        found = {key: {None: BatchDay(digest)} for key, digest in measured.items()}
     return found
 
 

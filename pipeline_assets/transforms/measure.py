@@ -13,7 +13,7 @@ from typing import Any
 import pyspark.sql.functions as F
 from pyspark.sql import Column, DataFrame
 
-from pipeline_assets.domain.slices import Digest
+from pipeline_assets.domain.slices import Digest, Slice
 
 HASH_A, HASH_B = "_hash_a", "_hash_b"
 _HALF = 32
@@ -62,6 +62,12 @@ def _sum_of(row: Mapping[str, Any], name: str) -> int:
 def digests(frame: DataFrame, columns: Sequence[str], by: Sequence[str]) -> DataFrame:
     """`by` and `digest_aggregates`: one row per group."""
     return with_row_hashes(frame, columns).groupBy(*by).agg(*digest_aggregates())
+
+
+def slice_digests(frame: DataFrame, columns: Sequence[str], day_column: str) -> dict[Slice, Digest]:
+    """Slice -> digest of its rows; the frame has `day_column` (date), project_id and `columns`."""
+    found = digests(frame, columns, [day_column, "project_id"]).collect()
+    return {Slice(row[day_column], row["project_id"]): digest_of(row.asDict()) for row in found}
 
 
 def batch_day_digests(frame: DataFrame, columns: Sequence[str]) -> DataFrame:

@@ -1,27 +1,27 @@
 """Build a slice from its present inputs without publishing it, and compare it with what is published.
 
-Lives here: what is proposed, and the comparison. Put here: another thing to look at before a change is accepted. Keep out: its
-wording (difference.py) and the page (page.py).
+Lives here: how the slice stands, and the comparison. Put here: another figure to look at before a change is accepted. Keep out:
+what is proposed (propose.py), single keys (samples.py), wording (difference.py) and the page (page.py).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import date, datetime
 from typing import Any
 
 import pyspark.sql.functions as F
-from pyspark.sql import DataFrame, Row
+from pyspark.sql import DataFrame
 from resources.iceberg import slices_condition
 
-from pipeline_assets.domain.checks import KeyChange, explain_change, is_bounded
+from pipeline_assets.domain.checks import explain_change, is_bounded
 from pipeline_assets.domain.errors import UsageError
-from pipeline_assets.domain.slices import EMPTY, Slice, neighbourhood
-from pipeline_assets.load_path.derived.build_refined import build_refined
-from pipeline_assets.load_path.derived.explain_keys import MOVED, key_change
-from pipeline_assets.load_path.diff.difference import Difference, Sample
+from pipeline_assets.domain.slices import EMPTY, Slice
+from pipeline_assets.load_path.derived.explain_keys import key_change
+from pipeline_assets.load_path.diff.difference import Difference
+from pipeline_assets.load_path.diff.propose import proposed_rows
+from pipeline_assets.load_path.diff.samples import samples_of
 from pipeline_assets.load_path.ground import read_ground
 from pipeline_assets.load_path.input_state import cause_of
 from pipeline_assets.load_path.request import LoadRequest, Workbench
@@ -30,22 +30,14 @@ from pipeline_assets.tables.refined_events import MEANING, REFINED_EVENTS
 from pipeline_assets.tables.registry import DERIVED, table_by_key
 from pipeline_assets.tables.table import AggregateTable, Table
 from pipeline_assets.transforms.key_changes import (
-    ADDED,
-    CHANGED,
-    REMOVED,
     event_contents,
     key_changes,
-    named_keys,
     row_contents,
-    with_event_keys,
-    with_keys,
 )
 from pipeline_assets.transforms.measure import digest_aggregates, digest_of, number, with_row_hashes
-from pipeline_assets.transforms.shared_keys import IDENTITY
 
 _PINNED = "diff"
 _UNKNOWN = "changed since it was recorded"
-_LONGEST_VALUE = 200
 
 
 def compare(
@@ -73,7 +65,7 @@ def compare(
     }
     standing = _standing(bench, table, key, now, heads)
     live = bench.lakehouse.read(table, heads[name]).where(slices_condition(table, [key]))
-    with _proposed(bench, table, key, heads, on_published=on_published) as (proposed, near):
+    with proposed_rows(bench, table, key, heads, on_published=on_published) as (proposed, near):
         if isinstance(table, AggregateTable):
             before, after = (row_contents(rows, table.key_columns, table.content_columns) for rows in (live, proposed))
         else:
@@ -104,57 +96,6 @@ def _standing(bench: Workbench, table: Table, key: Slice, now: datetime, heads: 
     if record is None:
         return _Standing(decision, "not loaded", is_settled)
     return _Standing(decision, f"{record.verdict.value}{': ' + record.reason if record.reason else ''}", is_settled)
-
-
-@contextmanager
-def _proposed(
-    bench: Workbench, table: Table, key: Slice, heads: Mapping[str, int], *, on_published: bool
-) -> Iterator[tuple[DataFrame, tuple[DataFrame, DataFrame]]]:
-    """The slice's rows as they would be built, and the keys near it as published and as proposed."""
-    is_slice = slices_condition(REFINED_EVENTS, [key])
-    published = bench.lakehouse.read(REFINED_EVENTS, heads[REFINED_EVENTS.key])
-    if isinstance(table, AggregateTable) and on_published:
-        with _kept(_aggregated(bench, table, published.where(is_slice))) as rows:
-            yield rows, _nowhere(rows, table)
-        return
-    window = bench.settings.dedupe_window_days
-    # What an aggregate is made of is the day itself; only an event may move to another one.
-    around = [key] if isinstance(table, AggregateTable) else sorted(neighbourhood([key], window))
-    build = build_refined(bench, {name: heads[name] for name in REFINED_EVENTS.upstream}, around)
-    try:
-        if isinstance(table, AggregateTable):
-            with _kept(_aggregated(bench, table, build.rows.where(is_slice))) as rows:
-                yield rows, _nowhere(rows, table)
-            return
-        with _kept(build.rows) as refined:
-            is_near = slices_condition(REFINED_EVENTS, around)
-            identities = ("event_date", "project_id", *IDENTITY)
-            near = (named_keys(published.where(is_near).select(*identities)), named_keys(refined.select(*identities)))
-            yield refined.where(is_slice), near
-    finally:
-        build.release()
-
-
-@contextmanager
-def _kept(rows: DataFrame) -> Iterator[DataFrame]:
-    """The rows, computed once: they are counted, compared and sampled."""
-    rows.persist()
-    try:
-        yield rows
-    finally:
-        rows.unpersist()
-
-
-def _aggregated(bench: Workbench, table: AggregateTable, refined: DataFrame) -> DataFrame:
-    assert table.build is not None
-    return table.build(refined, bench.settings).select(*[column.name for column in table.columns])
-
-
-def _nowhere(rows: DataFrame, table: AggregateTable) -> tuple[DataFrame, DataFrame]:
-    """Keys near an aggregate's slice: none, its rows do not move."""
-    empty = row_contents(rows, table.key_columns, table.content_columns).limit(0)
-    keys = empty.select("event_date", "project_id", "_key_a", "_key_b")
-    return keys, keys
 
 
 def _difference(
@@ -194,7 +135,7 @@ def _difference(
         table.key, decision.key, standing.told, _told(standing), digest_of(before) if before["rows"] else EMPTY,
         digest_of(after) if after["rows"] else EMPTY, {name: (figures[0][name], figures[1][name]) for name in figures[0]},
         keys, evaluation, is_bounded(old, new, was_final=was_final, settings=bench.settings),
-        tuple(_samples(table, live, proposed, changes, keys, samples)) if samples else (),
+        tuple(samples_of(table, live, proposed, changes, keys, samples)) if samples else (),
     )  # fmt: skip
 
 
@@ -224,53 +165,3 @@ def _told(standing: _Standing) -> str:
         )
     why = decision.reason or decision.cause
     return f"{_TOLD[decision.todo]}{f' ({why})' if why else ''}"
-
-
-def _samples(
-    table: Table, live: DataFrame, proposed: DataFrame, changes: DataFrame, keys: KeyChange, most: int
-) -> Iterator[Sample]:
-    """Some keys of each kind of change, those that a run finds first by their hash, with the columns that differ."""
-    each = max(1, most // 3)
-    columns = (
-        table.key_columns if isinstance(table, AggregateTable) else ("insert_id", "uuid", "event_type", "event_time")
-    )
-    for change in (CHANGED, REMOVED, ADDED):
-        chosen = (
-            changes.where(F.col("change") == change)
-            .orderBy("_key_a", "_key_b").limit(each).select("_key_a", "_key_b", "is_moved").collect()
-        )  # fmt: skip
-        if not chosen:
-            continue
-        moved = {(row["_key_a"], row["_key_b"]): row["is_moved"] for row in chosen}
-        old, new = (_rows_of(table, frame, list(moved)) for frame in (live, proposed))
-        for pair, has_moved in moved.items():
-            left, right = old.get(pair), new.get(pair)
-            shown = right or left
-            if shown is None:
-                continue
-            name = ", ".join(f"{column} {shown[column]}" for column in columns if shown[column] is not None)
-            yield Sample(change, MOVED if has_moved else _other_cause(keys, change), name, _values(table, left, right))
-
-
-def _other_cause(keys: KeyChange, change: str) -> str:
-    causes = {ADDED: keys.added, REMOVED: keys.removed, CHANGED: keys.changed}[change]
-    return next((cause for cause in causes if cause != MOVED), "")
-
-
-def _rows_of(table: Table, frame: DataFrame, pairs: Sequence[tuple[int, int]]) -> dict[tuple[int, int], Row]:
-    firsts = [pair[0] for pair in pairs]
-    names = table.key_columns if isinstance(table, AggregateTable) else ()
-    named = with_keys(frame, names) if names else with_event_keys(frame, MEANING)
-    rows = named.where(F.col("_key_a").isin(firsts)).collect()
-    return {(row["_key_a"], row["_key_b"]): row for row in rows}
-
-
-def _values(table: Table, left: Row | None, right: Row | None) -> dict[str, tuple[str | None, str | None]]:
-    def text(row: Row | None, column: str) -> str | None:
-        if row is None or row[column] is None:
-            return None
-        value = str(row[column])
-        return value if len(value) <= _LONGEST_VALUE else f"{value[:_LONGEST_VALUE]}…"
-
-    found = {column: (text(left, column), text(right, column)) for column in table.content_columns}
-    return {column: values for column, values in found.items() if values[0] != values[1]}
