@@ -36,7 +36,7 @@ from pipeline_assets.cli_tables import day_lines, print_lines, print_status
 from pipeline_assets.cli_terminal import page, terminal
 from pipeline_assets.domain.days import days_between, parse_day, requested_range
 from pipeline_assets.domain.errors import UsageError
-from pipeline_assets.domain.settings import load_settings
+from pipeline_assets.domain.read_settings import load_settings
 from pipeline_assets.domain.slices import Source
 from resources.ledger import Ledger
 

@@ -30,7 +30,7 @@ from pipeline_assets.cli_tables import print_exclusions, print_publications
 from pipeline_assets.cli_terminal import page, terminal
 from pipeline_assets.domain.days import parse_day
 from pipeline_assets.domain.errors import UsageError
-from pipeline_assets.domain.settings import load_settings
+from pipeline_assets.domain.read_settings import load_settings
 from pipeline_assets.tables.registry import ALL_TABLES
 from resources.ledger import Ledger
 from resources.ledger_records import PublicationRecord

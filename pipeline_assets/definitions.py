@@ -12,7 +12,8 @@ from typing import Any
 import dagster as dg
 from dagster_aws.s3 import S3Resource
 
-from pipeline_assets.domain.settings import Settings, load_settings
+from pipeline_assets.domain.read_settings import load_settings
+from pipeline_assets.domain.settings import Settings
 from pipeline_assets.jobs import load_jobs
 from pipeline_assets.landing import landing_assets
 from pipeline_assets.load import Clock, load_assets

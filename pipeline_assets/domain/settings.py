@@ -1,29 +1,25 @@
-"""Settings: every value with its type, default and meaning, from `tidemark.toml` and `TIDEMARK_*` variables.
+"""Settings: every value with its type, default, meaning and what makes it wrong.
 
-Lives here: the typed settings and how they are found and refused. Put here: a new value a deployment may change. Keep
-out: secrets (they come from the environment of the libraries that use them) and anything computed from landing.
+Lives here: the typed settings. Put here: a new value a deployment may change. Keep out: where values are read from
+(read_settings.py), secrets (they come from the environment of the libraries that use them), anything computed from landing.
 """
 
 from __future__ import annotations
 
-import os
 import re
-import tomllib
 from datetime import date
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Annotated, Self
 from urllib.parse import unquote
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 from pydantic_settings import BaseSettings, NoDecode, PydanticBaseSettingsSource, SettingsConfigDict
 
 from pipeline_assets.domain.errors import SettingsError
 from pipeline_assets.domain.slices import Source
 
 ENV_PREFIX = "TIDEMARK_"
-CONFIG_VARIABLE = "TIDEMARK_CONFIG"
-CONFIG_NAME = "tidemark.toml"
 PROJECT_ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -253,95 +249,9 @@ class Settings(BaseSettings):
         return self.ledger_url or self.catalog_url
 
 
-def load_settings(**overrides: Any) -> Settings:
-    """Read `tidemark.toml` and the environment; raises SettingsError naming the value and the cure.
-
-    The file is `$TIDEMARK_CONFIG`, else `./tidemark.toml`, else the one beside the code. Relative paths in it are
-    relative to the file; relative paths in variables to the working directory. Environment wins over file.
-    """
-    path = _config_path()
-    values = _read_toml(path) if path is not None else {}
-    _refuse_unknown_variables()
-    base = path.parent if path is not None else Path.cwd()
-    if path is not None:
-        values = {**_default_paths(), **values}
-    values = {key: _absolute(key, value, base) for key, value in values.items()} | overrides
-    try:
-        settings = Settings(**values)
-    except ValidationError as error:
-        raise _readable(error, path) from None
-    resolved = {
-        key: _absolute(key, getattr(settings, key), Path.cwd())
-        for key in ("landing_url", "warehouse_url", "catalog_url", "ledger_url", "jars_dir")
-    }
-    return settings.model_copy(update=resolved)
-
-
-def _default_paths() -> dict[str, Any]:
-    names = ("landing_url", "warehouse_url", "catalog_url")
-    return {name: Settings.model_fields[name].default for name in names}
-
-
-def _config_path() -> Path | None:
-    named = os.environ.get(CONFIG_VARIABLE)
-    if named:
-        path = Path(named).resolve()
-        if not path.is_file():
-            raise SettingsError(CONFIG_VARIABLE, f"there is no file {named}", "Correct the path or unset it")
-        return path
-    for folder in (Path.cwd(), PROJECT_ROOT):
-        if (folder / CONFIG_NAME).is_file():
-            return (folder / CONFIG_NAME).resolve()
-    return None
-
-
-def _read_toml(path: Path) -> dict[str, Any]:
-    try:
-        return tomllib.loads(path.read_text("utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise SettingsError(str(path), f"is not valid TOML ({error})", "Correct the line it names") from None
-
-
-def _refuse_unknown_variables() -> None:
-    known = {f"{ENV_PREFIX}{name.upper()}" for name in Settings.model_fields} | {CONFIG_VARIABLE}
-    for name in os.environ:
-        if name.upper().startswith(ENV_PREFIX) and name.upper() not in known and not name.startswith(_TEST_PREFIX):
-            raise SettingsError(
-                name, "is not a setting", "Correct its name or unset it; tidemark.toml lists all settings"
-            )
-
-
-_TEST_PREFIX = "TIDEMARK_CRASH_"
-"""Crash points are switched on by variables that are no settings (resources/crash_points.py)."""
-
-
-def _absolute(key: str, value: Any, base: Path) -> Any:
-    """Make a relative path absolute against `base`; leave everything else as it is."""
-    if value is None:
-        return None
-    if key in {"landing_url", "warehouse_url"} and "://" not in str(value):
-        return str((base / Path(str(value)).expanduser()).resolve())
-    if key == "jars_dir":
-        return (base / value).resolve()
-    if key in {"catalog_url", "ledger_url"} and str(value).startswith("sqlite:///"):
-        return f"sqlite:///{(base / str(value).removeprefix('sqlite:///')).resolve()}"
-    return value
-
-
 def local_path(url: str) -> Path | None:
     """The folder a path or `file://` URL names, None for a remote one."""
     if "://" not in url:
         return Path(url)
     # Not urlsplit: a folder's name may hold `#` or `?`.
     return Path(unquote("/" + url.removeprefix("file://").lstrip("/"))) if url.startswith("file://") else None
-
-
-def _readable(error: ValidationError, path: Path | None) -> SettingsError:
-    first = error.errors()[0]
-    name = str(first["loc"][0]) if first["loc"] else "settings"
-    where = f"{ENV_PREFIX}{name.upper()}" if f"{ENV_PREFIX}{name.upper()}" in os.environ else f"{path}: {name}"
-    if first["type"] == "extra_forbidden":
-        return SettingsError(
-            where, "is not a setting", "Correct its name or remove it; tidemark.toml lists all settings"
-        )
-    return SettingsError(where, f"{first['msg']} (got {first.get('input')!r})", "Correct the value")

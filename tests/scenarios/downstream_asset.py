@@ -5,7 +5,8 @@ import pyspark.sql.functions as F
 from dagster_pyspark import LazyPySparkResource
 
 from pipeline_assets.definitions import build_defs
-from pipeline_assets.domain.settings import Settings, load_settings
+from pipeline_assets.domain.read_settings import load_settings
+from pipeline_assets.domain.settings import Settings
 from pipeline_assets.partitions import calendar
 from resources.spark import configure_catalog
 

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from pipeline_assets.domain.errors import SettingsError
-from pipeline_assets.domain.settings import PROJECT_ROOT, Settings, load_settings, local_path
+from pipeline_assets.domain.read_settings import load_settings
+from pipeline_assets.domain.settings import PROJECT_ROOT, Settings, local_path
 
 
 @pytest.fixture
