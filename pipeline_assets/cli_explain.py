@@ -35,6 +35,7 @@ def to_json(explanation: Explanation) -> dict[str, Any]:
         "events": [_event_json(event) for event in explanation.events],
         "quarantined": [_quarantined_json(line) for line in explanation.quarantined],
         "batches_not_in_raw": [str(batch.key) for batch in explanation.not_in_raw],
+        "deliveries_excluded": [one.object_key for one in explanation.excluded],
     }
 
 
@@ -118,6 +119,9 @@ def print_explanation(console: Console, explanation: Explanation) -> None:
         console.print(f"  searched: {explanation.searched}", highlight=False)
     for batch in explanation.not_in_raw:
         text = f"  not searched, because it is not in raw: {batch.key} stands {batch.verdict.value}, {batch.reason}"
+        console.print(escape(text), highlight=False)
+    for one in explanation.excluded:
+        text = f"  not searched, because it is excluded: {one.object_key}, {one.reason}"
         console.print(escape(text), highlight=False)
 
 

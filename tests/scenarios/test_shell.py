@@ -140,8 +140,13 @@ def test_a_mistake_is_undone_and_the_result_proven(spark: Any, tmp_path: Path) -
     assert "1 excluded: a test device" in excluded.stdout
     (listed,) = json.loads(shell("exclusions", "--json").stdout)
     assert (listed["object_key"], listed["reason"], listed["lifted_at"]) == (key, "a test device", None)
+    event = str(events_on(DAY, 12)[0]["$insert_id"])
+    unknown = shell("explain", event)
+    assert unknown.returncode == 1
+    assert f"not searched, because it is excluded: {key}, a test device" in " ".join(unknown.stdout.split())
     lifted = shell("lift", key, "--reason", "no test device")
     assert lifted.returncode == 0, lifted.stderr
+    assert shell("explain", event).returncode == 0
     changes = json.loads(shell("history", "refined/events", str(DAY), "--json").stdout)
     assert [(change["rows_before"], change["rows_after"]) for change in changes] == [(0, 12), (12, 0), (0, 12)]
 

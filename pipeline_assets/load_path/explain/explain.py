@@ -64,9 +64,11 @@ def explain(
             published = _published(search, sketches)
             events = tuple(_event(search, sketch, published, now or datetime.now(UTC)) for sketch in sketches)
             return Explanation(identifier, chosen, first, last, events, is_cut)
+    standing = (one for one in bench.ledger.decisions.all_exclusions(chosen) if one.lifted_at is None)
     return Explanation(
-        identifier, chosen, first, last, quarantined=tuple(quarantined_lines(search)), not_in_raw=_not_in_raw(search)
-    )
+        identifier, chosen, first, last, quarantined=tuple(quarantined_lines(search)), not_in_raw=_not_in_raw(search),
+        excluded=tuple(standing),
+    )  # fmt: skip
 
 
 def _not_in_raw(search: Search) -> tuple[BatchRecord, ...]:

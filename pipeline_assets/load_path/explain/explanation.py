@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import date, datetime
 
-from resources.ledger_records import BatchRecord, PublicationRecord, SliceRecord
+from resources.ledger_records import BatchRecord, Exclusion, PublicationRecord, SliceRecord
 
 from pipeline_assets.domain.identity import Defeat, Outcome, RankPart, RawRow
 from pipeline_assets.domain.slices import Slice
@@ -177,6 +177,8 @@ class Explanation:
     """Looked for only where raw and refined hold nothing."""
     not_in_raw: tuple[BatchRecord, ...] = ()
     """Batches whose latest deliveries are not in raw; named where nothing was found."""
+    excluded: tuple[Exclusion, ...] = ()
+    """Deliveries that a person ruled out, so that raw does not hold them; named where nothing was found."""
 
     @property
     def is_found(self) -> bool:
