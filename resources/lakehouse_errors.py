@@ -27,6 +27,7 @@ _RACES = (
     "already exists",
     "SQLITE_CONSTRAINT",
     "duplicate key value",
+    "duplicate column name",
     "Branch does not exist",
 )
 _PASSING = (

@@ -75,7 +75,7 @@ def change(vendor: Vendor, files: Files, kind: str) -> tuple[date, int]:
             )
         files[name] = [*files.get(name, []), *added]
         return name
-    name = rng.choice(sorted(files))
+    name = rng.choice(sorted(name for name, lines in files.items() if lines))
     lines = list(files[name])
     place = rng.randrange(len(lines))
     if kind == "withdrawn lines":

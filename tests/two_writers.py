@@ -66,7 +66,9 @@ class Hand:
         line = self._process.stdout.readline()
         if not line:
             self._errors.seek(0)
-            raise AssertionError(f"a writer's process died:\n{self._errors.read()[-4000:]}")
+            # Of a Java stack trace the first frames and the causes matter, and there are hundreds.
+            told = [line for line in self._errors.read().splitlines() if not line.startswith("\t")]
+            raise AssertionError("a writer's process died:\n" + "\n".join(told)[-4000:])
         found: dict[str, Any] = json.loads(line)
         return found
 

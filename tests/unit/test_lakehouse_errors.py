@@ -1,0 +1,48 @@
+"""What the JVM says is read as ours: texts as they were seen, cut to the line that matters."""
+
+from __future__ import annotations
+
+import pytest
+
+from pipeline_assets.domain.errors import LakehouseError, LakehouseUnavailableError
+from resources.lakehouse_errors import failure, is_conflict, may_pass
+
+RACES = (
+    # Two processes are the first to use an empty catalog; seen twice among rounds of three writers.
+    "org.apache.iceberg.jdbc.UncheckedSQLException: Cannot check and eventually update SQL schema\n"
+    "Caused by: org.sqlite.SQLiteException: [SQLITE_ERROR] SQL error or missing database (duplicate column name: iceberg_type)",
+    'org.postgresql.util.PSQLException: ERROR: relation "iceberg_tables" already exists',
+    "org.apache.iceberg.exceptions.AlreadyExistsException: Table already exists: refined.events",
+)
+PASSING = (
+    "org.sqlite.SQLiteException: [SQLITE_BUSY] The database file is locked (database is locked)",
+    "org.postgresql.util.PSQLException: FATAL: the database system is starting up",
+)
+
+
+@pytest.mark.parametrize("text", [*RACES, *PASSING])
+def test_what_may_pass_is_tried_again_and_then_named(text: str) -> None:
+    error = Exception(text)
+    assert may_pass(error)
+    assert not is_conflict(error)
+    ours = failure("refined/events", error)
+    assert isinstance(ours, LakehouseUnavailableError)
+    assert ("another writer was faster" in str(ours)) == (text in RACES)
+
+
+def test_a_lost_commit_is_a_conflict() -> None:
+    assert is_conflict(Exception("org.apache.iceberg.exceptions.ValidationException: Found conflicting files"))
+
+
+def test_a_full_disk_is_not_tried_again() -> None:
+    error = Exception("java.io.IOException: No space left on device")
+    assert not may_pass(error)
+    ours = failure("refined/events", error)
+    assert isinstance(ours, LakehouseError)
+    assert "Make room" in str(ours)
+
+
+def test_what_nobody_knows_stays_as_it_is() -> None:
+    error = Exception("java.lang.NullPointerException")
+    assert not may_pass(error)
+    assert failure("refined/events", error) is None
