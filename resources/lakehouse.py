@@ -19,7 +19,7 @@ from pipeline_assets.domain.slices import Slice
 from resources.crash_points import CrashPoint, crash_point
 from resources.iceberg import RUN_PROPERTY, Commit, JavaTables, SliceFiles, by_slice, slices_condition
 from resources.lakehouse_errors import FAILURES, failure, is_conflict, may_pass
-from resources.table_creation import create_table
+from resources.table_creation import begin_history, create_table
 
 if TYPE_CHECKING:
     from pipeline_assets.tables.table import Table
@@ -113,9 +113,7 @@ class Lakehouse:
             raise LakehouseError(
                 name, f"has no column {sorted(missing)[0]}", "Point Tidemark at a warehouse of its own"
             )
-        # Empty snapshots of several creators change nothing.
-        if self._load(table).currentSnapshot() is None:
-            self.spark.createDataFrame([], self.spark.table(name).schema).writeTo(name).append()
+        self._again(lambda: begin_history(self._tables, table))
         self._ensured.add(table.key)
 
     # -- stage, audit, publish ---------------------------------------------------------------------------------

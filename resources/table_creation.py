@@ -33,6 +33,14 @@ def create_table(tables: JavaTables, table: Table) -> None:
         spark.sql(f"ALTER TABLE {name} WRITE DISTRIBUTED BY PARTITION LOCALLY ORDERED BY {order}")
 
 
+def begin_history(tables: JavaTables, table: Table) -> None:
+    """Commit an empty snapshot, so that there is one to read and to branch from, unless there is any."""
+    java = tables.load(table)
+    # Of several creators each may add one: that changes nothing. Not through Spark, for which no rows are a job as well.
+    if java.currentSnapshot() is None:
+        java.newFastAppend().commit()
+
+
 def _create_unordered(tables: JavaTables, table: Table) -> None:
     name = tables.identifier(table)
     tables.spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {name.rsplit('.', 1)[0]}")
