@@ -25,10 +25,15 @@ from pipeline_assets.domain.object_keys import KeyGrammar
 from pipeline_assets.domain.settings import PROJECT_ROOT, Settings
 from resources.ledger import Ledger
 from tests.builders import LandingFolder, events_on
-from tests.small_spark import SMALL
 
 PROJECTS = ("10001", "10002")
 GROUP = "/locations/tidemark/asset-groups/events/lineage"
+# Not the tests' class path (small_spark.py): here the jars come to the session as they do in production.
+_SMALL = {
+    "spark.sql.shuffle.partitions": "2",
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
+}
 _START_SECONDS, _RUN_SECONDS = 180, 400
 _ENDED = {"SUCCESS", "FAILURE", "CANCELED"}
 _RUNS = """
@@ -89,7 +94,7 @@ class Deployment(LandingFolder):
             "TIDEMARK_CALENDAR_START": self.calendar_start.isoformat(),
             "TIDEMARK_SPARK_MASTER": "local[2]",
             "TIDEMARK_SPARK_DRIVER_MEMORY": "1g",
-            "TIDEMARK_SPARK_CONFIG": json.dumps(SMALL),
+            "TIDEMARK_SPARK_CONFIG": json.dumps(_SMALL),
             **self.settings_changed,
         }
 
