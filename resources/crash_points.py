@@ -1,4 +1,4 @@
-"""Named points where a test may kill or hold the process, to prove that whoever comes next converges.
+"""Named points where a test may kill or pause the process, to prove that whoever comes next converges.
 
 Lives here: the names and the switch. Put here: a new step of the load path that must survive a kill. Keep out: what
 happens afterwards (tests/scenarios). Costs a look at an empty list per point when off.

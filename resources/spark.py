@@ -10,6 +10,7 @@ import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import urlencode
 
 from dagster_pyspark import LazyPySparkResource
 from pipeline_assets.domain.settings import Settings, local_path
@@ -61,7 +62,10 @@ def catalog_config(settings: Settings) -> dict[str, str]:
     if url.get_backend_name() == "sqlite":
         config[f"{prefix}.uri"] = f"jdbc:sqlite:{url.database}?journal_mode=WAL&busy_timeout=30000"
     else:
-        config[f"{prefix}.uri"] = f"jdbc:postgresql://{url.host or 'localhost'}:{url.port or 5432}/{url.database}"
+        # The driver of the JVM knows `sslmode`, `sslrootcert`, `options` by the same names as libpq, and ignores the rest.
+        query = f"?{urlencode(url.query, doseq=True)}" if url.query else ""
+        place = f"{url.host or 'localhost'}:{url.port or 5432}/{url.database}"
+        config[f"{prefix}.uri"] = f"jdbc:postgresql://{place}{query}"
         config |= {f"{prefix}.jdbc.user": url.username} if url.username else {}
         config |= {f"{prefix}.jdbc.password": str(url.password)} if url.password else {}
     folder = local_path(settings.warehouse_url)

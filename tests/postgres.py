@@ -10,12 +10,16 @@ import shutil
 import socket
 import subprocess
 import tempfile
+import urllib.parse
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+
+PASSWORD = "t/de:m@rk %1"
+"""As awkward as one may be in a URL."""
 
 
 @dataclass(frozen=True)
@@ -30,12 +34,12 @@ class Server:
     @property
     def url(self) -> str:
         """Of the database that is always there."""
-        return f"postgresql://tidemark@127.0.0.1:{self.port}/postgres"
+        return self._url("postgres")
 
     def database(self, name: str) -> str:
         """URL of a new, empty database."""
-        self._run("createdb", "-h", "127.0.0.1", "-p", str(self.port), "-U", "tidemark", name)
-        return f"postgresql://tidemark@127.0.0.1:{self.port}/{name}"
+        self._run("createdb", "-h", str(self.folder), "-p", str(self.port), "-U", "tidemark", name)
+        return self._url(name)
 
     def start(self) -> None:
         """Start it and wait until it answers."""
@@ -45,6 +49,9 @@ class Server:
     def stop(self) -> None:
         """Cut all connections and stop."""
         self._run("pg_ctl", "-w", "-D", f"{self.folder}/db", "-m", "fast", "stop")
+
+    def _url(self, database: str) -> str:
+        return f"postgresql://tidemark:{urllib.parse.quote(PASSWORD, safe='')}@127.0.0.1:{self.port}/{database}"
 
     def _run(self, tool: str, *words: str) -> None:
         subprocess.run([*self.as_user, str(self.tools / tool), *words], check=True, capture_output=True, cwd="/")
@@ -57,15 +64,19 @@ def a_postgres() -> Iterator[Server]:
     if not found:
         pytest.skip("PostgreSQL is not installed: on Debian, apt-get install postgresql")
     folder = Path(tempfile.mkdtemp(prefix="tidemark-pg-", dir="/tmp"))
+    password = folder / "password"
+    password.write_text(PASSWORD)
     as_user: Sequence[str] = ()
     if os.geteuid() == 0:
         shutil.chown(folder, "postgres")
+        shutil.chown(password, "postgres")
         as_user = ("runuser", "-u", "postgres", "--")
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     server = Server(folder, found[-1].parent, port, as_user)
-    server._run("initdb", "-D", f"{folder}/db", "-U", "tidemark", "-A", "trust", "-E", "UTF8")
+    ways_in = ("--auth-local=trust", "--auth-host=scram-sha-256", f"--pwfile={password}")
+    server._run("initdb", "-D", f"{folder}/db", "-U", "tidemark", *ways_in, "-E", "UTF8")
     server.start()
     try:
         yield server

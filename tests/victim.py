@@ -1,6 +1,6 @@
-"""A load of a test's pipeline in a process of its own, that is held and killed where the test wants it.
+"""A load of a test's pipeline in a process of its own, that is paused and killed where the test wants it.
 
-Lives here: the settings of such a process. Put here: another one of them. Keep out: holding and killing (pipeline_assets/drill/).
+Lives here: the settings of such a process. Put here: another one of them. Keep out: pausing and killing (pipeline_assets/drill/).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 from pipeline_assets.domain.slices import Source
 from pipeline_assets.drill.scratch import as_environment
 from pipeline_assets.drill.victim import Victim
-from pipeline_assets.drill.victim import a_victim as held
+from pipeline_assets.drill.victim import a_victim as paused
 from tests.small_spark import SMALL
 
 
@@ -24,12 +24,12 @@ from tests.small_spark import SMALL
 def a_victim(
     pipeline: Any, first: date, last: date, point: str, *, source: Source = Source.REGULAR, **settings: Any
 ) -> Iterator[Victim]:
-    """`tidemark load` on a pipeline's own tables; it will be held at `point`."""
+    """`tidemark load` on a pipeline's own tables; it will pause at `point`."""
     folder = pipeline.landing.parent
     small = {"spark_master": "local[2]", "spark_driver_memory": "1g", "spark_config": SMALL}
     known = pipeline.settings.model_copy(update={**small, **settings})
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("TIDEMARK_")}
     environment = {**inherited, **as_environment(known), "DAGSTER_HOME": str(folder / "dagster_home")}
     command = [str(Path(sys.executable).parent / "tidemark"), "load", "--source", source.value]
-    with held([*command, "--from", str(first), "--to", str(last), "--verbose"], environment, point, folder) as victim:
+    with paused([*command, "--from", str(first), "--to", str(last), "--verbose"], environment, point, folder) as victim:
         yield victim

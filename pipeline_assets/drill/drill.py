@@ -66,7 +66,7 @@ class Result:
     trial: Trial
     seconds: float
     conflicts: int = 0
-    """How often the held load found that another one had published first."""
+    """How often the paused load found that another one had published first."""
     faults: tuple[str, ...] = field(default=())
 
     @property
@@ -134,7 +134,7 @@ class _Drill:
         try:
             span = ["--from", str(days[0]), "--to", str(days[-1])]
             with a_victim([*words, *span, "--verbose"], environment, trial.armed, self.place.home) as victim:
-                victim.wait_until_held()
+                victim.wait_until_paused()
                 if trial.event is Event.MET:
                     found += self._load(days)
                     victim.go_on()

@@ -27,7 +27,7 @@ class Event(StrEnum):
     FRESH = "killed, another run"
     """Another run comes before anybody noticed."""
     MET = "overtaken by another run"
-    """It is held, another run publishes the same days, it goes on."""
+    """It is paused, another run publishes the same days, it goes on."""
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
-"""A process that is held at a point of the load path and let go or killed there, with its JVM and its workers.
+"""A process that is paused at a point of the load path and let go or killed there, with its JVM and its workers.
 
-Lives here: starting, holding, killing. Put here: another way to die. Keep out: what it does and what must hold afterwards.
+Lives here: starting, pausing, killing. Put here: another way to die. Keep out: what it does and what must hold afterwards.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ class Victim:
     """A running command in a session of its own."""
 
     def __init__(self, words: Sequence[str], environment: Mapping[str, str], point: str, folder: Path) -> None:
-        """Start it; it will be held at `point`. What it writes goes to `victim.log` in the folder."""
-        self._signal_file = folder / "held"
+        """Start it; it will pause at `point`. What it writes goes to `victim.log` in the folder."""
+        self._signal_file = folder / "paused"
         self._signal_file.unlink(missing_ok=True)
         self._log = folder / "victim.log"
         armed = {**environment, VARIABLE: point, SIGNAL_FILE_VARIABLE: str(self._signal_file)}
@@ -41,13 +41,13 @@ class Victim:
         """What it wrote so far."""
         return self._log.read_text("utf-8", "replace")
 
-    def wait_until_held(self) -> str:
-        """The point it is held at; raises VictimError when it ends before."""
-        self.wait_until(lambda: self._signal_file.exists() and self._signal_file.read_text("utf-8"), "was not held")
+    def wait_until_paused(self) -> str:
+        """The point it pauses at; raises VictimError when it ends before."""
+        self.wait_until(lambda: self._signal_file.exists() and self._signal_file.read_text("utf-8"), "did not pause")
         return self._signal_file.read_text("utf-8")
 
     def go_on(self) -> None:
-        """Let it run on from where it is held."""
+        """Let it run on from where it paused."""
         self._signal_file.unlink()
 
     def wait_until_it_ends(self) -> int:

@@ -151,7 +151,7 @@ def test_killed_and_started_again(
         _changes(p)
         changes = {"days_per_run": 1} if name == CrashPoint.BETWEEN_CHUNKS else {}
         with a_victim(p, DAYS[0], DAYS[2], armed, **changes) as victim:
-            assert victim.wait_until_held().startswith(armed)
+            assert victim.wait_until_paused().startswith(armed)
             if name == INSIDE:
                 _kill_inside_the_commit(p, victim, table)
         known = len(p.ledger.publications())

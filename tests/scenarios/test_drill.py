@@ -13,12 +13,15 @@ import pytest
 import sqlalchemy as sa
 from rich.console import Console
 
+from pipeline_assets.domain.slices import Source
 from pipeline_assets.drill import drill
 from pipeline_assets.drill.report import print_drill
 from pipeline_assets.drill.scratch import scratch
 from pipeline_assets.drill.trials import AGGREGATE, REFINED, Event, Trial
 from pipeline_assets.drill.victim import VictimError
+from pipeline_assets.tables.raw_events import RAW_TABLES
 from resources.crash_points import CrashPoint
+from resources.lakehouse import Lakehouse
 from resources.ledger import Ledger
 from tests.builders import events_on
 from tests.postgres import a_postgres
@@ -69,7 +72,7 @@ def test_what_is_not_loaded_again_is_told(pipeline: Any, monkeypatch: pytest.Mon
 
     @contextmanager
     def dead_at_once(*_: Any) -> Iterator[Any]:
-        raise VictimError("the process was not held")
+        raise VictimError("the process did not pause")
         yield
 
     p = _deployment(pipeline)
@@ -80,26 +83,48 @@ def test_what_is_not_loaded_again_is_told(pipeline: Any, monkeypatch: pytest.Mon
     (result,) = drill.carry_out(p.spark, p.settings, TRIALS[:1], print)
 
     told = "\n".join(result.faults)
-    assert "the process was not held" in told
+    assert "the process did not pause" in told
     assert "refined/events" in told
     assert "instead of" in told
     assert "Dagster shows no materialization" in told
 
 
-def test_a_drill_on_a_server_has_schemas_of_its_own(spark: Any, tmp_path: Path, pipeline: Any) -> None:
-    """Scenario: catalog and ledger lie in PostgreSQL. Outcome: the drill's ledgers are in schemas that are gone afterwards, and
-    the deployment's ledger knows nothing of it."""
+def test_a_drill_on_servers_leaves_nothing_there(pipeline: Any, bucket: Any) -> None:
+    """Scenario: catalog and ledger lie in PostgreSQL, behind a password, and tables in a bucket. Outcome: the drill's ledgers
+    are in schemas of their own; these, catalog entries and objects are gone afterwards, and the own ledger knows nothing."""
     with a_postgres() as server:
         url = server.database("lake")
-        settings = pipeline().settings.model_copy(update={"catalog_url": url, "ledger_url": url})
-        with closing(Ledger(url)) as own, scratch(spark, settings, "10001", DAY) as place:
+        changes = {"catalog_url": url, "ledger_url": url, "warehouse_url": f"s3://{bucket.name}/warehouse"}
+        p = pipeline()
+        settings = p.settings.model_copy(update=changes)
+        engine = sa.create_engine(url.replace("postgresql://", "postgresql+psycopg2://"))
+        with closing(Ledger(url)) as own, scratch(p.spark, settings, "10001", DAY) as place:
             for one in (place.settings, place.calm):
                 with closing(Ledger(one.ledger_database_url)) as ledger:
                     assert ledger.publications() == []
+                Lakehouse(p.spark, one.catalog_name).ensure(RAW_TABLES[Source.REGULAR])
+            place.deliver("10001/10001_2026-02-02_1#1.json.gz", b"bytes")
             assert own.publications() == []
-            engine = sa.create_engine(url.replace("postgresql://", "postgresql+psycopg2://"))
             assert {place.settings.catalog_name, place.calm.catalog_name} <= set(sa.inspect(engine).get_schema_names())
             tables = sa.inspect(engine).get_table_names(schema=place.settings.catalog_name)
             assert "tidemark_publications" in tables
+            assert _keys(bucket, "/landing/")
+            assert _keys(bucket, ".metadata.json")
+            assert _catalog_entries(engine)
         assert not [name for name in sa.inspect(engine).get_schema_names() if name.startswith("drill_")]
+        assert not _keys(bucket, "")
+        assert not _catalog_entries(engine)
         engine.dispose()
+
+
+def _keys(bucket: Any, part: str) -> list[str]:
+    return [item.key for item in bucket.objects.all() if "drill_" in item.key and part in item.key]
+
+
+def _catalog_entries(engine: sa.Engine) -> list[Any]:
+    with engine.connect() as connection:
+        return [
+            row
+            for table in ("iceberg_tables", "iceberg_namespace_properties")
+            for row in connection.execute(sa.text(f"SELECT * FROM {table} WHERE catalog_name LIKE 'drill%'"))
+        ]

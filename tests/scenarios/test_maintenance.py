@@ -191,7 +191,7 @@ def test_compaction_changes_no_digest_and_makes_nothing_stale(pipeline: Any) -> 
     [f"{CrashPoint.AFTER_STAGE}:{REFINED}", f"{CrashPoint.AFTER_AUDIT}:{RAW}", f"{CrashPoint.BEFORE_COMMIT}:{RAW}"],
 )
 def test_a_load_under_way_keeps_what_it_staged(pipeline: Any, point: str) -> None:
-    """Scenario: a load is held while maintenance joins the files that it read and those beside the ones it adds, and removes
+    """Scenario: a load is paused while maintenance joins the files that it read and those beside the ones it adds, and removes
     every old file that no snapshot knows. Outcome: it goes on, or looks again; every row is there once and the ledger knows."""
     p = pipeline(compact_min_files=2)
     for hour in (1, 2):
@@ -200,7 +200,7 @@ def test_a_load_under_way_keeps_what_it_staged(pipeline: Any, point: str) -> Non
     p.deliver(DAY, events_on(DAY, 10, prefix="h3"), hour=3)
     p.deliver(NEXT, events_on(NEXT, 5))
     with a_victim(p, DAY, NEXT, point) as victim:
-        victim.wait_until_held()
+        victim.wait_until_paused()
         _grow_old(p)
         reports = _maintain(p, is_live=lambda _: True, now=datetime.now(UTC))
         assert not reports[REFINED].branches
