@@ -1,0 +1,35 @@
+"""The Iceberg catalog's configuration, from the settings' URL."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from pipeline_assets.domain.settings import Settings
+from resources.spark import catalog_config
+
+
+@pytest.mark.parametrize(
+    ("url", "jdbc", "secrets"),
+    [
+        ("postgresql://10.0.0.5/lake", "jdbc:postgresql://10.0.0.5:5432/lake", {}),
+        (
+            "postgresql://tidemark:p%40ss%2F@db:6432/lake?sslmode=require&options=-csearch_path%3Dlake",
+            "jdbc:postgresql://db:6432/lake?sslmode=require&options=-csearch_path%3Dlake",
+            {"user": "tidemark", "password": "p@ss/"},
+        ),
+        ("sqlite:////data/catalog.db", "jdbc:sqlite:/data/catalog.db?journal_mode=WAL&busy_timeout=30000", {}),
+    ],
+)
+def test_the_catalog_is_where_the_url_says(url: str, jdbc: str, secrets: dict[str, str], tmp_path: Path) -> None:
+    """Scenario: a catalog on a server that wants TLS and a password, one that does not, one in a file. Outcome: the JVM is told
+    all of it, and the password never as a part of the address, which errors and logs repeat."""
+    settings = Settings(catalog_url=url, warehouse_url=f"file://{tmp_path}", catalog_name="lake")
+
+    config = catalog_config(settings)
+
+    assert config["spark.sql.catalog.lake.uri"] == jdbc
+    prefix = "spark.sql.catalog.lake.jdbc."
+    found = {key.removeprefix(prefix): value for key, value in config.items() if key.startswith(prefix)}
+    assert {key: found[key] for key in ("user", "password") if key in found} == secrets
