@@ -28,6 +28,8 @@ from resources.ledger_records import (
     DeliveryRecord,
     PublicationRecord,
     SliceRecord,
+)
+from resources.ledger_rows import (
     batch_of,
     batch_row,
     delivery_of,

@@ -15,7 +15,8 @@ import sqlalchemy as sa
 from pipeline_assets.domain.slices import Slice, Source
 from sqlalchemy.engine import Connection
 
-from resources.ledger_records import Exclusion, Hold, exclusion_of, exclusion_row, hold_of
+from resources.ledger_records import Exclusion, Hold
+from resources.ledger_rows import exclusion_of, exclusion_row, hold_of
 from resources.ledger_schema import EXCLUSIONS, HOLDS
 
 _Connect = Callable[[], AbstractContextManager[Connection]]

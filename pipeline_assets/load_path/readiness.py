@@ -15,7 +15,8 @@ from datetime import date, datetime, timedelta
 from pipeline_assets.domain.deliveries import BatchKey
 from pipeline_assets.domain.settings import Completeness, Settings
 from pipeline_assets.domain.slices import BatchVerdict, Source
-from pipeline_assets.load_path.raw.batches import HOURS_A_DAY, BatchPlan, deadline
+from pipeline_assets.load_path.raw.batch_plan import HOURS_A_DAY, BatchPlan
+from pipeline_assets.load_path.raw.batches import deadline
 
 
 @dataclass(frozen=True)

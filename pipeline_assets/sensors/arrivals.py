@@ -18,7 +18,8 @@ from pipeline_assets.domain.slices import Source
 from pipeline_assets.jobs import JOB_OF_SOURCE, PRIORITIES
 from pipeline_assets.landing import delivered
 from pipeline_assets.load import Clock
-from pipeline_assets.load_path.raw.batches import BatchPlan, Recorded, first_arrivals, plan_batches
+from pipeline_assets.load_path.raw.batch_plan import BatchPlan
+from pipeline_assets.load_path.raw.batches import Recorded, first_arrivals, plan_batches
 from pipeline_assets.load_path.readiness import Look, look, state_of
 from pipeline_assets.sensors.cursor import Cursor
 from pipeline_assets.sensors.requests import Due, Tick, default_status, digest, guarded, request

@@ -16,7 +16,8 @@ from pipeline_assets.domain.deliveries import BatchKey, Delivery, Listing, Marke
 from pipeline_assets.domain.object_keys import KeyGrammar
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import BatchVerdict, Source
-from pipeline_assets.load_path.raw.batches import BatchPlan, Recorded, deadline, judge_absent, plan_batches
+from pipeline_assets.load_path.raw.batch_plan import BatchPlan
+from pipeline_assets.load_path.raw.batches import Recorded, deadline, judge_absent, plan_batches
 from resources.ledger_records import BatchRecord, DeliveryRecord
 
 PROJECT = "10001"

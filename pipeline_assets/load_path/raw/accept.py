@@ -18,7 +18,8 @@ from pipeline_assets.domain.checks import BatchFigures, reconcile_batch
 from pipeline_assets.domain.deliveries import BatchKey, Listing
 from pipeline_assets.domain.errors import PublishConflictError
 from pipeline_assets.domain.slices import BatchVerdict, Digest, Slice, Source, Verdict
-from pipeline_assets.load_path.raw.batches import BatchPlan, Recorded, first_arrivals, judge_absent, plan_batches
+from pipeline_assets.load_path.raw.batch_plan import BatchPlan
+from pipeline_assets.load_path.raw.batches import Recorded, first_arrivals, judge_absent, plan_batches
 from pipeline_assets.load_path.raw.publish import publish, stage, without_refused
 from pipeline_assets.load_path.raw.quarantine import quarantine
 from pipeline_assets.load_path.raw.read import judge, skip_excluded, skip_touched

@@ -18,7 +18,7 @@ from resources.ledger_records import BatchDay, PublicationRecord, SliceRecord
 from pipeline_assets.domain.deliveries import BatchKey
 from pipeline_assets.domain.errors import LakehouseError
 from pipeline_assets.domain.slices import EMPTY, BatchVerdict, Slice, Verdict
-from pipeline_assets.load_path.raw.batches import BatchPlan
+from pipeline_assets.load_path.raw.batch_plan import BatchPlan
 from pipeline_assets.load_path.raw.read import (
     Reading,
     naming_what_workers_met,

@@ -19,7 +19,7 @@ from pipeline_assets.domain.checks import BatchFigures, Evaluation, reconcile_ba
 from pipeline_assets.domain.deliveries import Delivery
 from pipeline_assets.domain.errors import LakehouseError, PublishConflictError, error_in
 from pipeline_assets.domain.slices import BatchVerdict
-from pipeline_assets.load_path.raw.batches import EXCLUDED, BatchPlan
+from pipeline_assets.load_path.raw.batch_plan import EXCLUDED, BatchPlan
 from pipeline_assets.load_path.raw.step import RawStep
 from pipeline_assets.transforms.parse import (
     MOVED,

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from pipeline_assets.domain.checks import Evaluation
 from pipeline_assets.domain.slices import EMPTY, BatchVerdict, Slice, Verdict
-from pipeline_assets.load_path.raw.batches import BatchPlan
+from pipeline_assets.load_path.raw.batch_plan import BatchPlan
 from pipeline_assets.load_path.raw.step import RawStep
 from pipeline_assets.load_path.recorded_days import DAY_VERDICTS, standing_outcomes
 from pipeline_assets.load_path.request import Outcome, TableReport

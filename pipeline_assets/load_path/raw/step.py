@@ -17,7 +17,7 @@ from resources.ledger_records import Changes, DeliveryRecord
 from pipeline_assets.domain.checks import Evaluation
 from pipeline_assets.domain.deliveries import BatchKey
 from pipeline_assets.domain.slices import BatchVerdict, Digest, Slice, Source
-from pipeline_assets.load_path.raw.batches import BatchPlan
+from pipeline_assets.load_path.raw.batch_plan import BatchPlan
 from pipeline_assets.load_path.request import LoadRequest, Workbench
 from pipeline_assets.tables.table import Table
 

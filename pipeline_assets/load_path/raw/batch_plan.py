@@ -1,0 +1,153 @@
+"""What a batch looks like now, next to what is recorded of it, and what of it is to be read or removed.
+
+Lives here: the plan of one batch and what follows from it alone. Put here: a question to a plan. Keep out: how plans are made and
+absent days judged (batches.py).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from resources.ledger_records import BatchAsRead, BatchRecord, DeliveryRecord, Exclusion
+
+from pipeline_assets.domain.checks import Check, Evaluation
+from pipeline_assets.domain.deliveries import BatchKey, Delivery
+from pipeline_assets.domain.object_keys import KeyGrammar
+from pipeline_assets.domain.settings import Settings
+from pipeline_assets.domain.slices import BatchVerdict
+
+HOURS_A_DAY = 24
+EXCLUDED = "excluded_objects"
+"""Figure of an evaluation: deliveries of the batch that a person ruled out."""
+
+
+@dataclass
+class BatchPlan:
+    """What a batch looks like now, next to what is recorded."""
+
+    key: BatchKey
+    listed: dict[str, Delivery] = field(default_factory=dict)
+    """What landing holds and nobody ruled out."""
+    excluded: dict[str, Delivery] = field(default_factory=dict)
+    """What landing holds and a person ruled out."""
+    exclusions: dict[str, Sequence[Exclusion]] = field(default_factory=dict)
+    """Object key -> the exclusions of its versions that stand."""
+    recorded: dict[str, DeliveryRecord] = field(default_factory=dict)
+    """Versions whose rows raw holds."""
+    refused: dict[str, DeliveryRecord] = field(default_factory=dict)
+    """Versions that were refused last."""
+    hours_marked: frozenset[int] = frozenset()
+    prior: BatchRecord | None = None
+    is_requested: bool = False
+    is_closed: bool = False
+    accepted_reason: str | None = None
+    """Why a person lets deliveries go that are missing."""
+    code_version: str = ""
+    """Of the parser now."""
+    changed: list[Delivery] = field(default_factory=list)
+    """New objects, other versions, and those with refused lines that another parser refused."""
+    withdrawn: list[str] = field(default_factory=list)
+    """Objects in raw whose rows are to go: landing no longer lists them, and their hour, or a person, says that this is meant."""
+    ruled_out: frozenset[str] = frozenset()
+    """Those among them that a person excluded."""
+    missing: list[str] = field(default_factory=list)
+    """Objects in raw that are gone together with their whole hour: a wrong bucket or a rewrite under way."""
+    is_standing_refusal: bool = False
+    verdict: tuple[BatchVerdict, Evaluation] | None = None
+    """Set where the batch is judged without parsing anything."""
+
+    @property
+    def needs_work(self) -> bool:
+        """Whether anything must be read or removed."""
+        return (
+            not self.is_standing_refusal
+            and not self.missing
+            and bool(self.changed or self.withdrawn or self.stale_refusals)
+        )
+
+    @property
+    def stale_refusals(self) -> list[str]:
+        """Refused versions that landing no longer holds: deleted, or overwritten by the version raw holds."""
+        return sorted(self.refused.keys() - {delivery.key for delivery in self.changed})
+
+    @property
+    def exclusion_reason(self) -> str | None:
+        """Which deliveries a person ruled out, and why; None where there are none."""
+        if not self.excluded and not self.ruled_out:
+            return None
+        named = sorted(self.excluded.keys() | self.ruled_out)
+        reasons = dict.fromkeys(one.reason for key in named for one in self.exclusions[key])
+        return f"{len(named)} excluded: {'; '.join(reasons)}"
+
+    @property
+    def as_read(self) -> BatchAsRead:
+        """What of the ledger this plan rests on."""
+        prior = self.prior
+        standing = None if prior is None else (prior.verdict.value, prior.input_state)
+        return BatchAsRead({key: record.etag for key, record in self.recorded.items()}, standing)
+
+    @property
+    def known_bytes(self) -> dict[str, str]:
+        """Object key -> sha256 of the bytes whose rows raw holds: the same bytes need no parsing."""
+        return {
+            d.key: record.sha256
+            for d in self.changed
+            if (record := self.recorded.get(d.key)) is not None
+            and record.sha256 is not None
+            and not is_to_be_replayed(record, self.code_version)
+        }
+
+    def input_state(self, settings: Settings) -> str:
+        """Names the listed versions, the parser and the bounds they are judged by: the same state is refused only once."""
+        bounds = (settings.max_unreadable_objects, settings.max_quarantined_share, settings.max_quarantined_lines)
+        parts = [f"{d.key}\t{d.etag}" for d in sorted(self.listed.values())] + [repr(bounds), self.code_version]
+        return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:32]
+
+    def rule_out(self, exclusion: Exclusion) -> None:
+        """Take a listed object for one that a person excluded."""
+        key = exclusion.object_key
+        self.excluded[key] = self.listed.pop(key)
+        self.exclusions[key] = (*self.exclusions.get(key, ()), exclusion)
+        self.changed = [delivery for delivery in self.changed if delivery.key != key]
+        if key in self.recorded:
+            self.ruled_out |= {key}
+            self.withdrawn = sorted({*self.withdrawn, key})
+
+    def record(self, verdict: BatchVerdict, evaluation: Evaluation, settings: Settings) -> BatchRecord:
+        """The batch's row in the ledger."""
+        hours = {delivery.hour for delivery in self.listed.values()}
+        return BatchRecord(
+            key=self.key, verdict=verdict, reason=evaluation.reason, cure=evaluation.cure,
+            input_state=self.input_state(settings), deliveries=len(self._known), hours_delivered=len(hours),
+            hours_marked=len(self.hours_marked), is_closed=self.is_closed,
+            evaluations=(evaluation, self._completeness()),
+        )  # fmt: skip
+
+    def hour_of(self, object_key: str, settings: Settings) -> int | None:
+        """The hour in the name of an object of this batch."""
+        parsed = KeyGrammar(settings.marker_pattern).parse(self.key.source, self.key.project_id, object_key, "", 0)
+        return parsed.hour if isinstance(parsed, Delivery) else None
+
+    @property
+    def _known(self) -> set[str]:
+        """Objects in landing, and those that raw keeps although landing no longer does."""
+        return self.listed.keys() | (self.recorded.keys() - set(self.withdrawn))
+
+    def _completeness(self) -> Evaluation:
+        missing = HOURS_A_DAY - len(self.hours_marked)
+        # Recoveries need no markers, and an empty day of one source is complete.
+        is_complete = missing == 0 or self.is_closed or not self.listed
+        return Evaluation(
+            Check.DELIVERY_COMPLETE,
+            is_complete,
+            None if is_complete else f"{missing} of 24 hours have no marker yet",
+            None if is_complete else "The day stays provisional until they come or the deadline passes",
+            {"hours_marked": len(self.hours_marked), "hours_delivered": len({d.hour for d in self.listed.values()})},
+        )
+
+
+def is_to_be_replayed(record: DeliveryRecord, code_version: str) -> bool:
+    """Whether another parser refused lines of these bytes, or all of them."""
+    return record.code_version != code_version and bool(record.quarantined or record.error)
