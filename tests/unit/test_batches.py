@@ -18,7 +18,7 @@ from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import BatchVerdict, Source
 from pipeline_assets.load_path.raw.batch_plan import BatchPlan
 from pipeline_assets.load_path.raw.batches import Recorded, deadline, judge_absent, plan_batches
-from resources.ledger_records import BatchRecord, DeliveryRecord
+from resources.ledger_records import BatchRecord, DeliveryRecord, Exclusion
 
 PROJECT = "10001"
 DAY = date(2026, 2, 2)
@@ -43,6 +43,10 @@ def a_record(hour: int = 10, shard: int = 1, *, batch: BatchKey = BATCH, **chang
     return replace(record, **changes)
 
 
+def an_exclusion(hour: int = 10, shard: int = 1, *, etag: str = "e1") -> Exclusion:
+    return Exclusion(BATCH, GRAMMAR.format_delivery(BATCH, hour, shard), etag, None, "a test account")
+
+
 def markers_of(hours: Iterable[int], *, batch: BatchKey = BATCH) -> tuple[Marker, ...]:
     return tuple(Marker(batch, hour, GRAMMAR.format_marker(batch, hour)) for hour in hours)
 
@@ -54,6 +58,7 @@ def plans_of(
     refused: Sequence[DeliveryRecord] = (),
     markers: Sequence[Marker] = (),
     priors: Sequence[BatchRecord] = (),
+    exclusions: Sequence[Exclusion] = (),
     reasons: Mapping[date, str] | None = None,
     days: Sequence[date] = (DAY,),
     projects: Sequence[str] = (PROJECT,),
@@ -63,7 +68,10 @@ def plans_of(
 ) -> dict[BatchKey, BatchPlan]:
     return plan_batches(
         Source.REGULAR, projects, days, Listing(tuple(listed), tuple(markers)),
-        Recorded({r.object_key: r for r in recorded}, {r.object_key: r for r in refused}, {b.key: b for b in priors}),
+        Recorded(
+            {r.object_key: r for r in recorded}, {r.object_key: r for r in refused}, {b.key: b for b in priors},
+            {e.object_key: [one for one in exclusions if one.object_key == e.object_key] for e in exclusions},
+        ),
         Settings(**settings), now, code_version=code, accepted_reasons=reasons or {},
     )  # fmt: skip
 
@@ -497,3 +505,41 @@ def test_a_day_without_deliveries_says_what_to_do() -> None:
     assert never.reason == f"{BATCH}: no delivery at all, and the deadline has passed"
     for name in ("TIDEMARK_LANDING_URL", "TIDEMARK_PROJECTS", "24 markers"):
         assert name in str(refused.cure)
+
+
+# What a person ruled out
+
+
+@pytest.mark.parametrize("now", [SOON, LATER], ids=["within the horizon", "past it"])
+@pytest.mark.parametrize(
+    ("listed", "recorded", "excluded", "read", "removed"),
+    [
+        (["e1"], ["e1"], ["e1"], False, True),
+        (["e1"], [], ["e1"], False, False),
+        (["e2"], ["e1"], ["e1"], True, False),
+        (["e2"], ["e1"], ["e2"], False, True),
+        (["e1"], ["e1"], ["e2"], False, False),
+        ([], ["e1"], ["e1"], False, True),
+    ],
+    ids=[
+        "what raw holds", "never read", "another version came", "the version that came", "a version of long ago",
+        "what raw holds, gone from landing",
+    ],
+)  # fmt: skip
+def test_an_excluded_version_is_not_read_and_its_rows_go(
+    listed: Sequence[str], recorded: Sequence[str], excluded: Sequence[str], read: bool, removed: bool, now: datetime
+) -> None:
+    """Beside it, another object of the batch stays as it is."""
+    beside = a_delivery(9), a_record(9)
+    plan = plan_of(
+        [beside[0], *(a_delivery(etag=etag) for etag in listed)],
+        [beside[1], *(a_record(etag=etag) for etag in recorded)],
+        exclusions=[an_exclusion(etag=etag) for etag in excluded],
+        now=now,
+    )
+    key = a_delivery().key
+    assert [delivery.key for delivery in plan.changed] == ([key] if read else [])
+    assert plan.withdrawn == ([key] if removed else [])
+    assert plan.missing == []
+    assert plan.needs_work == (read or removed)
+    assert (key in plan.known_bytes) == (read and bool(recorded))

@@ -16,7 +16,16 @@ from pipeline_assets.load_path.raw.batches import Recorded, plan_batches
 from pipeline_assets.load_path.readiness import Look, Seen, look, state_of
 from pipeline_assets.sensors.cursor import Attempt, Cursor, admit, attempted
 from resources.ledger_records import MISSING, BatchRecord
-from tests.unit.test_batches import BATCH, DAY, PROJECT, a_delivery, a_record, markers_of, plans_of
+from tests.unit.test_batches import (
+    BATCH,
+    DAY,
+    PROJECT,
+    a_delivery,
+    a_record,
+    an_exclusion,
+    markers_of,
+    plans_of,
+)
 
 NOON = datetime(2026, 2, 2, 12, tzinfo=UTC)
 PAST = datetime(2026, 2, 6, tzinfo=UTC)
@@ -146,6 +155,27 @@ def test_a_batch_without_news_is_due_when_its_standing_changes(
     listed = [a_delivery()] if recorded else []
     found = a_look(listed, recorded, priors=[prior] if prior else [], **options)
     assert (found.due.get(BATCH, "nothing").startswith(due)) if due else not found.due
+
+
+def test_what_a_person_ruled_out_is_due_like_what_is_gone() -> None:
+    """Scenario: a delivery that raw holds is excluded, and nobody loads its day; later the exclusion is lifted. Outcome: both
+    times the batch is due once it rests, and its state is another one, so that failed attempts before do not count."""
+    listed, prior = [a_delivery(9), a_delivery(10)], _prior(BatchVerdict.ACCEPTED, deliveries=2, is_closed=True)
+    options: dict[str, Any] = {"priors": [prior], "markers": ALL}
+    excluded = {"exclusions": [an_exclusion(10)]}
+    first = a_look(listed, [a_record(9), a_record(10)], **options, **excluded)
+    assert not first.due
+    assert a_look(listed, [a_record(9), a_record(10)], seen=rested(first), **options, **excluded).due == {
+        BATCH: "gone hours: 1"
+    }
+    assert not a_look(listed, [a_record(9)], **options, **excluded).waiting
+    lifted = a_look(listed, [a_record(9)], **options)
+    assert lifted.due == {BATCH: "new hours: 1"}
+    with_it, without = (
+        state_of(plans_of(listed, [a_record(9), a_record(10)], **options, **more)[BATCH], Settings())
+        for more in ({}, excluded)
+    )
+    assert with_it != without
 
 
 def test_what_stands_refused_is_left_alone_until_it_changes() -> None:
