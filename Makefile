@@ -32,7 +32,7 @@ $(CLASSES): $(JARS) tests/class_archive.py
 	-@$(VENV)/bin/python -m tests.class_archive
 
 test: $(CLASSES) ## Run all tests
-	@$(VENV)/bin/python -m pytest -n 2 --dist loadfile --durations 40
+	@$(VENV)/bin/python -m pytest -n 2 --dist worksteal --durations 40
 
 test-full: $(CLASSES) ## Run the random scenarios as often as is claimed for them (about half an hour)
 	@$(VENV)/bin/python -m pytest -s --full tests/scenarios/test_order.py tests/scenarios/test_exactness.py

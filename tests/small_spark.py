@@ -27,19 +27,18 @@ def small_config(jvm_options: str) -> dict[str, str]:
         # On the class path, and not added to the session: an archive holds no classes of a session's own loader.
         "spark.driver.extraClassPath": ":".join(str(path) for path in verified(DEFAULT_JARS_DIR)),
         "spark.jars": "",
-        # The second compiler takes more than it gives to such small data; without it the JVM reserves only 48 MB for code, which
-        # a whole suite fills.
-        "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m "
-        f"-XX:+ErrorFileToStderr {jvm_options}",
+        "spark.driver.extraJavaOptions": f"-XX:+UseSerialGC -XX:+ErrorFileToStderr {jvm_options}",
     }
 
 
-SMALL = small_config(f"-XX:SharedArchiveFile={ARCHIVE} {QUIET}" if ARCHIVE.exists() else "")
+_PREPARED = f"-XX:SharedArchiveFile={ARCHIVE} {QUIET}" if ARCHIVE.exists() else ""
+SMALL = small_config(f"-XX:TieredStopAtLevel=1 {_PREPARED}")
+"""For a process of a few loads: the second compiler pays for itself from about the tenth on."""
 
 
 def small_session(master: str, memory: str, **config: str) -> SparkSession:
-    """A session with the lakehouse's jars."""
-    settings = Settings(spark_master=master, spark_driver_memory=memory, spark_config=SMALL | config)
+    """A session with the lakehouse's jars, for as many loads as there are."""
+    settings = Settings(spark_master=master, spark_driver_memory=memory, spark_config=small_config(_PREPARED) | config)
     builder = SparkSession.builder
     for key, value in engine_config(settings).items():
         builder = builder.config(key, value)

@@ -36,7 +36,7 @@ from resources.ledger import Ledger
 from resources.spark import configure_catalog
 from resources.upkeep import Upkeep
 from tests.reference import by_slice, raw_rows, refined_rows, winners
-from tests.small_spark import small_session
+from tests.small_spark import SMALL, small_session
 
 NOW = datetime(2026, 2, 20, tzinfo=UTC)
 """Inside the redelivery horizon, so that what is withdrawn leaves raw."""
@@ -170,7 +170,7 @@ def main() -> None:
     answers = sys.stdout
     # Whatever else is printed, by Spark or by a library, must not be taken for an answer.
     sys.stdout = sys.stderr
-    writer = Writer(small_session("local[1]", "1g"))
+    writer = Writer(small_session("local[1]", "1g", **SMALL))
     for line in sys.stdin:
         answers.write(json.dumps(writer(json.loads(line))) + "\n")
         answers.flush()
