@@ -9,7 +9,7 @@ import gzip
 import json
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
@@ -280,11 +280,14 @@ class Pipeline(LandingFolder):
 
 
 @contextmanager
-def a_pipeline(spark: Any, folder: Path, **settings: Any) -> Iterator[Pipeline]:
-    """A fresh pipeline on a real Dagster instance."""
-    home = folder / "dagster_home"
-    home.mkdir()
-    with dg.DagsterInstance.local_temp(str(home), overrides={"telemetry": {"enabled": False}}) as instance:
+def a_pipeline(spark: Any, folder: Path, *, home: Path | None = None, **settings: Any) -> Iterator[Pipeline]:
+    """A fresh pipeline on a real Dagster instance, which keeps all in memory where no other process is to share its `home`."""
+    with ExitStack() as stack:
+        if home is None:
+            instance = stack.enter_context(dg.DagsterInstance.ephemeral())
+        else:
+            home.mkdir()
+            instance = stack.enter_context(dg.DagsterInstance.local_temp(str(home)))
         pipeline = Pipeline(spark, folder, instance, **settings)
         try:
             yield pipeline

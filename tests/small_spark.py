@@ -15,6 +15,8 @@ from resources.jars import DEFAULT_JARS_DIR, verified
 from resources.spark import engine_config
 from tests.class_archive import ARCHIVE, QUIET
 
+CLASS_PATH = "spark.driver.extraClassPath"
+
 
 def small_config(jvm_options: str) -> dict[str, str]:
     """Spark's configuration, with options of the JVM."""
@@ -25,15 +27,16 @@ def small_config(jvm_options: str) -> dict[str, str]:
         "spark.sql.codegen.wholeStage": "false",
         "spark.sql.codegen.factoryMode": "NO_CODEGEN",
         # On the class path, and not added to the session: an archive holds no classes of a session's own loader.
-        "spark.driver.extraClassPath": ":".join(str(path) for path in verified(DEFAULT_JARS_DIR)),
+        CLASS_PATH: ":".join(str(path) for path in verified(DEFAULT_JARS_DIR)),
         "spark.jars": "",
         "spark.driver.extraJavaOptions": f"-XX:+UseSerialGC -XX:+ErrorFileToStderr {jvm_options}",
     }
 
 
-_PREPARED = f"-XX:SharedArchiveFile={ARCHIVE} {QUIET}" if ARCHIVE.exists() else ""
-SMALL = small_config(f"-XX:TieredStopAtLevel=1 {_PREPARED}")
+FIRST_COMPILER = "-XX:TieredStopAtLevel=1"
 """For a process of a few loads: the second compiler pays for itself from about the tenth on."""
+_PREPARED = f"-XX:SharedArchiveFile={ARCHIVE} {QUIET}" if ARCHIVE.exists() else ""
+SMALL = small_config(f"{FIRST_COMPILER} {_PREPARED}")
 
 
 def small_session(master: str, memory: str, **config: str) -> SparkSession:

@@ -26,7 +26,7 @@ from resources.landing_store import LandingStore
 from resources.spark import configure_catalog
 from tests.builders import PROJECT, Pipeline, a_pipeline, an_event, events_on
 from tests.reference import measured_digests, require_known
-from tests.victim import a_victim
+from tests.victim import a_victim, home_below
 
 pytestmark = pytest.mark.slow
 DAYS = [date(2026, 2, 2) + timedelta(days=shift) for shift in range(3)]
@@ -146,7 +146,7 @@ def test_killed_and_started_again(
     started = time.monotonic()
     name, _, table = point.partition(":")
     armed = point.replace(INSIDE, CrashPoint.BEFORE_COMMIT)
-    with a_pipeline(spark, tmp_path) as p:
+    with a_pipeline(spark, tmp_path, home=home_below(tmp_path)) as p:
         _before(p)
         _changes(p)
         changes = {"days_per_run": 1} if name == CrashPoint.BETWEEN_CHUNKS else {}
