@@ -29,6 +29,7 @@ from benchmarks.arms import OurLoad
 from benchmarks.measure import run_and_watch
 from benchmarks.workload import KEPT, PROJECT
 from pipeline_assets.domain.days import chunks
+from pipeline_assets.domain.settings import local_path
 from pipeline_assets.load_path.maintain import maintain
 from pipeline_assets.load_path.request import Workbench
 from pipeline_assets.tables.registry import ALL_TABLES, ASSET_TABLES
@@ -122,7 +123,8 @@ def _state(arm: OurLoad) -> dict[str, Any]:
             table.key: sum(1 for record in ledger.slices(table.key, None).values() if record.digest.rows)
             for table in ASSET_TABLES
         }
-    warehouse = Path(arm.settings.warehouse_url)
+    warehouse = local_path(arm.settings.warehouse_url)
+    assert warehouse is not None
     database = Path(arm.settings.ledger_database_url.removeprefix("sqlite:///"))
     with closing(sqlite3.connect(database)) as connection:
         connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
