@@ -34,8 +34,8 @@ def small_config(jvm_options: str) -> dict[str, str]:
 
 
 FIRST_COMPILER = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m"
-"""For a process of a few loads: the second compiler pays for itself from about the tenth on. Without it the JVM reserves only 48 MB
-for code, which many rounds of writers would fill."""
+"""For a process of a few loads: the second compiler pays for itself from about the tenth on. Without it the JVM reserves
+only 48 MB for code, which many rounds of writers would fill."""
 _PREPARED = f"-XX:SharedArchiveFile={ARCHIVE} {QUIET}" if ARCHIVE.exists() else ""
 SMALL = small_config(f"{FIRST_COMPILER} {_PREPARED}")
 
