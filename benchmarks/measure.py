@@ -111,14 +111,26 @@ def _family(root: int) -> dict[int, str]:
                 continue
             head, _, tail = status.rpartition(")")
             parents[int(folder.name)] = int(tail.split()[1])
-            commands[int(folder.name)] = head.partition("(")[2]
+            commands[int(folder.name)] = _program(folder) or head.partition("(")[2]
     found = {root: "driver"}
     is_growing = True
     while is_growing:
         new = {pid for pid, parent in parents.items() if parent in found and pid not in found}
         is_growing = bool(new)
-        found |= {pid: _KINDS.get(commands[pid], "other") for pid in new}
+        found |= {pid: _kind(commands[pid]) for pid in new}
     return found
+
+
+def _program(folder: Path) -> str:
+    """The file a process runs: a JVM about to start another program bears the name of a thread, but runs java still."""
+    try:
+        return (folder / "exe").readlink().name
+    except OSError:
+        return ""
+
+
+def _kind(program: str) -> str:
+    return next((kind for name, kind in _KINDS.items() if program.startswith(name)), "other")
 
 
 def _resident_mb(pid: int) -> float:

@@ -72,6 +72,8 @@ def replay(work: Path, days: int) -> Iterator[dict[str, Any]]:
     settings: dict[str, Any] = {
         "calendar_start": FIRST_DAY - timedelta(days=120),
         "ledger_url": f"sqlite:///{work}/ledger.db",
+        # A heap takes what it is given; whether half of the default is enough for three years is the question.
+        "spark_driver_memory": "1g",
     }
     arm = OurLoad(work / "arm", landing, "lake", **settings)
     started = time.perf_counter()
