@@ -1,7 +1,8 @@
 """`tidemark explain`: where a row came from, and why another one lost.
 
 Lives here: the answer as JSON, and how it is drawn. Put here: how something about
-one event is shown. Keep out: finding and judging it (load_path/explain/), options and exit codes (cli.py).
+one event is shown. Keep out: finding and judging it (load_path/explain/), commands (cli_look.py), exit codes
+(cli_command.py).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """`tidemark load`, `exclude`, `lift`, `rollback`, `release` and `maintenance`: the jobs, in this process.
 
-Lives here: running the job and what of it reaches the terminal. Put here: how a job is started from the shell. Keep out: options
-and exit codes (cli.py), what a job does (load.py, maintenance.py).
+Lives here: running the job and what of it reaches the terminal. Put here: how a job is started from the shell. Keep out:
+commands (cli.py, cli_correct.py), exit codes (cli_command.py), what a job does (load.py, maintenance.py, rollback.py).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What the shell shows of days and tables, from the ledger alone.
+"""What the shell shows of days, slices and decisions.
 
-Lives here: one line per day and table, and the two tables drawn of them. Put here: how something is shown. Keep out:
-commands and exit codes (cli.py).
+Lives here: one line per day and table, and the tables drawn of these, of exclusions, publications, rollbacks and holds. Put here:
+how something is shown. Keep out: commands (cli.py, cli_correct.py, cli_look.py), exit codes (cli_command.py).
 """
 
 from __future__ import annotations

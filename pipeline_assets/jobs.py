@@ -1,6 +1,7 @@
 """Jobs: which part of the graph runs together.
 
-Lives here: job names and selections. Put here: a new job. Keep out: when they run (sensors/).
+Lives here: the jobs of the load op. Put here: another selection of tables. Keep out: jobs with an op of their own
+(maintenance.py, rollback.py), when they run (sensors/).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Named points where a test may kill or pause the process, to prove that whoever comes next converges.
+"""Named points where a test or a drill may kill or pause the process, to prove that whoever comes next converges.
 
 Lives here: the names and the switch. Put here: a new step of the load path that must survive a kill. Keep out: what
-happens afterwards (tests/scenarios). Costs a look at an empty list per point when off.
+happens afterwards (tests/scenarios, pipeline_assets/drill/). Costs a look at an empty list per point when off.
 """
 
 from __future__ import annotations

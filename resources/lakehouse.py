@@ -1,8 +1,8 @@
-"""Stage, audit, publish: the only code that writes tables (FACTS: the protocol; DESIGN laws 2 and 6).
+"""Stage, audit, publish: the only code that changes what main says of a slice (ARCHITECTURE, laws 2 and 6).
 
-Lives here: branches, staged snapshots, the exact file diff, one conflict-checked commit per publish. Put here: any operation that
-changes a table. Keep out: creating one (table_creation.py), reading metadata (iceberg.py), what is written (tables/), whether it
-may be seen (load_path/).
+Lives here: branches, staged snapshots, the exact file diff, one conflict-checked commit per publish. Put here: another way to
+publish. Keep out: creating a table (table_creation.py), joining and removing files (upkeep.py), reading metadata
+(iceberg.py), what is written (tables/), whether it may be seen (load_path/).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Bring a ledger's SQL schema to the present version.
 
-Lives here: one function per step between versions. Put here: the step a change of ledger_records.py needs. Keep out: the
-schema itself.
+Lives here: one function per step between versions. Put here: the step a change of ledger_schema.py needs. Keep out: the
+schema itself (ledger_schema.py).
 """
 
 from __future__ import annotations

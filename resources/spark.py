@@ -29,6 +29,9 @@ def engine_config(settings: Settings) -> dict[str, str]:
     """Spark's configuration; fixed at session start."""
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    # On a cluster workers elsewhere have to reach the driver, under the name that Spark finds for this machine.
+    is_local = settings.spark_master.startswith("local")
+    nowhere_else = {"spark.driver.bindAddress": "127.0.0.1", "spark.driver.host": "127.0.0.1"}
     return {
         "spark.app.name": "tidemark",
         "spark.master": settings.spark_master,
@@ -40,8 +43,7 @@ def engine_config(settings: Settings) -> dict[str, str]:
         "spark.sql.execution.arrow.maxRecordsPerBatch": "5000",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
-        "spark.driver.bindAddress": "127.0.0.1",
-        "spark.driver.host": "127.0.0.1",
+        **(nowhere_else if is_local else {}),
         "spark.sql.shuffle.partitions": "8",
         "spark.python.daemon.module": "resources.worker_daemon",
         **settings.spark_config,

@@ -1,4 +1,4 @@
-"""Iceberg's own procedures for old snapshots, orphan files and small files; nothing else removes a file.
+"""Iceberg's own procedures for old snapshots, orphans and small files, and the end of old quarantine; nothing else removes files.
 
 Lives here: calls of procedures, and what they need to know. Put here: another procedure. Keep out: which of it is due
 (domain/retention.py, load_path/maintain.py), publishing (lakehouse.py).
@@ -67,7 +67,7 @@ class Upkeep:
         """Expire these snapshots and delete the files that only they needed; returns how many files.
 
         By the procedure alone: it compares what is reachable before and after, where the Java API's own clean-up deletes live
-        files after a rollback (FACTS §3).
+        files after a rollback (`test_maintenance.py::test_a_rollback_behind_our_back_loses_no_live_file`).
         """
         if not snapshot_ids:
             return 0

@@ -1,6 +1,6 @@
 """Checks: what a check is called, what it found, and the rules that need nothing but numbers.
 
-Lives here: names, evaluations, the batch and change rules of DESIGN §7 as pure functions. Put here: a rule that refuses
+Lives here: names, evaluations, the rules for batches and changes as pure functions. Put here: a rule that refuses
 a slice or batch. Keep out: measuring (transforms/measure.py) and reporting (load_events.py).
 """
 

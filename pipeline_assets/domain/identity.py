@@ -1,4 +1,4 @@
-"""Identity and winner (DESIGN §6): which rows are the same event, and which of them is kept.
+"""Identity and winner: which rows are the same event, and which of them is kept.
 
 Lives here: the rule over plain values, the reference that the Spark expression is tested against. Put here: a change of
 the rule. Keep out: its Spark form (transforms/dedupe.py). Source of the 7-day send rule the window narrows: the

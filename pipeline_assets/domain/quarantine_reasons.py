@@ -1,6 +1,6 @@
-"""Why a line or object is quarantined: the contract's reasons.
+"""Why a line or object is quarantined.
 
-Lives here: the names. Put here: a new reason, with its line in SCHEMA and CHANGELOG. Keep out: detecting them.
+Lives here: the names. Put here: a new reason, with its line in CHANGELOG and docs/bad-inputs.md. Keep out: detecting them.
 """
 
 from enum import StrEnum

@@ -19,7 +19,7 @@ from pipeline_assets.domain.settings import ENV_PREFIX, PROJECT_ROOT, Settings
 CONFIG_VARIABLE = "TIDEMARK_CONFIG"
 CONFIG_NAME = "tidemark.toml"
 _TEST_PREFIX = "TIDEMARK_CRASH_"
-"""Crash points are switched on by variables that are no settings (resources/crash_points.py)."""
+"""Tests and drills switch crash points on by variables that are no settings (resources/crash_points.py)."""
 
 
 def load_settings(**overrides: Any) -> Settings:

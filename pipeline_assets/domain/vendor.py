@@ -1,4 +1,4 @@
-"""The vendor's 55 columns: names, types and delivered keys, the contract of SCHEMA.
+"""The vendor's 55 columns: names, types and delivered keys, the contract with readers of the tables.
 
 Lives here: which keys an event has, what type each column gets, which delivered key fills it. Put here: a change of
 that contract. Keep out: parsing (transforms/parse.py) and table layout (tables/).

@@ -20,7 +20,7 @@ QUARANTINE = Table(
         TableColumn("line_number", "int", "from 1; null for a whole object"),
         TableColumn("byte_offset", "bigint", "in the decompressed object"),
         TableColumn("byte_length", "bigint"),
-        TableColumn("reason", "string", "one of the contract's reasons"),
+        TableColumn("reason", "string", "one of domain/quarantine_reasons.py"),
         TableColumn("detail", "string"),
         TableColumn("sample", "binary", "a bounded prefix of the bytes"),
         TableColumn("is_batch_accepted", "boolean", "whether the rest of the batch was loaded"),

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class TableColumn:
-    """One column of the contract in SCHEMA."""
+    """One column of a table; its name and type are a contract with readers."""
 
     name: str
     type: str

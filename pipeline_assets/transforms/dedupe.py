@@ -1,4 +1,4 @@
-"""Raw rows to outcomes and winners: DESIGN §6 in Spark, equal to domain/identity.py by test.
+"""Raw rows to outcomes and winners: the rule of domain/identity.py in Spark, equal to it by test.
 
 Lives here: rank and outcome as Spark expressions. Put here: how the rule is computed. Keep out: the rule itself.
 """

@@ -1,4 +1,4 @@
-"""Revenue and users of an event, as SCHEMA defines them.
+"""Revenue and users of an event, as the tables define them (tables/daily_revenue.py, tables/active_users.py).
 
 Lives here: the expressions that read money and users from an event. Put here: another value read from property bags.
 Keep out: grouping (tables/).

@@ -207,7 +207,7 @@ OBJECT_CASES = [
         "Decompression bomb, beyond `max_object_bytes`",
         lambda day: {_name(day): _body(_good(day)) + gzip.compress(b" " * (16 * MAX_OBJECT_BYTES), mtime=0)},
         "object_too_large",
-        "If the object is genuine, raise `TIDEMARK_MAX_OBJECT_BYTES`; else as for any unreadable object.",
+        "If the object is genuine, raise `TIDEMARK_MAX_OBJECT_BYTES` and load the day again; else as for any unreadable object.",
     ),
     Case(
         name="gzip of several members",
@@ -291,7 +291,7 @@ LINE_CASES = [
     ),
     _a_refused_line(
         "Very long line, beyond `max_line_bytes`", lambda day: _good(day, 2, city="x" * MAX_LINE_BYTES), "line_too_long",
-        "If the line is genuine, raise `TIDEMARK_MAX_LINE_BYTES` and have the hour exported again.",
+        "If the line is genuine, raise `TIDEMARK_MAX_LINE_BYTES` and load the day again.",
     ),
     _a_line_read(
         "Names of 256 characters", lambda day: _good(day, 2, event_type=LONG_NAME, event_properties={LONG_NAME: 1}),
@@ -354,7 +354,8 @@ NAME_CASES = [
         build=lambda day: {_marker(day, hour): b"" for hour in range(23)}, line=LineFate.NONE, object=ObjectFate.NONE,
         batch=BatchFate.REFUSED, other_days=OtherDays.PROVISIONAL, has_neighbour=False,
         refusal="no delivery of either source, and the deadline has passed",
-        cure="Have the vendor export the day again; a day that truly has no events needs its 24 markers.",
+        cure="Have the vendor export the day again; a day that truly has no events needs its 24 markers, "
+        "or `--accept-missing REASON`.",
     ),
     Case(
         name="Data without markers, the deadline has passed", build=_object(lambda body: body), raw_lines=(1, 2, 3),

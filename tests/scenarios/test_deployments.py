@@ -1,9 +1,11 @@
-"""The same code on S3 and PostgreSQL: only values change."""
+"""The same code on S3, on PostgreSQL and on a Spark cluster: only values change."""
 
 from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 import urllib.parse
 from collections.abc import Iterator
 from datetime import date
@@ -13,9 +15,11 @@ from typing import Any
 import pytest
 from dagster_aws.s3 import S3Resource
 
-from pipeline_assets.domain.settings import PROJECT_ROOT
+from pipeline_assets.domain.settings import PROJECT_ROOT, Settings
+from pipeline_assets.drill.scratch import as_environment
 from resources.landing_store import LandingStore
 from tests.builders import a_body, events_on
+from tests.spark_cluster import a_cluster
 
 pytestmark = pytest.mark.slow
 DAY = date(2026, 2, 2)
@@ -100,3 +104,39 @@ def test_catalog_and_ledger_on_postgresql(pipeline: Any, postgres: str) -> None:
     assert p.load(DAY).success
     assert p.snapshots() == snapshots
     assert p.verdict("refined/events", DAY) == "unchanged"
+
+
+def test_engine_on_a_cluster(pipeline: Any, tmp_path: Path) -> None:
+    """Scenario: a standalone master with a worker; the settings name nothing but the master and memory. Outcome: executors
+    there read, parse and write, with the jars brought by the session; the tables are as on one machine, and again unchanged."""
+    p = pipeline()
+    p.deliver(DAY, events_on(DAY, 10))
+    p.deliver(DAY, events_on(DAY, 10, prefix="again"), shard=2)
+    with a_cluster(tmp_path / "cluster") as master:
+        first, again = (_on_cluster(p.settings, master, tmp_path) for _ in range(2))
+    assert {line["verdict"] for line in first} == {"published"}
+    assert {line["verdict"] for line in again} == {"unchanged"}
+    assert {line["rows"] for line in first if line["table"] == "refined/events"} == {20}
+    executors = list((tmp_path / "cluster" / "work").glob("app-*/*/stderr"))
+    assert len(executors) == 2
+    assert all("Finished task" in log.read_text() for log in executors)
+    assert p.load(DAY).success
+    assert p.verdict("refined/events", DAY) == "unchanged"
+
+
+def _on_cluster(settings: Settings, master: str, folder: Path) -> list[dict[str, Any]]:
+    """`tidemark load` of the day, with the product's own settings of Spark."""
+    home = folder / "dagster_home"
+    home.mkdir(exist_ok=True)
+    config = {"spark.executor.memory": "768m", "spark.sql.shuffle.partitions": "2"}
+    changes = {"spark_master": master, "spark_driver_memory": "1g", "spark_config": config}
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("TIDEMARK_")}
+    environment = {**inherited, **as_environment(settings.model_copy(update=changes)), "DAGSTER_HOME": str(home)}
+    command = [str(Path(sys.executable).parent / "tidemark"), "load", "--source", "regular", "--json"]
+    done = subprocess.run(
+        [*command, "--from", str(DAY), "--to", str(DAY)],
+        env=environment, capture_output=True, text=True, check=False, timeout=300,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    lines: list[dict[str, Any]] = json.loads(done.stdout)
+    return lines

@@ -5,17 +5,20 @@ from __future__ import annotations
 import os
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import dagster as dg
 import pytest
+import sqlalchemy as sa
 
 from pipeline_assets.definitions import build_defs
 from pipeline_assets.domain.errors import LakehouseError, PublishConflictError, UsageError
-from pipeline_assets.domain.slices import Slice
+from pipeline_assets.domain.slices import Digest, Slice
 from pipeline_assets.load import Clock
 from pipeline_assets.load_path.maintain import maintain
 from pipeline_assets.load_path.release import preview, release
@@ -25,6 +28,7 @@ from pipeline_assets.tables.registry import DERIVED
 from resources import crash_points
 from resources.crash_points import CrashPoint
 from resources.landing_store import LandingStore
+from resources.ledger_schema import PUBLICATIONS
 from tests.builders import PROJECT, events_on
 from tests.reference import require_known
 
@@ -71,6 +75,14 @@ def _run(p: Any, job: str, op: str, **config: Any) -> dg.ExecuteInProcessResult:
     )  # fmt: skip
 
 
+def _said(run: dg.ExecuteInProcessResult, op: str) -> str:
+    """The table of slices in the op's metadata."""
+    (output,) = [event.step_output_data for event in run.all_events if event.is_successful_output]
+    assert run.success
+    assert output.step_output_handle.step_key == op
+    return str(output.metadata["slices"].value)
+
+
 def test_three_days_go_back_across_tables_are_held_and_released(pipeline: Any) -> None:
     """Scenario: three days changed for the worse; they are rolled back through Dagster's job, loads come, they are released.
     Outcome: every digest is that of then, no data file is written, loads leave the days alone and Dagster shows them held; once
@@ -78,12 +90,18 @@ def test_three_days_go_back_across_tables_are_held_and_released(pipeline: Any) -
     p = pipeline()
     right, then, wrong = _two_states(p)
     files, known = _parquet(p), len(p.ledger.publications())
+    days = {"first": str(DAYS[0]), "last": str(DAYS[-1])}
+    back = {**days, "back_to": then.isoformat(), "reason": "test data"}
 
-    done = _run(
-        p, "rollback", "roll_back", first=str(DAYS[0]), last=str(DAYS[-1]), back_to=then.isoformat(), reason="test data"
-    )
+    told = _run(p, "rollback", "roll_back", **back, dry_run=True)
+    assert _said(told, "roll_back").count("rolled back") == len(NAMES) * len(DAYS)
+    assert _derived(p) == wrong
+    assert p.ledger.decisions.all_holds([PROJECT]) == []
+
+    done = _run(p, "rollback", "roll_back", **back)
 
     assert done.success
+    assert _said(done, "roll_back") == _said(told, "roll_back")
     assert _derived(p) == right
     assert _parquet(p) == files
     require_known(p)
@@ -110,9 +128,10 @@ def test_three_days_go_back_across_tables_are_held_and_released(pipeline: Any) -
     held = preview(_bench(p), (), (PROJECT,), DAYS[0], DAYS[-1], p.now)
     assert {(one.digest.rows, one.digest_before.rows) for one in held if one.table == REFINED} == {(120, 140)}
     assert {one.then for one in held if one.table == REFINED} == {"is built again (changed raw/regular_events)"}
-    assert _run(
-        p, "release", "release_held", first=str(DAYS[0]), last=str(DAYS[-1]), reason="it was no test data"
-    ).success
+    told = _run(p, "release", "release_held", **days, reason="it was no test data", dry_run=True)
+    assert _said(told, "release_held").count("is built again") == len(NAMES) * len(DAYS)
+    assert p.ledger.decisions.holds(REFINED, [PROJECT])
+    assert _run(p, "release", "release_held", **days, reason="it was no test data").success
     run = p.load(DAYS[0], DAYS[-1], accept={f"{name}:{day}": "right" for name in NAMES for day in DAYS})
     assert run.success, run.failure()
     assert p.count(REFINED) == 450
@@ -171,8 +190,9 @@ def test_before_the_first_publication_a_day_was_empty(pipeline: Any) -> None:
 
 
 def test_what_cannot_be_rolled_back_is_said(pipeline: Any) -> None:
-    """Scenario: raw, days without anything, unknown publications, no reason; then the files of then are gone, one by one and
-    with their snapshots. Outcome: each is refused with the reason and the cure; nothing is changed or held."""
+    """Scenario: raw, days without anything, unknown publications, no reason; then the files of then are gone, hold
+    other rows than are on record, go with their snapshots. Outcome: each is refused with reason and cure; nothing is changed or
+    held."""
     p = pipeline()
     _, then, wrong = _two_states(p)
     bench = _bench(p)
@@ -193,6 +213,14 @@ def test_what_cannot_be_rolled_back_is_said(pipeline: Any) -> None:
     with pytest.raises(LakehouseError, match="is gone"):
         roll_back(bench, _request(then))
     kept.write_bytes(body)
+    assert old.target is not None
+    rows = old.digest.rows
+    said = f"held {rows} rows then, but {rows + 1} are on record"
+    with (
+        _on_record_instead(p, old.target.number, replace(old.digest, rows=rows + 1)),
+        pytest.raises(LakehouseError, match=said),
+    ):
+        roll_back(bench, _request(then))
     _grow_old(p)
     later = datetime.now(UTC) + timedelta(days=40)
     assert list(maintain(bench, "upkeep", later, lambda _: False, is_dry_run=False))
@@ -200,6 +228,18 @@ def test_what_cannot_be_rolled_back_is_said(pipeline: Any) -> None:
         roll_back(bench, _request(then))
     assert _derived(p) == wrong
     assert p.ledger.decisions.all_holds([PROJECT]) == []
+
+
+@contextmanager
+def _on_record_instead(p: Any, number: int, digest: Digest) -> Iterator[None]:
+    """While it lasts, a publication left another content than it did."""
+    at = PUBLICATIONS.c.id == number
+    with p.ledger.engine.begin() as connection:
+        right = connection.execute(sa.select(PUBLICATIONS.c.digest_after).where(at)).scalar_one()
+        connection.execute(PUBLICATIONS.update().where(at).values(digest_after=str(digest)))
+    yield
+    with p.ledger.engine.begin() as connection:
+        connection.execute(PUBLICATIONS.update().where(at).values(digest_after=right))
 
 
 def _grow_old(p: Any) -> None:

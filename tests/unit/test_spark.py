@@ -1,4 +1,4 @@
-"""The Iceberg catalog's configuration, from the settings' URL."""
+"""The configuration of the session and of the Iceberg catalog, from the settings."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from pipeline_assets.domain.settings import Settings
-from resources.spark import catalog_config
+from resources.spark import catalog_config, engine_config
 
 
 @pytest.mark.parametrize(
@@ -33,3 +33,18 @@ def test_the_catalog_is_where_the_url_says(url: str, jdbc: str, secrets: dict[st
     prefix = "spark.sql.catalog.lake.jdbc."
     found = {key.removeprefix(prefix): value for key, value in config.items() if key.startswith(prefix)}
     assert {key: found[key] for key in ("user", "password") if key in found} == secrets
+
+
+@pytest.mark.parametrize(
+    ("master", "config", "host"),
+    [
+        ("local[*]", {}, "127.0.0.1"),
+        ("spark://spark.internal:7077", {}, None),
+        ("k8s://https://cluster", {"spark.driver.host": "driver.internal"}, "driver.internal"),
+    ],
+)
+def test_workers_elsewhere_can_reach_the_driver(master: str, config: dict[str, str], host: str | None) -> None:
+    """Scenario: one machine, and clusters. Outcome: the driver listens for itself alone on one machine only."""
+    found = engine_config(Settings(spark_master=master, spark_config=config))
+    assert found.get("spark.driver.host") == host
+    assert ("spark.driver.bindAddress" in found) == master.startswith("local")

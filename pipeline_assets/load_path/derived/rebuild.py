@@ -1,7 +1,7 @@
 """Rebuild stale slices of a derived table: stage, audit in one pass, publish those that pass and differ.
 
-Lives here: the derived half of the load path (DESIGN §5). Put here: what every derived table goes through. Keep out: the
-build of any one table (tables/, build_*.py) and whether a slice is stale (../standing.py).
+Lives here: the derived half of the load path (ARCHITECTURE, One load). Put here: what every derived table goes through. Keep
+out: the build of any one table (tables/, build_*.py) and whether a slice is stale (../standing.py).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Accept deliveries into a raw table: read what changed, judge each batch, publish the event days it changed.
 
-Lives here: the order of the raw half of the load path (DESIGN §5), and what is recorded at its end. Put here: a step
+Lives here: the order of the raw half of the load path (ARCHITECTURE, One load), and what is recorded at its end. Put here: a step
 between reading and recording. Keep out: which deliveries changed (batches.py), what a good batch is (domain/checks.py).
 """
 
