@@ -33,7 +33,7 @@ from pipeline_assets.cli_tables import (
     print_moves,
 )
 from pipeline_assets.cli_terminal import page, terminal
-from pipeline_assets.domain.days import days_between, parse_day
+from pipeline_assets.domain.days import parse_day
 from pipeline_assets.domain.read_settings import load_settings
 from pipeline_assets.domain.slices import Source
 from resources.ledger import Ledger
@@ -135,11 +135,12 @@ def _decide(
     verb: str, keys: list[str], reason: str, accept_changes: str | None, even_if_gone: bool, verbose: bool
 ) -> int:
     from pipeline_assets.cli_load import decide  # noqa: PLC0415 - `status` starts without Dagster
-    from pipeline_assets.load_path.exclude import touched_days  # noqa: PLC0415 - `status` starts without Spark
+    from pipeline_assets.load_path.exclude import delivery_named, touched_days  # noqa: PLC0415 - `status` starts without Spark
     from pipeline_assets.load_path.request import OpenBooks  # noqa: PLC0415 - `status` starts without Spark
 
     settings = load_settings()
-    projects = settings.require_projects()
+    # Those of other projects have no part in it, and no record of these days perhaps.
+    projects = tuple(sorted({delivery_named(key, settings).batch.project_id for key in keys}))
     require_reasons({"--reason": reason, "--accept-changes": accept_changes})
     with terminal(verbose=verbose) as console:
         failures = decide(
@@ -193,15 +194,17 @@ def _release(config: Mapping[str, Any], yes: bool, accept_changes: str | None, v
     projects = settings.require_projects(tuple(config["projects"]))
     first, last = parse_day(config["first"]), parse_day(config["last"])
     with closing(Ledger(settings.ledger_database_url)) as ledger:
-        held = preview(OpenBooks(ledger, settings), config["tables"], projects, first, last, datetime.now(UTC))
+        held = preview(
+            OpenBooks(ledger, settings), config["tables"], projects, first, last, datetime.now(UTC), is_load_next=True
+        )
     print_held(page(), held)
     if not yes and not (sys.stdin.isatty() and typer.confirm("Release them?")):
         page().print("Nothing was released; say --yes to release them.")
         return EXIT_NOT_STANDING
     days = sorted({one.key.event_date for one in held})
+    projects = tuple(sorted({one.key.project_id for one in held}))
     with terminal(verbose=verbose) as console:
-        whole = days_between(days[0], days[-1])
-        failures = run_release(settings, config, whole, console, accept_changes=accept_changes, verbose=verbose)
+        failures = run_release(settings, config, held, console, accept_changes=accept_changes, verbose=verbose)
         print_failures(console, failures, verbose)
     with closing(Ledger(settings.ledger_database_url)) as ledger:
         found = [line for line in day_lines(ledger, projects, days, sources=()) if line.verdict is not None]

@@ -17,16 +17,19 @@ from rich.console import Console
 
 from pipeline_assets.cli_terminal import dagster_home
 from pipeline_assets.definitions import build_defs
-from pipeline_assets.domain.days import chunks
+from pipeline_assets.domain.days import chunks, stretches
+from pipeline_assets.domain.deliveries import BatchKey
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import Source
 from pipeline_assets.jobs import HEAL_JOB, JOB_OF_SOURCE
 from pipeline_assets.load_path.exclude import delivery_named, touched_days
+from pipeline_assets.load_path.release import Held
 from pipeline_assets.load_path.request import OpenBooks
 from pipeline_assets.maintenance import JOB_NAME as MAINTENANCE_JOB
 from pipeline_assets.rollback import RELEASE_JOB, RELEASE_OP, ROLLBACK_JOB, ROLLBACK_OP
 from pipeline_assets.tables.raw_events import RAW_TABLES
-from pipeline_assets.tables.registry import DERIVED
+from pipeline_assets.tables.refined_events import REFINED_EVENTS
+from pipeline_assets.tables.registry import DERIVED, table_by_key
 from resources.crash_points import CrashPoint, crash_point
 from resources.ledger import Ledger
 
@@ -82,22 +85,24 @@ def decide(
     verbose: bool,
 ) -> list[str]:
     """`exclude` or `lift` objects and load the days they arrived on; returns what went wrong beyond verdicts."""
-    by_batch: dict[tuple[Source, date], list[str]] = {}
+    by_batch: dict[BatchKey, list[str]] = {}
     for key in keys:
-        batch = delivery_named(key, settings).batch
-        by_batch.setdefault((batch.source, batch.arrival_date), []).append(key)
+        by_batch.setdefault(delivery_named(key, settings).batch, []).append(key)
     failures: list[str] = []
-    for (source, day), named in sorted(by_batch.items()):
+    for batch, named in sorted(by_batch.items()):
         with closing(Ledger(settings.ledger_database_url)) as ledger:
             touched = touched_days(OpenBooks(ledger, settings), named)
         config = {
+            # What is accepted is accepted for the project of these objects alone.
+            "projects": [batch.project_id],
             verb: dict.fromkeys(named, reason),
             "exclude_even_if_gone": even_if_gone,
-            "accept_changes": _accepted(source, tuple(touched), {"--accept-changes": accept_changes}),
+            "accept_changes": _accepted(batch.source, tuple(touched), {"--accept-changes": accept_changes}),
         }
-        tags = {"dagster/asset_partition_range_start": str(day), "dagster/asset_partition_range_end": str(day)}
+        day = str(batch.arrival_date)
+        tags = {"dagster/asset_partition_range_start": day, "dagster/asset_partition_range_end": day}
         logger = _console_logger(console, verbose=verbose)
-        failures += run_job(settings, JOB_OF_SOURCE[source], {"load": {"config": config}}, tags, logger)
+        failures += run_job(settings, JOB_OF_SOURCE[batch.source], {"load": {"config": config}}, tags, logger)
     return failures
 
 
@@ -110,25 +115,35 @@ def run_rollback(settings: Settings, config: Mapping[str, Any], console: Console
 def run_release(
     settings: Settings,
     config: Mapping[str, Any],
-    days: Sequence[date],
+    held: Sequence[Held],
     console: Console,
     *,
     accept_changes: str | None,
     verbose: bool,
 ) -> list[str]:
-    """Run the release job, then build what is stale among these days; returns what went wrong beyond verdicts."""
+    """Run the release job, then build what is stale among the days that were held; returns what went wrong beyond verdicts.
+
+    `accept_changes`: why what was held, and aggregates of events that were, may change beyond bounds; nothing else may.
+    """
     logger = _console_logger(console, verbose=verbose)
     failures = run_job(settings, RELEASE_JOB, {RELEASE_OP: {"config": dict(config)}}, {}, logger)
     if failures:
         return failures
-    for chunk in chunks(tuple(days), settings.days_per_run):
-        tags = {
-            "dagster/asset_partition_range_start": str(chunk[0]),
-            "dagster/asset_partition_range_end": str(chunk[-1]),
+    for project in sorted({one.key.project_id for one in held}):
+        released = [one for one in held if one.key.project_id == project]
+        accepted = {
+            f"{table.key}:{one.key.event_date.isoformat()}": accept_changes
+            for one in released
+            for table in (DERIVED if one.table == REFINED_EVENTS.key else (table_by_key(one.table),))
+            if accept_changes is not None
         }
-        accepted = _accepted(Source.REGULAR, chunk, {"--accept-changes": accept_changes})
-        ops = {"load": {"config": {"accept_changes": accepted}}}
-        failures += run_job(settings, HEAL_JOB, ops, tags, logger)
+        ops = {"load": {"config": {"projects": [project], "accept_changes": accepted}}}
+        for part in stretches(sorted({one.key.event_date for one in released}), settings.days_per_run):
+            tags = {
+                "dagster/asset_partition_range_start": str(part[0]),
+                "dagster/asset_partition_range_end": str(part[-1]),
+            }
+            failures += run_job(settings, HEAL_JOB, ops, tags, logger)
     return failures
 
 

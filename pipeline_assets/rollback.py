@@ -37,7 +37,7 @@ class RollbackConfig(dg.Config):
     last: str
     """Last day."""
     back_to: str
-    """A time, UTC unless it says otherwise (2026-02-05T10:00): the state of then; or a publication's number: right after it."""
+    """A time, UTC unless it says otherwise (2026-02-05T10:00): the state of then; or a publication: the state after its run."""
     reason: str
     """Why; kept on record."""
     tables: list[str] = Field(default_factory=list)
@@ -123,7 +123,7 @@ def release_job(settings: Settings) -> dg.JobDefinition:
         with op_bench(context, settings, spark, landing) as bench:
             projects = settings.require_projects(tuple(config.projects))
             days = parse_day(config.first), parse_day(config.last)
-            held = preview(bench, config.tables, projects, *days, clock.now())
+            held = preview(bench, config.tables, projects, *days, clock.now(), is_load_next=False)
             if not config.dry_run:
                 release(bench, held, config.reason, context.run_id)
         context.add_output_metadata({"slices": dg.MetadataValue.md(_held_table(held))})

@@ -10,7 +10,7 @@ import hashlib
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass
-from datetime import date, timedelta
+from datetime import UTC, date, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from pipeline_assets.domain.errors import LakehouseError
@@ -50,6 +50,8 @@ class Commit:
     """Of the run of ours that wrote it; None for foreign ones and for compactions."""
     slices: frozenset[Slice]
     """Those whose files it changed."""
+    committed_at: str
+    """Aware time as ISO text, by the clock of the machine that committed."""
 
 
 class JavaTables:
@@ -128,6 +130,7 @@ class JavaTables:
                 None if parent_id is None else int(parent_id),
                 snapshot.summary().get(RUN_PROPERTY),
                 frozenset(self._changed(java, snapshot)),
+                datetime.fromtimestamp(snapshot.timestampMillis() / 1000, UTC).isoformat(),
             )
             snapshot = java.snapshot(parent_id) if parent_id is not None else None
 

@@ -6,6 +6,7 @@ neighbourhood of slices (slices.py).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import UTC, date, datetime, timedelta
 
 from pipeline_assets.domain.errors import UsageError
@@ -20,6 +21,17 @@ def days_between(first: date, last: date) -> tuple[date, ...]:
 def chunks(days: tuple[date, ...], size: int) -> list[tuple[date, ...]]:
     """Consecutive parts of at most `size` days."""
     return [days[start : start + size] for start in range(0, len(days), size)]
+
+
+def stretches(days: Sequence[date], size: int) -> list[tuple[date, ...]]:
+    """Parts of at most `size` days without gaps, of ascending days that may have some."""
+    found: list[tuple[date, ...]] = []
+    for day in days:
+        if found and len(found[-1]) < size and day - found[-1][-1] == timedelta(days=1):
+            found[-1] = (*found[-1], day)
+        else:
+            found.append((day,))
+    return found
 
 
 def requested_range(first: str, last: str, settings: Settings) -> tuple[date, ...]:

@@ -35,8 +35,10 @@ from pipeline_assets.jobs import JOB_OF_SOURCE
 from pipeline_assets.live_runs import liveness
 from pipeline_assets.load_path.request import LoadRequest, Workbench
 from pipeline_assets.load_path.walk import load
+from pipeline_assets.tables.quarantine import QUARANTINE
 from pipeline_assets.tables.raw_events import RAW_TABLES
 from pipeline_assets.tables.registry import ALL_TABLES, ASSET_TABLES
+from pipeline_assets.tables.table import Table
 from pipeline_assets.transforms.measure import slice_digests
 from resources.crash_points import CrashPoint
 from resources.lakehouse import Lakehouse
@@ -199,15 +201,11 @@ class _Drill:
                 if record.digest.rows
             }
             for table in _TABLES
-        }
+        } | {QUARANTINE.key: _measured(self.calm, QUARANTINE)}
 
     def _look(self) -> Look:
         lakehouse = self.bench.lakehouse
-        found: dict[str, dict[Slice, str]] = {}
-        for table in _TABLES:
-            rows = lakehouse.read(table, lakehouse.head(table))
-            measured = slice_digests(rows, table.content_columns, table.day_column)
-            found[table.key] = {key: str(digest) for key, digest in measured.items()}
+        found = {table.key: _measured(self.bench, table) for table in (*_TABLES, QUARANTINE)}
         changes = [
             Change(record.table, record.key, str(record.digest_before), str(record.digest_after))
             for record in self.bench.ledger.publications()
@@ -224,6 +222,13 @@ class _Drill:
                 for table in _TABLES
             }
         return Look(found, changes, branches, shown)
+
+
+def _measured(bench: Workbench, table: Table) -> dict[Slice, str]:
+    """Slice -> digest of its rows, read from the table."""
+    rows = bench.lakehouse.read(table, bench.lakehouse.head(table))
+    measured = slice_digests(rows, table.content_columns, table.day_column)
+    return {key: str(digest) for key, digest in measured.items()}
 
 
 def _silence(_: dg.InitLoggerContext) -> logging.Logger:

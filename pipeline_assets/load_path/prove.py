@@ -16,7 +16,7 @@ from enum import StrEnum
 from resources.iceberg import slices_condition
 from resources.ledger_records import DeliveryRecord
 
-from pipeline_assets.domain.days import chunks, days_between
+from pipeline_assets.domain.days import chunks, days_between, stretches
 from pipeline_assets.domain.deliveries import BatchKey
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import EMPTY, Digest, Slice, Source
@@ -106,7 +106,7 @@ def prove(
     published = {table.key: _measured(bench, table, snapshots[table.key], days, projects) for table in ASSET_TABLES}
     arrivals = _arrivals(bench, days, projects)
     excluded = _copy_exclusions(bench, scratch, arrivals, projects)
-    _replay(scratch, days, arrivals, projects, now)
+    _replay(scratch, days, arrivals, projects, now, _accepted_losses(bench, arrivals, projects))
     replayed = {
         table.key: _measured(scratch, table, scratch.lakehouse.head(table), days, projects) for table in ASSET_TABLES
     }
@@ -116,7 +116,8 @@ def prove(
         for table in ASSET_TABLES
         for key in sorted(published[table.key].keys() | replayed[table.key].keys())
     ]
-    objects = sum(len(scratch.ledger.deliveries(source, projects, arrivals[0], arrivals[-1])) for source in Source)
+    span = _reach(bench, arrivals)
+    objects = sum(len(scratch.ledger.deliveries(source, projects, *span)) for source in Source)
     return Proof(
         first, last, tuple(projects), now, snapshots,
         {table.key: table.code_version(bench.settings) for table in ASSET_TABLES},
@@ -139,48 +140,60 @@ def _arrivals(bench: Workbench, days: Sequence[date], projects: Sequence[str]) -
 
 def _copy_exclusions(bench: Workbench, scratch: Workbench, arrivals: Sequence[date], projects: Sequence[str]) -> int:
     """What a person ruled out is no part of what should be published; returns how many versions of objects."""
-    reach = timedelta(days=bench.settings.reprocessing_window_days)
+    span = _reach(bench, arrivals)
     standing = [
         one
         for source in Source
-        for exclusions in bench.ledger.decisions.exclusions(
-            source, projects, arrivals[0] - reach, arrivals[-1] + reach
-        ).values()
+        for exclusions in bench.ledger.decisions.exclusions(source, projects, *span).values()
         for one in exclusions
     ]
     scratch.ledger.decisions.exclude(standing, "proof")
     return len(standing)
 
 
+def _accepted_losses(bench: Workbench, arrivals: Sequence[date], projects: Sequence[str]) -> dict[str, str]:
+    """`table:day` -> why, of arrivals that a person lets go: the same is let go in the replay."""
+    return {
+        f"{RAW_TABLES[key.source].key}:{key.arrival_date.isoformat()}": "accepted where it was published"
+        for key, batch in bench.ledger.batches(projects, *_reach(bench, arrivals)).items()
+        if batch.is_loss_accepted
+    }
+
+
+def _reach(bench: Workbench, arrivals: Sequence[date]) -> tuple[date, date]:
+    """First and last arrival day that loads of these consider."""
+    reach = timedelta(days=bench.settings.reprocessing_window_days)
+    return arrivals[0] - reach, arrivals[-1] + reach
+
+
 def _replay(
-    scratch: Workbench, days: Sequence[date], arrivals: Sequence[date], projects: Sequence[str], now: datetime
+    scratch: Workbench,
+    days: Sequence[date],
+    arrivals: Sequence[date],
+    projects: Sequence[str],
+    now: datetime,
+    accepted: Mapping[str, str],
 ) -> None:
     """Latest arrivals first, recoveries before regular exports, in parts of another size; then the days themselves, backwards."""
     size = max(1, scratch.settings.days_per_run // 2 - 1)
     derived = frozenset(table.key for table in DERIVED)
-    for part in reversed(_runs(arrivals, size)):
+    for part in reversed(stretches(arrivals, size)):
         for source in (Source.BACKFILL, Source.REGULAR):
-            _load(scratch, part, frozenset({RAW_TABLES[source].key}), projects, now)
+            _load(scratch, part, frozenset({RAW_TABLES[source].key}), projects, now, accepted)
         scratch.say(f"replayed the arrivals of {part[0]} to {part[-1]}")
     for part in reversed(chunks(tuple(days), size)):
-        _load(scratch, part, derived, projects, now)
-
-
-def _runs(days: Sequence[date], size: int) -> list[tuple[date, ...]]:
-    """Parts of at most `size` consecutive days; days in between that nobody needs are left out."""
-    found: list[tuple[date, ...]] = []
-    for day in days:
-        if found and len(found[-1]) < size and day - found[-1][-1] == timedelta(days=1):
-            found[-1] = (*found[-1], day)
-        else:
-            found.append((day,))
-    return found
+        _load(scratch, part, derived, projects, now, accepted)
 
 
 def _load(
-    scratch: Workbench, days: tuple[date, ...], tables: frozenset[str], projects: Sequence[str], now: datetime
+    scratch: Workbench,
+    days: tuple[date, ...],
+    tables: frozenset[str],
+    projects: Sequence[str],
+    now: datetime,
+    accepted: Mapping[str, str],
 ) -> None:
-    request = LoadRequest(days, tuple(projects), tables, str(uuid.uuid4()), now)
+    request = LoadRequest(days, tuple(projects), tables, str(uuid.uuid4()), now, accepted)
     for _ in load(scratch, request, lambda _: True):
         continue
 
@@ -199,7 +212,7 @@ def _lacking(
 ) -> dict[Slice, str]:
     """Slices made of batches that landing does not hold as raw does -> what is the matter."""
     found: dict[Slice, str] = {}
-    span = arrivals[0], arrivals[-1]
+    span = _reach(bench, arrivals)
     for source in Source:
         known = bench.ledger.deliveries(source, projects, *span)
         again = scratch.ledger.deliveries(source, projects, *span)

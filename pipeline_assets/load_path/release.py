@@ -18,6 +18,7 @@ from pipeline_assets.load_path.ground import ground_of
 from pipeline_assets.load_path.request import Books, LoadRequest
 from pipeline_assets.load_path.roll_back import CAUSE
 from pipeline_assets.load_path.standing import Decision, Todo, decide_all
+from pipeline_assets.tables.refined_events import REFINED_EVENTS
 from pipeline_assets.tables.registry import DERIVED
 
 
@@ -36,36 +37,52 @@ class Held:
 
 
 def preview(
-    books: Books, tables: Sequence[str], projects: Sequence[str], first: date, last: date, now: datetime
+    books: Books,
+    tables: Sequence[str],
+    projects: Sequence[str],
+    first: date,
+    last: date,
+    now: datetime,
+    *,
+    is_load_next: bool,
 ) -> list[Held]:
-    """The held slices of these tables (none = all) and days; writes nothing. Raises UsageError where nothing is held."""
-    found: list[Held] = []
-    published = books.ledger.publications()
-    for table in DERIVED:
-        if tables and table.key not in tables:
-            continue
-        holds = {
-            key: reason
-            for key, reason in books.ledger.decisions.holds(table.key, projects).items()
-            if first <= key.event_date <= last
-        }
-        if not holds:
-            continue
-        days: dict[str, set[date]] = {}
-        for key in holds:
-            days.setdefault(key.project_id, set()).add(key.event_date)
-        ground = ground_of(
-            books, {project: frozenset(of) for project, of in days.items()}, books.ledger.first_arrivals(projects)
-        )
-        request = LoadRequest((), tuple(projects), frozenset(), "", now)
-        decisions = {d.key: d for d in decide_all(books, request, table, ground, do_holds_count=False)}
-        records = books.ledger.slices(table.key, projects, {key.event_date for key in holds})
-        for key, reason in sorted(holds.items()):
-            present = records[key].digest if key in records else EMPTY
-            before = _before(published, table.key, key, present)
-            found.append(Held(table.key, key, reason, present, before, _then(decisions.get(key))))
-    if not found:
+    """The held slices of these tables (none = all) and days; writes nothing. Raises UsageError where nothing is held.
+
+    `is_load_next`: whether a load of exactly these days follows, which builds what other code built as well.
+    """
+    reasons = {
+        (table.key, key): reason
+        for table in DERIVED
+        if not tables or table.key in tables
+        for key, reason in sorted(books.ledger.decisions.holds(table.key, projects).items())
+        if first <= key.event_date <= last
+    }
+    if not reasons:
         raise UsageError(f"{first} to {last}", "nothing is held there", "`tidemark status` shows what is")
+    days: dict[str, set[date]] = {}
+    for _, key in reasons:
+        days.setdefault(key.project_id, set()).add(key.event_date)
+    every_day = sorted(set().union(*days.values()))
+    ground = ground_of(
+        books, {project: frozenset(of) for project, of in days.items()}, books.ledger.first_arrivals(projects)
+    )
+    request = LoadRequest(tuple(every_day) if is_load_next else (), tuple(projects), frozenset(), "", now)
+    published = books.ledger.publications()
+    found: list[Held] = []
+    events: dict[Slice, Todo] = {}
+    for table in DERIVED:
+        decisions = {d.key: d for d in decide_all(books, request, table, ground, released=reasons.keys())}
+        records = books.ledger.slices(table.key, projects, set(every_day))
+        for (name, key), reason in reasons.items():
+            if name != table.key:
+                continue
+            decision = decisions.get(key)
+            then = _then(decision, events.get(key))
+            if table == REFINED_EVENTS and decision is not None:
+                events[key] = decision.todo
+            present = records[key].digest if key in records else EMPTY
+            before = _before(published, name, key, present)
+            found.append(Held(name, key, reason, present, before, then))
     return found
 
 
@@ -93,13 +110,24 @@ _SAID: Mapping[Todo, str] = {
     Todo.KEEP_REFUSED: "stays as it is: what its inputs say was refused",
     Todo.WAIT_TIED: "waits for days that it shares events with",
 }
+_FOLLOWS: Mapping[Todo, str] = {
+    Todo.REBUILD: f"follows {REFINED_EVENTS.key}, which is built again",
+    Todo.CHECK: f"follows {REFINED_EVENTS.key}, if that is built again",
+    Todo.WAIT: f"waits for {REFINED_EVENTS.key}",
+    Todo.WAIT_TIED: f"waits for {REFINED_EVENTS.key}",
+}
 
 
-def _then(decision: Decision | None) -> str:
+def _then(decision: Decision | None, events: Todo | None) -> str:
+    """In words; `events`: what becomes of the same slice of refined events, where that is released as well."""
+    if events is not None and events in _FOLLOWS:
+        return _FOLLOWS[events]
     if decision is None:
         return "stays as it is: nothing is known of its inputs"
     if decision.todo is Todo.REBUILD:
         return f"is built again ({decision.cause})"
     if decision.todo is Todo.WAIT:
         return f"waits: {decision.reason}"
+    if decision.is_outdated:
+        return "stays as it is: other code built it, and a load of the day builds it again"
     return _SAID[decision.todo]

@@ -20,7 +20,7 @@ from resources.ledger_records import Changes, PublicationRecord, SliceRecord
 from pipeline_assets.domain.errors import LakehouseError, PublishConflictError, UsageError
 from pipeline_assets.domain.slices import EMPTY, Digest, Slice, Verdict, neighbourhood
 from pipeline_assets.load_path.request import Workbench
-from pipeline_assets.load_path.settle import settle
+from pipeline_assets.load_path.settle import FOREIGN, UNRECORDED, settle
 from pipeline_assets.tables.refined_events import REFINED_EVENTS
 from pipeline_assets.tables.registry import DERIVED
 from pipeline_assets.tables.table import Table
@@ -40,7 +40,10 @@ class RollbackRequest:
     first: date
     last: date
     to: datetime | int
-    """Aware: the state that was published then; or the number of a publication: the state right after it."""
+    """Aware: the state that was published then; or the number of a publication: the state right after the run that made it.
+
+    A run's publications belong together: one commit may move events from one day to another, and aggregates follow it.
+    """
     reason: str
     run_id: str
 
@@ -77,8 +80,9 @@ def plan(bench: Workbench, request: RollbackRequest) -> list[Move]:
     tables = _tables(request)
     if not request.reason.strip():
         raise UsageError("rollback", "needs a reason", "Say why; it stays on record")
-    if isinstance(request.to, int) and all(record.number != request.to for record in bench.ledger.publications()):
-        raise UsageError(f"publication {request.to}", "is not on record", "`tidemark history` lists them")
+    for table in tables:
+        settle(bench, table, request.run_id)
+    request = _after_its_run(bench, request)
     moves = [move for table in tables for move in _moves(bench, table, request)]
     if not moves:
         raise UsageError(f"{request.first} to {request.last}", "nothing of these days was ever published", "Check them")
@@ -90,6 +94,23 @@ def plan(bench: Workbench, request: RollbackRequest) -> list[Move]:
     return moves
 
 
+def _after_its_run(bench: Workbench, request: RollbackRequest) -> RollbackRequest:
+    """Back to the last publication of the run, or of the commit where no run is known, that made the publication named."""
+    if not isinstance(request.to, int):
+        return request
+    publications = bench.ledger.publications()
+    named = next((record for record in publications if record.number == request.to), None)
+    if named is None:
+        raise UsageError(f"publication {request.to}", "is not on record", "`tidemark history` lists them")
+
+    def belongs(record: PublicationRecord) -> bool:
+        if named.run_id is not None:
+            return record.run_id == named.run_id
+        return (record.table, record.snapshot_id) == (named.table, named.snapshot_id)
+
+    return replace(request, to=max(record.number for record in publications if belongs(record)))
+
+
 def roll_back(bench: Workbench, request: RollbackRequest) -> list[Move]:
     """Hold the slices, then make each what it was; returns what was changed or only held.
 
@@ -97,17 +118,51 @@ def roll_back(bench: Workbench, request: RollbackRequest) -> list[Move]:
     one to the same state. Raises what `plan` raises, with nothing changed, and PublishConflictError where loads keep winning.
     """
     moves = plan(bench, request)
+    request = _after_its_run(bench, request)
+    tables = _tables(request)
     held: dict[str, list[Slice]] = {}
     for move in moves:
         held.setdefault(move.table, []).append(move.key)
+    held_before = {table.key: bench.ledger.decisions.holds(table.key, request.projects) for table in tables}
     bench.ledger.decisions.hold(held, request.reason, request.run_id)
-    return [move for table in _tables(request) for move in _roll_back(bench, table, request)]
+    done: dict[tuple[str, Slice], Move] = {}
+    for table in tables:
+        try:
+            done |= {(move.table, move.key): move for move in _roll_back(bench, table, request)}
+        except LakehouseError as refusal:
+            if not done:
+                _hold_as_before(bench, held, held_before, request, refusal)
+            raise
+    # A load that was about to commit when they were held may have published one of them since.
+    for table in tables:
+        if any(not move.is_there for move in _moves(bench, table, request)):
+            done |= {(m.table, m.key): m for m in _roll_back(bench, table, request) if not m.is_there}
+    return list(done.values())
+
+
+def _hold_as_before(
+    bench: Workbench,
+    held: Mapping[str, Sequence[Slice]],
+    held_before: Mapping[str, Mapping[Slice, str]],
+    request: RollbackRequest,
+    refusal: LakehouseError,
+) -> None:
+    """Nothing is rolled back, so nothing stays held for it."""
+    bench.ledger.decisions.release(held, f"the rollback was refused: {refusal.reason}", request.run_id)
+    for table, keys in held.items():
+        for key in keys:
+            if key in held_before[table]:
+                bench.ledger.decisions.hold({table: [key]}, held_before[table][key], request.run_id)
 
 
 def _roll_back(bench: Workbench, table: Table, request: RollbackRequest) -> list[Move]:
     for attempt in range(bench.settings.publish_attempts):
         base_id = settle(bench, table, request.run_id)
         moves = _moves(bench, table, request)
+        # Those that a load published for the first time meanwhile are not held yet.
+        bench.ledger.decisions.hold({table.key: [move.key for move in moves]}, request.reason, request.run_id)
+        if table == REFINED_EVENTS:
+            _require_whole_exchanges(bench, request, moves)
         changing = [move for move in moves if not move.is_there]
         try:
             _restore(bench, table, request, base_id, moves, changing)
@@ -191,10 +246,12 @@ def _moves_of(bench: Workbench, table: Table, slices: Iterable[Slice], to: datet
     ancestry = bench.lakehouse.ancestry(table)
     moves = []
     for key in sorted(wanted):
-        past = [record for record in published[key] if _was_there(record, to)]
-        later = published[key][len(past)] if len(past) < len(published[key]) else None
-        target = past[-1] if past else None
+        count = max((place for place, record in enumerate(published[key], 1) if _was_there(record, to)), default=0)
+        target = published[key][count - 1] if count else None
+        later = published[key][count] if count < len(published[key]) else None
         move = Move(table.key, key, present[key], target)
+        if not move.is_there and target is None:
+            _require_empty_then(bench, table, key, later, ancestry)
         if not move.is_there and target is not None and target.digest_after != EMPTY:
             move = replace(move, snapshot_id=_kept_snapshot(move, target, later, ancestry))
         moves.append(move)
@@ -206,6 +263,24 @@ def _was_there(record: PublicationRecord, to: datetime | int) -> bool:
     if isinstance(to, int):
         return record.number <= to
     return datetime.fromisoformat(record.published_at) <= to
+
+
+def _require_empty_then(
+    bench: Workbench, table: Table, key: Slice, first: PublicationRecord | None, ancestry: Sequence[int]
+) -> None:
+    """Nothing was published before its first change on record: that has to be known, and not only not be on record."""
+    if first is not None:
+        is_found = first.cause == FOREIGN or (first.cause or "").startswith(UNRECORDED)
+        if first.digest_before == EMPTY and not is_found:
+            return
+        # What was found afterwards tells nothing of what stood before it; a kept snapshot does.
+        if first.parent_id in ancestry and key not in bench.lakehouse.slice_files(table, first.parent_id, [key]):
+            return
+    raise LakehouseError(
+        f"{table.key} {key}",
+        "what it held then is not on record",
+        "Choose a later time, or a publication that `tidemark history` shows",
+    )
 
 
 def _kept_snapshot(

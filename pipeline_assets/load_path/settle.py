@@ -85,6 +85,8 @@ def _found(bench: Workbench, table: Table, head: int, known: int | None) -> Chan
             PublicationRecord(
                 table.key, key, made.snapshot_id if made else head, (made and made.parent_id) or abs(known or head),
                 before.digest, after, f"{UNRECORDED} {made.run_id}" if made else FOREIGN, made.run_id if made else None,
+                # Readers saw it from its commit on, whenever it is found.
+                published_at=made.committed_at if made else "",
             )
         )  # fmt: skip
     if table.key in SOURCE_OF_TABLE:

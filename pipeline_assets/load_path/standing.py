@@ -6,7 +6,7 @@ the facts it stands on (ground.py), what it is built from (input_state.py) and r
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from datetime import date
 from enum import Enum, auto
@@ -104,18 +104,27 @@ def decide(books: Books, request: LoadRequest, table: Table, ground: Ground) -> 
 
 
 def decide_all(
-    books: Books, request: LoadRequest, table: Table, ground: Ground, *, do_holds_count: bool = True
+    books: Books,
+    request: LoadRequest,
+    table: Table,
+    ground: Ground,
+    *,
+    released: Set[tuple[str, Slice]] = frozenset(),
 ) -> list[Decision]:
-    """One decision per candidate slice, whatever lies beside them; without holds, what it would be if they were released."""
+    """One decision per candidate slice, whatever lies beside them; as if these (table, slice) were held no more."""
     decisions: list[Decision] = []
     for project in sorted(ground.candidates):
         days = sorted(ground.candidates[project])
         records = books.ledger.slices(table.key, [project], days)
         inputs = Inputs(books, table, project, days)
-        holds = books.ledger.decisions.holds(table.key, [project]) if do_holds_count else {}
+        holds = {
+            key: reason
+            for key, reason in books.ledger.decisions.holds(table.key, [project]).items()
+            if (table.key, key) not in released
+        }
         for day in days:
             key = Slice(day, project)
-            decision = _decide(books, request, table, ground, inputs, records.get(key), key, holds.get(key))
+            decision = _decide(books, request, table, ground, inputs, records.get(key), key, holds.get(key), released)
             if decision is not None:
                 decisions.append(decision)
     return decisions
@@ -130,6 +139,7 @@ def _decide(
     record: SliceRecord | None,
     key: Slice,
     hold: str | None,
+    released: Set[tuple[str, Slice]],
 ) -> Decision | None:
     present = inputs.state(key.event_date)
     is_requested = key.event_date in request.days
@@ -146,7 +156,7 @@ def _decide(
 
     if hold is not None:
         return decision(Todo.HOLD, f"held: {hold}")
-    obstacle = _obstacle(table, ground, inputs, key)
+    obstacle = _obstacle(table, ground, inputs, key, released)
     if obstacle is not None:
         is_early = key in ground.early and not any(
             upstream.verdict in (Verdict.REFUSED, Verdict.HELD) for upstream in inputs.upstream(key.event_date)
@@ -226,11 +236,12 @@ def release_waits(decisions: Sequence[Decision]) -> list[Decision]:
     return list(found.values())
 
 
-def _obstacle(table: Table, ground: Ground, inputs: Inputs, key: Slice) -> str | None:
+def _obstacle(table: Table, ground: Ground, inputs: Inputs, key: Slice, released: Set[tuple[str, Slice]]) -> str | None:
     """Why the slice must wait; None = ready."""
     if table.key != REFINED_EVENTS.key:
         for upstream in inputs.upstream(key.event_date):
-            if not upstream.verdict.is_good:
+            is_released = upstream.verdict is Verdict.HELD and (upstream.table, key) in released
+            if not upstream.verdict.is_good and not is_released:
                 return f"{upstream.table} {key} stands {upstream.verdict.value}"
         return None
     first_arrival = ground.first_arrivals.get(key.project_id)

@@ -126,3 +126,26 @@ def test_days_that_stand_refused_differ_and_those_that_landing_lacks_are_unprove
     assert "stands refused: change_is_explained" in str([one.reason for one in refused])
     assert all(gone in str(one.reason) for one in found if one.key.event_date == DAYS[0])
     assert all(new in str(one.reason) for one in found if one.key.event_date == DAYS[3])
+
+
+def test_what_a_person_let_go_is_proven_and_what_came_since_is_named(pipeline: Any, tmp_path: Path) -> None:
+    """Scenario: of one arrival day nothing came, which a person accepted; its facts came a day late. It is proven; then an object
+    lies in landing, days later and not loaded yet, with a fact of these days. Outcome: equal; then unproven, with the object."""
+    p = pipeline()
+    late = [an_event(insert_id=f"late{n}", uuid=f"late{n}", event_time=f"{DAYS[1]} 23:00:00.000000",
+                     server_upload_time=f"{DAYS[2]} 01:00:00.000000") for n in range(4)]  # fmt: skip
+    p.deliver(DAYS[0], events_on(DAYS[0], 5))
+    p.deliver(DAYS[2], [*late[:3], *events_on(DAYS[2], 10)])
+    assert p.load(DAYS[0]).success
+    assert p.load(DAYS[1], accept={f"raw/regular_events:{DAYS[1]}": "an outage of theirs"}).success
+    assert p.load(DAYS[2]).success
+    assert p.count(REFINED, DAYS[1]) == 3
+
+    whole = _prove(p, tmp_path / "whole", DAYS[1], DAYS[1])
+    since = p.deliver(DAYS[2] + timedelta(days=3), late[3:])
+    proof = _prove(p, tmp_path / "proof", DAYS[1], DAYS[1])
+
+    assert whole.is_proven, _found(whole)
+    differing = [one for one in proof.slices if one.verdict is not Verdict.EQUAL]
+    assert {one.verdict for one in differing} == {Verdict.UNPROVEN}
+    assert {one.reason for one in differing} == {f"{since} is in landing and not loaded"}

@@ -20,6 +20,7 @@ from pipeline_assets.definitions import build_defs
 from pipeline_assets.domain.errors import LakehouseError, PublishConflictError, UsageError
 from pipeline_assets.domain.slices import Digest, Slice
 from pipeline_assets.load import Clock
+from pipeline_assets.load_path import roll_back as rolling
 from pipeline_assets.load_path.maintain import maintain
 from pipeline_assets.load_path.release import preview, release
 from pipeline_assets.load_path.request import Workbench
@@ -125,7 +126,7 @@ def test_three_days_go_back_across_tables_are_held_and_released(pipeline: Any) -
     assert p.verdict(REFINED, DAYS[1]) == "held"
     assert run.materialized(REFINED) == set()
 
-    held = preview(_bench(p), (), (PROJECT,), DAYS[0], DAYS[-1], p.now)
+    held = preview(_bench(p), (), (PROJECT,), DAYS[0], DAYS[-1], p.now, is_load_next=True)
     assert {(one.digest.rows, one.digest_before.rows) for one in held if one.table == REFINED} == {(120, 140)}
     assert {one.then for one in held if one.table == REFINED} == {"is built again (changed raw/regular_events)"}
     told = _run(p, "release", "release_held", **days, reason="it was no test data", dry_run=True)
@@ -144,7 +145,7 @@ def test_a_rollback_is_rolled_back(pipeline: Any) -> None:
     p = pipeline()
     right, _, wrong = _two_states(p)
     numbers = [r.number for r in p.ledger.publications()]
-    first = p.ledger.publications(NAMES[-1])[2].number
+    first = p.ledger.publications(REFINED)[0].number
     roll_back(_bench(p), _request(first))
     assert _derived(p) == right
 
@@ -184,7 +185,7 @@ def test_before_the_first_publication_a_day_was_empty(pipeline: Any) -> None:
     assert p.count(REFINED) == p.count(REVENUE) == 0
     assert p.count(RAW) == 12
     bench = _bench(p)
-    release(bench, preview(bench, (), (PROJECT,), DAYS[0], DAYS[0], p.now), "enough", "run-2")
+    release(bench, preview(bench, (), (PROJECT,), DAYS[0], DAYS[0], p.now, is_load_next=True), "enough", "run-2")
     assert p.load(DAYS[0]).success
     assert p.digests() == loaded
 
@@ -265,6 +266,13 @@ def test_maintenance_after_a_rollback_removes_no_live_file(pipeline: Any) -> Non
     require_known(p)
 
 
+def _move_an_event(p: Any) -> None:
+    """From the first day to the second, over midnight; delivered, not loaded."""
+    moving = events_on(DAYS[0], 120)[3]
+    at = {"server_upload_time": f"{DAYS[1]} 12:00:00.000000", "processed_time": f"{DAYS[1]} 12:00:01.000000"}
+    p.deliver(DAYS[1], [{**moving, **at, "event_time": f"{DAYS[1]} 00:10:00.000000"}], hour=12)
+
+
 def test_an_event_that_moved_is_neither_lost_nor_doubled(pipeline: Any) -> None:
     """Scenario: an event moved over midnight since; one of the two days is to be rolled back, then both.
     Outcome: one alone is refused with the other day named; both together go back."""
@@ -274,10 +282,7 @@ def test_an_event_that_moved_is_neither_lost_nor_doubled(pipeline: Any) -> None:
     assert p.load(DAYS[0], DAYS[1]).success
     right, then = _derived(p), datetime.now(UTC)
     time.sleep(0.01)
-    moving = events_on(DAYS[0], 120)[3]
-    at = {"server_upload_time": f"{DAYS[1]} 12:00:00.000000", "processed_time": f"{DAYS[1]} 12:00:01.000000"}
-    again = [{**moving, **at, "event_time": f"{DAYS[1]} 00:10:00.000000"}]
-    p.deliver(DAYS[1], again, hour=12)
+    _move_an_event(p)
     assert p.load(DAYS[0], DAYS[1]).success
 
     for day, beside in ((DAYS[0], DAYS[1]), (DAYS[1], DAYS[0])):
@@ -358,3 +363,133 @@ def test_a_load_that_publishes_meanwhile(pipeline: Any, wins: int) -> None:
     roll_back(_bench(p), _request(then))
     assert _derived(p) == right
     require_known(p)
+
+
+def test_the_publications_of_a_run_belong_together(pipeline: Any) -> None:
+    """Scenario: one commit moves an event between two days, aggregates follow; both days go back to the first, then to the last
+    of that run's publications, then to one of the run before. Outcome: the whole run each time, no event lost or doubled."""
+    p = pipeline()
+    for day in DAYS[:2]:
+        p.deliver(day, events_on(day, 120))
+    assert p.load(DAYS[0], DAYS[1]).success
+    right, known = _derived(p), len(p.ledger.publications())
+    _move_an_event(p)
+    assert p.load(DAYS[0], DAYS[1]).success
+    moved = _derived(p)
+    ours = [record.number for record in p.ledger.publications()[known:] if record.table != RAW]
+
+    for number in (ours[0], ours[-1]):
+        assert all(move.is_there for move in roll_back(_bench(p), _request(number, DAYS[:2])))
+        assert _derived(p) == moved
+    roll_back(_bench(p), _request(p.ledger.publications(REFINED)[0].number, DAYS[:2]))
+    assert _derived(p) == right
+
+
+def test_a_load_that_decided_before_the_hold_publishes_nothing_held(pipeline: Any) -> None:
+    """Scenario: a load has built a day and is about to publish it, when a person rolls the day back to what it still is.
+    Outcome: the day is held as it was; the load looks again and leaves it."""
+    p = pipeline()
+    for day in DAYS[:2]:
+        p.deliver(day, events_on(day, 120))
+    assert p.load(DAYS[0], DAYS[1]).success
+    right, then = _derived(p), datetime.now(UTC)
+    p.deliver(DAYS[1], events_on(DAYS[1], 5, prefix="late"), hour=15)
+    moves: list[Any] = []
+
+    def roll_back_beside(point: CrashPoint, table: str) -> None:
+        if (point, table) == (CrashPoint.AFTER_AUDIT, REFINED):
+            crash_points.watch()
+            moves.extend(roll_back(_bench(p), _request(then, DAYS[1:2])))
+
+    crash_points.watch(roll_back_beside)
+    try:
+        p.reports(DAYS[1])
+    finally:
+        crash_points.watch()
+
+    assert {move.is_there for move in moves} == {True}
+    assert _derived(p) == right
+    assert p.verdict(REFINED, DAYS[1]) == "held"
+    require_known(p)
+
+
+def test_what_is_published_after_the_look_is_looked_at_again(pipeline: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Scenario: between a rollback's plan and its first commit a load moves an event to a day that does not go back.
+    Outcome: the rollback is refused, nothing is changed, and nothing stays held that was not."""
+    p = pipeline()
+    for day in DAYS[:2]:
+        p.deliver(day, events_on(day, 120))
+    assert p.load(DAYS[0], DAYS[1]).success
+    then = datetime.now(UTC)
+    roll_back(_bench(p), _request(then, DAYS[:1], (REVENUE,), "held before"))
+    _move_an_event(p)
+
+    def plan_and_load(bench: Workbench, request: RollbackRequest) -> list[Any]:
+        found = plan(bench, request)
+        p.reports(DAYS[0], DAYS[1])
+        return found
+
+    monkeypatch.setattr(rolling, "plan", plan_and_load)
+    with pytest.raises(LakehouseError, match="events moved between these days"):
+        roll_back(_bench(p), _request(then, DAYS[:1]))
+
+    assert (p.count(REFINED, DAYS[0]), p.count(REFINED, DAYS[1])) == (119, 121)
+    standing = {name: p.ledger.decisions.holds(name, [PROJECT]) for name in NAMES}
+    assert {name: set(found.values()) for name, found in standing.items() if found} == {REVENUE: {"held before"}}
+    require_known(p)
+
+
+def test_a_commit_counts_from_when_readers_saw_it(pipeline: Any) -> None:
+    """Scenario: a load dies after its commit; the next one finds that, and publishes more; the day goes back to a time between
+    the two. Then the ledger is lost. Outcome: what stood then comes back; without a record nothing is emptied."""
+    p = pipeline()
+    p.deliver(DAYS[0], events_on(DAYS[0], 12))
+
+    def die(point: CrashPoint, table: str) -> None:
+        if (point, table) == (CrashPoint.BEFORE_LEDGER, REFINED):
+            raise _KilledError
+
+    crash_points.watch(die)
+    try:
+        with pytest.raises(_KilledError):
+            p.reports(DAYS[0])
+    finally:
+        crash_points.watch()
+    between = datetime.now(UTC)
+    time.sleep(0.01)
+    p.deliver(DAYS[0], events_on(DAYS[0], 3, prefix="more"), hour=12)
+    p.reports(DAYS[0])
+    assert p.count(REFINED) == 15
+
+    roll_back(_bench(p), _request(between, DAYS[:1], (REFINED,)))
+    assert p.count(REFINED) == 12
+
+    with p.ledger.engine.begin() as connection:
+        for name in ("heads", "deliveries", "batches", "batch_days", "slices", "publications", "holds"):
+            connection.execute(sa.text(f"DELETE FROM tidemark_{name}"))
+    p.reports(DAYS[0])
+    with pytest.raises(LakehouseError, match="what it held then is not on record"):
+        roll_back(_bench(p), _request(between - timedelta(days=1), DAYS[:1], (REFINED,)))
+    assert p.count(REFINED) == 15
+
+
+def test_a_release_tells_what_other_code_does(pipeline: Any) -> None:
+    """Scenario: a day is held as it is, and settings that its build reads have changed. Outcome: a release that a load of the
+    day follows says that it is built again; another one says that it stays, and why."""
+    p = pipeline()
+    p.deliver(DAYS[0], events_on(DAYS[0], 12))
+    assert p.load(DAYS[0]).success
+    roll_back(_bench(p), _request(datetime.now(UTC), DAYS[:1], (REVENUE,)))
+    p.change(revenue_properties=("other",))
+
+    said = {
+        is_load_next: [
+            one.then for one in preview(_bench(p), (), (PROJECT,), DAYS[0], DAYS[0], p.now, is_load_next=is_load_next)
+        ]
+        for is_load_next in (True, False)
+    }
+
+    assert said == {
+        True: ["is built again (code)"],
+        False: ["stays as it is: other code built it, and a load of the day builds it again"],
+    }

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import uuid
 from collections.abc import Mapping
+from contextlib import closing
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from pipeline_assets.domain.deliveries import BatchKey
 from pipeline_assets.domain.object_keys import KeyGrammar
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import Source
+from resources.ledger import Ledger
 from tests.builders import PROJECT, a_body, events_on
 from tests.small_spark import SMALL
 
@@ -49,8 +51,9 @@ class Shell:
             "DAGSTER_HOME": str(folder / "home"),
         }
 
-    def deliver(self, day: date, body: bytes) -> None:
-        key = KeyGrammar(Settings().marker_pattern).format_delivery(BatchKey(Source.REGULAR, PROJECT, day), 10, 1)
+    def deliver(self, day: date, body: bytes, project: str = PROJECT, hour: int = 10) -> None:
+        key = KeyGrammar(Settings().marker_pattern).format_delivery(BatchKey(Source.REGULAR, project, day), hour, 1)
+        (self.landing / project).mkdir(exist_ok=True)
         (self.landing / key).write_bytes(body)
 
     def __call__(self, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -175,3 +178,34 @@ def test_a_mistake_is_undone_and_the_result_proven(spark: Any, tmp_path: Path) -
     usage = shell("rollback", *span, "--back-to", "yesterday", "--reason", "why")
     assert usage.returncode == 2
     assert "neither a time nor the number of a publication" in usage.stderr
+
+
+def test_what_is_accepted_is_accepted_for_its_project_alone(spark: Any, tmp_path: Path) -> None:
+    """Scenario: two projects; a day of one stands refused; the other one's day is rolled back and released, one of its objects
+    excluded, each with its changes accepted. Outcome: the refused day stays refused, and nobody is told that it stands."""
+    shell = InThisProcess(tmp_path)
+    shell.environment |= {"TIDEMARK_PROJECTS": "10001,10002", "TIDEMARK_CHANGE_MIN_ROWS": "5"}
+    span = ("--from", str(DAY), "--to", str(DAY))
+    for project in ("10001", "10002"):
+        shell.deliver(DAY, a_body(events_on(DAY, 12, app=int(project))), project)
+    assert shell(*_load(DAY, DAY)).returncode == 0
+    shell.deliver(DAY, a_body(events_on(DAY, 12, prefix="more", app=10002)), "10002", hour=11)
+    assert shell(*_load(DAY, DAY)).returncode == 1
+
+    def refused() -> set[tuple[str, int]]:
+        with closing(Ledger(shell.environment["TIDEMARK_CATALOG_URL"])) as ledger:
+            (record,) = ledger.slices("refined/events", ["10002"], [DAY]).values()
+        return {(record.verdict.value, record.digest.rows)}
+
+    assert refused() == {("refused", 12)}
+    back = ("rollback", *span, "--project", "10001", "--back-to", "2026-01-01", "--reason", "a rehearsal")
+    assert shell(*back).returncode == 0
+    words = ("--reason", "rehearsed", "--accept-changes", "rehearsed")
+    released = shell("release", *span, "--project", "10001", *words, "--yes")
+    assert released.returncode == 0, released.stdout + released.stderr
+    assert refused() == {("refused", 12)}
+    key = f"10001/10001_{DAY}_10#1.json.gz"
+    excluded = shell("exclude", key, *words)
+    assert excluded.returncode == 0, excluded.stdout + excluded.stderr
+    assert refused() == {("refused", 12)}
+    assert shell("lift", key, "--reason", "it counts").returncode == 0

@@ -44,6 +44,15 @@ def test_each_loss_is_a_fault(look: Look, said: str) -> None:
     assert any(said in fault for fault in faults(look, CALM, [DAY]))
 
 
+def test_quarantined_lines_survive_as_well() -> None:
+    """They have no publications and no asset, only rows."""
+    calm = {**CALM, "raw/quarantine": {KEY: "1:q"}}
+    once = replace(WHOLE, digests={**WHOLE.digests, "raw/quarantine": {KEY: "1:q"}})
+    twice = replace(WHOLE, digests={**WHOLE.digests, "raw/quarantine": {KEY: "2:qq"}})
+    assert list(faults(once, calm, [DAY])) == []
+    assert list(faults(twice, calm, [DAY])) == [f"raw/quarantine {KEY}: 2:qq instead of 1:q"]
+
+
 def test_a_drill_leaves_no_point_out() -> None:
     """Whoever adds a point to the load path has it drilled, in every way when asked for all."""
     once, full = planned("10001", is_full=False), planned("10001", is_full=True)

@@ -7,7 +7,7 @@ out: the build of any one table (tables/, build_*.py) and whether a slice is sta
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 from resources.crash_points import CrashPoint, crash_point
@@ -130,12 +130,22 @@ def _rebuild(step: DerivedStep, todo: Mapping[Slice, Decision]) -> None:
             crash_point(CrashPoint.AFTER_AUDIT, table.key)
             changed = judge(step, todo, staged.snapshot_id)
             if changed:
+                _require_not_held(step, changed)
                 step.publication = lakehouse.publish(staged, changed, step.request.run_id)
         finally:
             lakehouse.drop(staged)
     finally:
         build.release()
     _record(step, sorted(changed))
+
+
+def _require_not_held(step: DerivedStep, changed: Collection[Slice]) -> None:
+    """A person may have held since what was decided on: without a newer commit of it no conflict would show."""
+    held = step.bench.ledger.decisions.holds(step.table.key, step.request.projects)
+    if held.keys() & set(changed):
+        raise PublishConflictError(
+            step.table.key, "a person held a day of it meanwhile", "The load looks at the table again"
+        )
 
 
 def _build(step: DerivedStep, todo: Sequence[Slice]) -> Build:
