@@ -80,7 +80,8 @@ def rollback(
     first: FromOption,
     last: ToOption,
     back_to: Annotated[
-        str, typer.Option("--back-to", metavar="TIME|NUMBER", help="As it was then (UTC), or after the run that made that publication.")
+        str,
+        typer.Option("--back-to", metavar="TIME|NUMBER", help="As it was then (UTC), or after that publication's run."),
     ],
     reason: ReasonOption,
     table: TableOption = None,
