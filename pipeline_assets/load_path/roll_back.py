@@ -159,10 +159,10 @@ def _roll_back(bench: Workbench, table: Table, request: RollbackRequest) -> list
     for attempt in range(bench.settings.publish_attempts):
         base_id = settle(bench, table, request.run_id)
         moves = _moves(bench, table, request)
-        # Those that a load published for the first time meanwhile are not held yet.
-        bench.ledger.decisions.hold({table.key: [move.key for move in moves]}, request.reason, request.run_id)
         if table == REFINED_EVENTS:
             _require_whole_exchanges(bench, request, moves)
+        # Those that a load published for the first time meanwhile are not held yet.
+        bench.ledger.decisions.hold({table.key: [move.key for move in moves]}, request.reason, request.run_id)
         changing = [move for move in moves if not move.is_there]
         try:
             _restore(bench, table, request, base_id, moves, changing)
