@@ -165,7 +165,7 @@ def _decide(
 def _rollback(config: Mapping[str, Any], dry_run: bool, verbose: bool) -> int:
     from pipeline_assets.cli_bench import workbench  # noqa: PLC0415 - `status` starts without Spark
     from pipeline_assets.cli_load import run_rollback  # noqa: PLC0415 - `status` starts without Dagster
-    from pipeline_assets.load_path.roll_back import plan  # noqa: PLC0415 - `status` starts without Spark
+    from pipeline_assets.load_path.rollback_plan import plan  # noqa: PLC0415 - `status` starts without Spark
     from pipeline_assets.rollback import RollbackConfig, rollback_request  # noqa: PLC0415 - `status` starts without Dagster
 
     settings = load_settings()

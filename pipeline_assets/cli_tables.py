@@ -24,7 +24,7 @@ from resources.ledger_records import BatchRecord, Exclusion, PublicationRecord, 
 
 if TYPE_CHECKING:
     from pipeline_assets.load_path.release import Held
-    from pipeline_assets.load_path.roll_back import Move
+    from pipeline_assets.load_path.rollback_plan import Move
 
 NOT_LOADED = "not loaded"
 _STYLES = {

@@ -1,7 +1,7 @@
 """The jobs `rollback` and `release`: published slices back to what they were, held, and on again.
 
 Lives here: the ops and their config. Put here: how a rollback is started, and what Dagster is told of it. Keep out: what it does
-(load_path/roll_back.py, load_path/release.py).
+(load_path/rollback_plan.py, load_path/roll_back.py, load_path/release.py).
 """
 
 # Dagster reads the op's annotations as types, so they are not postponed here.
@@ -19,7 +19,8 @@ from pipeline_assets.load import POOL, Clock
 from pipeline_assets.load_events import standing_evaluations
 from pipeline_assets.load_path.release import Held, preview, release
 from pipeline_assets.load_path.request import Workbench
-from pipeline_assets.load_path.roll_back import Move, RollbackRequest, plan, roll_back
+from pipeline_assets.load_path.roll_back import roll_back
+from pipeline_assets.load_path.rollback_plan import Move, RollbackRequest, plan
 from pipeline_assets.op_bench import op_bench
 from pipeline_assets.tables.registry import table_by_key
 from resources.landing_store import LandingStore

@@ -1,114 +1,38 @@
 """Roll slices of refined and aggregates back to what they were, held until a person releases them: metadata alone.
 
-Lives here: which state a slice goes back to, and the one operation over all tables. Put here: another condition of a rollback.
-Keep out: the commit (resources/lakehouse.py), what a load does about a held slice (standing.py).
+Lives here: the one operation over all tables, and what is recorded of it. Put here: another thing that happens to a slice that
+goes back. Keep out: which state that is (rollback_plan.py), the commit (resources/lakehouse.py), what a load does about a held
+slice (standing.py).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from datetime import date, datetime
-from functools import reduce
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
-import pyspark.sql.functions as F
-from pyspark.sql import Column, DataFrame
 from resources.crash_points import CrashPoint, crash_point
-from resources.iceberg import SliceFiles, slices_condition
-from resources.ledger_records import Changes, PublicationRecord, SliceRecord
+from resources.iceberg import SliceFiles
+from resources.ledger_records import Changes, PublicationRecord
 
-from pipeline_assets.domain.errors import LakehouseError, PublishConflictError, UsageError
-from pipeline_assets.domain.slices import EMPTY, Digest, Slice, Verdict, neighbourhood
+from pipeline_assets.domain.errors import LakehouseError, PublishConflictError
+from pipeline_assets.domain.slices import Slice, Verdict
 from pipeline_assets.load_path.request import Workbench
-from pipeline_assets.load_path.settle import FOREIGN, UNRECORDED, settle
+from pipeline_assets.load_path.rollback_plan import (
+    Move,
+    RollbackRequest,
+    after_its_run,
+    moves_of_table,
+    plan,
+    require_whole_exchanges,
+    snapshots_of,
+    tables_of,
+)
+from pipeline_assets.load_path.settle import settle
 from pipeline_assets.tables.refined_events import REFINED_EVENTS
-from pipeline_assets.tables.registry import DERIVED
 from pipeline_assets.tables.table import Table
-from pipeline_assets.transforms.shared_keys import IDENTITY, key_days, torn_keys
 
 CAUSE = "rollback"
 CURE = "Release it when the rollback has served its purpose (tidemark release)"
-
-
-@dataclass(frozen=True)
-class RollbackRequest:
-    """Which slices go back, and to when."""
-
-    tables: tuple[str, ...]
-    """Keys of derived tables; none = all of them."""
-    projects: tuple[str, ...]
-    first: date
-    last: date
-    to: datetime | int
-    """Aware: the state that was published then; or the number of a publication: the state right after the run that made it.
-
-    A run's publications belong together: one commit may move events from one day to another, and aggregates follow it.
-    """
-    reason: str
-    run_id: str
-
-
-@dataclass(frozen=True)
-class Move:
-    """One slice, what it is and what it is to be."""
-
-    table: str
-    key: Slice
-    present: SliceRecord
-    target: PublicationRecord | None
-    """The change that made it what it is to be; None where nothing was published by then."""
-    snapshot_id: int | None = None
-    """A kept snapshot in which it is that; None where it was empty, or is that now."""
-
-    @property
-    def digest(self) -> Digest:
-        """Of what it is to be."""
-        return self.target.digest_after if self.target is not None else EMPTY
-
-    @property
-    def is_there(self) -> bool:
-        """Whether it is that already, and is only held."""
-        return self.digest == self.present.digest
-
-
-def plan(bench: Workbench, request: RollbackRequest) -> list[Move]:
-    """What a rollback would change, tables in topological order; writes nothing but what settling finds.
-
-    Raises UsageError for tables, days or a publication that cannot be served, LakehouseError where files of then are gone, or
-    where events would be lost or doubled because they moved between a chosen day and one that is not.
-    """
-    tables = _tables(request)
-    if not request.reason.strip():
-        raise UsageError("rollback", "needs a reason", "Say why; it stays on record")
-    for table in tables:
-        settle(bench, table, request.run_id)
-    request = _after_its_run(bench, request)
-    moves = [move for table in tables for move in _moves(bench, table, request)]
-    if not moves:
-        raise UsageError(f"{request.first} to {request.last}", "nothing of these days was ever published", "Check them")
-    if REFINED_EVENTS in tables:
-        _require_whole_exchanges(bench, request, [move for move in moves if move.table == REFINED_EVENTS.key])
-    for table in tables:
-        chosen = _snapshots(move for move in moves if move.table == table.key)
-        bench.lakehouse.require_files(table, chosen)
-    return moves
-
-
-def _after_its_run(bench: Workbench, request: RollbackRequest) -> RollbackRequest:
-    """Back to the last publication of the run, or of the commit where no run is known, that made the publication named."""
-    if not isinstance(request.to, int):
-        return request
-    publications = bench.ledger.publications()
-    named = next((record for record in publications if record.number == request.to), None)
-    if named is None:
-        raise UsageError(f"publication {request.to}", "is not on record", "`tidemark history` lists them")
-
-    def belongs(record: PublicationRecord) -> bool:
-        if named.run_id is not None:
-            return record.run_id == named.run_id
-        return (record.table, record.snapshot_id) == (named.table, named.snapshot_id)
-
-    return replace(request, to=max(record.number for record in publications if belongs(record)))
 
 
 def roll_back(bench: Workbench, request: RollbackRequest) -> list[Move]:
@@ -118,8 +42,8 @@ def roll_back(bench: Workbench, request: RollbackRequest) -> list[Move]:
     one to the same state. Raises what `plan` raises, with nothing changed, and PublishConflictError where loads keep winning.
     """
     moves = plan(bench, request)
-    request = _after_its_run(bench, request)
-    tables = _tables(request)
+    request = after_its_run(bench, request)
+    tables = tables_of(request)
     held: dict[str, list[Slice]] = {}
     for move in moves:
         held.setdefault(move.table, []).append(move.key)
@@ -135,7 +59,7 @@ def roll_back(bench: Workbench, request: RollbackRequest) -> list[Move]:
             raise
     # A load that was about to commit when they were held may have published one of them since.
     for table in tables:
-        if any(not move.is_there for move in _moves(bench, table, request)):
+        if any(not move.is_there for move in moves_of_table(bench, table, request)):
             done |= {(m.table, m.key): m for m in _roll_back(bench, table, request) if not m.is_there}
     return list(done.values())
 
@@ -158,9 +82,9 @@ def _hold_as_before(
 def _roll_back(bench: Workbench, table: Table, request: RollbackRequest) -> list[Move]:
     for attempt in range(bench.settings.publish_attempts):
         base_id = settle(bench, table, request.run_id)
-        moves = _moves(bench, table, request)
+        moves = moves_of_table(bench, table, request)
         if table == REFINED_EVENTS:
-            _require_whole_exchanges(bench, request, moves)
+            require_whole_exchanges(bench, request, moves)
         # Those that a load published for the first time meanwhile are not held yet.
         bench.ledger.decisions.hold({table.key: [move.key for move in moves]}, request.reason, request.run_id)
         changing = [move for move in moves if not move.is_there]
@@ -188,7 +112,7 @@ def _restore(
     files: Mapping[Slice, SliceFiles] = {}
     if changing:
         name = f"rollback_{request.run_id.replace('-', '')}"
-        publication = bench.lakehouse.restore(table, base_id, _snapshots(changing), name, request.run_id)
+        publication = bench.lakehouse.restore(table, base_id, snapshots_of(changing), name, request.run_id)
         files = publication.files
         changes.head = (table.key, publication.snapshot_id, publication.parent_id)
         changes.publications.extend(
@@ -212,151 +136,3 @@ def _restore(
         changes.slices.append(held)
     crash_point(CrashPoint.BEFORE_LEDGER, table.key)
     bench.ledger.record(changes, request.run_id)
-
-
-def _tables(request: RollbackRequest) -> list[Table]:
-    known = {table.key: table for table in DERIVED}
-    for name in request.tables:
-        if name not in known:
-            raise UsageError(
-                name,
-                "cannot be rolled back",
-                f"Raw keeps what was delivered: exclude bad deliveries. Of the others there are {', '.join(known)}",
-            )
-    return [table for key, table in known.items() if not request.tables or key in request.tables]
-
-
-def _moves(bench: Workbench, table: Table, request: RollbackRequest) -> list[Move]:
-    settle(bench, table, request.run_id)
-    chosen = [
-        key
-        for key in bench.ledger.slices(table.key, request.projects)
-        if request.first <= key.event_date <= request.last
-    ]
-    return _moves_of(bench, table, chosen, request.to)
-
-
-def _moves_of(bench: Workbench, table: Table, slices: Iterable[Slice], to: datetime | int) -> list[Move]:
-    wanted = set(slices)
-    published: dict[Slice, list[PublicationRecord]] = {key: [] for key in wanted}
-    for record in bench.ledger.publications(table.key):
-        if record.key in wanted:
-            published[record.key].append(record)
-    present = bench.ledger.slices(table.key, None, {key.event_date for key in wanted})
-    ancestry = bench.lakehouse.ancestry(table)
-    moves = []
-    for key in sorted(wanted):
-        count = max((place for place, record in enumerate(published[key], 1) if _was_there(record, to)), default=0)
-        target = published[key][count - 1] if count else None
-        later = published[key][count] if count < len(published[key]) else None
-        move = Move(table.key, key, present[key], target)
-        if not move.is_there and target is None:
-            _require_empty_then(bench, table, key, later, ancestry)
-        if not move.is_there and target is not None and target.digest_after != EMPTY:
-            move = replace(move, snapshot_id=_kept_snapshot(move, target, later, ancestry))
-        moves.append(move)
-    _require_rows(bench, table, moves)
-    return moves
-
-
-def _was_there(record: PublicationRecord, to: datetime | int) -> bool:
-    if isinstance(to, int):
-        return record.number <= to
-    return datetime.fromisoformat(record.published_at) <= to
-
-
-def _require_empty_then(
-    bench: Workbench, table: Table, key: Slice, first: PublicationRecord | None, ancestry: Sequence[int]
-) -> None:
-    """Nothing was published before its first change on record: that has to be known, and not only not be on record."""
-    if first is not None:
-        is_found = first.cause == FOREIGN or (first.cause or "").startswith(UNRECORDED)
-        if first.digest_before == EMPTY and not is_found:
-            return
-        # What was found afterwards tells nothing of what stood before it; a kept snapshot does.
-        if first.parent_id in ancestry and key not in bench.lakehouse.slice_files(table, first.parent_id, [key]):
-            return
-    raise LakehouseError(
-        f"{table.key} {key}",
-        "what it held then is not on record",
-        "Choose a later time, or a publication that `tidemark history` shows",
-    )
-
-
-def _kept_snapshot(
-    move: Move, target: PublicationRecord, later: PublicationRecord | None, ancestry: Sequence[int]
-) -> int:
-    """A kept snapshot of main in which the slice was as `target` left it: its own, or the one before the next change."""
-    for snapshot_id in (target.snapshot_id, later.parent_id if later is not None else None):
-        if snapshot_id is not None and snapshot_id in ancestry:
-            return snapshot_id
-    raise LakehouseError(
-        f"{move.table} {move.key}",
-        f"what was published at {target.published_at[:19]} is expired",
-        "Choose a later state, within rollback_days; or exclude the deliveries that spoilt it and load the day again",
-    )
-
-
-def _snapshots(moves: Iterable[Move]) -> dict[Slice, int | None]:
-    return {move.key: move.snapshot_id for move in moves if not move.is_there}
-
-
-def _require_rows(bench: Workbench, table: Table, moves: Sequence[Move]) -> None:
-    """The files of then hold as many rows as are on record; by metadata."""
-    by_snapshot: dict[int, list[Move]] = {}
-    for move in moves:
-        if move.snapshot_id is not None:
-            by_snapshot.setdefault(move.snapshot_id, []).append(move)
-    for snapshot_id, found in by_snapshot.items():
-        files = bench.lakehouse.slice_files(table, snapshot_id, {move.key for move in found})
-        for move in found:
-            rows = files[move.key].rows if move.key in files else 0
-            if rows != move.digest.rows:
-                raise LakehouseError(
-                    f"{table.key} {move.key}", f"held {rows} rows then, but {move.digest.rows} are on record",
-                    "Choose another state, and report it",
-                )  # fmt: skip
-
-
-def _require_whole_exchanges(bench: Workbench, request: RollbackRequest, moves: Sequence[Move]) -> None:
-    """Events that moved between a chosen day and another one since then would be lost or be there twice."""
-    chosen = {move.key for move in moves}
-    known = bench.ledger.slices(REFINED_EVENTS.key, request.projects)
-    near = {key for key in neighbourhood(chosen, bench.settings.dedupe_window_days) if key in known} - chosen
-    beside = [move for move in _moves_of(bench, REFINED_EVENTS, near, request.to) if not move.is_there]
-    changing = [move for move in moves if not move.is_there]
-    # A day beside that did not change since then gave and took nothing.
-    if not beside or not changing:
-        return
-    head = bench.lakehouse.head(REFINED_EVENTS)
-    torn = torn_keys(
-        then_chosen=_keys(bench, [(move.key, move.snapshot_id) for move in changing]),
-        now_chosen=_keys(bench, [(move.key, head) for move in changing]),
-        then_beside=_keys(bench, [(move.key, move.snapshot_id) for move in beside]),
-        now_beside=_keys(bench, [(move.key, head) for move in beside]),
-        dedupe_window_days=bench.settings.dedupe_window_days,
-    )
-    found = torn.groupBy("event_date", "project_id").count().collect()
-    if found:
-        days = ", ".join(sorted(f"{row['event_date']} {row['project_id']} ({row['count']} events)" for row in found))
-        raise LakehouseError(
-            f"{REFINED_EVENTS.key} {request.first} to {request.last}",
-            f"events moved between these days and {days} since then, and would be lost or be there twice",
-            "Roll those days back as well",
-        )
-
-
-def _keys(bench: Workbench, slices: Iterable[tuple[Slice, int | None]]) -> DataFrame:
-    """`key_days` of slices of refined.events, each as of a snapshot (None: empty)."""
-    by_snapshot: dict[int, list[Slice]] = {}
-    for key, snapshot_id in slices:
-        if snapshot_id is not None:
-            by_snapshot.setdefault(snapshot_id, []).append(key)
-    ids = ("event_date", "project_id", *IDENTITY)
-    frames = [
-        bench.lakehouse.read(REFINED_EVENTS, snapshot_id).where(slices_condition(REFINED_EVENTS, keys)).select(*ids)
-        for snapshot_id, keys in by_snapshot.items()
-    ]
-    nothing: Column = F.lit(False)
-    head = bench.lakehouse.read(REFINED_EVENTS, bench.lakehouse.head(REFINED_EVENTS)).where(nothing).select(*ids)
-    return key_days(reduce(DataFrame.unionByName, frames, head))

@@ -24,7 +24,8 @@ from pipeline_assets.load_path import roll_back as rolling
 from pipeline_assets.load_path.maintain import maintain
 from pipeline_assets.load_path.release import preview, release
 from pipeline_assets.load_path.request import Workbench
-from pipeline_assets.load_path.roll_back import RollbackRequest, plan, roll_back
+from pipeline_assets.load_path.roll_back import roll_back
+from pipeline_assets.load_path.rollback_plan import RollbackRequest, plan
 from pipeline_assets.tables.registry import DERIVED
 from resources import crash_points
 from resources.crash_points import CrashPoint
