@@ -121,6 +121,10 @@ class LineParser:
         event_time, app = parsed.values[_EVENT_TIME], parsed.values[_APP]
         if event_time is None:
             return RefusedLine(QuarantineReason.EVENT_TIME_MISSING, "no event_time")
+        if event_time < FIRST_MOMENT:
+            return RefusedLine(
+                QuarantineReason.EVENT_TIME_UNREADABLE, f"event_time {event_time.isoformat()}: no clock's"
+            )
         if event_time >= self._too_late:
             return RefusedLine(QuarantineReason.EVENT_TIME_IN_FUTURE, f"event_time {event_time.isoformat()}")
         if app is not None and app != self._app:
@@ -131,6 +135,11 @@ class LineParser:
 def event_decoder() -> msgspec.json.Decoder[Any]:
     """Decodes a line to a struct of COLUMN_NAMES where every value is of its column's type; else raises DecodeError."""
     return msgspec.json.Decoder(_Event)
+
+
+FIRST_MOMENT = datetime(1900, 1, 1, tzinfo=UTC)
+"""Before it lie the zeros of clients that have no time (the years 1, 1601, 1899), and days that no date of Spark's or Python's
+can be reckoned from."""
 
 
 def too_late(arrival_date: date) -> datetime:

@@ -56,6 +56,14 @@ def ground_of(books: Books, candidates: Mapping[str, frozenset[date]], first_arr
     return Ground(candidates, batches, first_arrivals, early_slices(batches))
 
 
+def is_moot(ground: Ground, batch: BatchRecord) -> bool:
+    """Whether it is a recovery that somebody looked for and that never came, of a day whose regular exports are accepted."""
+    if batch.key.source is not Source.BACKFILL or batch.deliveries or batch.verdict is BatchVerdict.ACCEPTED:
+        return False
+    regular = ground.batches.get(BatchKey(Source.REGULAR, batch.key.project_id, batch.key.arrival_date))
+    return regular is not None and regular.verdict is BatchVerdict.ACCEPTED
+
+
 def is_final_day(books: Books, request: LoadRequest, ground: Ground, key: Slice) -> bool:
     """Every batch that arrives in [D, D + reprocessing window] is closed and none refused or waiting."""
     first_arrival = ground.first_arrivals.get(key.project_id)
@@ -66,7 +74,7 @@ def is_final_day(books: Books, request: LoadRequest, ground: Ground, key: Slice)
         for source in Source:
             batch = ground.batches.get(BatchKey(source, key.project_id, arrival))
             is_past = request.now > deadline(arrival, books.settings)
-            if batch is not None and batch.verdict is not BatchVerdict.ACCEPTED:
+            if batch is not None and batch.verdict is not BatchVerdict.ACCEPTED and not is_moot(ground, batch):
                 return False
             # The backfill source has batches only where somebody recovered something.
             is_required = source is Source.REGULAR or (batch is not None and batch.deliveries > 0)

@@ -16,7 +16,7 @@ from resources.ledger_records import SliceRecord
 from pipeline_assets.domain.deliveries import BatchKey
 from pipeline_assets.domain.identity import TIED
 from pipeline_assets.domain.slices import EMPTY, BatchVerdict, Slice, Source, Verdict, neighbourhood
-from pipeline_assets.load_path.ground import Ground, ground_of, is_final_day
+from pipeline_assets.load_path.ground import Ground, ground_of, is_final_day, is_moot
 from pipeline_assets.load_path.input_state import (
     CODE_KEY,
     RIVALS_KEY,
@@ -156,7 +156,7 @@ def _decide(
 
     if hold is not None:
         return decision(Todo.HOLD, f"held: {hold}")
-    obstacle = _obstacle(table, ground, inputs, key, released)
+    obstacle = _obstacle(books, table, ground, inputs, key, released)
     if obstacle is not None:
         is_early = key in ground.early and not any(
             upstream.verdict in (Verdict.REFUSED, Verdict.HELD) for upstream in inputs.upstream(key.event_date)
@@ -236,19 +236,28 @@ def release_waits(decisions: Sequence[Decision]) -> list[Decision]:
     return list(found.values())
 
 
-def _obstacle(table: Table, ground: Ground, inputs: Inputs, key: Slice, released: Set[tuple[str, Slice]]) -> str | None:
+def _obstacle(
+    books: Books, table: Table, ground: Ground, inputs: Inputs, key: Slice, released: Set[tuple[str, Slice]]
+) -> str | None:
     """Why the slice must wait; None = ready."""
+    first_arrival = ground.first_arrivals.get(key.project_id)
+    is_before_history = first_arrival is not None and key.event_date < first_arrival
     if table.key != REFINED_EVENTS.key:
-        for upstream in inputs.upstream(key.event_date):
+        recorded = inputs.upstream(key.event_date)
+        if not recorded and not is_before_history:
+            return f"{REFINED_EVENTS.key} {key} is not built yet"
+        for upstream in recorded:
             is_released = upstream.verdict is Verdict.HELD and (upstream.table, key) in released
             if not upstream.verdict.is_good and not is_released:
                 return f"{upstream.table} {key} stands {upstream.verdict.value}"
         return None
-    first_arrival = ground.first_arrivals.get(key.project_id)
-    if first_arrival is not None and key.event_date < first_arrival:
+    if is_before_history:
         return None
     batches = [ground.batches.get(BatchKey(source, key.project_id, key.event_date)) for source in Source]
-    standing = [batch for batch in batches if batch is not None]
+    standing = [batch for batch in batches if batch is not None and not is_moot(ground, batch)]
+    # Nobody can ask for a day outside the calendar, so it is not waited for.
+    if not standing and key.event_date < books.settings.calendar_start:
+        return None
     if not standing:
         return f"the deliveries that arrived on {key.event_date.isoformat()} are not loaded yet"
     accepted = [batch for batch in standing if batch.verdict is BatchVerdict.ACCEPTED]

@@ -12,10 +12,12 @@ from datetime import UTC, datetime
 from resources.crash_points import CrashPoint, crash_point
 from resources.lakehouse_errors import lakehouse_failures
 
+from pipeline_assets.domain.slices import Verdict
 from pipeline_assets.load_path.derived.rebuild import rebuild_stale
-from pipeline_assets.load_path.ground import read_ground
+from pipeline_assets.load_path.ground import Ground, ground_of, read_ground
 from pipeline_assets.load_path.raw.accept import accept_deliveries
 from pipeline_assets.load_path.request import LoadRequest, TableReport, Workbench
+from pipeline_assets.tables.refined_events import REFINED_EVENTS
 from pipeline_assets.tables.registry import ALL_TABLES, DERIVED, SOURCE_OF_TABLE
 
 
@@ -55,6 +57,8 @@ def load(bench: Workbench, request: LoadRequest, is_live: Callable[[str], bool])
         for table in derived:
             with lakehouse_failures(table.key):
                 report = rebuild_stale(bench, request, table, ground)
+            if table == REFINED_EVENTS:
+                ground = _with_what_changed(bench, ground, report)
             yield seen(report)
     bench.ledger.record_run(
         request.run_id,
@@ -66,3 +70,13 @@ def load(bench: Workbench, request: LoadRequest, is_live: Callable[[str], bool])
         snapshots=snapshots,
         finished_at=datetime.now(UTC).isoformat(),
     )
+
+
+def _with_what_changed(bench: Workbench, ground: Ground, report: TableReport) -> Ground:
+    """Days that were built because they lie near a stale one are looked at in the aggregates as well."""
+    candidates = {project: set(days) for project, days in ground.candidates.items()}
+    for outcome in report.outcomes:
+        if outcome.verdict is Verdict.PUBLISHED:
+            candidates.setdefault(outcome.key.project_id, set()).add(outcome.key.event_date)
+    found = {project: frozenset(days) for project, days in candidates.items()}
+    return ground if found == ground.candidates else ground_of(bench, found, ground.first_arrivals)

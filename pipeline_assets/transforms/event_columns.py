@@ -14,7 +14,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipeline_assets.domain.event_lines import COLUMN_NAMES, event_decoder, is_too_deep, too_late
+from pipeline_assets.domain.event_lines import COLUMN_NAMES, FIRST_MOMENT, event_decoder, is_too_deep, too_late
 from pipeline_assets.domain.vendor import VENDOR_COLUMNS, ColumnType
 
 _ARROW_TYPES = {
@@ -53,7 +53,10 @@ class ColumnParser:
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, pa.ArrowInvalid):
             return None
         event_time = columns["event_time"]
-        if event_time.null_count or pc.max(event_time).as_py() >= self._too_late:
+        if event_time.null_count:
+            return None
+        span = pc.min_max(event_time).as_py()
+        if span["min"] < FIRST_MOMENT or span["max"] >= self._too_late:
             return None
         if pc.any(pc.not_equal(columns["app"], self._app)).as_py():
             return None

@@ -15,6 +15,7 @@ from pyspark.sql import Column
 from pipeline_assets.domain.settings import Settings
 
 MONEY = "decimal(38,6)"
+_REVENUE = "decimal(28,6)"
 PROPERTIES = ("event_properties",)
 """Columns that revenue and currency are read from."""
 USER_COLUMNS = ("amplitude_id", "user_id", "device_id")
@@ -44,14 +45,17 @@ def revenue_text(settings: Settings) -> Column:
 
 
 def revenue(settings: Settings) -> Column:
-    """Revenue of an event, decimal(38,6), null where it has none or it does not read as a number."""
-    direct = _property(settings.revenue_properties).try_cast(MONEY)
-    price = _property(settings.price_properties).try_cast(MONEY)
+    """Revenue of an event, decimal(28,6), null where it has none or it does not read as a number of that size.
+
+    Ten digits narrower than the sums, which would else fail the load over two absurd values.
+    """
+    direct = _property(settings.revenue_properties).try_cast(_REVENUE)
+    price = _property(settings.price_properties).try_cast("decimal(18,6)")
     delivered_quantity = _property(settings.quantity_properties)
     quantity = F.when(delivered_quantity.isNull(), F.lit(1).cast("decimal(18,6)")).otherwise(
         delivered_quantity.try_cast("decimal(18,6)")
     )
-    product = (price.cast("decimal(18,6)") * quantity).try_cast(MONEY)
+    product = (price * quantity).try_cast(_REVENUE)
     return F.when(_property(settings.revenue_properties).isNotNull(), direct).otherwise(product)
 
 

@@ -306,6 +306,10 @@ LINE_CASES = [
         "`event_time` is no time", lambda day: _good(day, 2, event_time="yesterday"), "event_time_unreadable"
     ),
     _a_refused_line(
+        "`event_time` lies before 1900 (a client's zero)",
+        lambda day: _good(day, 2, event_time="0001-01-01T00:00:00Z"), "event_time_unreadable",
+    ),
+    _a_refused_line(
         "`event_time` lies more than a day after the arrival day",
         lambda day: _good(day, 2, event_time=f"{day + timedelta(days=2)} 00:00:00.000000"), "event_time_in_future",
     ),

@@ -9,6 +9,7 @@ import pytest
 
 from pipeline_assets.domain.deliveries import BatchKey
 from pipeline_assets.domain.slices import Slice, Source
+from pipeline_assets.tables.registry import table_by_key
 from tests.builders import LATER, PROJECT, events_on
 
 pytestmark = pytest.mark.slow
@@ -143,3 +144,77 @@ def test_other_bounds_try_a_refused_day_again(pipeline: Any) -> None:
     run = p.load(DAY)
     assert run.success, run.failure()
     assert p.count(REFINED, DAY) == 150
+
+
+def test_an_aggregate_of_a_day_that_was_never_built_is_not_good(pipeline: Any) -> None:
+    """Scenario: an aggregate alone is asked for, over a day of which nothing was loaded and one before the project's first.
+    Outcome: the first waits and is red, the second stands; loading the day mends it."""
+    p = pipeline()
+    p.deliver(DAY, events_on(DAY, 5))
+
+    alone = p.load(DAY - timedelta(days=1), DAY, tables=[COUNTS])
+
+    assert not alone.success
+    assert f"refined/events {DAY}/{PROJECT} is not built yet" in alone.failure()
+    assert p.verdict(COUNTS, DAY) == "waiting"
+    assert alone.materialized(COUNTS) <= {str(DAY - timedelta(days=1))}
+    assert p.load(DAY).success
+    assert p.verdict(COUNTS, DAY) == "published"
+
+
+def test_a_recovery_that_never_came_keeps_no_day_open(pipeline: Any) -> None:
+    """Scenario: both sources of a day are asked for before anything came; the regular exports come and are loaded, day by day.
+    Outcome: the backfill's wait keeps no day provisional, and a day that is empty on purpose holds nothing back."""
+    p = pipeline()
+    p.deliver(DAY - timedelta(days=5), events_on(DAY - timedelta(days=5), 1))
+    p.now = datetime(DAY.year, DAY.month, DAY.day, 1, tzinfo=UTC)
+    assert p.load(DAY, source=Source.BACKFILL).success
+    assert p.ledger.batches([PROJECT], DAY, DAY)[BatchKey(Source.BACKFILL, PROJECT, DAY)].verdict.value == "waiting"
+    p.now = LATER
+    p.mark(DAY)
+    for shift in (1, 2, 3):
+        p.deliver(DAY + timedelta(days=shift), events_on(DAY + timedelta(days=shift), 3))
+    late = [{**event, "event_time": f"{DAY} 23:00:00.000000"} for event in events_on(NEXT, 2, prefix="late")]
+    p.deliver(NEXT, late, hour=11)
+
+    run = p.load(DAY, DAY + timedelta(days=3))
+
+    assert run.success, run.failure()
+    assert p.count(REFINED, DAY) == 2
+    assert _record(p, REFINED).is_final
+
+
+def test_aggregates_follow_every_day_that_refined_built(pipeline: Any) -> None:
+    """Scenario: days in a row are stale because only raw was loaded; one at their edge is loaded whole. Outcome: where the chain
+    of neighbours made refined build more days than arrivals touch, aggregates have them as well."""
+    p = pipeline(reprocessing_window_days=0)
+    days = [DAY + timedelta(days=shift) for shift in range(5)]
+    for day in days:
+        p.deliver(day, events_on(day, 3))
+    assert p.load(days[0], days[-1]).success
+    for day in days:
+        p.deliver(day, events_on(day, 4))
+    assert p.load(days[0], days[-1], tables=[RAW]).success
+
+    run = p.load(days[0])
+
+    assert run.success, run.failure()
+    built = {day for day in days if p.count(REFINED, day) == 4}
+    assert built == set(days)
+    counted = p.spark.table(p.lakehouse.identifier(table_by_key(COUNTS))).groupBy("event_date").sum("events").collect()
+    assert {row[0]: row[1] for row in counted} == dict.fromkeys(days, 4)
+
+
+def test_a_day_before_the_calendar_is_not_waited_for(pipeline: Any) -> None:
+    """Scenario: the calendar begins on a day; nothing arrived on the day before, but a late event of it did, and older exports
+    lie there. Outcome: it is refined and counted with the load of the day it arrived on."""
+    p = pipeline(calendar_start=DAY)
+    before = DAY - timedelta(days=1)
+    p.deliver(DAY - timedelta(days=2), events_on(DAY - timedelta(days=2), 1))
+    late = {**events_on(DAY, 1, prefix="late")[0], "event_time": f"{before} 23:00:00.000000"}
+    p.deliver(DAY, [*events_on(DAY, 3), late])
+
+    run = p.load(DAY)
+
+    assert run.success, run.failure()
+    assert (p.count(RAW, before), p.count(REFINED, before)) == (1, 1)

@@ -507,6 +507,22 @@ def test_a_day_without_deliveries_says_what_to_do() -> None:
         assert name in str(refused.cure)
 
 
+def test_what_was_accepted_stays_so_when_landing_has_lost_its_reason() -> None:
+    """Markers expire with everything else in landing; what a person excluded may as well, and needs no horizon for that."""
+    prior = BatchRecord(BATCH, BatchVerdict.ACCEPTED, evaluations=(Evaluation(Check.DELIVERY_RECONCILES, True),))
+    expected = [
+        (plan_of(priors=[prior], now=LATER), LATER, BatchVerdict.ACCEPTED, None),
+        (plan_of(priors=[prior], now=SOON), SOON, BatchVerdict.REFUSED, "no delivery of either source"),
+        (plan_of(exclusions=[an_exclusion()], now=SOON), SOON, BatchVerdict.ACCEPTED, "1 excluded: a test account"),
+    ]
+    for plan, now, verdict, said in expected:
+        found, evaluation = judge_absent(
+            plan, is_other_source_there=False, first_arrival=DAY, settings=Settings(), now=now
+        )
+        assert found is verdict
+        assert (said or "") in (evaluation.reason or "")
+
+
 # What a person ruled out
 
 

@@ -75,7 +75,9 @@ def test_invalid_utf8_inside_of_a_bag_is_found() -> None:
 
 
 def test_times_before_1970_lie_on_their_day() -> None:
-    assert taken([b'{"event_time":"1969-12-31 23:59:59.999999"}', b'{"event_time":"0001-01-01 00:00:00.000000"}'])
+    assert taken([b'{"event_time":"1969-12-31 23:59:59.999999"}', b'{"event_time":"1900-01-01 00:00:00.000000"}'])
+    for text in (b"1899-12-31 23:59:59.999999", b"0001-01-01 00:00:00.000000"):
+        assert COLUMNS.parse([b'{"event_time":"%b"}' % text]) is None
 
 
 def test_the_deepest_line_allowed_is_taken() -> None:

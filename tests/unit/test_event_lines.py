@@ -252,6 +252,8 @@ REFUSALS = [
     (a_line(event_time='"event_time":1770000000'), Reason.EVENT_TIME_UNREADABLE),
     (a_line(event_time='"event_time":"0001-01-01T00:00:00+23:00"'), Reason.EVENT_TIME_UNREADABLE),
     (a_line(event_time='"event_time":"2026-02-01 23:59:59.9999999"'), Reason.EVENT_TIME_UNREADABLE),
+    (a_line(event_time='"event_time":"0001-01-01T00:00:00Z"'), Reason.EVENT_TIME_UNREADABLE),
+    (a_line(event_time='"event_time":"1899-12-31 23:59:59.999999"'), Reason.EVENT_TIME_UNREADABLE),
     (a_line(event_time='"event_time":"2026-02-04 00:00:00"'), Reason.EVENT_TIME_IN_FUTURE),
     (a_line(event_time='"event_time":"2026-02-03T23:00:00-01:00"'), Reason.EVENT_TIME_IN_FUTURE),
 ]

@@ -75,9 +75,12 @@ class BatchPlan:
     @property
     def exclusion_reason(self) -> str | None:
         """Which deliveries a person ruled out, and why; None where there are none."""
-        if not self.excluded and not self.ruled_out:
-            return None
         named = sorted(self.excluded.keys() | self.ruled_out)
+        if not named and not self.listed and not self.recorded:
+            # Landing lost them since.
+            named = sorted(self.exclusions)
+        if not named:
+            return None
         reasons = dict.fromkeys(one.reason for key in named for one in self.exclusions[key])
         return f"{len(named)} excluded: {'; '.join(reasons)}"
 

@@ -173,8 +173,8 @@ def judge_absent(
     day = batch.key.arrival_date
     figures = {"objects": 0, "hours_marked": len(batch.hours_marked)}
     passed = Evaluation(Check.DELIVERY_RECONCILES, True, figures=figures)
-    if batch.excluded:
-        figures = {**figures, EXCLUDED: len(batch.excluded)}
+    if batch.exclusions:
+        figures = {**figures, EXCLUDED: len(batch.exclusions)}
         return BatchVerdict.ACCEPTED, Evaluation(
             Check.DELIVERY_RECONCILES, True, batch.exclusion_reason, figures=figures
         )
@@ -183,6 +183,10 @@ def judge_absent(
         figures = {**figures, MISSING: max(1, len(batch.refused))}
         return BatchVerdict.ACCEPTED, Evaluation(Check.DELIVERY_RECONCILES, True, reason, figures=figures)
     if batch.prior is not None and batch.prior.is_loss_accepted and not batch.refused:
+        return BatchVerdict.ACCEPTED, batch.prior.evaluations[0]
+    # Past the horizon raw is the archive: markers, or what was excluded, may be gone from landing by then.
+    is_archived = day < now.date() - timedelta(days=settings.redelivery_horizon_days)
+    if is_archived and batch.prior is not None and batch.prior.verdict is BatchVerdict.ACCEPTED:
         return BatchVerdict.ACCEPTED, batch.prior.evaluations[0]
     is_before_history = first_arrival is not None and day < first_arrival
     if is_before_history or is_other_source_there or len(batch.hours_marked) == HOURS_A_DAY:
