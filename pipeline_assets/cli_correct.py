@@ -26,8 +26,7 @@ from pipeline_assets.cli_command import (
     require_reasons,
     run,
 )
-from pipeline_assets.cli_tables import (
-    day_lines,
+from pipeline_assets.cli_tables import concerned_lines, (
     print_held,
     print_lines,
     print_moves,
@@ -136,12 +135,11 @@ def _decide(
     verb: str, keys: list[str], reason: str, accept_changes: str | None, even_if_gone: bool, verbose: bool
 ) -> int:
     from pipeline_assets.cli_load import decide  # noqa: PLC0415 - `status` starts without Dagster
-    from pipeline_assets.load_path.exclude import delivery_named, touched_days  # noqa: PLC0415 - `status` starts without Spark
+    from pipeline_assets.load_path.exclude import touched_slices  # noqa: PLC0415 - `status` starts without Spark
     from pipeline_assets.load_path.request import OpenBooks  # noqa: PLC0415 - `status` starts without Spark
 
     settings = load_settings()
-    # Those of other projects have no part in it, and no record of these days perhaps.
-    projects = tuple(sorted({delivery_named(key, settings).batch.project_id for key in keys}))
+    settings.require_projects()
     require_reasons({"--reason": reason, "--accept-changes": accept_changes})
     with terminal(verbose=verbose) as console:
         failures = decide(
@@ -150,13 +148,8 @@ def _decide(
         )  # fmt: skip
         print_failures(console, failures, verbose)
     with closing(Ledger(settings.ledger_database_url)) as ledger:
-        days = touched_days(OpenBooks(ledger, settings), keys)
-        lines = [
-            line
-            for line in day_lines(ledger, projects, days, sources=tuple(Source))
-            # Days near the touched ones may be nobody's concern yet.
-            if line.verdict is not None
-        ]
+        touched = touched_slices(OpenBooks(ledger, settings), keys)
+        lines = concerned_lines(ledger, touched, sources=tuple(Source))
     print_lines(page(), lines)
     is_standing = all(line.verdict is not None and line.verdict.is_good for line in lines)
     return EXIT_OK if is_standing and not failures else EXIT_NOT_STANDING
@@ -202,13 +195,11 @@ def _release(config: Mapping[str, Any], yes: bool, accept_changes: str | None, v
     if not yes and not (sys.stdin.isatty() and typer.confirm("Release them?")):
         page().print("Nothing was released; say --yes to release them.")
         return EXIT_NOT_STANDING
-    days = sorted({one.key.event_date for one in held})
-    projects = tuple(sorted({one.key.project_id for one in held}))
     with terminal(verbose=verbose) as console:
         failures = run_release(settings, config, held, console, accept_changes=accept_changes, verbose=verbose)
         print_failures(console, failures, verbose)
     with closing(Ledger(settings.ledger_database_url)) as ledger:
-        found = [line for line in day_lines(ledger, projects, days, sources=()) if line.verdict is not None]
+        found = concerned_lines(ledger, {one.key for one in held}, sources=())
     print_lines(page(), found)
     is_standing = all(line.verdict is not None and line.verdict.is_good for line in found)
     return EXIT_OK if is_standing and not failures else EXIT_NOT_STANDING

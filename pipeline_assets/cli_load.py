@@ -22,7 +22,7 @@ from pipeline_assets.domain.deliveries import BatchKey
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import Source
 from pipeline_assets.jobs import HEAL_JOB, JOB_OF_SOURCE
-from pipeline_assets.load_path.exclude import delivery_named, touched_days
+from pipeline_assets.load_path.exclude import delivery_named, touched_slices
 from pipeline_assets.load_path.release import Held
 from pipeline_assets.load_path.request import OpenBooks
 from pipeline_assets.maintenance import JOB_NAME as MAINTENANCE_JOB
@@ -91,7 +91,7 @@ def decide(
     failures: list[str] = []
     for batch, named in sorted(by_batch.items()):
         with closing(Ledger(settings.ledger_database_url)) as ledger:
-            touched = touched_days(OpenBooks(ledger, settings), named)
+            touched = sorted({key.event_date for key in touched_slices(OpenBooks(ledger, settings), named)})
         config = {
             # What is accepted is accepted for the project of these objects alone.
             "projects": [batch.project_id],

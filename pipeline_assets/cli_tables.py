@@ -6,7 +6,7 @@ how something is shown. Keep out: commands (cli.py, cli_correct.py, cli_look.py)
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass
 from datetime import date
 from typing import TYPE_CHECKING, Any
@@ -57,19 +57,37 @@ def day_lines(
     ledger: Ledger, projects: Sequence[str], days: Sequence[date], sources: Sequence[Source]
 ) -> list[DayLine]:
     """One line per day and table, days ascending, tables in the order of the graph."""
+    wanted = {Slice(day, project) for day in days for project in projects}
+    return _lines(ledger, wanted, sources)
+
+
+def concerned_lines(ledger: Ledger, concerned: Set[Slice], sources: Sequence[Source]) -> list[DayLine]:
+    """The same of these days and projects alone, as far as anything is on record of them."""
+    found = _lines(ledger, concerned, sources, is_all_wanted=False)
+    return [line for line in found if line.verdict is not None]
+
+
+def _lines(
+    ledger: Ledger, wanted: Set[Slice], sources: Sequence[Source], *, is_all_wanted: bool = True
+) -> list[DayLine]:
+    days = sorted({key.event_date for key in wanted})
+    projects = sorted({key.project_id for key in wanted})
     batches = ledger.batches(projects, days[0], days[-1])
     lines: list[DayLine] = []
     keys = [*(RAW_TABLES[source].key for source in sources), *(table.key for table in DERIVED)]
     slices = {key: ledger.slices(key, projects, days) for key in keys}
     source_of = {RAW_TABLES[source].key: source for source in sources}
     for day in days:
+        own = [project for project in projects if Slice(day, project) in wanted]
         for key in keys:
-            found = [slices[key].get(Slice(day, project)) for project in projects]
+            found = [slices[key].get(Slice(day, project)) for project in own]
             if key in source_of:
-                standing = [batches.get(BatchKey(source_of[key], project, day)) for project in projects]
-                lines.append(_raw_line(day, key, found, standing))
+                standing = [batches.get(BatchKey(source_of[key], project, day)) for project in own]
+                known = [pair for pair in zip(found, standing, strict=True) if is_all_wanted or pair[1] is not None]
+                lines.append(_raw_line(day, key, [record for record, _ in known], [batch for _, batch in known]))
             else:
-                lines.append(_line(day, key, [record for record in found if record is not None], len(projects)))
+                records = [record for record in found if record is not None]
+                lines.append(_line(day, key, records, len(own) if is_all_wanted else len(records)))
     return lines
 
 

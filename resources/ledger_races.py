@@ -11,11 +11,11 @@ from collections.abc import Sequence
 import sqlalchemy as sa
 from pipeline_assets.domain.deliveries import BatchKey
 from pipeline_assets.domain.errors import PublishConflictError
-from pipeline_assets.domain.slices import Slice, Source
+from pipeline_assets.domain.slices import Slice, Source, Verdict
 from sqlalchemy.engine import Connection
 
 from resources.ledger_records import Changes, SliceRecord
-from resources.ledger_schema import BATCHES, DELIVERIES, SLICES
+from resources.ledger_schema import BATCHES, DELIVERIES, HOLDS, SLICES
 
 
 def moved_batches(connection: Connection, changes: Changes) -> set[BatchKey]:
@@ -57,9 +57,11 @@ def _of_batches(
 def unmoved_slices(connection: Connection, records: Sequence[SliceRecord]) -> list[SliceRecord]:
     """Those whose row still names the files that it named when the record was made of it.
 
-    Or the very files that the record names: found in the table by another run, before the one that published them told.
+    Or the very files that the record names: found in the table by another run, before the one that published them told. A row of
+    a slice that a person holds by now stays as well, unless the record tells of that, or of a commit.
     """
     found: dict[tuple[str, Slice], str | None] = {}
+    held: set[tuple[str, Slice]] = set()
     for table in {record.table for record in records}:
         days = [record.key.event_date for record in records if record.table == table]
         query = sa.select(SLICES.c.event_date, SLICES.c.project_id, SLICES.c.file_hash).where(
@@ -67,9 +69,14 @@ def unmoved_slices(connection: Connection, records: Sequence[SliceRecord]) -> li
         )
         for day, project_id, file_hash in connection.execute(query):
             found[table, Slice(day, project_id)] = file_hash
+        standing = sa.select(HOLDS.c.event_date, HOLDS.c.project_id).where(
+            HOLDS.c.table_name == table, HOLDS.c.event_date.between(min(days), max(days)), HOLDS.c.released_at.is_(None)
+        )
+        held |= {(table, Slice(day, project_id)) for day, project_id in connection.execute(standing)}
     return [
         record
         for record in records
+        if (record.table, record.key) not in held or record.verdict in (Verdict.HELD, Verdict.PUBLISHED)
         if (present := found.get((record.table, record.key))) == record.read_hash
         or (present == record.file_hash and record.knows_inputs)
     ]

@@ -7,7 +7,6 @@ Keep out: what a load does about it (raw/batches.py), the record (resources/ledg
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from datetime import date
 
 from resources.ledger_records import DeliveryRecord, Exclusion
 
@@ -114,12 +113,12 @@ def _named_in(request: LoadRequest, key: str, reason: str, settings: Settings) -
     return named
 
 
-def touched_days(books: Books, keys: Collection[str]) -> list[date]:
-    """Event days that loads without, or again with, these objects may change: those their batches hold, and their neighbours."""
+def touched_slices(books: Books, keys: Collection[str]) -> set[Slice]:
+    """Days that loads without, or again with, these objects may change: those their batches hold, and their neighbours."""
     found: set[Slice] = set()
     for key in keys:
         batch = delivery_named(key, books.settings).batch
         day = batch.arrival_date
         held = books.ledger.batch_days(batch.source, [batch.project_id], day, day).get(batch, {})
         found |= neighbourhood((Slice(d, batch.project_id) for d in (*held, day)), books.settings.dedupe_window_days)
-    return sorted({key.event_date for key in found})
+    return found

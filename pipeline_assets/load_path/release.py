@@ -114,6 +114,7 @@ _FOLLOWS: Mapping[Todo, str] = {
     Todo.REBUILD: f"follows {REFINED_EVENTS.key}, which is built again",
     Todo.CHECK: f"follows {REFINED_EVENTS.key}, if that is built again",
     Todo.WAIT: f"waits for {REFINED_EVENTS.key}",
+    Todo.KEEP_REFUSED: f"waits for {REFINED_EVENTS.key}",
     Todo.WAIT_TIED: f"waits for {REFINED_EVENTS.key}",
 }
 

@@ -7,7 +7,7 @@ slice (standing.py).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 from resources.crash_points import CrashPoint, crash_point
@@ -44,15 +44,15 @@ def roll_back(bench: Workbench, request: RollbackRequest) -> list[Move]:
     moves = plan(bench, request)
     request = after_its_run(bench, request)
     tables = tables_of(request)
-    held: dict[str, list[Slice]] = {}
+    held: dict[str, set[Slice]] = {}
     for move in moves:
-        held.setdefault(move.table, []).append(move.key)
+        held.setdefault(move.table, set()).add(move.key)
     held_before = {table.key: bench.ledger.decisions.holds(table.key, request.projects) for table in tables}
     bench.ledger.decisions.hold(held, request.reason, request.run_id)
     done: dict[tuple[str, Slice], Move] = {}
     for table in tables:
         try:
-            done |= {(move.table, move.key): move for move in _roll_back(bench, table, request)}
+            done |= {(move.table, move.key): move for move in _roll_back(bench, table, request, held)}
         except LakehouseError as refusal:
             if not done:
                 _hold_as_before(bench, held, held_before, request, refusal)
@@ -60,13 +60,13 @@ def roll_back(bench: Workbench, request: RollbackRequest) -> list[Move]:
     # A load that was about to commit when they were held may have published one of them since.
     for table in tables:
         if any(not move.is_there for move in moves_of_table(bench, table, request)):
-            done |= {(m.table, m.key): m for m in _roll_back(bench, table, request) if not m.is_there}
+            done |= {(m.table, m.key): m for m in _roll_back(bench, table, request, held) if not m.is_there}
     return list(done.values())
 
 
 def _hold_as_before(
     bench: Workbench,
-    held: Mapping[str, Sequence[Slice]],
+    held: Mapping[str, Collection[Slice]],
     held_before: Mapping[str, Mapping[Slice, str]],
     request: RollbackRequest,
     refusal: LakehouseError,
@@ -79,14 +79,16 @@ def _hold_as_before(
                 bench.ledger.decisions.hold({table: [key]}, held_before[table][key], request.run_id)
 
 
-def _roll_back(bench: Workbench, table: Table, request: RollbackRequest) -> list[Move]:
+def _roll_back(bench: Workbench, table: Table, request: RollbackRequest, held: dict[str, set[Slice]]) -> list[Move]:
+    """One table; adds to `held` what it holds."""
     for attempt in range(bench.settings.publish_attempts):
         base_id = settle(bench, table, request.run_id)
         moves = moves_of_table(bench, table, request)
         if table == REFINED_EVENTS:
             require_whole_exchanges(bench, request, moves)
         # Those that a load published for the first time meanwhile are not held yet.
-        bench.ledger.decisions.hold({table.key: [move.key for move in moves]}, request.reason, request.run_id)
+        held.setdefault(table.key, set()).update(move.key for move in moves)
+        bench.ledger.decisions.hold({table.key: held[table.key]}, request.reason, request.run_id)
         changing = [move for move in moves if not move.is_there]
         try:
             _restore(bench, table, request, base_id, moves, changing)

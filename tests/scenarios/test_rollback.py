@@ -414,6 +414,59 @@ def test_a_load_that_decided_before_the_hold_publishes_nothing_held(pipeline: An
     require_known(p)
 
 
+def test_a_day_that_is_only_kept_stays_held(pipeline: Any) -> None:
+    """Scenario: a load has decided that a day stands, and to build another; meanwhile a person holds both as they are.
+    Outcome: both are held in the ledger, and the load says so."""
+    p = pipeline()
+    for day in DAYS[:2]:
+        p.deliver(day, events_on(day, 120))
+    assert p.load(DAYS[0], DAYS[1]).success
+    then = datetime.now(UTC)
+    p.deliver(DAYS[1], events_on(DAYS[1], 5, prefix="late"), hour=15)
+
+    def hold_beside(point: CrashPoint, table: str) -> None:
+        if (point, table) == (CrashPoint.AFTER_PIN, REVENUE):
+            crash_points.watch()
+            roll_back(_bench(p), _request(then, DAYS[:1]))
+
+    crash_points.watch(hold_beside)
+    try:
+        reports = p.reports(DAYS[0], DAYS[1])
+    finally:
+        crash_points.watch()
+
+    told = {one.key.event_date: one.verdict.value for one in reports[REVENUE].outcomes}
+    assert (told[DAYS[0]], told[DAYS[1]]) == ("held", "published")
+    assert {p.verdict(name, DAYS[0]) for name in NAMES} == {"held"}
+
+
+def test_a_load_that_publishes_behind_the_rollback_is_undone(pipeline: Any) -> None:
+    """Scenario: when a rollback is through with refined, a load that nothing could stop any more publishes a day of it, and
+    one that was never there before. Outcome: the rollback looks again: all is what it was then, and held."""
+    p = pipeline()
+    right, then, _ = _two_states(p)
+
+    def publish_behind(point: CrashPoint, table: str) -> None:
+        if (point, table) == (CrashPoint.BEFORE_LEDGER, NAMES[-1]):
+            crash_points.watch()
+            held = {name: p.ledger.decisions.holds(name, [PROJECT]) for name in NAMES}
+            p.deliver(DAYS[1], events_on(DAYS[1], 2, prefix="late"), hour=15)
+            p.ledger.decisions.release(held, "test", "test")
+            p.reports(DAYS[1])
+            for name, of_table in held.items():
+                p.ledger.decisions.hold({name: of_table}, "why", "test")
+
+    crash_points.watch(publish_behind)
+    try:
+        assert roll_back(_bench(p), _request(then))
+    finally:
+        crash_points.watch()
+
+    assert _derived(p) == right
+    assert {p.verdict(name, day) for name in NAMES for day in DAYS} == {"held"}
+    require_known(p)
+
+
 def test_what_is_published_after_the_look_is_looked_at_again(pipeline: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Scenario: between a rollback's plan and its first commit a load moves an event to a day that does not go back.
     Outcome: the rollback is refused, nothing is changed, and nothing stays held that was not."""
@@ -464,6 +517,9 @@ def test_a_commit_counts_from_when_readers_saw_it(pipeline: Any) -> None:
 
     roll_back(_bench(p), _request(between, DAYS[:1], (REFINED,)))
     assert p.count(REFINED) == 12
+    # Before the commit that was found afterwards: the kept snapshot before it shows that the day was empty.
+    roll_back(_bench(p), _request(between - timedelta(days=1), DAYS[:1], (REFINED,)))
+    assert p.count(REFINED) == 0
 
     with p.ledger.engine.begin() as connection:
         for name in ("heads", "deliveries", "batches", "batch_days", "slices", "publications", "holds"):

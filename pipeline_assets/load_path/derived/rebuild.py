@@ -7,7 +7,7 @@ out: the build of any one table (tables/, build_*.py) and whether a slice is sta
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from resources.crash_points import CrashPoint, crash_point
@@ -110,6 +110,7 @@ def _run(step: DerivedStep) -> None:
     if todo:
         _rebuild(step, {decision.key: decision for decision in todo})
     else:
+        _require_none_held_since(step)
         _record(step, [])
 
 
@@ -129,8 +130,8 @@ def _rebuild(step: DerivedStep, todo: Mapping[Slice, Decision]) -> None:
             step.audits = build.audit(staged.snapshot_id)
             crash_point(CrashPoint.AFTER_AUDIT, table.key)
             changed = judge(step, todo, staged.snapshot_id)
+            _require_none_held_since(step)
             if changed:
-                _require_not_held(step, changed)
                 step.publication = lakehouse.publish(staged, changed, step.request.run_id)
         finally:
             lakehouse.drop(staged)
@@ -139,10 +140,10 @@ def _rebuild(step: DerivedStep, todo: Mapping[Slice, Decision]) -> None:
     _record(step, sorted(changed))
 
 
-def _require_not_held(step: DerivedStep, changed: Collection[Slice]) -> None:
+def _require_none_held_since(step: DerivedStep) -> None:
     """A person may have held since what was decided on: without a newer commit of it no conflict would show."""
     held = step.bench.ledger.decisions.holds(step.table.key, step.request.projects)
-    if held.keys() & set(changed):
+    if any(decision.key in held and decision.todo is not Todo.HOLD for decision in step.decisions):
         raise PublishConflictError(
             step.table.key, "a person held a day of it meanwhile", "The load looks at the table again"
         )
