@@ -26,7 +26,8 @@ from pipeline_assets.cli_command import (
     require_reasons,
     run,
 )
-from pipeline_assets.cli_tables import concerned_lines, (
+from pipeline_assets.cli_tables import (
+    concerned_lines,
     print_held,
     print_lines,
     print_moves,

@@ -130,15 +130,15 @@ class JavaTables:
                 None if parent_id is None else int(parent_id),
                 snapshot.summary().get(RUN_PROPERTY),
                 frozenset(self._changed(java, snapshot)),
-                datetime.fromtimestamp(snapshot.timestampMillis() / 1000, UTC).isoformat(),
+                _committed_at(snapshot).isoformat(),
             )
             snapshot = java.snapshot(parent_id) if parent_id is not None else None
 
-    def ancestry(self, java: Any) -> Iterator[int]:
-        """Main's snapshots, newest first, as far as they are kept."""
+    def ancestry(self, java: Any) -> Iterator[tuple[int, datetime]]:
+        """Main's snapshots and when they were committed, newest first, as far as they are kept."""
         snapshot = java.currentSnapshot()
         while snapshot is not None:
-            yield int(snapshot.snapshotId())
+            yield int(snapshot.snapshotId()), _committed_at(snapshot)
             parent_id = snapshot.parentId()
             snapshot = java.snapshot(parent_id) if parent_id is not None else None
 
@@ -147,6 +147,10 @@ class JavaTables:
         return {
             slice_of(file) for files in (changes.addedDataFiles(), changes.removedDataFiles()) for file in _each(files)
         }
+
+
+def _committed_at(snapshot: Any) -> datetime:
+    return datetime.fromtimestamp(snapshot.timestampMillis() / 1000, UTC)
 
 
 def _each(iterable: Any) -> Iterator[Any]:

@@ -11,6 +11,7 @@ import hashlib
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from pipeline_assets.domain.errors import LakehouseError, PublishConflictError
@@ -95,9 +96,9 @@ class Lakehouse:
         """Commits to main since its head was the snapshot `since`, newest first; all that are kept for None."""
         return list(self._tables.commits(self._load(table), since))
 
-    def ancestry(self, table: Table) -> list[int]:
-        """The snapshots that main went through and that are kept, newest first."""
-        return list(self._tables.ancestry(self._load(table)))
+    def ancestry(self, table: Table) -> dict[int, datetime]:
+        """The snapshots that main went through and that are kept, and when they were committed; newest first."""
+        return dict(self._tables.ancestry(self._load(table)))
 
     # -- tables ------------------------------------------------------------------------------------------------
 

@@ -53,9 +53,10 @@ def _daemon(name: str, words: list[str], folder: Path) -> Iterator[Path]:
 
 def _environment() -> dict[str, str]:
     """Nothing of the session that this process may have: its JVM's options are the driver's."""
-    return {
+    inherited = {
         name: value for name, value in os.environ.items() if not name.startswith(("SPARK_", "PYSPARK_", "TIDEMARK_"))
     }
+    return {**inherited, "SPARK_DAEMON_JAVA_OPTS": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"}
 
 
 def _said(log: Path, wanted: str) -> str:

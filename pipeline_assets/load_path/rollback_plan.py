@@ -6,7 +6,7 @@ rollback. Keep out: holding and restoring (roll_back.py).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import date, datetime
 from functools import reduce
@@ -146,7 +146,7 @@ def _moves_of(bench: Workbench, table: Table, slices: Iterable[Slice], to: datet
         later = published[key][count] if count < len(published[key]) else None
         move = Move(table.key, key, present[key], target)
         if not move.is_there and target is None:
-            _require_empty_then(bench, table, key, later, ancestry)
+            _require_empty_then(bench, table, key, later, to, ancestry)
         if not move.is_there and target is not None and target.digest_after != EMPTY:
             move = replace(move, snapshot_id=_kept_snapshot(move, target, later, ancestry))
         moves.append(move)
@@ -161,16 +161,25 @@ def _was_there(record: PublicationRecord, to: datetime | int) -> bool:
 
 
 def _require_empty_then(
-    bench: Workbench, table: Table, key: Slice, first: PublicationRecord | None, ancestry: Sequence[int]
+    bench: Workbench,
+    table: Table,
+    key: Slice,
+    first: PublicationRecord | None,
+    to: datetime | int,
+    ancestry: Mapping[int, datetime],
 ) -> None:
     """Nothing was published before its first change on record: that has to be known, and not only not be on record."""
     if first is not None:
         is_found = first.cause == FOREIGN or (first.cause or "").startswith(UNRECORDED)
         if first.digest_before == EMPTY and not is_found:
             return
-        # What was found afterwards tells nothing of what stood before it; a kept snapshot does.
-        if first.parent_id in ancestry and key not in bench.lakehouse.slice_files(table, first.parent_id, [key]):
-            return
+    # What was found afterwards tells nothing of what stood before it; a kept snapshot of then does.
+    if isinstance(to, datetime):
+        then = next((snapshot_id for snapshot_id, at in ancestry.items() if at <= to), None)
+    else:
+        then = first.parent_id if first is not None and first.parent_id in ancestry else None
+    if then is not None and key not in bench.lakehouse.slice_files(table, then, [key]):
+        return
     raise LakehouseError(
         f"{table.key} {key}",
         "what it held then is not on record",
@@ -179,7 +188,7 @@ def _require_empty_then(
 
 
 def _kept_snapshot(
-    move: Move, target: PublicationRecord, later: PublicationRecord | None, ancestry: Sequence[int]
+    move: Move, target: PublicationRecord, later: PublicationRecord | None, ancestry: Mapping[int, datetime]
 ) -> int:
     """A kept snapshot of main in which the slice was as `target` left it: its own, or the one before the next change."""
     for snapshot_id in (target.snapshot_id, later.parent_id if later is not None else None):

@@ -166,7 +166,7 @@ def test_a_recovery_that_never_came_keeps_no_day_open(pipeline: Any) -> None:
     """Scenario: both sources of a day are asked for before anything came; the regular exports come and are loaded, day by day.
     Outcome: the backfill's wait keeps no day provisional, and a day that is empty on purpose holds nothing back."""
     p = pipeline()
-    p.deliver(DAY - timedelta(days=5), events_on(DAY - timedelta(days=5), 1))
+    p.deliver(DAY - timedelta(days=1), events_on(DAY - timedelta(days=1), 1))
     p.now = datetime(DAY.year, DAY.month, DAY.day, 1, tzinfo=UTC)
     assert p.load(DAY, source=Source.BACKFILL).success
     assert p.ledger.batches([PROJECT], DAY, DAY)[BatchKey(Source.BACKFILL, PROJECT, DAY)].verdict.value == "waiting"
