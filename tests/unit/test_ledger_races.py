@@ -55,6 +55,24 @@ def test_who_published_tells_the_inputs_of_what_another_run_found(ledger: Ledger
     assert _slice(ledger).input_state == {"raw": "1"}
 
 
+def test_a_row_of_what_is_held_by_now_tells_of_the_hold_or_of_a_commit(ledger: Ledger) -> None:
+    """The same files, so nothing else would keep a load that decided before the hold from calling the slice good."""
+    ledger.record(Changes(slices=[MINE]), "own")
+    read = _slice(ledger)
+    ledger.decisions.hold({TABLE: [KEY]}, "why", "person")
+    ledger.record(Changes(slices=[replace(read, verdict=Verdict.HELD)]), "person")
+    for verdict, expected in (
+        (Verdict.UNCHANGED, Verdict.HELD),
+        (Verdict.REFUSED, Verdict.HELD),
+        (Verdict.PUBLISHED, Verdict.PUBLISHED),
+    ):
+        ledger.record(Changes(slices=[replace(read, verdict=verdict)]), "load")
+        assert _slice(ledger).verdict is expected
+    ledger.decisions.release({TABLE: [KEY]}, "done", "person")
+    ledger.record(Changes(slices=[replace(read, verdict=Verdict.UNCHANGED)]), "load")
+    assert _slice(ledger).verdict is Verdict.UNCHANGED
+
+
 def _publication(snapshot_id: int, parent_id: int) -> PublicationRecord:
     return PublicationRecord(TABLE, KEY, snapshot_id, parent_id, Digest(), MINE.digest, "delivery", "own")
 
