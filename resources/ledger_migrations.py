@@ -93,6 +93,19 @@ def _decisions_on_record(connection: Connection) -> None:
         connection.execute(sa.text(f"ALTER TABLE {PUBLICATIONS.name} ADD COLUMN figures JSON"))
 
 
+def _missing_columns(connection: Connection) -> None:
+    """Columns that may be null are added to the tables that lack them; whole tables are created with the others."""
+    inspector = sa.inspect(connection)
+    for table in METADATA.sorted_tables:
+        if not inspector.has_table(table.name):
+            continue
+        present = {column["name"] for column in inspector.get_columns(table.name)}
+        for column in table.columns:
+            if column.name not in present:
+                kind = column.type.compile(connection.dialect)
+                connection.execute(sa.text(f"ALTER TABLE {table.name} ADD COLUMN {column.name} {kind}"))
+
+
 _STEPS: Mapping[int, Callable[[Connection], None]] = {
-    1: _refused_beside_accepted, 2: _publications_by_parent, 3: _decisions_on_record,
+    1: _refused_beside_accepted, 2: _publications_by_parent, 3: _decisions_on_record, 4: _missing_columns,
 }  # fmt: skip

@@ -10,7 +10,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-SCHEMA_VERSION = 4
+SCHEMA_VERSION = 5
 METADATA = sa.MetaData()
 
 
