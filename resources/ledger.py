@@ -19,7 +19,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import Connection, Engine
 
 from resources.ledger_decisions import Decisions
-from resources.ledger_engine import connected, ledger_failures, open_engine, writing
+from resources.ledger_engine import connected, in_parts, ledger_failures, open_engine, writing
 from resources.ledger_races import moved_batches, unmoved_slices
 from resources.ledger_records import (
     BatchDay,
@@ -142,7 +142,7 @@ class Ledger:
     ) -> dict[date, dict[BatchKey, BatchDay]]:
         """Event day -> batch -> its rows, for event days of one project."""
         found: dict[date, dict[BatchKey, BatchDay]] = {day: {} for day in event_days}
-        for chunk in _chunks(list(event_days)):
+        for chunk in in_parts(event_days):
             for batch, day, part in self._batch_days(source, [project_id], BATCH_DAYS.c.event_date.in_(chunk)):
                 found[day][batch] = part
         return found
@@ -187,11 +187,13 @@ class Ledger:
     def told_snapshots(self, table: str, snapshot_ids: Sequence[int]) -> set[tuple[Slice, int]]:
         """Slice and snapshot of the publications on record that these snapshots made."""
         columns = (PUBLICATIONS.c.event_date, PUBLICATIONS.c.project_id, PUBLICATIONS.c.snapshot_id)
-        query = sa.select(*columns).where(
-            PUBLICATIONS.c.table_name == table, PUBLICATIONS.c.snapshot_id.in_(snapshot_ids)
-        )
+        query = sa.select(*columns).where(PUBLICATIONS.c.table_name == table)
         with self._read() as connection:
-            return {(Slice(day, project), int(snapshot)) for day, project, snapshot in connection.execute(query)}
+            return {
+                (Slice(day, project), int(snapshot))
+                for part in in_parts(snapshot_ids)
+                for day, project, snapshot in connection.execute(query.where(PUBLICATIONS.c.snapshot_id.in_(part)))
+            }
 
     def last_run(self) -> Mapping[str, Any] | None:
         """The run recorded last: job, range, verdict counts and the snapshot of every table at its end."""
@@ -298,8 +300,3 @@ class Ledger:
     def _write(self) -> Iterator[Connection]:
         with ledger_failures(self._url), writing(self.engine) as connection:
             yield connection
-
-
-def _chunks(values: list[date], size: int = 500) -> Iterator[list[date]]:
-    for start in range(0, len(values), size):
-        yield values[start : start + size]

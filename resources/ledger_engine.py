@@ -7,10 +7,10 @@ Lives here: what differs between SQLite and PostgreSQL when connecting. Put here
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import sqlalchemy as sa
 from pipeline_assets.domain.errors import LedgerError, LedgerUnavailableError
@@ -32,6 +32,17 @@ def _begin_sqlite(connection: Connection) -> None:
     """The driver left to itself commits each change of a schema; a write that starts as a read fails beside another one."""
     is_writing = connection.get_execution_options().get("is_writing")
     connection.exec_driver_sql("BEGIN IMMEDIATE" if is_writing else "BEGIN")
+
+
+_T = TypeVar("_T")
+_VALUES_PER_STATEMENT = 500
+"""SQLite takes 32,766 values in one statement (999 before 3.32), PostgreSQL's protocol 65,535; history has no such bound."""
+
+
+def in_parts(values: Sequence[_T]) -> Iterator[Sequence[_T]]:
+    """Values of a condition whose number grows with history, in parts that every database takes in one statement."""
+    for start in range(0, len(values), _VALUES_PER_STATEMENT):
+        yield values[start : start + _VALUES_PER_STATEMENT]
 
 
 @contextmanager
