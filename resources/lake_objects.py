@@ -1,0 +1,157 @@
+"""Small objects and listings in the warehouse without a JVM: in a local folder or a bucket, below any URL of it.
+
+Lives here: put (conditional), get, list, delete. Put here: another thing to do with an object as bytes. Keep out: what is kept
+below `_tidemark/` (lake_identity.py and others), tables' rows (lakehouse.py).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Self
+
+import obstore
+from obstore.exceptions import AlreadyExistsError
+from obstore.store import LocalStore
+from pipeline_assets.domain.errors import (
+    LakehouseError,
+    LakehouseUnavailableError,
+    LandingAccessError,
+    LandingUnavailableError,
+)
+from pipeline_assets.domain.settings import Settings, local_path
+
+from resources.landing_errors import landing_errors
+from resources.landing_places import Bucket
+
+if TYPE_CHECKING:
+    from obstore.store import S3Store
+
+OWN_FOLDER = "_tidemark"
+"""Below the warehouse: what is about the lake as a whole, and no table's."""
+_CURE = "Check TIDEMARK_WAREHOUSE_URL, region, endpoint and credentials, and the rights to list, read, write and delete"
+
+
+@dataclass(frozen=True)
+class LakeObject:
+    """An object as a listing shows it."""
+
+    name: str
+    """Relative to where the listing began its names: the root of the objects."""
+    size_bytes: int
+    modified_at: datetime
+    """Aware, by the store's clock."""
+
+
+class LakeObjects:
+    """Objects below one URL, by names relative to it; use plain names, letters, digits, `-`, `_`, `.` and `/`.
+
+    Raises LakehouseError or LakehouseUnavailableError where the place refuses or is out of reach.
+    """
+
+    def __init__(self, url: str) -> None:
+        """`url`: a path, `file:` or `s3://bucket[/prefix]`, as settings and Iceberg write it; need not exist."""
+        self.url = url.rstrip("/")
+        self._folder = _folder_of(self.url)
+        self._store: LocalStore | S3Store | None = None
+
+    @classmethod
+    def of(cls, settings: Settings, folder: str = "") -> Self:
+        """Tidemark's own objects, `<warehouse>/_tidemark[/folder]`."""
+        own = f"{settings.warehouse_url.rstrip('/')}/{OWN_FOLDER}"
+        return cls(f"{own}/{folder}" if folder else own)
+
+    def put(self, name: str, body: bytes) -> bool:
+        """Create an object, whole or not at all; False, and nothing changed, where there is one of this name already."""
+        with self._failures(name):
+            if self._folder is not None:
+                self._folder.mkdir(parents=True, exist_ok=True)
+            try:
+                obstore.put(self._opened(), name, body, mode="create")
+            except AlreadyExistsError:
+                return False
+        return True
+
+    def get(self, name: str, first_bytes: int | None = None) -> bytes | None:
+        """The object's bytes, or the first of them; None where there is no such object."""
+        if self._is_absent():
+            return None
+        with self._failures(name):
+            try:
+                found = obstore.get(self._opened(), name)
+                if first_bytes is None or found.meta["size"] <= first_bytes:
+                    return bytes(found.bytes())
+                return bytes(obstore.get_range(self._opened(), name, start=0, end=first_bytes))
+            except FileNotFoundError as error:
+                if "NoSuchBucket" in str(error):
+                    raise
+                return None
+
+    def list(self, folder: str = "") -> Iterator[LakeObject]:
+        """All objects below a folder, in no order; without the marks that some tools leave for folders."""
+        if self._folder is not None:
+            yield from _walk(self._folder, folder)
+            return
+        with self._failures(folder):
+            for page in obstore.list(self._opened(), prefix=folder or None):
+                for item in page:
+                    if not (item["path"].endswith("/") or (item["size"] == 0 and item["path"] == folder)):
+                        yield LakeObject(item["path"], item["size"], item["last_modified"])
+
+    def delete(self, name: str) -> None:
+        """Delete an object; nothing happens where it is gone."""
+        if self._is_absent():
+            return
+        with self._failures(name):
+            try:
+                obstore.delete(self._opened(), name)
+            except FileNotFoundError as error:
+                if "NoSuchBucket" in str(error):
+                    raise
+
+    def _is_absent(self) -> bool:
+        return self._folder is not None and not self._folder.is_dir()
+
+    def _opened(self) -> LocalStore | S3Store:
+        if self._store is None:
+            self._store = (
+                LocalStore(prefix=self._folder) if self._folder is not None else Bucket.from_url(self.url, None).open()
+            )
+        return self._store
+
+    @contextmanager
+    def _failures(self, name: str) -> Iterator[None]:
+        try:
+            # The same stores fail in the same ways wherever they are used; only the words are landing's.
+            with landing_errors(f"{self.url}/{name}".rstrip("/")):
+                yield
+        except LandingAccessError as error:
+            raise LakehouseError(error.subject, error.reason.replace("landing", "warehouse", 1), _CURE) from error
+        except LandingUnavailableError as error:
+            reason = error.reason.replace("landing", "warehouse", 1)
+            if isinstance(error.__cause__, NotADirectoryError | FileExistsError):
+                raise LakehouseError(error.subject, reason, _CURE) from error
+            raise LakehouseUnavailableError(error.subject, reason, "Try again later") from error
+
+
+def _folder_of(url: str) -> Path | None:
+    # Iceberg writes `file:/path`, which no setting does.
+    if url.startswith("file:/") and not url.startswith("file://"):
+        return Path(url.removeprefix("file:"))
+    return local_path(url)
+
+
+def _walk(root: Path, folder: str) -> Iterator[LakeObject]:
+    for parent, _, names in os.walk(root / folder):
+        for name in names:
+            path = Path(parent, name)
+            try:
+                found = path.lstat()
+            except FileNotFoundError:
+                continue
+            relative = str(path.relative_to(root))
+            yield LakeObject(relative, found.st_size, datetime.fromtimestamp(found.st_mtime, UTC))

@@ -1,0 +1,67 @@
+"""Small objects of the warehouse, in a folder and in a bucket: the first of two creators wins, absence is no error."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipeline_assets.domain.errors import LakehouseError
+from pipeline_assets.domain.settings import Settings
+from resources.lake_objects import LakeObjects
+from tests.s3 import BUCKET
+
+
+@pytest.fixture(params=["folder", "folder with spaces, # and %20", "bucket"])
+def warehouse(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    """URL of a warehouse that does not exist yet."""
+    if request.param == "bucket":
+        request.getfixturevalue("bucket")
+        yield f"s3://{BUCKET}/lake/warehouse"
+    else:
+        yield str(tmp_path / request.param / "warehouse")
+
+
+def test_objects_are_put_once_listed_read_and_deleted(warehouse: str) -> None:
+    objects = LakeObjects.of(Settings(warehouse_url=warehouse))
+    assert objects.url == f"{warehouse}/_tidemark"
+    assert objects.get("decisions/one.json") is None
+    assert list(objects.list()) == []
+    objects.delete("decisions/one.json")
+    assert objects.put("decisions/one.json", b"first")
+    assert not objects.put("decisions/one.json", b"second")
+    assert objects.put("warehouse.json", b"{}")
+    assert objects.get("decisions/one.json") == b"first"
+    assert objects.get("decisions/one.json", first_bytes=3) == b"fir"
+    assert objects.get("decisions/one.json", first_bytes=99) == b"first"
+    assert {one.name: one.size_bytes for one in objects.list()} == {"decisions/one.json": 5, "warehouse.json": 2}
+    assert [one.name for one in objects.list("decisions")] == ["decisions/one.json"]
+    assert all(one.modified_at.tzinfo is not None for one in objects.list())
+    objects.delete("decisions/one.json")
+    assert objects.get("decisions/one.json") is None
+
+
+def test_of_many_creators_one_wins(warehouse: str) -> None:
+    def create(number: int) -> bool:
+        return LakeObjects(warehouse).put("marker", str(number).encode())
+
+    with ThreadPoolExecutor(8) as pool:
+        done = list(pool.map(create, range(8)))
+    assert done.count(True) == 1
+    assert LakeObjects(warehouse).get("marker") == str(done.index(True)).encode()
+
+
+def test_icebergs_own_spelling_of_a_folder_is_the_same_place(tmp_path: Path) -> None:
+    LakeObjects(str(tmp_path / "a #b")).put("x", b"1")
+    assert LakeObjects(f"file:{tmp_path}/a #b").get("x") == b"1"
+
+
+def test_a_place_that_refuses_is_named_as_the_warehouse(bucket: Any, tmp_path: Path) -> None:
+    with pytest.raises(LakehouseError, match=r"s3://nowhere/lake/x: warehouse refused: .*TIDEMARK_WAREHOUSE_URL"):
+        LakeObjects("s3://nowhere/lake").get("x")
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.raises(LakehouseError, match="TIDEMARK_WAREHOUSE_URL"):
+        LakeObjects(f"{tmp_path}/file/below").put("x", b"")
