@@ -7,7 +7,8 @@ commands (cli.py, cli_correct.py), exit codes (cli_command.py), what a job does 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+import uuid
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from datetime import UTC, date, datetime
 from typing import Any
@@ -16,6 +17,7 @@ import dagster as dg
 from rich.console import Console
 
 from pipeline_assets.cli_terminal import dagster_home
+from pipeline_assets.dead_runs import report_dead_runs
 from pipeline_assets.definitions import build_defs
 from pipeline_assets.domain.days import chunks, stretches
 from pipeline_assets.domain.deliveries import BatchKey
@@ -31,6 +33,7 @@ from pipeline_assets.tables.raw_events import RAW_TABLES
 from pipeline_assets.tables.refined_events import REFINED_EVENTS
 from pipeline_assets.tables.registry import DERIVED, table_by_key
 from resources.crash_points import CrashPoint, crash_point
+from resources.heartbeat import heartbeat
 from resources.ledger import Ledger
 
 
@@ -56,7 +59,7 @@ def load_in_chunks(
             "dagster/asset_partition_range_start": chunk[0].isoformat(),
             "dagster/asset_partition_range_end": chunk[-1].isoformat(),
         }
-        failures += run_job(settings, JOB_OF_SOURCE[source], {"load": {"config": config}}, tags, logger)
+        failures += run_job(settings, JOB_OF_SOURCE[source], {"load": {"config": config}}, tags, logger, _say(console))
         crash_point(CrashPoint.BETWEEN_CHUNKS)
     return failures
 
@@ -102,14 +105,16 @@ def decide(
         day = str(batch.arrival_date)
         tags = {"dagster/asset_partition_range_start": day, "dagster/asset_partition_range_end": day}
         logger = _console_logger(console, verbose=verbose)
-        failures += run_job(settings, JOB_OF_SOURCE[batch.source], {"load": {"config": config}}, tags, logger)
+        failures += run_job(
+            settings, JOB_OF_SOURCE[batch.source], {"load": {"config": config}}, tags, logger, _say(console)
+        )
     return failures
 
 
 def run_rollback(settings: Settings, config: Mapping[str, Any], console: Console, *, verbose: bool) -> list[str]:
     """Run the rollback job; returns what went wrong."""
     ops = {ROLLBACK_OP: {"config": dict(config)}}
-    return run_job(settings, ROLLBACK_JOB, ops, {}, _console_logger(console, verbose=verbose))
+    return run_job(settings, ROLLBACK_JOB, ops, {}, _console_logger(console, verbose=verbose), _say(console))
 
 
 def run_release(
@@ -126,7 +131,7 @@ def run_release(
     `accept_changes`: why what was held, and aggregates of events that were, may change beyond bounds; nothing else may.
     """
     logger = _console_logger(console, verbose=verbose)
-    failures = run_job(settings, RELEASE_JOB, {RELEASE_OP: {"config": dict(config)}}, {}, logger)
+    failures = run_job(settings, RELEASE_JOB, {RELEASE_OP: {"config": dict(config)}}, {}, logger, _say(console))
     if failures:
         return failures
     for project in sorted({one.key.project_id for one in held}):
@@ -143,14 +148,14 @@ def run_release(
                 "dagster/asset_partition_range_start": str(part[0]),
                 "dagster/asset_partition_range_end": str(part[-1]),
             }
-            failures += run_job(settings, HEAL_JOB, ops, tags, logger)
+            failures += run_job(settings, HEAL_JOB, ops, tags, logger, _say(console))
     return failures
 
 
 def maintain(settings: Settings, console: Console, *, is_dry_run: bool, verbose: bool) -> list[str]:
     """Run the maintenance job; returns what went wrong."""
     ops = {"maintain": {"config": {"dry_run": is_dry_run}}}
-    return run_job(settings, MAINTENANCE_JOB, ops, {}, _console_logger(console, verbose=verbose))
+    return run_job(settings, MAINTENANCE_JOB, ops, {}, _console_logger(console, verbose=verbose), _say(console))
 
 
 def run_job(
@@ -159,14 +164,23 @@ def run_job(
     ops: Mapping[str, Any],
     tags: Mapping[str, str],
     logger: dg.LoggerDefinition,
+    say: Callable[[str], None] = lambda _: None,
 ) -> list[str]:
-    """Run a job in this process; returns what went wrong beyond the verdicts that the ledger tells."""
+    """Run a job in this process; returns what went wrong beyond the verdicts that the ledger tells.
+
+    Says which runs died before; they are reported to Dagster first.
+    """
     job = build_defs(settings, loggers={"console": logger}).resolve_job_def(job_name)
     dagster_home()
-    with dg.DagsterInstance.get() as instance:
+    url, run_id = settings.ledger_database_url, str(uuid.uuid4())
+    # On record before Dagster knows the run: no monitor could tell that a process is missing which had none yet.
+    with dg.DagsterInstance.get() as instance, heartbeat(url, run_id, job_name, 1):
+        with closing(Ledger(url)) as ledger:
+            for dead in report_dead_runs(instance, ledger):
+                say(str(dead))
         result = job.execute_in_process(
             run_config={"ops": dict(ops), "loggers": {"console": {}}},
-            tags=dict(tags), instance=instance, raise_on_error=False,
+            tags=dict(tags), instance=instance, raise_on_error=False, run_id=run_id,
         )  # fmt: skip
         return [] if result.success else _unexpected(result)
 
@@ -183,6 +197,10 @@ def _unexpected(result: dg.ExecuteInProcessResult) -> list[str]:
             label = data.user_failure_data.description if data.user_failure_data is not None else None
             found.append(label or str(error.message).strip())
     return found
+
+
+def _say(console: Console) -> Callable[[str], None]:
+    return lambda text: console.print(text, style="yellow", highlight=False, markup=False)
 
 
 def _console_logger(console: Console, *, verbose: bool) -> dg.LoggerDefinition:

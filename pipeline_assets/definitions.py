@@ -12,6 +12,7 @@ from typing import Any
 import dagster as dg
 from dagster_aws.s3 import S3Resource
 
+from pipeline_assets.dead_runs import dead_runs_sensor
 from pipeline_assets.domain.read_settings import load_settings
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.jobs import load_jobs
@@ -38,7 +39,7 @@ def build_defs(
         assets=[*landing_assets(settings, days), load_assets(settings, days)],
         jobs=[*load_jobs(), maintenance, rollback_job(settings), release_job(settings)],
         schedules=[maintenance_schedule(settings, maintenance)],
-        sensors=load_sensors(settings),
+        sensors=[*load_sensors(settings), dead_runs_sensor(settings)],
         resources={
             "spark": resources.pop("spark", None) or spark_resource(settings),
             "landing": LandingStore.from_settings(settings, S3Resource()),

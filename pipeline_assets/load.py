@@ -105,7 +105,7 @@ def _load(
         )
         exclude(bench, config.exclude, request, even_if_gone=config.exclude_even_if_gone)
         lift(bench, config.lift, request)
-        for report in load(bench, request, liveness(context.instance, context.run.run_id)):
+        for report in load(bench, request, liveness(context.instance, bench.ledger, context.run.run_id)):
             crash_point(CrashPoint.BEFORE_EVENTS, report.table)
             table = table_by_key(report.table)
             shown = list(refused_changes(bench, report, request.now, room))

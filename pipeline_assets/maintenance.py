@@ -42,7 +42,7 @@ def maintenance_job(settings: Settings) -> dg.JobDefinition:
         clock: dg.ResourceParam[Clock],
     ) -> None:
         with op_bench(context, settings, spark, landing) as bench:
-            is_live = liveness(context.instance, context.run_id)
+            is_live = liveness(context.instance, bench.ledger, context.run_id)
             reports = list(maintain(bench, context.run_id, clock.now(), is_live, is_dry_run=config.dry_run))
         context.add_output_metadata({"what was done": dg.MetadataValue.md(_table(reports, is_dry_run=config.dry_run))})
 

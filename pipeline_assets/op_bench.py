@@ -14,6 +14,7 @@ from dagster_pyspark import LazyPySparkResource
 from pipeline_assets.domain.errors import PublishConflictError, TidemarkError, TransientError
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.load_path.request import Workbench
+from resources.heartbeat import heartbeat
 from resources.lakehouse import Lakehouse
 from resources.landing_store import LandingStore
 from resources.ledger import Ledger
@@ -25,8 +26,10 @@ def op_bench(
     context: dg.OpExecutionContext, settings: Settings, spark: LazyPySparkResource, landing: LandingStore
 ) -> Iterator[Workbench]:
     """The workbench of an op's run; raises Failure, or RetryRequested where trying again can help, for errors of ours."""
+    url, run = settings.ledger_database_url, context.run
     try:
-        with closing(Ledger(settings.ledger_database_url)) as ledger:
+        # First of all: a process that is not known to live is missed.
+        with heartbeat(url, run.run_id, run.job_name, _steps(context)), closing(Ledger(url)) as ledger:
             session = spark.spark_session
             configure_catalog(session, settings)
             lakehouse = Lakehouse(session, settings.catalog_name)
@@ -37,3 +40,11 @@ def op_bench(
         raise dg.RetryRequested(max_retries=2, seconds_to_wait=10) from error
     except TidemarkError as error:
         raise dg.Failure(str(error), allow_retries=False) from error
+
+
+def _steps(context: dg.OpExecutionContext) -> int:
+    """The steps of the run where this process carries out all of them, else 0: another process may live on without it."""
+    here = context.get_step_execution_context().execution_plan.step_keys_to_execute
+    planned = context.run.execution_plan_snapshot_id
+    known = context.instance.get_execution_plan_snapshot(planned).step_keys_to_execute if planned else here
+    return len(here) if set(here) == set(known) else 0

@@ -11,12 +11,14 @@ import hashlib
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from pipeline_assets.domain.errors import LakehouseError, PublishConflictError
+from pipeline_assets.domain.retention import YOUNGEST
 from pipeline_assets.domain.slices import Slice
 
+from resources.branch_age import was_there
 from resources.crash_points import CrashPoint, crash_point
 from resources.iceberg import RUN_PROPERTY, Commit, JavaTables, SliceFiles, by_slice, slices_condition
 from resources.lakehouse_errors import FAILURES, failure, is_conflict, may_pass
@@ -28,6 +30,8 @@ if TYPE_CHECKING:
 
 PUBLISH_PROPERTY = "tidemark.publish-id"
 BRANCH_PREFIX = "tidemark_"
+IsLive = Callable[[str], bool | None]
+"""Whether the attempt that a branch is named for still works; None where nobody knows it."""
 _AS_IT_COMES = {"use-table-distribution-and-ordering": "false", "distribution-mode": "none"}
 """Options of a write whose rows are in place already."""
 _ATTEMPTS = 7
@@ -263,14 +267,18 @@ class Lakehouse:
         """Drop a staged branch; its snapshot stays until maintenance expires it."""
         self._drop_branch(staged.table, staged.branch)
 
-    def dead_branches(self, table: Table, is_live: Callable[[str], bool]) -> list[str]:
-        """Branches of attempts that are not live."""
-        names = sorted(self._load(table).refs().keySet())
-        return [
-            name for name in names if name.startswith(BRANCH_PREFIX) and not is_live(name.removeprefix(BRANCH_PREFIX))
-        ]
+    def dead_branches(self, table: Table, is_live: IsLive) -> list[str]:
+        """Branches of attempts that are not live; of those nobody knows only what is older than a day."""
+        java = self._load(table)
+        yesterday = datetime.now(UTC) - YOUNGEST
+        found = []
+        for name in sorted(name for name in java.refs().keySet() if name.startswith(BRANCH_PREFIX)):
+            lives = is_live(name.removeprefix(BRANCH_PREFIX))
+            if lives is False or (lives is None and was_there(self._tables, java, name, yesterday)):
+                found.append(name)
+        return found
 
-    def sweep(self, tables: Iterable[Table], is_live: Callable[[str], bool]) -> list[str]:
+    def sweep(self, tables: Iterable[Table], is_live: IsLive) -> list[str]:
         """Drop the branches of attempts that are not live; returns `table:branch` of each dropped one."""
         dropped = []
         for table in tables:

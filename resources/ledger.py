@@ -20,6 +20,7 @@ from sqlalchemy.engine import Connection, Engine
 
 from resources.ledger_decisions import Decisions
 from resources.ledger_engine import connected, in_parts, ledger_failures, open_engine, writing
+from resources.ledger_processes import Processes
 from resources.ledger_races import moved_batches, unmoved_slices
 from resources.ledger_records import (
     BatchDay,
@@ -75,6 +76,11 @@ class Ledger:
     def decisions(self) -> Decisions:
         """What persons decided."""
         return Decisions(self._read, self._write)
+
+    @property
+    def processes(self) -> Processes:
+        """Which processes work, and which died."""
+        return Processes(lambda: self.engine, self._url)
 
     # -- reading -----------------------------------------------------------------------------------------------
 

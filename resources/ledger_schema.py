@@ -90,3 +90,12 @@ HOLDS = _table(
     sa.Column("release_reason", sa.String), sa.Column("release_run_id", sa.String), sa.Column("released_at", sa.String),
     sa.Index("tidemark_holds_by_day", "table_name", "project_id", "event_date"),
 )  # fmt: skip
+PROCESSES = _table(
+    "processes", _key("run_id"),
+    sa.Column("job", sa.String), sa.Column("host", sa.String), sa.Column("place", sa.String), sa.Column("pid", sa.Integer),
+    sa.Column("started_ticks", sa.BigInteger), sa.Column("steps", sa.Integer), sa.Column("begun_at", sa.String),
+    sa.Column("beats", sa.BigInteger), sa.Column("beat_at", sa.String),
+    sa.Column("ended_at", sa.String), sa.Column("lost_at", sa.String),
+    # Of observers: the beat they saw last, and in how many looks since it stood still.
+    sa.Column("seen_beats", sa.BigInteger), sa.Column("still_looks", sa.Integer), sa.Column("looked_at", sa.String),
+)  # fmt: skip

@@ -24,6 +24,7 @@ from rich.markup import escape
 
 from pipeline_assets.asset_specs import asset_key
 from pipeline_assets.cli_load import run_job
+from pipeline_assets.dead_runs import report_dead_runs
 from pipeline_assets.domain.errors import LakehouseError, TidemarkError
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import Slice
@@ -32,7 +33,7 @@ from pipeline_assets.drill.survival import Change, Look, faults
 from pipeline_assets.drill.trials import Event, Trial
 from pipeline_assets.drill.victim import VictimError, a_victim
 from pipeline_assets.jobs import JOB_OF_SOURCE
-from pipeline_assets.live_runs import liveness
+from pipeline_assets.live_runs import WORKING, liveness
 from pipeline_assets.load_path.request import LoadRequest, Workbench
 from pipeline_assets.load_path.walk import load
 from pipeline_assets.tables.quarantine import QUARANTINE
@@ -163,22 +164,21 @@ class _Drill:
         return days
 
     def _start_again(self, event: Event, days: Sequence[date]) -> list[str]:
-        """As Dagster would: the monitor fails the dead run and starts it again; or another run comes before that."""
+        """As Dagster would: the monitor finds the dead run and it is started again; or another run comes and finds it."""
         with dg.DagsterInstance.get() as instance:
-            running = dg.RunsFilter(statuses=[dg.DagsterRunStatus.STARTED])
-            dead = next(iter(instance.get_runs(running, limit=1)), None)
             tags = {}
-            if dead is not None and event is Event.RETRIED:
-                instance.report_run_failed(dead, "its process was killed by a drill")
-                tags = {
-                    "dagster/parent_run_id": dead.run_id,
-                    "dagster/root_run_id": dead.run_id,
-                    "dagster/retry_number": "1",
-                }
+            if event is Event.RETRIED:
+                for dead in report_dead_runs(instance, self.bench.ledger):
+                    tags = {
+                        "dagster/parent_run_id": dead.run_id,
+                        "dagster/root_run_id": dead.run_id,
+                        "dagster/retry_number": "1",
+                    }
             failures = self._load(days, **tags)
-            if dead is not None and event is Event.FRESH:
-                instance.report_run_failed(dead, "its process was killed by a drill")
-            self.bench.lakehouse.sweep(ALL_TABLES, liveness(instance, ""))
+            for run in instance.get_runs(dg.RunsFilter(statuses=list(WORKING))):
+                failures.append(f"run {run.run_id} died, and nobody noticed")
+                instance.report_run_failed(run, "its process was killed by a drill")
+            self.bench.lakehouse.sweep(ALL_TABLES, liveness(instance, self.bench.ledger, ""))
         return failures
 
     def _load(self, days: Sequence[date], **tags: str) -> list[str]:

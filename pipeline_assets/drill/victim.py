@@ -10,7 +10,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from resources.crash_points import SIGNAL_FILE_VARIABLE, VARIABLE
@@ -67,18 +67,7 @@ class Victim:
 
     def kill(self) -> None:
         """SIGKILL to every process of its session; returns when all of them are gone."""
-        deadline = time.monotonic() + _LONGEST_SECONDS
-        while members := _members(self._process.pid):
-            if time.monotonic() > deadline:
-                raise VictimError(f"processes survived SIGKILL: {members}")
-            for pid in members:
-                try:
-                    os.kill(pid, signal.SIGKILL)
-                except ProcessLookupError:
-                    continue
-            self._process.poll()
-            time.sleep(_POLL_SECONDS)
-        self._process.wait()
+        kill_session(self._process)
 
 
 @contextmanager
@@ -89,6 +78,20 @@ def a_victim(words: Sequence[str], environment: Mapping[str, str], point: str, f
         yield victim
     finally:
         victim.kill()
+
+
+def kill_session(leader: subprocess.Popen[bytes]) -> None:
+    """SIGKILL to every process of the session that `leader` began; returns when all of them are gone."""
+    deadline = time.monotonic() + _LONGEST_SECONDS
+    while members := _members(leader.pid):
+        if time.monotonic() > deadline:
+            raise VictimError(f"processes survived SIGKILL: {members}")
+        for pid in members:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        leader.poll()
+        time.sleep(_POLL_SECONDS)
+    leader.wait()
 
 
 def _members(session: int) -> list[int]:

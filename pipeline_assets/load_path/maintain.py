@@ -48,7 +48,7 @@ class TableUpkeep:
 
 
 def maintain(
-    bench: Workbench, run_id: str, now: datetime, is_live: Callable[[str], bool], *, is_dry_run: bool
+    bench: Workbench, run_id: str, now: datetime, is_live: Callable[[str], bool | None], *, is_dry_run: bool
 ) -> Iterator[TableUpkeep]:
     """Look after every table; yields a report per table as soon as it is done.
 
@@ -83,7 +83,7 @@ def _maintain(
     table: Table,
     run_id: str,
     now: datetime,
-    is_live: Callable[[str], bool],
+    is_live: Callable[[str], bool | None],
     *,
     is_dry_run: bool,
 ) -> TableUpkeep:

@@ -21,7 +21,7 @@ from pipeline_assets.tables.refined_events import REFINED_EVENTS
 from pipeline_assets.tables.registry import ALL_TABLES, DERIVED, SOURCE_OF_TABLE
 
 
-def load(bench: Workbench, request: LoadRequest, is_live: Callable[[str], bool]) -> Iterator[TableReport]:
+def load(bench: Workbench, request: LoadRequest, is_live: Callable[[str], bool | None]) -> Iterator[TableReport]:
     """Load the requested days into the selected tables; yields one report per table as soon as it is done.
 
     `is_live` tells whether the attempt a staged branch is named for still runs; the branches of dead ones are dropped.

@@ -15,10 +15,11 @@ from pipeline_assets.asset_specs import asset_key
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import Source
 from pipeline_assets.jobs import HEAL_JOB, HEAL_PRIORITY, JOB_OF_SOURCE
+from pipeline_assets.live_runs import under_way
 from pipeline_assets.load import Clock
 from pipeline_assets.load_path.request import OpenBooks
 from pipeline_assets.load_path.survey import Stale, survey
-from pipeline_assets.sensors.requests import LIVE, Due, Tick, default_status, digest, guarded, request
+from pipeline_assets.sensors.requests import Due, Tick, default_status, digest, guarded, request
 from pipeline_assets.tables.registry import ASSET_TABLES
 from resources.ledger import Ledger
 
@@ -44,9 +45,9 @@ def heal_sensor(settings: Settings) -> dg.SensorDefinition:
 
 def _stale_days(tick: Tick) -> dg.SensorResult:
     settings = tick.settings
-    under_way = [run for run in tick.context.instance.get_runs(dg.RunsFilter(statuses=LIVE)) if _is_load(run)]
-    if under_way:
-        return tick.skip(f"loads under way: {len(under_way)}; looked at again when they are through")
+    loads = [run for run in under_way(tick.context.instance, tick.ledger) if _is_load(run)]
+    if loads:
+        return tick.skip(f"loads under way: {len(loads)}; looked at again when they are through")
     stale = survey(OpenBooks(tick.ledger, settings), tick.now)
     found, beyond = _by_day_to_ask_for(stale, settings, tick.ledger, tick.now.date())
     due = {

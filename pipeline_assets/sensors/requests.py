@@ -17,13 +17,10 @@ import dagster as dg
 from pipeline_assets.domain.days import chunks, days_between
 from pipeline_assets.domain.errors import TidemarkError
 from pipeline_assets.domain.settings import Settings
+from pipeline_assets.live_runs import under_way
 from pipeline_assets.sensors.cursor import Admission, Cursor, admit, attempted
 from resources.ledger import Ledger
 
-LIVE = [
-    dg.DagsterRunStatus.QUEUED, dg.DagsterRunStatus.NOT_STARTED, dg.DagsterRunStatus.STARTING,
-    dg.DagsterRunStatus.STARTED, dg.DagsterRunStatus.CANCELING,
-]  # fmt: skip
 RANGE_START, RANGE_END = "dagster/asset_partition_range_start", "dagster/asset_partition_range_end"
 REASON_TAG = "tidemark/reason"
 _MOST_REASONS = 3
@@ -106,7 +103,7 @@ def request(
     looked at. `waits`: what is not due yet, and why.
     """
     settings, cursor = tick.settings, tick.cursor
-    covered = _covered(tick.context, job_name)
+    covered = _covered(tick, job_name)
     free = {day: one.state for day, one in due.items() if day not in covered}
     admission = admit(free, cursor.attempts, tick.now, settings.sensor_attempts)
     by_urgency = sorted(admission.admitted, key=lambda day: (not tick.is_recent(day), day))
@@ -156,15 +153,16 @@ def _ranges(chosen: Sequence[date], reach: int, settings: Settings) -> list[tupl
     return [part for run in _runs_of_days(wanted) for part in chunks(run, settings.days_per_run)]
 
 
-def _covered(context: dg.SensorEvaluationContext, job_name: str) -> set[date]:
-    days: set[date] = set()
-    for run in context.instance.get_runs(dg.RunsFilter(job_name=job_name, statuses=LIVE)):
-        if RANGE_START in run.tags and RANGE_END in run.tags:
-            first, last = (date.fromisoformat(run.tags[name][:10]) for name in (RANGE_START, RANGE_END))
-            days.update(days_between(first, last))
-        elif "dagster/partition" in run.tags:
-            days.add(date.fromisoformat(run.tags["dagster/partition"][:10]))
-    return days
+def _covered(tick: Tick, job_name: str) -> set[date]:
+    return {day for run in under_way(tick.context.instance, tick.ledger, job_name) for day in _days_of(run)}
+
+
+def _days_of(run: dg.DagsterRun) -> Sequence[date]:
+    if RANGE_START in run.tags and RANGE_END in run.tags:
+        first, last = (date.fromisoformat(run.tags[name][:10]) for name in (RANGE_START, RANGE_END))
+        return days_between(first, last)
+    partition = run.tags.get("dagster/partition")
+    return [date.fromisoformat(partition[:10])] if partition else []
 
 
 def _runs_of_days(days: Sequence[date]) -> list[tuple[date, ...]]:

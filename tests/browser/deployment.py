@@ -23,6 +23,7 @@ from typing import Any, Self
 
 from pipeline_assets.domain.object_keys import KeyGrammar
 from pipeline_assets.domain.settings import PROJECT_ROOT, Settings
+from pipeline_assets.drill.victim import kill_session
 from resources.ledger import Ledger
 from tests.builders import LandingFolder, events_on
 from tests.small_spark import CLASS_PATH, FIRST_COMPILER, small_config
@@ -95,9 +96,15 @@ class Deployment(LandingFolder):
             **self.settings_changed,
         }
 
+    def kill(self) -> None:
+        """SIGKILL to all of it at once: webserver, daemon, code servers, runs and their JVMs."""
+        assert self._process is not None
+        kill_session(self._process)
+        self._process = None
+
     def __enter__(self) -> Self:
         """Starts; returns when the webserver knows the assets."""
-        with self.log.open("wb") as log:
+        with self.log.open("ab") as log:
             self._process = subprocess.Popen(
                 ["sh", str(PROJECT_ROOT / "deploy" / "dev.sh")],
                 env=self.environment, stdout=log, stderr=subprocess.STDOUT, start_new_session=True,

@@ -15,6 +15,7 @@ from typing import Any
 import dagster as dg
 import pytest
 
+from pipeline_assets.dead_runs import report_dead_runs
 from pipeline_assets.domain.slices import EMPTY
 from pipeline_assets.drill.victim import Victim
 from pipeline_assets.load_path.maintain import maintain
@@ -128,14 +129,18 @@ def _kill_inside_the_commit(p: Pipeline, victim: Victim, table: str) -> None:
 
 
 def _start_again(p: Pipeline, restart: str) -> None:
-    """As Dagster would: the monitor fails the dead run and starts it again; or somebody starts another one before that."""
-    (dead,) = p.instance.get_runs(dg.RunsFilter(statuses=[dg.DagsterRunStatus.STARTED]), limit=1) or [None]
+    """As Dagster would: the monitor finds the dead run and it is started again; or somebody starts another one before that."""
+    seeming = p.instance.get_runs(dg.RunsFilter(statuses=[dg.DagsterRunStatus.STARTED]))
     tags = {}
-    if restart == RETRY and dead is not None:
-        p.instance.report_run_failed(dead, "the process died")
-        tags = {"dagster/parent_run_id": dead.run_id, "dagster/root_run_id": dead.run_id, "dagster/retry_number": "1"}
+    if restart == RETRY:
+        dead = report_dead_runs(p.instance, p.ledger)
+        assert [one.run_id for one in dead if one.is_reported] == [run.run_id for run in seeming]
+        for one in dead:
+            tags = {"dagster/parent_run_id": one.run_id, "dagster/root_run_id": one.run_id, "dagster/retry_number": "1"}
     run = p.load(DAYS[0], DAYS[2], tags=tags)
     assert run.success, run.failure()
+    report_dead_runs(p.instance, p.ledger)
+    assert not p.instance.get_runs(dg.RunsFilter(statuses=[dg.DagsterRunStatus.STARTED]))
 
 
 def test_killed_and_started_again(

@@ -77,14 +77,23 @@ def test_a_code_server_can_load_it() -> None:
 
 def test_sensors_launch_their_jobs_and_start_as_the_settings_say() -> None:
     for is_running, status in ((False, dg.DefaultSensorStatus.STOPPED), (True, dg.DefaultSensorStatus.RUNNING)):
-        repository = build_defs(SETTINGS.model_copy(update={"sensors_running": is_running})).get_repository_def()
+        sensors = (
+            build_defs(SETTINGS.model_copy(update={"sensors_running": is_running})).get_repository_def().sensor_defs
+        )
         assert {
-            (one.name, one.job_name, one.minimum_interval_seconds, one.default_status) for one in repository.sensor_defs
+            (one.name, one.job_name, one.minimum_interval_seconds, one.default_status)
+            for one in sensors
+            if one.name != "dead_runs"
         } == {
             ("regular_exports_arrived", "daily_load", 60, status),
             ("backfill_exports_arrived", "backfill_load", 60, status),
             ("heal", "heal_load", 300, status),
         }
+        # It launches nothing and frees what dead runs hold: it runs whether the others do or not.
+        (monitor,) = [one for one in sensors if one.name == "dead_runs"]
+        assert (monitor.name, monitor.minimum_interval_seconds, monitor.default_status) == (
+            "dead_runs", 20, dg.DefaultSensorStatus.RUNNING,
+        )  # fmt: skip
 
 
 def test_every_asset_says_whose_it_is_and_how_to_recover_it_and_runs_in_chunks() -> None:

@@ -1,0 +1,62 @@
+"""Who this process is, and whether another one runs: by boot, namespaces, number and start, which no later process shares.
+
+Lives here: what the operating system tells of processes. Put here: another system. Keep out: what follows from it
+(pipeline_assets/domain/processes.py).
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from functools import cache
+from pathlib import Path
+
+from pipeline_assets.domain.processes import Identity, Sight
+
+_PROC = Path("/proc")
+_STATE, _STARTED = 0, 19
+"""Fields of /proc/<pid>/stat behind the command's name."""
+_ENDED = ("Z", "X", "x")
+
+
+def identity() -> Identity:
+    """Of this process."""
+    pid = os.getpid()
+    fields = _stat(pid)
+    return Identity(socket.gethostname(), place(), pid, int(fields[_STARTED]) if fields else None)
+
+
+def sight(of: Identity | None) -> Sight:
+    """What this machine sees of a process."""
+    if of is None or of.place is None or of.started is None or of.place != place():
+        return Sight.HIDDEN
+    fields = _stat(of.pid)
+    if fields:
+        is_there = fields[_STATE] not in _ENDED and int(fields[_STARTED]) == of.started
+        return Sight.THERE if is_there else Sight.GONE
+    try:
+        os.kill(of.pid, 0)
+    except ProcessLookupError:
+        return Sight.GONE
+    except OSError:
+        # Another user's, where /proc hides these.
+        return Sight.HIDDEN
+    return Sight.HIDDEN
+
+
+@cache
+def place() -> str | None:
+    """Where the number of a process means the same as here; None where the system does not tell."""
+    try:
+        boot = (_PROC / "sys/kernel/random/boot_id").read_text("ascii").strip()
+        spaces = [str((_PROC / "self/ns" / name).readlink()) for name in ("pid", "time")]
+    except OSError:
+        return None
+    return " ".join([boot, *spaces])
+
+
+def _stat(pid: int) -> list[str] | None:
+    try:
+        return (_PROC / str(pid) / "stat").read_text("utf-8", "replace").rsplit(")", 1)[1].split()
+    except (OSError, IndexError):
+        return None

@@ -1,0 +1,71 @@
+"""What dies is noticed and done again with nobody helping: a run's process alone, then everything at once.
+
+Lives here: deaths under a real daemon and code server. Put here: another way to die there. Keep out: what a kill leaves in tables
+(scenarios/test_crash_matrix.py), when a process counts as dead (unit/test_processes.py).
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from resources.crash_points import SIGNAL_FILE_VARIABLE, VARIABLE, CrashPoint
+from tests.browser.deployment import PROJECTS, Deployment, a_day
+
+pytestmark = pytest.mark.slow
+FREE_WITHIN_SECONDS = 120
+_STEPS = """
+{ runOrError(runId: "%s") { ... on Run { eventConnection { events { __typename ... on MessageEvent { message } } } } } }
+"""
+
+
+def process_of(deployment: Deployment, run_id: str) -> int:
+    """The process that Dagster started for a run."""
+    events = deployment.ask(_STEPS % run_id)["runOrError"]["eventConnection"]["events"]
+    (told,) = [event["message"] for event in events if "Started process for run (pid: " in event.get("message", "")]
+    return int(told.rpartition("(pid: ")[2].rstrip(")."))
+
+
+def wait_until_paused(deployment: Deployment, paused: Path, known: set[str]) -> dict[str, Any]:
+    """The run that has come to the point where it pauses."""
+
+    def found() -> dict[str, Any] | None:
+        running = [run for run in deployment.runs() if run["status"] == "STARTED" and run["runId"] not in known]
+        return running[0] if running and paused.exists() else None
+
+    run: dict[str, Any] = deployment.wait("a load is in the middle of its work", found, 300)
+    return run
+
+
+def test_a_load_whose_process_dies_is_done_again_with_nobody_helping(tmp_path: Path) -> None:
+    """Scenario: sensors run; a load's process is killed in the middle, then webserver, daemon, code server and the load that was
+    started instead; they are started again. Outcome: both are failed runs within two minutes, and the day is loaded."""
+    day, paused = a_day(1), tmp_path / "paused"
+    armed = {VARIABLE: f"{CrashPoint.AFTER_STAGE}:refined/events", SIGNAL_FILE_VARIABLE: str(paused)}
+    deployment = Deployment(tmp_path, day, {"TIDEMARK_SENSORS_RUNNING": "true", **armed})
+    deployment.deliver_hours(day, events=3)
+    with deployment:
+        first = wait_until_paused(deployment, paused, set())
+        paused.unlink()
+        os.kill(process_of(deployment, first["runId"]), signal.SIGKILL)
+        second = wait_until_paused(deployment, paused, {first["runId"]})
+        deployment.kill()
+    deployment.settings_changed = {"TIDEMARK_SENSORS_RUNNING": "true"}
+    with deployment:
+        started = time.time()
+
+        def dead() -> dict[str, Any] | None:
+            return next((run for run in deployment.runs() if run["runId"] == second["runId"] and run["endTime"]), None)
+
+        second = deployment.wait("the load that died with everything is a failed run", dead, FREE_WITHIN_SECONDS)
+        print(f"reported {second['endTime'] - started:.0f} s after the webserver answered")
+        assert second["status"] == "FAILURE"
+        loaded = dict.fromkeys(PROJECTS, 12)
+        deployment.wait("the day is loaded", lambda: deployment.rows("refined/events", day) == loaded, 300)
+        statuses = {"FAILURE", "SUCCESS"}
+        deployment.wait("the runs end", lambda: {run["status"] for run in deployment.runs()} == statuses, 120)

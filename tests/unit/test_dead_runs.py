@@ -1,0 +1,182 @@
+"""Dagster is told of runs whose process died: of ours, of those alone, and once."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import uuid
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import replace
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+import pytest
+from dagster._core.remote_origin import ManagedGrpcPythonEnvCodeLocationOrigin as Location
+from dagster._core.remote_origin import RemoteJobOrigin, RemoteRepositoryOrigin
+from dagster._core.types.loadable_target_origin import LoadableTargetOrigin
+
+from pipeline_assets.dead_runs import DIED_TAG, OWN_JOBS, report_dead_runs
+from pipeline_assets.definitions import build_defs
+from pipeline_assets.domain.processes import LOOK_SECONDS, PATIENT_LOOKS, STILL_LOOKS, Identity
+from pipeline_assets.domain.settings import Settings
+from pipeline_assets.live_runs import liveness, under_way
+from resources import this_process
+from resources.ledger import Ledger
+from resources.ledger_schema import PROCESSES
+
+SETTINGS = Settings(projects=("1",))
+STARTED, CANCELING = dg.DagsterRunStatus.STARTED, dg.DagsterRunStatus.CANCELING
+ELSEWHERE = Identity("other", "another boot", 4711, 99)
+HERE = Location(LoadableTargetOrigin(module_name="pipeline_assets.definitions"), "tidemark")
+
+
+@dg.asset
+def of_others() -> None:
+    """Somebody else's."""
+
+
+@pytest.fixture
+def ledger(tmp_path: Path) -> Iterator[Ledger]:
+    with closing(Ledger(f"sqlite:///{tmp_path}/ledger.db")) as found:
+        yield found
+
+
+@pytest.fixture
+def instance() -> Iterator[dg.DagsterInstance]:
+    with dg.DagsterInstance.ephemeral() as found:
+        yield found
+
+
+def a_dead_process() -> Identity:
+    """Of a child that has ended."""
+    child = subprocess.Popen([sys.executable, "-c", ""])
+    child.wait()
+    return replace(this_process.identity(), pid=child.pid)
+
+
+def a_run(
+    instance: dg.DagsterInstance,
+    job: str = "daily_load",
+    status: dg.DagsterRunStatus = STARTED,
+    *,
+    is_ours: bool = True,
+) -> str:
+    """A run as Dagster keeps it, of a code location or of another one's."""
+    location = HERE if is_ours else Location(HERE.loadable_target_origin, "elsewhere")
+    definition = build_defs(SETTINGS).resolve_job_def(job)
+    repository = build_defs(SETTINGS).get_repository_def()
+    origin = RemoteJobOrigin(RemoteRepositoryOrigin(location, repository.name), job)
+    run = instance.create_run_for_job(definition, status=status, remote_job_origin=origin, job_code_origin=None)
+    return run.run_id
+
+
+def status_of(instance: dg.DagsterInstance, run_id: str) -> dg.DagsterRunStatus:
+    run = instance.get_run_by_id(run_id)
+    assert run is not None
+    return run.status
+
+
+def time_passes(ledger: Ledger) -> None:
+    """As far as looks are concerned."""
+    with ledger.engine.begin() as connection:
+        for row in connection.execute(PROCESSES.select()).mappings():
+            if row["looked_at"]:
+                earlier = datetime.fromisoformat(row["looked_at"]) - timedelta(seconds=LOOK_SECONDS)
+                of_row = PROCESSES.update().where(PROCESSES.c.run_id == row["run_id"])
+                connection.execute(of_row.values(looked_at=earlier.isoformat()))
+
+
+def looks(instance: dg.DagsterInstance, ledger: Ledger, count: int) -> list[Any]:
+    """What so many looks found in all."""
+    found = []
+    for _ in range(count):
+        found += report_dead_runs(instance, ledger, "tidemark")
+        time_passes(ledger)
+    return found
+
+
+def test_the_jobs_that_are_ours_are_those_of_the_definitions() -> None:
+    assert {
+        job.name for job in build_defs(SETTINGS).get_repository_def().get_all_jobs() if job.name[0] != "_"
+    } == OWN_JOBS
+
+
+def test_a_run_whose_process_is_gone_here_is_failed_at_once_and_one_that_lives_is_not(
+    instance: dg.DagsterInstance, ledger: Ledger
+) -> None:
+    """Scenario: runs whose process is gone, was being cancelled, lives, waits in the queue. Outcome: failed with a tag,
+    cancelled, left, left; sensors do not count the dead as loading even before that; a second look finds nothing."""
+    gone, cancelled, alive = a_run(instance), a_run(instance, status=CANCELING), a_run(instance)
+    queued = a_run(instance, status=dg.DagsterRunStatus.QUEUED)
+    for run_id, identity in ((gone, a_dead_process()), (cancelled, a_dead_process()), (alive, this_process.identity())):
+        ledger.processes.begin(run_id, "daily_load", identity, 1)
+    assert {run.run_id for run in under_way(instance, ledger, "daily_load")} == {alive, queued}
+
+    found = looks(instance, ledger, 1)
+
+    assert {one.run_id for one in found} == {gone, cancelled}
+    assert status_of(instance, gone) is dg.DagsterRunStatus.FAILURE
+    assert status_of(instance, cancelled) is dg.DagsterRunStatus.CANCELED
+    run = instance.get_run_by_id(gone)
+    assert run is not None
+    assert run.tags[DIED_TAG] == "true"
+    assert "is gone, last heard of at" in str(found[0])
+    assert looks(instance, ledger, PATIENT_LOOKS + 1) == []
+    assert (status_of(instance, alive), status_of(instance, queued)) == (STARTED, dg.DagsterRunStatus.QUEUED)
+
+
+def test_a_run_elsewhere_or_without_a_process_is_waited_for(instance: dg.DagsterInstance, ledger: Ledger) -> None:
+    """Scenario: a container is gone; a run died before its op; the same of another code location, and a run of others' assets.
+    Outcome: the first two are failed, each after its looks; what is not ours is never touched."""
+    silent, missed = a_run(instance), a_run(instance, "maintenance")
+    foreign = a_run(instance, is_ours=False)
+    others = instance.create_run_for_job(
+        dg.Definitions(assets=[of_others]).resolve_implicit_global_asset_job_def(), status=STARTED
+    ).run_id
+    ledger.processes.begin(silent, "daily_load", ELSEWHERE, 1)
+    assert looks(instance, ledger, STILL_LOOKS) == []
+    assert [one.run_id for one in looks(instance, ledger, 1)] == [silent]
+    assert [one.run_id for one in looks(instance, ledger, PATIENT_LOOKS - STILL_LOOKS)] == [missed]
+    assert looks(instance, ledger, PATIENT_LOOKS) == []
+    assert (status_of(instance, foreign), status_of(instance, others)) == (STARTED, STARTED)
+
+
+def test_a_dead_run_of_another_dagster_home_is_left_to_it(instance: dg.DagsterInstance, ledger: Ledger) -> None:
+    """Scenario: a run dies whose Dagster home is another one, with the same ledger. Outcome: this one only says so; that one
+    reports it when it looks."""
+    with dg.DagsterInstance.ephemeral() as other:
+        run_id = a_run(other)
+        ledger.processes.begin(run_id, "daily_load", a_dead_process(), 1)
+        (found,) = report_dead_runs(instance, ledger)
+        assert not found.is_reported
+        (found,) = report_dead_runs(other, ledger)
+        assert found.is_reported
+        assert status_of(other, run_id) is dg.DagsterRunStatus.FAILURE
+
+
+def test_a_branch_is_left_to_a_process_that_works_and_to_whom_nobody_knows(
+    instance: dg.DagsterInstance, ledger: Ledger
+) -> None:
+    """Scenario: branches of a run of another Dagster home with the same ledger, alive, then dead; of one with a ledger of its
+    own; of ended runs; of the run that asks. Outcome: true, false, unknown, false, false."""
+    is_live = liveness(instance, ledger, own := str(uuid.uuid4()))
+    theirs, unknown, ended = (str(uuid.uuid4()) for _ in range(3))
+    ledger.processes.begin(theirs, "daily_load", ELSEWHERE, 1)
+    ledger.processes.begin(ended, "daily_load", this_process.identity(), 1)
+    ledger.processes.begin(own, "daily_load", this_process.identity(), 1)
+    ledger.processes.end(ended)
+    finished = a_run(instance, status=dg.DagsterRunStatus.FAILURE)
+    running = a_run(instance)
+
+    def of(run_id: str) -> bool | None:
+        return is_live(f"{run_id.replace('-', '')}_2")
+
+    assert [of(run_id) for run_id in (theirs, unknown, ended, own, finished, running)] == [
+        True, None, False, False, False, True,
+    ]  # fmt: skip
+    ledger.processes.lose([theirs])
+    assert of(theirs) is False
+    assert is_live("deadrun_0") is None

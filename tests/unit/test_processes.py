@@ -1,0 +1,194 @@
+"""Who counts as dead: what this machine sees is certain, elsewhere looks are counted, and no clock is believed."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+
+from pipeline_assets.domain.processes import (
+    LOOK_SECONDS,
+    PATIENT_LOOKS,
+    STILL_LOOKS,
+    Identity,
+    Life,
+    Process,
+    Sight,
+    Watch,
+)
+from resources import this_process
+from resources.heartbeat import heartbeat
+from resources.ledger import Ledger
+from resources.ledger_schema import PROCESSES
+
+NOON = datetime(2026, 2, 2, 12, tzinfo=UTC)
+ELSEWHERE = Identity("other", "another boot", 4711, 99)
+RUN = "7d7fe6a4-0000-4000-8000-000000000001"
+A_PROCESS = Process(RUN, "daily_load", ELSEWHERE, steps=1, beats=7)
+
+
+def watched(*looks: tuple[int, float]) -> Watch:
+    """After looks: (beat, seconds after noon)."""
+    watch = Watch()
+    for beats, seconds in looks:
+        watch = watch.looked(beats, NOON + timedelta(seconds=seconds))
+    return watch
+
+
+def standing_still(looks: int, *, beats: int = 7) -> Watch:
+    """The look that found the beat, and so many after it."""
+    return watched(*((beats, LOOK_SECONDS * number) for number in range(looks + 1)))
+
+
+def test_a_process_elsewhere_is_dead_when_its_beat_stands_still_and_not_before() -> None:
+    """Scenario: looks find the same beat. Outcome: it runs until enough of them have, and again with its next beat."""
+    for still in range(STILL_LOOKS):
+        assert replace(A_PROCESS, watch=standing_still(still)).life(Sight.HIDDEN) is Life.RUNNING
+    dead = replace(A_PROCESS, watch=standing_still(STILL_LOOKS))
+    assert dead.life(Sight.HIDDEN) is Life.DEAD
+    assert replace(dead, beats=8).life(Sight.HIDDEN) is Life.RUNNING
+    assert replace(A_PROCESS, is_lost=True).life(Sight.HIDDEN) is Life.DEAD
+
+
+def test_no_clock_kills_and_none_keeps_alive() -> None:
+    """Scenario: the clock leaps ahead between two looks, is set back, or stands; many look at once. Outcome: a leap counts as one
+    look, the others as none, and what comes after them is counted as ever."""
+    assert watched((7, 0), (7, 86_400)).still == 1
+    assert watched((7, 86_400), (7, 0), (7, 1), (7, 2)).still == 0
+    set_back = watched((7, 86_400), *((7, LOOK_SECONDS * number) for number in range(STILL_LOOKS + 1)))
+    assert set_back.still == STILL_LOOKS
+    assert watched(*((7, 0.1 * number) for number in range(100))).still == 0
+    assert watched(*((7, 0),) * 100).still == 0
+
+
+def test_what_this_machine_sees_is_certain_at_once() -> None:
+    silent = replace(A_PROCESS, watch=standing_still(99))
+    assert silent.life(Sight.THERE) is Life.RUNNING
+    assert A_PROCESS.life(Sight.GONE) is Life.DEAD
+    assert replace(A_PROCESS, is_ended=True).life(Sight.GONE) is Life.ENDED
+
+
+def test_a_run_dies_with_its_process_and_not_with_its_op() -> None:
+    """Scenario: an op ended, its process is there, gone or out of sight; the run does nothing else, or other work too; the
+    process carries out a part of the run. Outcome: dead where nothing of the run can live, others' work is left alone."""
+    ended = replace(A_PROCESS, is_ended=True)
+    assert not ended.has_died_with_its_run(Sight.THERE)
+    assert ended.has_died_with_its_run(Sight.GONE)
+    assert not replace(ended, watch=standing_still(STILL_LOOKS)).has_died_with_its_run(Sight.HIDDEN)
+    long_ago = replace(ended, watch=standing_still(PATIENT_LOOKS))
+    assert long_ago.has_died_with_its_run(Sight.HIDDEN)
+    assert not replace(long_ago, steps=2).has_died_with_its_run(Sight.HIDDEN)
+    assert not replace(A_PROCESS, steps=0).has_died_with_its_run(Sight.GONE)
+    missed = Process(RUN, "daily_load", None, watch=standing_still(STILL_LOOKS, beats=0))
+    assert not missed.has_died_with_its_run(Sight.HIDDEN)
+    missed = replace(missed, watch=standing_still(PATIENT_LOOKS, beats=0))
+    assert missed.has_died_with_its_run(Sight.HIDDEN)
+
+
+@pytest.mark.skipif(this_process.place() is None, reason="the system does not tell of processes in /proc")
+def test_a_process_is_known_by_boot_namespaces_number_and_start() -> None:
+    """Scenario: a child lives, is a zombie, is gone; its number is another process's; it is of another boot.
+    Outcome: what is here is seen as there or gone, everything else is hidden."""
+    own = this_process.identity()
+    assert this_process.sight(own) is Sight.THERE
+    assert own.started is not None
+    assert this_process.sight(replace(own, started=own.started + 1)) is Sight.GONE
+    assert this_process.sight(replace(own, place="another boot")) is Sight.HIDDEN
+    assert this_process.sight(replace(own, place=None)) is Sight.HIDDEN
+    assert this_process.sight(None) is Sight.HIDDEN
+    child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    fields = Path(f"/proc/{child.pid}/stat").read_text().rsplit(")", 1)[1].split()
+    of_child = replace(own, pid=child.pid, started=int(fields[19]))
+    assert this_process.sight(of_child) is Sight.THERE
+    child.kill()
+    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+    assert this_process.sight(of_child) is Sight.GONE
+    child.communicate()
+    assert this_process.sight(of_child) is Sight.GONE
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """A new database of each kind."""
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path}/ledger.db"
+    found: str = request.getfixturevalue("postgres")
+    return found
+
+
+def wait_until(is_so: object) -> None:
+    """Polls for a while."""
+    for _ in range(400):
+        if callable(is_so) and is_so():
+            return
+        time.sleep(0.05)
+    pytest.fail("waited in vain")
+
+
+@pytest.fixture
+def ledger(url: str) -> Iterator[Ledger]:
+    with closing(Ledger(url)) as found:
+        yield found
+
+
+def test_an_op_is_on_record_for_as_long_as_it_works(ledger: Ledger, url: str) -> None:
+    """Scenario: an op works, its ledger forgets it, it ends; the run begins another try; a run without a process is missed.
+    Outcome: it beats all the time, on PostgreSQL as on SQLite; it is ended afterwards; looks are counted by the database's
+    clock."""
+    processes = ledger.processes
+
+    def of_run() -> Process:
+        found = processes.find(RUN.replace("-", ""))
+        assert found is not None
+        return found
+
+    with heartbeat(url, RUN, "daily_load", 1, seconds=0.05):
+        wait_until(lambda: of_run().beats > 3)
+        assert of_run().identity == this_process.identity()
+        processes.lose([RUN])
+        wait_until(lambda: not of_run().is_lost)
+        with ledger.engine.begin() as connection:
+            connection.execute(PROCESSES.delete())
+        wait_until(lambda: processes.find(RUN) is not None)
+        assert list(processes.look([], {})) == [RUN]
+    assert of_run().is_ended
+    assert not [one for one in threading.enumerate() if "heartbeat" in one.name]
+    assert processes.look([], {}) == {}
+    before = of_run().beats
+    with heartbeat(url, RUN, "daily_load", 1):
+        assert not of_run().is_ended
+        assert of_run().beats == before + 1
+
+    other = RUN.replace("1", "2")
+    missed = processes.look([other], {other: "daily_load"})[other]
+    assert (missed.identity, missed.job, missed.beats, missed.watch.still) == (None, "daily_load", 0, 0)
+    for expected in (1, 2):
+        with ledger.engine.begin() as connection:
+            earlier = (missed.watch.at or NOON) - timedelta(seconds=LOOK_SECONDS + 5)
+            connection.execute(PROCESSES.update().values(looked_at=earlier.isoformat()))
+        missed = processes.look([other], {other: "daily_load"})[other]
+        assert missed.watch.still == expected
+
+
+def test_a_beat_survives_a_ledger_that_is_away(tmp_path: Path) -> None:
+    """Scenario: the ledger's table is away while an op works, and comes back. Outcome: it beats on."""
+    url = f"sqlite:///{tmp_path}/ledger.db"
+    with closing(Ledger(url)) as ledger, heartbeat(url, RUN, "daily_load", 1, seconds=0.05):
+        with ledger.engine.begin() as connection:
+            connection.execute(sa.text(f"ALTER TABLE {PROCESSES.name} RENAME TO away"))
+        time.sleep(0.3)
+        with ledger.engine.begin() as connection:
+            connection.execute(sa.text(f"ALTER TABLE away RENAME TO {PROCESSES.name}"))
+        before = ledger.processes.find(RUN)
+        assert before is not None
+        wait_until(lambda: (ledger.processes.find(RUN) or before).beats > before.beats)
