@@ -15,6 +15,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Annotated
 
 import typer
+from rich.console import Console
 
 from pipeline_assets import cli_correct, cli_look
 from pipeline_assets.cli_command import (
@@ -32,6 +33,7 @@ from pipeline_assets.cli_command import (
     require_reasons,
     run,
 )
+from pipeline_assets.cli_processes import process_lines
 from pipeline_assets.cli_tables import day_lines, print_lines, print_status
 from pipeline_assets.cli_terminal import page, terminal
 from pipeline_assets.domain.days import days_between, parse_day, requested_range
@@ -78,7 +80,7 @@ def status(
     as_json: JsonOption = False,
     verbose: VerboseOption = False,
 ) -> None:
-    """Show where days stand: one row per day, one column per table."""
+    """Show where days stand: one row per day, one column per table; then which runs work, and which are found dead."""
     run(lambda: _status(first, last, as_json), verbose)
 
 
@@ -156,10 +158,15 @@ def _status(first: str | None, last: str | None, as_json: bool) -> int:
         raise UsageError(f"--from {start} --to {end}", "the range ends before it begins", "Swap the two days")
     with closing(Ledger(settings.ledger_database_url)) as ledger:
         lines = day_lines(ledger, projects, days_between(start, end), sources=tuple(Source))
+        processes = process_lines(ledger)
     if as_json:
         sys.stdout.write(json.dumps([line.to_json() for line in lines], indent=2) + "\n")
     else:
         print_status(page(), lines)
+    # JSON stays what scripts know.
+    console = Console(stderr=True, soft_wrap=True) if as_json else page()
+    for line in processes:
+        console.print(line, highlight=False, markup=False)
     return EXIT_OK
 
 

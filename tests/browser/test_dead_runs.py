@@ -16,6 +16,7 @@ import pytest
 
 from resources.crash_points import SIGNAL_FILE_VARIABLE, VARIABLE, CrashPoint
 from tests.browser.deployment import PROJECTS, Deployment, a_day
+from tests.builders import events_on
 
 pytestmark = pytest.mark.slow
 FREE_WITHIN_SECONDS = 120
@@ -48,7 +49,9 @@ def test_a_load_whose_process_dies_is_done_again_with_nobody_helping(tmp_path: P
     day, paused = a_day(1), tmp_path / "paused"
     armed = {VARIABLE: f"{CrashPoint.AFTER_STAGE}:refined/events", SIGNAL_FILE_VARIABLE: str(paused)}
     deployment = Deployment(tmp_path, day, {"TIDEMARK_SENSORS_RUNNING": "true", **armed})
-    deployment.deliver_hours(day, events=3)
+    for project in PROJECTS:
+        deployment.deliver(day, events_on(day, 3, app=int(project)), project=project)
+        deployment.mark(day, project=project)
     with deployment:
         first = wait_until_paused(deployment, paused, set())
         paused.unlink()
@@ -65,7 +68,7 @@ def test_a_load_whose_process_dies_is_done_again_with_nobody_helping(tmp_path: P
         second = deployment.wait("the load that died with everything is a failed run", dead, FREE_WITHIN_SECONDS)
         print(f"reported {second['endTime'] - started:.0f} s after the webserver answered")
         assert second["status"] == "FAILURE"
-        loaded = dict.fromkeys(PROJECTS, 12)
+        loaded = dict.fromkeys(PROJECTS, 3)
         deployment.wait("the day is loaded", lambda: deployment.rows("refined/events", day) == loaded, 300)
         statuses = {"FAILURE", "SUCCESS"}
         deployment.wait("the runs end", lambda: {run["status"] for run in deployment.runs()} == statuses, 120)

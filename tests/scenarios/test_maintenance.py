@@ -22,7 +22,9 @@ from pipeline_assets.load_path.survey import survey
 from pipeline_assets.tables.raw_events import RAW_TABLES
 from pipeline_assets.tables.refined_events import REFINED_EVENTS
 from pipeline_assets.tables.registry import ALL_TABLES, table_by_key
+from resources.branch_age import was_there
 from resources.crash_points import CrashPoint
+from resources.iceberg import JavaTables
 from resources.landing_store import LandingStore
 from tests.builders import Pipeline, events_on
 from tests.reference import require_known
@@ -261,11 +263,14 @@ def test_orphans_of_a_bucket(pipeline: Any, bucket: Any) -> None:
 
 
 def test_the_job_says_what_it_did(pipeline: Any) -> None:
-    """Scenario: the Dagster job, dry and then in earnest. Outcome: both succeed, and the run's metadata says what was done."""
+    """Scenario: the Dagster job, dry and then in earnest, where an ended run left a branch and a deployment with a ledger of its
+    own has one. Outcome: both succeed, the run's metadata says what was done, the other deployment's is left for a day."""
     p = pipeline()
     p.deliver(DAY, events_on(DAY, 10))
-    assert p.load(DAY).success
-    p.lakehouse.stage(REFINED_EVENTS, p.lakehouse.head(REFINED_EVENTS), "deadrun_0", lambda _: None)
+    ended = p.load(DAY)
+    assert ended.success
+    for attempt in (f"{ended.result.run_id.replace('-', '')}_0", "elsewhere_0"):
+        p.lakehouse.stage(REFINED_EVENTS, p.lakehouse.head(REFINED_EVENTS), attempt, lambda _: None)
     job = build_defs(p.settings, clock=Clock(LATER)).resolve_job_def("maintenance")
     said = []
     for is_dry_run in (True, False):
@@ -277,4 +282,13 @@ def test_the_job_says_what_it_did(pipeline: Any) -> None:
         said.append(str(output.step_output_data.metadata["what was done"].value))
     assert "| refined/events | would do: 1 branches dropped" in said[0]
     assert "| refined/events | 1 branches dropped" in said[1]
-    assert p.lakehouse.dead_branches(REFINED_EVENTS, lambda _: False) == []
+    assert p.lakehouse.dead_branches(REFINED_EVENTS, lambda _: False) == ["tidemark_elsewhere_0"]
+    assert p.lakehouse.dead_branches(REFINED_EVENTS, lambda _: None) == []
+    # Both stand at a snapshot of main: only the table's earlier metadata tells how long they have been there.
+    between = datetime.now(UTC)
+    p.lakehouse.stage(REFINED_EVENTS, p.lakehouse.head(REFINED_EVENTS), "later_0", lambda _: None)
+    tables = JavaTables(p.spark, p.settings.catalog_name)
+    java = tables.load(REFINED_EVENTS)
+    assert was_there(tables, java, "tidemark_elsewhere_0", between)
+    assert not was_there(tables, java, "tidemark_later_0", between)
+    assert not was_there(tables, java, "tidemark_elsewhere_0", between - timedelta(hours=1))
