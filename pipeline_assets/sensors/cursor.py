@@ -14,6 +14,7 @@ from datetime import date, datetime, timedelta
 from pipeline_assets.load_path.readiness import Seen
 
 _FIRST_PAUSE = timedelta(minutes=5)
+_MOST_DOUBLINGS = 8
 
 
 @dataclass(frozen=True)
@@ -27,8 +28,8 @@ class Attempt:
 
     @property
     def next_at(self) -> datetime:
-        """Earliest time of another attempt: the pause doubles."""
-        return self.at + _FIRST_PAUSE * (1 << (self.count - 1))
+        """Earliest time of another attempt: the pause doubles, up to most of a day."""
+        return self.at + _FIRST_PAUSE * (1 << min(self.count - 1, _MOST_DOUBLINGS))
 
 
 @dataclass
@@ -102,14 +103,23 @@ class Admission:
     """Requested as often as allowed."""
 
 
-def admit(states: Mapping[date, str], attempts: Mapping[date, Attempt], now: datetime, max_attempts: int) -> Admission:
-    """`states`: due day -> what it would be loaded from; another state than before starts to count anew."""
+def admit(
+    states: Mapping[date, str],
+    attempts: Mapping[date, Attempt],
+    now: datetime,
+    max_attempts: int,
+    has_died: Callable[[date], bool] = lambda _: False,
+) -> Admission:
+    """`states`: due day -> what it would be loaded from; another state than before starts to count anew.
+
+    `has_died`: whether the last run of a day did not fail on it, but died: it is not given up, after pauses as long as they grew.
+    """
     admitted, paused, given_up = [], [], []
     for day, state in sorted(states.items()):
         last = attempts.get(day)
         if last is None or last.state != state:
             admitted.append(day)
-        elif last.count >= max_attempts:
+        elif last.count >= max_attempts and not has_died(day):
             given_up.append(day)
         elif now < last.next_at:
             paused.append(day)

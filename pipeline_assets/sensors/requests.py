@@ -11,9 +11,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
+from functools import partial
 
 import dagster as dg
 
+from pipeline_assets.dead_runs import DIED_TAG
 from pipeline_assets.domain.days import chunks, days_between
 from pipeline_assets.domain.errors import TidemarkError
 from pipeline_assets.domain.settings import Settings
@@ -24,6 +26,7 @@ from resources.ledger import Ledger
 RANGE_START, RANGE_END = "dagster/asset_partition_range_start", "dagster/asset_partition_range_end"
 REASON_TAG = "tidemark/reason"
 _MOST_REASONS = 3
+_NEWEST_RUNS = 200
 
 
 def default_status(settings: Settings) -> dg.DefaultSensorStatus:
@@ -105,7 +108,8 @@ def request(
     settings, cursor = tick.settings, tick.cursor
     covered = _covered(tick, job_name)
     free = {day: one.state for day, one in due.items() if day not in covered}
-    admission = admit(free, cursor.attempts, tick.now, settings.sensor_attempts)
+    has_died = partial(_has_died, tick.context.instance, job_name)
+    admission = admit(free, cursor.attempts, tick.now, settings.sensor_attempts, has_died)
     by_urgency = sorted(admission.admitted, key=lambda day: (not tick.is_recent(day), day))
     chosen = sorted(by_urgency[: settings.sensor_days_per_tick])
     states = {day: one.state for day, one in due.items()}
@@ -155,6 +159,13 @@ def _ranges(chosen: Sequence[date], reach: int, settings: Settings) -> list[tupl
 
 def _covered(tick: Tick, job_name: str) -> set[date]:
     return {day for run in under_way(tick.context.instance, tick.ledger, job_name) for day in _days_of(run)}
+
+
+def _has_died(instance: dg.DagsterInstance, job_name: str, day: date) -> bool:
+    """Whether the process of the newest run over a day died: that says nothing against the day."""
+    runs = instance.get_runs(dg.RunsFilter(job_name=job_name), limit=_NEWEST_RUNS)
+    newest = next((run for run in runs if day in _days_of(run)), None)
+    return newest is not None and DIED_TAG in newest.tags
 
 
 def _days_of(run: dg.DagsterRun) -> Sequence[date]:

@@ -14,6 +14,7 @@ from typing import Any
 import dagster as dg
 import pytest
 
+from pipeline_assets.dead_runs import DIED_TAG
 from pipeline_assets.definitions import build_defs
 from pipeline_assets.domain.settings import Completeness
 from pipeline_assets.domain.slices import Source
@@ -151,7 +152,12 @@ def test_a_state_that_keeps_failing_is_tried_a_few_times_and_a_new_one_at_once(p
         keys.append(request.run_key)
         word = "given up until something changes" if len(keys) == 3 else "tried before, again after a pause"
         assert s.said(ARRIVED, "one minute later", minutes=1).startswith(f"{word}: {DAY}")
-    assert f"given up until something changes: {DAY} (new hours: 1)" in s.said(ARRIVED, "three runs died", minutes=300)
+    assert f"given up until something changes: {DAY} (new hours: 1)" in s.said(
+        ARRIVED, "three runs failed", minutes=300
+    )
+    tags = {START: str(DAY), END: str(DAY), DIED_TAG: "true"}
+    p.instance.create_run_for_job(s.job_of(ARRIVED), tags=tags, status=dg.DagsterRunStatus.FAILURE)
+    assert s.requested(ARRIVED, "the last one did not fail on it: its process died") == [(DAY, DAY)]
     s.cursors[ARRIVED] = None
     assert s.requested(ARRIVED, "a person resets the cursor") == [(DAY, DAY)]
 

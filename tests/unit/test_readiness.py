@@ -215,6 +215,11 @@ def test_attempts_are_bounded_and_pause_longer_each_time() -> None:
     assert second[day].next_at == NOON + timedelta(minutes=10)
     assert admit({day: STATE}, {day: Attempt(STATE, 3, NOON)}, PAST, 3).given_up == (day,)
     assert admit({day: "new"}, {day: Attempt(STATE, 3, NOON)}, PAST, 3).admitted == (day,)
+    # A run that died says nothing against its day: tried on, with pauses that grow to most of a day.
+    assert admit({day: STATE}, {day: Attempt(STATE, 3, NOON)}, NOON, 3, lambda _: True).paused == (day,)
+    assert admit(
+        {day: STATE}, {day: Attempt(STATE, 99, NOON)}, NOON + timedelta(days=1), 3, lambda _: True
+    ).admitted == (day,)
     assert attempted({}, second, [], NOON) == {}
     assert attempted({}, second, [], NOON, lambda looked_at: looked_at != day) == second
 
