@@ -32,8 +32,13 @@ PUBLISH_PROPERTY = "tidemark.publish-id"
 BRANCH_PREFIX = "tidemark_"
 IsLive = Callable[[str], bool | None]
 """Whether the attempt that a branch is named for still works; None where nobody knows it."""
-_AS_IT_COMES = {"use-table-distribution-and-ordering": "false", "distribution-mode": "none"}
-"""Options of a write whose rows are in place already."""
+_AS_IT_COMES = {
+    "use-table-distribution-and-ordering": "false",
+    "distribution-mode": "none",
+    # Else the default here: an open file for each slice and task, which is as much memory as there are days.
+    "fanout-enabled": "false",
+}
+"""Options of a write whose rows are in place already: those of a slice follow each other within their task."""
 _ATTEMPTS = 7
 _FIRST_PAUSE_SECONDS = 0.1
 """Doubled each time, so that a catalog may be away for about six seconds."""
@@ -154,11 +159,11 @@ class Lakehouse:
         writer.overwrite(slices_condition(table, slices))
 
     def append_in_order(self, target: str, rows: DataFrame) -> None:
-        """Append to a branch without moving a row: every task writes what it holds, in the order it holds it.
+        """Append to a branch without moving a row: every task writes what it holds, in the order it holds it, one file at a time.
 
-        For rows that come in the table's order by task; spares the shuffle and the sort of what is wide.
+        For rows that come slice after slice by task (transforms/clusters.py); spares the shuffle and the sort of what is wide.
         """
-        rows.writeTo(target).options(**_AS_IT_COMES, **{"fanout-enabled": "true"}).append()
+        rows.writeTo(target).options(**_AS_IT_COMES).append()
 
     def publish(self, staged: Staged, slices: Collection[Slice], run_id: str) -> Publication:
         """Swap the staged files of exactly these slices into main, in one commit.

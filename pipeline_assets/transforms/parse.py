@@ -22,12 +22,14 @@ from pipeline_assets.domain.event_lines import COLUMN_NAMES, LineParser, ParsedL
 from pipeline_assets.domain.object_bodies import BadObjectError, Block, blocks, decompress
 from pipeline_assets.domain.slices import Source
 from pipeline_assets.domain.vendor import EXTRA_COLUMN, VENDOR_COLUMNS
+from pipeline_assets.transforms.clusters import DayClusters
 from pipeline_assets.transforms.event_columns import ColumnParser
 
 MOVED = "moved"
 """`error` of an object that was overwritten or deleted between listing and reading."""
 TOUCHED = "touched"
 """`error` of an object whose bytes are those already known: hashed, not parsed."""
+_ROW = "row"
 _SAMPLE_BYTES = 512
 _DETAIL_CHARACTERS = 1000
 _BATCH_ROWS = 10_000
@@ -110,7 +112,7 @@ def parse_objects(
 
 def event_rows(parsed: DataFrame, source: Source) -> DataFrame:
     """The raw table's columns for one source."""
-    return parsed.where((F.col("_kind") == "row") & (F.col("_source") == source.value)).select(
+    return parsed.where((F.col("_kind") == _ROW) & (F.col("_source") == source.value)).select(
         "event_date", "project_id", *VENDOR_COLUMNS, EXTRA_COLUMN, "_object_key", "_object_etag", "_line_number",
         "_arrival_date",
     )  # fmt: skip
@@ -154,12 +156,21 @@ class _ObjectWork:
     only_refused: bool = False
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        # Day after day: a table's writer would else keep a file open for each day that a task meets.
+        days = DayClusters()
         try:
             for batch in batches:
                 for row in batch.to_pylist():
-                    yield from self._object(row)
+                    for found in self._object(row):
+                        if found["_kind"][0].as_py() == _ROW:
+                            yield from days.add(found)
+                        else:
+                            yield found
+            yield from days.rest()
         except TidemarkError as error:
             raise RuntimeError(error.as_line()) from error
+        finally:
+            days.close()
 
     def _object(self, row: dict[str, Any]) -> Iterator[pa.RecordBatch]:
         place = {"_source": row["source"], "project_id": row["project_id"], "_arrival_date": row["arrival_date"],
@@ -209,7 +220,7 @@ class _ObjectWork:
             summary["rows"] += count
             if not self.only_refused:
                 numbers = pa.array(range(block.first_number, block.first_number + count), pa.int32())
-                yield _batch("row", place, {**found, "_line_number": numbers}, count)
+                yield _batch(_ROW, place, {**found, "_line_number": numbers}, count)
 
     def _odd_lines(
         self, block: Block, place: dict[str, Any], summary: dict[str, Any], parser: LineParser
@@ -249,7 +260,7 @@ def _events(place: dict[str, Any], events: list[ParsedLine], numbers: list[int])
     columns[EXTRA_COLUMN] = [event.extra for event in events]
     columns["event_date"] = [event.values[_EVENT_TIME].date() for event in events]
     columns["_line_number"] = numbers
-    return _batch("row", place, columns, len(events))
+    return _batch(_ROW, place, columns, len(events))
 
 
 def _records(kind: str, place: dict[str, Any], records: list[dict[str, Any]]) -> pa.RecordBatch:

@@ -1,0 +1,222 @@
+"""Rows of one task, day after day, in bounded memory: whoever writes them needs one open file, whatever the number of days.
+
+Lives here: holding rows back, the spill to disk, the merge. Put here: how rows of a task are put in order. Keep out: what the
+rows are (parse.py).
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import tempfile
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import date
+from pathlib import Path
+from typing import IO, Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pipeline_assets.domain.errors import LakehouseError
+
+HELD_BYTES = 32 * 1024**2
+"""So much is held before it is sorted and spilled; sorting takes as much again."""
+_PART_BYTES = 1024**2
+"""What is read back at once of a spilled run."""
+_OUT_BYTES = 8 * 1024**2
+_OUT_ROWS = 10_000
+_KEY = ["project_id", "event_date"]
+_Key = tuple[str, date]
+
+
+@dataclass(frozen=True)
+class _Part:
+    """Consecutive rows of a sorted run: in memory, or the number of a batch in the file."""
+
+    first: _Key
+    last: _Key
+    place: pa.RecordBatch | int
+
+
+@dataclass
+class _Spill:
+    """A file without a name, so that it goes with the process."""
+
+    schema: pa.Schema
+    _file: IO[bytes] = field(init=False)
+    _writer: Any = field(init=False)
+    _count: int = 0
+
+    def __post_init__(self) -> None:
+        self._file = tempfile.TemporaryFile(dir=_folder())  # noqa: SIM115 - closed by `close`
+        options = pa.ipc.IpcWriteOptions(compression="lz4")
+        self._writer = pa.ipc.new_file(self._file, self.schema, options=options)
+
+    def write(self, batch: pa.RecordBatch) -> int:
+        """The number of the batch."""
+        self._writer.write_batch(batch)
+        self._count += 1
+        return self._count - 1
+
+    def reader(self) -> pa.ipc.RecordBatchFileReader:
+        """Of all that was written; nothing can be written any more."""
+        self._writer.close()
+        self._file.flush()
+        self._file.seek(0)
+        return pa.ipc.open_file(self._file)
+
+    def close(self) -> None:
+        """Free the disk."""
+        self._file.close()
+
+
+class DayClusters:
+    """Hands out rows so that those of one (project_id, event_date) follow each other, in the order in which they came.
+
+    The day that most rows of the first batch lie on is not held back at all: it is the usual case, and ends as the first.
+    """
+
+    def __init__(self, most_bytes: int = HELD_BYTES) -> None:
+        """`most_bytes` bounds what is held in memory."""
+        self._most_bytes = most_bytes
+        self._open: _Key | None = None
+        self._held: list[pa.RecordBatch] = []
+        self.held_bytes = 0
+        self._parts: list[list[_Part]] = []
+        self._weights: Counter[_Key] = Counter()
+        self._spill: _Spill | None = None
+        self.spilled_bytes = 0
+
+    def add(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        """Take rows of one project; gives those that may go at once."""
+        project, days = batch["project_id"][0].as_py(), batch["event_date"]
+        span = pc.min_max(days).as_py()
+        is_one_day = span["min"] == span["max"]
+        if self._open is None:
+            self._open = (project, span["min"] if is_one_day else _most_frequent(days))
+        if self._open[0] != project or not span["min"] <= self._open[1] <= span["max"]:
+            self._hold(batch)
+        elif is_one_day:
+            yield batch
+        else:
+            is_open = pc.equal(days, self._open[1])
+            now, later = batch.filter(is_open), batch.filter(pc.invert(is_open))
+            if now.num_rows:
+                yield now
+            self._hold(later)
+
+    def rest(self) -> Iterator[pa.RecordBatch]:
+        """All that was held back; the last thing to ask for."""
+        if not self._held and not self._parts:
+            return
+        if self._held:
+            self._parts.append([_part(batch, batch) for batch in self._sorted()])
+        with _naming_the_disk():
+            file = self._spill.reader() if self._spill is not None else None
+        for first, last in self._windows():
+            found = [
+                _between(batch, first, last)
+                for run in self._parts
+                for part in run
+                if part.first <= last and first <= part.last
+                for batch in [file.get_batch(part.place) if isinstance(part.place, int) else part.place]
+            ]
+            found = [batch for batch in found if batch.num_rows]
+            # Runs are in the order in which rows came, so one day needs no sorting.
+            yield from found if first == last else _in_order(found)
+
+    def close(self) -> None:
+        """Let go of all that is held."""
+        self._held.clear()
+        self._parts.clear()
+        if self._spill is not None:
+            self._spill.close()
+
+    def _hold(self, batch: pa.RecordBatch) -> None:
+        self._held.append(batch)
+        self.held_bytes += batch.nbytes
+        if self.held_bytes < self._most_bytes:
+            return
+        with _naming_the_disk():
+            self._spill = self._spill or _Spill(batch.schema)
+            self._parts.append([_part(part, self._spill.write(part)) for part in self._sorted()])
+        self.spilled_bytes += self.held_bytes
+        self._held, self.held_bytes = [], 0
+
+    def _sorted(self) -> list[pa.RecordBatch]:
+        """What is held, in order, in parts."""
+        parts = []
+        for batch in _in_order(self._held):
+            rows = max(1, batch.num_rows * _PART_BYTES // max(1, batch.nbytes))
+            parts += [batch.slice(start, rows) for start in range(0, batch.num_rows, rows)]
+        for part in parts:
+            counted = pa.table({name: part[name] for name in _KEY}).group_by(_KEY, use_threads=False)
+            for entry in counted.aggregate([([], "count_all")]).to_pylist():
+                share = entry["count_all"] / part.num_rows
+                self._weights[entry["project_id"], entry["event_date"]] += int(
+                    share * max(part.nbytes, part.num_rows * _OUT_BYTES // _OUT_ROWS)
+                )
+        return parts
+
+    def _windows(self) -> Iterator[tuple[_Key, _Key]]:
+        """First and last day of what is put in order at once: days of one project that weigh little, or one day."""
+        first: _Key | None = None
+        last: _Key | None = None
+        weight = 0
+        for key in sorted(self._weights):
+            own = self._weights[key]
+            if first is not None and last is not None and (first[0] != key[0] or weight + own > _OUT_BYTES):
+                yield first, last
+                first, weight = None, 0
+            first, last, weight = first or key, key, weight + own
+        if first is not None and last is not None:
+            yield first, last
+
+
+def _most_frequent(days: pa.Array) -> date:
+    found: date = pc.mode(days.cast(pa.int32())).field("mode")[:1].cast(pa.date32())[0].as_py()
+    return found
+
+
+def _part(batch: pa.RecordBatch, place: pa.RecordBatch | int) -> _Part:
+    first, last = ((batch["project_id"][at].as_py(), batch["event_date"][at].as_py()) for at in (0, -1))
+    return _Part(first, last, place)
+
+
+def _in_order(batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
+    """By day, rows of one day as they came: Arrow's sort is stable."""
+    rows = pa.Table.from_batches(batches).combine_chunks()
+    order = pc.sort_indices(rows.select(_KEY), sort_keys=[(name, "ascending") for name in _KEY])
+    return list(rows.take(order).to_batches())
+
+
+def _between(batch: pa.RecordBatch, first: _Key, last: _Key) -> pa.RecordBatch:
+    """The rows of a sorted batch that lie on these days of one project; no copy."""
+    days = batch["event_date"]
+    is_in = pc.and_(
+        pc.equal(batch["project_id"], first[0]),
+        pc.and_(pc.greater_equal(days, first[1]), pc.less_equal(days, last[1])),
+    )
+    start = is_in.index(True).as_py()
+    return batch.slice(max(0, start), is_in.true_count)
+
+
+def _folder() -> str | None:
+    """Where Spark keeps what does not fit into memory."""
+    folders = [folder for folder in os.environ.get("SPARK_LOCAL_DIRS", "").split(",") if Path(folder).is_dir()]
+    return folders[os.getpid() % len(folders)] if folders else None
+
+
+class _naming_the_disk:  # noqa: N801 - read as a statement
+    """A disk that is full is named as Spark's, which is seldom that of the tables."""
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        if isinstance(error, OSError):
+            what = "is full" if error.errno in (errno.ENOSPC, errno.EDQUOT) else f"cannot be written ({error})"
+            reason = f"{what}: rows of many days wait there for their turn"
+            cure = "Make room, or set spark.local.dir in spark_config to a larger disk; then load again"
+            raise LakehouseError(_folder() or tempfile.gettempdir(), reason, cure) from error

@@ -1,0 +1,131 @@
+"""Rows of a task come out day after day, each day as it came, whatever the number of days and in bounded memory.
+
+Lives here: claims on the order of rows and on what is held. Put here: another way for days to come mixed. Keep out: the table
+that is written so (tests/spark/test_clusters.py).
+"""
+
+from __future__ import annotations
+
+import errno
+import random
+from collections.abc import Iterable
+from datetime import date, timedelta
+from itertools import groupby
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pipeline_assets.domain.errors import LakehouseError
+from pipeline_assets.transforms import clusters
+from pipeline_assets.transforms.clusters import DayClusters
+
+DAY = date(2026, 2, 2)
+Row = tuple[str, int, int]
+"""Project, days before DAY, number."""
+
+
+def a_batch(rows: Iterable[Row], *, payload: str = "") -> pa.RecordBatch:
+    listed = [
+        {"project_id": project, "event_date": DAY - timedelta(days=back), "number": number, "payload": payload}
+        for project, back, number in rows
+    ]
+    schema = pa.schema([("project_id", pa.string()), ("event_date", pa.date32()), ("number", pa.int64()),
+                        ("payload", pa.string())])  # fmt: skip
+    return pa.RecordBatch.from_pylist(listed, schema)
+
+
+def clustered(days: DayClusters, batches: Iterable[pa.RecordBatch]) -> list[pa.RecordBatch]:
+    found = [one for batch in batches for one in days.add(batch)]
+    found += days.rest()
+    days.close()
+    return found
+
+
+def rows_of(batches: Iterable[pa.RecordBatch]) -> list[Row]:
+    return [
+        (row["project_id"], (DAY - row["event_date"]).days, row["number"])
+        for batch in batches
+        for row in batch.to_pylist()
+    ]
+
+
+def assert_in_order(found: list[Row], given_rows: list[Row]) -> None:
+    """Each day in one piece, its rows as they came, and none lost."""
+    pieces = [key for key, _ in groupby(row[:2] for row in found)]
+    assert len(pieces) == len(set(pieces))
+    for key in set(pieces) | {row[:2] for row in given_rows}:
+        assert [row for row in found if row[:2] == key] == [row for row in given_rows if row[:2] == key]
+
+
+@settings(deadline=None)
+@given(
+    st.lists(st.tuples(st.sampled_from(["1", "2"]), st.lists(st.integers(0, 5), min_size=1, max_size=6)), max_size=12),
+    st.sampled_from([1, 200, 1 << 20]),
+)
+def test_days_come_one_after_the_other_however_they_are_mixed(objects: list[tuple[str, list[int]]], held: int) -> None:
+    given_rows: list[Row] = []
+    batches = []
+    for project, backs in objects:
+        rows = [(project, back, len(given_rows) + place) for place, back in enumerate(backs)]
+        given_rows += rows
+        batches.append(a_batch(rows))
+    assert_in_order(rows_of(clustered(DayClusters(held), batches)), given_rows)
+
+
+def test_the_usual_day_is_not_held_back() -> None:
+    days = DayClusters(1)
+    (first,) = days.add(a_batch([("1", 0, 1), ("1", 0, 2), ("1", 3, 3)]))
+    (second,) = days.add(whole := a_batch([("1", 0, 4)]))
+    assert rows_of([first]) == [("1", 0, 1), ("1", 0, 2)]
+    assert second is whole
+    assert rows_of(days.rest()) == [("1", 3, 3)]
+    days.close()
+
+
+def test_what_is_held_is_bounded_and_comes_back_from_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sizes that several runs and several windows come of."""
+    monkeypatch.setattr(clusters, "_OUT_BYTES", 40_000)
+    monkeypatch.setattr(clusters, "_PART_BYTES", 10_000)
+    chance = random.Random(7)
+    batches, given_rows = [], []
+    for number in range(40):
+        rows = [("1", chance.choice([0, 0, 0, 5, *range(1, 60)]), number * 1000 + place) for place in range(50)]
+        given_rows += rows
+        batches.append(a_batch(rows, payload="x" * 100))
+    held = 64 * 1024
+    days = DayClusters(held)
+    found, most = [], 0
+    for batch in batches:
+        found += days.add(batch)
+        most = max(most, days.held_bytes)
+    assert most < held
+    rest = list(days.rest())
+    days.close()
+    assert days.spilled_bytes > 2 * held
+    assert max(batch.nbytes for batch in rest) < 60_000
+    assert_in_order(rows_of([*found, *rest]), given_rows)
+
+
+def test_thousands_of_days_come_in_few_batches() -> None:
+    rows = [("1", number, number) for number in range(3000)]
+    found = clustered(DayClusters(), [a_batch(rows[start : start + 100]) for start in range(0, 3000, 100)])
+    assert len(found) < 30
+    assert_in_order(rows_of(found), rows)
+
+
+def test_nothing_in_is_nothing_out() -> None:
+    assert clustered(DayClusters(), []) == []
+
+
+def test_a_full_disk_is_named_as_sparks(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(**_: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(clusters.tempfile, "TemporaryFile", full)
+    monkeypatch.setenv("SPARK_LOCAL_DIRS", "/tmp")
+    days = DayClusters(1)
+    with pytest.raises(LakehouseError, match=r"/tmp: is full: rows of many days .* spark.local.dir"):
+        list(days.add(a_batch([("1", 0, 1), ("1", 0, 2), ("1", 3, 3)])))
