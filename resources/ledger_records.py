@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import date
+from datetime import date, datetime
 
+from pipeline_assets.domain.changes import Baseline
 from pipeline_assets.domain.checks import Evaluation
 from pipeline_assets.domain.deliveries import BatchKey
 from pipeline_assets.domain.slices import EMPTY, BatchVerdict, Digest, Slice, Source, Verdict
@@ -35,8 +36,16 @@ class DeliveryRecord:
     """Of the parser; lines it refused are read again by another one."""
 
 
+UNREAD = "unread "
+"""Before the etag of an object whose rows were found in raw without a ledger row: no listing has it, so it is read again."""
 MISSING = "missing_objects"
 """Figure of an evaluation: recorded objects that landing no longer lists; where it passed, a person accepted that."""
+
+
+EXCLUDED = "excluded_objects"
+"""Figure of an evaluation: deliveries of the batch that a person ruled out."""
+HOURS_HELD = "hours_held"
+"""Figure of `delivery_complete` where it warns of a day without any regular delivery: hours that any source holds."""
 
 
 @dataclass(frozen=True)
@@ -52,9 +61,22 @@ class BatchRecord:
     hours_delivered: int = 0
     hours_marked: int = 0
     is_closed: bool = False
+    hours: tuple[int, ...] | None = None
+    """Hours of which it holds objects or markers; None = not on record."""
     evaluations: tuple[Evaluation, ...] = ()
     run_id: str | None = None
     """The run that wrote it last; not written from here."""
+
+    @property
+    def partial_hours(self) -> int | None:
+        """Hours that any source held of a day without regular deliveries when it was judged; None where that is no matter."""
+        held = (e.figures[HOURS_HELD] for e in self.evaluations if not e.is_passed and HOURS_HELD in e.figures)
+        return next((int(hours) for hours in held), None)
+
+    @property
+    def is_decided(self) -> bool:
+        """Whether a person let its deliveries go or ruled them out, so that nothing of it is awaited."""
+        return any(e.is_passed and (e.figures.get(MISSING) or e.figures.get(EXCLUDED)) for e in self.evaluations)
 
     @property
     def is_missing(self) -> bool:
@@ -86,6 +108,10 @@ class SliceRecord:
     reason: str | None = None
     cure: str | None = None
     is_final: bool = False
+    final_at: str | None = None
+    """By which clock's time it was judged final; every deadline that this rests on had passed then. None = not on record."""
+    baseline: Baseline | None = None
+    """What changes of a final slice are measured against; None where it is not final, or not on record."""
     digest: Digest = EMPTY
     file_hash: str | None = None
     input_state: Mapping[str, str] | None = None
@@ -102,6 +128,10 @@ class SliceRecord:
     """The run that wrote it last; not written from here."""
     read_hash: str | None = None
     """`file_hash` of the row this record was made from; not written: a row that names other files by now is left alone."""
+
+    def was_final(self, now: datetime) -> bool:
+        """Whether it stands final: a finality judged by a clock that was ahead of now does not count."""
+        return self.is_final and (self.final_at is None or datetime.fromisoformat(self.final_at) <= now)
 
     @property
     def knows_inputs(self) -> bool:
@@ -140,13 +170,19 @@ class Exclusion:
     object_key: str
     etag: str
     sha256: str | None
-    """Of its bytes, where they were ever read: the same bytes stay excluded under another etag."""
+    """Of its bytes, which stay excluded under another etag; None in rows that were recorded before versions had to be read."""
     reason: str
     run_id: str | None = None
     excluded_at: str = ""
     lift_reason: str | None = None
     lifted_at: str | None = None
     """None while it stands."""
+
+    def names(self, etag: str, sha256: str | None) -> bool:
+        """Whether it is this version that is ruled out: the same bytes, or where bytes are not known, the same known version."""
+        if self.sha256 is not None and sha256 is not None:
+            return self.sha256 == sha256
+        return bool(self.etag) and self.etag == etag.removeprefix(UNREAD)
 
 
 @dataclass(frozen=True)

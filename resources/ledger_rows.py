@@ -10,6 +10,7 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from pipeline_assets.domain.changes import Baseline
 from pipeline_assets.domain.checks import Evaluation
 from pipeline_assets.domain.deliveries import BatchKey
 from pipeline_assets.domain.slices import BatchVerdict, Digest, Slice, Source, Verdict
@@ -58,10 +59,11 @@ def _batch_columns(batch: BatchKey) -> dict[str, Any]:
 def batch_of(row: RowMapping) -> BatchRecord:
     """A row of `batches` as its record."""
     names = ("reason", "cure", "input_state", "deliveries", "hours_delivered", "hours_marked", "is_closed", "run_id")
+    hours = None if row["hours"] is None else tuple(row["hours"])
     return BatchRecord(
         key=BatchKey(Source(row["source"]), row["project_id"], row["arrival_date"]),
         verdict=BatchVerdict(row["verdict"]), evaluations=_load(row["evaluations"]),
-        **{name: row[name] for name in names},
+        hours=hours, **{name: row[name] for name in names},
     )  # fmt: skip
 
 
@@ -72,6 +74,7 @@ def batch_row(record: BatchRecord) -> dict[str, Any]:
         values
         | _batch_columns(record.key)
         | {"verdict": record.verdict.value, "evaluations": _dump(record.evaluations)}
+        | {"hours": None if record.hours is None else list(record.hours)}
     )
 
 
@@ -97,11 +100,22 @@ def hold_of(row: RowMapping) -> Hold:
 
 def slice_of(row: RowMapping) -> SliceRecord:
     """A row of `slices` as its record."""
-    names = ("reason", "cure", "is_final", "file_hash", "input_state", "code_version", "refused_state", "run_id")
+    names = (
+        "reason",
+        "cure",
+        "is_final",
+        "final_at",
+        "file_hash",
+        "input_state",
+        "code_version",
+        "refused_state",
+        "run_id",
+    )
     return SliceRecord(
         table=row["table_name"], key=Slice(row["event_date"], row["project_id"]), verdict=Verdict(row["verdict"]),
         digest=Digest.parse(row["digest"]), figures=row["figures"] or {}, evaluations=_load(row["evaluations"]),
         refused_evaluations=_load(row["refused_evaluations"]), read_hash=row["file_hash"],
+        baseline=Baseline.from_json(row["baseline"]) if row["baseline"] else None,
         **{name: row[name] for name in names},
     )  # fmt: skip
 
@@ -111,6 +125,7 @@ def slice_row(record: SliceRecord) -> dict[str, Any]:
     return {
         "table_name": record.table, "event_date": record.key.event_date, "project_id": record.key.project_id,
         "verdict": record.verdict.value, "reason": record.reason, "cure": record.cure, "is_final": record.is_final,
+        "final_at": record.final_at, "baseline": record.baseline.to_json() if record.baseline is not None else None,
         "digest": str(record.digest), "file_hash": record.file_hash, "input_state": _sorted(record.input_state),
         "code_version": record.code_version, "refused_state": _sorted(record.refused_state),
         "figures": _sorted(record.figures), "evaluations": _dump(record.evaluations),

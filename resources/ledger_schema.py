@@ -39,7 +39,7 @@ BATCHES = _table(
     sa.Column("verdict", sa.String, nullable=False), sa.Column("reason", sa.String), sa.Column("cure", sa.String),
     sa.Column("input_state", sa.String), sa.Column("deliveries", sa.Integer), sa.Column("hours_delivered", sa.Integer),
     sa.Column("hours_marked", sa.Integer), sa.Column("is_closed", sa.Boolean), sa.Column("evaluations", sa.JSON),
-    sa.Column("run_id", sa.String), sa.Column("recorded_at", sa.String),
+    sa.Column("run_id", sa.String), sa.Column("recorded_at", sa.String), sa.Column("hours", sa.JSON),
 )  # fmt: skip
 BATCH_DAYS = _table(
     "batch_days", _key("source"), _key("project_id"), _key("arrival_date", sa.Date), _key("event_date", sa.Date),
@@ -53,6 +53,7 @@ SLICES = _table(
     sa.Column("file_hash", sa.String), sa.Column("input_state", sa.JSON), sa.Column("code_version", sa.String),
     sa.Column("refused_state", sa.JSON), sa.Column("figures", sa.JSON), sa.Column("evaluations", sa.JSON),
     sa.Column("refused_evaluations", sa.JSON), sa.Column("run_id", sa.String), sa.Column("recorded_at", sa.String),
+    sa.Column("final_at", sa.String), sa.Column("baseline", sa.JSON),
 )  # fmt: skip
 PUBLICATIONS = _table(
     "publications", sa.Column("id", sa.Integer, primary_key=True, autoincrement=True),

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
+from pipeline_assets.domain.changes import Baseline, KeyChange
 from pipeline_assets.domain.settings import KEYS_ADDED, KEYS_CHANGED, KEYS_REMOVED, Settings
 
 
@@ -45,6 +46,10 @@ _DESCRIPTIONS = {
 }
 
 
+ACCEPTED = "accepted"
+"""How the reason of a change begins that a person let through."""
+
+
 @dataclass(frozen=True)
 class Evaluation:
     """What one check found for one slice or batch."""
@@ -54,6 +59,12 @@ class Evaluation:
     reason: str | None = None
     cure: str | None = None
     figures: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def is_accepted_change(self) -> bool:
+        """Whether it passes only because a person let the change through."""
+        is_change = self.check is Check.CHANGE_IS_EXPLAINED
+        return is_change and self.is_passed and (self.reason or "").startswith(f"{ACCEPTED}: ")
 
     def to_json(self) -> dict[str, Any]:
         """For the ledger."""
@@ -126,42 +137,6 @@ def reconcile_batch(figures: BatchFigures, settings: Settings, missing: tuple[st
     return Evaluation(Check.DELIVERY_RECONCILES, True, figures=numbers)
 
 
-@dataclass(frozen=True)
-class KeyChange:
-    """What becomes of the keys of a slice: cause -> keys."""
-
-    kept: int = 0
-    """With the same content."""
-    added: Mapping[str, int] = field(default_factory=dict)
-    removed: Mapping[str, int] = field(default_factory=dict)
-    changed: Mapping[str, int] = field(default_factory=dict)
-
-    @property
-    def before(self) -> int:
-        """Keys that the slice had."""
-        return self.kept + sum(self.removed.values()) + sum(self.changed.values())
-
-    @property
-    def totals(self) -> dict[str, int]:
-        """Measure -> keys."""
-        parts = ((KEYS_ADDED, self.added), (KEYS_REMOVED, self.removed), (KEYS_CHANGED, self.changed))
-        return {name: sum(causes.values()) for name, causes in parts}
-
-    @property
-    def figures(self) -> dict[str, float]:
-        """Totals, and each by cause: `keys_removed_moved_day`."""
-        parts = ((KEYS_ADDED, self.added), (KEYS_REMOVED, self.removed), (KEYS_CHANGED, self.changed))
-        by_cause = {
-            f"{name}_{cause.replace(' ', '_')}": count for name, causes in parts for cause, count in causes.items()
-        }
-        return {"keys_kept": self.kept, **self.totals, **by_cause}
-
-    def causes(self, measure: str) -> str:
-        """`withdrawn 12, moved day 3`."""
-        parts = {KEYS_ADDED: self.added, KEYS_REMOVED: self.removed, KEYS_CHANGED: self.changed}[measure]
-        return ", ".join(f"{cause} {count}" for cause, count in sorted(parts.items(), key=lambda part: -part[1]))
-
-
 def is_bounded(before: Mapping[str, float], after: Mapping[str, float], *, was_final: bool, settings: Settings) -> bool:
     """Whether a change of this slice has to keep within bounds.
 
@@ -174,7 +149,7 @@ def is_bounded(before: Mapping[str, float], after: Mapping[str, float], *, was_f
 
 def explain_change(
     table: str,
-    before: Mapping[str, float],
+    before: Baseline,
     after: Mapping[str, float],
     keys: KeyChange | None,
     *,
@@ -185,19 +160,21 @@ def explain_change(
 ) -> Evaluation:
     """`change_is_explained`: bounds on every measure of a bounded slice, and on the shares of its keys that come, go and change.
 
-    `before` and `after` map measure -> value. A slice that held nothing has no `before`: filling an empty day is no change of
-    what was published.
+    Measured against `before`, what the slice was when it became final or a person last decided about it, so that many small
+    changes are bounded as one; keys also by what this publication does to them. A slice that held nothing has no figures there:
+    filling an empty day is no change.
     """
-    figures = {f"{name}_before": value for name, value in before.items()}
+    figures = {f"{name}_before": value for name, value in before.figures.items()}
     figures |= {f"{name}_after": value for name, value in after.items()}
     figures |= keys.figures if keys is not None else {}
-    if not is_bounded(before, after, was_final=was_final, settings=settings):
+    if not is_bounded(before.figures, after, was_final=was_final, settings=settings):
         return Evaluation(Check.CHANGE_IS_EXPLAINED, True, figures=figures)
-    told = [*_measures_beyond(table, before, after, settings), *_keys_beyond(table, keys, settings)]
+    told = [*_measures_beyond(table, before.figures, after, settings), *_keys_beyond(table, before, keys, settings)]
     if not told:
         return Evaluation(Check.CHANGE_IS_EXPLAINED, True, figures=figures)
     if accepted_reason is not None:
-        return Evaluation(Check.CHANGE_IS_EXPLAINED, True, f"accepted: {accepted_reason} ({cause})", figures=figures)
+        reason = f"{ACCEPTED}: {accepted_reason} ({'; '.join(told)}; cause: {cause})"
+        return Evaluation(Check.CHANGE_IS_EXPLAINED, True, reason, figures=figures)
     return Evaluation(
         Check.CHANGE_IS_EXPLAINED,
         False,
@@ -219,15 +196,19 @@ def _measures_beyond(
             yield f"{'shrinks' if change < 0 else 'grows'} {size}: {name} {old:g} -> {new:g}"
 
 
-def _keys_beyond(table: str, keys: KeyChange | None, settings: Settings) -> Iterator[str]:
+def _keys_beyond(table: str, baseline: Baseline, keys: KeyChange | None, settings: Settings) -> Iterator[str]:
     if keys is None or not keys.before:
         return
     verbs = {KEYS_ADDED: "gains", KEYS_REMOVED: "loses", KEYS_CHANGED: "changes"}
+    since = baseline.after(keys)
     for name, count in keys.totals.items():
         _, most = settings.change_bound(table, name)
         if count / keys.before > most:
             share = f"{count / keys.before:.1%} of its {keys.before} keys"
             yield f"{verbs[name]} {share}: {keys.causes(name)}"
+        elif count and since.totals[name] / since.keys > most:
+            share = f"{since.totals[name] / since.keys:.1%} of its {since.keys} keys"
+            yield f"{verbs[name]} {share} since it was final or last accepted: now {keys.causes(name)}"
 
 
 def _relative_change(old: float, new: float) -> float:

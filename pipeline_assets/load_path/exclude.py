@@ -6,12 +6,14 @@ Keep out: what a load does about it (raw/batches.py), the record (resources/ledg
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Collection, Mapping, Sequence
 
+from resources.landing_store import LandingStore
 from resources.ledger_records import DeliveryRecord, Exclusion
 
 from pipeline_assets.domain.deliveries import Delivery
-from pipeline_assets.domain.errors import UsageError
+from pipeline_assets.domain.errors import TidemarkError, UsageError
 from pipeline_assets.domain.object_keys import KeyGrammar
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import Slice, Source, neighbourhood
@@ -39,8 +41,9 @@ def exclude(
 ) -> list[Exclusion]:
     """Record that every known version of these objects is ruled out; returns what was not ruled out before.
 
-    `reasons`: object key -> why. Raises UsageError, with nothing recorded, for a key that is no delivery, that the run does
-    not load, that nobody knows, or that landing lost, unless that was said to be meant: it could not be brought back.
+    `reasons`: object key -> why. An exclusion names bytes, so what landing holds and no load has read is read first. Raises
+    UsageError, with nothing recorded, for a key that is no delivery, that the run does not load, that nobody knows, whose bytes
+    cannot be read, or that landing lost, unless that was said to be meant: it could not be brought back.
     """
     found = [
         one for key, reason in sorted(reasons.items()) for one in _versions(bench, key, reason, request, even_if_gone)
@@ -70,10 +73,28 @@ def _versions(bench: Workbench, key: str, reason: str, request: LoadRequest, eve
             "landing no longer holds it, so that its rows could not be brought back",
             "Put it back into landing first, or exclude it for good (--even-if-gone, exclude_even_if_gone in run config)",
         )
-    versions = {record.etag: record.sha256 for record in recorded}
-    if listed is not None:
-        versions.setdefault(listed.etag, None)
+    versions = {record.etag: record.sha256 for record in recorded if record.sha256 is not None}
+    if listed is not None and listed.etag not in versions:
+        versions[listed.etag] = hash_of(bench.landing, listed)
+    if not versions:
+        raise UsageError(
+            key,
+            "is not in landing any more, and which bytes its rows were read from is not on record, so that nothing can be named",
+            "Put it back into landing, load the day, then exclude it",
+        )
     return [Exclusion(named.batch, key, etag, sha256, reason) for etag, sha256 in versions.items()]
+
+
+def hash_of(landing: LandingStore, listed: Delivery) -> str:
+    """sha256 of the bytes that landing holds; raises UsageError where they cannot be read."""
+    try:
+        return hashlib.sha256(landing.read(listed.key, listed.etag)).hexdigest()
+    except TidemarkError as error:
+        raise UsageError(
+            listed.key,
+            f"cannot be read, and an exclusion names bytes: it {error.reason}",
+            "Exclude it again once it can be read; nothing was recorded",
+        ) from error
 
 
 def lift(bench: Workbench, reasons: Mapping[str, str], request: LoadRequest) -> None:

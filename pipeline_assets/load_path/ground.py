@@ -13,6 +13,7 @@ from resources.ledger_records import BatchRecord
 
 from pipeline_assets.domain.deliveries import BatchKey
 from pipeline_assets.domain.slices import BatchVerdict, Slice, Source
+from pipeline_assets.load_path.coverage import HOURS_A_DAY, lacks_hours
 from pipeline_assets.load_path.input_state import widen
 from pipeline_assets.load_path.raw.batches import deadline
 from pipeline_assets.load_path.recorded_days import early_slices
@@ -65,19 +66,42 @@ def is_moot(ground: Ground, batch: BatchRecord) -> bool:
 
 
 def is_final_day(books: Books, request: LoadRequest, ground: Ground, key: Slice) -> bool:
-    """Every batch that arrives in [D, D + reprocessing window] is closed and none refused or waiting."""
+    """Every batch that arrives in [D, D + reprocessing window] is closed and whole, and none refused or waiting."""
     first_arrival = ground.first_arrivals.get(key.project_id)
     if first_arrival is None or key.event_date < first_arrival:
         return False
-    for shift in range(books.settings.reprocessing_window_days + 1):
-        arrival = key.event_date + timedelta(days=shift)
+    return is_closed_window(books, request, ground, key) and not any(
+        _is_open_trouble(ground, key.project_id, arrival) for arrival in _window(books, key)
+    )
+
+
+def is_closed_window(books: Books, request: LoadRequest, ground: Ground, key: Slice) -> bool:
+    """Every batch that arrives in [D, D + reprocessing window] has all markers, or its deadline has passed by now.
+
+    Asked of the markers on record and of the clock, not of what was once recorded as closed: that clock may have been ahead.
+    """
+    for arrival in _window(books, key):
+        if request.now > deadline(arrival, books.settings):
+            continue
         for source in Source:
             batch = ground.batches.get(BatchKey(source, key.project_id, arrival))
-            is_past = request.now > deadline(arrival, books.settings)
-            if batch is not None and batch.verdict is not BatchVerdict.ACCEPTED and not is_moot(ground, batch):
-                return False
             # The backfill source has batches only where somebody recovered something.
             is_required = source is Source.REGULAR or (batch is not None and batch.deliveries > 0)
-            if is_required and not is_past and not (batch is not None and batch.is_closed):
+            if is_required and not (batch is not None and batch.hours_marked == HOURS_A_DAY):
                 return False
     return True
+
+
+def _window(books: Books, key: Slice) -> list[date]:
+    return [key.event_date + timedelta(days=shift) for shift in range(books.settings.reprocessing_window_days + 1)]
+
+
+def _is_open_trouble(ground: Ground, project_id: str, arrival: date) -> bool:
+    """Whether a batch of the day is refused or waits, or most of the day's hours were never delivered by anybody."""
+    batches = {source: ground.batches.get(BatchKey(source, project_id, arrival)) for source in Source}
+    if lacks_hours(batches[Source.REGULAR], batches[Source.BACKFILL]):
+        return True
+    return any(
+        batch is not None and batch.verdict is not BatchVerdict.ACCEPTED and not is_moot(ground, batch)
+        for batch in batches.values()
+    )

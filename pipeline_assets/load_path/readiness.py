@@ -15,7 +15,8 @@ from datetime import date, datetime, timedelta
 from pipeline_assets.domain.deliveries import BatchKey
 from pipeline_assets.domain.settings import Completeness, Settings
 from pipeline_assets.domain.slices import BatchVerdict, Source
-from pipeline_assets.load_path.raw.batch_plan import HOURS_A_DAY, BatchPlan
+from pipeline_assets.load_path.coverage import HOURS_A_DAY
+from pipeline_assets.load_path.raw.batch_plan import BatchPlan
 from pipeline_assets.load_path.raw.batches import deadline
 
 
@@ -79,6 +80,7 @@ def look(
             is_awaited = key.source is Source.REGULAR and first is not None and key.arrival_date >= first
             is_elsewhere = key in delivered_elsewhere
             reason = _without_news(plan, settings, now, is_awaited=is_awaited, is_elsewhere=is_elsewhere)
+            obstacle = _told_partial(plan)
         if reason is not None:
             due[key] = reason
         elif obstacle is not None:
@@ -140,10 +142,19 @@ def _without_news(
         return "objects changed while they were read"
     if prior.is_missing:
         return "what was missing is back, or behind the horizon"
+    if plan.hours_elsewhere and is_absent and not prior.is_decided and plan.partial_hours != prior.partial_hours:
+        return "the other source holds other hours of it than before"
     is_loaded = prior.verdict is BatchVerdict.ACCEPTED and prior.deliveries > 0
     if is_loaded and plan.is_closed and not prior.is_closed:
         return "it is closed now: all hours have markers, or its deadline has passed"
     return None
+
+
+def _told_partial(plan: BatchPlan) -> str | None:
+    """What a day lacks of which a person has to hear until it is recovered or let go."""
+    if plan.partial_hours is None or (plan.prior is not None and plan.prior.is_decided):
+        return None
+    return f"no regular delivery came, and any source holds {plan.partial_hours} of 24 hours: recover or accept it"
 
 
 def _is_known_to_be_missing(plan: BatchPlan) -> bool:

@@ -14,6 +14,7 @@ from resources.crash_points import CrashPoint, crash_point
 from resources.iceberg import SliceFiles
 from resources.ledger_records import Changes, PublicationRecord
 
+from pipeline_assets.domain.changes import Baseline
 from pipeline_assets.domain.errors import LakehouseError, PublishConflictError
 from pipeline_assets.domain.slices import Slice, Verdict
 from pipeline_assets.load_path.request import Workbench
@@ -131,10 +132,18 @@ def _restore(
         if move.key in files:
             target = move.target
             held = replace(
-                held, digest=move.digest, file_hash=files[move.key].file_hash, evaluations=(), refused_evaluations=(),
-                input_state=target.input_state if target else None, code_version=target.code_version if target else None,
-                figures=(target.figures if target else None) or {"rows": move.digest.rows}, refused_state=None,
+                held,
+                digest=move.digest,
+                file_hash=files[move.key].file_hash,
+                evaluations=(),
+                refused_evaluations=(),
+                input_state=target.input_state if target else None,
+                code_version=target.code_version if target else None,
+                figures=(target.figures if target else None) or {"rows": move.digest.rows},
+                refused_state=None,
             )  # fmt: skip
+            # A person decided what it is, so that is what later changes are measured against.
+            held = replace(held, baseline=Baseline(held.figures) if held.is_final else None)
         changes.slices.append(held)
     crash_point(CrashPoint.BEFORE_LEDGER, table.key)
     bench.ledger.record(changes, request.run_id)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import date, datetime
+from datetime import UTC, date, datetime
 from functools import reduce
 
 import pyspark.sql.functions as F
@@ -139,9 +139,10 @@ def _moves_of(bench: Workbench, table: Table, slices: Iterable[Slice], to: datet
             published[record.key].append(record)
     present = bench.ledger.slices(table.key, None, {key.event_date for key in wanted})
     ancestry = bench.lakehouse.ancestry(table)
+    now = datetime.now(UTC)
     moves = []
     for key in sorted(wanted):
-        count = max((place for place, record in enumerate(published[key], 1) if _was_there(record, to)), default=0)
+        count = published_by(published[key], to, now)
         target = published[key][count - 1] if count else None
         later = published[key][count] if count < len(published[key]) else None
         move = Move(table.key, key, present[key], target)
@@ -154,10 +155,19 @@ def _moves_of(bench: Workbench, table: Table, slices: Iterable[Slice], to: datet
     return moves
 
 
-def _was_there(record: PublicationRecord, to: datetime | int) -> bool:
+def published_by(records: Sequence[PublicationRecord], to: datetime | int, now: datetime) -> int:
+    """How many of a slice's publications, oldest first, were made by then.
+
+    None was made later than one that followed it, and none later than now, whatever a clock that was ahead wrote.
+    """
     if isinstance(to, int):
-        return record.number <= to
-    return datetime.fromisoformat(record.published_at) <= to
+        return max((place for place, record in enumerate(records, 1) if record.number <= to), default=0)
+    if to >= now:
+        return len(records)
+    return max(
+        (place for place, record in enumerate(records, 1) if datetime.fromisoformat(record.published_at) <= to),
+        default=0,
+    )
 
 
 def _require_empty_then(

@@ -10,8 +10,9 @@ from collections.abc import Collection
 from dataclasses import replace
 from datetime import date
 
+import pyspark.sql.functions as F
 from resources.iceberg import NO_FILES, slices_condition
-from resources.ledger_records import BatchDay, Changes, DeliveryRecord, PublicationRecord, SliceRecord
+from resources.ledger_records import UNREAD, BatchDay, Changes, DeliveryRecord, PublicationRecord, SliceRecord
 
 from pipeline_assets.domain.deliveries import BatchKey
 from pipeline_assets.domain.errors import PublishConflictError
@@ -24,8 +25,6 @@ from pipeline_assets.transforms.measure import batch_day_digests, digest_of, lin
 
 FOREIGN = "foreign"
 UNRECORDED = "unrecorded run"
-UNKNOWN_VERSION = ""
-"""etag of an object whose rows were found in raw without a ledger row: no listing has it, so it is read again."""
 
 
 def settle(bench: Workbench, table: Table, run_id: str) -> int:
@@ -165,11 +164,12 @@ def _settle_objects(bench: Workbench, table: Table, head: int, batches: Collecti
         known = bench.ledger.deliveries(batch.source, [batch.project_id], batch.arrival_date, batch.arrival_date)
         changes.forgotten_deliveries.extend((batch.source, object_key) for object_key in known)
     rows = bench.lakehouse.read(table, head).where(in_batches(sorted(batches), None, "_arrival_date"))
-    for row in rows.groupBy("project_id", "_arrival_date", "_object_key").count().collect():
+    objects = rows.groupBy("project_id", "_arrival_date", "_object_key")
+    for row in objects.agg(F.count(F.lit(1)).alias("count"), F.max("_object_etag").alias("etag")).collect():
         batch = BatchKey(SOURCE_OF_TABLE[table.key], row["project_id"], row["_arrival_date"])
         changes.deliveries.append(
             DeliveryRecord(
-                batch=batch, object_key=row["_object_key"], etag=UNKNOWN_VERSION, size_bytes=0, sha256=None,
+                batch=batch, object_key=row["_object_key"], etag=f"{UNREAD}{row['etag']}", size_bytes=0, sha256=None,
                 lines=row["count"], rows=row["count"], quarantined=0, blank=0, error=None, is_accepted=True,
             )
         )  # fmt: skip

@@ -16,7 +16,7 @@ from resources.ledger_records import SliceRecord
 from pipeline_assets.domain.deliveries import BatchKey
 from pipeline_assets.domain.identity import TIED
 from pipeline_assets.domain.slices import EMPTY, BatchVerdict, Slice, Source, Verdict, neighbourhood
-from pipeline_assets.load_path.ground import Ground, ground_of, is_final_day, is_moot
+from pipeline_assets.load_path.ground import Ground, ground_of, is_closed_window, is_final_day, is_moot
 from pipeline_assets.load_path.input_state import (
     CODE_KEY,
     RIVALS_KEY,
@@ -66,6 +66,10 @@ class Decision:
     record: SliceRecord | None
     is_requested: bool
     is_final: bool = False
+    was_final: bool = False
+    """Whether it stood final before, by a time that has come: what is published is bounded."""
+    final_at: str | None = None
+    """Since when it is final; None where it is not."""
     reason: str | None = None
     """Of a slice that waits or is held; where a refusal stands, the record has it."""
     cause: str = ""
@@ -146,13 +150,19 @@ def _decide(
     if record is None and not is_requested and not inputs.has_own_rows(key.event_date):
         return None
     code = table.code_version(books.settings)
-    is_final = (record is not None and record.is_final) or is_final_day(books, request, ground, key)
+    was_final = _was_final(books, request, ground, record)
+    is_final = was_final or is_final_day(books, request, ground, key)
+    since = record.final_at if record is not None and was_final else None
+    final_at = (since or request.now.isoformat()) if is_final else None
 
     def decision(
         todo: Todo, reason: str | None = None, cause: str = "", *, with_rivals: Mapping[str, str] | None = None
     ) -> Decision:
         known = {RIVALS_KEY: with_rivals[RIVALS_KEY]} if with_rivals and RIVALS_KEY in with_rivals else {}
-        return Decision(key, todo, {**present, **known}, record, is_requested, is_final, reason, cause)
+        state = {**present, **known}
+        return Decision(
+            key, todo, state, record, is_requested, is_final, was_final, final_at, reason=reason, cause=cause
+        )
 
     if hold is not None:
         return decision(Todo.HOLD, f"held: {hold}")
@@ -179,6 +189,16 @@ def _decide(
     if Match.NEIGHBOURS_DIFFER in (standing, refused) and not (has_new_code and is_requested):
         return decision(Todo.CHECK, cause=cause)
     return decision(Todo.REBUILD, cause=cause)
+
+
+def _was_final(books: Books, request: LoadRequest, ground: Ground, record: SliceRecord | None) -> bool:
+    """Whether a recorded finality counts: it does not where a clock that was ahead judged it, and falls with what it rests on.
+
+    A row that does not say when it was judged is asked for what it must rest on, as far as that is a matter of time.
+    """
+    if record is None or not record.was_final(request.now):
+        return False
+    return record.final_at is not None or is_closed_window(books, request, ground, record.key)
 
 
 def _refused_before(books: Books, request: LoadRequest, table: Table, record: SliceRecord) -> Mapping[str, str] | None:

@@ -61,6 +61,8 @@ def _reason_to_load(decision: Decision) -> str | None:
     if decision.todo is Todo.KEEP and record is not None:
         if not record.verdict.is_good:
             return f"no longer stands {record.verdict.value}"
-        if decision.is_final and not record.is_final:
+        if decision.is_final and not decision.was_final:
             return "is final now"
+        if record.is_final and not decision.is_final:
+            return "was judged final by a clock that was ahead"
     return None

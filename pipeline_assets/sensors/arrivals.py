@@ -63,7 +63,7 @@ def _arrivals(tick: Tick, source: Source, landing: LandingStore) -> dg.SensorRes
     for first, last in windows:
         listing = landing.list(source, settings.projects, first, last)
         recorded = Recorded.read(tick.ledger, source, settings.projects, first, last)
-        elsewhere |= recorded.delivered_elsewhere(source)
+        elsewhere |= recorded.delivered_elsewhere(source).keys()
         plans |= plan_batches(
             source, settings.projects, days_between(first, last), listing, recorded, settings, tick.now,
             code_version=RAW_TABLES[source].code_version(settings), accepted_reasons={},

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import date, datetime, timedelta
 
 from pipeline_assets.load_path.readiness import Seen
@@ -42,6 +42,12 @@ class Cursor:
     """Arrival day -> digest of what Dagster was told of its objects."""
     sweep_from: date | None = None
     """Where the walk through old arrival days goes on."""
+
+    def as_of(self, now: datetime) -> Cursor:
+        """With no time later than now: one that a clock wrote that was ahead is taken as now, and not waited for."""
+        seen = {name: replace(one, since=min(one.since, now)) for name, one in self.seen.items()}
+        attempts = {day: replace(one, at=min(one.at, now)) for day, one in self.attempts.items()}
+        return replace(self, seen=seen, attempts=attempts)
 
     def as_text(self) -> str:
         """The cursor as Dagster keeps it."""

@@ -71,7 +71,7 @@ def guarded(
 ) -> dg.SensorResult:
     """What a person can mend is a reason to skip, not an error: a failing tick would be tried again without end."""
     try:
-        cursor, note = Cursor.parse(context.cursor), ""
+        cursor, note = Cursor.parse(context.cursor).as_of(now), ""
     except ValueError as error:
         cursor, note = Cursor(), f"The cursor could not be read and was started anew ({error}). "
     try:

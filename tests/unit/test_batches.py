@@ -533,13 +533,16 @@ def test_what_was_accepted_stays_so_when_landing_has_lost_its_reason() -> None:
         (["e1"], ["e1"], ["e1"], False, True),
         (["e1"], [], ["e1"], False, False),
         (["e2"], ["e1"], ["e1"], True, False),
-        (["e2"], ["e1"], ["e2"], False, True),
+        (["e2"], ["e1"], ["e2"], False, False),
+        (["e1"], [""], ["e1"], False, False),
+        (["e1"], ["unread e1"], ["e1"], False, True),
         (["e1"], ["e1"], ["e2"], False, False),
         ([], ["e1"], ["e1"], False, True),
     ],
     ids=[
-        "what raw holds", "never read", "another version came", "the version that came", "a version of long ago",
-        "what raw holds, gone from landing",
+        "what raw holds", "never read", "another version came", "the version that came, beside a good one in raw",
+        "an unknown version, landing's excluded", "a version known by its rows alone",
+        "a version of long ago", "what raw holds, gone from landing",
     ],
 )  # fmt: skip
 def test_an_excluded_version_is_not_read_and_its_rows_go(
@@ -549,7 +552,10 @@ def test_an_excluded_version_is_not_read_and_its_rows_go(
     beside = a_delivery(9), a_record(9)
     plan = plan_of(
         [beside[0], *(a_delivery(etag=etag) for etag in listed)],
-        [beside[1], *(a_record(etag=etag) for etag in recorded)],
+        [
+            beside[1],
+            *(a_record(etag=etag, sha256=f"bytes of {etag}" if etag[:1] == "e" else None) for etag in recorded),
+        ],
         exclusions=[an_exclusion(etag=etag) for etag in excluded],
         now=now,
     )

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from typing import Any
 
 import pytest
 from pydantic import ValidationError
 
-from pipeline_assets.domain.checks import BatchFigures, Check, Evaluation, KeyChange, explain_change, reconcile_batch
+from pipeline_assets.domain.changes import Baseline, KeyChange
+from pipeline_assets.domain.checks import BatchFigures, Check, Evaluation, explain_change, reconcile_batch
 from pipeline_assets.domain.settings import Settings
 
 SETTINGS = Settings()
@@ -61,7 +63,7 @@ def test_bounds_of_a_change(before: dict[str, float], after: dict[str, float], w
     def evaluate(reason: str | None) -> Evaluation:
         return explain_change(
             "refined/events",
-            before,
+            Baseline(before),
             after,
             None,
             was_final=was_final,
@@ -102,7 +104,7 @@ def test_bounds_on_the_keys_of_a_final_slice(changes: dict[str, Any], bounds: di
         keys, rows = replace(KEYS, **changes), {"rows": 1202}
         return explain_change(
             "refined/events",
-            rows,
+            Baseline(rows),
             rows,
             keys,
             was_final=was_final,
@@ -125,11 +127,49 @@ def test_bounds_of_one_measure() -> None:
 
     def passes(after: int) -> bool:
         return explain_change(
-            "refined/events", {"rows": 1000}, {"rows": after}, None,
+            "refined/events", Baseline({"rows": 1000}), {"rows": after}, None,
             was_final=True, accepted_reason=None, cause="test", settings=settings,
         ).is_passed  # fmt: skip
 
     assert [passes(after) for after in (499, 500, 1200, 1201)] == [False, True, True, False]
+
+
+def _loads(change: float, count: int, *, keys: bool) -> tuple[list[bool], Baseline]:
+    """As many loads of a final slice, each of which changes its rows, or its keys alone, by a share of what it is then."""
+    baseline, rows, passed = Baseline({"rows": 10_000}), 10_000, []
+    for _ in range(count):
+        moved = round(rows * abs(change))
+        after = rows if keys else rows + (moved if change > 0 else -moved)
+        became = KeyChange(rows - moved, {"new delivery": moved}, {"withdrawn": moved}) if keys else None
+        found = explain_change(
+            "refined/events", baseline, {"rows": after}, became,
+            was_final=True, accepted_reason=None, cause="test", settings=SETTINGS,
+        )  # fmt: skip
+        passed.append(found.is_passed)
+        if found.is_passed:
+            rows, baseline = after, baseline.after(became)
+    return passed, baseline
+
+
+@pytest.mark.parametrize(("change", "keys"), [(-0.009, False), (0.15, False), (0.009, True)])
+def test_many_small_changes_of_a_final_slice_are_bounded_as_one(change: float, keys: bool) -> None:
+    passed, _ = _loads(change, 77, keys=keys)
+    assert passed == [True] + [False] * 76
+
+
+def test_keys_are_added_up_since_the_baseline_and_it_survives_the_ledger() -> None:
+    passed, baseline = _loads(0.003, 77, keys=True)
+    assert (sum(passed), baseline.totals["keys_removed"], baseline.keys) == (3, 90, 10_000)
+    assert Baseline.from_json(json.loads(json.dumps(baseline.to_json()))) == baseline
+
+
+def test_what_a_person_accepts_is_named_with_its_reason() -> None:
+    found = explain_change(
+        "refined/events", Baseline({"rows": 1000}), {"rows": 500}, None,
+        was_final=True, accepted_reason="a test device", cause="test", settings=SETTINGS,
+    )  # fmt: skip
+    assert found.is_accepted_change
+    assert found.reason == "accepted: a test device (shrinks by 50.0%: rows 1000 -> 500; cause: test)"
 
 
 @pytest.mark.parametrize(

@@ -127,21 +127,22 @@ def rows_of(url: str, new: Mapping[str, Mapping[str, Any]] | None = None) -> Row
     with connected(url) as connection:
         return {
             name: sorted(
-                repr(sorted({**row, **(new or {}).get(name, {})}.items()))
+                repr(sorted({**_absent_columns(name, new), **row, **(new or {}).get(name, {})}.items()))
                 for row in connection.exec_driver_sql(f"SELECT * FROM {name}").mappings()
             )
             for name in sa.inspect(connection).get_table_names()
         }
 
 
+def _absent_columns(name: str, new: Mapping[str, Any] | None) -> dict[str, None]:
+    """Columns that the present schema has; a row of before has null in those it lacked."""
+    return {} if new is None else dict.fromkeys(METADATA.tables[name].columns.keys())
+
+
 def rows_in_present_schema(url: str) -> Rows:
     """What a version 1 ledger is to hold once it is opened."""
-    released = dict.fromkeys(("run_id", "release_reason", "release_run_id", "released_at"))
-    new = {
-        "tidemark_deliveries": {"code_version": None}, "tidemark_batch_days": {"lineage": None},
-        "tidemark_publications": {"figures": None}, "tidemark_holds": {"id": 1, **released},
-    }  # fmt: skip
-    return rows_of(url, new | {"tidemark_schema": {"version": SCHEMA_VERSION}})
+    new: dict[str, Mapping[str, Any]] = {"tidemark_holds": {"id": 1}, "tidemark_schema": {"version": SCHEMA_VERSION}}
+    return {table.name: [] for table in METADATA.sorted_tables} | rows_of(url, new)
 
 
 def open_ledger(url: str) -> None:

@@ -12,7 +12,8 @@ from pipeline_assets.domain.checks import Check, Evaluation
 from pipeline_assets.domain.deliveries import BatchKey, Listing
 from pipeline_assets.domain.settings import Completeness, Settings
 from pipeline_assets.domain.slices import BatchVerdict, Source
-from pipeline_assets.load_path.raw.batches import Recorded, plan_batches
+from pipeline_assets.load_path.coverage import lacks_hours
+from pipeline_assets.load_path.raw.batches import Recorded, judge_absent, plan_batches
 from pipeline_assets.load_path.readiness import Look, Seen, look, state_of
 from pipeline_assets.sensors.cursor import Attempt, Cursor, admit, attempted
 from resources.ledger_records import MISSING, BatchRecord
@@ -250,3 +251,52 @@ def test_recoveries_rest_before_they_are_loaded() -> None:
     assert first.waiting
     assert look(plans, {PROJECT: DAY}, (), rested(first), Settings(), PAST).due == {batch: "new hours: 1"}
     assert not look({batch: replace(plans[batch], listed={}, changed=[])}, {PROJECT: DAY}, (), {}, Settings(), PAST).due
+
+
+# A clock that was ahead once
+
+
+def test_a_time_later_than_now_is_taken_as_now_and_not_waited_for() -> None:
+    ahead = NOON + timedelta(days=30)
+    quiet = {"hours_complete_by": Completeness.QUIET}
+    seen = a_look([a_delivery(10)], now=ahead, **quiet).seen
+    cursor = Cursor(dict(seen), {DAY: Attempt(STATE, 1, ahead)}).as_of(NOON)
+    later = NOON + timedelta(minutes=15)
+    assert a_look([a_delivery(10)], now=later, seen=cursor.as_of(later).seen, **quiet).due == {BATCH: "new hours: 1"}
+    assert admit({DAY: STATE}, cursor.attempts, later, 3).admitted == (DAY,)
+    assert Cursor.parse(cursor.as_text()) == cursor == cursor.as_of(later)
+
+
+# A day of which only hours were recovered
+
+
+def test_a_partly_recovered_day_is_told_until_its_hours_are_there_or_a_person_lets_them_go() -> None:
+    other = BatchKey(Source.BACKFILL, PROJECT, DAY)
+    two = BatchRecord(other, BatchVerdict.ACCEPTED, deliveries=2, hours=(3, 4))
+    plan = plans_of(priors=[two], now=PAST)[BATCH]
+    _, evaluation = judge_absent(plan, is_other_source_there=True, first_arrival=DAY, settings=Settings(), now=PAST)
+    record = plan.record(BatchVerdict.ACCEPTED, evaluation, Settings())
+    warning = record.evaluations[1]
+    assert (warning.check, warning.is_passed) == (Check.DELIVERY_COMPLETE, False)
+    assert "2 of 24 hours" in str(warning.reason)
+    assert lacks_hours(record, two)
+    assert lacks_hours(None, two)
+
+    again = a_look(priors=[two, record], now=PAST, is_elsewhere=True)
+    assert not again.due
+    assert "2 of 24 hours" in again.waiting[BATCH]
+    more = a_look(priors=[replace(two, hours=(3, 4, 5)), record], now=PAST, is_elsewhere=True)
+    assert more.due == {BATCH: "the other source holds other hours of it than before"}
+
+    whole = replace(two, hours=tuple(range(24)))
+    assert (
+        plans_of(priors=[whole], now=PAST)[BATCH]
+        .record(BatchVerdict.ACCEPTED, evaluation, Settings())
+        .evaluations[1]
+        .is_passed
+    )
+    assert not lacks_hours(record, whole)
+    let_go = replace(record, evaluations=(replace(evaluation, figures={MISSING: 1}),))
+    assert not lacks_hours(let_go, two)
+    assert not lacks_hours(replace(record, deliveries=3), two)
+    assert not a_look(priors=[two, let_go], now=PAST, is_elsewhere=True).waiting

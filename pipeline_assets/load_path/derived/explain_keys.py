@@ -11,7 +11,8 @@ from collections.abc import Collection, Mapping
 from pyspark.sql import DataFrame
 from resources.iceberg import slices_condition
 
-from pipeline_assets.domain.checks import KeyChange, is_bounded
+from pipeline_assets.domain.changes import KeyChange
+from pipeline_assets.domain.checks import is_bounded
 from pipeline_assets.domain.slices import EMPTY, Slice, neighbourhood
 from pipeline_assets.load_path.derived.step import DerivedStep
 from pipeline_assets.load_path.standing import Decision
@@ -57,8 +58,9 @@ def _is_compared(step: DerivedStep, decision: Decision) -> bool:
     record, audit = decision.record, step.audits[decision.key]
     if record is None or record.digest in (EMPTY, audit.digest):
         return False
-    rows = {"rows": record.digest.rows}, {"rows": audit.digest.rows}
-    return is_bounded(*rows, was_final=record.is_final, settings=step.bench.settings)
+    then = record.baseline.figures.get("rows", 0) if record.baseline is not None else 0
+    rows = {"rows": max(record.digest.rows, then)}, {"rows": audit.digest.rows}
+    return is_bounded(*rows, was_final=decision.was_final, settings=step.bench.settings)
 
 
 def _contents(step: DerivedStep, snapshot_id: int, slices: Collection[Slice]) -> DataFrame:

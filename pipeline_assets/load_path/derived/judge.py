@@ -11,7 +11,8 @@ from dataclasses import replace
 
 from resources.ledger_records import SliceRecord
 
-from pipeline_assets.domain.checks import Evaluation, KeyChange, explain_change
+from pipeline_assets.domain.changes import Baseline, KeyChange
+from pipeline_assets.domain.checks import Evaluation, explain_change, is_bounded
 from pipeline_assets.domain.slices import EMPTY, Slice, Verdict, neighbourhood
 from pipeline_assets.load_path.derived.build import Audit
 from pipeline_assets.load_path.derived.build_refined import exchanged_keys
@@ -62,7 +63,8 @@ def judge(step: DerivedStep, todo: Mapping[Slice, Decision], staged_id: int) -> 
                 changed.add(key)
             step.records[key] = replace(
                 prior, verdict=Verdict.UNCHANGED if is_same else Verdict.PUBLISHED, reason=None, cure=None,
-                is_final=decision.is_final, digest=audit.digest, input_state=present, code_version=code,
+                is_final=decision.is_final, final_at=decision.final_at, digest=audit.digest, input_state=present,
+                baseline=_next_baseline(step, decision, evaluations[-1], keys.get(key)), code_version=code,
                 refused_state=None, figures=audit.figures, evaluations=evaluations, refused_evaluations=(),
             )  # fmt: skip
         outcome = _outcome(step, decision, step.records[key], evaluations, figures)
@@ -72,19 +74,39 @@ def judge(step: DerivedStep, todo: Mapping[Slice, Decision], staged_id: int) -> 
 
 
 def _change(step: DerivedStep, decision: Decision, keys: KeyChange | None) -> Evaluation:
-    prior, measures = decision.record, step.audits[decision.key].measures
-    # A measure that is not on record (the slice was settled from the table) has nothing to be compared with.
-    known = prior.figures if prior is not None and prior.digest != EMPTY else {}
+    measures = step.audits[decision.key].measures
     return explain_change(
         step.table.key,
-        {name: known[name] for name in measures if name in known},
+        baseline_of(decision.record).of(measures),
         measures,
         keys,
-        was_final=prior is not None and prior.is_final,
+        was_final=decision.was_final,
         accepted_reason=step.request.accepted_reason(step.table.key, decision.key.event_date),
         cause=decision.cause,
         settings=step.bench.settings,
     )
+
+
+def baseline_of(record: SliceRecord | None) -> Baseline:
+    """What a change of the slice is measured against; the present figures where no baseline is on record."""
+    if record is None or record.digest == EMPTY:
+        return Baseline()
+    return record.baseline if record.baseline is not None else Baseline(record.figures)
+
+
+def _next_baseline(
+    step: DerivedStep, decision: Decision, change: Evaluation, keys: KeyChange | None
+) -> Baseline | None:
+    """Of a slice that passes: anew where it becomes final, is filled, was not bounded or a person accepted it; else the same."""
+    if not decision.is_final:
+        return None
+    known, measures = baseline_of(decision.record), step.audits[decision.key].measures
+    was_bounded = is_bounded(
+        known.of(measures).figures, measures, was_final=decision.was_final, settings=step.bench.settings
+    )
+    if not was_bounded or not known.figures or change.is_accepted_change:
+        return Baseline(measures)
+    return known.after(keys)
 
 
 def _held_back(
@@ -125,7 +147,8 @@ def stand(step: DerivedStep, decision: Decision) -> None:
     if decision.todo is Todo.KEEP:
         record = replace(
             prior, verdict=Verdict.UNCHANGED, reason=None, cure=None, is_final=decision.is_final,
-            input_state=decision.present, refused_state=None, refused_evaluations=(),
+            final_at=decision.final_at, baseline=_kept_baseline(decision, prior), input_state=decision.present,
+            refused_state=None, refused_evaluations=(),
             code_version=prior.code_version or step.table.code_version(step.bench.settings),
         )  # fmt: skip
         step.records[decision.key] = record
@@ -139,6 +162,13 @@ def stand(step: DerivedStep, decision: Decision) -> None:
     step.outcomes[decision.key] = replace(
         _outcome(step, decision, record, evaluations, record.figures), is_standing=is_standing
     )
+
+
+def _kept_baseline(decision: Decision, record: SliceRecord) -> Baseline | None:
+    """Of a slice that is not built: what it holds now, where it becomes final now or none is on record."""
+    if not decision.is_final:
+        return None
+    return record.baseline if decision.was_final and record.baseline is not None else Baseline(record.figures)
 
 
 def _blocked_record(prior: SliceRecord, decision: Decision) -> SliceRecord:

@@ -15,6 +15,7 @@ import pyspark.sql.functions as F
 from pyspark.sql import DataFrame
 from resources.iceberg import slices_condition
 
+from pipeline_assets.domain.changes import Baseline
 from pipeline_assets.domain.checks import explain_change, is_bounded
 from pipeline_assets.domain.errors import UsageError
 from pipeline_assets.domain.slices import EMPTY, Slice
@@ -126,9 +127,10 @@ def _difference(
     # What a load bounds: rows of refined.events, the declared measures of an aggregate.
     bounded = set(table.measures or ()) if isinstance(table, AggregateTable) else {"rows"}
     old, new = ({name: value for name, value in found.items() if name in bounded} for found in figures)
-    was_final = record is not None and record.is_final
+    was_final = decision.was_final
+    known = record.baseline.of(new) if record is not None and record.baseline is not None else Baseline(old)
     evaluation = explain_change(
-        table.key, old if before["rows"] else {}, new, keys if table.key == REFINED_EVENTS.key else None,
+        table.key, known if before["rows"] else Baseline(), new, keys if table.key == REFINED_EVENTS.key else None,
         was_final=was_final, accepted_reason=None, cause=cause, settings=bench.settings,
     )  # fmt: skip
     return Difference(

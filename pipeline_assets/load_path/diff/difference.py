@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from pipeline_assets.domain.checks import Evaluation, KeyChange
+from pipeline_assets.domain.changes import KeyChange
+from pipeline_assets.domain.checks import Evaluation
 from pipeline_assets.domain.slices import Digest, Slice
 
 

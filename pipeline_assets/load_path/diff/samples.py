@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 import pyspark.sql.functions as F
 from pyspark.sql import DataFrame, Row
 
-from pipeline_assets.domain.checks import KeyChange
+from pipeline_assets.domain.changes import KeyChange
 from pipeline_assets.load_path.derived.explain_keys import MOVED
 from pipeline_assets.load_path.diff.difference import Sample
 from pipeline_assets.tables.refined_events import MEANING

@@ -110,7 +110,7 @@ def _judge_unread(
 ) -> None:
     """Attach a verdict to the plans whose deliveries are missing, or that have none."""
     firsts = first_arrivals(bench.ledger, listing, request.projects)
-    elsewhere = recorded.delivered_elsewhere(source)
+    elsewhere = set(recorded.delivered_elsewhere(source))
 
     def judge_all(absent: Sequence[BatchPlan]) -> None:
         for plan in absent:
@@ -129,17 +129,24 @@ def _judge_unread(
     # Landing is asked for the other source's deliveries only where the ledger does not know of any.
     lacking = [plan for plan in absent if plan.verdict is not None and plan.verdict[0] is not BatchVerdict.ACCEPTED]
     if lacking:
-        elsewhere |= _listed_elsewhere(bench, source, lacking)
+        listed = _listed_elsewhere(bench, source, lacking)
+        elsewhere |= listed.keys()
+        for plan in lacking:
+            plan.hours_elsewhere |= listed.get(plan.key, frozenset())
         judge_all(lacking)
 
 
-def _listed_elsewhere(bench: Workbench, source: Source, lacking: Sequence[BatchPlan]) -> set[BatchKey]:
-    """The batches of these days that the other source has deliveries for, loaded or not."""
+def _listed_elsewhere(bench: Workbench, source: Source, lacking: Sequence[BatchPlan]) -> dict[BatchKey, frozenset[int]]:
+    """The batches of these days that the other source has deliveries for, loaded or not -> their hours."""
     projects = sorted({plan.key.project_id for plan in lacking})
     days = [plan.key.arrival_date for plan in lacking]
     (other,) = set(Source) - {source}
     listing = bench.landing.list(other, projects, min(days), max(days))
-    return {BatchKey(source, d.batch.project_id, d.batch.arrival_date) for d in listing.deliveries}
+    found: dict[BatchKey, frozenset[int]] = {}
+    for one in listing.deliveries:
+        key = BatchKey(source, one.batch.project_id, one.batch.arrival_date)
+        found[key] = found.get(key, frozenset()) | {one.hour}
+    return found
 
 
 def _run(step: RawStep) -> None:

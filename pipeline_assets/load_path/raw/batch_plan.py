@@ -10,17 +10,14 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from resources.ledger_records import BatchAsRead, BatchRecord, DeliveryRecord, Exclusion
+from resources.ledger_records import EXCLUDED, HOURS_HELD, MISSING, BatchAsRead, BatchRecord, DeliveryRecord, Exclusion
 
 from pipeline_assets.domain.checks import Check, Evaluation
 from pipeline_assets.domain.deliveries import BatchKey, Delivery
 from pipeline_assets.domain.object_keys import KeyGrammar
 from pipeline_assets.domain.settings import Settings
-from pipeline_assets.domain.slices import BatchVerdict
-
-HOURS_A_DAY = 24
-EXCLUDED = "excluded_objects"
-"""Figure of an evaluation: deliveries of the batch that a person ruled out."""
+from pipeline_assets.domain.slices import BatchVerdict, Source
+from pipeline_assets.load_path.coverage import HOURS_A_DAY
 
 
 @dataclass
@@ -39,6 +36,8 @@ class BatchPlan:
     refused: dict[str, DeliveryRecord] = field(default_factory=dict)
     """Versions that were refused last."""
     hours_marked: frozenset[int] = frozenset()
+    hours_elsewhere: frozenset[int] = frozenset()
+    """Hours of the day that the other source holds."""
     prior: BatchRecord | None = None
     is_requested: bool = False
     is_closed: bool = False
@@ -114,9 +113,14 @@ class BatchPlan:
         self.excluded[key] = self.listed.pop(key)
         self.exclusions[key] = (*self.exclusions.get(key, ()), exclusion)
         self.changed = [delivery for delivery in self.changed if delivery.key != key]
-        if key in self.recorded:
+        if key in self.recorded and self.holds(key, exclusion):
             self.ruled_out |= {key}
             self.withdrawn = sorted({*self.withdrawn, key})
+
+    def holds(self, object_key: str, exclusion: Exclusion) -> bool:
+        """Whether raw holds the very version that was ruled out."""
+        record = self.recorded[object_key]
+        return exclusion.names(record.etag, record.sha256)
 
     def record(self, verdict: BatchVerdict, evaluation: Evaluation, settings: Settings) -> BatchRecord:
         """The batch's row in the ledger."""
@@ -125,7 +129,8 @@ class BatchPlan:
             key=self.key, verdict=verdict, reason=evaluation.reason, cure=evaluation.cure,
             input_state=self.input_state(settings), deliveries=len(self._known), hours_delivered=len(hours),
             hours_marked=len(self.hours_marked), is_closed=self.is_closed,
-            evaluations=(evaluation, self._completeness()),
+            hours=tuple(sorted(self.hours_marked | self._hours_known(settings))),
+            evaluations=(evaluation, self._completeness(evaluation)),
         )  # fmt: skip
 
     def hour_of(self, object_key: str, settings: Settings) -> int | None:
@@ -138,7 +143,28 @@ class BatchPlan:
         """Objects in landing, and those that raw keeps although landing no longer does."""
         return self.listed.keys() | (self.recorded.keys() - set(self.withdrawn))
 
-    def _completeness(self) -> Evaluation:
+    def _hours_known(self, settings: Settings) -> set[int]:
+        return {hour for key in self._known if (hour := self.hour_of(key, settings)) is not None}
+
+    @property
+    def partial_hours(self) -> int | None:
+        """Hours that any source holds of a day that only the other source delivered, and not whole; None = no such day."""
+        is_absent = self.key.source is Source.REGULAR and not self._known
+        held = len(self.hours_marked | self.hours_elsewhere)
+        return held if is_absent and self.hours_elsewhere and held < HOURS_A_DAY else None
+
+    def _completeness(self, verdict: Evaluation) -> Evaluation:
+        held = self.partial_hours
+        is_decided = verdict.figures.get(MISSING) or verdict.figures.get(EXCLUDED)
+        if held is not None and verdict.is_passed and not is_decided:
+            return Evaluation(
+                Check.DELIVERY_COMPLETE,
+                False,
+                f"no regular delivery came, and any source holds {held} of 24 hours",
+                "Recover the other hours, or accept that they are lost, with a reason (--accept-missing, accept_changes in "
+                "run config); the day stays provisional until then",
+                {"hours_marked": len(self.hours_marked), "hours_delivered": 0, HOURS_HELD: held},
+            )
         missing = HOURS_A_DAY - len(self.hours_marked)
         # Recoveries need no markers, and an empty day of one source is complete.
         is_complete = missing == 0 or self.is_closed or not self.listed

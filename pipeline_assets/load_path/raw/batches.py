@@ -11,13 +11,14 @@ from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
 
 from resources.ledger import Ledger
-from resources.ledger_records import MISSING, BatchRecord, DeliveryRecord, Exclusion
+from resources.ledger_records import EXCLUDED, MISSING, BatchRecord, DeliveryRecord, Exclusion
 
 from pipeline_assets.domain.checks import Check, Evaluation
 from pipeline_assets.domain.deliveries import BatchKey, Listing
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import BatchVerdict, Source
-from pipeline_assets.load_path.raw.batch_plan import EXCLUDED, HOURS_A_DAY, BatchPlan, is_to_be_replayed
+from pipeline_assets.load_path.coverage import HOURS_A_DAY, hours_on_record
+from pipeline_assets.load_path.raw.batch_plan import BatchPlan, is_to_be_replayed
 
 
 @dataclass(frozen=True)
@@ -43,10 +44,10 @@ class Recorded:
             ledger.decisions.exclusions(source, projects, first, last),
         )
 
-    def delivered_elsewhere(self, source: Source) -> set[BatchKey]:
-        """The batches of a source for whose day the other source has deliveries on record."""
+    def delivered_elsewhere(self, source: Source) -> dict[BatchKey, frozenset[int]]:
+        """The batches of a source for whose day the other source has deliveries on record -> their hours."""
         return {
-            BatchKey(source, other.project_id, other.arrival_date)
+            BatchKey(source, other.project_id, other.arrival_date): hours_on_record(record)
             for other, record in self.batches.items()
             if other.source is not source and record.deliveries
         }
@@ -96,7 +97,7 @@ def plan_batches(
     for delivery in listing.deliveries:
         batch = plan(delivery.batch)
         exclusions = recorded.exclusions.get(delivery.key, ())
-        is_out = any(one.etag == delivery.etag for one in exclusions)
+        is_out = any(one.names(delivery.etag, None) for one in exclusions)
         (batch.excluded if is_out else batch.listed)[delivery.key] = delivery
     for marker in listing.markers:
         batch = plan(marker.batch)
@@ -108,7 +109,9 @@ def plan_batches(
     for object_key, standing in recorded.exclusions.items():
         if standing[0].batch in plans:
             plans[standing[0].batch].exclusions[object_key] = standing
+    elsewhere = recorded.delivered_elsewhere(source)
     for key, batch in plans.items():
+        batch.hours_elsewhere = elsewhere.get(key, frozenset())
         batch.prior = recorded.batches.get(key)
         batch.is_closed = len(batch.hours_marked) == HOURS_A_DAY or now > deadline(key.arrival_date, settings)
         _compare(batch, settings, now)
@@ -123,8 +126,8 @@ def _compare(batch: BatchPlan, settings: Settings, now: datetime) -> None:
     batch.ruled_out = frozenset(_ruled_out(batch))
     horizon = now.date() - timedelta(days=settings.redelivery_horizon_days)
     if batch.key.arrival_date >= horizon:
-        gone = sorted(batch.recorded.keys() - batch.listed.keys())
-        gone = [key for key in gone if key not in batch.ruled_out]
+        # Where landing holds an excluded version alone, another one that raw holds is neither gone nor ruled out.
+        gone = sorted(batch.recorded.keys() - batch.listed.keys() - batch.excluded.keys() - batch.ruled_out)
         batch.missing = [] if batch.accepted_reason is not None else _missing(batch, gone, settings)
         batch.withdrawn = [] if batch.missing else gone
     if not batch.missing:
@@ -141,13 +144,14 @@ def _compare(batch: BatchPlan, settings: Settings, now: datetime) -> None:
 
 
 def _ruled_out(batch: BatchPlan) -> list[str]:
-    """Objects whose rows raw holds of a version that a person excluded, and for which landing has no other version."""
+    """Objects whose rows raw holds of a version that a person excluded, and for which landing has no other version.
+
+    Never by name alone: a version that was not excluded stays, for past the horizon nobody could bring it back.
+    """
     return [
         key
         for key, exclusions in batch.exclusions.items()
-        if key not in batch.listed
-        and key in batch.recorded
-        and (key in batch.excluded or batch.recorded[key].etag in {one.etag for one in exclusions})
+        if key not in batch.listed and key in batch.recorded and any(batch.holds(key, one) for one in exclusions)
     ]
 
 

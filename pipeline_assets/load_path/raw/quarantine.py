@@ -6,12 +6,11 @@ why a line is refused (domain/event_lines.py).
 
 from __future__ import annotations
 
-from resources.ledger_records import DeliveryRecord
+from resources.ledger_records import UNREAD, DeliveryRecord
 
 from pipeline_assets.domain.slices import BatchVerdict, Slice
 from pipeline_assets.load_path.raw.read import naming_what_workers_met, read_objects, require_unmoved
 from pipeline_assets.load_path.raw.step import RawStep, delete_objects, in_batches
-from pipeline_assets.load_path.settle import UNKNOWN_VERSION
 from pipeline_assets.tables.quarantine import QUARANTINE
 from pipeline_assets.transforms.parse import quarantined
 
@@ -68,4 +67,6 @@ def quarantine(step: RawStep) -> None:
 
 
 def _is_bad(record: DeliveryRecord | None) -> bool:
-    return record is not None and bool(record.quarantined or record.error or record.etag == UNKNOWN_VERSION)
+    return record is not None and bool(
+        record.quarantined or record.error or record.etag.startswith(UNREAD) or not record.etag
+    )

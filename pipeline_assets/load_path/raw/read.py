@@ -13,13 +13,13 @@ from dataclasses import dataclass, replace
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, Observation, Row
-from resources.ledger_records import MISSING, DeliveryRecord
+from resources.ledger_records import EXCLUDED, MISSING, DeliveryRecord
 
 from pipeline_assets.domain.checks import BatchFigures, Evaluation, reconcile_batch
 from pipeline_assets.domain.deliveries import Delivery
 from pipeline_assets.domain.errors import LakehouseError, PublishConflictError, error_in
 from pipeline_assets.domain.slices import BatchVerdict
-from pipeline_assets.load_path.raw.batch_plan import EXCLUDED, BatchPlan
+from pipeline_assets.load_path.raw.batch_plan import BatchPlan
 from pipeline_assets.load_path.raw.step import RawStep
 from pipeline_assets.transforms.parse import (
     MOVED,
