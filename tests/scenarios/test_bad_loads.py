@@ -186,6 +186,30 @@ def test_bounds_of_one_measure_and_a_person_let_it_through(pipeline: Any) -> Non
     assert p.count(REFINED) == 190
 
 
+def test_a_closed_day_does_not_melt_in_small_steps(pipeline: Any) -> None:
+    """Scenario: a closed day loses 0.7 % of its events, then 0.7 % again, then a person accepts that.
+    Outcome: published, refused against what the day was when it became final, published and measured from there on."""
+    p = pipeline()
+    p.now = SOON
+    tables = (REFINED, REVENUE, "aggregates/event_counts", "aggregates/active_users")
+    p.deliver(DAY, events_on(DAY, 300))
+    assert p.load(DAY).success
+    p.deliver(DAY, events_on(DAY, 298))
+    run = p.load(DAY)
+    assert run.success, run.failure()
+    p.deliver(DAY, events_on(DAY, 296))
+    melted = p.load(DAY)
+    assert not melted.success
+    assert "shrinks by 1.3%: rows 300 -> 296" in melted.failure()
+    assert "loses 1.3% of its 300 keys since it was final or last accepted: now withdrawn 2" in melted.failure()
+
+    run = p.load(DAY, accept={f"{table}:{DAY}": "test events" for table in tables})
+
+    assert run.success, run.failure()
+    baseline = p.ledger.slices(REFINED, [PROJECT], [DAY])[Slice(DAY, PROJECT)].baseline
+    assert (baseline.figures, baseline.totals) == ({"rows": 296}, {})
+
+
 def test_an_event_that_moves_is_told_as_moved(pipeline: Any) -> None:
     """Scenario: in a closed day some events are corrected, some move over midnight, some are new. Outcome: published, since all
     keeps within bounds, with each counted by cause."""

@@ -111,8 +111,8 @@ def test_a_day_whose_only_object_is_excluded_is_empty_and_stands(pipeline: Any) 
 
 
 def test_the_same_bytes_stay_excluded_and_another_version_does_not(pipeline: Any) -> None:
-    """Scenario: an excluded object comes again, with its bytes under another etag, then corrected.
-    Outcome: its bytes stay excluded, which is recorded of the new etag; the correction is loaded."""
+    """Scenario: an excluded object comes again, with its bytes under another etag, then corrected, then as it was.
+    Outcome: its bytes stay excluded, which is recorded of the new etag; the correction is loaded, and stays."""
     p = pipeline()
     p.deliver(DAY, events_on(DAY, 10), hour=1)
     key = p.deliver(DAY, events_on(DAY, 10, prefix="bad"), hour=2)
@@ -129,6 +129,10 @@ def test_the_same_bytes_stay_excluded_and_another_version_does_not(pipeline: Any
     p.deliver(DAY, events_on(DAY, 7, prefix="good"), hour=2)
     assert p.load(DAY).success
     assert p.count(RAW) == p.count(REFINED) == 17
+    p.deliver(DAY, events_on(DAY, 10, prefix="bad"), hour=2)
+    assert p.load(DAY).success
+    assert p.count(RAW) == p.count(REFINED) == 17
+    assert len({one.sha256 for one in _standing(p)}) == 1
 
 
 def test_a_broken_object_is_excluded_and_its_day_goes_green(pipeline: Any) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
+import dagster as dg
 import pytest
 
 from pipeline_assets.domain.deliveries import BatchKey
@@ -45,6 +46,47 @@ def test_a_provisional_day_becomes_final(pipeline: Any) -> None:
     assert "final" not in again.metadata(RAW, DAY)["verdict"]
     assert _record(p, REFINED).is_final
     assert history[REFINED] + 1 == p.history()[REFINED]
+
+
+def test_a_finality_judged_by_a_clock_that_was_ahead_does_not_refuse_a_days_own_hours(pipeline: Any) -> None:
+    """Scenario: an open day is loaded while the clock is months ahead; it comes right, and the day's other hours arrive.
+    Outcome: final by that clock; then provisional, with all its hours; final again when its time has come, and bounded."""
+    p = pipeline()
+    p.deliver(DAY, events_on(DAY, 150), hour=1)
+    assert p.load(DAY).success
+    assert _record(p, REFINED).is_final
+    p.now = datetime(2026, 2, 2, 12, tzinfo=UTC)
+    p.deliver(DAY, events_on(DAY, 150, prefix="f"), hour=2)
+    right = p.load(DAY)
+    assert right.success, right.failure()
+    assert (p.count(REFINED), _record(p, REFINED).is_final, _record(p, COUNTS).is_final) == (300, False, False)
+    assert _record(p, REFINED).baseline is None
+    p.now = datetime(2026, 2, 20, tzinfo=UTC)
+    assert p.load(DAY).success
+    assert (_record(p, REFINED).final_at, _record(p, REFINED).baseline.figures["rows"]) == (p.now.isoformat(), 300)
+
+
+def test_one_recovered_hour_does_not_make_a_missing_day_whole(pipeline: Any) -> None:
+    """Scenario: of a day that was never delivered one hour is recovered; then a person accepts that the others are lost.
+    Outcome: its events are there, but it warns with 1 of 24 hours and is provisional; then it is final, on record."""
+    p = pipeline()
+    p.deliver(DAY - timedelta(days=1), events_on(DAY - timedelta(days=1), 1))
+    p.deliver(DAY, events_on(DAY, 5), source=Source.BACKFILL)
+    assert p.load(DAY, source=Source.BACKFILL).success
+    assert not _record(p, REFINED).is_final
+    run = p.load(DAY)
+    assert run.success, run.failure()
+    assert run.failed_checks(dg.AssetCheckSeverity.WARN) == {(RAW, "delivery_complete", str(DAY))}
+    (_, warning) = _batch(p).evaluations
+    assert warning.reason == "no regular delivery came, and any source holds 1 of 24 hours"
+    assert (p.count(REFINED), _record(p, REFINED).is_final) == (5, False)
+
+    accepted = p.load(DAY, accept={f"{RAW}:{DAY}": "the vendor lost it"})
+
+    assert accepted.success, accepted.failure()
+    assert not accepted.failed_checks(dg.AssetCheckSeverity.WARN)
+    assert _batch(p).reason == "accepted without deliveries: the vendor lost it"
+    assert (p.count(REFINED), _record(p, REFINED).is_final) == (5, True)
 
 
 def test_nothing_is_built_on_a_refused_day_whatever_is_selected(pipeline: Any) -> None:
