@@ -34,7 +34,8 @@ def _is_dead(ledger: Ledger, run_id: str) -> bool:
 
 def only_ours(run: dg.DagsterRun) -> bool:
     """Whether an asset run loads tables of ours and does nothing else."""
-    return bool(run.asset_selection) and run.asset_selection <= {asset_key(table) for table in ASSET_TABLES}
+    chosen = run.asset_selection or frozenset()
+    return bool(chosen) and chosen <= {asset_key(table) for table in ASSET_TABLES}
 
 
 def liveness(instance: dg.DagsterInstance, ledger: Ledger, own_run_id: str) -> Callable[[str], bool | None]:

@@ -14,7 +14,7 @@ from typing import Any
 import sqlalchemy as sa
 from pipeline_assets.domain.processes import Identity, Process, Watch
 from sqlalchemy.dialects import postgresql, sqlite
-from sqlalchemy.engine import Connection, Engine
+from sqlalchemy.engine import Connection, Engine, RowMapping
 
 from resources.ledger_engine import connected, ledger_failures
 from resources.ledger_schema import PROCESSES
@@ -109,13 +109,13 @@ class Processes:
                 yield connection, now.astimezone(UTC) if now.tzinfo else now.replace(tzinfo=UTC)
 
 
-def _watch_of(row: Mapping[str, Any]) -> Watch:
+def _watch_of(row: RowMapping) -> Watch:
     if row["looked_at"] is None:
         return Watch()
     return Watch(row["seen_beats"], row["still_looks"], datetime.fromisoformat(row["looked_at"]))
 
 
-def _process_of(row: Mapping[str, Any], watch: Watch) -> Process:
+def _process_of(row: RowMapping, watch: Watch) -> Process:
     identity = None
     if row["pid"] is not None:
         identity = Identity(row["host"], row["place"], row["pid"], row["started_ticks"])

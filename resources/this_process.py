@@ -49,10 +49,15 @@ def place() -> str | None:
     """Where the number of a process means the same as here; None where the system does not tell."""
     try:
         boot = (_PROC / "sys/kernel/random/boot_id").read_text("ascii").strip()
-        spaces = [str((_PROC / "self/ns" / name).readlink()) for name in ("pid", "time")]
+        pids = (_PROC / "self/ns/pid").readlink()
     except OSError:
         return None
-    return " ".join([boot, *spaces])
+    try:
+        times = str((_PROC / "self/ns/time").readlink())
+    except OSError:
+        # An older kernel has one time for all.
+        times = ""
+    return f"{boot} {pids} {times}"
 
 
 def _stat(pid: int) -> list[str] | None:
