@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlencode
 
 from dagster_pyspark import LazyPySparkResource
+from pipeline_assets.domain.errors import SettingsError
 from pipeline_assets.domain.settings import Settings, local_path
 from sqlalchemy.engine import make_url
 
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
 
 COMMIT_RETRIES = 20
 """Four writers on one table ended 5 of 80 commits in a failure with Iceberg's default of 4."""
+_ZONE = "-Duser.timezone=UTC"
 
 
 def engine_config(settings: Settings) -> dict[str, str]:
@@ -32,13 +35,12 @@ def engine_config(settings: Settings) -> dict[str, str]:
     # On a cluster workers elsewhere have to reach the driver, under the name that Spark finds for this machine.
     is_local = settings.spark_master.startswith("local")
     nowhere_else = {"spark.driver.bindAddress": "127.0.0.1", "spark.driver.host": "127.0.0.1"}
-    return {
+    config = {
         "spark.app.name": "tidemark",
         "spark.master": settings.spark_master,
         "spark.driver.memory": settings.spark_driver_memory,
         "spark.jars": ",".join(str(path) for path in verified(settings.jars_dir)),
         "spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
-        "spark.sql.session.timeZone": "UTC",
         "spark.sql.execution.arrow.pyspark.enabled": "true",
         "spark.sql.execution.arrow.maxRecordsPerBatch": "5000",
         "spark.ui.enabled": "false",
@@ -48,6 +50,20 @@ def engine_config(settings: Settings) -> dict[str, str]:
         "spark.python.daemon.module": "resources.worker_daemon",
         **settings.spark_config,
     }
+    return config | _in_utc(config)
+
+
+def _in_utc(config: Mapping[str, str]) -> dict[str, str]:
+    """Everything counts days in UTC: a date crosses into the JVM by the JVM's own zone, where a day may begin late or be none.
+
+    Of two options the JVM goes by the later one. Options that only Spark's defaults file knows stay, after ours.
+    """
+    pinned = {"spark.sql.session.timeZone": "UTC", "spark.executorEnv.TZ": "UTC"}
+    for process in ("driver", "executor"):
+        default, own = f"spark.{process}.defaultJavaOptions", f"spark.{process}.extraJavaOptions"
+        for key in (default, own) if own in config else (default,):
+            pinned[key] = f"{config.get(key, '')} {_ZONE}".strip()
+    return pinned
 
 
 def catalog_config(settings: Settings) -> dict[str, str]:
@@ -88,7 +104,11 @@ def catalog_config(settings: Settings) -> dict[str, str]:
 
 
 def configure_catalog(spark: SparkSession, settings: Settings) -> None:
-    """Make the settings' catalog known to a running session; creates the folders of a local one."""
+    """Make the settings' catalog known to a running session; creates the folders of a local one.
+
+    Raises SettingsError for a session whose JVM would shift dates.
+    """
+    _require_utc(spark)
     warehouse = local_path(settings.warehouse_url)
     if warehouse is not None:
         warehouse.mkdir(parents=True, exist_ok=True)
@@ -97,6 +117,18 @@ def configure_catalog(spark: SparkSession, settings: Settings) -> None:
         Path(url.database).parent.mkdir(parents=True, exist_ok=True)
     for key, value in catalog_config(settings).items():
         spark.conf.set(key, value)
+
+
+def _require_utc(spark: SparkSession) -> None:
+    """A session may be older than these settings, or Spark's defaults file may name a zone after them."""
+    zone = getattr(spark._jvm, "java.util.TimeZone").getDefault()
+    if zone.getRawOffset() or not zone.toZoneId().getRules().isFixedOffset():
+        raise SettingsError(
+            "Spark's JVM",
+            f"counts days in {zone.getID()}, where dates shift",
+            "Remove -Duser.timezone from spark-defaults.conf, or start the session with -Duser.timezone=UTC",
+        )
+    spark.conf.set("spark.sql.session.timeZone", "UTC")
 
 
 def spark_resource(settings: Settings) -> LazyPySparkResource:

@@ -48,3 +48,20 @@ def test_workers_elsewhere_can_reach_the_driver(master: str, config: dict[str, s
     found = engine_config(Settings(spark_master=master, spark_config=config))
     assert found.get("spark.driver.host") == host
     assert ("spark.driver.bindAddress" in found) == master.startswith("local")
+
+
+def test_nothing_that_a_person_sets_moves_the_zone() -> None:
+    """Scenario: options of their own for the JVMs, another zone among them, and another zone of the session.
+    Outcome: their options are kept, and UTC is said last."""
+    theirs = {
+        "spark.driver.extraJavaOptions": "-Xss8m -Duser.timezone=America/New_York",
+        "spark.executor.defaultJavaOptions": "-Dhttps.proxyHost=proxy",
+        "spark.sql.session.timeZone": "America/New_York",
+    }
+    found = engine_config(Settings(spark_config=theirs))
+    assert found["spark.driver.extraJavaOptions"] == "-Xss8m -Duser.timezone=America/New_York -Duser.timezone=UTC"
+    assert found["spark.driver.defaultJavaOptions"] == "-Duser.timezone=UTC"
+    assert found["spark.executor.defaultJavaOptions"] == "-Dhttps.proxyHost=proxy -Duser.timezone=UTC"
+    # Spark's defaults file may hold them, which any value here would hide.
+    assert "spark.executor.extraJavaOptions" not in found
+    assert found["spark.sql.session.timeZone"] == "UTC"
