@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -131,14 +132,14 @@ class Lakehouse:
     def stage(self, table: Table, base_id: int, attempt: str, write: Callable[[str], None]) -> Staged:
         """Create a branch at `base_id`, let `write` fill it by its SQL name, and return the staged snapshot."""
         branch = BRANCH_PREFIX + attempt
-        self._drop_branch(table, branch)
-        self._create_branch(table, branch, base_id)
+        self._drop_branches(table, [branch])
+        self._create_branches(table, {branch: base_id})
         try:
             write(f"{self._tables.identifier(table)}.branch_{branch}")
             java = self._load(table)
             staged = Staged(table, branch, base_id, int(java.snapshot(branch).snapshotId()))
         except BaseException:
-            self._drop_branch(table, branch)
+            self._drop_branches(table, [branch])
             raise
         crash_point(CrashPoint.AFTER_STAGE, table.key)
         return staged
@@ -180,9 +181,43 @@ class Lakehouse:
         """Make these slices of main what they were in the snapshots named (None: empty), in one commit that writes no data.
 
         `name` tells this commit from others of the run. Raises LakehouseError where a file of then is gone, and
-        PublishConflictError when main changed in one of the slices since `base_id`; nothing is published then.
+        PublishConflictError when main changed in one of the slices since `base_id`; nothing is published then. For snapshots
+        that are kept meanwhile (`keeping`): what a foreign hand removes nevertheless is found after the commit, and undone.
         """
-        return self._swap(table, base_id, set(snapshots), self.require_files(table, snapshots), name, run_id)
+        wanted = set(snapshots)
+        publication = self._swap(table, base_id, wanted, self.require_files(table, snapshots), name, run_id)
+        try:
+            if not publication.is_empty:
+                self._require_there(table, (path for files in publication.files.values() for path in files.paths))
+        except LakehouseError as gone:
+            before = self._tables.files(self._load(table), base_id, wanted)
+            self._swap(table, publication.snapshot_id, wanted, before, f"{name}_undone", run_id)
+            reason = "vanished while it was about to come back; its slice is again what it was"
+            raise LakehouseError(gone.subject, reason, gone.cure) from gone
+        return publication
+
+    @contextmanager
+    def keeping(self, table: Table, snapshot_ids: Collection[int], attempt: str) -> Iterator[None]:
+        """Meanwhile no maintenance expires these snapshots: a branch of the attempt names each, and is swept as others are.
+
+        Raises LakehouseError where one is expired already.
+        """
+        branches = {f"{BRANCH_PREFIX}{attempt}_keep_{snapshot_id}": snapshot_id for snapshot_id in snapshot_ids}
+        try:
+            self._create_branches(table, branches)
+        except FAILURES as error:
+            java = self._load(table)
+            if all(java.snapshot(snapshot_id) is not None for snapshot_id in snapshot_ids):
+                raise
+            raise LakehouseError(
+                table.key, "a state that was about to come back is expired since", "Choose a later state"
+            ) from error
+        try:
+            yield
+        finally:
+            # Those that stay are swept with the branches of dead runs.
+            with suppress(*FAILURES):
+                self._drop_branches(table, branches)
 
     def require_files(self, table: Table, snapshots: Mapping[Slice, int | None]) -> Mapping[str, Any]:
         """Path -> Java DataFile of these slices in these snapshots; raises LakehouseError for one that is gone."""
@@ -191,10 +226,14 @@ class Lakehouse:
         for snapshot_id in {known for known in snapshots.values() if known is not None}:
             chosen = {key for key, known in snapshots.items() if known == snapshot_id}
             found |= self._tables.files(java, snapshot_id, chosen)
-        for path in sorted(found):
-            if not java.io().newInputFile(path).exists():
-                raise LakehouseError(path, "is gone, so that what it held cannot come back", "Choose a later state")
+        self._require_there(table, found)
         return found
+
+    def _require_there(self, table: Table, paths: Iterable[str]) -> None:
+        store = self._load(table).io()
+        for path in sorted(paths):
+            if not store.newInputFile(path).exists():
+                raise LakehouseError(path, "is gone, so that what it held cannot come back", "Choose a later state")
 
     def _swap(
         self, table: Table, base_id: int, wanted: set[Slice], new: Mapping[str, Any], name: str, run_id: str
@@ -270,7 +309,7 @@ class Lakehouse:
 
     def drop(self, staged: Staged) -> None:
         """Drop a staged branch; its snapshot stays until maintenance expires it."""
-        self._drop_branch(staged.table, staged.branch)
+        self._drop_branches(staged.table, [staged.branch])
 
     def dead_branches(self, table: Table, is_live: IsLive) -> list[str]:
         """Branches of attempts that are not live; of those nobody knows only what is older than a day."""
@@ -289,7 +328,7 @@ class Lakehouse:
         for table in tables:
             self.ensure(table)
             for name in self.dead_branches(table, is_live):
-                self._drop_branch(table, name)
+                self._drop_branches(table, [name])
                 dropped.append(f"{table.key}:{name}")
         return dropped
 
@@ -306,21 +345,29 @@ class Lakehouse:
             snapshot = java.snapshot(parent) if parent is not None else None
         return None
 
-    def _create_branch(self, table: Table, branch: str, base_id: int) -> None:
+    def _create_branches(self, table: Table, branches: Mapping[str, int]) -> None:
         def create() -> None:
             java = self._tables.load(table)
             # There already where the answer to the first try was lost.
-            if not java.refs().containsKey(branch):
-                java.manageSnapshots().createBranch(branch, base_id).commit()
+            missing = [name for name in branches if not java.refs().containsKey(name)]
+            if missing:
+                change = java.manageSnapshots()
+                for name in missing:
+                    change = change.createBranch(name, branches[name])
+                change.commit()
 
         self._again(create)
 
-    def _drop_branch(self, table: Table, branch: str) -> None:
+    def _drop_branches(self, table: Table, branches: Iterable[str]) -> None:
         def drop() -> None:
             java = self._tables.load(table)
             # Gone already where another run swept it.
-            if java.refs().containsKey(branch):
-                java.manageSnapshots().removeBranch(branch).commit()
+            present = [name for name in branches if java.refs().containsKey(name)]
+            if present:
+                change = java.manageSnapshots()
+                for name in present:
+                    change = change.removeBranch(name)
+                change.commit()
 
         self._again(drop)
 

@@ -13,6 +13,10 @@ from datetime import datetime, timedelta
 YOUNGEST = timedelta(hours=24)
 """Nothing younger is removed: a run may hold it, and Iceberg refuses to look for orphans among younger files."""
 
+EDGE = timedelta(hours=24)
+"""History is kept so much longer than is promised: a change is on record, and may be asked for by that time, only after its
+commit, by the clock of another machine, or with the next maintenance where a foreign hand made it."""
+
 
 @dataclass(frozen=True)
 class SnapshotAge:
@@ -28,10 +32,10 @@ class SnapshotAge:
 def expirable(snapshots: Sequence[SnapshotAge], named: Collection[int], now: datetime, history: timedelta) -> list[int]:
     """Snapshots to expire, oldest first; `named` are those that a branch or tag points at.
 
-    Kept are: what is younger than a day or named; of main every snapshot within `history`, and the newest one before it,
-    which is what main showed when the history begins.
+    Kept are: what is younger than a day or named; of main every snapshot within `history` and a day before it, and the newest
+    one before that, which is what main showed when the history begins.
     """
-    cutoff = now - max(history, YOUNGEST)
+    cutoff = now - max(history, YOUNGEST) - EDGE
     main = sorted((one for one in snapshots if one.is_on_main), key=lambda one: one.made_at)
     older = [one for one in main if one.made_at < cutoff]
     kept = {one.snapshot_id for one in main if one.made_at >= cutoff} | {one.snapshot_id for one in older[-1:]}

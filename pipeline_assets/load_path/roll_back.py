@@ -8,6 +8,7 @@ slice (standing.py).
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 
 from resources.crash_points import CrashPoint, crash_point
@@ -42,9 +43,17 @@ def roll_back(bench: Workbench, request: RollbackRequest) -> list[Move]:
     Held first, so that no load undoes it meanwhile; one commit per table. A rollback that died half way is completed by another
     one to the same state. Raises what `plan` raises, with nothing changed, and PublishConflictError where loads keep winning.
     """
+    with ExitStack() as kept:
+        return _roll_back_all(bench, request, kept)
+
+
+def _roll_back_all(bench: Workbench, request: RollbackRequest, kept: ExitStack) -> list[Move]:
     moves = plan(bench, request)
     request = after_its_run(bench, request)
     tables = tables_of(request)
+    # All tables at once: none goes back where another one cannot.
+    for table in tables:
+        _keep(bench, table, request, [move for move in moves if move.table == table.key], kept)
     held: dict[str, set[Slice]] = {}
     for move in moves:
         held.setdefault(move.table, set()).add(move.key)
@@ -53,7 +62,7 @@ def roll_back(bench: Workbench, request: RollbackRequest) -> list[Move]:
     done: dict[tuple[str, Slice], Move] = {}
     for table in tables:
         try:
-            done |= {(move.table, move.key): move for move in _roll_back(bench, table, request, held)}
+            done |= {(move.table, move.key): move for move in _roll_back(bench, table, request, held, kept)}
         except LakehouseError as refusal:
             if not done:
                 _hold_as_before(bench, held, held_before, request, refusal)
@@ -61,7 +70,7 @@ def roll_back(bench: Workbench, request: RollbackRequest) -> list[Move]:
     # A load that was about to commit when they were held may have published one of them since.
     for table in tables:
         if any(not move.is_there for move in moves_of_table(bench, table, request)):
-            done |= {(m.table, m.key): m for m in _roll_back(bench, table, request, held) if not m.is_there}
+            done |= {(m.table, m.key): m for m in _roll_back(bench, table, request, held, kept) if not m.is_there}
     return list(done.values())
 
 
@@ -80,11 +89,20 @@ def _hold_as_before(
                 bench.ledger.decisions.hold({table: [key]}, held_before[table][key], request.run_id)
 
 
-def _roll_back(bench: Workbench, table: Table, request: RollbackRequest, held: dict[str, set[Slice]]) -> list[Move]:
-    """One table; adds to `held` what it holds."""
+def _keep(bench: Workbench, table: Table, request: RollbackRequest, moves: Sequence[Move], kept: ExitStack) -> None:
+    """What they go back to stays until it is live again, however old it is and whatever maintenance thinks of it."""
+    snapshots = {move.snapshot_id for move in moves if move.snapshot_id is not None}
+    kept.enter_context(bench.lakehouse.keeping(table, snapshots, request.attempt))
+
+
+def _roll_back(
+    bench: Workbench, table: Table, request: RollbackRequest, held: dict[str, set[Slice]], kept: ExitStack
+) -> list[Move]:
+    """One table; adds to `held` what it holds, to `kept` what it needs."""
     for attempt in range(bench.settings.publish_attempts):
         base_id = settle(bench, table, request.run_id)
         moves = moves_of_table(bench, table, request)
+        _keep(bench, table, request, moves, kept)
         if table == REFINED_EVENTS:
             require_whole_exchanges(bench, request, moves)
         # Those that a load published for the first time meanwhile are not held yet.
@@ -114,7 +132,7 @@ def _restore(
     changes = Changes()
     files: Mapping[Slice, SliceFiles] = {}
     if changing:
-        name = f"rollback_{request.run_id.replace('-', '')}"
+        name = f"rollback_{request.attempt}"
         publication = bench.lakehouse.restore(table, base_id, snapshots_of(changing), name, request.run_id)
         files = publication.files
         changes.head = (table.key, publication.snapshot_id, publication.parent_id)

@@ -43,6 +43,11 @@ class RollbackRequest:
     reason: str
     run_id: str
 
+    @property
+    def attempt(self) -> str:
+        """The run's part of branch names."""
+        return self.run_id.replace("-", "")
+
 
 @dataclass(frozen=True)
 class Move:

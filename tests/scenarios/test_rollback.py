@@ -26,11 +26,13 @@ from pipeline_assets.load_path.release import preview, release
 from pipeline_assets.load_path.request import Workbench
 from pipeline_assets.load_path.roll_back import roll_back
 from pipeline_assets.load_path.rollback_plan import RollbackRequest, plan
+from pipeline_assets.tables.refined_events import REFINED_EVENTS
 from pipeline_assets.tables.registry import DERIVED
 from resources import crash_points
 from resources.crash_points import CrashPoint
 from resources.landing_store import LandingStore
 from resources.ledger_schema import PUBLICATIONS
+from resources.upkeep import Upkeep
 from tests.builders import PROJECT, events_on
 from tests.reference import require_known
 
@@ -265,6 +267,63 @@ def test_maintenance_after_a_rollback_removes_no_live_file(pipeline: Any) -> Non
     assert _derived(p) == right
     assert p.count(REFINED) == 360
     require_known(p)
+
+
+@pytest.mark.parametrize("is_known_to_live", [True, False])
+def test_maintenance_that_comes_between_look_and_commit(pipeline: Any, is_known_to_live: bool) -> None:
+    """Scenario: at the end of the history a day is rolled back; before the commit maintenance runs, which knows that the rollback
+    lives, or takes it for dead. Outcome: files of then stay until they are live again, or the day is what it was; never a live
+    file that is gone."""
+    p = pipeline()
+    p.deliver(DAYS[0], events_on(DAYS[0], 10))
+    assert p.load(DAYS[0]).success
+    right, then = _derived(p), datetime.now(UTC)
+    p.deliver(DAYS[0], events_on(DAYS[0], 3, prefix="wrong"), hour=11)
+    assert p.load(DAYS[0]).success
+    wrong, later = _derived(p), datetime.now(UTC) + timedelta(days=40)
+    _grow_old(p)
+    request = _request(then, DAYS[:1])
+    expired: list[str] = []
+
+    def maintain_beside(point: CrashPoint, table: str) -> None:
+        if (point, table) == (CrashPoint.BEFORE_COMMIT, REFINED):
+            crash_points.watch()
+
+            def is_live(attempt: str) -> bool:
+                return is_known_to_live and attempt.startswith(request.run_id.replace("-", ""))
+
+            reports = maintain(_bench(p), "upkeep", later, is_live, is_dry_run=False)
+            expired.extend(report.table for report in reports if report.snapshots)
+
+    crash_points.watch(maintain_beside)
+    try:
+        if is_known_to_live:
+            assert roll_back(_bench(p), request)
+        else:
+            with pytest.raises(LakehouseError, match="vanished while it was about to come back"):
+                roll_back(_bench(p), request)
+    finally:
+        crash_points.watch()
+
+    assert REFINED in expired
+    assert _derived(p) == (right if is_known_to_live else wrong)
+    require_known(p)
+    held = {p.verdict(name, DAYS[0]) for name in NAMES}
+    assert held == ({"held"} if is_known_to_live else {"published"})
+    assert list(p.lakehouse.dead_branches(REFINED_EVENTS, lambda _: False)) == []
+    if is_known_to_live:
+        # As if it named one of two snapshots after maintenance had found both to be due.
+        named, other = list(p.lakehouse.ancestry(REFINED_EVENTS))[1:3]
+        with p.lakehouse.keeping(REFINED_EVENTS, [named], "late"):
+            Upkeep(p.spark, p.settings.catalog_name).expire(REFINED_EVENTS, [other, named])
+            assert {
+                one.snapshot_id for one in Upkeep(p.spark, p.settings.catalog_name).snapshots(REFINED_EVENTS)[0]
+            } >= {named}
+        with (
+            pytest.raises(LakehouseError, match="is expired since"),
+            p.lakehouse.keeping(REFINED_EVENTS, [other], "late"),
+        ):
+            pass
 
 
 def _move_an_event(p: Any) -> None:

@@ -19,8 +19,16 @@ MAIN = [_snapshot(1, 50), _snapshot(2, 40), _snapshot(3, 31), _snapshot(4, 20), 
 
 
 def test_main_keeps_its_history_and_what_it_showed_when_that_begins() -> None:
-    """The state of 30 days ago is the snapshot of 31 days ago."""
-    assert expirable(MAIN, {5}, NOW, timedelta(days=30)) == [1, 2]
+    """The state of 30 days ago is the snapshot of 32 days ago."""
+    main = [_snapshot(1, 50), _snapshot(2, 40), _snapshot(3, 32), _snapshot(4, 20), _snapshot(5, 0.1)]
+    assert expirable(main, {5}, NOW, timedelta(days=30)) == [1, 2]
+
+
+@pytest.mark.parametrize("hours_unrecorded", [0.01, 1, 23])
+def test_a_change_recorded_within_the_history_can_be_undone_whenever_it_was_committed(hours_unrecorded: float) -> None:
+    """On record 30 days ago to the minute, by its commit longer ago: what stood before it, 40 days old, is kept as well."""
+    change = _snapshot(3, 30 + hours_unrecorded / 24)
+    assert expirable([_snapshot(1, 50), _snapshot(2, 40), change, MAIN[-1]], {5}, NOW, timedelta(days=30)) == [1]
 
 
 def test_a_head_that_is_old_stays() -> None:
