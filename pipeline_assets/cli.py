@@ -17,7 +17,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from pipeline_assets import cli_correct, cli_look
+from pipeline_assets import cli_attach, cli_correct, cli_look
 from pipeline_assets.cli_command import (
     EXIT_NOT_STANDING,
     EXIT_OK,
@@ -114,6 +114,7 @@ def maintenance(
 
 cli_correct.register(app)
 cli_look.register(app)
+cli_attach.register(app)
 
 
 def main() -> None:

@@ -12,7 +12,10 @@ from dagster_aws.s3 import S3Resource
 
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.load_path.request import Workbench
+from pipeline_assets.tables.registry import ALL_TABLES
+from resources.lake_identity import Purpose
 from resources.lakehouse import Lakehouse
+from resources.lakehouse_errors import lakehouse_failures
 from resources.landing_store import LandingStore
 from resources.ledger import Ledger
 from resources.spark import configure_catalog, spark_resource
@@ -25,4 +28,7 @@ def workbench(settings: Settings, say: Callable[[str], None]) -> Iterator[Workbe
         session = spark_resource(settings).spark_session
         configure_catalog(session, settings)
         landing = LandingStore.from_settings(settings, S3Resource())
-        yield Workbench(session, Lakehouse(session, settings.catalog_name), ledger, landing, settings, say)
+        lakehouse = Lakehouse(session, settings.catalog_name)
+        with lakehouse_failures("tables"):
+            lakehouse.require_own(settings, ALL_TABLES, Purpose.LOOK)
+        yield Workbench(session, lakehouse, ledger, landing, settings, say)

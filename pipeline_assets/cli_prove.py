@@ -22,6 +22,7 @@ from pipeline_assets.domain.settings import local_path
 from pipeline_assets.load_path.prove import Compared, Proof, Verdict, prove, scratch_settings
 from pipeline_assets.load_path.request import Workbench
 from pipeline_assets.tables.registry import ALL_TABLES
+from resources.lake_objects import LakeObjects
 from resources.lakehouse import Lakehouse
 from resources.ledger import Ledger
 from resources.spark import configure_catalog
@@ -49,6 +50,10 @@ def _scratch(bench: Workbench) -> Iterator[Workbench]:
                 if not is_local:
                     for table in ALL_TABLES:
                         bench.spark.sql(f"DROP TABLE IF EXISTS {lakehouse.identifier(table)} PURGE")
+                    # What is left: the mark of this warehouse, and metadata that no table names any more.
+                    objects = LakeObjects(warehouse)
+                    for one in objects.list():
+                        objects.delete(one.name)
 
 
 def proof_json(proof: Proof) -> dict[str, Any]:

@@ -11,14 +11,13 @@ from dagster_pyspark import LazyPySparkResource
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.live_runs import liveness
 from pipeline_assets.load import Clock
-from pipeline_assets.load_path.maintain import TableUpkeep, maintain, summary
+from pipeline_assets.load_path.maintain import TableUpkeep, listing, maintain, require_done, summary
 from pipeline_assets.op_bench import op_bench
 from resources.landing_store import LandingStore
 
 JOB_NAME = "maintenance"
 SCHEDULE_NAME = "maintenance_nightly"
 _AT = "30 3 * * *"
-_SHOWN_ORPHANS = 20
 
 
 class MaintenanceConfig(dg.Config):
@@ -44,7 +43,10 @@ def maintenance_job(settings: Settings) -> dg.JobDefinition:
         with op_bench(context, settings, spark, landing) as bench:
             is_live = liveness(context.instance, bench.ledger, context.run_id)
             reports = list(maintain(bench, context.run_id, clock.now(), is_live, is_dry_run=config.dry_run))
-        context.add_output_metadata({"what was done": dg.MetadataValue.md(_table(reports, is_dry_run=config.dry_run))})
+            context.add_output_metadata(
+                {"what was done": dg.MetadataValue.md(_table(reports, is_dry_run=config.dry_run))}
+            )
+            require_done(reports)
 
     @dg.job(name=JOB_NAME, description="Throw away what no reader, no rollback and no run needs any more.")
     def job() -> None:
@@ -67,8 +69,9 @@ def maintenance_schedule(settings: Settings, job: dg.JobDefinition) -> dg.Schedu
 def _table(reports: list[TableUpkeep], *, is_dry_run: bool) -> str:
     lines = ["| table | |", "|---|---|"]
     lines += [f"| {report.table} | {summary(report, is_dry_run=is_dry_run)} |" for report in reports]
-    orphans = [path for report in reports for path in report.orphans]
-    lines += (
-        [f"\nOrphan files: {len(orphans)}", *(f"- `{path}`" for path in orphans[:_SHOWN_ORPHANS])] if orphans else []
-    )
+    for what, paths in (
+        ("Orphan files", [path for report in reports for path in report.orphans]),
+        ("Old metadata files", [path for report in reports for path in report.metadata]),
+    ):
+        lines += [f"\n{what}: {len(paths)}", *(f"- `{path}`" for path in listing(paths))] if paths else []
     return "\n".join(lines)

@@ -14,8 +14,11 @@ from dagster_pyspark import LazyPySparkResource
 from pipeline_assets.domain.errors import PublishConflictError, TidemarkError, TransientError
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.load_path.request import Workbench
+from pipeline_assets.tables.registry import ALL_TABLES
 from resources.heartbeat import heartbeat
+from resources.lake_identity import Purpose
 from resources.lakehouse import Lakehouse
+from resources.lakehouse_errors import lakehouse_failures
 from resources.landing_store import LandingStore
 from resources.ledger import Ledger
 from resources.spark import configure_catalog
@@ -33,6 +36,8 @@ def op_bench(
             session = spark.spark_session
             configure_catalog(session, settings)
             lakehouse = Lakehouse(session, settings.catalog_name)
+            with lakehouse_failures("tables"):
+                lakehouse.require_own(settings, ALL_TABLES, Purpose.LOOK)
             yield Workbench(session, lakehouse, ledger, landing, settings, context.log.info)
     except PublishConflictError as error:
         raise dg.Failure(str(error), allow_retries=True) from error

@@ -70,12 +70,40 @@ class JavaTables:
         """The table's name in SQL, `lake.refined.events`."""
         return f"{self.catalog_name}.{table.identifier}"
 
+    def exists(self, table: Table) -> bool:
+        """Whether the catalog knows the table."""
+        self._activate()
+        return bool(self.spark.catalog.tableExists(self.identifier(table)))
+
+    def place(self, table: Table) -> str:
+        """Where the table lies once it is created: in the warehouse that the session was told, whatever catalog it is."""
+        warehouse = str(self.spark.conf.get(f"spark.sql.catalog.{self.catalog_name}.warehouse")).rstrip("/")
+        return f"{warehouse}/{table.identifier.replace('.', '/')}"
+
+    def location(self, table: Table) -> str:
+        """Where a table that the catalog knows lies."""
+        return str(self.load(table).location())
+
+    def namespace_properties(self, namespace: str) -> dict[str, str]:
+        """What the catalog keeps of a namespace; nothing where it knows none of this name."""
+        self._activate()
+        catalog = self.spark._jsparkSession.sessionState().catalogManager().catalog(self.catalog_name)
+        gateway: Any = self.spark.sparkContext._gateway
+        names = gateway.new_array(self.java_class("java.lang.String"), 1)
+        names[0] = namespace
+        if not catalog.namespaceExists(names):
+            return {}
+        return {str(key): str(value) for key, value in dict(catalog.loadNamespaceMetadata(names)).items()}
+
     def load(self, table: Table) -> Any:
         """The table as it is now."""
-        # A run's op may live in a thread of its own, where table loading needs the session made active.
-        self.java_class("org.apache.spark.sql.SparkSession").setActiveSession(self.spark._jsparkSession)
+        self._activate()
         loader = self.java_class("org.apache.iceberg.spark.Spark3Util")
         return loader.loadIcebergTable(self.spark._jsparkSession, self.identifier(table))
+
+    def _activate(self) -> None:
+        # A run's op may live in a thread of its own, where table loading needs the session made active.
+        self.java_class("org.apache.spark.sql.SparkSession").setActiveSession(self.spark._jsparkSession)
 
     def files(self, java: Any, snapshot_id: int, slices: Collection[Slice] | None) -> dict[str, Any]:
         """Path -> Java DataFile of a snapshot; of these slices alone where any are given.

@@ -22,10 +22,12 @@ from pipeline_assets.domain.slices import Slice
 from resources.branch_age import was_there
 from resources.crash_points import CrashPoint, crash_point
 from resources.iceberg import RUN_PROPERTY, Commit, JavaTables, SliceFiles, by_slice, slices_condition
+from resources.lake_identity import Purpose, require_own_lake
 from resources.lakehouse_errors import FAILURES, failure, is_conflict, may_pass
 from resources.table_creation import begin_history, create_table
 
 if TYPE_CHECKING:
+    from pipeline_assets.domain.settings import Settings
     from pipeline_assets.tables.table import Table
     from pyspark.sql import DataFrame, SparkSession
 
@@ -74,6 +76,7 @@ class Lakehouse:
         """Wrap a session whose catalog `catalog_name` is configured (resources/spark.py)."""
         self.spark = spark
         self._tables = JavaTables(spark, catalog_name)
+        self._known: set[str] = set()
         self._ensured: set[str] = set()
 
     # -- reading -----------------------------------------------------------------------------------------------
@@ -88,9 +91,14 @@ class Lakehouse:
         return self._tables.catalog_name
 
     def head(self, table: Table) -> int:
-        """Snapshot id of main."""
-        self.ensure(table)
-        return int(self._load(table).currentSnapshot().snapshotId())
+        """Snapshot id of main; raises LakehouseError for a table that the catalog does not know."""
+        self._require(table)
+        snapshot = self._load(table).currentSnapshot()
+        if snapshot is None:
+            raise LakehouseError(
+                self.identifier(table), "was created and never written", "Load days: tidemark load --help"
+            )
+        return int(snapshot.snapshotId())
 
     def read(self, table: Table, snapshot_id: int) -> DataFrame:
         """The table as of a snapshot, staged ones included."""
@@ -112,20 +120,48 @@ class Lakehouse:
 
     # -- tables ------------------------------------------------------------------------------------------------
 
+    def require_own(self, settings: Settings, ours: Collection[Table], purpose: Purpose) -> None:
+        """Raise LakehouseError where catalog and warehouse do not belong together (lake_identity.py)."""
+        require_own_lake(self._tables, settings, ours, purpose)
+
+    def knows(self, table: Table) -> bool:
+        """Whether the catalog knows the table; nothing is created."""
+        return table.key in self._known or bool(self._again(lambda: self._tables.exists(table)))
+
+    def place(self, table: Table) -> str:
+        """Where the table lies, or would."""
+        return self._tables.place(table)
+
     def ensure(self, table: Table) -> None:
-        """Create the table with its write order and one empty snapshot, unless it is there."""
+        """Create the table with its write order and one empty snapshot, unless it is there; for loads alone.
+
+        Raises LakehouseError where its place holds files that the catalog does not know.
+        """
         if table.key in self._ensured:
             return
-        name = self._tables.identifier(table)
         # Another process may create the same table at the same moment; whoever comes second finds it.
         self._again(lambda: create_table(self._tables, table))
+        self._require(table)
+        self._again(lambda: begin_history(self._tables, table))
+        self._ensured.add(table.key)
+
+    def _require(self, table: Table) -> None:
+        """Raise LakehouseError unless the catalog knows the table, and it is ours."""
+        if table.key in self._known:
+            return
+        name = self._tables.identifier(table)
+        if not self.knows(table):
+            raise LakehouseError(
+                name,
+                "the catalog knows no such table",
+                "Load days first (tidemark load --help), or check TIDEMARK_CATALOG_URL and TIDEMARK_CATALOG_NAME",
+            )
         missing = {column.name for column in table.columns} - set(self.spark.table(name).columns)
         if missing:
             raise LakehouseError(
                 name, f"has no column {sorted(missing)[0]}", "Point Tidemark at a warehouse of its own"
             )
-        self._again(lambda: begin_history(self._tables, table))
-        self._ensured.add(table.key)
+        self._known.add(table.key)
 
     # -- stage, audit, publish ---------------------------------------------------------------------------------
 
@@ -326,7 +362,6 @@ class Lakehouse:
         """Drop the branches of attempts that are not live; returns `table:branch` of each dropped one."""
         dropped = []
         for table in tables:
-            self.ensure(table)
             for name in self.dead_branches(table, is_live):
                 self._drop_branches(table, [name])
                 dropped.append(f"{table.key}:{name}")

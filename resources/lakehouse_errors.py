@@ -48,6 +48,7 @@ _PASSING = (
     "Service: S3, Status Code: 5",
 )
 _EXPIRED = "Cannot find snapshot"
+_GONE = ("NotFoundException: Location does not exist", "NotFoundException: Failed to open input stream")
 _FULL = ("No space left on device", "File too large", "Disk quota exceeded", "database or disk is full")
 
 
@@ -82,6 +83,10 @@ def failure(subject: str, error: Exception) -> TidemarkError | None:
     if _EXPIRED in text:
         reason = "a snapshot that it reads was expired, or main was set back over it"
         return LakehouseUnavailableError(subject, reason, "Nothing more was published; load again")
+    if any(mark in text for mark in _GONE):
+        reason = f"a file that the catalog names is not in the warehouse: {first_line(error)}"
+        cure = "Check TIDEMARK_WAREHOUSE_URL; where files were lost or the catalog is too old: docs/operations.md"
+        return LakehouseError(subject, reason, cure)
     what = None
     if any(mark in text for mark in _PASSING):
         what = "catalog or warehouse is out of reach"

@@ -1,4 +1,4 @@
-"""Iceberg's own procedures for old snapshots, orphans and small files, and the end of old quarantine; nothing else removes files.
+"""What lies below a table, Iceberg's procedures for old snapshots, orphans and small files; nothing else removes files.
 
 Lives here: calls of procedures, and what they need to know. Put here: another procedure. Keep out: which of it is due
 (domain/retention.py, load_path/maintain.py), publishing (lakehouse.py).
@@ -15,7 +15,10 @@ from pipeline_assets.domain.retention import SnapshotAge
 from pipeline_assets.domain.slices import Slice
 
 from resources.iceberg import JavaTables, days_by_project
+from resources.lake_objects import LakeObject, LakeObjects
 from resources.lakehouse_errors import FAILURES, is_conflict
+from resources.metadata_files import MetadataFile, is_hidden, is_metadata, read_metadata_files
+from resources.table_creation import keep_metadata
 
 if TYPE_CHECKING:
     from pipeline_assets.tables.table import Table
@@ -23,6 +26,7 @@ if TYPE_CHECKING:
 
 _SLICES_PER_CALL = 200
 """Days named in one filter of a compaction."""
+_FILES_PER_CALL = 1000
 
 _NAMED = "Still referenced by refs"
 """What Iceberg says of a snapshot that a branch or tag points at."""
@@ -36,6 +40,21 @@ class Compacted:
     files_after: int
     is_left_alone: bool = False
     """A load published one of its slices meanwhile, and won."""
+
+
+@dataclass(frozen=True)
+class Below:
+    """The files of one table, whoever knows them."""
+
+    location: str
+    table_uuid: str
+    """The table's own."""
+    files: tuple[LakeObject, ...]
+    """All of them, by their names below the location."""
+    log: frozenset[str]
+    """Metadata files that the table itself names, and its present one, by their last names."""
+    unknown: tuple[MetadataFile, ...]
+    """Metadata files that no step back from the present one leads to."""
 
 
 class Upkeep:
@@ -89,13 +108,45 @@ class Upkeep:
                 return sum(int(row[name]) for name in row.asDict() if name.startswith("deleted_"))
         return 0
 
-    def orphans(self, table: Table, before: datetime, *, is_dry_run: bool) -> list[str]:
-        """Files below the table's location that no snapshot knows of and that are older than `before`; removed unless dry."""
+    def orphans(self, table: Table, before: datetime) -> list[str]:
+        """Files below the table's location that nothing of the table knows of and that are older than `before`; removes none."""
         at = before.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S")
-        options = f"older_than => TIMESTAMP '{at}', dry_run => {str(is_dry_run).lower()}"
+        options = f"older_than => TIMESTAMP '{at}', dry_run => true"
         if self._tables.load(table).location().startswith("s3"):
             options += ", prefix_listing => true"
         return [str(row["orphan_file_location"]) for row in self._call(table, "remove_orphan_files", options)]
+
+    def remove(self, table: Table, paths: Sequence[str]) -> None:
+        """Delete exactly these files; nothing happens for one that is gone."""
+        io = self._tables.load(table).io()
+        for start in range(0, len(paths), _FILES_PER_CALL):
+            listed = self._tables.java_class("java.util.ArrayList")()
+            for path in paths[start : start + _FILES_PER_CALL]:
+                listed.add(path)
+            io.deleteFiles(listed)
+
+    def below(self, table: Table) -> Below:
+        """What lies below the table's location, beside what the table says of itself."""
+        java = self._tables.load(table)
+        location = str(java.location())
+        objects = LakeObjects(location)
+        listed = [one for one in objects.list() if not is_hidden(one.name)]
+        metadata = java.operations().current()
+        log = {str(entry.file()) for entry in metadata.previousFiles()} | {str(metadata.metadataFileLocation())}
+        reachable = self._tables.java_class("org.apache.iceberg.ReachableFileUtil").metadataFileLocations(java, True)
+        history = {_name(str(path)) for path in reachable} | set(map(_name, log))
+        unknown = [one for one in listed if is_metadata(one.name) and _name(one.name) not in history]
+        return Below(
+            location,
+            str(metadata.uuid()),
+            tuple(listed),
+            frozenset(map(_name, log)),
+            tuple(read_metadata_files(objects, unknown)),
+        )
+
+    def keep_metadata(self, table: Table) -> None:
+        """Let commits remove no metadata, where the table is of a version that did."""
+        keep_metadata(self._tables.load(table))
 
     def compact(self, table: Table, slices: Collection[Slice], files_before: int) -> Compacted:
         """Rewrite each of these slices into few sorted files; a load that publishes one of them meanwhile wins."""
@@ -133,6 +184,10 @@ class Upkeep:
         return self.spark.sql(
             f"CALL {catalog}.system.{procedure}(table => '{table.identifier}', {arguments})"
         ).collect()
+
+
+def _name(path: str) -> str:
+    return path.rpartition("/")[2]
 
 
 def _filters(table: Table, slices: Collection[Slice]) -> list[str]:

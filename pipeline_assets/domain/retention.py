@@ -6,7 +6,7 @@ Lives here: rules about age and reachability. Put here: another thing that grows
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -44,3 +44,24 @@ def expirable(snapshots: Sequence[SnapshotAge], named: Collection[int], now: dat
         for one in sorted(snapshots, key=lambda one: one.made_at)
         if one.snapshot_id not in kept and one.snapshot_id not in named and one.made_at < now - YOUNGEST
     ]
+
+
+_FEW = 10
+"""Orphans that are never called many, however small the table is."""
+
+
+def is_bulk(orphans: int, files: int, max_share: float) -> bool:
+    """Whether so many of a table's files are orphans that something else than a few dead runs must have happened."""
+    return orphans > _FEW and orphans > files * max_share
+
+
+def outlived_metadata(
+    files: Iterable[tuple[str, datetime]], named: Collection[str], now: datetime, history: timedelta
+) -> list[str]:
+    """Metadata files (name, when written) that nobody goes back to, sorted by name.
+
+    Kept is what the table's own log names, and what is younger than the table's history: a catalog restored from a backup of then
+    names it, and the snapshots it shows are kept as long.
+    """
+    cutoff = now - max(history, YOUNGEST)
+    return sorted(name for name, written_at in files if name not in named and written_at < cutoff)

@@ -118,6 +118,8 @@ class Settings(BaseSettings):
     """Event days older than this are cold."""
     compact_min_files: int = Field(4, ge=2)
     """A cold slice of so many files is rewritten into few."""
+    max_orphan_share: float = Field(0.25, ge=0, le=1)
+    """Where more of a table's files than this share (and more than ten) are known to no snapshot, maintenance removes none."""
 
     revenue_properties: Annotated[tuple[str, ...], NoDecode] = ("$revenue", "revenue")
     price_properties: Annotated[tuple[str, ...], NoDecode] = ("$price", "price")

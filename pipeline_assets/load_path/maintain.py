@@ -6,21 +6,28 @@ is old (domain/retention.py) and the procedures (resources/upkeep.py).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 
+from resources.lake_identity import Purpose, catalog_place, unknown_lake
+from resources.lake_objects import LakeObjects
 from resources.lakehouse_errors import lakehouse_failures
+from resources.metadata_files import first_use
 from resources.upkeep import Compacted, Upkeep
 
-from pipeline_assets.domain.errors import LakehouseError
-from pipeline_assets.domain.retention import YOUNGEST, expirable
+from pipeline_assets.domain.errors import LakehouseError, TidemarkError, TransientError
+from pipeline_assets.domain.retention import expirable
 from pipeline_assets.domain.slices import Slice, Source
+from pipeline_assets.load_path.leftovers import Leftovers, leftovers
 from pipeline_assets.load_path.request import Workbench
 from pipeline_assets.load_path.settle import settle
 from pipeline_assets.tables.quarantine import QUARANTINE
 from pipeline_assets.tables.registry import ALL_TABLES, SOURCE_OF_TABLE
 from pipeline_assets.tables.table import Table
+
+_SHOWN = 20
+"""Paths of one table that a dry run lists."""
 
 
 @dataclass(frozen=True)
@@ -28,52 +35,110 @@ class TableUpkeep:
     """What was done to one table, or would be."""
 
     table: str
-    branches: tuple[str, ...]
+    branches: tuple[str, ...] = ()
     """Dropped: left by runs that died."""
-    compacted: tuple[Slice, ...]
+    compacted: tuple[Slice, ...] = ()
     """Cold slices whose files were joined."""
-    files_before: int
-    files_after: int
+    files_before: int = 0
+    files_after: int = 0
     """Of those slices; in a dry run as many as before."""
-    is_left_alone: bool
+    is_left_alone: bool = False
     """A load published one of the cold slices meanwhile, so the next maintenance joins their files."""
-    snapshots: int
+    snapshots: int = 0
     """Expired."""
-    files_deleted: int
+    files_deleted: int = 0
     """That only expired snapshots needed; unknown, so 0, in a dry run."""
-    orphans: tuple[str, ...]
-    """Files that no snapshot knows of."""
-    quarantined: int
+    orphans: tuple[str, ...] = ()
+    """Files that no snapshot knows of; all still there where there is a failure."""
+    metadata: tuple[str, ...] = ()
+    """Metadata files older than the table's history."""
+    quarantined: int = 0
     """Rows of quarantine past their source's retention."""
+    note: str = ""
+    """What a person should know."""
+    failure: TidemarkError | None = None
+    """Why not all of it was done."""
 
 
 def maintain(
     bench: Workbench, run_id: str, now: datetime, is_live: Callable[[str], bool | None], *, is_dry_run: bool
 ) -> Iterator[TableUpkeep]:
-    """Look after every table; yields a report per table as soon as it is done.
+    """Look after every table that the catalog knows; yields a report per table as soon as it is done.
 
     `is_live` tells whether the attempt a branch is named for still runs. Safe beside loads: nothing younger than a day is
-    removed, and a load that publishes a slice whose files are being joined wins.
+    removed, and a load that publishes a slice whose files are being joined wins. Creates no table. Raises LakehouseError, with
+    nothing touched, where the catalog knows none or lacks one whose files lie in the warehouse; what one table cannot be given
+    is in its report, and the others are looked after.
     """
+    with lakehouse_failures("tables"):
+        tables = _known_tables(bench, is_dry_run=is_dry_run)
     upkeep = Upkeep(bench.spark, bench.lakehouse.catalog_name)
-    for table in ALL_TABLES:
-        with lakehouse_failures(table.key):
-            report = _maintain(bench, upkeep, table, run_id, now, is_live, is_dry_run=is_dry_run)
+    for table in tables:
+        try:
+            with lakehouse_failures(table.key):
+                report = _maintain(bench, upkeep, table, run_id, now, is_live, is_dry_run=is_dry_run)
+        except TidemarkError as error:
+            report = TableUpkeep(table.key, failure=error)
         bench.say(f"{table.key}: {summary(report, is_dry_run=is_dry_run)}")
+        for path in listing((*report.orphans, *report.metadata)) if is_dry_run else ():
+            bench.say(f"  {path}")
         yield report
+
+
+def require_done(reports: Sequence[TableUpkeep]) -> None:
+    """Raise what went wrong; a failure that a person must mend before one that time may heal."""
+    failures = [report.failure for report in reports if report.failure is not None]
+    lasting = [failure for failure in failures if not isinstance(failure, TransientError)]
+    if len(lasting) > 1:
+        said = "; ".join(f"{failure.subject}: {failure.reason}" for failure in lasting)
+        raise LakehouseError(f"{len(lasting)} tables", said, lasting[0].cure)
+    for failure in lasting or failures:
+        raise failure
+
+
+def listing(paths: Sequence[str]) -> list[str]:
+    """So many of the paths as a person reads, and how many more there are."""
+    more = len(paths) - _SHOWN
+    return [*paths[:_SHOWN], *([f"and {more} more"] if more > 0 else [])]
+
+
+def _known_tables(bench: Workbench, *, is_dry_run: bool) -> list[Table]:
+    """The tables to look after; what neither catalog nor warehouse knows is left out, and said."""
+    purpose = Purpose.LOOK if is_dry_run else Purpose.KEEP
+    bench.lakehouse.require_own(bench.settings, ALL_TABLES, purpose)
+    known = [table for table in ALL_TABLES if bench.lakehouse.knows(table)]
+    if not known:
+        raise LakehouseError(
+            catalog_place(bench.settings),
+            "knows none of our tables, and nothing was touched",
+            "Load days first, or check TIDEMARK_CATALOG_URL and TIDEMARK_CATALOG_NAME",
+        )
+    for table in ALL_TABLES:
+        if table in known:
+            continue
+        place = bench.lakehouse.place(table)
+        used = first_use(LakeObjects(place))
+        if used is not None:
+            raise unknown_lake(bench.settings, f"{place}/{used}")
+        bench.say(f"{table.key}: is not there yet")
+    return known
 
 
 def summary(report: TableUpkeep, *, is_dry_run: bool) -> str:
     """One line for people."""
+    is_refused = report.failure is not None
     parts = [
         (len(report.branches), "branches dropped"),
         (len(report.compacted), f"slices compacted from {report.files_before} to {report.files_after} files"),
         (report.snapshots, f"snapshots expired with {report.files_deleted} files"),
-        (len(report.orphans), "orphan files removed"),
+        (0 if is_refused else len(report.orphans), "orphan files removed"),
+        (len(report.metadata), "old metadata files removed"),
         (report.quarantined, "quarantined rows removed"),
     ]
     said = ", ".join(f"{count} {what}" for count, what in parts if count) or "nothing to do"
     said += "; a load won over the compaction" if report.is_left_alone else ""
+    said += f"; {report.note}" if report.note else ""
+    said += f"; NOT DONE: {report.failure.reason}" if report.failure is not None else ""
     return f"would do: {said}" if is_dry_run else said
 
 
@@ -87,10 +152,13 @@ def _maintain(
     *,
     is_dry_run: bool,
 ) -> TableUpkeep:
-    bench.lakehouse.ensure(table)
     branches = tuple(bench.lakehouse.dead_branches(table, is_live))
+    history = timedelta(days=_history_days(bench, table))
+    # Looked at before anything is done: what another catalog's table may need is not even compacted away.
+    left = _leftovers(bench, upkeep, table, now, history)
     if not is_dry_run:
         bench.lakehouse.sweep([table], is_live)
+        upkeep.keep_metadata(table)
     if table is not QUARANTINE and not is_dry_run:
         # While the snapshots are there that tell what happened since.
         settle(bench, table, run_id)
@@ -100,15 +168,21 @@ def _maintain(
         compacted = _compact(bench, upkeep, table, cold, files, run_id)
     quarantined = _old_quarantine(bench, upkeep, now, is_dry_run=is_dry_run) if table is QUARANTINE else 0
     snapshots, named = upkeep.snapshots(table)
-    old = expirable(snapshots, named, now, timedelta(days=_history_days(bench, table)))
+    old = expirable(snapshots, named, now, history)
     deleted = 0 if is_dry_run else upkeep.expire(table, old)
-    # Files carry the time of the store's own clock.
-    before = min(now, datetime.now(UTC)) - YOUNGEST
-    orphans = tuple(upkeep.orphans(table, before, is_dry_run=is_dry_run))
+    if not is_dry_run and left.refusal is None:
+        left = _leftovers(bench, upkeep, table, now, history)
+    if not is_dry_run and left.refusal is None:
+        upkeep.remove(table, (*left.orphans, *left.metadata))
     return TableUpkeep(
         table.key, branches, tuple(cold), compacted.files_before, compacted.files_after, compacted.is_left_alone,
-        len(old), deleted, orphans, quarantined,
+        len(old), deleted, left.orphans, left.metadata, quarantined, left.note, left.refusal,
     )  # fmt: skip
+
+
+def _leftovers(bench: Workbench, upkeep: Upkeep, table: Table, now: datetime, history: timedelta) -> Leftovers:
+    name = bench.lakehouse.identifier(table)
+    return leftovers(upkeep, table, name, now, history, bench.settings.max_orphan_share)
 
 
 def _history_days(bench: Workbench, table: Table) -> int:

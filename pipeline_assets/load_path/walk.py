@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 
 from resources.crash_points import CrashPoint, crash_point
+from resources.lake_identity import Purpose
 from resources.lakehouse_errors import lakehouse_failures
 
 from pipeline_assets.domain.slices import Verdict
@@ -28,6 +29,10 @@ def load(bench: Workbench, request: LoadRequest, is_live: Callable[[str], bool |
     """
     tables = ALL_TABLES
     with lakehouse_failures("tables"):
+        # Before anything is written, and before a table is created in a warehouse that another catalog may own.
+        bench.lakehouse.require_own(bench.settings, tables, Purpose.BEGIN)
+        for table in tables:
+            bench.lakehouse.ensure(table)
         swept = bench.lakehouse.sweep(tables, is_live)
     if swept:
         bench.say(f"dropped {len(swept)} branches that dead runs left: {', '.join(swept)}")

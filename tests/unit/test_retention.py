@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from pipeline_assets.domain.retention import SnapshotAge, expirable
+from pipeline_assets.domain.retention import SnapshotAge, expirable, is_bulk, outlived_metadata
 
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
 
@@ -51,3 +51,18 @@ def test_a_short_history_is_a_day_at_least() -> None:
     """Whatever is asked for, nothing younger than a day goes."""
     kept = {one.snapshot_id for one in MAIN} - set(expirable(MAIN, {5}, NOW, timedelta(0)))
     assert kept == {4, 5}
+
+
+def test_metadata_goes_with_the_history_and_never_while_the_table_names_it() -> None:
+    files = [(f"{days}", NOW - timedelta(days=days)) for days in (0, 2, 29, 31, 50)]
+    assert outlived_metadata(files, {"50"}, NOW, timedelta(days=30)) == ["31"]
+    assert outlived_metadata(files, set(), NOW, timedelta(0)) == ["2", "29", "31", "50"]
+
+
+@pytest.mark.parametrize(
+    ("orphans", "files", "is_refused"),
+    [(10, 10, False), (11, 11, True), (11, 44, False), (25, 99, True), (0, 0, False)],
+)
+def test_orphans_are_many_by_number_and_by_share(orphans: int, files: int, is_refused: bool) -> None:
+    assert is_bulk(orphans, files, 0.25) is is_refused
+    assert not is_bulk(orphans, files, 1.0)

@@ -1,0 +1,73 @@
+"""`tidemark attach`: tables whose catalog is lost, shown and registered in an empty one.
+
+Lives here: the command and how it shows what it found. Put here: another look at what lies in the warehouse. Keep out: finding
+and registering (resources/attach.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table as RichTable
+
+from pipeline_assets.cli_command import EXIT_OK, VerboseOption, run
+from pipeline_assets.cli_terminal import page, terminal
+from pipeline_assets.domain.read_settings import load_settings
+from pipeline_assets.tables.registry import ALL_TABLES
+from resources.attach import Attachable
+from resources.lakehouse_errors import lakehouse_failures
+
+
+def attach(
+    apply: Annotated[bool, typer.Option("--apply", help="Register what is shown.")] = False,
+    verbose: VerboseOption = False,
+) -> None:
+    """Show the newest state of every table in the warehouse; with --apply register them in a catalog that knows none of them.
+
+    For a catalog that is lost: loads go on afterwards. Exits 0 when done, 1 when not all of it could be, 2 on bad usage.
+    """
+    run(lambda: _attach(apply, verbose), verbose)
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command()(attach)
+
+
+def _attach(is_applied: bool, verbose: bool) -> int:
+    from resources.attach import attach as register_all  # noqa: PLC0415 - `status` starts without Spark
+    from resources.attach import attachable  # noqa: PLC0415 - `status` starts without Spark
+    from resources.spark import configure_catalog, spark_resource  # noqa: PLC0415 - `status` starts without Spark
+
+    settings = load_settings()
+    with terminal(verbose=verbose), lakehouse_failures("tables"):
+        session = spark_resource(settings).spark_session
+        configure_catalog(session, settings)
+        found = attachable(session, settings, ALL_TABLES)
+        done = register_all(session, settings, found) if is_applied else []
+    _print(page(), found, done, is_applied=is_applied)
+    return EXIT_OK
+
+
+def _print(console: Console, found: Sequence[Attachable], done: Sequence[Attachable], *, is_applied: bool) -> None:
+    shown = RichTable("table", "newest metadata file", "written", "snapshot", "rows", "", box=None, pad_edge=False)
+    for one in found:
+        if one.metadata_file is None:
+            shown.add_row(one.table.key, "nothing lies there: the next load creates it", "", "", "", "")
+            continue
+        state = "known already" if one.is_attached else "attached" if one in done else "to attach"
+        shown.add_row(
+            one.table.key, one.metadata_file, f"{one.updated_at:%Y-%m-%d %H:%M:%S}", str(one.snapshot_id),
+            f"{one.rows:,}", state,
+        )  # fmt: skip
+    console.print(shown, soft_wrap=True)
+    waiting = sum(1 for one in found if one.metadata_file is not None and not one.is_attached)
+    if is_applied:
+        console.print(f"{len(done)} tables attached; go on with tidemark load", highlight=False)
+    elif waiting:
+        console.print(f"{waiting} tables can be attached: tidemark attach --apply", highlight=False)
+    else:
+        console.print("the catalog knows all of them: nothing to attach", highlight=False)

@@ -1,0 +1,308 @@
+"""A catalog that is empty, mistyped, lost or old harms no file of the lake, and the lake finds its way back."""
+
+from __future__ import annotations
+
+import json
+import os
+import sqlite3
+import uuid
+from contextlib import closing
+from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipeline_assets.domain.errors import LakehouseError
+from pipeline_assets.load_path.maintain import TableUpkeep, maintain
+from pipeline_assets.load_path.request import Workbench
+from pipeline_assets.tables.refined_events import REFINED_EVENTS
+from pipeline_assets.tables.registry import ALL_TABLES
+from resources.attach import attach, attachable
+from resources.lake_identity import MARKER, Purpose
+from resources.landing_store import LandingStore
+from resources.spark import configure_catalog
+from tests.builders import Pipeline, a_body, events_on
+from tests.s3 import BUCKET
+from tests.scenarios.test_shell import InThisProcess
+
+pytestmark = pytest.mark.slow
+DAY = date(2026, 2, 2)
+RAW, REFINED = "raw/regular_events", REFINED_EVENTS.key
+
+
+def _loaded(pipeline: Any, **settings: Any) -> Pipeline:
+    p: Pipeline = pipeline(**settings)
+    p.deliver(DAY, events_on(DAY, 10))
+    run = p.load(DAY)
+    assert run.success, run.failure()
+    return p
+
+
+def _maintain(p: Pipeline, *, is_dry_run: bool = False) -> dict[str, TableUpkeep]:
+    configure_catalog(p.spark, p.settings)
+    bench = Workbench(p.spark, p.lakehouse, p.ledger, LandingStore.from_settings(p.settings), p.settings)
+    now = datetime.now(UTC)
+    return {one.table: one for one in maintain(bench, str(uuid.uuid4()), now, lambda _: False, is_dry_run=is_dry_run)}
+
+
+def _with_another_catalog(p: Pipeline, **changes: Any) -> None:
+    """A session remembers a catalog by its name, so the name is another one in any case."""
+    p.change(catalog_name=f"lake_{uuid.uuid4().hex[:8]}", **changes)
+    configure_catalog(p.spark, p.settings)
+
+
+def _grow_old(p: Pipeline) -> None:
+    old = (datetime.now(UTC) - timedelta(days=40)).timestamp()
+    for path in Path(p.settings.warehouse_url).rglob("*"):
+        os.utime(path, (old, old))
+
+
+def _files(p: Pipeline) -> dict[str, int]:
+    return {str(path): path.stat().st_size for path in Path(p.settings.warehouse_url).rglob("*") if path.is_file()}
+
+
+def _look(p: Pipeline, purpose: Purpose = Purpose.LOOK) -> None:
+    configure_catalog(p.spark, p.settings)
+    p.lakehouse.require_own(p.settings, ALL_TABLES, purpose)
+
+
+def test_another_catalog_touches_nothing_and_attach_brings_the_lake_back(pipeline: Any, tmp_path: Path) -> None:
+    """Scenario: maintenance and a load come with an empty catalog and ledger at the same warehouse, whose files are old; then its
+    tables are attached. Outcome: both are refused, no file changes; after that loads go on, with the same digests."""
+    p = _loaded(pipeline)
+    digests, own = p.digests(), p.settings
+    _grow_old(p)
+    files = _files(p)
+    for changes in ({"catalog_url": f"sqlite:///{tmp_path}/mistyped.db"}, {}):
+        _with_another_catalog(p, **changes)
+        with pytest.raises(LakehouseError, match=r"does not know, and nothing was touched\. .*tidemark attach"):
+            _maintain(p)
+        run = p.load(DAY)
+        assert not run.success
+        assert "tidemark attach" in run.failure()
+        assert _files(p) == files
+
+    found = attachable(p.spark, p.settings, ALL_TABLES)
+    assert {one.table.key: one.rows for one in found if one.rows}[REFINED] == 10
+    assert not any(p.lakehouse.knows(table) for table in ALL_TABLES)
+    assert _files(p) == files
+    assert len(attach(p.spark, p.settings, found)) == len(ALL_TABLES)
+    assert attach(p.spark, p.settings, attachable(p.spark, p.settings, ALL_TABLES)) == []
+    commits = p.history()
+    run = p.load(DAY)
+    assert run.success, run.failure()
+    assert (p.digests(), p.history(), p.count(REFINED)) == (digests, commits, 10)
+    assert all(report.failure is None for report in _maintain(p).values())
+
+    p.deliver(DAY, events_on(DAY, 12))
+    assert p.load(DAY).success
+    p.settings = own
+    with pytest.raises(LakehouseError, match=r"lake_\w+\.\S+: is known to the catalog at .*, while the newest"):
+        attachable(p.spark, p.settings, ALL_TABLES)
+
+
+def test_catalog_and_warehouse_tell_whether_they_belong_together(pipeline: Any, tmp_path: Path) -> None:
+    """Scenario: a mistyped warehouse; marks that are gone, of another lake, or half written by a process that died. Outcome: what
+    does not belong together is refused; what a crash or 0.1.0 left is marked, and nobody is locked out."""
+    fresh = pipeline()
+    _look(fresh)
+    marker = Path(fresh.settings.warehouse_url) / "_tidemark" / MARKER
+    assert not marker.exists()
+    marker.parent.mkdir()
+    marker.write_text(json.dumps({"id": str(uuid.uuid4())}))
+    _look(fresh, Purpose.BEGIN)
+    _look(fresh)
+
+    p = _loaded(pipeline)
+    marker = Path(p.settings.warehouse_url) / "_tidemark" / MARKER
+    known = marker.read_text()
+    own = p.settings
+    p.change(warehouse_url=str(tmp_path / "mistyped"))
+    with pytest.raises(LakehouseError, match=r"is not the warehouse of catalog .*Check TIDEMARK_WAREHOUSE_URL"):
+        _look(p, Purpose.BEGIN)
+    assert not (tmp_path / "mistyped" / "_tidemark").exists()
+    p.settings = own
+    marker.write_text(json.dumps({"id": str(uuid.uuid4())}))
+    with pytest.raises(LakehouseError, match="belongs to another catalog than"):
+        _look(p, Purpose.BEGIN)
+    marker.write_text("{")
+    with pytest.raises(LakehouseError, match="is no identity of a warehouse"):
+        _look(p)
+    marker.unlink()
+    _look(p)
+    assert not marker.exists()
+    _look(p, Purpose.KEEP)
+    assert json.loads(marker.read_text())["id"] == json.loads(known)["id"]
+    # As 0.1.0 left it: no mark on either side.
+    marker.unlink()
+    with closing(sqlite3.connect(p.settings.catalog_url.removeprefix("sqlite:///"))) as database:
+        database.execute("DELETE FROM iceberg_namespace_properties WHERE property_key = 'tidemark.warehouse-id'")
+        database.commit()
+    assert p.load(DAY).success
+    assert marker.exists()
+    moved = Path(p.settings.warehouse_url).rename(tmp_path / "not mounted")
+    with pytest.raises(LakehouseError, match="is not in the warehouse"):
+        _maintain(p)
+    moved.rename(p.settings.warehouse_url)
+    _look(p)
+
+
+def test_no_table_is_created_where_anything_lies(pipeline: Any) -> None:
+    """Scenario: the place of a table holds what a creation that died left; later its files, and the catalog forgot the table.
+    Outcome: the first is no obstacle; the second is refused, by load and maintenance, and nothing there changes."""
+    p: Pipeline = pipeline()
+    place = Path(p.settings.warehouse_url) / REFINED / "metadata"
+    place.mkdir(parents=True)
+    died = {"format-version": 2, "table-uuid": str(uuid.uuid4()), "last-sequence-number": 0, "last-updated-ms": 1}
+    (place / "00000-died.metadata.json").write_text(json.dumps(died))
+    (place / "00000-broken.metadata.json").write_text('{"format')
+    p.deliver(DAY, events_on(DAY, 10))
+    run = p.load(DAY)
+    assert run.success, run.failure()
+
+    p.spark.sql(f"DROP TABLE {p.lakehouse.identifier(REFINED_EVENTS)}")
+    files = _files(p)
+    run = p.load(DAY)
+    assert not run.success
+    assert "refined.events: is not known to the catalog, while its place holds files" in run.failure()
+    with pytest.raises(LakehouseError, match=r"refined/events.* does not know"):
+        _maintain(p)
+    assert _files(p) == files
+    (one,) = attach(p.spark, p.settings, attachable(p.spark, p.settings, ALL_TABLES))
+    assert one.table.key == REFINED
+    assert p.load(DAY).success
+    assert p.count(REFINED) == 10
+
+
+def test_orphans_that_history_does_not_explain_stay(pipeline: Any) -> None:
+    """Scenario: one table's place holds another table's files, a second one's more orphans than a few, a third one's an orphan.
+    Outcome: the third goes alone, the others are named, the rest is done for them; a raised bound lets the second one's go."""
+    p = _loaded(pipeline)
+    warehouse = Path(p.settings.warehouse_url)
+    newest = max((warehouse / REFINED / "metadata").glob("*.metadata.json"))
+    foreign = json.loads(newest.read_text()) | {"table-uuid": str(uuid.uuid4())}
+    (newest.parent / "00009-foreign.metadata.json").write_text(json.dumps(foreign))
+    bulk = [warehouse / RAW / "data" / f"orphan-{number}.parquet" for number in range(12)]
+    single = warehouse / "aggregates/event_counts/data/orphan.parquet"
+    for path in (*bulk, single, warehouse / REFINED / "data" / "orphan.parquet"):
+        path.write_bytes(b"x")
+    _grow_old(p)
+    files = _files(p)
+
+    told = _maintain(p, is_dry_run=True)
+    assert (len(told[RAW].orphans), len(told["aggregates/event_counts"].orphans)) == (12, 1)
+    assert _files(p) == files
+    reports = _maintain(p)
+
+    failures = {key: str(report.failure) for key, report in reports.items() if report.failure is not None}
+    assert set(failures) == {RAW, REFINED}
+    assert "the files of another table of this name lie there as well" in failures[REFINED]
+    assert "no snapshot knows 12 of the" in failures[RAW]
+    assert set(files) - set(_files(p)) == {str(single)}
+    with pytest.raises(LakehouseError, match="holds the files of 2 tables"):
+        attachable(p.spark, p.settings, ALL_TABLES)
+    p.change(max_orphan_share=1.0)
+    _maintain(p)
+    assert not any(path.exists() for path in bulk)
+    assert p.load(DAY).success
+    assert p.count(RAW) == 10
+
+
+def test_a_catalog_restored_from_a_backup_loads_on(pipeline: Any, tmp_path: Path) -> None:
+    """Scenario: the catalog, and with it the ledger, is set back to a copy made before several loads. Outcome: a load gives the
+    same digests; the files of the forgotten state stay as long as the history, and metadata goes only after it."""
+    p = _loaded(pipeline)
+    catalog = p.settings.catalog_url.removeprefix("sqlite:///")
+    backup = tmp_path / "backup.db"
+    with closing(sqlite3.connect(catalog)) as live, closing(sqlite3.connect(backup)) as copy:
+        live.backup(copy)
+    for hour in range(1, 8):
+        p.deliver(DAY, events_on(DAY, 5, prefix=f"h{hour}"), hour=hour)
+        assert p.load(DAY).success
+    digests, files = p.digests(), _files(p)
+    with closing(sqlite3.connect(backup)) as copy, closing(sqlite3.connect(catalog)) as live:
+        copy.backup(live)
+    assert p.count(REFINED) == 10
+
+    run = p.load(DAY)
+
+    assert run.success, run.failure()
+    assert p.digests() == digests
+    assert p.count(REFINED) == 45
+    # Two days old: orphans by age, but a person may want the forgotten state back.
+    two_days_ago = (datetime.now(UTC) - timedelta(days=2)).timestamp()
+    for path in Path(p.settings.warehouse_url).rglob("*.parquet"):
+        os.utime(path, (two_days_ago, two_days_ago))
+    reports = _maintain(p)
+    assert all(report.failure is None for report in reports.values())
+    assert "orphans are kept for 30 days" in reports[REFINED].note
+    assert set(files) <= set(_files(p))
+
+    metadata = {path for path in _files(p) if path.endswith(".metadata.json")}
+    _grow_old(p)
+    p.change(max_orphan_share=1.0)
+    reports = _maintain(p)
+    left = {path for path in _files(p) if path.endswith(".metadata.json")}
+    assert {path.removeprefix("file:") for path in reports[REFINED].metadata} <= metadata - left
+    assert len(metadata - left) > 20
+    assert p.count(REFINED) == 45
+    assert p.load(DAY).success
+
+
+def test_a_bucket_with_another_catalog(pipeline: Any, bucket: Any) -> None:
+    """Scenario: the warehouse is a bucket, and a load comes with an empty catalog; then its tables are attached. Outcome: it is
+    refused and no object changes; after that it goes on."""
+    p = _loaded(pipeline, warehouse_url=f"s3://{BUCKET}/warehouse")
+    objects = {item.key: item.e_tag for item in bucket.objects.all()}
+    assert f"warehouse/_tidemark/{MARKER}" in objects
+    _with_another_catalog(p)
+    run = p.load(DAY)
+    assert not run.success
+    assert "tidemark attach" in run.failure()
+    assert {item.key: item.e_tag for item in bucket.objects.all()} == objects
+    assert len(attach(p.spark, p.settings, attachable(p.spark, p.settings, ALL_TABLES))) == len(ALL_TABLES)
+    assert p.load(DAY).success
+    assert p.count(REFINED) == 10
+
+
+def test_the_shell_refuses_shows_and_attaches(spark: Any, tmp_path: Path) -> None:
+    """Scenario: commands with another TIDEMARK_CATALOG_NAME and ledger. Outcome: load, maintenance and prove exit 1 with one
+    sentence; attach shows, then registers, both exit 0, and load exits 0."""
+    shell = InThisProcess(tmp_path)
+    shell.deliver(DAY, a_body(events_on(DAY, 12)))
+    span = ("--from", str(DAY), "--to", str(DAY))
+    load = ("load", "--source", "regular", *span)
+    assert shell(*load).returncode == 0
+    shell.environment |= {
+        "TIDEMARK_CATALOG_NAME": f"lake_{uuid.uuid4().hex[:8]}",
+        "TIDEMARK_LEDGER_URL": f"sqlite:///{tmp_path}/ledger.db",
+    }
+    for words in (load, ("maintenance",), ("maintenance", "--dry-run"), ("prove", *span)):
+        done = shell(*words)
+        assert done.returncode == 1, done.stdout + done.stderr
+        said = " ".join(done.stderr.split())
+        assert said.count("does not know, and nothing was touched") == 1
+        assert "tidemark attach" in said
+        assert "Traceback" not in said
+    shown = shell("attach")
+    assert shown.returncode == 0, shown.stderr
+    assert "7 tables can be attached" in shown.stdout
+    done = shell("attach", "--apply")
+    assert done.returncode == 0, done.stderr
+    assert "7 tables attached" in done.stdout
+    assert "nothing to attach" in shell("attach").stdout
+    assert shell(*load).returncode == 0
+    assert shell("maintenance").returncode == 0
+    shell.environment |= {
+        "TIDEMARK_CATALOG_NAME": f"lake_{uuid.uuid4().hex[:8]}",
+        "TIDEMARK_WAREHOUSE_URL": f"file://{tmp_path}/empty",
+    }
+    for words, said in (
+        (("maintenance",), "knows none of our tables"),
+        (("attach",), "holds no metadata of our tables"),
+    ):
+        done = shell(*words)
+        assert done.returncode == 1
+        assert said in done.stderr
+    assert not list((tmp_path / "empty").rglob("*.metadata.json"))

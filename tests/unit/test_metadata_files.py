@@ -1,0 +1,74 @@
+"""What lies in a table's place, told from names and beginnings of files alone, without a catalog and a JVM."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+from resources.lake_identity import is_below
+from resources.lake_objects import LakeObjects
+from resources.metadata_files import first_use, histories, read_metadata_files
+
+
+def _write(place: Path, name: str, **changes: Any) -> None:
+    found = {
+        "format-version": 2,
+        "table-uuid": "a",
+        "location": "x",
+        "last-sequence-number": 1,
+        "last-updated-ms": 1000,
+    }
+    path = place / "metadata" / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    body = json.dumps(found | changes | {"schemas": ["x" * 9000]}).encode()
+    path.write_bytes(gzip.compress(body) if ".gz." in name else body)
+
+
+def test_files_are_grouped_by_their_table_newest_first(tmp_path: Path) -> None:
+    _write(tmp_path, "00001-x.metadata.json", **{"last-updated-ms": 1000})
+    _write(tmp_path, "00003-x.metadata.json", **{"last-updated-ms": 2000})
+    # A catalog was set back and went on: the higher number is the older state.
+    _write(tmp_path, "00002-y.gz.metadata.json", **{"last-updated-ms": 3000})
+    _write(tmp_path, "00002-z.metadata.json", **{"table-uuid": "b"})
+    _write(tmp_path, "00000-w.metadata.json", **{"table-uuid": "c", "last-sequence-number": 0})
+    (tmp_path / "metadata" / "00009-v.metadata.json").write_bytes(b"")
+    (tmp_path / "metadata" / ".00009-v.metadata.json.crc").write_bytes(b"crc")
+
+    objects = LakeObjects(str(tmp_path))
+    found = histories(read_metadata_files(objects, objects.list()))
+
+    names = {uuid: [one.name.removeprefix("metadata/")[:7] for one in files] for uuid, files in found.items()}
+    assert names == {"a": ["00002-y", "00003-x", "00001-x"], "b": ["00002-z"]}
+
+
+def test_other_writers_order_of_keys_is_read_as_well(tmp_path: Path) -> None:
+    path = tmp_path / "metadata" / "00001-x.metadata.json"
+    path.parent.mkdir()
+    late = {"schemas": ["x" * 9000], "snapshots": [{}], "table-uuid": "a", "last-updated-ms": 5, "format-version": 1}
+    path.write_text(json.dumps(late))
+    objects = LakeObjects(str(tmp_path))
+    (one,) = read_metadata_files(objects, objects.list())
+    assert (one.table_uuid, one.commits, one.updated_at.timestamp()) == ("a", 1, 0.005)
+
+
+def test_only_a_creation_that_died_leaves_a_place_free(tmp_path: Path) -> None:
+    objects = LakeObjects(str(tmp_path / "place"))
+    assert first_use(objects) is None
+    _write(tmp_path / "place", "00000-x.metadata.json", **{"last-sequence-number": 0})
+    (tmp_path / "place" / "data").mkdir()
+    assert first_use(objects) is None
+    _write(tmp_path / "place", "00001-x.metadata.json")
+    assert first_use(objects) == "metadata/00001-x.metadata.json"
+    (tmp_path / "place" / "metadata" / "00001-x.metadata.json").unlink()
+    (tmp_path / "place" / "data" / "left.parquet").write_bytes(b"")
+    assert first_use(objects) == "data/left.parquet"
+
+
+def test_a_location_is_told_from_its_neighbours() -> None:
+    assert is_below("file:/data/lake/raw/x", "/data/lake/")
+    assert is_below("file:///data/lake/raw/x", "file:///data/lake")
+    assert is_below("s3a://bucket/lake/raw/x", "s3://bucket/lake")
+    assert not is_below("file:/data/lake2/raw/x", "/data/lake")
+    assert not is_below("s3://bucket2/lake/raw/x", "s3://bucket/lake")
