@@ -30,7 +30,7 @@ from benchmarks.measure import run_and_watch
 from benchmarks.workload import KEPT, PROJECT
 from pipeline_assets.domain.days import chunks
 from pipeline_assets.domain.settings import local_path
-from pipeline_assets.load_path.maintain import maintain
+from pipeline_assets.load_path.maintain import maintain, require_done
 from pipeline_assets.load_path.request import Workbench
 from pipeline_assets.tables.registry import ALL_TABLES, ASSET_TABLES
 from resources.lakehouse import Lakehouse
@@ -93,8 +93,8 @@ def replay(work: Path, days: int) -> Iterator[dict[str, Any]]:
             arm.spark, Lakehouse(arm.spark, arm.catalog), ledger, LandingStore.from_settings(arm.settings), arm.settings
         )
         started = time.perf_counter()
-        for _ in maintain(bench, str(uuid.uuid4()), datetime.now(UTC) + LATER, lambda _: False, is_dry_run=False):
-            continue
+        now = datetime.now(UTC) + LATER
+        require_done(list(maintain(bench, str(uuid.uuid4()), now, lambda _: False, is_dry_run=False)))
         yield {"pass": "maintenance", "load": time.perf_counter() - started, **_state(arm), "published": {}}
 
 

@@ -122,7 +122,7 @@ class Lakehouse:
 
     def require_own(self, settings: Settings, ours: Collection[Table], purpose: Purpose) -> None:
         """Raise LakehouseError where catalog and warehouse do not belong together (lake_identity.py)."""
-        require_own_lake(self._tables, settings, ours, purpose)
+        self._again(lambda: require_own_lake(self._tables, settings, ours, purpose))
 
     def knows(self, table: Table) -> bool:
         """Whether the catalog knows the table; nothing is created."""
@@ -141,7 +141,7 @@ class Lakehouse:
             return
         # Another process may create the same table at the same moment; whoever comes second finds it.
         self._again(lambda: create_table(self._tables, table))
-        self._require(table)
+        self._require_columns(table)
         self._again(lambda: begin_history(self._tables, table))
         self._ensured.add(table.key)
 
@@ -156,6 +156,10 @@ class Lakehouse:
                 "the catalog knows no such table",
                 "Load days first (tidemark load --help), or check TIDEMARK_CATALOG_URL and TIDEMARK_CATALOG_NAME",
             )
+        self._require_columns(table)
+
+    def _require_columns(self, table: Table) -> None:
+        name = self._tables.identifier(table)
         missing = {column.name for column in table.columns} - set(self.spark.table(name).columns)
         if missing:
             raise LakehouseError(

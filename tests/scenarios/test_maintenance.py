@@ -16,7 +16,7 @@ from moto.s3.models import s3_backends
 from pipeline_assets.definitions import build_defs
 from pipeline_assets.domain.slices import Source
 from pipeline_assets.load import Clock
-from pipeline_assets.load_path.maintain import TableUpkeep, maintain
+from pipeline_assets.load_path.maintain import TableUpkeep, maintain, require_done
 from pipeline_assets.load_path.request import Workbench
 from pipeline_assets.load_path.survey import survey
 from pipeline_assets.tables.raw_events import RAW_TABLES
@@ -46,7 +46,8 @@ def _bench(p: Pipeline) -> Workbench:
 def _maintain(
     p: Pipeline, *, is_live: Any = lambda _: False, is_dry_run: bool = False, now: datetime = LATER
 ) -> dict[str, TableUpkeep]:
-    reports = maintain(_bench(p), str(uuid.uuid4()), now, is_live, is_dry_run=is_dry_run)
+    reports = list(maintain(_bench(p), str(uuid.uuid4()), now, is_live, is_dry_run=is_dry_run))
+    require_done(reports)
     return {report.table: report for report in reports}
 
 
