@@ -63,5 +63,5 @@ def outlived_metadata(
     Kept is what the table's own log names, and what is younger than the table's history: a catalog restored from a backup of then
     names it, and the snapshots it shows are kept as long.
     """
-    cutoff = now - max(history, YOUNGEST)
+    cutoff = now - max(history, YOUNGEST) - EDGE
     return sorted(name for name, written_at in files if name not in named and written_at < cutoff)

@@ -54,9 +54,9 @@ def test_a_short_history_is_a_day_at_least() -> None:
 
 
 def test_metadata_goes_with_the_history_and_never_while_the_table_names_it() -> None:
-    files = [(f"{days}", NOW - timedelta(days=days)) for days in (0, 2, 29, 31, 50)]
-    assert outlived_metadata(files, {"50"}, NOW, timedelta(days=30)) == ["31"]
-    assert outlived_metadata(files, set(), NOW, timedelta(0)) == ["2", "29", "31", "50"]
+    files = [(f"{days}", NOW - timedelta(days=days)) for days in (0, 1, 29, 30, 32, 50)]
+    assert outlived_metadata(files, {"50"}, NOW, timedelta(days=30)) == ["32"]
+    assert outlived_metadata(files, set(), NOW, timedelta(0)) == ["29", "30", "32", "50"]
 
 
 @pytest.mark.parametrize(
