@@ -64,7 +64,8 @@ def require_reasons(reasons: Mapping[str, str | None]) -> None:
 
 def print_failures(console: Console, failures: Sequence[str], verbose: bool) -> None:
     """What went wrong in a run beyond verdicts."""
-    for failure in failures:
+    # A range that is loaded in parts may fail for the same reason in each.
+    for failure in dict.fromkeys(failures):
         console.print(f"[bold red]{failure}[/]", highlight=False)
     if failures and not verbose:
         console.print(f"  details: {dagster_home() / LOG_NAME}, or run again with --verbose", highlight=False)
