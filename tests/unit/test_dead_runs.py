@@ -18,6 +18,7 @@ from dagster._core.remote_origin import ManagedGrpcPythonEnvCodeLocationOrigin a
 from dagster._core.remote_origin import RemoteJobOrigin, RemoteRepositoryOrigin
 from dagster._core.types.loadable_target_origin import LoadableTargetOrigin
 
+from pipeline_assets.cli_processes import process_lines
 from pipeline_assets.dead_runs import DIED_TAG, OWN_JOBS, report_dead_runs
 from pipeline_assets.definitions import build_defs
 from pipeline_assets.domain.processes import LOOK_SECONDS, PATIENT_LOOKS, STILL_LOOKS, Identity
@@ -180,3 +181,23 @@ def test_a_branch_is_left_to_a_process_that_works_and_to_whom_nobody_knows(
     ledger.processes.lose([theirs])
     assert of(theirs) is False
     assert is_live("deadrun_0") is None
+
+
+def test_status_tells_who_works_and_who_died(ledger: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Scenario: runs work here, and elsewhere in silence; another one's process is gone. Outcome: a line for each; Dagster is
+    told of the dead one, which the next look does not name again."""
+    monkeypatch.setenv("DAGSTER_HOME", str(tmp_path))
+    with dg.DagsterInstance.get() as home:
+        here, silent, dead = a_run(home), a_run(home), a_run(home)
+        for run_id, identity in ((here, this_process.identity()), (silent, ELSEWHERE), (dead, a_dead_process())):
+            ledger.processes.begin(run_id, "daily_load", identity, 1)
+        ledger.processes.look([], {})
+        time_passes(ledger)
+        lines = {run_id: line for line in process_lines(ledger) for run_id in (here, silent, dead) if run_id in line}
+        assert lines[here].startswith(f"run {here} (daily_load) works: process ")
+        assert "not heard of" not in lines[here]
+        assert "works: process 4711 on other" in lines[silent]
+        assert "not heard of since" in lines[silent]
+        assert lines[dead].endswith("it is reported as failed")
+        assert status_of(home, dead) is dg.DagsterRunStatus.FAILURE
+    assert len(process_lines(ledger)) == 2
