@@ -21,6 +21,7 @@ from pipeline_assets.live_runs import liveness
 from pipeline_assets.load_events import events_of, failure_of, standing_elsewhere
 from pipeline_assets.load_path.diff.refused import refused_changes
 from pipeline_assets.load_path.exclude import exclude, lift
+from pipeline_assets.load_path.read_back import read_back
 from pipeline_assets.load_path.request import LoadRequest, Outcome
 from pipeline_assets.load_path.walk import load
 from pipeline_assets.op_bench import op_bench
@@ -103,6 +104,7 @@ def _load(
             now=clock.now(),
             accept_changes=_valid_acceptances(config.accept_changes),
         )
+        read_back(bench.ledger, bench.say)
         exclude(bench, config.exclude, request, even_if_gone=config.exclude_even_if_gone)
         lift(bench, config.lift, request)
         for report in load(bench, request, liveness(context.instance, bench.ledger, context.run.run_id)):

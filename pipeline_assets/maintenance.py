@@ -12,6 +12,7 @@ from pipeline_assets.domain.settings import Settings
 from pipeline_assets.live_runs import liveness
 from pipeline_assets.load import Clock
 from pipeline_assets.load_path.maintain import TableUpkeep, listing, maintain, require_done, summary
+from pipeline_assets.load_path.read_back import read_back
 from pipeline_assets.op_bench import op_bench
 from resources.landing_store import LandingStore
 
@@ -41,6 +42,8 @@ def maintenance_job(settings: Settings) -> dg.JobDefinition:
         clock: dg.ResourceParam[Clock],
     ) -> None:
         with op_bench(context, settings, spark, landing) as bench:
+            if not config.dry_run:
+                read_back(bench.ledger, bench.say)
             is_live = liveness(context.instance, bench.ledger, context.run_id)
             reports = list(maintain(bench, context.run_id, clock.now(), is_live, is_dry_run=config.dry_run))
             context.add_output_metadata(

@@ -15,13 +15,20 @@ from pipeline_assets.domain.errors import PublishConflictError, TidemarkError, T
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.load_path.request import Workbench
 from pipeline_assets.tables.registry import ALL_TABLES
+from resources.decision_objects import FOLDER, DecisionObjects
 from resources.heartbeat import heartbeat
 from resources.lake_identity import Purpose
+from resources.lake_objects import LakeObjects
 from resources.lakehouse import Lakehouse
 from resources.lakehouse_errors import lakehouse_failures
 from resources.landing_store import LandingStore
 from resources.ledger import Ledger
 from resources.spark import configure_catalog
+
+
+def production_ledger(settings: Settings) -> Ledger:
+    """The ledger whose decisions the warehouse keeps as well; for whoever may decide something in a person's name."""
+    return Ledger(settings.ledger_database_url, DecisionObjects(LakeObjects.of(settings, FOLDER)))
 
 
 @contextmanager
@@ -32,7 +39,7 @@ def op_bench(
     url, run = settings.ledger_database_url, context.run
     try:
         # First of all: a process that is not known to live is missed.
-        with heartbeat(url, run.run_id, run.job_name, _steps(context)), closing(Ledger(url)) as ledger:
+        with heartbeat(url, run.run_id, run.job_name, _steps(context)), closing(production_ledger(settings)) as ledger:
             session = spark.spark_session
             configure_catalog(session, settings)
             lakehouse = Lakehouse(session, settings.catalog_name)

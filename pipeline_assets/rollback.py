@@ -17,6 +17,7 @@ from pipeline_assets.domain.errors import UsageError
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.load import POOL, Clock
 from pipeline_assets.load_events import standing_evaluations
+from pipeline_assets.load_path.read_back import read_back
 from pipeline_assets.load_path.release import Held, preview, release
 from pipeline_assets.load_path.request import Workbench
 from pipeline_assets.load_path.roll_back import roll_back
@@ -98,6 +99,8 @@ def rollback_job(settings: Settings) -> dg.JobDefinition:
     ) -> None:
         with op_bench(context, settings, spark, landing) as bench:
             request = rollback_request(config, settings, context.run_id)
+            if not config.dry_run:
+                read_back(bench.ledger, bench.say)
             moves = plan(bench, request) if config.dry_run else roll_back(bench, request)
             if not config.dry_run:
                 _tell(context, bench, {(move.table, move.key.event_date) for move in moves})
@@ -122,6 +125,8 @@ def release_job(settings: Settings) -> dg.JobDefinition:
         clock: dg.ResourceParam[Clock],
     ) -> None:
         with op_bench(context, settings, spark, landing) as bench:
+            if not config.dry_run:
+                read_back(bench.ledger, bench.say)
             projects = settings.require_projects(tuple(config.projects))
             days = parse_day(config.first), parse_day(config.last)
             held = preview(bench, config.tables, projects, *days, clock.now(), is_load_next=False)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, date, datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
 from pipeline_assets.domain.deliveries import BatchKey
@@ -50,13 +50,16 @@ from resources.ledger_schema import (
     SLICES,
 )
 
+if TYPE_CHECKING:
+    from resources.decision_objects import DecisionObjects
+
 
 class Ledger:
     """All reads and writes of the ledger; each write is one transaction."""
 
-    def __init__(self, url: str) -> None:
-        """Prepare for a SQLAlchemy URL; nothing is opened before first use."""
-        self._url = url
+    def __init__(self, url: str, kept: DecisionObjects | None = None) -> None:
+        """Prepare for a SQLAlchemy URL, and a place that keeps decisions as well; nothing is opened before first use."""
+        self._url, self._kept = url, kept
         self._engine: Engine | None = None
 
     @property
@@ -75,7 +78,7 @@ class Ledger:
     @property
     def decisions(self) -> Decisions:
         """What persons decided."""
-        return Decisions(self._read, self._write)
+        return Decisions(self._read, self._write, self._kept)
 
     @property
     def processes(self) -> Processes:

@@ -1,33 +1,39 @@
 """What persons decided, kept in the ledger: deliveries they ruled out, slices they hold.
 
-Lives here: questions about decisions and the transactions that write them. Put here: another kind of decision. Keep out: what
-follows from one (load_path/).
+Lives here: questions about decisions and the transactions that write them. Put here: another question. Keep out: what an act does
+to rows (ledger_acts.py), where else it is kept (decision_objects.py), what follows from one (load_path/).
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from datetime import UTC, date, datetime
-from typing import Any
+from typing import TYPE_CHECKING
 
 import sqlalchemy as sa
 from pipeline_assets.domain.slices import Slice, Source
 from sqlalchemy.engine import Connection
 
+from resources.crash_points import CrashPoint, crash_point
+from resources.ledger_acts import Act, ActKind, acts_on_record, apply, names_version, stands
 from resources.ledger_records import Exclusion, Hold
-from resources.ledger_rows import exclusion_of, exclusion_row, hold_of
-from resources.ledger_schema import EXCLUSIONS, HOLDS
+from resources.ledger_rows import exclusion_of, hold_of
+from resources.ledger_schema import DECISIONS, EXCLUSIONS, HOLDS
+
+if TYPE_CHECKING:
+    from resources.decision_objects import DecisionObjects
 
 _Connect = Callable[[], AbstractContextManager[Connection]]
 
 
 class Decisions:
-    """Reads and writes of decisions; each write is one transaction."""
+    """Reads and writes of decisions; each write is one act and one transaction."""
 
-    def __init__(self, read: _Connect, write: _Connect) -> None:
-        """Wrap a ledger's ways of connecting."""
-        self._read, self._write = read, write
+    def __init__(self, read: _Connect, write: _Connect, kept: DecisionObjects | None) -> None:
+        """Wrap a ledger's ways of connecting, and the place that keeps its decisions as well."""
+        self._read, self._write, self._kept = read, write, kept
 
     def exclusions(
         self, source: Source, projects: Sequence[str], first: date, last: date
@@ -51,23 +57,23 @@ class Decisions:
 
     def exclude(self, exclusions: Iterable[Exclusion], run_id: str) -> list[Exclusion]:
         """Record those that do not stand already; returns these."""
-        fresh = []
-        with self._write() as connection:
-            for one in exclusions:
-                known = sa.select(EXCLUSIONS.c.id).where(*_is(one), EXCLUSIONS.c.lifted_at.is_(None))
-                if connection.execute(known).first() is None:
-                    row = exclusion_row(one) | {"run_id": run_id, "excluded_at": _now()}
-                    connection.execute(EXCLUSIONS.insert(), row)
-                    fresh.append(one)
+        with self._read() as connection:
+            fresh = [
+                one
+                for one in exclusions
+                if connection.execute(
+                    sa.select(EXCLUSIONS.c.id).where(*names_version(one), EXCLUSIONS.c.lifted_at.is_(None))
+                ).first()
+                is None
+            ]
+        if fresh:
+            self._record(Act(ActKind.EXCLUDE, _now(), run_id, None, tuple(fresh)))
         return fresh
 
     def lift(self, exclusions: Collection[Exclusion], reason: str, run_id: str) -> None:
         """These stand no more."""
-        lifted: dict[str, Any] = {"lift_reason": reason, "lift_run_id": run_id, "lifted_at": _now()}
-        with self._write() as connection:
-            for one in exclusions:
-                standing = EXCLUSIONS.update().where(*_is(one), EXCLUSIONS.c.lifted_at.is_(None))
-                connection.execute(standing.values(lifted))
+        if exclusions:
+            self._record(Act(ActKind.LIFT, _now(), run_id, reason, tuple(exclusions)))
 
     def holds(self, table: str, projects: Sequence[str]) -> dict[Slice, str]:
         """Slices a person holds, with the reason."""
@@ -85,45 +91,79 @@ class Decisions:
 
     def hold(self, slices: Mapping[str, Collection[Slice]], reason: str, run_id: str) -> None:
         """Hold these slices (table -> slices), in one transaction; those that this run holds already stay as they are."""
-        with self._write() as connection:
-            for table, keys in slices.items():
-                for key in sorted(keys):
-                    known = connection.execute(sa.select(HOLDS.c.run_id).where(*_stands(table, key))).scalar()
-                    if known == run_id:
-                        continue
-                    self._release(connection, table, key, f"held again: {reason}", run_id)
-                    place = {"table_name": table, "event_date": key.event_date, "project_id": key.project_id}
-                    connection.execute(HOLDS.insert(), place | {"reason": reason, "run_id": run_id, "held_at": _now()})
+        held = self._standing(slices, HOLDS.c.run_id == run_id)
+        fresh = {table: [key for key in keys if key not in held[table]] for table, keys in slices.items()}
+        if any(fresh.values()):
+            self._record(Act(ActKind.HOLD, _now(), run_id, reason, slices=fresh))
 
     def release(self, slices: Mapping[str, Collection[Slice]], reason: str, run_id: str) -> None:
         """Hold these slices (table -> slices) no more, in one transaction."""
+        held = self._standing(slices, sa.true())
+        if any(held.values()):
+            self._record(Act(ActKind.RELEASE, _now(), run_id, reason, slices=held))
+
+    def _standing(
+        self, slices: Mapping[str, Collection[Slice]], where: sa.ColumnElement[bool]
+    ) -> dict[str, set[Slice]]:
+        """Those of these slices that are held, by holds of which more is true."""
+        with self._read() as connection:
+            return {
+                table: {
+                    key
+                    for key in keys
+                    if connection.execute(sa.select(HOLDS.c.id).where(*stands(table, key), where)).first() is not None
+                }
+                for table, keys in slices.items()
+            }
+
+    # -- where the tables are --------------------------------------------------------------------------------------
+
+    def read_back(self) -> Counter[ActKind]:
+        """Apply what the warehouse keeps and this ledger lacks, and keep there what only this ledger knows.
+
+        Returns how many versions and slices came back, by kind. Nothing happens to a ledger that is kept nowhere else.
+        """
+        found: Counter[ActKind] = Counter()
+        if self._kept is None:
+            return found
+        names = self._kept.names()
+        with self._read() as connection:
+            known = set(connection.execute(sa.select(DECISIONS.c.name)).scalars())
+            acts = acts_on_record(connection)
+        lost = known.difference(names)
+        if acts and (lost or not known):
+            # Of a version that kept none, or of a warehouse that was restored to an earlier state.
+            self._note(self._kept.write(acts), forgotten=lost)
+        for name in names:
+            if name in known:
+                continue
+            acts = self._kept.read(name)
+            with self._write() as connection:
+                if self._is_new(connection, name):
+                    for act in acts:
+                        found[act.kind] += apply(connection, act)
+        return found
+
+    def _record(self, act: Act) -> None:
+        """Keep it in the warehouse, then write it here: one that dies in between is completed by whoever reads back next."""
+        name = None if self._kept is None else self._kept.write([act])
+        crash_point(CrashPoint.BEFORE_LEDGER, "decision")
         with self._write() as connection:
-            for table, keys in slices.items():
-                for key in sorted(keys):
-                    self._release(connection, table, key, reason, run_id)
+            if name is None or self._is_new(connection, name):
+                apply(connection, act)
 
-    def _release(self, connection: Connection, table: str, key: Slice, reason: str, run_id: str) -> None:
-        values = {"release_reason": reason, "release_run_id": run_id, "released_at": _now()}
-        connection.execute(HOLDS.update().where(*_stands(table, key)).values(values))
+    def _note(self, name: str, forgotten: Collection[str]) -> None:
+        with self._write() as connection:
+            for one in forgotten:
+                connection.execute(DECISIONS.delete().where(DECISIONS.c.name == one))
+            self._is_new(connection, name)
 
-
-def _stands(table: str, key: Slice) -> tuple[sa.ColumnElement[bool], ...]:
-    """The standing hold of a slice."""
-    return (
-        HOLDS.c.table_name == table,
-        HOLDS.c.event_date == key.event_date,
-        HOLDS.c.project_id == key.project_id,
-        HOLDS.c.released_at.is_(None),
-    )
-
-
-def _is(one: Exclusion) -> tuple[sa.ColumnElement[bool], ...]:
-    """The version that an exclusion names."""
-    return (
-        EXCLUSIONS.c.source == one.batch.source.value,
-        EXCLUSIONS.c.object_key == one.object_key,
-        EXCLUSIONS.c.etag == one.etag,
-    )
+    def _is_new(self, connection: Connection, name: str) -> bool:
+        """Whether the acts of this object are to be applied: note that they are."""
+        if connection.execute(sa.select(DECISIONS.c.name).where(DECISIONS.c.name == name)).first() is not None:
+            return False
+        connection.execute(DECISIONS.insert(), {"name": name, "recorded_at": _now()})
+        return True
 
 
 def _now() -> str:

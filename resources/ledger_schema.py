@@ -100,3 +100,5 @@ PROCESSES = _table(
     # Of observers: the beat they saw last, and in how many looks since it stood still.
     sa.Column("seen_beats", sa.BigInteger), sa.Column("still_looks", sa.Integer), sa.Column("looked_at", sa.String),
 )  # fmt: skip
+DECISIONS = _table("decisions", _key("name"), sa.Column("recorded_at", sa.String))
+"""Objects in the warehouse whose acts this ledger holds."""
