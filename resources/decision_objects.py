@@ -10,7 +10,7 @@ import json
 import re
 import uuid
 from collections.abc import Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 
 from pipeline_assets.domain.errors import LakehouseError
 
@@ -21,6 +21,7 @@ FOLDER = "decisions"
 """Below Tidemark's own objects in the warehouse."""
 _VERSION = 1
 _TIME = "%Y%m%dT%H%M%S.%fZ"
+_BEFORE = datetime(1970, 1, 1, tzinfo=UTC)
 _NAME = re.compile(r"\d{8}T\d{6}\.\d{6}Z-[0-9a-f]{32}\.json")
 
 
@@ -35,12 +36,14 @@ class DecisionObjects:
         """All of them, oldest first; what else lies in the folder is not ours."""
         return sorted(one.name for one in self._place.list() if _NAME.fullmatch(one.name))
 
-    def write(self, acts: Sequence[Act]) -> str:
-        """Keep acts that belong together, as one object; returns its name."""
+    def last_at(self) -> datetime:
+        """When the last decision here was."""
+        return max((_time_of(name) for name in self.names()[-1:]), default=_BEFORE)
+
+    def write(self, acts: Sequence[Act], at: datetime) -> str:
+        """Keep acts that belong together, as one object named for the time; returns its name."""
         body = json.dumps({"version": _VERSION, "acts": [act.to_json() for act in acts]}, indent=1).encode()
         while True:
-            # Later by name than all that was decided before, also where a clock was ahead then.
-            at = max([datetime.now(UTC), *[_time_of(name) + timedelta(microseconds=1) for name in self.names()[-1:]]])
             name = f"{at.strftime(_TIME)}-{uuid.uuid4().hex}.json"
             if self._place.put(name, body):
                 return name
@@ -69,4 +72,4 @@ def _time_of(name: str) -> datetime:
     try:
         return datetime.strptime(name.partition("-")[0], _TIME).replace(tzinfo=UTC)
     except ValueError:
-        return datetime.min.replace(tzinfo=UTC)
+        return _BEFORE

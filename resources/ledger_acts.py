@@ -37,7 +37,7 @@ class Act:
 
     kind: ActKind
     at: str
-    """When; aware, as ISO text."""
+    """When, as ISO text in UTC; later than that of each act that was known then, also where a clock was ahead."""
     run_id: str | None
     reason: str | None
     """Of a lift, a hold or a release; each exclusion has its own."""
@@ -83,14 +83,19 @@ def _exclusion(body: Mapping[str, Any]) -> Exclusion:
 
 
 def apply(connection: Connection, act: Act) -> int:
-    """Write what an act changes in the ledger; returns how many versions or slices, none where it was applied before."""
+    """Write what an act changes in the ledger; returns how many versions or slices.
+
+    Those of which a later act is on record stay: acts may be read back late, or twice.
+    """
     return _APPLIED[act.kind](connection, act)
 
 
 def _exclude(connection: Connection, act: Act) -> int:
     count = 0
     for one in act.exclusions:
-        is_known = sa.or_(EXCLUSIONS.c.lifted_at.is_(None), EXCLUSIONS.c.excluded_at == act.at)
+        is_known = sa.or_(
+            EXCLUSIONS.c.lifted_at.is_(None), EXCLUSIONS.c.excluded_at >= act.at, EXCLUSIONS.c.lifted_at > act.at
+        )
         if connection.execute(sa.select(EXCLUSIONS.c.id).where(*names_version(one), is_known)).first() is None:
             connection.execute(EXCLUSIONS.insert(), exclusion_row(one) | {"run_id": act.run_id, "excluded_at": act.at})
             count += 1
@@ -99,10 +104,11 @@ def _exclude(connection: Connection, act: Act) -> int:
 
 def _lift(connection: Connection, act: Act) -> int:
     lifted = {"lift_reason": act.reason, "lift_run_id": act.run_id, "lifted_at": act.at}
-    standing = (
-        EXCLUSIONS.update().where(*names_version(one), EXCLUSIONS.c.lifted_at.is_(None)) for one in act.exclusions
-    )
-    return sum(connection.execute(update.values(lifted)).rowcount for update in standing)
+    count = 0
+    for one in act.exclusions:
+        standing = (EXCLUSIONS.c.lifted_at.is_(None), EXCLUSIONS.c.excluded_at < act.at)
+        count += connection.execute(EXCLUSIONS.update().where(*names_version(one), *standing).values(lifted)).rowcount
+    return count
 
 
 def _hold(connection: Connection, act: Act) -> int:
@@ -110,9 +116,8 @@ def _hold(connection: Connection, act: Act) -> int:
     for table, key in _slices(act):
         here = (HOLDS.c.table_name == table, HOLDS.c.event_date == key.event_date, HOLDS.c.project_id == key.project_id)
         # Those that the same run holds already stay as they are.
-        is_known = sa.or_(
-            sa.and_(HOLDS.c.run_id == act.run_id, HOLDS.c.released_at.is_(None)), HOLDS.c.held_at == act.at
-        )
+        is_own = sa.and_(HOLDS.c.run_id == act.run_id, HOLDS.c.released_at.is_(None))
+        is_known = sa.or_(is_own, HOLDS.c.held_at >= act.at, HOLDS.c.released_at > act.at)
         if connection.execute(sa.select(HOLDS.c.id).where(*here, is_known)).first() is not None:
             continue
         _end_hold(connection, table, key, f"held again: {act.reason}", act)
@@ -128,7 +133,8 @@ def _release(connection: Connection, act: Act) -> int:
 
 def _end_hold(connection: Connection, table: str, key: Slice, reason: str | None, act: Act) -> int:
     values = {"release_reason": reason, "release_run_id": act.run_id, "released_at": act.at}
-    return connection.execute(HOLDS.update().where(*stands(table, key)).values(values)).rowcount
+    is_older = sa.or_(HOLDS.c.held_at.is_(None), HOLDS.c.held_at < act.at)
+    return connection.execute(HOLDS.update().where(*stands(table, key), is_older).values(values)).rowcount
 
 
 _APPLIED: Mapping[ActKind, Callable[[Connection, Act], int]] = {
@@ -159,6 +165,12 @@ def stands(table: str, key: Slice) -> tuple[sa.ColumnElement[bool], ...]:
         HOLDS.c.project_id == key.project_id,
         HOLDS.c.released_at.is_(None),
     )
+
+
+def last_act_at(connection: Connection) -> str:
+    """When the last act on record was."""
+    times = (EXCLUSIONS.c.excluded_at, EXCLUSIONS.c.lifted_at, HOLDS.c.held_at, HOLDS.c.released_at)
+    return max(connection.execute(sa.select(sa.func.max(at))).scalar() or "" for at in times)
 
 
 def acts_on_record(connection: Connection) -> list[Act]:

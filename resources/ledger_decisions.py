@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, timedelta
 from typing import TYPE_CHECKING
 
 import sqlalchemy as sa
@@ -17,7 +17,7 @@ from pipeline_assets.domain.slices import Slice, Source
 from sqlalchemy.engine import Connection
 
 from resources.crash_points import CrashPoint, crash_point
-from resources.ledger_acts import Act, ActKind, acts_on_record, apply, names_version, stands
+from resources.ledger_acts import Act, ActKind, acts_on_record, apply, last_act_at, names_version, stands
 from resources.ledger_records import Exclusion, Hold
 from resources.ledger_rows import exclusion_of, hold_of
 from resources.ledger_schema import DECISIONS, EXCLUSIONS, HOLDS
@@ -67,13 +67,13 @@ class Decisions:
                 is None
             ]
         if fresh:
-            self._record(Act(ActKind.EXCLUDE, _now(), run_id, None, tuple(fresh)))
+            self._record(Act(ActKind.EXCLUDE, self._next_at(), run_id, None, tuple(fresh)))
         return fresh
 
     def lift(self, exclusions: Collection[Exclusion], reason: str, run_id: str) -> None:
         """These stand no more."""
         if exclusions:
-            self._record(Act(ActKind.LIFT, _now(), run_id, reason, tuple(exclusions)))
+            self._record(Act(ActKind.LIFT, self._next_at(), run_id, reason, tuple(exclusions)))
 
     def holds(self, table: str, projects: Sequence[str]) -> dict[Slice, str]:
         """Slices a person holds, with the reason."""
@@ -94,13 +94,13 @@ class Decisions:
         held = self._standing(slices, HOLDS.c.run_id == run_id)
         fresh = {table: [key for key in keys if key not in held[table]] for table, keys in slices.items()}
         if any(fresh.values()):
-            self._record(Act(ActKind.HOLD, _now(), run_id, reason, slices=fresh))
+            self._record(Act(ActKind.HOLD, self._next_at(), run_id, reason, slices=fresh))
 
     def release(self, slices: Mapping[str, Collection[Slice]], reason: str, run_id: str) -> None:
         """Hold these slices (table -> slices) no more, in one transaction."""
         held = self._standing(slices, sa.true())
         if any(held.values()):
-            self._record(Act(ActKind.RELEASE, _now(), run_id, reason, slices=held))
+            self._record(Act(ActKind.RELEASE, self._next_at(), run_id, reason, slices=held))
 
     def _standing(
         self, slices: Mapping[str, Collection[Slice]], where: sa.ColumnElement[bool]
@@ -133,7 +133,7 @@ class Decisions:
         lost = known.difference(names)
         if acts and (lost or not known):
             # Of a version that kept none, or of a warehouse that was restored to an earlier state.
-            self._note(self._kept.write(acts), forgotten=lost)
+            self._note(self._kept.write(acts, datetime.fromisoformat(self._next_at())), forgotten=lost)
         for name in names:
             if name in known:
                 continue
@@ -146,11 +146,19 @@ class Decisions:
 
     def _record(self, act: Act) -> None:
         """Keep it in the warehouse, then write it here: one that dies in between is completed by whoever reads back next."""
-        name = None if self._kept is None else self._kept.write([act])
+        name = None if self._kept is None else self._kept.write([act], datetime.fromisoformat(act.at))
         crash_point(CrashPoint.BEFORE_LEDGER, "decision")
         with self._write() as connection:
             if name is None or self._is_new(connection, name):
                 apply(connection, act)
+
+    def _next_at(self) -> str:
+        """Now, but after all that was decided before, also where a clock was ahead then."""
+        with self._read() as connection:
+            last = last_act_at(connection)
+        known = [datetime.fromisoformat(last)] if last else []
+        known += [self._kept.last_at()] if self._kept is not None else []
+        return max([datetime.now(UTC), *(at + timedelta(microseconds=1) for at in known)]).isoformat()
 
     def _note(self, name: str, forgotten: Collection[str]) -> None:
         with self._write() as connection:

@@ -131,7 +131,7 @@ class Settings(BaseSettings):
     spark_master: str = "local[*]"
     spark_driver_memory: str = "2g"
     spark_config: dict[str, str] = {}
-    """Further Spark settings, winning over Tidemark's own."""
+    """Further Spark settings, winning over Tidemark's own, but for the zone: UTC."""
     jars_dir: Path = PROJECT_ROOT / ".jars"
 
     @field_validator(

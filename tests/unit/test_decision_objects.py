@@ -1,0 +1,202 @@
+"""What persons decided is kept where the tables are: whoever loses the ledger gets it back, once, and as it was."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from datetime import date, timedelta
+from pathlib import Path
+
+import pytest
+
+from pipeline_assets.domain.deliveries import BatchKey
+from pipeline_assets.domain.errors import LakehouseError
+from pipeline_assets.domain.settings import Settings
+from pipeline_assets.domain.slices import Slice, Source
+from pipeline_assets.load_path.read_back import read_back
+from pipeline_assets.op_bench import production_ledger
+from resources import crash_points
+from resources.crash_points import CrashPoint
+from resources.ledger import Ledger
+from resources.ledger_records import Exclusion
+
+PROJECT, TABLE = "10001", "refined/events"
+DAY = date(2026, 2, 2)
+KEY, NEXT = Slice(DAY, PROJECT), Slice(DAY + timedelta(days=1), PROJECT)
+WRONG = Exclusion(BatchKey(Source.REGULAR, PROJECT, DAY), "10001/wrong", "e1", "abc", "wrong project")
+OTHER = Exclusion(BatchKey(Source.BACKFILL, PROJECT, DAY), "10001-backfill/wrong", "e2", None, "[/red] “why”\n")
+FIRST = "20260202T000000.000000Z-" + "0" * 32 + ".json"
+
+
+class Deployment:
+    """A warehouse, and any number of ledgers that were its own."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.objects = folder / "warehouse" / "_tidemark" / "decisions"
+
+    def settings(self, name: str) -> Settings:
+        return Settings(warehouse_url=str(self.folder / "warehouse"), ledger_url=f"sqlite:///{self.folder}/{name}.db")
+
+    @contextmanager
+    def ledger(self, name: str) -> Iterator[Ledger]:
+        with closing(production_ledger(self.settings(name))) as ledger:
+            yield ledger
+
+    def started(self, name: str) -> list[str]:
+        """What a load says of decisions when it starts."""
+        said: list[str] = []
+        with self.ledger(name) as ledger:
+            read_back(ledger, said.append)
+        return said
+
+    def standing(self, name: str) -> tuple[list[Exclusion], dict[Slice, str]]:
+        with self.ledger(name) as ledger:
+            known = ledger.decisions.all_exclusions([PROJECT])
+            return [one for one in known if one.lifted_at is None], ledger.decisions.holds(TABLE, [PROJECT])
+
+    def on_record(self, name: str) -> tuple[list[Exclusion], list[object]]:
+        with self.ledger(name) as ledger:
+            return ledger.decisions.all_exclusions([PROJECT]), [*ledger.decisions.all_holds([PROJECT])]
+
+    def count(self) -> int:
+        return len(list(self.objects.iterdir())) if self.objects.exists() else 0
+
+
+@pytest.fixture
+def deployment(tmp_path: Path) -> Deployment:
+    return Deployment(tmp_path)
+
+
+def _decide(ledger: Ledger) -> None:
+    """Two exclusions, one of them lifted and made again; three holds, one of which follows another, one released."""
+    ledger.decisions.exclude([WRONG, OTHER], "run 1")
+    ledger.decisions.lift([WRONG], "it was right", "run 2")
+    ledger.decisions.exclude([WRONG], "run 3")
+    ledger.decisions.hold({TABLE: [KEY, NEXT]}, "test data", "run 4")
+    ledger.decisions.hold({TABLE: [KEY]}, "still test data", "run 5")
+    ledger.decisions.release({TABLE: [NEXT]}, "done", "run 6")
+
+
+def test_a_lost_ledger_gets_every_decision_back(deployment: Deployment) -> None:
+    with deployment.ledger("first") as ledger:
+        _decide(ledger)
+    before = deployment.on_record("first")
+
+    assert deployment.started("second") == [
+        "3 exclusions, 1 lifts, 3 holds and 1 releases were read back from the warehouse: the ledger had lost them"
+    ]
+    assert deployment.on_record("second") == before
+    assert deployment.standing("second")[1] == {KEY: "still test data"}
+    assert deployment.started("second") == deployment.started("first") == []
+    assert deployment.count() == 6
+
+
+def test_what_stands_already_is_no_decision(deployment: Deployment) -> None:
+    with deployment.ledger("first") as ledger:
+        assert ledger.decisions.exclude([WRONG], "run 1") == [WRONG]
+        assert ledger.decisions.exclude([WRONG], "run 2") == []
+        ledger.decisions.hold({TABLE: [KEY]}, "why", "run 1")
+        ledger.decisions.hold({TABLE: [KEY]}, "why", "run 1")
+        ledger.decisions.release({TABLE: [NEXT]}, "why", "run 1")
+        ledger.decisions.lift([], "why", "run 1")
+    assert deployment.count() == 2
+
+
+def test_one_that_died_before_the_ledger_is_completed(deployment: Deployment) -> None:
+    def die(point: CrashPoint, qualifier: str) -> None:
+        if (point, qualifier) == (CrashPoint.BEFORE_LEDGER, "decision"):
+            raise KeyboardInterrupt
+
+    crash_points.watch(die)
+    try:
+        with deployment.ledger("first") as ledger, pytest.raises(KeyboardInterrupt):
+            ledger.decisions.exclude([WRONG], "run 1")
+    finally:
+        crash_points.watch()
+    assert deployment.standing("first")[0] == []
+
+    assert deployment.started("first")
+    (found,) = deployment.standing("first")[0]
+    assert (found.object_key, found.run_id, found.reason) == (WRONG.object_key, "run 1", WRONG.reason)
+
+
+def test_one_that_another_process_completes_meanwhile_is_there_once(deployment: Deployment) -> None:
+    def complete(point: CrashPoint, qualifier: str) -> None:
+        crash_points.watch()
+        assert deployment.started("first")
+
+    with deployment.ledger("first") as ledger:
+        crash_points.watch(complete)
+        try:
+            ledger.decisions.hold({TABLE: [KEY]}, "why", "run 1")
+        finally:
+            crash_points.watch()
+    exclusions, holds = deployment.on_record("first")
+    assert (exclusions, len(holds)) == ([], 1)
+
+
+def test_decisions_that_only_the_ledger_knows_are_copied(deployment: Deployment) -> None:
+    """Of a version that kept none; or in a warehouse that lost them, or was restored to an earlier state."""
+    with closing(Ledger(deployment.settings("first").ledger_database_url)) as ledger:
+        _decide(ledger)
+    before = deployment.on_record("first")
+    assert deployment.count() == 0
+
+    assert deployment.started("first") == deployment.started("first") == []
+    assert deployment.count() == 1
+    assert deployment.started("second")
+    assert deployment.on_record("second") == before
+
+    for one in deployment.objects.iterdir():
+        one.unlink()
+    assert deployment.started("second") == deployment.started("second") == []
+    assert deployment.count() == 1
+    # What both ledgers told is the same, and counts once.
+    assert deployment.started("first") == []
+    assert deployment.on_record("first") == deployment.on_record("second") == before
+
+
+def test_a_scratch_ledger_writes_nothing_into_the_warehouse(deployment: Deployment) -> None:
+    with closing(Ledger(deployment.settings("scratch").ledger_database_url)) as ledger:
+        ledger.decisions.exclude([WRONG], "proof")
+        read_back(ledger, pytest.fail)
+    assert deployment.count() == 0
+
+
+def test_a_clock_that_was_ahead_does_not_undo_what_came_later(deployment: Deployment) -> None:
+    with deployment.ledger("first") as ledger:
+        ledger.decisions.exclude([WRONG], "run 1")
+        (only,) = deployment.objects.iterdir()
+        only.rename(only.with_name("2062" + only.name[4:]))
+        ledger.decisions.lift([WRONG], "it was right", "run 2")
+    deployment.started("second")
+    assert deployment.standing("second")[0] == []
+
+
+def test_a_warehouse_out_of_reach_refuses_the_decision(deployment: Deployment) -> None:
+    (deployment.folder / "warehouse").write_text("not a folder")
+    with deployment.ledger("first") as ledger:
+        with pytest.raises(LakehouseError, match="Check TIDEMARK_WAREHOUSE_URL"):
+            ledger.decisions.exclude([WRONG], "run 1")
+        assert ledger.decisions.all_exclusions([PROJECT]) == []
+
+
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [
+        (b"half a fi", "holds no decision that can be read"),
+        (b'{"version": 1, "acts": [{"kind": "exclude"}]}', "holds no decision that can be read"),
+        (b"[]", "holds no decision that can be read"),
+        (json.dumps({"version": 9, "acts": []}).encode(), "is of version 9"),
+    ],
+)
+def test_a_decision_that_cannot_be_read_is_no_decision_forgotten(
+    deployment: Deployment, body: bytes, reason: str
+) -> None:
+    deployment.objects.mkdir(parents=True)
+    (deployment.objects / FIRST).write_bytes(body)
+    (deployment.objects / ".DS_Store").write_bytes(b"no object of ours")
+    with pytest.raises(LakehouseError, match=f"{FIRST}: {reason}"):
+        deployment.started("first")
