@@ -158,7 +158,9 @@ class Decisions:
             last = last_act_at(connection)
         known = [datetime.fromisoformat(last)] if last else []
         known += [self._kept.last_at()] if self._kept is not None else []
-        return max([datetime.now(UTC), *(at + timedelta(microseconds=1) for at in known)]).isoformat(timespec="microseconds")
+        return max([datetime.now(UTC), *(at + timedelta(microseconds=1) for at in known)]).isoformat(
+            timespec="microseconds"
+        )
 
     def _note(self, name: str, forgotten: Collection[str]) -> None:
         with self._write() as connection:
