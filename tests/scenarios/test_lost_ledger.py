@@ -42,7 +42,8 @@ def test_exclusions_and_holds_outlive_the_ledger(pipeline: Any, tmp_path: Path) 
     p.deliver(DAY, events_on(DAY, 10), hour=1)
     wrong = p.deliver(DAY, events_on(DAY, 5, prefix="wrong"), hour=2)
     p.deliver(HELD, events_on(HELD, 10))
-    assert p.load(DAY, HELD, exclude={wrong: "wrong project"}).success
+    assert p.load(DAY, exclude={wrong: "wrong project"}).success
+    assert p.load(HELD).success
     _hold(p)
     right = p.digests()
     p.ledger.close()
@@ -51,9 +52,10 @@ def test_exclusions_and_holds_outlive_the_ledger(pipeline: Any, tmp_path: Path) 
     p.ledger = Ledger(p.settings.ledger_database_url)
     p.deliver(HELD, events_on(HELD, 5, prefix="late"), hour=11)
 
-    run = p.load(DAY, HELD)
+    run, later = p.load(DAY), p.load(HELD)
 
     assert run.success, run.failure()
+    assert later.success, later.failure()
     assert p.count(RAW, DAY) == p.count(REFINED, DAY) == p.count(REFINED, HELD) == 10
     assert p.count(RAW, HELD) == 15
     assert p.verdict(REFINED, HELD) == "held"
@@ -66,6 +68,5 @@ def test_exclusions_and_holds_outlive_the_ledger(pipeline: Any, tmp_path: Path) 
     assert any(line.startswith(f"{REFINED}: the ledger knows nothing of it, though it holds 2 slices") for line in said)
     listed = CliRunner().invoke(app, ["exclusions", "--json"], env=as_environment(p.settings))
     assert f'"{wrong}"' in listed.stdout, listed.stderr
-    again = _said(p, p.load(DAY, HELD))
-    assert not [line for line in again if "read back" in line or "knows nothing" in line]
+    assert not [line for line in _said(p, later) if "read back" in line or "knows nothing" in line]
     assert [one.reason for one in p.ledger.decisions.all_holds([PROJECT])] == ["test data"] * 4

@@ -60,11 +60,11 @@ def _in_apia(p: Pipeline, folder: Path) -> str:
 def _told(p: Pipeline) -> dict[str, Any]:
     """Of each table: what is on record of its slices, and its rows but for what differs from lake to lake."""
     configure_catalog(p.spark, p.settings)
-    lasting = {"_lineage", "_loaded_at"}
+    own = {"_object_etag"}
     return {
         table.key: (
             {key: (str(r.digest), r.verdict) for key, r in p.ledger.slices(table.key, None).items()},
-            sorted(json.dumps({k: str(v) for k, v in row.items() if k not in lasting}) for row in p.rows(table.key)),
+            sorted(json.dumps({k: str(v) for k, v in row.items() if k not in own}) for row in p.rows(table.key)),
         )
         for table in ALL_TABLES
     }
