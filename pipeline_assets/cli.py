@@ -30,6 +30,7 @@ from pipeline_assets.cli_command import (
     ToOption,
     VerboseOption,
     print_failures,
+    require_one_meant,
     require_reasons,
     run,
 )
@@ -137,6 +138,7 @@ def _load(
     days = requested_range(first, last, settings)
     chosen = settings.require_projects(projects)
     require_reasons(reasons)
+    require_one_meant(reasons, projects, settings.projects)
     with terminal(verbose=verbose) as console:
         failures = load_in_chunks(settings, source, days, projects, reasons, console, verbose=verbose)
         print_failures(console, failures, verbose)

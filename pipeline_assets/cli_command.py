@@ -24,11 +24,17 @@ ToOption = Annotated[str, typer.Option("--to", help="Last day, YYYY-MM-DD.")]
 ProjectOption = Annotated[list[str] | None, typer.Option("--project", help="Only this project; may be repeated.")]
 AcceptChangesOption = Annotated[
     str | None,
-    typer.Option("--accept-changes", metavar="REASON", help="Let refined days change beyond bounds, for this reason."),
+    typer.Option(
+        "--accept-changes",
+        metavar="REASON",
+        help="Let refined days of the named project change beyond bounds, for this reason.",
+    ),
 ]
 AcceptMissingOption = Annotated[
     str | None,
-    typer.Option("--accept-missing", metavar="REASON", help="Let go what landing lost and raw holds, for this reason."),
+    typer.Option(
+        "--accept-missing", metavar="REASON", help="Let go what landing lost of the named project, for this reason."
+    ),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
 VerboseOption = Annotated[bool, typer.Option("--verbose", help="Show logs and stack traces.")]
@@ -60,6 +66,17 @@ def require_reasons(reasons: Mapping[str, str | None]) -> None:
     for option, reason in reasons.items():
         if reason is not None and not reason.strip():
             raise UsageError(option, "needs a reason", "Say why it is right; it stays on record")
+
+
+def require_one_meant(reasons: Mapping[str, str | None], asked: Sequence[str], configured: Sequence[str]) -> None:
+    """What is let through is let through for projects that were named, where there are several; raises UsageError."""
+    for option, reason in reasons.items():
+        if reason is not None and not asked and len(configured) > 1:
+            raise UsageError(
+                option,
+                f"would speak for all projects ({', '.join(configured)})",
+                f"Name those you looked at: --project {configured[0]}",
+            )
 
 
 def print_failures(console: Console, failures: Sequence[str], verbose: bool) -> None:

@@ -22,7 +22,7 @@ from pipeline_assets.definitions import build_defs
 from pipeline_assets.domain.days import chunks, stretches
 from pipeline_assets.domain.deliveries import BatchKey
 from pipeline_assets.domain.settings import Settings
-from pipeline_assets.domain.slices import Source
+from pipeline_assets.domain.slices import Slice, Source
 from pipeline_assets.jobs import HEAL_JOB, JOB_OF_SOURCE
 from pipeline_assets.load_path.exclude import delivery_named, touched_slices
 from pipeline_assets.load_path.release import Held
@@ -54,7 +54,8 @@ def load_in_chunks(
     failures: list[str] = []
     for chunk in chunks(days, settings.days_per_run):
         logger = _console_logger(console, verbose=verbose)
-        config = {"projects": list(projects), "accept_changes": _accepted(source, chunk, reasons)}
+        accepted = _accepted(source, chunk, projects or settings.projects, reasons)
+        config = {"projects": list(projects), "accept_changes": accepted}
         tags = {
             "dagster/asset_partition_range_start": chunk[0].isoformat(),
             "dagster/asset_partition_range_end": chunk[-1].isoformat(),
@@ -64,15 +65,18 @@ def load_in_chunks(
     return failures
 
 
-def _accepted(source: Source, days: tuple[date, ...], reasons: Mapping[str, str | None]) -> dict[str, str]:
-    """`table:day` -> reason: what landing lost is let go in raw alone, and changes are let through below it alone."""
+def _accepted(
+    source: Source, days: tuple[date, ...], projects: Sequence[str], reasons: Mapping[str, str | None]
+) -> dict[str, str]:
+    """`table:day/project` -> reason: what landing lost is let go in raw alone, and changes are let through below it alone."""
     tables = {"--accept-missing": (RAW_TABLES[source],), "--accept-changes": DERIVED}
     return {
-        f"{table.key}:{day.isoformat()}": reason
+        f"{table.key}:{Slice(day, project)}": reason
         for option, reason in reasons.items()
         if reason is not None
         for table in tables[option]
         for day in days
+        for project in projects
     }
 
 
@@ -100,7 +104,9 @@ def decide(
             "projects": [batch.project_id],
             verb: dict.fromkeys(named, reason),
             "exclude_even_if_gone": even_if_gone,
-            "accept_changes": _accepted(batch.source, tuple(touched), {"--accept-changes": accept_changes}),
+            "accept_changes": _accepted(
+                batch.source, tuple(touched), [batch.project_id], {"--accept-changes": accept_changes}
+            ),
         }
         day = str(batch.arrival_date)
         tags = {"dagster/asset_partition_range_start": day, "dagster/asset_partition_range_end": day}
@@ -137,7 +143,7 @@ def run_release(
     for project in sorted({one.key.project_id for one in held}):
         released = [one for one in held if one.key.project_id == project]
         accepted = {
-            f"{table.key}:{one.key.event_date.isoformat()}": accept_changes
+            f"{table.key}:{one.key}": accept_changes
             for one in released
             for table in (DERIVED if one.table == REFINED_EVENTS.key else (table_by_key(one.table),))
             if accept_changes is not None

@@ -5,7 +5,7 @@ Lives here: the graph of our tables and the op behind it. Put here: config and w
 """
 
 # Dagster reads the op's annotations as types, so they are not postponed here.
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from typing import Any
@@ -41,7 +41,7 @@ class LoadConfig(dg.Config):
     projects: list[str] = Field(default_factory=list)
     """Only these of the configured projects; all when empty."""
     accept_changes: dict[str, str] = Field(default_factory=dict)
-    """`refined/events:2026-02-02` -> why the change is right; kept on record."""
+    """`refined/events:2026-02-02/10001` -> why the change is right; kept on record. Where one project is loaded it may be left out."""
     exclude: dict[str, str] = Field(default_factory=dict)
     """Key of an object in landing -> why its rows must not count; kept on record. It arrived on one of the days to load."""
     exclude_even_if_gone: bool = False
@@ -96,13 +96,14 @@ def _load(
     failed: list[Outcome] = []
     room = _MOST_SHOWN
     with op_bench(context.op_execution_context, settings, spark, landing) as bench:
+        projects = settings.require_projects(tuple(config.projects))
         request = LoadRequest(
             days=tuple(date.fromisoformat(key) for key in context.partition_keys),
-            projects=settings.require_projects(tuple(config.projects)),
+            projects=projects,
             tables=frozenset(keys),
             run_id=context.run.run_id,
             now=clock.now(),
-            accept_changes=_valid_acceptances(config.accept_changes),
+            accept_changes=valid_acceptances(config.accept_changes, projects),
         )
         read_back(bench.ledger, bench.say)
         exclude(bench, config.exclude, request, even_if_gone=config.exclude_even_if_gone)
@@ -122,10 +123,13 @@ def _load(
         raise failure_of(failed)
 
 
-def _valid_acceptances(acceptances: Mapping[str, str]) -> dict[str, str]:
+def valid_acceptances(acceptances: Mapping[str, str], projects: Sequence[str]) -> dict[str, str]:
+    """Table, day and project -> reason; raises SettingsError for what is none, or names no project where several are loaded."""
     known = {table.key for table in ASSET_TABLES}
+    found = {}
     for name, reason in acceptances.items():
-        table, _, day = name.partition(":")
+        table, _, key = name.partition(":")
+        day, _, project = key.partition("/")
         try:
             date.fromisoformat(day)
         except ValueError:
@@ -133,7 +137,20 @@ def _valid_acceptances(acceptances: Mapping[str, str]) -> dict[str, str]:
         if table not in known or not reason.strip():
             raise SettingsError(
                 f"accept_changes {name!r}",
-                "is not `table:day` with a reason",
-                'Example: {"refined/events:2026-02-02": "why"}',
+                "is not `table:day/project` with a reason",
+                'Example: {"refined/events:2026-02-02/10001": "why"}',
             )
-    return dict(acceptances)
+        if not project and len(projects) > 1:
+            raise SettingsError(
+                f"accept_changes {name!r}",
+                f"names no project, and this run loads {', '.join(projects)}: it would let go what nobody looked at",
+                f'Name the one that is meant: "{name}/{projects[0]}"; an entry for each, or load one project alone',
+            )
+        if project and project not in projects:
+            raise SettingsError(
+                f"accept_changes {name!r}",
+                f"names a project that this run does not load ({', '.join(projects)})",
+                "Correct it, or load that project",
+            )
+        found[f"{table}:{day}/{project or projects[0]}"] = reason
+    return found

@@ -35,7 +35,7 @@ class LoadRequest:
     now: datetime
     """Aware; deadlines are measured against it."""
     accept_changes: Mapping[str, str] = field(default_factory=dict)
-    """`refined/events:2026-02-02` -> the reason a person gives for letting the change through."""
+    """`refined/events:2026-02-02/10001` -> the reason a person gives for letting the change, or the loss, through."""
 
     @property
     def first_day(self) -> date:
@@ -47,9 +47,9 @@ class LoadRequest:
         """Last requested day."""
         return self.days[-1]
 
-    def accepted_reason(self, table: str, day: date) -> str | None:
-        """Why a person accepts what a check would refuse."""
-        return self.accept_changes.get(f"{table}:{day.isoformat()}")
+    def accepted_reason(self, table: str, key: Slice) -> str | None:
+        """Why a person accepts what a check would refuse of one project's day."""
+        return self.accept_changes.get(f"{table}:{key}")
 
     @property
     def attempt(self) -> str:

@@ -15,7 +15,7 @@ from pipeline_assets.domain.checks import Check, Evaluation
 from pipeline_assets.domain.deliveries import BatchKey, Delivery, Listing, Marker
 from pipeline_assets.domain.object_keys import KeyGrammar
 from pipeline_assets.domain.settings import Settings
-from pipeline_assets.domain.slices import BatchVerdict, Source
+from pipeline_assets.domain.slices import BatchVerdict, Slice, Source
 from pipeline_assets.load_path.raw.batch_plan import BatchPlan
 from pipeline_assets.load_path.raw.batches import Recorded, deadline, judge_absent, plan_batches
 from resources.ledger_records import BatchRecord, DeliveryRecord, Exclusion
@@ -72,7 +72,8 @@ def plans_of(
             {r.object_key: r for r in recorded}, {r.object_key: r for r in refused}, {b.key: b for b in priors},
             {e.object_key: [one for one in exclusions if one.object_key == e.object_key] for e in exclusions},
         ),
-        Settings(**settings), now, code_version=code, accepted_reasons=reasons or {},
+        Settings(**settings), now, code_version=code,
+        accepted_reasons={Slice(day, PROJECT): reason for day, reason in (reasons or {}).items()},
     )  # fmt: skip
 
 

@@ -36,6 +36,9 @@ def judge(step: DerivedStep, todo: Mapping[Slice, Decision], staged_id: int) -> 
         for key, evaluations in evaluated.items()
         if (failure := next((evaluation for evaluation in evaluations if not evaluation.is_passed), None))
     }
+    for key, evaluations in sorted(evaluated.items()):
+        if evaluations[-1].is_accepted_change:
+            step.bench.say(f"{step.table.key}: {key} {evaluations[-1].reason}")
     waiting = _held_back(step, todo, staged_id, failed) if step.table.key == REFINED_EVENTS.key else {}
     code, judged_by = step.table.code_version(step.bench.settings), judging(step.table, step.bench.settings)
     changed: set[Slice] = set()
@@ -81,7 +84,7 @@ def _change(step: DerivedStep, decision: Decision, keys: KeyChange | None) -> Ev
         measures,
         keys,
         was_final=decision.was_final,
-        accepted_reason=step.request.accepted_reason(step.table.key, decision.key.event_date),
+        accepted_reason=step.request.accepted_reason(step.table.key, decision.key),
         cause=decision.cause,
         settings=step.bench.settings,
     )

@@ -72,7 +72,8 @@ def _plan(bench: Workbench, request: LoadRequest, source: Source) -> dict[BatchK
     listing: Listing = bench.landing.list(source, request.projects, first, last)
     recorded = Recorded.read(bench.ledger, source, request.projects, first, last)
     table = RAW_TABLES[source]
-    reasons = {day: reason for day in request.days if (reason := request.accepted_reason(table.key, day))}
+    requested = [Slice(day, project) for day in request.days for project in request.projects]
+    reasons = {key: reason for key in requested if (reason := request.accepted_reason(table.key, key))}
     plans = plan_batches(
         source, request.projects, request.days, listing, recorded, bench.settings, request.now,
         code_version=table.code_version(bench.settings), accepted_reasons=reasons,
@@ -83,9 +84,9 @@ def _plan(bench: Workbench, request: LoadRequest, source: Source) -> dict[BatchK
         if plan.is_requested or plan.listed or plan.excluded or plan.recorded or plan.refused
     }  # fmt: skip
     _judge_unread(bench, request, source, listing, plans, recorded)
-    for key, plan in plans.items():
-        if plan.accepted_reason is not None and not plan.withdrawn and (plan.listed or plan.recorded):
-            bench.say(f"{table.key}: {key} lacks nothing that raw holds and may lose; the reason given is not needed")
+    for key, plan in sorted(plans.items()):
+        if plan.accepted_reason is not None:
+            bench.say(f"{table.key}: {key} {plan.told_loss(bench.settings)}")
     work = [plan for plan in plans.values() if plan.needs_work]
     objects = sum(len(plan.changed) for plan in work)
     bench.say(

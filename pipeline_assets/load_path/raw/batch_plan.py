@@ -143,6 +143,27 @@ class BatchPlan:
         """Objects in landing, and those that raw keeps although landing no longer does."""
         return self.listed.keys() | (self.recorded.keys() - set(self.withdrawn))
 
+    def told_loss(self, settings: Settings) -> str:
+        """What a person's reason lets go of this batch, before it is let go."""
+        gone = [key for key in self.withdrawn if key not in self.ruled_out]
+        if gone:
+            hours = sorted({hour for key in gone if (hour := self.hour_of(key, settings)) is not None})
+            rows = sum(self.recorded[key].rows for key in gone)
+            told = f"{len(gone)} objects with {rows} rows of hours {', '.join(map(str, hours))}, first {gone[0]}"
+            return f"lets go {told}: {self.accepted_reason}"
+        if (
+            self.verdict is not None
+            and self.verdict[0] is BatchVerdict.ACCEPTED
+            and self.verdict[1].figures.get(MISSING)
+        ):
+            held = (
+                ""
+                if self.partial_hours is None
+                else f", but for {self.partial_hours} hours that the other source holds"
+            )
+            return f"is let go whole, nothing of it was delivered{held}: {self.accepted_reason}"
+        return "lacks nothing that raw holds and may lose; the reason given is not needed"
+
     def _hours_known(self, settings: Settings) -> set[int]:
         return {hour for key in self._known if (hour := self.hour_of(key, settings)) is not None}
 

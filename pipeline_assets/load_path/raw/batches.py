@@ -16,7 +16,7 @@ from resources.ledger_records import EXCLUDED, MISSING, BatchRecord, DeliveryRec
 from pipeline_assets.domain.checks import Check, Evaluation
 from pipeline_assets.domain.deliveries import BatchKey, Listing
 from pipeline_assets.domain.settings import Settings
-from pipeline_assets.domain.slices import BatchVerdict, Source
+from pipeline_assets.domain.slices import BatchVerdict, Slice, Source
 from pipeline_assets.load_path.coverage import HOURS_A_DAY, hours_on_record
 from pipeline_assets.load_path.raw.batch_plan import BatchPlan, is_to_be_replayed
 
@@ -79,16 +79,16 @@ def plan_batches(
     now: datetime,
     *,
     code_version: str,
-    accepted_reasons: Mapping[date, str],
+    accepted_reasons: Mapping[Slice, str],
 ) -> dict[BatchKey, BatchPlan]:
     """A plan for every batch that is requested, listed, marked or recorded.
 
-    `accepted_reasons`: arrival day -> why a person lets missing deliveries go.
+    `accepted_reasons`: arrival day of a project -> why a person lets missing deliveries go.
     """
     plans: dict[BatchKey, BatchPlan] = {}
 
     def plan(key: BatchKey) -> BatchPlan:
-        reason = accepted_reasons.get(key.arrival_date)
+        reason = accepted_reasons.get(Slice(key.arrival_date, key.project_id))
         return plans.setdefault(key, BatchPlan(key, code_version=code_version, accepted_reason=reason))
 
     for project in projects:
@@ -182,7 +182,10 @@ def judge_absent(
         return BatchVerdict.ACCEPTED, Evaluation(
             Check.DELIVERY_RECONCILES, True, batch.exclusion_reason, figures=figures
         )
-    if batch.accepted_reason is not None:
+    is_before_history = first_arrival is not None and day < first_arrival
+    is_whole = is_before_history or len(batch.hours_marked) == HOURS_A_DAY
+    is_whole = is_whole or (is_other_source_there and batch.partial_hours is None)
+    if batch.accepted_reason is not None and (batch.refused or not (is_whole or now <= deadline(day, settings))):
         reason = f"accepted without deliveries: {batch.accepted_reason}"
         figures = {**figures, MISSING: max(1, len(batch.refused))}
         return BatchVerdict.ACCEPTED, Evaluation(Check.DELIVERY_RECONCILES, True, reason, figures=figures)
@@ -192,8 +195,7 @@ def judge_absent(
     is_archived = day < now.date() - timedelta(days=settings.redelivery_horizon_days)
     if is_archived and batch.prior is not None and batch.prior.verdict is BatchVerdict.ACCEPTED:
         return BatchVerdict.ACCEPTED, batch.prior.evaluations[0]
-    is_before_history = first_arrival is not None and day < first_arrival
-    if is_before_history or is_other_source_there or len(batch.hours_marked) == HOURS_A_DAY:
+    if is_whole or is_other_source_there:
         return BatchVerdict.ACCEPTED, passed
     if now <= deadline(day, settings):
         reason = f"{batch.key}: nothing is delivered yet"
