@@ -162,10 +162,11 @@ def _status(first: str | None, last: str | None, as_json: bool) -> int:
     with closing(Ledger(settings.ledger_database_url)) as ledger:
         lines = day_lines(ledger, projects, days_between(start, end), sources=tuple(Source))
         processes = process_lines(ledger)
+        strays = list(ledger.strays.all(projects))
     if as_json:
         sys.stdout.write(json.dumps([line.to_json() for line in lines], indent=2) + "\n")
     else:
-        print_status(page(), lines)
+        print_status(page(), lines, strays)
     # JSON stays what scripts know.
     console = Console(stderr=True, soft_wrap=True) if as_json else page()
     for line in processes:

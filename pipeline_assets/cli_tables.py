@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 from rich.table import Table as RichTable
 
+from pipeline_assets.domain.arrival_days import told_strays
 from pipeline_assets.domain.deliveries import BatchKey
 from pipeline_assets.domain.slices import Slice, Source, Verdict
 from pipeline_assets.load_path.recorded_days import DAY_VERDICTS
@@ -112,12 +113,17 @@ def _raw_line(
         verdict = DAY_VERDICTS[batch.verdict]
         was_published = record is not None and record.verdict is Verdict.PUBLISHED
         verdicts.append(Verdict.PUBLISHED if verdict is Verdict.UNCHANGED and was_published else verdict)
-    reasons = tuple(f"{batch.key.project_id}: {_said(batch)}" for batch in known if batch.reason)
+    reasons = tuple(f"{batch.key.project_id}: {said}" for batch in known if (said := _said(batch) or _partial(batch)))
     rows = sum(record.digest.rows for record in records if record is not None)
     is_whole = len(known) == len(batches)
-    return DayLine(
-        day, table, _worst(verdicts) if is_whole else None, rows, reasons, all(batch.is_closed for batch in known)
-    )
+    is_final = all(batch.is_closed and batch.partial_hours is None for batch in known)
+    return DayLine(day, table, _worst(verdicts) if is_whole else None, rows, reasons, is_final)
+
+
+def _partial(batch: BatchRecord) -> str | None:
+    """What a day lacks that only recoveries delivered."""
+    told = (". ".join(filter(None, (e.reason, e.cure))) for e in batch.evaluations if not e.is_passed)
+    return next(told, None) if batch.partial_hours is not None else None
 
 
 def _said(record: SliceRecord | BatchRecord) -> str:
@@ -187,8 +193,8 @@ def print_publications(console: Console, records: Sequence[PublicationRecord]) -
     console.print(table)
 
 
-def print_status(console: Console, lines: Sequence[DayLine]) -> None:
-    """Days down, tables across; reasons below."""
+def print_status(console: Console, lines: Sequence[DayLine], strays: Sequence[str] = ()) -> None:
+    """Days down, tables across; reasons and objects that no load will ask for below."""
     tables = list(dict.fromkeys(line.table for line in lines))
     table = RichTable("day", *(name.rsplit("/", 1)[1] for name in tables), box=None, pad_edge=False)
     by_day: dict[date, dict[str, DayLine]] = {}
@@ -205,3 +211,5 @@ def print_status(console: Console, lines: Sequence[DayLine]) -> None:
     for line in lines:
         for reason in line.reasons:
             console.print(f"{line.day} {line.table} {_styled(line.verdict)}: {reason}", highlight=False)
+    if strays:
+        console.print("landing: ", told_strays(strays), sep="", markup=False, highlight=False)

@@ -41,7 +41,7 @@ class LoadConfig(dg.Config):
     projects: list[str] = Field(default_factory=list)
     """Only these of the configured projects; all when empty."""
     accept_changes: dict[str, str] = Field(default_factory=dict)
-    """`refined/events:2026-02-02/10001` -> why the change is right; kept on record. Where one project is loaded it may be left out."""
+    """`refined/events:2026-02-02/10001` -> why the change is right; kept on record. One project alone may be left out."""
     exclude: dict[str, str] = Field(default_factory=dict)
     """Key of an object in landing -> why its rows must not count; kept on record. It arrived on one of the days to load."""
     exclude_even_if_gone: bool = False

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import obstore
 from obstore.exceptions import InvalidPathError, PreconditionError
+from pipeline_assets.domain.arrival_days import ALONE
 from pipeline_assets.domain.deliveries import Delivery, Listing, Marker, Oddity, OddObject
 from pipeline_assets.domain.errors import ObjectMovedError, SettingsError
 from pipeline_assets.domain.object_keys import KeyGrammar, KeyStem
@@ -29,6 +30,10 @@ if TYPE_CHECKING:
     from dagster_aws.s3 import S3Resource
     from obstore.store import LocalStore, S3Store
 
+_MOST_ALONE = 20
+"""How many days that lie alone are passed over for the first arrival; each costs a request."""
+_MOST_STRAYS = 100
+"""How many keys are looked at on either side of the days that anybody asks for."""
 _OPENING_KEYS = 1000
 """How many keys before a folder's first day are looked at for odd objects: a page, so it is one request."""
 
@@ -64,21 +69,30 @@ class LandingStore:
         """Where landing is: a path or `s3://bucket[/prefix]`."""
         return self._place.url
 
-    def list(self, source: Source, projects: Sequence[str], first_day: date, last_day: date) -> Listing:
+    def list(
+        self,
+        source: Source,
+        projects: Sequence[str],
+        first_day: date,
+        last_day: date,
+        asked_for: tuple[date, date] | None = None,
+    ) -> Listing:
         """What arrived from `first_day` to `last_day` (arrival days, UTC, both inclusive), sorted.
 
         In a bucket only the keys of these days are read, and one page of what lies before a project's first
         day: odd objects elsewhere stay unseen there. A local folder shows all of them, but for names that end in
-        `#` and digits, which obstore hides. A project without a folder has nothing. Raises LandingAccessError
-        (no such place, no rights) and LandingUnavailableError (network, server).
+        `#` and digits, which obstore hides. A project without a folder has nothing. Deliveries before or after the
+        days `asked_for`, which anybody will ask for, are named as strays, of a bucket the first few on either side.
+        Raises LandingAccessError (no such place, no rights) and LandingUnavailableError (network, server).
         """
         deliveries: list[Delivery] = []
         markers: list[Marker] = []
         odd_objects: list[OddObject] = []
-        first_arrivals: dict[str, date] = {}
+        met: dict[str, set[date]] = {}
+        strays: list[Delivery] = []
         for project_id in projects:
             with landing_errors(self.url):
-                found = self._look(source, project_id, first_day, last_day)
+                found = self._look(source, project_id, first_day, last_day, asked_for)
             crash_point(CrashPoint.DURING_LISTING, f"{source.value}/{project_id}")
             for one in found:
                 parsed = self._grammar.parse(source, project_id, *one)
@@ -86,7 +100,10 @@ class LandingStore:
                     odd_objects.append(parsed)
                     continue
                 arrival = parsed.batch.arrival_date
-                first_arrivals[project_id] = min(arrival, first_arrivals.get(project_id, arrival))
+                met.setdefault(project_id, set()).add(arrival)
+                is_asked_for = asked_for is None or asked_for[0] <= arrival <= asked_for[1]
+                if isinstance(parsed, Delivery) and not is_asked_for:
+                    strays.append(parsed)
                 if not first_day <= arrival <= last_day:
                     continue
                 if isinstance(parsed, Marker):
@@ -95,7 +112,9 @@ class LandingStore:
                     odd_objects.append(OddObject(f"{one.key}/", Oddity.UNKNOWN_NAME, "a folder's placeholder"))
                 else:
                     deliveries.append(parsed)
-        return Listing(tuple(sorted(deliveries)), tuple(sorted(markers)), tuple(sorted(odd_objects)), first_arrivals)
+        days = {project: frozenset(found) for project, found in met.items()}
+        odd = tuple(sorted(odd_objects))
+        return Listing(tuple(sorted(deliveries)), tuple(sorted(markers)), odd, days, tuple(sorted(strays)))
 
     def read(self, key: str, etag: str) -> bytes:
         """The bytes of the object version that was listed with `etag`, whole.
@@ -127,7 +146,9 @@ class LandingStore:
             self._store, self._store_pid = self._place.open(), os.getpid()
         return self._store
 
-    def _look(self, source: Source, project_id: str, first_day: date, last_day: date) -> Iterable[Listed]:
+    def _look(
+        self, source: Source, project_id: str, first_day: date, last_day: date, asked_for: tuple[date, date] | None
+    ) -> Iterable[Listed]:
         """The objects of the days asked for, the first arrivals and odd objects met on the way, each once."""
         self._place.require()
         folder = source.prefix(project_id)
@@ -138,6 +159,8 @@ class LandingStore:
         scans = [self._scan(folder, *stem.window(first_day, last_day)) for stem in stems]
         scans += [islice(self._scan(folder, f"{folder}/", stems[0].text), _OPENING_KEYS)]
         scans += [self._first_arrivals(source, project_id, stem) for stem in stems]
+        for stem in stems if asked_for is not None else ():
+            scans += [islice(self._scan(folder, *bounds), _MOST_STRAYS) for bounds in stem.outside(*asked_for)]
         for scan in scans:
             for one in scan:
                 # The first wins: obstore drops the closing slash of a folder's placeholder, which then goes by
@@ -146,15 +169,23 @@ class LandingStore:
         return found.values()
 
     def _first_arrivals(self, source: Source, project_id: str, stem: KeyStem) -> Iterator[Listed]:
-        for one in self._scan(source.prefix(project_id), *stem.whole):
-            parsed = self._grammar.parse(source, project_id, *one)
-            if isinstance(parsed, OddObject):
-                continue
-            if not stem.is_dated:
-                yield one
-            elif one.key.startswith(f"{stem.text}{parsed.batch.arrival_date.isoformat()}"):
-                yield one
+        """One object of the first day, and of those after it until two lie near each other: a day alone is not believed."""
+        (after, before), last = stem.whole, None
+        for _ in range(_MOST_ALONE):
+            found = None
+            for one in self._scan(source.prefix(project_id), after, before):
+                parsed = self._grammar.parse(source, project_id, *one)
+                if isinstance(parsed, OddObject):
+                    continue
+                if not stem.is_dated:
+                    yield one
+                elif one.key.startswith(f"{stem.text}{parsed.batch.arrival_date.isoformat()}"):
+                    yield one
+                    found = parsed.batch.arrival_date
+                    break
+            if found is None or (last is not None and found - last <= ALONE):
                 return
+            last, after = found, stem.window(found, found)[1]
 
     def _scan(self, folder: str, after: str = "", before: str = "") -> Iterator[Listed]:
         """Objects of a folder with keys between the bounds, both exclusive; an empty bound is none."""

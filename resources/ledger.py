@@ -49,6 +49,7 @@ from resources.ledger_schema import (
     RUNS,
     SLICES,
 )
+from resources.ledger_strays import Strays
 
 if TYPE_CHECKING:
     from resources.decision_objects import DecisionObjects
@@ -84,6 +85,11 @@ class Ledger:
     def processes(self) -> Processes:
         """Which processes work, and which died."""
         return Processes(lambda: self.engine, self._url)
+
+    @property
+    def strays(self) -> Strays:
+        """Objects in landing that nobody will ask for."""
+        return Strays(self._read, self._write)
 
     # -- reading -----------------------------------------------------------------------------------------------
 
@@ -121,21 +127,18 @@ class Ledger:
             ).mappings()
             return {record.key: record for record in map(batch_of, rows)}
 
-    def first_arrivals(self, projects: Sequence[str], source: Source | None = None) -> dict[str, date]:
-        """Project -> earliest arrival day with a known delivery of a source (of either where none is named), read or not."""
-        found: dict[str, date] = {}
+    def arrival_days(self, projects: Sequence[str], source: Source | None = None) -> dict[str, frozenset[date]]:
+        """Project -> arrival days with a known delivery of a source (of either where none is named), read or not."""
+        found: dict[str, set[date]] = {}
         # A batch whose objects moved while they were read is known although no delivery of it is on record.
         for table, is_known in ((DELIVERIES, sa.true()), (BATCHES, BATCHES.c.deliveries > 0)):
-            query = sa.select(table.c.project_id, sa.func.min(table.c.arrival_date))
+            query = sa.select(table.c.project_id, table.c.arrival_date).distinct()
             if source is not None:
                 query = query.where(table.c.source == source.value)
             with self._read() as connection:
-                rows = connection.execute(
-                    query.where(table.c.project_id.in_(projects), is_known).group_by(table.c.project_id)
-                )
-                for project, day in rows:
-                    found[project] = min(day, found.get(project, day))
-        return found
+                for project, day in connection.execute(query.where(table.c.project_id.in_(projects), is_known)):
+                    found.setdefault(project, set()).add(day)
+        return {project: frozenset(days) for project, days in found.items()}
 
     def batch_days(
         self, source: Source, projects: Sequence[str], first: date, last: date

@@ -82,6 +82,10 @@ EXCLUSIONS = _table(
     sa.Column("lift_reason", sa.String), sa.Column("lift_run_id", sa.String), sa.Column("lifted_at", sa.String),
     sa.Index("tidemark_exclusions_by_day", "source", "project_id", "arrival_date"),
 )  # fmt: skip
+STRAYS = _table(
+    "strays", _key("source"), _key("object_key"), sa.Column("project_id", sa.String, nullable=False),
+    sa.Column("arrival_date", sa.Date, nullable=False), sa.Column("seen_at", sa.String),
+)  # fmt: skip
 HOLDS = _table(
     "holds", sa.Column("id", sa.Integer, primary_key=True, autoincrement=True),
     sa.Column("table_name", sa.String, nullable=False), sa.Column("event_date", sa.Date, nullable=False),

@@ -76,5 +76,7 @@ class Listing:
     deliveries: tuple[Delivery, ...] = ()
     markers: tuple[Marker, ...] = ()
     odd_objects: tuple[OddObject, ...] = ()
-    first_arrivals: dict[str, date] = field(default_factory=dict)
-    """Project -> earliest arrival day of any delivery or marker under the source's prefix, also outside the range."""
+    arrival_days: dict[str, frozenset[date]] = field(default_factory=dict)
+    """Project -> arrival days met of deliveries and markers under the source's prefix; among them the first, wherever it lies."""
+    strays: tuple[Delivery, ...] = ()
+    """Deliveries that arrived outside of the days that anybody will ask for; where these were named."""

@@ -44,6 +44,13 @@ class KeyStem:
         """Bounds, both exclusive, of all keys with this stem."""
         return self.text, f"{self.text}{_LAST}"
 
+    def outside(self, first_day: date, last_day: date) -> tuple[tuple[str, str], ...]:
+        """Bounds, both exclusive, of the keys before and after these arrival days; none where keys are not in order of days."""
+        if not self.is_dated:
+            return ()
+        start, end = self.window(first_day, last_day)
+        return (self.text, start), (end, self.whole[1])
+
     def window(self, first_day: date, last_day: date) -> tuple[str, str]:
         """Bounds, both exclusive, of the keys of these arrival days, both inclusive."""
         if not self.is_dated:

@@ -65,6 +65,9 @@ class Settings(BaseSettings):
     calendar_start: date = date(2026, 1, 1)
     """First day Dagster has a partition for; earlier event days are loaded, and only counted there."""
 
+    first_arrival: date | None = None
+    """From which arrival day on deliveries are awaited; unless set, the earliest that does not lie alone before the others."""
+
     owners: Annotated[tuple[str, ...], NoDecode] = ("team:data-engineering",)
     """Whom Dagster names for every asset: e-mail addresses or `team:name`, a comma list in the environment."""
 

@@ -14,6 +14,7 @@ from resources.ledger_records import BatchRecord
 from pipeline_assets.domain.deliveries import BatchKey
 from pipeline_assets.domain.slices import BatchVerdict, Slice, Source
 from pipeline_assets.load_path.coverage import HOURS_A_DAY, lacks_hours
+from pipeline_assets.load_path.first_arrival import first_arrivals
 from pipeline_assets.load_path.input_state import widen
 from pipeline_assets.load_path.raw.batches import deadline
 from pipeline_assets.load_path.recorded_days import early_slices
@@ -45,16 +46,16 @@ def read_ground(books: Books, request: LoadRequest) -> Ground:
         project: frozenset(widen({*request.days, *days}, settings.dedupe_window_days))
         for project, days in touched.items()
     }
-    return ground_of(books, candidates, ledger.first_arrivals(request.projects))
+    return ground_of(books, candidates, first_arrivals(ledger, settings, request.projects, request.now.date()))
 
 
-def ground_of(books: Books, candidates: Mapping[str, frozenset[date]], first_arrivals: Mapping[str, date]) -> Ground:
+def ground_of(books: Books, candidates: Mapping[str, frozenset[date]], firsts: Mapping[str, date]) -> Ground:
     """What is recorded about these days of these projects."""
     reach = timedelta(days=books.settings.reprocessing_window_days)
     every_day = [day for days in candidates.values() for day in days]
     projects = sorted(candidates)
     batches = books.ledger.batches(projects, min(every_day), max(every_day) + reach)
-    return Ground(candidates, batches, first_arrivals, early_slices(batches))
+    return Ground(candidates, batches, firsts, early_slices(batches))
 
 
 def is_moot(ground: Ground, batch: BatchRecord) -> bool:

@@ -14,6 +14,7 @@ from resources.ledger_records import PublicationRecord
 
 from pipeline_assets.domain.errors import UsageError
 from pipeline_assets.domain.slices import EMPTY, Digest, Slice
+from pipeline_assets.load_path.first_arrival import first_arrivals
 from pipeline_assets.load_path.ground import ground_of
 from pipeline_assets.load_path.request import Books, LoadRequest
 from pipeline_assets.load_path.roll_back import CAUSE
@@ -64,7 +65,9 @@ def preview(
         days.setdefault(key.project_id, set()).add(key.event_date)
     every_day = sorted(set().union(*days.values()))
     ground = ground_of(
-        books, {project: frozenset(of) for project, of in days.items()}, books.ledger.first_arrivals(projects)
+        books,
+        {project: frozenset(of) for project, of in days.items()},
+        first_arrivals(books.ledger, books.settings, projects, now.date()),
     )
     request = LoadRequest(tuple(every_day) if is_load_next else (), tuple(projects), frozenset(), "", now)
     published = books.ledger.publications()

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import date, datetime
 
+from pipeline_assets.load_path.first_arrival import first_arrivals
 from pipeline_assets.load_path.ground import ground_of
 from pipeline_assets.load_path.request import Books, LoadRequest
 from pipeline_assets.load_path.standing import Decision, Todo, decide_all, release_waits
@@ -40,7 +41,7 @@ def survey(books: Books, now: datetime) -> dict[date, list[Stale]]:
     ground = ground_of(
         books,
         {project: frozenset(found) for project, found in days.items()},
-        books.ledger.first_arrivals(projects),
+        first_arrivals(books.ledger, books.settings, projects, now.date()),
     )
     stale: dict[date, list[Stale]] = {}
     for table in DERIVED:

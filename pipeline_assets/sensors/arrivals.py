@@ -6,20 +6,22 @@ a batch is due (load_path/readiness.py) and runs (requests.py).
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from datetime import date, timedelta
 
 import dagster as dg
 
+from pipeline_assets.domain.arrival_days import asked_for, told_strays
 from pipeline_assets.domain.days import days_between
-from pipeline_assets.domain.deliveries import BatchKey
+from pipeline_assets.domain.deliveries import BatchKey, Delivery
 from pipeline_assets.domain.settings import Completeness, Settings
 from pipeline_assets.domain.slices import Source
 from pipeline_assets.jobs import JOB_OF_SOURCE, PRIORITIES
 from pipeline_assets.landing import delivered
 from pipeline_assets.load import Clock
+from pipeline_assets.load_path.first_arrival import first_arrivals
 from pipeline_assets.load_path.raw.batch_plan import BatchPlan
-from pipeline_assets.load_path.raw.batches import Recorded, first_arrivals, plan_batches
+from pipeline_assets.load_path.raw.batches import Recorded, plan_batches
 from pipeline_assets.load_path.readiness import Look, look, state_of
 from pipeline_assets.sensors.cursor import Cursor
 from pipeline_assets.sensors.requests import Due, Tick, default_status, digest, guarded, request
@@ -60,8 +62,12 @@ def _arrivals(tick: Tick, source: Source, landing: LandingStore) -> dg.SensorRes
     windows = _windows(settings, cursor, today)
     plans: dict[BatchKey, BatchPlan] = {}
     elsewhere: set[BatchKey] = set()
+    strays: tuple[Delivery, ...] = ()
     for first, last in windows:
-        listing = landing.list(source, settings.projects, first, last)
+        # Of the recent days, which come first, what lies outside of all days is asked for as well.
+        asked = asked_for(settings, today) if last == today else None
+        listing = landing.list(source, settings.projects, first, last, asked)
+        strays += listing.strays
         recorded = Recorded.read(tick.ledger, source, settings.projects, first, last)
         elsewhere |= recorded.delivered_elsewhere(source).keys()
         plans |= plan_batches(
@@ -69,7 +75,8 @@ def _arrivals(tick: Tick, source: Source, landing: LandingStore) -> dg.SensorRes
             code_version=RAW_TABLES[source].code_version(settings), accepted_reasons={},
         )  # fmt: skip
     # The last listing serves as well as any: each knows the first arrival wherever it lies.
-    firsts = first_arrivals(tick.ledger, listing, settings.projects, source)
+    firsts = first_arrivals(tick.ledger, settings, settings.projects, today, listing=listing, source=source)
+    tick.ledger.strays.replace(source, settings.projects, strays)
     found = look(plans, firsts, elsewhere, cursor.seen, settings, tick.now)
     looked_at = {str(key) for key in plans}
     kept = {name: one for name, one in cursor.seen.items() if name.rpartition("/")[0] not in looked_at}
@@ -87,13 +94,16 @@ def _arrivals(tick: Tick, source: Source, landing: LandingStore) -> dg.SensorRes
         priority=PRIORITIES[source],
         reach=settings.reprocessing_window_days,
         is_looked_at=lambda day: any(first <= day <= last for first, last in windows),
-        waits=_waits(source, found, firsts, settings),
+        waits=_waits(source, found, firsts, strays, settings),
         events=_told(source, plans, found, settings, cursor),
     )
 
 
-def _waits(source: Source, found: Look, firsts: Mapping[str, date], settings: Settings) -> list[str]:
-    waits = [f"{key}: {why}" for key, why in found.waiting.items()]
+def _waits(
+    source: Source, found: Look, firsts: Mapping[str, date], strays: Sequence[Delivery], settings: Settings
+) -> list[str]:
+    waits = [told_strays([one.key for one in strays])] if strays else []
+    waits += [f"{key}: {why}" for key, why in found.waiting.items()]
     if source is Source.REGULAR and not firsts:
         names = ", ".join(settings.projects)
         waits.append(

@@ -28,6 +28,7 @@ from moto.core.models import DEFAULT_ACCOUNT_ID
 from moto.s3.models import s3_backends
 from moto.server import ThreadedMotoServer
 
+from pipeline_assets.domain.arrival_days import asked_for, first_believable, told_strays
 from pipeline_assets.domain.deliveries import BatchKey, Delivery, Listing, Oddity
 from pipeline_assets.domain.errors import (
     LandingAccessError,
@@ -187,7 +188,7 @@ def test_a_window_holds_its_days_and_nothing_else(place: Place) -> None:
     listing = listed(place.store, first=days[1], last=days[3])
     assert [delivery.batch.arrival_date for delivery in listing.deliveries] == days[1:4]
     assert [marker.batch.arrival_date for marker in listing.markers] == days[1:4]
-    assert listing.first_arrivals == {"10001": days[0]}
+    assert min(listing.arrival_days["10001"]) == days[0]
     assert listing.odd_objects == ()
 
 
@@ -225,7 +226,7 @@ def test_a_backfill_folder_is_listed_under_both_of_its_names(place: Place) -> No
         place.put(key, b"x")
     listing = listed(place.store, source=Source.BACKFILL)
     assert sorted(keys(listing)) == sorted(expected)
-    assert listing.first_arrivals == {"10001": before}
+    assert min(listing.arrival_days["10001"]) == before
 
 
 def test_a_project_without_a_folder_has_nothing(place: Place) -> None:
@@ -239,7 +240,7 @@ def test_a_first_arrival_may_lie_after_the_window_or_be_a_marker(place: Place) -
     place.put(f"10001/10001_{DAY + timedelta(days=8)}_23_complete", b"full")
     listing = listed(place.store)
     assert listing.deliveries == ()
-    assert listing.first_arrivals == {"10001": DAY + timedelta(days=8)}
+    assert min(listing.arrival_days["10001"]) == DAY + timedelta(days=8)
 
 
 def test_odd_objects_are_reported_and_never_loaded(place: Place) -> None:
@@ -287,7 +288,7 @@ def test_markers_are_found_whatever_they_begin_with(place: Place, pattern: str) 
     listing = listed(store)
     assert [(marker.batch.arrival_date, marker.hour) for marker in listing.markers] == [(DAY, 7)]
     assert keys(listing) == [a_key()]
-    assert listing.first_arrivals == {"10001": DAY - timedelta(days=60)}
+    assert min(listing.arrival_days["10001"]) == DAY - timedelta(days=60)
 
 
 def test_more_objects_than_a_page_are_all_listed_once_in_order(place: Place) -> None:
@@ -304,6 +305,19 @@ def test_a_crash_point_stands_behind_every_project(folder: Place, monkeypatch: p
     assert passed == [(CrashPoint.DURING_LISTING, f"regular/{project}") for project in ("10001", "10002")]
 
 
+def test_what_nobody_will_ask_for_is_listed_cheaply_and_told(place: Place) -> None:
+    """One object dated 2006 and one dated 2062, beside two true days: named, and neither moves the start."""
+    today, long_ago, far = DAY + timedelta(days=8), date(2006, 1, 1), date(2062, 1, 1)
+    for day in (long_ago, DAY, DAY + timedelta(days=1), today + timedelta(days=1), far):
+        place.put(a_key(day=day), b"x")
+    listing = place.store.list(Source.REGULAR, ["10001"], DAY, DAY, asked_for(Settings(), today))
+    assert [one.batch.arrival_date for one in listing.strays] == [long_ago, far]
+    assert first_believable(listing.arrival_days["10001"], today) == DAY
+    told = told_strays([one.key for one in listing.strays])
+    assert told.startswith(f"2 objects arrived outside of all days that will be loaded, first {a_key(day=long_ago)}")
+    assert "TIDEMARK_CALENDAR_START" in told
+
+
 def test_a_week_in_a_long_history_costs_a_few_pages(bucket: Place, s3_server: Server) -> None:
     for offset in range(-500, 501):
         for hour in range(4):
@@ -311,8 +325,8 @@ def test_a_week_in_a_long_history_costs_a_few_pages(bucket: Place, s3_server: Se
     s3_server.requests.clear()
     listing = listed(bucket.store, first=DAY, last=DAY + timedelta(days=6))
     assert len(listing.deliveries) == 28
-    assert listing.first_arrivals == {"10001": DAY - timedelta(days=500)}
-    assert s3_server.listings == 3
+    assert min(listing.arrival_days["10001"]) == DAY - timedelta(days=500)
+    assert s3_server.listings == 4
 
 
 # Keys that obstore cannot express

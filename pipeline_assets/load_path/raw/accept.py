@@ -14,12 +14,14 @@ from itertools import count
 
 from resources.crash_points import CrashPoint, crash_point
 
+from pipeline_assets.domain.arrival_days import asked_for, told_strays
 from pipeline_assets.domain.checks import BatchFigures, reconcile_batch
 from pipeline_assets.domain.deliveries import BatchKey, Listing
 from pipeline_assets.domain.errors import PublishConflictError
 from pipeline_assets.domain.slices import BatchVerdict, Digest, Slice, Source, Verdict
+from pipeline_assets.load_path.first_arrival import first_arrivals
 from pipeline_assets.load_path.raw.batch_plan import BatchPlan
-from pipeline_assets.load_path.raw.batches import Recorded, first_arrivals, judge_absent, plan_batches
+from pipeline_assets.load_path.raw.batches import Recorded, judge_absent, plan_batches
 from pipeline_assets.load_path.raw.publish import publish, stage, without_refused
 from pipeline_assets.load_path.raw.quarantine import quarantine
 from pipeline_assets.load_path.raw.read import judge, skip_excluded, skip_touched
@@ -69,7 +71,11 @@ def accept_deliveries(bench: Workbench, request: LoadRequest, source: Source) ->
 def _plan(bench: Workbench, request: LoadRequest, source: Source) -> dict[BatchKey, BatchPlan]:
     window = timedelta(days=bench.settings.reprocessing_window_days)
     first, last = request.first_day - window, request.last_day + window
-    listing: Listing = bench.landing.list(source, request.projects, first, last)
+    asked = asked_for(bench.settings, request.now.date())
+    listing: Listing = bench.landing.list(source, request.projects, first, last, asked)
+    bench.ledger.strays.replace(source, request.projects, listing.strays)
+    if listing.strays:
+        bench.say(f"raw/{source.value}_events: {told_strays([one.key for one in listing.strays])}")
     recorded = Recorded.read(bench.ledger, source, request.projects, first, last)
     table = RAW_TABLES[source]
     requested = [Slice(day, project) for day in request.days for project in request.projects]
@@ -110,7 +116,7 @@ def _judge_unread(
     recorded: Recorded,
 ) -> None:
     """Attach a verdict to the plans whose deliveries are missing, or that have none."""
-    firsts = first_arrivals(bench.ledger, listing, request.projects)
+    firsts = first_arrivals(bench.ledger, bench.settings, request.projects, request.now.date(), listing=listing)
     elsewhere = set(recorded.delivered_elsewhere(source))
 
     def judge_all(absent: Sequence[BatchPlan]) -> None:

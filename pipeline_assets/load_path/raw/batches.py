@@ -53,16 +53,6 @@ class Recorded:
         }
 
 
-def first_arrivals(
-    ledger: Ledger, listing: Listing, projects: Sequence[str], source: Source | None = None
-) -> dict[str, date]:
-    """Project -> earliest arrival day that a listing or the ledger knows; the ledger of one source or of either."""
-    found = ledger.first_arrivals(projects, source)
-    for project, day in listing.first_arrivals.items():
-        found[project] = min(day, found.get(project, day))
-    return found
-
-
 def deadline(day: date, settings: Settings) -> datetime:
     """When a day without all markers counts as closed."""
     midnight = datetime(day.year, day.month, day.day, tzinfo=UTC) + timedelta(days=1)

@@ -1,0 +1,37 @@
+"""Which arrival days are believed and asked for: a name's date is what somebody wrote, and may be wrong by decades.
+
+Lives here: the first arrival of a project, and days that no load will ever ask for. Put here: another question about days of
+arrival. Keep out: listing (resources/landing_store.py) and what is on record (resources/ledger.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import date, timedelta
+from itertools import pairwise
+
+from pipeline_assets.domain.settings import Settings
+
+ALONE = timedelta(days=30)
+"""A day is not taken for the start where nothing arrived so long after it, although something did later."""
+
+
+def first_believable(days: Iterable[date], today: date | None = None) -> date | None:
+    """The earliest arrival day, but for one that lies alone long before the next, and for those after tomorrow."""
+    known = sorted(day for day in set(days) if today is None or day <= today + timedelta(days=1))
+    close = (day for day, following in pairwise(known) if following - day <= ALONE)
+    return next(close, known[-1] if known else None)
+
+
+def asked_for(settings: Settings, today: date) -> tuple[date, date]:
+    """The first and last arrival day that a load can ever have in its reach; tomorrow is asked for tomorrow."""
+    reach = timedelta(days=settings.reprocessing_window_days)
+    return settings.calendar_start - reach, today + timedelta(days=1)
+
+
+def told_strays(keys: Sequence[str]) -> str:
+    """That no load will ever ask for these objects, and what a person does about it."""
+    return (
+        f"{len(keys)} objects arrived outside of all days that will be loaded, first {keys[0]}, last {keys[-1]}: correct the "
+        "dates in their names or remove them, or begin TIDEMARK_CALENDAR_START earlier"
+    )

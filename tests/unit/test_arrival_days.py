@@ -1,0 +1,77 @@
+"""Which arrival days are believed: one wrong date in a name moves no project's start, and is told."""
+
+from __future__ import annotations
+
+from datetime import UTC, date, datetime
+from pathlib import Path
+
+import pytest
+
+from pipeline_assets.domain.arrival_days import asked_for, first_believable
+from pipeline_assets.domain.object_keys import KeyGrammar
+from pipeline_assets.domain.settings import Settings
+from pipeline_assets.domain.slices import BatchVerdict, Source
+from pipeline_assets.load_path.first_arrival import first_arrivals
+from resources.landing_store import LandingStore
+from resources.ledger import Ledger
+from resources.ledger_records import BatchRecord, Changes
+from tests.builders import PROJECT, LandingFolder
+from tests.unit.test_batches import BATCH
+from tests.unit.test_landing_store import Place, a_key, bucket, place  # noqa: F401 - fixtures
+
+TODAY = date(2026, 2, 10)
+START, NEXT = date(2026, 2, 2), date(2026, 2, 3)
+LONG_AGO, FAR = date(2006, 1, 1), date(2062, 1, 1)
+
+
+@pytest.mark.parametrize(
+    ("days", "first"),
+    [
+        ([START], START),
+        ([START, NEXT], START),
+        ([LONG_AGO, START, NEXT], START),
+        ([LONG_AGO, date(2007, 5, 5), START], START),
+        ([START, NEXT, FAR], START),
+        ([LONG_AGO, date(2006, 1, 20), START], LONG_AGO),
+        ([START, date(2026, 3, 4)], START),
+        ([FAR], None),
+        ([], None),
+    ],
+)
+def test_a_day_that_lies_alone_or_ahead_is_not_taken_for_the_start(days: list[date], first: date | None) -> None:
+    assert first_believable(days, TODAY) == first
+
+
+def test_the_first_arrival_is_a_setting_or_what_listing_and_ledger_know_together(tmp_path: Path) -> None:
+    folder, ledger = LandingFolder(), Ledger(f"sqlite:///{tmp_path}/ledger.db")
+    folder.landing, folder.grammar = tmp_path, KeyGrammar(Settings().marker_pattern)
+    for day in (LONG_AGO, START):
+        folder.deliver(day, [])
+    ledger.record(Changes(batches=[BatchRecord(BATCH, BatchVerdict.ACCEPTED, deliveries=1)]), "run")
+    listing = LandingStore.from_settings(Settings(landing_url=str(tmp_path))).list(
+        Source.REGULAR, [PROJECT], START, NEXT
+    )
+    settings = Settings(first_arrival=NEXT)
+    assert first_arrivals(ledger, Settings(), [PROJECT], TODAY, listing=listing) == {PROJECT: START}
+    assert first_arrivals(ledger, settings, [PROJECT], TODAY, listing=listing) == {PROJECT: NEXT}
+    assert first_arrivals(ledger, Settings(), [PROJECT], TODAY) == {PROJECT: BATCH.arrival_date}
+    assert first_arrivals(ledger, settings, ["7"], TODAY) == {}
+    ledger.close()
+
+
+def test_strays_are_kept_as_the_last_look_found_them(tmp_path: Path) -> None:
+    ledger = Ledger(f"sqlite:///{tmp_path}/ledger.db")
+    folder = LandingFolder()
+    folder.landing, folder.grammar = tmp_path, KeyGrammar(Settings().marker_pattern)
+    key = folder.deliver(FAR, [])
+    store = LandingStore.from_settings(Settings(landing_url=str(tmp_path)))
+    now = datetime(2026, 2, 10, tzinfo=UTC).date()
+    listing = store.list(Source.REGULAR, [PROJECT], START, NEXT, asked_for(Settings(), now))
+    for _ in range(2):
+        ledger.strays.replace(Source.REGULAR, [PROJECT], listing.strays)
+        assert list(ledger.strays.all([PROJECT])) == [key]
+    ledger.strays.replace(Source.BACKFILL, [PROJECT], [])
+    assert list(ledger.strays.all([PROJECT])) == [key]
+    ledger.strays.replace(Source.REGULAR, [PROJECT], [])
+    assert not ledger.strays.all([PROJECT])
+    ledger.close()
