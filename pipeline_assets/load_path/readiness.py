@@ -147,6 +147,8 @@ def _without_news(
     is_loaded = prior.verdict is BatchVerdict.ACCEPTED and prior.deliveries > 0
     if is_loaded and plan.is_closed and not prior.is_closed:
         return "it is closed now: all hours have markers, or its deadline has passed"
+    if is_loaded and prior.is_closed and not plan.is_closed and prior.hours_marked < HOURS_A_DAY:
+        return "it was judged closed by a clock that was ahead"
     return None
 
 

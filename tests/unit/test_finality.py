@@ -1,0 +1,113 @@
+"""When a slice counts as final, from the ledger alone: by what was closed, by whose clock, and not by recovered hours alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from pipeline_assets.domain.changes import Baseline
+from pipeline_assets.domain.deliveries import BatchKey
+from pipeline_assets.domain.settings import Settings
+from pipeline_assets.domain.slices import BatchVerdict, Digest, Slice, Source, Verdict
+from pipeline_assets.load_path.ground import read_ground
+from pipeline_assets.load_path.request import LoadRequest, OpenBooks
+from pipeline_assets.load_path.standing import Decision, decide_all
+from pipeline_assets.load_path.survey import survey
+from pipeline_assets.tables.refined_events import REFINED_EVENTS
+from resources.ledger import Ledger
+from resources.ledger_records import BatchRecord, Changes, SliceRecord
+
+PROJECT, DAY = "10001", date(2026, 2, 2)
+KEY = Slice(DAY, PROJECT)
+NOON, SOON, AHEAD = (datetime(2026, month, day, 12, tzinfo=UTC) for month, day in ((2, 2), (2, 20), (6, 1)))
+REGULAR, BACKFILL = BatchKey(Source.REGULAR, PROJECT, DAY), BatchKey(Source.BACKFILL, PROJECT, DAY)
+RAW = "raw/regular_events"
+PUBLISHED = SliceRecord(
+    REFINED_EVENTS.key, KEY, Verdict.PUBLISHED, digest=Digest(300, 1, 1), input_state={f"{RAW}:{DAY}": "300:1:1"},
+    code_version=REFINED_EVENTS.code_version(Settings()), figures={"rows": 300}, is_final=True,
+)  # fmt: skip
+
+
+@pytest.fixture
+def ledger(tmp_path: Path) -> Iterator[Ledger]:
+    found = Ledger(f"sqlite:///{tmp_path}/ledger.db")
+    yield found
+    found.close()
+
+
+def decided(ledger: Ledger, now: datetime, record: SliceRecord, batches: Sequence[BatchRecord]) -> Decision:
+    raw = SliceRecord(RAW, KEY, Verdict.PUBLISHED, digest=Digest(300, 1, 1))
+    ledger.record(Changes(batches=list(batches), slices=[raw, record]), "run")
+    books = OpenBooks(ledger, Settings(projects=(PROJECT,)))
+    request = LoadRequest((DAY,), (PROJECT,), frozenset(), "look", now)
+    ground = read_ground(books, request)
+    (decision,) = (one for one in decide_all(books, request, REFINED_EVENTS, ground) if one.key == KEY)
+    return decision
+
+
+def a_batch(key: BatchKey = REGULAR, **changes: object) -> BatchRecord:
+    return replace(BatchRecord(key, BatchVerdict.ACCEPTED, deliveries=1, is_closed=True, hours=(10,)), **changes)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("final_at", "now", "was_final", "is_final", "since"),
+    [
+        (AHEAD, NOON, False, False, None),
+        (AHEAD, SOON, False, True, SOON),
+        (SOON, SOON, True, True, SOON),
+        (SOON, AHEAD, True, True, SOON),
+        (None, NOON, False, False, None),
+        (None, AHEAD, True, True, AHEAD),
+    ],
+    ids=[
+        "by a clock that was ahead", "ahead, and closed meanwhile", "now", "long ago", "older row, deadline ahead",
+        "older row, closed",
+    ],
+)  # fmt: skip
+def test_no_finality_rests_on_a_time_that_has_not_come(
+    ledger: Ledger, final_at: datetime | None, now: datetime, was_final: bool, is_final: bool, since: datetime | None
+) -> None:
+    record = replace(PUBLISHED, final_at=final_at and final_at.isoformat(), baseline=Baseline({"rows": 300}))
+    found = decided(ledger, now, record, [a_batch()])
+    assert (found.was_final, found.is_final, found.final_at) == (was_final, is_final, since and since.isoformat())
+    books = OpenBooks(ledger, Settings(projects=(PROJECT,)))
+    told = [one.reason for stale in survey(books, now).values() for one in stale if one.table == REFINED_EVENTS.key]
+    expected = {(False, False): ["was judged final by a clock that was ahead"], (False, True): ["is final now"]}
+    assert told == expected.get((was_final, is_final), [])
+
+
+def test_a_refused_delivery_again_does_not_end_what_was_final_and_markers_close_before_a_deadline(
+    ledger: Ledger,
+) -> None:
+    refused = [a_batch(verdict=BatchVerdict.REFUSED)]
+    assert decided(ledger, SOON, replace(PUBLISHED, final_at=SOON.isoformat()), refused).was_final
+    marked = [
+        a_batch(BatchKey(Source.REGULAR, PROJECT, DAY + timedelta(days=shift)), hours_marked=24) for shift in range(4)
+    ]
+    early = datetime(2026, 2, 6, 1, tzinfo=UTC)
+    assert decided(ledger, early, replace(PUBLISHED, is_final=False), marked).is_final
+    assert not decided(
+        ledger, early, replace(PUBLISHED, is_final=False), [replace(marked[3], hours_marked=23)]
+    ).is_final
+
+
+@pytest.mark.parametrize(
+    ("batches", "is_final"),
+    [
+        ([a_batch(BACKFILL)], False),
+        ([a_batch(BACKFILL), a_batch(deliveries=0, hours=())], False),
+        ([a_batch(BACKFILL, hours=tuple(range(24)))], True),
+        ([a_batch(BACKFILL, hours=tuple(range(12))), a_batch(deliveries=0, hours=tuple(range(12, 24)))], True),
+        ([a_batch(BACKFILL, hours=tuple(range(12))), a_batch(deliveries=0, hours=tuple(range(12)))], False),
+        ([a_batch(BACKFILL), a_batch()], True),
+        ([a_batch(BACKFILL, hours=None, hours_delivered=3)], False),
+    ],
+)
+def test_recovered_hours_alone_make_no_day_final(ledger: Ledger, batches: list[BatchRecord], is_final: bool) -> None:
+    found = decided(ledger, SOON, replace(PUBLISHED, is_final=False), batches)
+    assert found.is_final is is_final
+    assert ledger.batches([PROJECT], DAY, DAY)[batches[0].key].hours == batches[0].hours
