@@ -7,8 +7,6 @@ how it looks (cli_tables.py, cli_explain.py).
 
 from __future__ import annotations
 
-import json
-import sys
 from collections.abc import Mapping
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
@@ -36,7 +34,7 @@ from pipeline_assets.cli_command import (
 )
 from pipeline_assets.cli_processes import process_lines
 from pipeline_assets.cli_tables import day_lines, print_lines, print_status
-from pipeline_assets.cli_terminal import page, terminal
+from pipeline_assets.cli_terminal import page, plainly, terminal, write_json
 from pipeline_assets.domain.days import days_between, parse_day, requested_range
 from pipeline_assets.domain.errors import UsageError
 from pipeline_assets.domain.read_settings import load_settings
@@ -145,7 +143,7 @@ def _load(
     with closing(Ledger(settings.ledger_database_url)) as ledger:
         lines = day_lines(ledger, chosen, days, sources=(source,))
     if as_json:
-        sys.stdout.write(json.dumps([line.to_json() for line in lines], indent=2) + "\n")
+        write_json([line.to_json() for line in lines])
     else:
         print_lines(page(), lines)
     is_standing = all(line.verdict is not None and line.verdict.is_good for line in lines)
@@ -164,7 +162,7 @@ def _status(first: str | None, last: str | None, as_json: bool) -> int:
         processes = process_lines(ledger)
         strays = list(ledger.strays.all(projects))
     if as_json:
-        sys.stdout.write(json.dumps([line.to_json() for line in lines], indent=2) + "\n")
+        write_json([line.to_json() for line in lines])
     else:
         print_status(page(), lines, strays)
     # JSON stays what scripts know.
@@ -185,11 +183,11 @@ def _explain(
     start, end = (parse_day(day) if day else None for day in (first, last))
     with (
         terminal(verbose=verbose) as console,
-        workbench(settings, lambda text: console.print(f"[dim]{text}[/]", highlight=False)) as bench,
+        workbench(settings, plainly(console)) as bench,
     ):
         explanation = explain_event(bench, identifier, projects=projects, first=start, last=end)
     if as_json:
-        sys.stdout.write(json.dumps(to_json(explanation), indent=2) + "\n")
+        write_json(to_json(explanation))
     else:
         print_explanation(page(), explanation)
     return EXIT_OK if explanation.is_found else EXIT_NOT_STANDING

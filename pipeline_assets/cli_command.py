@@ -5,18 +5,19 @@ Lives here: the frame of a command. Put here: an option that several commands ta
 
 from __future__ import annotations
 
-import traceback
 from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, NoReturn
 
 import typer
 from rich.console import Console
 
-from pipeline_assets.cli_terminal import LOG_NAME, dagster_home
+from pipeline_assets.cli_terminal import LOG_NAME, PlainConsole, dagster_home, line, print_trace, styled
 from pipeline_assets.domain.errors import SettingsError, TidemarkError, UsageError
+from pipeline_assets.domain.reasons import a_reason
 from pipeline_assets.domain.slices import Source
 
 EXIT_OK, EXIT_NOT_STANDING, EXIT_USAGE = 0, 1, 2
+_MOST_LINES = 20
 
 SourceOption = Annotated[Source, typer.Option("--source", help="Which exports to load.")]
 FromOption = Annotated[str, typer.Option("--from", help="First day, YYYY-MM-DD.")]
@@ -42,7 +43,7 @@ VerboseOption = Annotated[bool, typer.Option("--verbose", help="Show logs and st
 
 def run(command: Callable[[], int], verbose: bool) -> NoReturn:
     """Run it and leave with its exit code; errors of ours are printed without a stack trace."""
-    error_console = Console(stderr=True, soft_wrap=True)
+    error_console = PlainConsole(stderr=True, soft_wrap=True)
     try:
         code = command()
     except (UsageError, SettingsError) as error:
@@ -51,21 +52,25 @@ def run(command: Callable[[], int], verbose: bool) -> NoReturn:
     except TidemarkError as error:
         _print_error(error_console, error, verbose)
         code = EXIT_NOT_STANDING
+    except Exception as error:
+        # A defect is told in full, but as text, and without what the interpreter would repeat of a URL.
+        print_trace(error_console, error)
+        code = EXIT_NOT_STANDING
     raise typer.Exit(code)
 
 
 def _print_error(console: Console, error: TidemarkError, verbose: bool) -> None:
     if verbose:
-        traceback.print_exc()
-    console.print(f"[bold red]{error.subject}[/]: {error.reason}", highlight=False)
-    console.print(f"  cure: {error.cure}", highlight=False)
+        print_trace(console, error)
+    console.print(line(styled(error.subject, "bold red"), f": {error.reason}"))
+    console.print(f"  cure: {error.cure}")
 
 
 def require_reasons(reasons: Mapping[str, str | None]) -> None:
     """Options that were given must say something; raises UsageError."""
     for option, reason in reasons.items():
-        if reason is not None and not reason.strip():
-            raise UsageError(option, "needs a reason", "Say why it is right; it stays on record")
+        if reason is not None:
+            a_reason(option, reason)
 
 
 def require_one_meant(reasons: Mapping[str, str | None], asked: Sequence[str], configured: Sequence[str]) -> None:
@@ -83,6 +88,12 @@ def print_failures(console: Console, failures: Sequence[str], verbose: bool) -> 
     """What went wrong in a run beyond verdicts."""
     # A range that is loaded in parts may fail for the same reason in each.
     for failure in dict.fromkeys(failures):
-        console.print(f"[bold red]{failure}[/]", highlight=False)
+        # What broke without a name of ours tells pages; a line of it never begins like one of the load's.
+        first, *more = failure.splitlines() or [""]
+        console.print(styled(first, "bold red"))
+        for one in more[:_MOST_LINES]:
+            console.print(styled(f"  {one}", "red"))
+        if len(more) > _MOST_LINES:
+            console.print(f"  and {len(more) - _MOST_LINES:,} more lines")
     if failures and not verbose:
-        console.print(f"  details: {dagster_home() / LOG_NAME}, or run again with --verbose", highlight=False)
+        console.print(f"  details: {dagster_home() / LOG_NAME}, or run again with --verbose")

@@ -32,7 +32,7 @@ from pipeline_assets.cli_tables import (
     print_lines,
     print_moves,
 )
-from pipeline_assets.cli_terminal import page, terminal
+from pipeline_assets.cli_terminal import page, plainly, terminal
 from pipeline_assets.domain.days import parse_day
 from pipeline_assets.domain.read_settings import load_settings
 from pipeline_assets.domain.slices import Source
@@ -167,7 +167,7 @@ def _rollback(config: Mapping[str, Any], dry_run: bool, verbose: bool) -> int:
     request = rollback_request(RollbackConfig(**config), settings, "preview")
     with (
         terminal(verbose=verbose) as console,
-        workbench(settings, lambda text: console.print(f"[dim]{text}[/]", highlight=False)) as bench,
+        workbench(settings, plainly(console)) as bench,
     ):
         moves = plan(bench, request)
         if not dry_run:

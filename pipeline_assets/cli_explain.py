@@ -10,9 +10,11 @@ from __future__ import annotations
 from typing import Any
 
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table as RichTable
+from rich.text import Text
 
+from pipeline_assets.cli_terminal import line as joined
+from pipeline_assets.cli_terminal import stacked, styled
 from pipeline_assets.domain.identity import Outcome, RawRow
 from pipeline_assets.load_path.explain.explanation import (
     Delivered,
@@ -110,29 +112,28 @@ def print_explanation(console: Console, explanation: Explanation) -> None:
     for event in explanation.events:
         _print_event(console, event)
     if explanation.is_cut:
-        console.print(
-            f"[yellow]Only the {MAX_ROWS:,} rows of highest rank were read; narrow it with --from and --to.[/]"
-        )
+        told = f"Only the {MAX_ROWS:,} rows of highest rank were read; narrow it with --from and --to."
+        console.print(styled(told, "yellow"))
     if explanation.quarantined:
         _print_quarantined(console, explanation)
     if not explanation.is_found:
-        console.print(f"[bold]{escape(explanation.identifier)}[/]: found nowhere", highlight=False)
-        console.print(f"  searched: {explanation.searched}", highlight=False)
+        console.print(joined(styled(explanation.identifier, "bold"), ": found nowhere"))
+        console.print(f"  searched: {explanation.searched}")
     for batch in explanation.not_in_raw:
         text = f"  not searched, because it is not in raw: {batch.key} stands {batch.verdict.value}, {batch.reason}"
-        console.print(escape(text), highlight=False)
+        console.print(text)
     for one in explanation.excluded:
         text = f"  not searched, because it is excluded: {one.object_key}, {one.reason}"
-        console.print(escape(text), highlight=False)
+        console.print(text)
 
 
 def _print_event(console: Console, event: Event) -> None:
-    console.print(f"[bold]{escape(event.title)}[/]", highlight=False)
-    console.print(f"  {escape(event.verdict)}", style=None if event.agrees else "yellow", highlight=False)
+    console.print(styled(event.title, "bold"))
+    console.print(f"  {event.verdict}", style=None if event.agrees else "yellow")
     for standing in event.standings:
         if standing.reason is not None:
             text = f"  {standing.key.event_date}: refined/events {standing.reason}. {standing.cure or ''}"
-            console.print(escape(text), style="yellow", highlight=False)
+            console.print(text, style="yellow")
     console.print()
     if event.deliveries:
         table = RichTable(
@@ -146,41 +147,41 @@ def _print_event(console: Console, event: Event) -> None:
     _print_publications(console, event)
 
 
-def _delivered_cells(delivered: Delivered) -> list[str]:
+def _delivered_cells(delivered: Delivered) -> list[str | Text]:
     row, found = delivered.row, delivered.found
     return [
-        escape(f"{row.source.value} {place(row)}\netag {found.etag}"), found.arrival_date.isoformat(),
+        stacked(f"{row.source.value} {place(row)}", f"etag {found.etag}"), found.arrival_date.isoformat(),
         row.event_date.isoformat(), spelled(row.server_upload_time), spelled(row.processed_time),
-        escape(row.uuid or "none"), escape(delivered.reason),
+        row.uuid or "none", delivered.reason,
     ]  # fmt: skip
 
 
 def _print_publications(console: Console, event: Event) -> None:
     if not event.publications:
-        console.print("[dim]not published yet: no publication of its days is on record[/]\n")
+        console.print(styled("not published yet: no publication of its days is on record", "dim"))
+        console.print()
         return
     table = RichTable("published", "event day", "visible", "cause", "run", "snapshot", box=None, pad_edge=False)
     for publication in event.publications:
         record = publication.record
         accepted = f", accepted: {record.accepted_reason}" if record.accepted_reason else ""
         table.add_row(
-            record.published_at[:19].replace("T", " "), record.key.event_date.isoformat(), escape(publication.visible),
-            escape(f"{record.cause}{accepted}"), escape(record.run_id or "none"), str(record.snapshot_id),
+            record.published_at[:19].replace("T", " "), record.key.event_date.isoformat(), publication.visible,
+            f"{record.cause}{accepted}", record.run_id or "none", str(record.snapshot_id),
         )  # fmt: skip
     console.print(table)
     console.print()
 
 
 def _print_quarantined(console: Console, explanation: Explanation) -> None:
-    name = escape(explanation.identifier)
-    console.print(f"[bold]{name}[/]: not in raw; refused lines hold it", highlight=False)
+    console.print(joined(styled(explanation.identifier, "bold"), ": not in raw; refused lines hold it"))
     table = RichTable("line", "arrived", "reason", "detail", "batch", box=None, pad_edge=False)
     for line in explanation.quarantined:
         where = "the whole object" if line.line_number is None else f"line {line.line_number}"
         table.add_row(
-            escape(f"{line.source.value} {line.object_key} {where}"), line.arrival_date.isoformat(), escape(line.reason),
-            escape(line.detail or ""), "loaded without it" if line.is_batch_accepted else "refused",
+            f"{line.source.value} {line.object_key} {where}", line.arrival_date.isoformat(), line.reason,
+            line.detail or "", "loaded without it" if line.is_batch_accepted else "refused",
         )  # fmt: skip
     console.print(table)
     if len(explanation.quarantined) == MAX_QUARANTINED:
-        console.print(f"[yellow]Only the newest {MAX_QUARANTINED} are shown.[/]")
+        console.print(styled(f"Only the newest {MAX_QUARANTINED} are shown.", "yellow"))

@@ -16,7 +16,7 @@ from typing import Any
 import dagster as dg
 from rich.console import Console
 
-from pipeline_assets.cli_terminal import dagster_home
+from pipeline_assets.cli_terminal import dagster_home, line, styled
 from pipeline_assets.dead_runs import report_dead_runs
 from pipeline_assets.definitions import build_defs
 from pipeline_assets.domain.days import chunks, stretches
@@ -230,4 +230,4 @@ class _Handler(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         meta = getattr(record, "dagster_meta", None) or {}
         if meta.get("orig_message") and not meta.get("dagster_event"):
-            self._console.print(f"[dim]{datetime.now(UTC):%H:%M:%S}[/] {meta['orig_message']}", highlight=False)
+            self._console.print(line(styled(f"{datetime.now(UTC):%H:%M:%S}", "dim"), f" {meta['orig_message']}"))

@@ -6,7 +6,6 @@ Lives here: these commands. Put here: another look that changes nothing. Keep ou
 
 from __future__ import annotations
 
-import json
 import signal
 import sys
 from contextlib import closing
@@ -27,7 +26,7 @@ from pipeline_assets.cli_command import (
     run,
 )
 from pipeline_assets.cli_tables import print_exclusions, print_publications
-from pipeline_assets.cli_terminal import page, terminal
+from pipeline_assets.cli_terminal import page, plainly, print_lines_of, terminal, write_json
 from pipeline_assets.domain.days import parse_day
 from pipeline_assets.domain.errors import UsageError
 from pipeline_assets.domain.read_settings import load_settings
@@ -113,7 +112,7 @@ def _exclusions(as_json: bool) -> int:
         found = ledger.decisions.all_exclusions(settings.require_projects())
     if as_json:
         names = ("object_key", "etag", "reason", "excluded_at", "lift_reason", "lifted_at")
-        sys.stdout.write(json.dumps([{name: getattr(one, name) for name in names} for one in found], indent=2) + "\n")
+        write_json([{name: getattr(one, name) for name in names} for one in found])
     else:
         print_exclusions(page(), found)
     return EXIT_OK
@@ -132,7 +131,7 @@ def _history(table: str, day: str | None, projects: tuple[str, ...], as_json: bo
             if record.key.project_id in chosen and wanted in (None, record.key.event_date)
         ]
     if as_json:
-        sys.stdout.write(json.dumps([_publication_json(record) for record in records], indent=2) + "\n")
+        write_json([_publication_json(record) for record in records])
     else:
         print_publications(page(), records)
     return EXIT_OK
@@ -164,11 +163,11 @@ def _prove(first: str, last: str, projects: tuple[str, ...], as_json: bool, verb
         raise UsageError(f"--from {first} --to {last}", "the range ends before it begins", "Swap the two days")
     with (
         terminal(verbose=verbose) as console,
-        workbench(settings, lambda text: console.print(f"[dim]{text}[/]", highlight=False)) as bench,
+        workbench(settings, plainly(console)) as bench,
     ):
         proof = prove_range(bench, start, end, chosen)
     if as_json:
-        sys.stdout.write(json.dumps(proof_json(proof), indent=2) + "\n")
+        write_json(proof_json(proof))
     else:
         print_proof(page(), proof)
     return EXIT_OK if proof.is_proven else EXIT_NOT_STANDING
@@ -184,14 +183,14 @@ def _diff(table: str, day: str, projects: tuple[str, ...], html: Path | None, sa
     chosen, wanted = settings.require_projects(projects), parse_day(day)
     with (
         terminal(verbose=verbose) as console,
-        workbench(settings, lambda text: console.print(f"[dim]{text}[/]", highlight=False)) as bench,
+        workbench(settings, plainly(console)) as bench,
     ):
         now = datetime.now(UTC)
         found = [compare(bench, table, wanted, name, now, samples=samples) for name in chosen]
     for one in found:
-        sys.stdout.write("\n".join(lines_of(one)) + "\n")
+        print_lines_of(page(), lines_of(one))
         if html is not None:
-            sys.stdout.write(f"\n  page: {write_page(one, html)}\n")
+            print_lines_of(page(), ["", f"  page: {write_page(one, html)}"])
     return EXIT_OK if all(one.is_equal for one in found) else EXIT_NOT_STANDING
 
 
@@ -206,11 +205,11 @@ def _drill(is_full: bool, as_json: bool, verbose: bool) -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(EXIT_NOT_STANDING))
     with (
         terminal(verbose=verbose) as console,
-        workbench(settings, lambda text: console.print(f"[dim]{text}[/]", highlight=False)) as bench,
+        workbench(settings, plainly(console)) as bench,
     ):
         results = list(carry_out(bench.spark, settings, planned(PROJECT, is_full=is_full), bench.say))
     if as_json:
-        sys.stdout.write(json.dumps(drill_json(results), indent=2) + "\n")
+        write_json(drill_json(results))
     else:
         print_drill(page(), results)
     return EXIT_OK if all(one.is_survived for one in results) else EXIT_NOT_STANDING

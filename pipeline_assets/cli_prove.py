@@ -18,6 +18,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table as RichTable
 
+from pipeline_assets.cli_terminal import line, styled
 from pipeline_assets.domain.settings import local_path
 from pipeline_assets.load_path.prove import Compared, Proof, Verdict, prove, scratch_settings
 from pipeline_assets.load_path.request import Workbench
@@ -93,17 +94,16 @@ def print_proof(console: Console, proof: Proof) -> None:
     for one in proof.slices:
         if one.verdict is not Verdict.EQUAL:
             reason = f" ({one.reason})" if one.reason else ""
-            console.print(
-                f"[bold red]{one.verdict.value}[/] {one.table} {one.key}: published {one.published}, "
-                f"replayed {one.replayed}{reason}", highlight=False,
-            )  # fmt: skip
+            found = f" {one.table} {one.key}: published {one.published}, replayed {one.replayed}{reason}"
+            console.print(line(styled(one.verdict.value, "bold red"), found))
     excluded = f", {proof.excluded} excluded by a person" if proof.excluded else ""
     how = f"{proof.objects:,} objects of {proof.arrivals} arrival days read again{excluded}, in {proof.seconds:,.0f} s"
+    not_proven = styled("not proven", "bold red")
     if proof.is_proven:
-        verdict = f"[bold green]proven[/]: all {len(proof.slices):,} slices are equal"
+        verdict, told = styled("proven", "bold green"), f"all {len(proof.slices):,} slices are equal"
     elif proof.slices:
         bad = sum(one.verdict is not Verdict.EQUAL for one in proof.slices)
-        verdict = f"[bold red]not proven[/]: {bad:,} of {len(proof.slices):,} slices are not equal"
+        verdict, told = not_proven, f"{bad:,} of {len(proof.slices):,} slices are not equal"
     else:
-        verdict = "[bold red]not proven[/]: there is nothing to compare"
-    console.print(f"{verdict} ({proof.first} to {proof.last}; {how})", highlight=False)
+        verdict, told = not_proven, "there is nothing to compare"
+    console.print(line(verdict, f": {told} ({proof.first} to {proof.last}; {how})"))

@@ -13,7 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.table import Table as RichTable
+from rich.text import Text
 
+from pipeline_assets.cli_terminal import line as joined
+from pipeline_assets.cli_terminal import styled
 from pipeline_assets.domain.arrival_days import told_strays
 from pipeline_assets.domain.deliveries import BatchKey
 from pipeline_assets.domain.slices import Slice, Source, Verdict
@@ -134,8 +137,8 @@ def _worst(verdicts: Sequence[Verdict]) -> Verdict | None:
     return next((verdict for verdict in _WORST_FIRST if verdict in verdicts), None)
 
 
-def _styled(verdict: Verdict | None) -> str:
-    return f"[{_STYLES[verdict]}]{verdict.value}[/]" if verdict is not None else f"[dim]{NOT_LOADED}[/]"
+def _styled(verdict: Verdict | None) -> Text:
+    return styled(verdict.value, _STYLES[verdict]) if verdict is not None else styled(NOT_LOADED, "dim")
 
 
 def print_lines(console: Console, lines: Sequence[DayLine]) -> None:
@@ -152,7 +155,7 @@ def print_exclusions(console: Console, exclusions: Sequence[Exclusion]) -> None:
     """One row per excluded version of an object, standing ones first."""
     table = RichTable("object", "version", "excluded", "reason", "lifted", box=None, pad_edge=False)
     for one in sorted(exclusions, key=lambda one: one.lifted_at is not None):
-        lifted = f"{one.lifted_at[:16]}: {one.lift_reason}" if one.lifted_at else "[magenta]stands[/]"
+        lifted = f"{one.lifted_at[:16]}: {one.lift_reason}" if one.lifted_at else styled("stands", "magenta")
         table.add_row(one.object_key, one.etag, one.excluded_at[:16], one.reason, lifted)
     console.print(table)
 
@@ -163,7 +166,7 @@ def print_moves(console: Console, moves: Sequence[Move]) -> None:
     for move in moves:
         target = move.target
         published = f"{target.published_at[:16]} (no. {target.number})" if target is not None else "never by then"
-        what = "[dim]only held[/]" if move.is_there else "[magenta]rolled back[/]"
+        what = styled("only held", "dim") if move.is_there else styled("rolled back", "magenta")
         rows = f"{move.present.digest.rows:,}", f"{move.digest.rows:,}"
         table.add_row(move.table, str(move.key.event_date), move.key.project_id, *rows, published, what)
     console.print(table)
@@ -202,14 +205,14 @@ def print_status(console: Console, lines: Sequence[DayLine], strays: Sequence[st
         by_day.setdefault(line.day, {})[line.table] = line
     for day, found in by_day.items():
         cells = [
-            f"{_styled(found[name].verdict)} {found[name].rows:,}{'' if found[name].is_final else ' ~'}"
+            joined(_styled(found[name].verdict), f" {found[name].rows:,}{'' if found[name].is_final else ' ~'}")
             for name in tables
         ]
         table.add_row(day.isoformat(), *cells)
     console.print(table)
-    console.print("[dim]~ = provisional: more deliveries are expected[/]")
+    console.print(styled("~ = provisional: more deliveries are expected", "dim"))
     for line in lines:
         for reason in line.reasons:
-            console.print(f"{line.day} {line.table} {_styled(line.verdict)}: {reason}", highlight=False)
+            console.print(joined(f"{line.day} {line.table} ", _styled(line.verdict), f": {reason}"))
     if strays:
-        console.print("landing: ", told_strays(strays), sep="", markup=False, highlight=False)
+        console.print(f"landing: {told_strays(strays)}")

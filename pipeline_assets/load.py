@@ -16,6 +16,7 @@ from pydantic import Field
 
 from pipeline_assets.asset_specs import check_specs, table_spec
 from pipeline_assets.domain.errors import SettingsError
+from pipeline_assets.domain.reasons import a_reason
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.live_runs import liveness
 from pipeline_assets.load_events import events_of, failure_of, standing_elsewhere
@@ -127,14 +128,14 @@ def valid_acceptances(acceptances: Mapping[str, str], projects: Sequence[str]) -
     """Table, day and project -> reason; raises SettingsError for what is none, or names no project where several are loaded."""
     known = {table.key for table in ASSET_TABLES}
     found = {}
-    for name, reason in acceptances.items():
+    for name, given in acceptances.items():
         table, _, key = name.partition(":")
         day, _, project = key.partition("/")
         try:
             date.fromisoformat(day)
         except ValueError:
             table = ""
-        if table not in known or not reason.strip():
+        if table not in known:
             raise SettingsError(
                 f"accept_changes {name!r}",
                 "is not `table:day/project` with a reason",
@@ -152,5 +153,5 @@ def valid_acceptances(acceptances: Mapping[str, str], projects: Sequence[str]) -
                 f"names a project that this run does not load ({', '.join(projects)})",
                 "Correct it, or load that project",
             )
-        found[f"{table}:{day}/{project or projects[0]}"] = reason
+        found[f"{table}:{day}/{project or projects[0]}"] = a_reason(f"accept_changes {name}", given)
     return found

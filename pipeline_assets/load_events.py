@@ -6,6 +6,7 @@ Lives here: outcomes of slices to Dagster's events per day. Put here: metadata t
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import date
@@ -20,6 +21,7 @@ from pipeline_assets.asset_specs import asset_key
 from pipeline_assets.domain.checks import Check, Evaluation
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import EMPTY, Verdict
+from pipeline_assets.event_text import LONGEST_TAG, description, markdown_blocks, markdown_list
 from pipeline_assets.load_path.diff.difference import Difference, lines_of
 from pipeline_assets.load_path.recorded_days import standing_outcomes
 from pipeline_assets.load_path.request import LoadRequest, Outcome, TableReport
@@ -101,7 +103,8 @@ def standing_elsewhere(ledger: Ledger, settings: Settings, report: TableReport) 
 
 def _data_version(outcomes: Sequence[Outcome]) -> str:
     """The content of a day in all projects; the same whichever of them a run loads."""
-    return "+".join(str(outcome.digest) for outcome in outcomes if outcome.digest != EMPTY) or str(EMPTY)
+    whole = "+".join(str(outcome.digest) for outcome in outcomes if outcome.digest != EMPTY) or str(EMPTY)
+    return whole if len(whole) <= LONGEST_TAG else hashlib.sha256(whole.encode()).hexdigest()
 
 
 def _metadata(outcomes: Sequence[Outcome], report: TableReport) -> dict[str, Any]:
@@ -126,7 +129,7 @@ def _metadata(outcomes: Sequence[Outcome], report: TableReport) -> dict[str, Any
 def _verdicts(outcomes: Sequence[Outcome]) -> str:
     """`10001: published, provisional; 10002: refused`."""
     finality = {None: "", True: ", final", False: ", provisional"}
-    return "; ".join(f"{o.key.project_id}: {o.verdict.value}{finality[o.is_final]}" for o in outcomes)
+    return description(f"{o.key.project_id}: {o.verdict.value}{finality[o.is_final]}" for o in outcomes)
 
 
 def _targets(instance: dg.DagsterInstance, key: dg.AssetKey, partitions: list[str]) -> dict[str, Target]:
@@ -187,7 +190,7 @@ def _evaluation(
         blocking=False,
         severity=dg.AssetCheckSeverity.ERROR if is_error else dg.AssetCheckSeverity.WARN,
         target_materialization_data=target,
-        description="; ".join(reasons) or None,
+        description=description(reasons) or None,
         metadata={
             "verdict": _verdicts(outcomes),
             **(_looks(key, partition, shown) if bad and check is Check.CHANGE_IS_EXPLAINED else {}),
@@ -199,17 +202,14 @@ def _evaluation(
 def _looks(key: dg.AssetKey, partition: str, shown: Sequence[Difference]) -> dict[str, Any]:
     """A link to what was refused beside what is published, where it was compared, and how to see all of it.
 
-    Delivered values stay out of Dagster's event log, which no retention and no exclusion reaches.
+    Delivered values, ids and times of events among them, stay out of Dagster's event log, which no retention and no
+    exclusion reaches.
     """
     table = key.to_user_string()
-    texts = [
-        "\n".join(lines_of(one, with_values=False))
-        for one in shown
-        if (one.table, str(one.key.event_date)) == (table, partition)
+    found = [
+        lines_of(one, with_values=False) for one in shown if (one.table, str(one.key.event_date)) == (table, partition)
     ]
-    # What was delivered must not end the block that shows it.
-    fenced = "\n\n".join(f"```\n{text.replace('```', '` ` `')}\n```" for text in texts)
-    told = {"difference": dg.MetadataValue.md(fenced)} if texts else {}
+    told = {"difference": markdown_blocks(found)} if found else {}
     return {**told, "look": f"tidemark diff {table} {partition} --html DIR"}
 
 
@@ -221,5 +221,5 @@ def failure_of(failed: Sequence[Outcome]) -> dg.Failure:
         + (f". {one.cure}" if one.cure else "")
         for one in sorted(failed, key=lambda one: (one.verdict is Verdict.WAITING, one.key, order.index(one.table)))
     ]
-    reasons = dg.MetadataValue.md("\n".join(f"- {line}" for line in told))
-    return dg.Failure("\n".join(told), metadata={"reasons": reasons, "slices": len(failed)}, allow_retries=False)
+    metadata = {"reasons": markdown_list(told), "slices": len(failed)}
+    return dg.Failure(description(told, "\n"), metadata=metadata, allow_retries=False)

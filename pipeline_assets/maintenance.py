@@ -9,9 +9,10 @@ import dagster as dg
 from dagster_pyspark import LazyPySparkResource
 
 from pipeline_assets.domain.settings import Settings
+from pipeline_assets.event_text import markdown_table
 from pipeline_assets.live_runs import liveness
 from pipeline_assets.load import Clock
-from pipeline_assets.load_path.maintain import TableUpkeep, listing, maintain, require_done, summary
+from pipeline_assets.load_path.maintain import TableUpkeep, maintain, require_done, summary
 from pipeline_assets.load_path.read_back import read_back
 from pipeline_assets.op_bench import op_bench
 from resources.landing_store import LandingStore
@@ -46,9 +47,7 @@ def maintenance_job(settings: Settings) -> dg.JobDefinition:
                 read_back(bench.ledger, bench.say)
             is_live = liveness(context.instance, bench.ledger, context.run_id)
             reports = list(maintain(bench, context.run_id, clock.now(), is_live, is_dry_run=config.dry_run))
-            context.add_output_metadata(
-                {"what was done": dg.MetadataValue.md(_table(reports, is_dry_run=config.dry_run))}
-            )
+            context.add_output_metadata({"what was done": _table(reports, is_dry_run=config.dry_run)})
             require_done(reports)
 
     @dg.job(name=JOB_NAME, description="Throw away what no reader, no rollback and no run needs any more.")
@@ -69,12 +68,10 @@ def maintenance_schedule(settings: Settings, job: dg.JobDefinition) -> dg.Schedu
     )
 
 
-def _table(reports: list[TableUpkeep], *, is_dry_run: bool) -> str:
-    lines = ["| table | |", "|---|---|"]
-    lines += [f"| {report.table} | {summary(report, is_dry_run=is_dry_run)} |" for report in reports]
-    for what, paths in (
-        ("Orphan files", [path for report in reports for path in report.orphans]),
-        ("Old metadata files", [path for report in reports for path in report.metadata]),
-    ):
-        lines += [f"\n{what}: {len(paths)}", *(f"- `{path}`" for path in listing(paths))] if paths else []
-    return "\n".join(lines)
+def _table(reports: list[TableUpkeep], *, is_dry_run: bool) -> dg.MarkdownMetadataValue:
+    rows = [(report.table, summary(report, is_dry_run=is_dry_run)) for report in reports]
+    lists = {
+        "Orphan files": [path for report in reports for path in report.orphans],
+        "Old metadata files": [path for report in reports for path in report.metadata],
+    }
+    return markdown_table(("table", ""), rows, lists=lists)

@@ -12,6 +12,7 @@ import dagster as dg
 from dagster_pyspark import LazyPySparkResource
 
 from pipeline_assets.domain.errors import PublishConflictError, TidemarkError, TransientError
+from pipeline_assets.domain.masking import tellable
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.load_path.request import Workbench
 from pipeline_assets.tables.registry import ALL_TABLES
@@ -47,11 +48,16 @@ def op_bench(
                 lakehouse.require_own(settings, ALL_TABLES, Purpose.LOOK)
             yield Workbench(session, lakehouse, ledger, landing, settings, context.log.info)
     except PublishConflictError as error:
-        raise dg.Failure(str(error), allow_retries=True) from error
+        raise dg.Failure(str(error), allow_retries=True) from tellable(error)
     except TransientError as error:
-        raise dg.RetryRequested(max_retries=2, seconds_to_wait=10) from error
+        raise dg.RetryRequested(max_retries=2, seconds_to_wait=10) from tellable(error)
     except TidemarkError as error:
-        raise dg.Failure(str(error), allow_retries=False) from error
+        raise dg.Failure(str(error), allow_retries=False) from tellable(error)
+    except Exception as error:
+        told = tellable(error)
+        if told is error:
+            raise
+        raise told from None
 
 
 def _steps(context: dg.OpExecutionContext) -> int:

@@ -14,7 +14,9 @@ from pydantic import Field
 
 from pipeline_assets.domain.days import parse_day
 from pipeline_assets.domain.errors import UsageError
+from pipeline_assets.domain.reasons import a_reason
 from pipeline_assets.domain.settings import Settings
+from pipeline_assets.event_text import markdown_table
 from pipeline_assets.load import POOL, Clock
 from pipeline_assets.load_events import standing_evaluations
 from pipeline_assets.load_path.read_back import read_back
@@ -82,9 +84,8 @@ def rollback_request(config: RollbackConfig, settings: Settings, run_id: str) ->
     """What the config asks for; raises UsageError or SettingsError."""
     first, last = parse_day(config.first), parse_day(config.last)
     projects = settings.require_projects(tuple(config.projects))
-    return RollbackRequest(
-        tuple(config.tables), projects, first, last, moment_of(config.back_to), config.reason, run_id
-    )
+    reason = a_reason("reason", config.reason)
+    return RollbackRequest(tuple(config.tables), projects, first, last, moment_of(config.back_to), reason, run_id)
 
 
 def rollback_job(settings: Settings) -> dg.JobDefinition:
@@ -104,7 +105,7 @@ def rollback_job(settings: Settings) -> dg.JobDefinition:
             moves = plan(bench, request) if config.dry_run else roll_back(bench, request)
             if not config.dry_run:
                 _tell(context, bench, {(move.table, move.key.event_date) for move in moves})
-        context.add_output_metadata({"slices": dg.MetadataValue.md(_moves_table(moves))})
+        context.add_output_metadata({"slices": _moves_table(moves)})
 
     @dg.job(name=ROLLBACK_JOB, description="Roll published days back, by metadata alone; held until they are released.")
     def job() -> None:
@@ -131,8 +132,8 @@ def release_job(settings: Settings) -> dg.JobDefinition:
             days = parse_day(config.first), parse_day(config.last)
             held = preview(bench, config.tables, projects, *days, clock.now(), is_load_next=False)
             if not config.dry_run:
-                release(bench, held, config.reason, context.run_id)
-        context.add_output_metadata({"slices": dg.MetadataValue.md(_held_table(held))})
+                release(bench, held, a_reason("reason", config.reason), context.run_id)
+        context.add_output_metadata({"slices": _held_table(held)})
 
     @dg.job(
         name=RELEASE_JOB, description="Release slices that were rolled back; loads treat them like any other again."
@@ -153,20 +154,17 @@ def _tell(context: dg.OpExecutionContext, bench: Workbench, places: Iterable[tup
             context.instance.report_runless_asset_event(event)
 
 
-def _moves_table(moves: list[Move]) -> str:
-    lines = ["| table | day | project | rows now | rows then | |", "|---|---|---|---|---|---|"]
-    lines += [
-        f"| {m.table} | {m.key.event_date} | {m.key.project_id} | {m.present.digest.rows} | {m.digest.rows} | "
-        f"{'held as it is' if m.is_there else 'rolled back'} |"
+def _moves_table(moves: list[Move]) -> dg.MarkdownMetadataValue:
+    rows = [
+        (m.table, m.key.event_date, m.key.project_id, m.present.digest.rows, m.digest.rows,
+         "held as it is" if m.is_there else "rolled back")
         for m in moves
-    ]
-    return "\n".join(lines)
+    ]  # fmt: skip
+    return markdown_table(("table", "day", "project", "rows now", "rows then", ""), rows)
 
 
-def _held_table(held: list[Held]) -> str:
-    lines = ["| table | day | project | rows now | rows before the rollback | then |", "|---|---|---|---|---|---|"]
-    lines += [
-        f"| {h.table} | {h.key.event_date} | {h.key.project_id} | {h.digest.rows} | {h.digest_before.rows} | {h.then} |"
-        for h in held
-    ]
-    return "\n".join(lines)
+def _held_table(held: list[Held]) -> dg.MarkdownMetadataValue:
+    rows = [
+        (h.table, h.key.event_date, h.key.project_id, h.digest.rows, h.digest_before.rows, h.then) for h in held
+    ]  # fmt: skip
+    return markdown_table(("table", "day", "project", "rows now", "rows before the rollback", "then"), rows)

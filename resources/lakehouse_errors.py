@@ -47,6 +47,8 @@ _PASSING = (
     "SlowDown",
     "Service: S3, Status Code: 5",
 )
+_SHUT = ("Failed to connect", "Failed to initialize catalog", "password authentication failed")
+"""Signs of a catalog that refuses us; looked for where nothing says that it may pass."""
 _EXPIRED = "Cannot find snapshot"
 _GONE = ("NotFoundException: Location does not exist", "NotFoundException: Failed to open input stream")
 _FULL = ("No space left on device", "File too large", "Disk quota exceeded", "database or disk is full")
@@ -88,6 +90,10 @@ def failure(subject: str, error: Exception) -> TidemarkError | None:
         cure = "Check TIDEMARK_WAREHOUSE_URL; where files were lost or the catalog is too old: docs/operations.md"
         return LakehouseError(subject, reason, cure)
     what = None
+    if any(mark in text for mark in _SHUT) and not any(mark in text for mark in _PASSING):
+        return LakehouseError(
+            subject, f"the catalog cannot be opened: {first_line(error)}", "Check TIDEMARK_CATALOG_URL"
+        )
     if any(mark in text for mark in _PASSING):
         what = "catalog or warehouse is out of reach"
     elif is_conflict(error) or may_pass(error):

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 import sqlalchemy as sa
 from pipeline_assets.domain.errors import LedgerError, LedgerUnavailableError
+from pipeline_assets.domain.masking import masked
 from sqlalchemy.engine import Connection, Engine, make_url
 
 from resources.ledger_migrations import lock, prepare, version_of
@@ -80,8 +81,7 @@ def ledger_failures(url: str) -> Iterator[None]:
 
 def _unavailable(url: str, error: sa.exc.DBAPIError) -> LedgerUnavailableError:
     reason = f"the ledger is out of reach: {' '.join(str(error.orig).split())[:300]}"
-    subject = make_url(url).render_as_string()
-    return LedgerUnavailableError(subject, reason, "What was published stays; the next load records it")
+    return LedgerUnavailableError(masked(url), reason, "What was published stays; the next load records it")
 
 
 def open_engine(url: str) -> Engine:
@@ -96,7 +96,8 @@ def open_engine(url: str) -> Engine:
     options: dict[str, Any] = (
         {"connect_args": {"timeout": 30, "isolation_level": None}} if is_sqlite else {"pool_pre_ping": True}
     )
-    engine = sa.create_engine(parsed, **options)
+    # Parameters hold names and reasons that others wrote: an error that repeats the statement repeats none of them.
+    engine = sa.create_engine(parsed, hide_parameters=True, **options)
     if is_sqlite:
         sa.event.listen(engine, "connect", lambda raw, _: raw.execute("PRAGMA journal_mode=WAL"))
         sa.event.listen(engine, "begin", _begin_sqlite)
@@ -110,11 +111,9 @@ def open_engine(url: str) -> Engine:
         engine.dispose()
         if isinstance(error, sa.exc.DBAPIError) and any(sign in str(error) for sign in _AWAY):
             raise _unavailable(url, error) from error
-        reason = f"cannot be opened ({getattr(error, 'orig', error)})"
-        raise LedgerError(
-            parsed.render_as_string(), reason, "Check TIDEMARK_LEDGER_URL and TIDEMARK_CATALOG_URL"
-        ) from error
+        reason = f"cannot be opened ({' '.join(str(getattr(error, 'orig', error)).split())})"
+        raise LedgerError(masked(url), reason, "Check TIDEMARK_LEDGER_URL and TIDEMARK_CATALOG_URL") from error
     if version > SCHEMA_VERSION:
         engine.dispose()
-        raise LedgerError(parsed.render_as_string(), f"has schema version {version}", "Install a newer Tidemark")
+        raise LedgerError(masked(url), f"has schema version {version}", "Install a newer Tidemark")
     return engine

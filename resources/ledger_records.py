@@ -13,7 +13,14 @@ from datetime import date, datetime
 from pipeline_assets.domain.changes import Baseline
 from pipeline_assets.domain.checks import Evaluation
 from pipeline_assets.domain.deliveries import BatchKey
+from pipeline_assets.domain.plain_text import recordable
 from pipeline_assets.domain.slices import EMPTY, BatchVerdict, Digest, Slice, Source, Verdict
+
+
+def _bound(record: BatchRecord | SliceRecord) -> None:
+    for name, text in (("reason", record.reason), ("cure", record.cure)):
+        if text is not None:
+            object.__setattr__(record, name, recordable(text))
 
 
 @dataclass(frozen=True)
@@ -66,6 +73,10 @@ class BatchRecord:
     evaluations: tuple[Evaluation, ...] = ()
     run_id: str | None = None
     """The run that wrote it last; not written from here."""
+
+    def __post_init__(self) -> None:
+        """Bound what is told of it where it is made: it is kept, and compared with what is on record."""
+        _bound(self)
 
     @property
     def partial_hours(self) -> int | None:
@@ -132,6 +143,10 @@ class SliceRecord:
     def was_final(self, now: datetime) -> bool:
         """Whether it stands final: a finality judged by a clock that was ahead of now does not count."""
         return self.is_final and (self.final_at is None or datetime.fromisoformat(self.final_at) <= now)
+
+    def __post_init__(self) -> None:
+        """Bound what is told of it where it is made: it is kept, and compared with what is on record."""
+        _bound(self)
 
     @property
     def knows_inputs(self) -> bool:

@@ -14,9 +14,11 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlencode
 
 from dagster_pyspark import LazyPySparkResource
+from dagster_pyspark.resources import spark_session_from_config
 from pipeline_assets.domain.errors import SettingsError
+from pipeline_assets.domain.masking import NAMES_OF_SECRETS, is_secret_name
 from pipeline_assets.domain.settings import Settings, local_path
-from sqlalchemy.engine import make_url
+from sqlalchemy.engine import URL, make_url
 
 from resources.jars import verified
 
@@ -45,6 +47,7 @@ def engine_config(settings: Settings) -> dict[str, str]:
         "spark.sql.execution.arrow.maxRecordsPerBatch": "5000",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
+        "spark.redaction.regex": NAMES_OF_SECRETS,
         **(nowhere_else if is_local else {}),
         "spark.sql.shuffle.partitions": "8",
         "spark.python.daemon.module": "resources.worker_daemon",
@@ -80,12 +83,7 @@ def catalog_config(settings: Settings) -> dict[str, str]:
     if url.get_backend_name() == "sqlite":
         config[f"{prefix}.uri"] = f"jdbc:sqlite:{url.database}?journal_mode=WAL&busy_timeout=30000"
     else:
-        # The driver of the JVM knows `sslmode`, `sslrootcert`, `options` by the same names as libpq, and ignores the rest.
-        query = f"?{urlencode(url.query, doseq=True)}" if url.query else ""
-        place = f"{url.host or 'localhost'}:{url.port or 5432}/{url.database}"
-        config[f"{prefix}.uri"] = f"jdbc:postgresql://{place}{query}"
-        config |= {f"{prefix}.jdbc.user": url.username} if url.username else {}
-        config |= {f"{prefix}.jdbc.password": str(url.password)} if url.password else {}
+        config |= _server(prefix, url)
     folder = local_path(settings.warehouse_url)
     if folder is not None:
         config[f"{prefix}.warehouse"] = f"file:{folder}"
@@ -101,6 +99,19 @@ def catalog_config(settings: Settings) -> dict[str, str]:
     if region:
         config[f"{prefix}.client.region"] = region
     return config
+
+
+def _server(prefix: str, url: URL) -> dict[str, str]:
+    """Address and login apart: the JVM's errors repeat the address."""
+    # The driver of the JVM knows `sslmode`, `sslrootcert`, `options` by the same names as libpq, and ignores the rest.
+    login = {name: value for name, value in url.query.items() if name == "user" or is_secret_name(name)}
+    options = {name: value for name, value in url.query.items() if name not in login}
+    login |= {"user": url.username} if url.username else {}
+    login |= {"password": str(url.password)} if url.password else {}
+    query = f"?{urlencode(options, doseq=True)}" if options else ""
+    place = f"{url.host or 'localhost'}:{url.port or 5432}/{url.database}"
+    address = {f"{prefix}.uri": f"jdbc:postgresql://{place}{query}"}
+    return address | {f"{prefix}.jdbc.{name}": str(value) for name, value in login.items()}
 
 
 def configure_catalog(spark: SparkSession, settings: Settings) -> None:
@@ -133,4 +144,16 @@ def _require_utc(spark: SparkSession) -> None:
 
 def spark_resource(settings: Settings) -> LazyPySparkResource:
     """Dagster's Spark resource; starts no JVM until a run uses it."""
-    return LazyPySparkResource(spark_config=engine_config(settings))
+    config = engine_config(settings)
+    secret = {name: value for name, value in config.items() if is_secret_name(name) and name != "spark.redaction.regex"}
+    if not secret:
+        return LazyPySparkResource(spark_config=config)
+
+    class WithSecrets(LazyPySparkResource):
+        """Dagster shows a resource's configuration to whoever opens its page."""
+
+        def _init_session(self) -> None:
+            if self._spark_session is None:
+                self._spark_session = spark_session_from_config({**self.spark_config, **secret})
+
+    return WithSecrets(spark_config={name: value for name, value in config.items() if name not in secret})

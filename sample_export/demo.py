@@ -21,6 +21,7 @@ from pyiceberg.catalog.sql import SqlCatalog
 from rich.console import Console
 from rich.table import Table
 
+from pipeline_assets.cli_terminal import line, page, print_lines_of, styled
 from pipeline_assets.domain.settings import PROJECT_ROOT
 from resources.ledger import Ledger
 from sample_export.account import REASONS, ExportAccount
@@ -44,11 +45,10 @@ _RAW = {"regular": "raw.regular_events", "backfill": "raw.backfill_events"}
 
 def main() -> int:
     """Tell the story; returns the exit code."""
-    console = Console()
+    console = page()
     if DATA.exists() and any(DATA.iterdir()) and not OURS.exists():
-        console.print(
-            f"[red]{DATA}[/] holds data that the demo did not write. Move it away, then run `make demo` again."
-        )
+        told = " holds data that the demo did not write. Move it away, then run `make demo` again."
+        console.print(line(styled(DATA, "red"), told))
         return 1
     shutil.rmtree(DATA, ignore_errors=True)
     DATA.mkdir(parents=True)
@@ -83,9 +83,9 @@ def main() -> int:
         return 1
     after = _State.read()
     is_right = _tell(console, exported, recovered, before, again, after)
-    console.print(
-        f"\n{time.monotonic() - started:.0f} s. See it in Dagster: [bold]make dev[/], then http://127.0.0.1:3000"
-    )
+    console.print()
+    seconds = f"{time.monotonic() - started:.0f} s. See it in Dagster: "
+    console.print(line(seconds, styled("make dev", "bold"), ", then http://127.0.0.1:3000"))
     return 0 if is_right else 1
 
 
@@ -109,12 +109,12 @@ def _tidemark(console: Console, source: str, first: date, last: date) -> bool:
         "--to",
         str(last),
     ]
-    console.print(f"[bold]$ tidemark {' '.join(command[1:])}[/]", highlight=False)
+    console.print(styled(f"$ tidemark {' '.join(command[1:])}", "bold"))
     done = subprocess.run(command, cwd=PROJECT_ROOT, env=environment, stdout=subprocess.PIPE, text=True, check=False)
     verdicts = Counter(line.split()[2] for line in done.stdout.splitlines()[1:] if len(line.split()) > 2)
     console.print("days x tables: " + ", ".join(f"{count} {verdict}" for verdict, count in sorted(verdicts.items())))
     if done.returncode != 0:
-        console.print(done.stdout)
+        print_lines_of(console, done.stdout.splitlines())
     return done.returncode == 0
 
 
@@ -209,11 +209,10 @@ def _tell(
     )
     is_right = not differing and columns[0] == columns[1] == columns[2] and columns[3] == columns[4]
     if is_right:
-        console.print("[green]Nothing is counted twice, nothing is lost.[/]")
+        console.print(styled("Nothing is counted twice, nothing is lost.", "green"))
     else:
-        console.print(
-            f"[red]Found and expected differ: this is a defect, please report it.[/] {'; '.join(differing[:5])}"
-        )
+        told = styled("Found and expected differ: this is a defect, please report it.", "red")
+        console.print(line(told, f" {'; '.join(differing[:5])}"))
     return is_right
 
 

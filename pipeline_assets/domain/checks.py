@@ -12,6 +12,7 @@ from enum import StrEnum
 from typing import Any
 
 from pipeline_assets.domain.changes import Baseline, KeyChange
+from pipeline_assets.domain.plain_text import recordable
 from pipeline_assets.domain.settings import KEYS_ADDED, KEYS_CHANGED, KEYS_REMOVED, Settings
 
 
@@ -65,6 +66,12 @@ class Evaluation:
         """Whether it passes only because a person let the change through."""
         is_change = self.check is Check.CHANGE_IS_EXPLAINED
         return is_change and self.is_passed and (self.reason or "").startswith(f"{ACCEPTED}: ")
+
+    def __post_init__(self) -> None:
+        """Kept on record, and compared with what is: bounded once, here."""
+        for name, text in (("reason", self.reason), ("cure", self.cure)):
+            if text is not None:
+                object.__setattr__(self, name, recordable(text))
 
     def to_json(self) -> dict[str, Any]:
         """For the ledger."""

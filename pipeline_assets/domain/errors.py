@@ -6,16 +6,17 @@ apart by type. Keep out: wrapping of library errors (done where the library is c
 
 import json
 
+from pipeline_assets.domain.plain_text import shown
+
 
 class TidemarkError(Exception):
     """A failure that names the object, the reason and the cure; base of all that Tidemark raises."""
 
     def __init__(self, subject: str, reason: str, cure: str) -> None:
         """Say what failed (`subject`: a key, setting or slice), why (`reason`) and what a person can do (`cure`)."""
-        super().__init__(f"{subject}: {reason}. {cure}")
-        self.subject = subject
-        self.reason = reason
-        self.cure = cure
+        # Whatever shows it, a log, a terminal, Dagster: names in it are data, and secrets were never part of it.
+        self.subject, self.reason, self.cure = shown(subject), shown(reason), shown(cure)
+        super().__init__(f"{self.subject}: {self.reason}. {self.cure}")
 
     def as_line(self) -> str:
         """Text that `error_in` finds again: errors cross from Spark's workers as text alone."""

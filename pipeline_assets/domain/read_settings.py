@@ -12,14 +12,17 @@ from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
+from pydantic_settings import SettingsError as UnreadableVariableError
 
 from pipeline_assets.domain.errors import SettingsError
+from pipeline_assets.domain.masking import URL_SETTINGS, remember
 from pipeline_assets.domain.settings import ENV_PREFIX, PROJECT_ROOT, Settings
 
 CONFIG_VARIABLE = "TIDEMARK_CONFIG"
 CONFIG_NAME = "tidemark.toml"
 _TEST_PREFIX = "TIDEMARK_CRASH_"
 """Tests and drills switch crash points on by variables that are no settings (resources/crash_points.py)."""
+_UNTOLD = frozenset({*URL_SETTINGS, "spark_config"})
 
 
 def load_settings(**overrides: Any) -> Settings:
@@ -35,10 +38,13 @@ def load_settings(**overrides: Any) -> Settings:
     if path is not None:
         values = {**_default_paths(), **values}
     values = {key: _absolute(key, value, base) for key, value in values.items()} | overrides
+    remember(values)
     try:
         settings = Settings(**values)
     except ValidationError as error:
         raise _readable(error, path) from None
+    except UnreadableVariableError as error:
+        raise _unreadable(error) from None
     resolved = {
         key: _absolute(key, getattr(settings, key), Path.cwd())
         for key in ("landing_url", "warehouse_url", "catalog_url", "ledger_url", "jars_dir")
@@ -101,4 +107,12 @@ def _readable(error: ValidationError, path: Path | None) -> SettingsError:
         return SettingsError(
             where, "is not a setting", "Correct its name or remove it; tidemark.toml lists all settings"
         )
-    return SettingsError(where, f"{first['msg']} (got {first.get('input')!r})", "Correct the value")
+    reason = str(first["msg"]).removeprefix("Value error, ")
+    # What may hold a password or a key is not repeated, least of all where it is mistyped.
+    got = "" if name in _UNTOLD else f" (got {first.get('input')!r})"
+    return SettingsError(where, f"{reason}{got}", "Correct the value")
+
+
+def _unreadable(error: UnreadableVariableError) -> SettingsError:
+    name = next((name for name in Settings.model_fields if f'"{name}"' in str(error)), "")
+    return SettingsError(f"{ENV_PREFIX}{name.upper()}", "is not the JSON that this setting takes", "Correct the value")

@@ -7,16 +7,20 @@ Lives here: the typed settings. Put here: a new value a deployment may change. K
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from datetime import date
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Self
+from typing import Annotated, Any, Self
 from urllib.parse import unquote
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 from pydantic_settings import BaseSettings, NoDecode, PydanticBaseSettingsSource, SettingsConfigDict
+from sqlalchemy.engine import make_url
+from sqlalchemy.exc import ArgumentError
 
 from pipeline_assets.domain.errors import SettingsError
+from pipeline_assets.domain.masking import MASK, URL_SETTINGS, is_secret_name, masked, remember
 from pipeline_assets.domain.slices import Source
 
 ENV_PREFIX = "TIDEMARK_"
@@ -48,7 +52,7 @@ KEYS_ADDED, KEYS_REMOVED, KEYS_CHANGED = "keys_added", "keys_removed", "keys_cha
 class Settings(BaseSettings):
     """All that a deployment may change; the defaults run on one machine with no server, below `./data`."""
 
-    model_config = SettingsConfigDict(env_prefix=ENV_PREFIX, extra="forbid", frozen=True)
+    model_config = SettingsConfigDict(env_prefix=ENV_PREFIX, extra="forbid", frozen=True, hide_input_in_errors=True)
 
     landing_url: str = "data/landing"
     """Where the vendor drops exports: a path, `file://` or `s3://bucket[/prefix]`."""
@@ -192,9 +196,15 @@ class Settings(BaseSettings):
     @field_validator("landing_url", "warehouse_url")
     @classmethod
     def _supported_scheme(cls, value: str) -> str:
-        scheme = value.split("://", 1)[0] if "://" in value else "file"
-        if scheme not in {"file", "s3"}:
-            msg = f"scheme {scheme!r} is not supported; use a path, file:// or s3://"
+        # What is wrong is not repeated: it may hold a key, wherever that was put by mistake.
+        scheme, mark, place = value.partition("://")
+        if mark and scheme not in {"file", "s3"}:
+            msg = "its scheme is not supported; use a path, file:// or s3://"
+            raise ValueError(msg)
+        if (scheme == "s3" and "@" in place.partition("/")[0]) or re.search(r"(^|/)[^/:]*:[^/@]*@", value):
+            msg = (
+                "it holds credentials; take them out and set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or a profile"
+            )
             raise ValueError(msg)
         return value
 
@@ -204,6 +214,9 @@ class Settings(BaseSettings):
         if value is not None and not value.startswith(("sqlite:///", "postgresql://", "postgresql+psycopg2://")):
             msg = "use sqlite:////absolute/path.db or postgresql://user@host/database"
             raise ValueError(msg)
+        if value is not None and not is_readable_database(value):
+            msg = "it cannot be read; write postgresql://user:password@host:port/database, in a password %40 for @ and %2F for /"
+            raise ValueError(msg)
         return value
 
     @model_validator(mode="after")
@@ -211,6 +224,21 @@ class Settings(BaseSettings):
         if self.ledger_url is None:
             object.__setattr__(self, "ledger_url", self.catalog_url)
         return self
+
+    @model_validator(mode="after")
+    def _secrets_are_known(self) -> Self:
+        remember({name: getattr(self, name) for name in (*URL_SETTINGS, "spark_config")})
+        return self
+
+    def __repr_args__(self) -> Iterator[tuple[str | None, Any]]:
+        """What a log or a debugger shows."""
+        for name, value in super().__repr_args__():
+            if name in URL_SETTINGS and value is not None:
+                yield name, masked(value) if "://" in value else value
+            elif name == "spark_config":
+                yield name, {key: MASK if is_secret_name(key) else one for key, one in value.items()}
+            else:
+                yield name, value
 
     @classmethod
     def settings_customise_sources(
@@ -252,6 +280,18 @@ class Settings(BaseSettings):
     def ledger_database_url(self) -> str:
         """The ledger's SQLAlchemy URL."""
         return self.ledger_url or self.catalog_url
+
+
+def is_readable_database(url: str) -> bool:
+    """Whether user, password, host and database can be told apart: else a part of the password is taken for a name."""
+    try:
+        parsed = make_url(url)
+    except (ArgumentError, ValueError):
+        return False
+    if parsed.get_backend_name() == "sqlite":
+        return parsed.host is None
+    names = (parsed.username, parsed.host, parsed.database)
+    return not any(set(name or "") & set("@?") for name in names) and "/" not in (parsed.username or "")
 
 
 def local_path(url: str) -> Path | None:

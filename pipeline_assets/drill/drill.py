@@ -20,7 +20,6 @@ from typing import Any
 import dagster as dg
 from dagster_aws.s3 import S3Resource
 from pyspark.sql import SparkSession
-from rich.markup import escape
 
 from pipeline_assets.asset_specs import asset_key
 from pipeline_assets.cli_load import run_job
@@ -96,7 +95,7 @@ def carry_out(
         drill.begin()
         for number, trial in enumerate(trials, start=1):
             result = drill.carry_out(trial)
-            outcome = "survived" if result.is_survived else f"NOT SURVIVED: {escape(result.faults[0])}"
+            outcome = "survived" if result.is_survived else f"NOT SURVIVED: {result.faults[0]}"
             say(f"{number}/{len(trials)} {trial.event} at {trial.armed}: {outcome} ({result.seconds:.0f} s)")
             yield result
 

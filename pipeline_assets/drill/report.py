@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 
+from pipeline_assets.cli_terminal import line, styled
 from pipeline_assets.drill.drill import Result
 
 
@@ -37,16 +37,17 @@ def print_drill(console: Console, results: Sequence[Result]) -> None:
     for one in results:
         table.add_row(
             one.trial.event.value, one.trial.point.value, one.trial.qualifier or "-", str(one.conflicts or "-"),
-            f"{one.seconds:.0f}", "[green]yes[/]" if one.is_survived else "[bold red]no[/]",
+            f"{one.seconds:.0f}", styled("yes", "green") if one.is_survived else styled("no", "bold red"),
         )  # fmt: skip
     console.print(table)
     for one in results:
         for fault in one.faults:
-            console.print(f"[bold red]{one.trial.event} at {one.trial.armed}[/]: {escape(fault)}", highlight=False)
+            console.print(line(styled(f"{one.trial.event} at {one.trial.armed}", "bold red"), f": {fault}"))
     survived = sum(one.is_survived for one in results)
     colour = "green" if survived == len(results) else "red"
     minutes = sum(one.seconds for one in results) / 60
-    console.print(
-        f"[bold {colour}]{survived} of {len(results)} survived[/] in {minutes:.0f} minutes: same rows as undisturbed loads, no "
-        "change twice or missing on record, no branch left, every day shown by Dagster", highlight=False,
-    )  # fmt: skip
+    told = (
+        f" in {minutes:.0f} minutes: same rows as undisturbed loads, no change twice or missing on record, no branch left, every "
+        "day shown by Dagster"
+    )
+    console.print(line(styled(f"{survived} of {len(results)} survived", f"bold {colour}"), told))

@@ -24,6 +24,7 @@ from dagster_aws.s3 import S3Resource
 from sqlalchemy.engine import make_url
 
 from pipeline_assets.domain.errors import LedgerError
+from pipeline_assets.domain.masking import masked
 from pipeline_assets.domain.settings import ENV_PREFIX, Settings, local_path
 from pipeline_assets.tables.registry import ALL_TABLES
 from resources.landing_places import Bucket, Folder
@@ -151,7 +152,9 @@ def _make_schema(settings: Settings) -> None:
             _on_server(settings, f"CREATE SCHEMA {settings.catalog_name}")
         except sa.exc.SQLAlchemyError as error:
             reason = f"lets the drill make no schema ({getattr(error, 'orig', error)})"
-            raise LedgerError(url.render_as_string(), reason, "GRANT CREATE ON DATABASE to this role") from error
+            raise LedgerError(
+                masked(settings.ledger_database_url), reason, "GRANT CREATE ON DATABASE to this role"
+            ) from error
 
 
 def _forget_ledger(settings: Settings) -> None:

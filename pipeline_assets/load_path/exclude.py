@@ -15,6 +15,8 @@ from resources.ledger_records import DeliveryRecord, Exclusion
 from pipeline_assets.domain.deliveries import Delivery
 from pipeline_assets.domain.errors import TidemarkError, UsageError
 from pipeline_assets.domain.object_keys import KeyGrammar
+from pipeline_assets.domain.plain_text import recordable
+from pipeline_assets.domain.reasons import a_reason
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import Slice, Source, neighbourhood
 from pipeline_assets.load_path.request import Books, LoadRequest, Workbench
@@ -82,7 +84,7 @@ def _versions(bench: Workbench, key: str, reason: str, request: LoadRequest, eve
             "is not in landing any more, and which bytes its rows were read from is not on record, so that nothing can be named",
             "Put it back into landing, load the day, then exclude it",
         )
-    return [Exclusion(named.batch, key, etag, sha256, reason) for etag, sha256 in versions.items()]
+    return [Exclusion(named.batch, key, etag, sha256, recordable(reason)) for etag, sha256 in versions.items()]
 
 
 def hash_of(landing: LandingStore, listed: Delivery) -> str:
@@ -114,13 +116,12 @@ def lift(bench: Workbench, reasons: Mapping[str, str], request: LoadRequest) -> 
     for key, exclusions in standing.items():
         if not exclusions:
             continue
-        bench.ledger.decisions.lift(exclusions, reasons[key], request.run_id)
+        bench.ledger.decisions.lift(exclusions, recordable(reasons[key]), request.run_id)
         bench.say(f"lifted the exclusion of {key}: {reasons[key]}")
 
 
 def _named_in(request: LoadRequest, key: str, reason: str, settings: Settings) -> Delivery:
-    if not reason.strip():
-        raise UsageError(key, "needs a reason", "Say why; it stays on record")
+    a_reason(key, reason)
     named = delivery_named(key, settings)
     batch = named.batch
     if batch.arrival_date not in request.days:

@@ -12,6 +12,7 @@ from datetime import date, datetime
 from typing import TYPE_CHECKING, Protocol
 
 from pipeline_assets.domain.checks import Evaluation
+from pipeline_assets.domain.plain_text import shown
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import EMPTY, Digest, Slice, Verdict
 
@@ -129,4 +130,9 @@ class Workbench:
     landing: LandingStore
     settings: Settings
     say: Callable[[str], None] = lambda _: None
-    """Tells a person what is being done, with counts."""
+    """Tells a person what is being done, with counts; names in it are data, and no line of it is endless."""
+
+    def __post_init__(self) -> None:
+        """Whatever the load path says goes through one place, on its way to a terminal as to Dagster's log."""
+        say = self.say
+        object.__setattr__(self, "say", lambda text: say(shown(text)))

@@ -13,6 +13,7 @@ from resources.crash_points import CrashPoint, crash_point
 from resources.lake_identity import Purpose
 from resources.lakehouse_errors import lakehouse_failures
 
+from pipeline_assets.domain.plain_text import few
 from pipeline_assets.domain.slices import Verdict
 from pipeline_assets.load_path.derived.rebuild import rebuild_stale
 from pipeline_assets.load_path.ground import Ground, ground_of, read_ground
@@ -35,7 +36,7 @@ def load(bench: Workbench, request: LoadRequest, is_live: Callable[[str], bool |
             bench.lakehouse.ensure(table)
         swept = bench.lakehouse.sweep(tables, is_live)
     if swept:
-        bench.say(f"dropped {len(swept)} branches that dead runs left: {', '.join(swept)}")
+        bench.say(f"dropped {len(swept)} branches that dead runs left: {few(swept, 10)}")
     started_at = request.now.isoformat()
     verdicts: Counter[str] = Counter()
     snapshots: dict[str, int | None] = {}

@@ -18,14 +18,16 @@ import dagster as dg
 from pipeline_assets.dead_runs import DIED_TAG
 from pipeline_assets.domain.days import chunks, days_between
 from pipeline_assets.domain.errors import TidemarkError
+from pipeline_assets.domain.masking import tellable
+from pipeline_assets.domain.plain_text import few, shown
 from pipeline_assets.domain.settings import Settings
+from pipeline_assets.event_text import LONGEST_TAG, description
 from pipeline_assets.live_runs import under_way
 from pipeline_assets.sensors.cursor import Admission, Cursor, admit, attempted
 from resources.ledger import Ledger
 
 RANGE_START, RANGE_END = "dagster/asset_partition_range_start", "dagster/asset_partition_range_end"
 REASON_TAG = "tidemark/reason"
-_MOST_REASONS = 3
 _NEWEST_RUNS = 200
 
 
@@ -47,7 +49,7 @@ class Tick:
 
     def skip(self, reason: str) -> dg.SensorResult:
         """Request nothing, and keep what was remembered."""
-        return dg.SensorResult(skip_reason=reason, cursor=self.cursor.as_text())
+        return dg.SensorResult(skip_reason=description([reason]), cursor=self.cursor.as_text())
 
     def is_recent(self, day: date) -> bool:
         """Whether a day belongs to the daily load, and not to a history that is being caught up with."""
@@ -73,13 +75,20 @@ def guarded(
     try:
         cursor, note = Cursor.parse(context.cursor).as_of(now), ""
     except ValueError as error:
-        cursor, note = Cursor(), f"The cursor could not be read and was started anew ({error}). "
+        cursor, note = Cursor(), f"The cursor could not be read and was started anew ({shown(error, LONGEST_TAG)}). "
     try:
         settings.require_projects()
         with closing(Ledger(settings.ledger_database_url)) as ledger:
             result = evaluate(Tick(context, settings, ledger, cursor, now))
     except TidemarkError as error:
-        return dg.SensorResult(skip_reason=f"{note}{error}", cursor=cursor.as_text() if note else context.cursor)
+        return dg.SensorResult(
+            skip_reason=description([f"{note}{error}"]), cursor=cursor.as_text() if note else context.cursor
+        )
+    except Exception as error:
+        told = tellable(error)
+        if told is error:
+            raise
+        raise told from None
     if note:
         context.log.warning(note)
         if result.skip_reason is not None:
@@ -123,7 +132,7 @@ def request(
         why = few([f"{day}: {reason}" for day, reason in reasons]) or f"late events of the arrivals after {days[-1]}"
         tags = {
             RANGE_START: days[0].isoformat(), RANGE_END: days[-1].isoformat(),
-            "dagster/priority": str(priority if is_recent else 0), REASON_TAG: why,
+            "dagster/priority": str(priority if is_recent else 0), REASON_TAG: shown(why, LONGEST_TAG),
         }  # fmt: skip
         requests.append(dg.RunRequest(run_key=f"{job_name}:{days[0]}:{days[-1]}:{key}", tags=tags))
     told = _told(due, admission, sorted(due.keys() & covered), waits)
@@ -147,7 +156,7 @@ def _told(due: Mapping[date, Due], admission: Admission, loading: Sequence[date]
         told.append(f"a run is loading {few(map(str, loading))}")
     if waits:
         told.append(f"waiting: {few(waits)}")
-    return "; ".join(told)
+    return description(told)
 
 
 def _ranges(chosen: Sequence[date], reach: int, settings: Settings) -> list[tuple[date, ...]]:
@@ -184,13 +193,6 @@ def _runs_of_days(days: Sequence[date]) -> list[tuple[date, ...]]:
         else:
             found.append([day])
     return [tuple(run) for run in found]
-
-
-def few(texts: Iterable[str]) -> str:
-    """The first few, and how many more."""
-    listed = list(texts)
-    more = f" and {len(listed) - _MOST_REASONS} more" if len(listed) > _MOST_REASONS else ""
-    return ", ".join(listed[:_MOST_REASONS]) + more
 
 
 def digest(parts: Iterable[str]) -> str:

@@ -213,3 +213,75 @@ def test_what_is_accepted_is_accepted_for_its_project_alone(spark: Any, tmp_path
     assert excluded.returncode == 0, excluded.stdout + excluded.stderr
     assert refused() == {("refused", 12)}
     assert shell("lift", key, "--reason", "it counts").returncode == 0
+
+
+def test_hostile_names_and_values_are_data_to_every_command_and_page(spark: Any, tmp_path: Path) -> None:
+    """Scenario: names of objects, ids, event types, platforms, currencies, property values and reasons hold markup, escapes,
+    line breaks, links and images; every command is run over them, and a change is refused. Outcome: exits as for plain names;
+    what is printed, logged and kept by Dagster shows them as text, in bounds, and Dagster's log holds no id or type at all."""
+    evil = "[/x]\x1b[31m\u202e\n12:00:00 forged: 7 published ![i](http://evil.example/i.png) <script>alert(1)</script> | ``` '\"\\"
+    shell = InThisProcess(tmp_path)
+    shell.environment |= {"TIDEMARK_CHANGE_MIN_ROWS": "5", "TIDEMARK_FINAL_AFTER_HOURS": "0"}
+    day, span = DAY, ("--from", str(DAY), "--to", str(DAY))
+    changes = {"event_type": f"typ3 {evil}", "platform": f"plat {evil}"}
+    events = [
+        {**one, **changes, "$insert_id": f"inse7t-{n} {evil}{'y' * 5000}",
+         "event_properties": {"$revenue": 2, "currency": f"cur {evil}", evil: evil}}
+        for n, one in enumerate(events_on(day, 40))
+    ]  # fmt: skip
+    shell.deliver(day, a_body(events))
+    folder = shell.landing / PROJECT
+    for number in range(30):
+        (folder / f"{number}[bold]\x1b[2J\u202e:bomb:").write_bytes(b"x")
+    (folder / "[").mkdir()
+    (folder / "[" / "x]y").write_bytes(b"x")
+    outputs = []
+
+    def ran(code: int, *words: str) -> str:
+        done = shell(*words)
+        assert done.returncode == code, (words, done.stdout, done.stderr)
+        text = done.stdout + done.stderr
+        assert not set(text) & {"\x1b", "\u202e", "\x07", "\r"}, words
+        assert not any(line.startswith("12:00:00 forged") for line in text.splitlines()), words
+        outputs.append(text)
+        return done.stdout
+
+    ran(0, *_load(day, day))
+    assert "objects are not loaded: 11 unknown_name" in outputs[-1]
+    ran(0, "explain", str(events[3]["$insert_id"]))
+    assert "inse7t-3 [/x]\\x1b[31m" in outputs[-1]
+    assert (
+        json.loads(ran(0, "explain", str(events[3]["$insert_id"]), "--json"))["identifier"] == events[3]["$insert_id"]
+    )
+    key = f"{PROJECT}/{PROJECT}_{day}_10#1.json.gz"
+    shell.deliver(day, a_body([{**one, "event_properties": {"n": evil}} for one in events[:20]]))
+    ran(1, *_load(day, day))
+    ran(1, "diff", "refined/events", str(day), "--html", str(tmp_path / "pages"))
+    assert "inse7t-" in outputs[-1]
+    ran(1, "diff", "aggregates/event_counts", str(day), "--html", str(tmp_path / "pages"))
+    pages = "".join(path.read_text("utf-8") for path in (tmp_path / "pages").iterdir())
+    assert "inse7t-" in pages
+    assert "<script" not in pages
+    assert "\x1b" not in pages
+    ran(0, *_load(day, day), "--accept-changes", evil)
+    ran(0, "history", "refined/events")
+    (*_, last) = json.loads(ran(0, "history", "refined/events", "--json"))
+    assert last["accepted_reason"] == evil
+    ran(0, "exclude", key, "--reason", evil, "--accept-changes", evil)
+    ran(0, "exclusions")
+    ran(0, "status", *span)
+    ran(0, "lift", key, "--reason", evil)
+    back = ("rollback", *span, "--back-to", str(last["number"]), "--reason", evil)
+    ran(0, *back, "--dry-run")
+    ran(0, *back)
+    ran(0, "status", *span)
+    assert "held: [/x]\\x1b[31m" in "".join(outputs[-1])
+    ran(0, "release", *span, "--reason", evil, "--yes", "--accept-changes", evil)
+    ran(0, "prove", *span)
+    ran(0, "maintenance", "--dry-run")
+    ran(2, "exclude", key, "--reason", "z" * 100_000)
+    assert "has a reason of 100,000 characters" in " ".join(outputs[-1].split())
+    kept = b"".join(path.read_bytes() for path in (tmp_path / "home").rglob("*") if path.is_file())
+    for delivered in (b"inse7t-", b"typ3 ", b"cur [", b"plat "):
+        assert delivered not in kept, delivered
+    assert b"y" * 2_100 not in kept

@@ -62,7 +62,7 @@ class Difference:
 
 
 def lines_of(difference: Difference, *, with_values: bool = True) -> Iterator[str]:
-    """The difference as text, a line each; without values, samples tell only the columns that differ."""
+    """The difference as text, a line each; without values, samples tell only the columns that differ, of no named row."""
     found = difference
     yield f"{found.table} {found.key}"
     yield f"  on record: {found.standing}"
@@ -81,10 +81,11 @@ def lines_of(difference: Difference, *, with_values: bool = True) -> Iterator[st
     yield f"  {found.verdict}"
     for sample in found.samples:
         yield ""
-        yield f"  {sample.change} ({sample.cause}): {sample.name}"
         if not with_values:
-            yield f"    {', '.join(sample.values)}"
+            # What names the row was delivered as well: its ids, its time, a currency.
+            yield f"  {sample.change} ({sample.cause}): {', '.join(sample.values)}"
             continue
+        yield f"  {sample.change} ({sample.cause}): {sample.name}"
         for column, (before_value, after_value) in sample.values.items():
             yield f"    {column}: {before_value} -> {after_value}"
 

@@ -6,9 +6,9 @@ Lives here: its HTML. Put here: how something of it is drawn. Keep out: what is 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from html import escape
 from pathlib import Path
 
+from pipeline_assets.domain.plain_text import as_html
 from pipeline_assets.load_path.diff.difference import Difference, Sample
 
 _STYLE = """
@@ -23,17 +23,19 @@ td.n, th.n { text-align: right; font-variant-numeric: tabular-nums }
 .bad { color: #a3271b; font-weight: 600 } .good { color: #23704a; font-weight: 600 } .quiet { color: #64748b }
 code { background: #f3f5f8; padding: 0 .25rem; border-radius: 3px; overflow-wrap: anywhere }
 """
+_POLICY = """<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">"""
+"""Even what is escaped wrongly one day loads and runs nothing."""
 
 
 def page_of(difference: Difference) -> str:
     """The whole page, as HTML with its style inside."""
     found = difference
     kind = ("good" if found.evaluation.is_passed else "bad") if found.is_bounded else "quiet"
-    verdict = f'<p class="{kind}">{escape(found.verdict)}</p><p>{escape(found.evaluation.cure or "")}</p>'
-    title = escape(f"{found.table} {found.key}")
+    verdict = f'<p class="{kind}">{as_html(found.verdict)}</p><p>{as_html(found.evaluation.cure or "")}</p>'
+    title = as_html(f"{found.table} {found.key}")
     return (
-        f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{title}</title><style>{_STYLE}</style>'
-        f"<h1>{title}</h1><p>on record: {escape(found.standing)}<br>a load of the day: {escape(found.todo)}</p>{verdict}"
+        f'<!doctype html><html lang="en"><meta charset="utf-8">{_POLICY}<title>{title}</title><style>{_STYLE}</style>'
+        f"<h1>{title}</h1><p>on record: {as_html(found.standing)}<br>a load of the day: {as_html(found.todo)}</p>{verdict}"
         f"<h2>Figures</h2>{_measures(found)}<h2>Keys</h2>{_bar(found)}{_keys(found)}"
         f"<h2>Samples</h2>{_samples(found.samples)}"
         f'<p class="quiet">published <code>{found.published}</code><br>proposed <code>{found.proposed}</code></p></html>\n'
@@ -51,7 +53,7 @@ def write_page(difference: Difference, folder: Path) -> Path:
 
 def _measures(found: Difference) -> str:
     rows = "".join(
-        f'<tr><td>{escape(name)}</td><td class="n">{before:,.12g}</td><td class="n">{after:,.12g}</td>'
+        f'<tr><td>{as_html(name)}</td><td class="n">{before:,.12g}</td><td class="n">{after:,.12g}</td>'
         f'<td class="n">{after - before:+,.12g}</td></tr>'
         for name, (before, after) in found.measures.items()
     )
@@ -78,7 +80,7 @@ def _bar(found: Difference) -> str:
 def _keys(found: Difference) -> str:
     told = {"kept": "equal", "changed": "different", "removed": "only published", "added": "only proposed"}
     rows = "".join(
-        f'<tr><td><span class="key {name}"></span>{told[name]}</td><td>{escape(cause)}</td><td class="n">{count:,}</td></tr>'
+        f'<tr><td><span class="key {name}"></span>{told[name]}</td><td>{as_html(cause)}</td><td class="n">{count:,}</td></tr>'
         for name, causes in _parts(found).items()
         for cause, count in causes.items()
     )
@@ -87,8 +89,8 @@ def _keys(found: Difference) -> str:
 
 def _samples(samples: Iterable[Sample]) -> str:
     rows = "".join(
-        f'<tr><td><span class="key {sample.change}"></span>{sample.change}<br><span class="quiet">{escape(sample.cause)}'
-        f"</span></td><td>{escape(sample.name)}</td><td>{_values(sample)}</td></tr>"
+        f'<tr><td><span class="key {sample.change}"></span>{sample.change}<br><span class="quiet">{as_html(sample.cause)}'
+        f"</span></td><td>{as_html(sample.name)}</td><td>{_values(sample)}</td></tr>"
         for sample in samples
     )
     return f"<table>{rows}</table>" if rows else '<p class="quiet">none</p>'
@@ -96,6 +98,6 @@ def _samples(samples: Iterable[Sample]) -> str:
 
 def _values(sample: Sample) -> str:
     return "<br>".join(
-        f"{escape(column)}: <code>{escape(str(before))}</code> → <code>{escape(str(after))}</code>"
+        f"{as_html(column)}: <code>{as_html(str(before))}</code> → <code>{as_html(str(after))}</code>"
         for column, (before, after) in sample.values.items()
     )

@@ -7,6 +7,7 @@ between reading and recording. Keep out: which deliveries changed (batches.py), 
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
@@ -30,6 +31,9 @@ from pipeline_assets.load_path.raw.step import RawStep
 from pipeline_assets.load_path.request import LoadRequest, TableReport, Workbench
 from pipeline_assets.load_path.settle import settle
 from pipeline_assets.tables.raw_events import RAW_TABLES
+
+_MOST_NAMED = 20
+"""Objects that a load names one by one; a folder of strangers is counted."""
 
 
 def accept_deliveries(bench: Workbench, request: LoadRequest, source: Source) -> TableReport:
@@ -99,11 +103,19 @@ def _plan(bench: Workbench, request: LoadRequest, source: Source) -> dict[BatchK
         f"raw/{source.value}_events: {len(listing.deliveries)} deliveries arrived {first} to {last}, "
         f"{objects} new or changed in {len(work)} batches"
     )
-    for key, plan in sorted(plans.items()):
-        if plan.exclusion_reason is not None:
-            bench.say(f"{table.key}: {key} {plan.exclusion_reason}")
-    for odd in listing.odd_objects:
+    ruled_out = [
+        f"{table.key}: {key} {plan.exclusion_reason}" for key, plan in sorted(plans.items()) if plan.exclusion_reason
+    ]
+    for told in ruled_out[:_MOST_NAMED]:
+        bench.say(told)
+    if len(ruled_out) > _MOST_NAMED:
+        bench.say(f"{table.key}: and {len(ruled_out) - _MOST_NAMED:,} more batches with excluded objects")
+    for odd in listing.odd_objects[:_MOST_NAMED]:
         bench.say(f"raw/{source.value}_events: {odd.key} is not loaded: {odd.oddity.value}, {odd.detail}")
+    left_out = Counter(odd.oddity.value for odd in listing.odd_objects[_MOST_NAMED:])
+    if left_out:
+        counts = ", ".join(f"{count:,} {oddity}" for oddity, count in sorted(left_out.items()))
+        bench.say(f"raw/{source.value}_events: and {left_out.total():,} more objects are not loaded: {counts}")
     return plans
 
 

@@ -16,6 +16,7 @@ from resources.ledger_records import Changes, DeliveryRecord
 
 from pipeline_assets.domain.checks import Evaluation
 from pipeline_assets.domain.deliveries import BatchKey
+from pipeline_assets.domain.plain_text import sql_text
 from pipeline_assets.domain.slices import BatchVerdict, Digest, Slice, Source
 from pipeline_assets.load_path.raw.batch_plan import BatchPlan
 from pipeline_assets.load_path.request import LoadRequest, Workbench
@@ -70,12 +71,9 @@ def delete_objects(
 ) -> None:  # fmt: skip
     """Copy-on-write: only data files that hold rows of these objects (and meet the condition `also`) are rewritten."""
     days = ", ".join(f"DATE '{day.isoformat()}'" for day in sorted({key.event_date for key in reach}))
-    projects = ", ".join(f"'{project}'" for project in sorted({key.project_id for key in reach}))
+    projects = ", ".join(sql_text(project) for project in sorted({key.project_id for key in reach}))
     for start in range(0, len(keys), _KEYS_PER_STATEMENT):
-        listed = ", ".join(
-            "'" + key.replace("\\", "\\\\").replace("'", "\\'") + "'"
-            for key in keys[start : start + _KEYS_PER_STATEMENT]
-        )
+        listed = ", ".join(map(sql_text, keys[start : start + _KEYS_PER_STATEMENT]))
         bench.spark.sql(
             f"DELETE FROM {target} WHERE {day_column} IN ({days}) AND project_id IN ({projects}) "
             f"AND {key_column} IN ({listed}) AND {also}"

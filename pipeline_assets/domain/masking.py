@@ -1,0 +1,151 @@
+"""What no output shows: passwords of databases, keys of stores. One place masks them.
+
+Lives here: which values are secret, and their removal from text. Put here: another place a secret may stand. Keep out: what
+else is done to text before it is shown (plain_text.py), where settings come from (read_settings.py).
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import traceback
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
+from typing import Any
+from urllib.parse import quote, quote_plus, unquote, unquote_plus
+
+MASK = "***"
+URL_SETTINGS = ("landing_url", "warehouse_url", "catalog_url", "ledger_url")
+NAMES_OF_SECRETS = r"(?i)secret|passw|passphrase|passfile|pwd|token|credential|access[._-]?key|private[._-]?key"
+"""A setting or option of such a name holds a secret; Spark is told the same (`spark.redaction.regex`)."""
+_SECRET_VARIABLES = ("AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "PGPASSWORD")
+_SHORTEST = 6
+"""A shorter secret is masked where it stands in a URL, and is no word to be looked for in all text."""
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]{0,30}")
+_PLAIN_USER = re.compile(r"[\w.-]{0,63}")
+_PLAIN_OPTIONS = frozenset({"sslmode", "connect_timeout", "application_name", "target_session_attrs"})
+# Bounded repeats: what is looked through was written by others, and costs no more than its length.
+_IN_URLS = re.compile(r"(://[^\s/@:]{0,256}:)[^\s/@]{1,256}@")
+_ASSIGNED = re.compile(
+    r"(?i)((?:password|passwd|pwd|passphrase|passfile|secret(?:[._-]?access)?[._-]?key|session[._-]?token)=)[^\s&,;'\")]{1,512}"
+)
+_LONGEST_TRACE = 20_000
+_remembered: set[str] = set()
+
+
+def masked(url: str) -> str:
+    """A URL as it may be shown: where it leads, without what opens it; `***` alone where that cannot be told apart."""
+    scheme, mark, rest = url.partition("://")
+    if not mark or not _SCHEME.fullmatch(scheme):
+        return MASK
+    place, question, query = rest.partition("?")
+    options = "&".join(_option(part) for part in query.split("&")) if query else ""
+    if place.startswith("/"):
+        # A file, whose folders may be called anything; a server written with a slash too many still hides its password.
+        is_server = re.search(r":[^/]{0,512}@", place) is not None or "@" in query
+        return f"{scheme}://{MASK}" if is_server else f"{url.partition('?')[0]}{question}{options}"
+    userinfo, at, host = place.rpartition("@")
+    if "@" in query or "/" in userinfo or ":" in host.partition("/")[2]:
+        return f"{scheme}://{MASK}"
+    port = host.partition("/")[0].rpartition("]")[2].partition(":")[2]
+    if port and not port.isdecimal():
+        return f"{scheme}://{MASK}"
+    user, colon, _ = userinfo.partition(":")
+    shown_user = f"{user}:{MASK}" if colon else user
+    if at:
+        host = f"{shown_user if _PLAIN_USER.fullmatch(user) else MASK}@{host}"
+    return f"{scheme}://{host}{question}{options}"
+
+
+def _option(part: str) -> str:
+    name, equals, _ = part.partition("=")
+    if equals and name in _PLAIN_OPTIONS:
+        return part
+    return f"{name}={MASK}" if equals and re.fullmatch(r"[\w.]{1,40}", name) else MASK
+
+
+def remember(values: Mapping[str, Any]) -> None:
+    """Know the secrets among these settings, good or mistyped, so that `scrubbed` removes them from any text."""
+    for name in URL_SETTINGS:
+        if values.get(name) is not None:
+            _remembered.update(_secrets_of(str(values[name])))
+    spark = values.get("spark_config")
+    if isinstance(spark, Mapping):
+        _remembered.update(str(value) for name, value in spark.items() if is_secret_name(str(name)))
+
+
+def is_secret_name(name: str) -> bool:
+    """Whether a setting or option of this name holds a secret."""
+    return re.search(NAMES_OF_SECRETS, name) is not None
+
+
+def scrubbed(text: str) -> str:
+    """The text without any secret of this process, and without what stands where a URL has its password."""
+    for secret in _present():
+        text = text.replace(secret, MASK)
+    if "://" in text:
+        text = _IN_URLS.sub(rf"\g<1>{MASK}@", text)
+    return _ASSIGNED.sub(rf"\g<1>{MASK}", text) if "=" in text else text
+
+
+def _present() -> list[str]:
+    found = set(_remembered)
+    found.update(os.environ.get(name, "") for name in _SECRET_VARIABLES)
+    for name in URL_SETTINGS:
+        found.update(_secrets_of(os.environ.get(f"TIDEMARK_{name.upper()}", "")))
+    return _spellings(frozenset(found))
+
+
+@lru_cache(maxsize=64)
+def _spellings(secrets: frozenset[str]) -> list[str]:
+    """Each secret as it is, and as a URL or a literal writes it; longest first."""
+    forms = {
+        form
+        for secret in secrets
+        for form in (secret, quote(secret, safe=""), quote(secret), quote_plus(secret), repr(secret)[1:-1])
+    }
+    return sorted((form for form in forms if len(form) >= _SHORTEST), key=len, reverse=True)
+
+
+@lru_cache(maxsize=64)
+def _secrets_of(url: str) -> frozenset[str]:
+    """What of a URL is secret, also where it is mistyped; a word that it shows elsewhere is none."""
+    found = set(_candidates(url))
+    names = {user for user in (_user(url),) if user} | {"tidemark", "postgres", "postgresql", "localhost"}
+    return frozenset(form for secret in found for form in (secret, unquote(secret)) if form not in names)
+
+
+def _user(url: str) -> str:
+    return url.partition("://")[2].partition(":")[0] or url.partition(":")[0]
+
+
+def _candidates(url: str) -> Iterator[str]:
+    rest = url.partition("://")[2] or url
+    before, _, query = rest.partition("?")
+    for part in query.split("&"):
+        name, equals, value = part.partition("=")
+        if equals and is_secret_name(name):
+            yield from (value, unquote_plus(value))
+    if "@" in rest:
+        # An `@` in the password itself, or in the query: the first and the last are taken for the end of it.
+        for until in (before.rpartition("@")[0], before.partition("@")[0], rest.rpartition("@")[0]):
+            yield until.partition(":")[2]
+    port = before.partition("/")[0].rpartition("@")[2].rpartition("]")[2].partition(":")[2]
+    if port and not port.isdecimal():
+        yield port
+
+
+class HiddenCauseError(Exception):
+    """A failure as text, where its own words or those of its causes hold a secret or fill pages."""
+
+
+def tellable(error: BaseException) -> BaseException:
+    """The failure itself, or where its whole story cannot be told, that story as scrubbed and shortened text."""
+    story = "".join(traceback.format_exception(error))
+    clean = scrubbed(story)
+    if clean == story and len(story) <= _LONGEST_TRACE:
+        return error
+    if len(clean) > _LONGEST_TRACE:
+        half = _LONGEST_TRACE // 2
+        clean = f"{clean[:half]}\n… ({len(clean) - 2 * half:,} more characters)\n{clean[-half:]}"
+    return HiddenCauseError(clean)

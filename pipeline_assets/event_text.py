@@ -1,0 +1,51 @@
+"""Text in Dagster's events: Markdown in which names and reasons are data, and whose length has a bound.
+
+Lives here: lists, tables and blocks for metadata. Put here: another form of it. Keep out: what is told (load_events.py, jobs).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import dagster as dg
+
+from pipeline_assets.domain.plain_text import as_markdown, bounded, fenced, shown
+
+MOST_LINES = 100
+"""Of a list or a table; Dagster keeps events for good, in one row of its database each."""
+LONGEST_DESCRIPTION = 10_000
+"""Characters of a description, which Dagster shows whole."""
+LONGEST_TAG = 500
+
+
+def markdown_list(items: Iterable[object], *, most: int = MOST_LINES) -> dg.MarkdownMetadataValue:
+    """One item a line."""
+    return dg.MetadataValue.md(bounded("\n".join(_items(items, most)), 4 * LONGEST_DESCRIPTION))
+
+
+def markdown_table(
+    names: Sequence[str], rows: Iterable[Sequence[object]], *, below: str = "", items: Iterable[object] = ()
+) -> dg.MarkdownMetadataValue:
+    """A table, and a list below it under a line of its own."""
+    listed = [f"| {' | '.join(as_markdown(cell) for cell in row)} |" for row in rows]
+    left_out = [f"\n{len(listed) - MOST_LINES:,} more rows"] if len(listed) > MOST_LINES else []
+    lines = [f"| {' | '.join(names)} |", f"|{'---|' * len(names)}", *listed[:MOST_LINES], *left_out]
+    told = _items(items, MOST_LINES // 5)
+    return dg.MetadataValue.md("\n".join([*lines, *([f"\n{below}\n", *told] if told else [])]))
+
+
+def markdown_blocks(blocks: Iterable[Iterable[object]]) -> dg.MarkdownMetadataValue:
+    """Blocks of lines as they are."""
+    return dg.MetadataValue.md("\n\n".join(fenced(lines) for lines in blocks))
+
+
+def description(parts: Iterable[object], separator: str = "; ") -> str:
+    """Plain text of several parts, each on one line; what is too long is cut and counted."""
+    listed = [shown(part) for part in parts]
+    more = [f"and {len(listed) - MOST_LINES:,} more"] if len(listed) > MOST_LINES else []
+    return bounded(separator.join([*listed[:MOST_LINES], *more]), LONGEST_DESCRIPTION)
+
+
+def _items(items: Iterable[object], most: int) -> list[str]:
+    listed = [f"- {as_markdown(item)}" for item in items]
+    return listed[:most] + ([f"- and {len(listed) - most:,} more"] if len(listed) > most else [])

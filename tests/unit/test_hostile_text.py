@@ -1,0 +1,177 @@
+"""Names, values and reasons are data in every output: terminal, log, JSON, HTML, Markdown, SQL; and none is endless."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+from collections.abc import Iterator
+from contextlib import closing
+from datetime import date
+from pathlib import Path
+
+import pytest
+from markdown_it import MarkdownIt
+from typer.testing import CliRunner
+
+from pipeline_assets.cli import app
+from pipeline_assets.domain.checks import Check, Evaluation
+from pipeline_assets.domain.deliveries import BatchKey
+from pipeline_assets.domain.errors import UsageError
+from pipeline_assets.domain.plain_text import (
+    LONGEST,
+    as_html,
+    as_markdown,
+    bounded,
+    fenced,
+    few,
+    shown,
+    sql_text,
+)
+from pipeline_assets.domain.settings import PROJECT_ROOT
+from pipeline_assets.domain.slices import BatchVerdict, Digest, Slice, Source, Verdict
+from resources.ledger import Ledger
+from resources.ledger_records import BatchRecord, Changes, Exclusion, PublicationRecord, SliceRecord
+
+DAY = date(2026, 2, 2)
+HOSTILE = (
+    "10001/[/x]y",
+    "[bold red]alarm[/JIRA-1] :bomb:",
+    "a\x1b[31mred\x1b]0;title\x07\x9b2J",
+    "one\n12:00:00 refined/events: 7 published\r\u2028two\x85",
+    "\u202egnp.exe\u2066\u200b",
+    "lone \ud83d surrogate",
+    "![i](http://evil.example/x.png) [l](http://evil.example) <img src=x onerror=alert(1)> <script>alert(1)</script>",
+    "| cell | `code` ``` ~~~ _a_ **b** # c",
+    "'; DROP TABLE x; -- ${env:HOME} \\' \\",
+    "www.evil.example me@evil.example http://evil.example/|x",
+    "x" * 10_000,
+)
+UNSEEN = [chr(code) for code in (*range(32), *range(127, 160), 0x200B, 0x2028, 0x202E, 0x2066, 0xD83D) if code != 10]
+
+
+def _is_plain(text: str) -> bool:
+    return not any(one in text for one in UNSEEN)
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_one_visible_line_whatever_it_is(text: str) -> None:
+    assert shown(text).isprintable()
+    assert len(shown(text)) <= LONGEST
+    assert shown(shown(text)) == shown(text)
+    shown(text).encode()
+
+
+def test_what_is_not_seen_is_spelled_out() -> None:
+    assert shown("a\x1b[0m\n\u202e\ud83d\U000e0041") == "a\\x1b[0m\\n\\u202e\\ud83d\\U000e0041"
+    assert shown("Zürich 東京 10001/10001_2026-02-02_10#1.json.gz") == "Zürich 東京 10001/10001_2026-02-02_10#1.json.gz"
+    assert bounded("y" * 100, 50) == f"{'y' * 18}… (82 more characters)"
+    assert few(map(str, range(9))) == "0, 1, 2 and 6 more"
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_markdown_shows_it_and_makes_nothing_of_it(text: str) -> None:
+    """Scenario: as an item of a list, a cell of a table, and in a block of code. Outcome: the one item, the one cell and the
+    one block hold the text as it is shown: no link, image, HTML or emphasis."""
+    parser = MarkdownIt("gfm-like", {"linkify": False})
+    told = as_markdown(text)
+    item = parser.parse(f"- {told}")
+    cells = [t for t in parser.parse(f"| a | b |\n|---|---|\n| {told} | x |") if t.type == "inline"]
+    assert len([token for token in item if token.type == "inline"]) == 1
+    assert len(cells) == 4
+    inner = next(token for token in item if token.type == "inline")
+    for inline in (inner, cells[2]):
+        assert {child.type for child in inline.children or ()} <= {"text", "code_inline", "text_special"}, (
+            inline.children
+        )
+        assert "".join(child.content for child in inline.children or ()).split() == shown(text).split()
+    (block,) = parser.parse(fenced([text, "end"]))
+    assert (block.type, block.content) == ("fence", f"{shown(text)}\nend\n")
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_html_and_sql_hold_it_as_text(text: str) -> None:
+    assert not set(as_html(text)) & set("<>\"'")
+    assert _is_plain(as_html(text))
+    literal = sql_text(text)
+    assert literal[0] == literal[-1] == "'"
+    assert not set(literal[1:-1]) & set("'\"$;\n")
+
+
+@pytest.fixture
+def shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[CliRunner]:
+    monkeypatch.setenv("TIDEMARK_CATALOG_URL", f"sqlite:///{tmp_path}/catalog.db")
+    monkeypatch.setenv("TIDEMARK_PROJECTS", "10001")
+    monkeypatch.setenv("DAGSTER_HOME", str(tmp_path))
+    return CliRunner()
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_what_is_on_record_is_data_to_every_command_that_reads_it(text: str, shell: CliRunner, tmp_path: Path) -> None:
+    """Scenario: keys, reasons, causes and accepted reasons of the ledger hold markup, control characters, line breaks.
+    Outcome: each command prints it on lines of its own making, exits 0, and its JSON is JSON."""
+    recordable = text.encode("utf-8", "backslashreplace").decode()
+    key, batch = Slice(DAY, "10001"), BatchKey(Source.REGULAR, "10001", DAY)
+    refused = Evaluation(Check.DELIVERY_RECONCILES, False, recordable, recordable)
+    with closing(Ledger(f"sqlite:///{tmp_path}/catalog.db")) as ledger:
+        ledger.record(
+            Changes(
+                batches=[BatchRecord(batch, BatchVerdict.REFUSED, recordable, recordable, evaluations=(refused,))],
+                slices=[SliceRecord("refined/events", key, Verdict.REFUSED, recordable, recordable)],
+                publications=[
+                    PublicationRecord("refined/events", key, 1, 0, Digest(0, 0, 0), Digest(1, 1, 1), recordable, "r",
+                                      accepted_reason=recordable)
+                ],
+            ), "run",
+        )  # fmt: skip
+        ledger.decisions.exclude([Exclusion(batch, recordable, recordable, None, recordable)], "run")
+    span = ("--from", str(DAY), "--to", str(DAY))
+    for words in (("status", *span), ("exclusions",), ("history", "refined/events")):
+        done = shell.invoke(app, words)
+        assert (done.exit_code, done.exception.__class__) == (0, SystemExit) or done.exit_code == 0, (
+            words,
+            done.exception,
+        )
+        assert _is_plain(done.output), words
+        assert "12:00:00 refined/events" not in [line[:23] for line in done.output.splitlines()]
+        as_json = shell.invoke(app, [*words, "--json"])
+        assert json.loads(as_json.stdout)
+        assert _is_plain(as_json.stdout)
+    listed = "".join(shell.invoke(app, ["status", *span]).output.split())
+    assert "".join(shown(text)[:40].split()) in listed
+
+
+def test_a_hostile_key_is_refused_in_one_plain_sentence(shell: CliRunner) -> None:
+    for text in HOSTILE:
+        if text.startswith("'") or "\ud83d" in text:
+            continue
+        done = shell.invoke(app, ["exclude", text, "--reason", "why"])
+        assert done.exit_code == 2, done.output
+        assert "is not the key of a delivery" in done.output
+        assert _is_plain(done.output)
+
+
+def test_an_error_is_plain_from_its_birth() -> None:
+    for text in HOSTILE:
+        error = UsageError(text, text, text)
+        assert str(error).isprintable()
+        assert len(str(error)) < 7_000
+
+
+def test_nothing_is_printed_past_the_one_place() -> None:
+    """Scenario: the code is read. Outcome: consoles, rich's Text and markup, Dagster's Markdown are made in the modules that
+    escape, and nowhere else."""
+    homes = {
+        "Console(": {"pipeline_assets/cli_terminal.py"}, "Text(": {"pipeline_assets/cli_terminal.py"},
+        "MetadataValue.md(": {"pipeline_assets/event_text.py"}, "rich.markup": set(), "html.escape(":
+        {"pipeline_assets/domain/plain_text.py"}, "print_exc(": set(), "json.dumps(rows": set(),
+    }  # fmt: skip
+    found = []
+    for path in [*PROJECT_ROOT.glob("pipeline_assets/**/*.py"), *PROJECT_ROOT.glob("sample_export/*.py")]:
+        name, code = path.relative_to(PROJECT_ROOT).as_posix(), path.read_text("utf-8")
+        signs = {sign for sign in homes if re.search(rf"(?<![A-Za-z]){re.escape(sign)}", code)}
+        found += [f"{name}: {sign}" for sign in signs if name not in homes[sign]]
+        for node in ast.walk(ast.parse(code)):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str) and "[/]" in node.value:
+                found.append(f"{name}:{node.lineno}: markup")
+    assert found == []

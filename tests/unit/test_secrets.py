@@ -1,0 +1,217 @@
+"""No setting that may hold a secret is ever echoed: canaries in every form of URL are looked for in all that is written."""
+
+from __future__ import annotations
+
+import json
+import traceback
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+import pytest
+from typer.testing import CliRunner
+
+from pipeline_assets.cli import app
+from pipeline_assets.definitions import build_defs
+from pipeline_assets.domain.errors import LedgerError, SettingsError, TidemarkError
+from pipeline_assets.domain.masking import MASK, masked, remember, scrubbed, tellable
+from pipeline_assets.domain.read_settings import load_settings
+from pipeline_assets.domain.settings import Settings
+from pipeline_assets.load import Clock
+from resources.spark import catalog_config, engine_config, spark_resource
+
+CANARY = "c4n4ry-Pa55"
+LOAD = ("load", "--source", "regular", "--from", "soon", "--to", "soon", "--verbose")
+AWAY = "127.0.0.1:1/lake"
+MISTYPED = [
+    f"postgres://tide:{CANARY}@{AWAY}", f"postgresq://tide:{CANARY}@{AWAY}", f"tide:{CANARY}@{AWAY}",
+    f"postgresql:tide:{CANARY}@{AWAY}",
+    f"postgresql://tide:{CANARY}{AWAY}", f"postgresql://127.0.0.1:{CANARY}/lake", f"postgresql://tide:a@{CANARY}@{AWAY}",
+    f"postgresql://tide/x:{CANARY}@{AWAY}", f"mysql://t:{CANARY}@h/d",
+    f"sqlite://tide:{CANARY}@{AWAY}", f"postgresql+asyncpg://t:{CANARY}@h/d", f"jdbc:postgresql://h/d?password={CANARY}",
+    f"postgresql ://tide:{CANARY}@{AWAY}", CANARY,
+]  # fmt: skip
+WELL_FORMED = [
+    f"postgresql://tide:{CANARY}@{AWAY}", f"postgresql://[tide:{CANARY}@{AWAY}", f"postgresql://tide:%63{CANARY[1:]}@{AWAY}", f"postgresql://{AWAY}?password={CANARY}",
+    f"postgresql+psycopg2://{AWAY}?user=tide&password={CANARY}", f"postgresql://tide@{AWAY}?sslpassword={CANARY}",
+    f"postgresql://{AWAY}?user=tide&passwrd={CANARY}", f"postgresql://tide@{AWAY}?passfile=/{CANARY}", f"postgresql://tide:p%40{CANARY}%2F@{AWAY}?sslmode=nonsense",
+]  # fmt: skip
+PLACES = [
+    f"s3://AKIA:{CANARY}@bucket/x", f"s3:/AKIA:{CANARY}@bucket", f"AKIA:{CANARY}@bucket", f"s3a://AKIA:{CANARY}@bucket",
+    f"https://u:{CANARY}@host/x", f"{CANARY}://bucket", f"file://u:{CANARY}@host/x",
+]  # fmt: skip
+
+
+def _is_clean(text: str) -> bool:
+    return CANARY not in text and CANARY[3:] not in text
+
+
+@pytest.fixture
+def shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("resources.ledger_engine._FIRST_PAUSE_SECONDS", 0)
+    (tmp_path / "home").mkdir()
+
+    def invoke(*words: str, **environment: str) -> Any:
+        base = {
+            "TIDEMARK_CATALOG_URL": f"sqlite:///{tmp_path}/c.db", "TIDEMARK_PROJECTS": "10001",
+            "DAGSTER_HOME": f"{tmp_path}/home",
+        }  # fmt: skip
+        return CliRunner().invoke(app, words, env={**base, **environment})
+
+    return invoke
+
+
+@pytest.mark.parametrize("name", ["TIDEMARK_CATALOG_URL", "TIDEMARK_LEDGER_URL"])
+def test_a_database_url_is_never_echoed(name: str, shell: Callable[..., Any], tmp_path: Path) -> None:
+    """Scenario: `status` and `load`, with and without --verbose, with URLs that are mistyped, and that lead to no server.
+    Outcome: one sentence that names the setting or the place; the canary stands nowhere, files included."""
+    for url in [*MISTYPED, *WELL_FORMED]:
+        for words in (
+            (("status",), ("status", "--verbose"), LOAD)
+            if url in (MISTYPED[0], WELL_FORMED[0])
+            else (("status", "--verbose"),)
+        ):
+            done = shell(*words, **{name: url})
+            assert done.exit_code in (1, 2), (url, done.output)
+            assert _is_clean(done.output), (words, url, done.output)
+            assert isinstance(done.exception, SystemExit), (url, done.exception)
+            if url in MISTYPED:
+                assert name in done.output, (url, done.output)
+    written = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert [path for path in written if CANARY.encode() in path.read_bytes()] == []
+
+
+@pytest.mark.parametrize("name", ["TIDEMARK_LANDING_URL", "TIDEMARK_WAREHOUSE_URL"])
+def test_a_place_with_credentials_in_it_is_refused_and_not_echoed(name: str, shell: Callable[..., Any]) -> None:
+    for url in PLACES:
+        done = shell("status", "--verbose", **{name: url})
+        assert done.exit_code == 2, (url, done.output)
+        assert name in done.output
+        assert _is_clean(done.output), (url, done.output)
+
+
+def test_other_settings_say_what_they_got_and_no_secret(shell: Callable[..., Any], tmp_path: Path) -> None:
+    assert "got 'soon'" in shell("status", TIDEMARK_CALENDAR_START="soon").output
+    for name, value in (
+        ("TIDEMARK_SPARK_CONFIG", json.dumps({"spark.hadoop.fs.s3a.secret.key": CANARY})[:-1]),
+        ("TIDEMARK_SPARK_CONFIG", json.dumps({"spark.hadoop.fs.s3a.secret.key": [CANARY]})),
+        ("TIDEMARK_PROJECTS", f"postgresql://tide:{CANARY}@h/d"),
+        ("TIDEMARK_OWNERS", f"postgresql://tide:{CANARY}@h/d"),
+        ("TIDEMARK_MARKER_PATTERN", f"postgresql://tide:{CANARY}@h/d"),
+    ):
+        done = shell("status", "--verbose", **{name: value})
+        assert done.exit_code in (1, 2) or name == "TIDEMARK_MARKER_PATTERN", done.output
+        assert _is_clean(done.output), (name, done.output)
+    (tmp_path / "tidemark.toml").write_text(f'catalog_url = "postgres://t:{CANARY}@h/d"\n')
+    done = shell("status", TIDEMARK_CATALOG_URL="")
+    assert done.exit_code == 2
+    assert _is_clean(done.output)
+
+
+def test_settings_show_no_secret_of_theirs() -> None:
+    settings = Settings(
+        catalog_url=WELL_FORMED[0],
+        ledger_url=WELL_FORMED[2],
+        spark_config={"spark.hadoop.fs.s3a.secret.key": CANARY, "spark.x": "y"},
+    )
+    assert _is_clean(f"{settings!r} {settings} {[settings]}")
+    assert "'spark.x': 'y'" in repr(settings)
+    with pytest.raises(ValueError) as refused:
+        Settings(catalog_url=MISTYPED[0], calendar_start=CANARY)
+    assert _is_clean(f"{refused.value} {refused.value!r}")
+
+
+def test_the_jvm_and_dagster_are_told_secrets_where_they_hide_them() -> None:
+    """Scenario: a password in the query of the catalog's URL, a key among Spark's settings. Outcome: neither is part of the JDBC
+    address that errors repeat, nor of the resource's configuration that Dagster shows; Spark's redaction covers their names."""
+    for url in WELL_FORMED:
+        told = catalog_config(Settings(catalog_url=url))
+        assert _is_clean(told["spark.sql.catalog.lake.uri"]), url
+        if "passfile" not in url:
+            assert any(CANARY[3:] in value for value in told.values()), url
+    settings = Settings(spark_config={"spark.hadoop.fs.s3a.secret.key": CANARY})
+    assert engine_config(settings)["spark.hadoop.fs.s3a.secret.key"] == CANARY
+    assert _is_clean(str(spark_resource(settings).spark_config))
+    assert "secret" in engine_config(settings)["spark.redaction.regex"]
+
+
+@pytest.mark.slow
+def test_a_failing_op_and_a_sensor_tick_write_no_secret(
+    spark: Any, tmp_path: Path, shell: Callable[..., Any], capfd: Any
+) -> None:
+    """Scenario: a real instance on disk; the definitions are built, a sensor evaluated and a job run whose database refuses the
+    connection for good: the ledger's in Python, the catalog's in the JVM. Outcome: failure and reason to skip name the place;
+    the canary is in no record, log or file."""
+    bad, good = WELL_FORMED[-1], f"sqlite:///{tmp_path}/catalog.db"
+    with dg.DagsterInstance.local_temp(str(tmp_path / "home")) as instance:
+        for catalog, ledger, said in (
+            (good, bad, "postgresql://tide:***@127.0.0.1:1/lake"),
+            (bad, good, "TIDEMARK_CATALOG_URL"),
+        ):
+            settings = Settings(
+                catalog_url=catalog, ledger_url=ledger, catalog_name=f"lake_{uuid.uuid4().hex[:8]}", projects=("10001",),
+                landing_url=str(tmp_path / "landing"), warehouse_url=str(tmp_path / "warehouse"),
+            )  # fmt: skip
+            defs = build_defs(settings)
+            result = defs.resolve_job_def("maintenance").execute_in_process(instance=instance, raise_on_error=False)
+            assert not result.success
+            told = str([event.event_specific_data for event in result.all_events if event.is_step_failure])
+            assert said in told
+            assert len(told) < 60_000
+            with dg.build_sensor_context(instance=instance, definitions=defs, resources={"clock": Clock()}) as context:
+                ticked = defs.resolve_sensor_def("heal").evaluate_tick(context)
+            assert (ledger == good) != (said in str(ticked.skip_message))
+            assert _is_clean(f"{told} {ticked} {result.all_events}")
+    out = capfd.readouterr()
+    assert _is_clean(out.out + out.err)
+    written = [path for path in (tmp_path / "home").rglob("*") if path.is_file()]
+    assert written
+    assert [path for path in written if CANARY.encode() in path.read_bytes()] == []
+
+
+def test_what_a_library_says_is_told_without_the_secret() -> None:
+    """Scenario: a foreign error whose cause holds the password, as the JVM and drivers write it. Outcome: neither our error nor
+    what is told of the chain holds it; an error without secrets stays itself."""
+    remember({"catalog_url": WELL_FORMED[0]})
+    cause = OSError(f"jdbc:postgresql://h/d?user=t&password={CANARY}")
+    with pytest.raises(TidemarkError) as raised:
+        raise LedgerError(f"postgresql://t:{CANARY}@h/d", f"cannot be opened ({cause})", "Check it") from cause
+    assert _is_clean(str(raised.value))
+    assert _is_clean("".join(traceback.format_exception(tellable(raised.value))))
+    plain = ValueError("x" * 10)
+    assert tellable(plain) is plain
+    assert len(str(tellable(ValueError("x" * 1_000_000)))) < 30_000
+
+
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        (
+            "postgresql://tide:pass@db:5432/lake?sslmode=require",
+            f"postgresql://tide:{MASK}@db:5432/lake?sslmode=require",
+        ),
+        ("postgresql://db/lake?password=x", f"postgresql://db/lake?password={MASK}"),
+        ("sqlite:////a@b/c.db", "sqlite:////a@b/c.db"),
+        ("s3://bucket/prefix", "s3://bucket/prefix"),
+        ("postgresql://db:word/lake", f"postgresql://{MASK}"),
+        ("word", MASK),
+    ],
+)
+def test_a_url_is_shown_as_far_as_it_may(url: str, said: str) -> None:
+    assert masked(url) == said
+
+
+def test_a_short_word_is_no_secret_to_look_for() -> None:
+    remember({"catalog_url": "postgresql://tidemark:tidemark@h/lake"})
+    assert scrubbed("tidemark load") == "tidemark load"
+    assert scrubbed("postgresql://a:b@h") == f"postgresql://a:{MASK}@h"
+
+
+def test_a_mistyped_toml_value_of_spark_is_refused_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("TIDEMARK_SPARK_CONFIG", "{")
+    with pytest.raises(SettingsError, match="TIDEMARK_SPARK_CONFIG"):
+        load_settings()
