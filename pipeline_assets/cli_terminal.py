@@ -34,7 +34,7 @@ class PlainConsole(Console):
     def __init__(self, **options: Any) -> None:
         super().__init__(markup=False, highlight=False, emoji=False, **options)
 
-    def render_str(self, text: str, **options: Any) -> Text:  # type: ignore[override]
+    def render_str(self, text: str, **options: Any) -> Text:
         """All that rich makes of a string passes here."""
         plain = {"markup": False, "highlight": False, "emoji": False, "highlighter": None}
         return super().render_str(shown(text), **(options | plain))

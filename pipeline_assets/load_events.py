@@ -221,5 +221,5 @@ def failure_of(failed: Sequence[Outcome]) -> dg.Failure:
         + (f". {one.cure}" if one.cure else "")
         for one in sorted(failed, key=lambda one: (one.verdict is Verdict.WAITING, one.key, order.index(one.table)))
     ]
-    metadata = {"reasons": markdown_list(told), "slices": len(failed)}
+    metadata: dict[str, Any] = {"reasons": markdown_list(told), "slices": len(failed)}
     return dg.Failure(description(told, "\n"), metadata=metadata, allow_retries=False)

@@ -154,6 +154,6 @@ def spark_resource(settings: Settings) -> LazyPySparkResource:
 
         def _init_session(self) -> None:
             if self._spark_session is None:
-                self._spark_session = spark_session_from_config({**self.spark_config, **secret})
+                self._spark_session = spark_session_from_config({**self.spark_config, **secret})  # type: ignore[no-untyped-call]
 
     return WithSecrets(spark_config={name: value for name, value in config.items() if name not in secret})

@@ -219,7 +219,7 @@ def test_hostile_names_and_values_are_data_to_every_command_and_page(spark: Any,
     """Scenario: names of objects, ids, event types, platforms, currencies, property values and reasons hold markup, escapes,
     line breaks, links and images; every command is run over them, and a change is refused. Outcome: exits as for plain names;
     what is printed, logged and kept by Dagster shows them as text, in bounds, and Dagster's log holds no id or type at all."""
-    evil = "[/x]\x1b[31m\u202e\n12:00:00 forged: 7 published ![i](http://evil.example/i.png) <script>alert(1)</script> | ``` '\"\\"
+    evil = "[/x]\x1b[31m\u202e\n12:00:00 forged: 7 published ![i](http://evil.example/i.png) <script>alert(1)</script> ``` '\"\\"
     shell = InThisProcess(tmp_path)
     shell.environment |= {"TIDEMARK_CHANGE_MIN_ROWS": "5", "TIDEMARK_FINAL_AFTER_HOURS": "0"}
     day, span = DAY, ("--from", str(DAY), "--to", str(DAY))
