@@ -13,7 +13,6 @@ from datetime import UTC, datetime, timedelta
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from pipeline_assets import cli_attach, cli_correct, cli_look
 from pipeline_assets.cli_command import (
@@ -34,7 +33,7 @@ from pipeline_assets.cli_command import (
 )
 from pipeline_assets.cli_processes import process_lines
 from pipeline_assets.cli_tables import day_lines, print_lines, print_status
-from pipeline_assets.cli_terminal import page, plainly, terminal, write_json
+from pipeline_assets.cli_terminal import PlainConsole, page, plainly, terminal, write_json
 from pipeline_assets.domain.days import days_between, parse_day, requested_range
 from pipeline_assets.domain.errors import UsageError
 from pipeline_assets.domain.read_settings import load_settings
@@ -166,7 +165,7 @@ def _status(first: str | None, last: str | None, as_json: bool) -> int:
     else:
         print_status(page(), lines, strays)
     # JSON stays what scripts know.
-    console = Console(stderr=True, soft_wrap=True) if as_json else page()
+    console = PlainConsole(stderr=True, soft_wrap=True) if as_json else page()
     for line in processes:
         console.print(line, highlight=False, markup=False)
     return EXIT_OK
