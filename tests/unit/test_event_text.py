@@ -1,0 +1,94 @@
+"""What reaches Dagster's event log has a bound, and holds no delivered value, id or time."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from pipeline_assets.domain.changes import KeyChange
+from pipeline_assets.domain.checks import Check, Evaluation
+from pipeline_assets.domain.plain_text import LONGEST
+from pipeline_assets.domain.settings import Settings
+from pipeline_assets.domain.slices import EMPTY, Digest, Slice, Source, Verdict
+from pipeline_assets.event_text import LONGEST_DESCRIPTION, LONGEST_TAG, description, markdown_table
+from pipeline_assets.load_events import _data_version, failure_of
+from pipeline_assets.load_path.diff.difference import Difference, Sample, lines_of
+from pipeline_assets.load_path.raw.accept import _plan
+from pipeline_assets.load_path.request import LoadRequest, Outcome, Workbench
+from resources.landing_store import LandingStore
+from resources.ledger import Ledger
+
+DAY = date(2026, 2, 2)
+LONG = "k" * 100_000
+
+
+def _outcomes(count: int) -> list[Outcome]:
+    return [
+        Outcome(
+            "refined/events", Slice(DAY + timedelta(days=number), "10001"), Verdict.REFUSED, f"{LONG} ![x](http://evil.example/x)",
+            LONG, digest=Digest(number + 1, number, number),
+        )
+        for number in range(count)
+    ]  # fmt: skip
+
+
+def test_a_failure_names_the_first_and_counts_the_rest() -> None:
+    failure = failure_of(_outcomes(5_000))
+    assert len(str(failure.description)) <= LONGEST_DESCRIPTION
+    reasons = str(failure.metadata["reasons"].value)
+    assert len(reasons) <= 4 * LONGEST_DESCRIPTION
+    short = failure_of([Outcome("refined/events", one.key, one.verdict, "because", "do") for one in _outcomes(150)])
+    assert "- and 50 more" in str(short.metadata["reasons"].value)
+    assert "and 50 more" in str(short.description)
+    assert len(_data_version(_outcomes(500))) <= LONGEST_TAG
+
+
+def test_lists_and_descriptions_are_counted_out() -> None:
+    assert len(description([LONG] * 10)) <= LONGEST_DESCRIPTION
+    table = str(markdown_table(("a", "b"), [("x", "y|z")] * 5_000, below="Orphans", items=["o"] * 5_000).value)
+    assert len(table) < LONGEST_DESCRIPTION
+    assert "4,900 more rows" in table
+    assert "- and 4,980 more" in table
+
+
+def test_what_is_kept_of_a_verdict_is_bounded_where_it_is_made() -> None:
+    one = Evaluation(Check.DELIVERY_RECONCILES, False, LONG, LONG)
+    assert max(len(str(one.reason)), len(str(one.cure))) <= LONGEST
+    assert Evaluation.from_json(one.to_json()) == one
+
+
+def test_a_difference_tells_dagster_columns_and_no_value_id_or_time() -> None:
+    """Scenario: a refused slice with a sample of a key. Outcome: a person's own terminal shows which row it is; the text for
+    Dagster holds its columns and causes."""
+    told = "insert_id i-7, uuid u-7, event_type bought, event_time 2026-02-02 10:00:00"
+    sample = Sample("changed", "new delivery", told, {"platform": ("ios", "web")})
+    passed = Evaluation(Check.CHANGE_IS_EXPLAINED, True)
+    found = Difference(
+        "refined/events", Slice(DAY, "10001"), "published", "would build it", EMPTY, EMPTY, {"rows": (1, 2)}, KeyChange(), passed,
+        False, (sample,),
+    )  # fmt: skip
+    assert told in "\n".join(lines_of(found))
+    kept = "\n".join(lines_of(found, with_values=False))
+    assert "changed (new delivery): platform" in kept
+    for delivered in ("i-7", "u-7", "bought", "10:00:00", "ios", "web"):
+        assert delivered not in kept
+
+
+def test_a_folder_of_strangers_is_counted(tmp_path: Path) -> None:
+    """Scenario: 5,000 objects of no known name. Outcome: a load names twenty and counts the others, each line in bounds."""
+    folder = tmp_path / "landing" / "10001"
+    folder.mkdir(parents=True)
+    for number in range(5_000):
+        (folder / f"odd-{number:04}\x1b").touch()
+    settings = Settings(landing_url=str(tmp_path / "landing"), projects=("10001",))
+    said: list[str] = []
+    with closing(Ledger(f"sqlite:///{tmp_path}/ledger.db")) as ledger:
+        nothing: Any = None
+        bench = Workbench(nothing, nothing, ledger, LandingStore.from_settings(settings), settings, said.append)
+        now = datetime(2026, 2, 20, tzinfo=UTC)
+        _plan(bench, LoadRequest((DAY,), ("10001",), frozenset(), "run", now), Source.REGULAR)
+    assert len(said) < 30
+    assert "and 4,980 more objects are not loaded: 4,980 unknown_name" in said[-1]
+    assert all(line.isprintable() and len(line) <= LONGEST for line in said)
