@@ -46,6 +46,11 @@ def description(parts: Iterable[object], separator: str = "; ") -> str:
     return bounded(separator.join([*listed[:MOST_LINES], *more]), LONGEST_DESCRIPTION)
 
 
+def markdown_text(parts: Iterable[object]) -> str:
+    """A description that Dagster's pages show as Markdown: of a check's evaluation."""
+    return bounded("; ".join(as_markdown(part) for part in list(parts)[:MOST_LINES]), LONGEST_DESCRIPTION)
+
+
 def _items(items: Iterable[object], most: int) -> list[str]:
     listed = [f"- {as_markdown(item)}" for item in items]
     return listed[:most] + ([f"- and {len(listed) - most:,} more"] if len(listed) > most else [])

@@ -21,7 +21,7 @@ from pipeline_assets.asset_specs import asset_key
 from pipeline_assets.domain.checks import Check, Evaluation
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import EMPTY, Verdict
-from pipeline_assets.event_text import LONGEST_TAG, description, markdown_blocks, markdown_list
+from pipeline_assets.event_text import LONGEST_TAG, description, markdown_blocks, markdown_list, markdown_text
 from pipeline_assets.load_path.diff.difference import Difference, lines_of
 from pipeline_assets.load_path.recorded_days import standing_outcomes
 from pipeline_assets.load_path.request import LoadRequest, Outcome, TableReport
@@ -190,7 +190,7 @@ def _evaluation(
         blocking=False,
         severity=dg.AssetCheckSeverity.ERROR if is_error else dg.AssetCheckSeverity.WARN,
         target_materialization_data=target,
-        description=description(reasons) or None,
+        description=markdown_text(reasons) or None,
         metadata={
             "verdict": _verdicts(outcomes),
             **(_looks(key, partition, shown) if bad and check is Check.CHANGE_IS_EXPLAINED else {}),

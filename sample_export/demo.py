@@ -211,8 +211,8 @@ def _tell(
     if is_right:
         console.print(styled("Nothing is counted twice, nothing is lost.", "green"))
     else:
-        verdict = styled("Found and expected differ: this is a defect, please report it.", "red")
-        console.print(line(verdict, f" {'; '.join(differing[:5])}"))
+        broken = styled("Found and expected differ: this is a defect, please report it.", "red")
+        console.print(line(broken, f" {'; '.join(differing[:5])}"))
     return is_right
 
 

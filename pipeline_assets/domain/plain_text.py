@@ -70,7 +70,7 @@ def as_markdown(value: object, most: int = LONGEST) -> str:
     words = shown(value, most).split(" ")
     text = " ".join(_code(word) if _is_link(word) else _escaped(word) for word in words)
     # What begins a heading, a list or a line under a heading.
-    return re.sub(r"^( *)(?:([#+=-])|([0-9]{1,9})([.)]))", r"\1\3\\\2\4", text)
+    return re.sub(r"^( *)(?:([#+=>-])|([0-9]{1,9})([.)]))", r"\1\3\\\2\4", text)
 
 
 def _is_link(word: str) -> bool:
@@ -90,7 +90,7 @@ def _span(part: str) -> str:
 
 
 def _escaped(word: str) -> str:
-    word = re.sub(r"([\\`*\[\]<>|~&!$])", r"\\\1", word)
+    word = re.sub(r"([\\`*\[\]<|~&])", r"\\\1", word)
     return re.sub(r"(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])", r"\\_", word)
 
 
