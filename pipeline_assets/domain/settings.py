@@ -62,7 +62,8 @@ class Settings(BaseSettings):
     """SQLAlchemy URL of the Iceberg catalog: `sqlite:////abs/catalog.db` or `postgresql://…`."""
     ledger_url: str | None = None
     """SQLAlchemy URL of the ledger; the catalog's unless set."""
-    catalog_name: str = "lake"
+    catalog_name: str = Field("lake", pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")
+    """How Spark and PyIceberg call the catalog; part of statements."""
 
     projects: Annotated[tuple[str, ...], NoDecode] = ()
     """The vendor's project ids, a comma list in the environment."""
