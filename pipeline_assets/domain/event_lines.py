@@ -90,10 +90,14 @@ class LineParser:
         self._max_line_bytes = max_line_bytes
         self._decoder = event_decoder()
 
-    def parse(self, line: bytes) -> ParsedLine | RefusedLine:
-        """Typed values of one non-blank line, or why it is refused; never raises for bad input."""
-        if len(line) > self._max_line_bytes:
-            return RefusedLine(QuarantineReason.LINE_TOO_LONG, f"{len(line)} bytes, at most {self._max_line_bytes}")
+    def parse(self, line: bytes, length: int = 0) -> ParsedLine | RefusedLine:
+        """Typed values of one non-blank line, or why it is refused; never raises for bad input.
+
+        `length`: bytes of the line where not all of it is here.
+        """
+        length = max(length, len(line))
+        if length > self._max_line_bytes:
+            return RefusedLine(QuarantineReason.LINE_TOO_LONG, f"{length} bytes, at most {self._max_line_bytes}")
         if is_too_deep(line):
             return RefusedLine(QuarantineReason.TOO_DEEP, f"nested more than {MAX_DEPTH} deep")
         try:

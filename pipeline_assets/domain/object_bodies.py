@@ -6,12 +6,13 @@ Keep out: what is in a line (domain/event_lines.py). Source of the framing rules
 
 from __future__ import annotations
 
-import io
 import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import IO
 
 from pipeline_assets.domain.quarantine_reasons import QuarantineReason
+from pipeline_assets.domain.spool import a_spool
 
 _BOM = b"\xef\xbb\xbf"
 _MAGIC = b"\x1f\x8b"
@@ -29,11 +30,18 @@ class Line:
     """Bytes from the start of the decompressed object."""
     text: bytes
     """Without the line break."""
+    left_out: int = 0
+    """Bytes at its end that were not kept, where it is longer than any may be."""
+
+    @property
+    def length(self) -> int:
+        """Bytes without the line break."""
+        return len(self.text) + self.left_out
 
     @property
     def is_blank(self) -> bool:
         """Empty or white space only: counted, never quarantined."""
-        return not self.text.strip()
+        return not self.text.strip() and not self.left_out
 
 
 class BadObjectError(Exception):
@@ -46,37 +54,55 @@ class BadObjectError(Exception):
         self.detail = detail
 
 
-def decompress(body: bytes, max_bytes: int) -> bytes:
-    """The decompressed object, all gzip members of it; raises BadObjectError.
+def decompress(stored: IO[bytes], max_bytes: int) -> IO[bytes]:
+    """The decompressed object, all gzip members of it, to be closed by the caller; raises BadObjectError.
 
-    Holds at most `max_bytes` and one step of output. Zero bytes up to the end of the object are padding, which gzip's
+    Neither side is held in memory where it is large. Zero bytes up to the end of the object are padding, which gzip's
     own tool allows; anything else that is no member refuses the object, and so do zero bytes between members.
     """
-    if not body:
+    text = a_spool()
+    try:
+        _members(stored, text, max_bytes)
+    except BaseException:
+        text.close()
+        raise
+    text.seek(0)
+    return text
+
+
+def _members(stored: IO[bytes], text: IO[bytes], max_bytes: int) -> None:
+    pending = stored.read(_READ_BYTES)
+    if not pending:
         raise BadObjectError(QuarantineReason.EMPTY_OBJECT, "the object has no bytes")
-    text = io.BytesIO()
-    place = 0
-    while place < len(body):
-        left = len(body) - place
-        if not body.startswith(_MAGIC, place):
-            if place == 0:
-                raise BadObjectError(QuarantineReason.NOT_GZIP, f"starts with {body[:4]!r}")
-            if body.count(0, place) == left:
-                break
-            raise BadObjectError(QuarantineReason.TRAILING_GARBAGE, f"{left} bytes after the last gzip member")
-        place = _member(body, place, text, max_bytes)
-    return text.getvalue()
+    is_first = True
+    while pending:
+        if len(pending) < len(_MAGIC):
+            pending += stored.read(_READ_BYTES)
+        if not pending.startswith(_MAGIC):
+            if is_first:
+                raise BadObjectError(QuarantineReason.NOT_GZIP, f"starts with {pending[:4]!r}")
+            _require_padding(pending, stored)
+            return
+        pending = _member(pending, stored, text, max_bytes) or stored.read(_READ_BYTES)
+        is_first = False
 
 
-def _member(body: bytes, place: int, text: io.BytesIO, max_bytes: int) -> int:
-    """Append the member that starts at `place`; returns where it ends."""
+def _require_padding(pending: bytes, stored: IO[bytes]) -> None:
+    left, is_padding = 0, True
+    while pending:
+        left += len(pending)
+        is_padding = is_padding and not pending.strip(b"\0")
+        pending = stored.read(_READ_BYTES)
+    if not is_padding:
+        raise BadObjectError(QuarantineReason.TRAILING_GARBAGE, f"{left} bytes after the last gzip member")
+
+
+def _member(pending: bytes, stored: IO[bytes], text: IO[bytes], max_bytes: int) -> bytes:
+    """Append the member that `pending` and what follows it begin with; returns what was read beyond it."""
     # In small steps on both sides: zlib copies what it leaves unread, and one step may expand a thousandfold.
     member = zlib.decompressobj(wbits=31)
-    pending = b""
     while not member.eof:
-        if not pending:
-            pending = body[place : place + _READ_BYTES]
-            place += len(pending)
+        pending = pending or stored.read(_READ_BYTES)
         is_at_end = not pending
         try:
             part = member.decompress(pending, _WRITE_BYTES)
@@ -89,7 +115,7 @@ def _member(body: bytes, place: int, text: io.BytesIO, max_bytes: int) -> int:
         pending = member.unconsumed_tail
         if is_at_end and not part and not member.eof:
             raise BadObjectError(QuarantineReason.TRUNCATED_GZIP, f"ends after {text.tell()} decompressed bytes")
-    return place - len(member.unused_data)
+    return member.unused_data
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +128,13 @@ class Block:
     """Of the first line, bytes from the start of the decompressed object."""
     lines: Sequence[bytes]
     """Without their `\\n`."""
+    left_out: int = 0
+    """Bytes at the end of its only line that were not kept: the line is longer than any may be."""
+
+    @property
+    def is_blank(self) -> bool:
+        """Whether all its lines are."""
+        return not self.left_out and not self.lines[0].strip() and not b"".join(self.lines).strip()
 
     def halves(self) -> tuple[Block, Block]:
         """The first and the second half."""
@@ -117,21 +150,50 @@ class Block:
         """Its lines one by one, each with its place."""
         offset = self.first_offset
         for number, line in enumerate(self.lines, self.first_number):
-            yield Line(number, offset, line.removesuffix(b"\r"))
+            yield Line(number, offset, line if self.left_out else line.removesuffix(b"\r"), self.left_out)
             offset += len(line) + 1
 
 
-def blocks(text: bytes, max_lines: int, max_bytes: int) -> Iterator[Block]:
-    """All lines in blocks of so many lines at most, ended by the line that reaches so many bytes; without a byte order mark."""
-    offset = len(_BOM) if text.startswith(_BOM) else 0
-    number = 1
-    while offset < len(text):
-        end = text.find(b"\n", offset + max_bytes - 1) + 1 or len(text)
-        found = text[offset:end].split(b"\n")
-        if not found[-1]:
-            found.pop()
-        for start in range(0, len(found), max_lines):
-            part = found[start : start + max_lines]
-            yield Block(number, offset, part)
-            number += len(part)
-            offset += sum(map(len, part)) + len(part)
+def blocks(text: IO[bytes], max_lines: int, max_bytes: int, max_line_bytes: int) -> Iterator[Block]:
+    """All lines in blocks of so many lines at most, ended by the line that reaches so many bytes; without a byte order mark.
+
+    Of a longer line than `max_line_bytes` one byte more than that is kept where it would not fit otherwise.
+    """
+    head = text.read(len(_BOM))
+    offset, number = (len(_BOM), 1) if head == _BOM else (0, 1)
+    head = b"" if head == _BOM else head
+    while part := head + text.read(max(0, max_bytes - len(head))):
+        head = b""
+        if not part.endswith(b"\n"):
+            part += text.readline(max_line_bytes + 1)
+        start = len(part) if part.endswith(b"\n") else part.rfind(b"\n") + 1
+        last, part = part[start:], part[:start]
+        for found in _of_lines(part.split(b"\n")[:-1], number, offset, max_lines):
+            yield found
+            number += len(found.lines)
+        offset += len(part)
+        if last:
+            kept = last[: max_line_bytes + 1]
+            is_ended, rest = _skip_line(text, last[-1:])
+            yield Block(number, offset, [kept], max(0, len(last) - len(kept) + rest - is_ended))
+            number += 1
+            offset += len(last) + rest
+
+
+def _of_lines(lines: Sequence[bytes], number: int, offset: int, max_lines: int) -> Iterator[Block]:
+    for start in range(0, len(lines), max_lines):
+        part = lines[start : start + max_lines]
+        yield Block(number, offset, part)
+        number += len(part)
+        offset += sum(map(len, part)) + len(part)
+
+
+def _skip_line(text: IO[bytes], before: bytes) -> tuple[int, int]:
+    """Bytes that end the line, `\\n` or `\\r\\n`, and bytes up to and with them; `before` is the byte already read."""
+    skipped = 0
+    while part := text.readline(_WRITE_BYTES):
+        skipped += len(part)
+        if part.endswith(b"\n"):
+            return (2 if (before + part).endswith(b"\r\n") else 1), skipped
+        before = part[-1:]
+    return 0, skipped

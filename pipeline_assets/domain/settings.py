@@ -20,6 +20,7 @@ from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError
 
 from pipeline_assets.domain.errors import SettingsError
+from pipeline_assets.domain.machine import default_object_bytes
 from pipeline_assets.domain.masking import MASK, URL_SETTINGS, is_secret_name, masked, remember
 from pipeline_assets.domain.slices import Source
 
@@ -101,8 +102,8 @@ class Settings(BaseSettings):
     max_quarantined_share: float = Field(0.001, ge=0, le=1)
     max_quarantined_lines: int = Field(10, ge=0)
     """A batch is refused when quarantined lines exceed this number and the share above."""
-    max_object_bytes: int = Field(2 * 1024**3, ge=1)
-    """An object that decompresses to more is quarantined whole."""
+    max_object_bytes: int = Field(default_factory=default_object_bytes, ge=1)
+    """An object that decompresses to more is quarantined whole; one that is listed with more is not even read."""
     max_line_bytes: int = Field(8 * 1024**2, ge=1)
     change_min_rows: int = Field(100, ge=0)
     change_max_shrink: float = Field(0.01, ge=0)

@@ -6,20 +6,16 @@ rows are (parse.py).
 
 from __future__ import annotations
 
-import errno
-import os
-import tempfile
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import date
-from pathlib import Path
 from typing import IO, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipeline_assets.domain.errors import LakehouseError
+from pipeline_assets.domain.spool import a_spool_on_disk
 
 HELD_BYTES = 32 * 1024**2
 """So much is held before it is sorted and spilled; sorting takes as much again."""
@@ -50,7 +46,7 @@ class _Spill:
     _count: int = 0
 
     def __post_init__(self) -> None:
-        self._file = tempfile.TemporaryFile(dir=_folder())  # noqa: SIM115 - closed by `close`
+        self._file = a_spool_on_disk()
         options = pa.ipc.IpcWriteOptions(compression="lz4")
         self._writer = pa.ipc.new_file(self._file, self.schema, options=options)
 
@@ -113,8 +109,7 @@ class DayClusters:
             return
         if self._held:
             self._parts.append([_part(batch, batch) for batch in self._sorted()])
-        with _naming_the_disk():
-            file = self._spill.reader() if self._spill is not None else None
+        file = self._spill.reader() if self._spill is not None else None
         for first, last in self._windows():
             found = [
                 _between(batch, first, last)
@@ -139,9 +134,8 @@ class DayClusters:
         self.held_bytes += batch.nbytes
         if self.held_bytes < self._most_bytes:
             return
-        with _naming_the_disk():
-            self._spill = self._spill or _Spill(batch.schema)
-            self._parts.append([_part(part, self._spill.write(part)) for part in self._sorted()])
+        self._spill = self._spill or _Spill(batch.schema)
+        self._parts.append([_part(part, self._spill.write(part)) for part in self._sorted()])
         self.spilled_bytes += self.held_bytes
         self._held, self.held_bytes = [], 0
 
@@ -201,22 +195,3 @@ def _between(batch: pa.RecordBatch, first: _Key, last: _Key) -> pa.RecordBatch:
     )
     start = is_in.index(True).as_py()
     return batch.slice(max(0, start), is_in.true_count)
-
-
-def _folder() -> str | None:
-    """Where Spark keeps what does not fit into memory."""
-    folders = [folder for folder in os.environ.get("SPARK_LOCAL_DIRS", "").split(",") if Path(folder).is_dir()]
-    return folders[os.getpid() % len(folders)] if folders else None
-
-
-class _naming_the_disk:  # noqa: N801 - read as a statement
-    """A disk that is full is named as Spark's, which is seldom that of the tables."""
-
-    def __enter__(self) -> None: ...
-
-    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
-        if isinstance(error, OSError):
-            what = "is full" if error.errno in (errno.ENOSPC, errno.EDQUOT) else f"cannot be written ({error})"
-            reason = f"{what}: rows of many days wait there for their turn"
-            cure = "Make room, or set spark.local.dir in spark_config to a larger disk; then load again"
-            raise LakehouseError(_folder() or tempfile.gettempdir(), reason, cure) from error

@@ -10,7 +10,7 @@ import hashlib
 import heapq
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import IO, Any, Protocol
 
 import pyarrow as pa
 import pyspark.sql.functions as F
@@ -20,7 +20,9 @@ from pipeline_assets.domain.deliveries import Delivery
 from pipeline_assets.domain.errors import ObjectMovedError, TidemarkError
 from pipeline_assets.domain.event_lines import COLUMN_NAMES, LineParser, ParsedLine
 from pipeline_assets.domain.object_bodies import BadObjectError, Block, blocks, decompress
+from pipeline_assets.domain.quarantine_reasons import QuarantineReason
 from pipeline_assets.domain.slices import Source
+from pipeline_assets.domain.spool import naming_the_disk
 from pipeline_assets.domain.vendor import EXTRA_COLUMN, VENDOR_COLUMNS
 from pipeline_assets.transforms.clusters import DayClusters
 from pipeline_assets.transforms.event_columns import ColumnParser
@@ -31,6 +33,7 @@ TOUCHED = "touched"
 """`error` of an object whose bytes are those already known: hashed, not parsed."""
 _ROW = "row"
 _SAMPLE_BYTES = 512
+_READ_BYTES = 1024**2
 _DETAIL_CHARACTERS = 1000
 _BATCH_ROWS = 10_000
 _ODD_LINES = 100
@@ -68,8 +71,8 @@ _ARROW_SCHEMA = pa.schema([(name, _ARROW_TYPES[kind]) for name, kind in _FIELDS.
 class ObjectReader(Protocol):
     """Reads exactly the listed version of an object; picklable (resources/landing_store.py)."""
 
-    def read(self, key: str, etag: str) -> bytes:
-        """The object's bytes; raises ObjectMovedError or LandingUnavailableError."""
+    def open(self, key: str, etag: str) -> IO[bytes]:
+        """The object's bytes, to be closed; raises ObjectMovedError, LandingAccessError or LandingUnavailableError."""
 
 
 def distribute(
@@ -159,14 +162,15 @@ class _ObjectWork:
         # Day after day: a table's writer would else keep a file open for each day that a task meets.
         days = DayClusters()
         try:
-            for batch in batches:
-                for row in batch.to_pylist():
-                    for found in self._object(row):
-                        if found["_kind"][0].as_py() == _ROW:
-                            yield from days.add(found)
-                        else:
-                            yield found
-            yield from days.rest()
+            with naming_the_disk():
+                for batch in batches:
+                    for row in batch.to_pylist():
+                        for found in self._object(row):
+                            if found["_kind"][0].as_py() == _ROW:
+                                yield from days.add(found)
+                            else:
+                                yield found
+                yield from days.rest()
         except TidemarkError as error:
             raise RuntimeError(error.as_line()) from error
         finally:
@@ -178,30 +182,35 @@ class _ObjectWork:
         summary: dict[str, Any] = {"size_bytes": row["size_bytes"], "sha256": None, "lines": 0, "rows": 0,
                                    "quarantined": 0, "blank": 0, "replaced_surrogates": 0, "lenient_conversions": 0,
                                    "extra_key_rows": 0, "error": None, "error_detail": None}  # fmt: skip
+        if row["size_bytes"] > self.max_object_bytes:
+            # Bytes that are too many as they are stored need not be fetched to know.
+            detail = f"{row['size_bytes']} bytes as listed, at most {self.max_object_bytes} when decompressed; not read"
+            refused = BadObjectError(QuarantineReason.OBJECT_TOO_LARGE, detail)
+            yield from _refused_object(place, summary, row["size_bytes"], refused, b"")
+            return
         try:
-            body = self.reader.read(row["object_key"], row["object_etag"])
+            stored = self.reader.open(row["object_key"], row["object_etag"])
         except ObjectMovedError as error:
             yield _records("object", place, [summary | {"error": MOVED, "error_detail": error.reason}])
             return
-        summary["sha256"] = hashlib.sha256(body).hexdigest()
-        if summary["sha256"] == row["known_sha256"]:
-            yield _records("object", place, [summary | {"error": TOUCHED}])
-            return
-        try:
-            text = decompress(body, self.max_object_bytes)
-        except BadObjectError as error:
-            yield _records("quarantine", place, [{"byte_offset": 0, "byte_length": len(body), "reason": error.reason.value,
-                                                  "detail": error.detail, "sample": body[:_SAMPLE_BYTES]}])  # fmt: skip
-            yield _records("object", place, [summary | {"error": error.reason.value, "error_detail": error.detail}])
-            return
-        del body
-        yield from self._lines(text, place, summary)
+        with stored:
+            summary["sha256"], size, sample = _fingerprint(stored)
+            if summary["sha256"] == row["known_sha256"]:
+                yield _records("object", place, [summary | {"error": TOUCHED}])
+                return
+            try:
+                text = decompress(stored, self.max_object_bytes)
+            except BadObjectError as error:
+                yield from _refused_object(place, summary, size, error, sample)
+                return
+        with text:
+            yield from self._lines(text, place, summary)
         yield _records("object", place, [summary])
 
-    def _lines(self, text: bytes, place: dict[str, Any], summary: dict[str, Any]) -> Iterator[pa.RecordBatch]:
+    def _lines(self, text: IO[bytes], place: dict[str, Any], summary: dict[str, Any]) -> Iterator[pa.RecordBatch]:
         known = (place["project_id"], place["_arrival_date"], self.max_line_bytes)
         columns, parser = ColumnParser(*known), LineParser(*known)
-        for block in blocks(text, _BATCH_ROWS, _BATCH_BYTES):
+        for block in blocks(text, _BATCH_ROWS, _BATCH_BYTES, self.max_line_bytes):
             yield from self._block(block, place, summary, columns, parser)
 
     def _block(
@@ -209,6 +218,11 @@ class _ObjectWork:
     ) -> Iterator[pa.RecordBatch]:
         """All at once where nothing is odd; else in halves, until what is odd is among few lines."""
         count = len(block.lines)
+        if block.is_blank:
+            # At once: a small object may hold a thousand million of them.
+            summary["lines"] += count
+            summary["blank"] += count
+            return
         found = columns.parse(block.lines)
         if found is None and count > _ODD_LINES:
             for half in block.halves():
@@ -233,7 +247,7 @@ class _ObjectWork:
             if line.is_blank:
                 summary["blank"] += 1
                 continue
-            parsed = parser.parse(line.text)
+            parsed = parser.parse(line.text, line.length)
             if isinstance(parsed, ParsedLine):
                 if not self.only_refused:
                     events.append(parsed)
@@ -244,13 +258,33 @@ class _ObjectWork:
                 summary["extra_key_rows"] += parsed.extra is not None
             else:
                 summary["quarantined"] += 1
-                refused.append({"_line_number": line.number, "byte_offset": line.offset, "byte_length": len(line.text),
+                refused.append({"_line_number": line.number, "byte_offset": line.offset, "byte_length": line.length,
                                 "reason": parsed.reason.value, "detail": parsed.detail[:_DETAIL_CHARACTERS],
                                 "sample": line.text[:_SAMPLE_BYTES]})  # fmt: skip
         if events:
             yield _events(place, events, numbers)
         if refused:
             yield _records("quarantine", place, refused)
+
+
+def _fingerprint(stored: IO[bytes]) -> tuple[str, int, bytes]:
+    """sha256, size and first bytes of an object, which is then at its start again."""
+    digest, size, sample = hashlib.sha256(), 0, b""
+    while part := stored.read(_READ_BYTES):
+        digest.update(part)
+        size += len(part)
+        sample = sample or part[:_SAMPLE_BYTES]
+    stored.seek(0)
+    return digest.hexdigest(), size, sample
+
+
+def _refused_object(
+    place: dict[str, Any], summary: dict[str, Any], size: int, error: BadObjectError, sample: bytes
+) -> Iterator[pa.RecordBatch]:
+    reason, detail = error.reason.value, error.detail
+    record = {"byte_offset": 0, "byte_length": size, "reason": reason, "detail": detail, "sample": sample}
+    yield _records("quarantine", place, [record])
+    yield _records("object", place, [summary | {"error": reason, "error_detail": detail}])
 
 
 def _events(place: dict[str, Any], events: list[ParsedLine], numbers: list[int]) -> pa.RecordBatch:

@@ -7,6 +7,7 @@ Lives here: the claim on the table's writer. Put here: another write that must s
 from __future__ import annotations
 
 import gzip
+import io
 import json
 import sys
 import threading
@@ -15,7 +16,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import date, timedelta
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import pyarrow as pa
 import pytest
@@ -41,8 +42,8 @@ class Body:
 
     body: bytes
 
-    def read(self, key: str, etag: str) -> bytes:
-        return self.body
+    def open(self, key: str, etag: str) -> IO[bytes]:
+        return io.BytesIO(self.body)
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pipeline_assets.domain import spool
 from pipeline_assets.domain.errors import LakehouseError
 from pipeline_assets.transforms import clusters
 from pipeline_assets.transforms.clusters import DayClusters
@@ -124,8 +125,8 @@ def test_a_full_disk_is_named_as_sparks(monkeypatch: pytest.MonkeyPatch) -> None
     def full(**_: Any) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(clusters.tempfile, "TemporaryFile", full)
+    monkeypatch.setattr(spool.tempfile, "TemporaryFile", full)
     monkeypatch.setenv("SPARK_LOCAL_DIRS", "/tmp")
     days = DayClusters(1)
-    with pytest.raises(LakehouseError, match=r"/tmp: is full: rows of many days .* spark.local.dir"):
+    with pytest.raises(LakehouseError, match=r"/tmp: is full: .* spark.local.dir"), spool.naming_the_disk():
         list(days.add(a_batch([("1", 0, 1), ("1", 0, 2), ("1", 3, 3)])))

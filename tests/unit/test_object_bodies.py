@@ -7,24 +7,38 @@ line says (test_event_lines.py).
 from __future__ import annotations
 
 import gzip
+import io
+import subprocess
+import sys
 import tracemalloc
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline_assets.domain.object_bodies import BadObjectError, Line, blocks, decompress
+from pipeline_assets.domain import object_bodies
+from pipeline_assets.domain.object_bodies import BadObjectError, Line, blocks
 from pipeline_assets.domain.quarantine_reasons import QuarantineReason as Reason
 
 TEXT = b'{"a": 1}\n' * 500
 GOOD = gzip.compress(TEXT, mtime=0)
 
 
+def decompress(body: bytes, max_bytes: int) -> bytes:
+    """As the worker does it, from a file to a file."""
+    with object_bodies.decompress(io.BytesIO(body), max_bytes) as text:
+        return text.read()
+
+
 def lines(text: bytes) -> list[Line]:
     """Every line, whatever blocks it comes in."""
-    whole = [line for block in blocks(text, 1000, 1 << 20) for line in block.each()]
+    whole = [line for block in blocks(io.BytesIO(text), 1000, 1 << 20, 1 << 20) for line in block.each()]
     for max_lines, max_bytes in ((1, 1 << 20), (2, 7), (3, 1)):
-        parts = [block for block in blocks(text, max_lines, max_bytes) for block in (block, *block.halves())]
+        parts = [
+            block
+            for block in blocks(io.BytesIO(text), max_lines, max_bytes, 1 << 20)
+            for block in (block, *block.halves())
+        ]
         assert [line for block in parts[::3] for line in block.each()] == whole
         halves = [half for index, half in enumerate(parts) if index % 3]
         assert [line for half in halves for line in half.each()] == whole
@@ -137,16 +151,31 @@ def test_a_bomb_is_refused_before_it_goes_off() -> None:
     assert peak < 8 * BOUND
 
 
-def test_the_text_is_held_once() -> None:
-    size = 32 * BOUND
-    body = gzip.compress(b"0" * size, mtime=0)
-    tracemalloc.start()
-    try:
-        assert len(decompress(body, size)) == size
-        peak = tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
-    assert peak < 1.5 * size
+_WORKER = """
+import gzip, io, resource, sys
+from pipeline_assets.domain.object_bodies import BadObjectError, blocks, decompress
+body = io.BytesIO(gzip.compress(bytes(64 << 20), 1, mtime=0) * 32)
+base = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+try:
+    decompress(body, int(sys.argv[1]))
+    print("read")
+except BadObjectError as error:
+    print(error.reason.value)
+text = decompress(io.BytesIO(gzip.compress(b"x" * (256 << 20), 1, mtime=0)), 1 << 30)
+(line,) = [line for block in blocks(text, 10_000, 16 << 20, 8 << 20) for line in block.each()]
+print(len(line.text), line.length, (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - base) // 1024)
+"""
+
+
+def test_a_bomb_and_an_endless_line_cost_a_worker_little_memory() -> None:
+    """Two megabytes that hold two gigabytes, and a line of 256 MiB, each in a process of its own: peak memory as the system saw it."""
+    done = subprocess.run(
+        [sys.executable, "-c", _WORKER, str(256 * BOUND)], capture_output=True, text=True, check=True, timeout=120
+    )
+    reason, kept, length, mebibytes = done.stdout.split()
+    assert reason == "object_too_large"
+    assert (int(kept), int(length)) == ((8 << 20) + 1, 256 << 20)
+    assert int(mebibytes) < 160
 
 
 @settings(deadline=None)
@@ -195,3 +224,21 @@ def test_every_byte_is_a_line_a_break_or_the_mark(text: bytes) -> None:
         rest = text[end : end + 2]
         end += 2 if rest == b"\r\n" else 1 if rest[:1] in (b"\n", b"\r") else 0
     assert end == len(text)
+
+
+@pytest.mark.parametrize("end", [b"", b"\n", b"\r\n"])
+@pytest.mark.parametrize("size", [4, 5, 6, 7, 12, 40])
+@pytest.mark.parametrize("step", [1, 3, 8, 64])
+def test_a_line_longer_than_any_may_be_keeps_its_place_and_its_length(size: int, step: int, end: bytes) -> None:
+    text = b"ab\n" + b"c" * size + end + (b"de\n" if end else b"")
+    found = [line for block in blocks(io.BytesIO(text), 2, step, 4) for line in block.each()]
+    assert [(line.number, line.offset, line.length) for line in found] == [
+        (1, 0, 2), (2, 3, size), *([(3, 3 + size + len(end), 2)] if end else [])
+    ]  # fmt: skip
+    assert max(len(line.text) for line in found) <= step + 5
+    assert (len(found[1].text) > 4) == (size > 4)
+
+
+def test_white_space_without_end_is_a_line_too_long_and_not_blank() -> None:
+    (line,) = [line for block in blocks(io.BytesIO(b" " * 100), 2, 8, 4) for line in block.each()]
+    assert (line.is_blank, line.length) == (False, 100)

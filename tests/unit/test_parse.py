@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+import io
 import json
 import sys
 from collections import Counter
@@ -15,7 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import pyarrow as pa
 import pyspark.sql.functions as F
@@ -54,13 +55,13 @@ class Shelf:
 
     objects: Mapping[str, bytes | None]
 
-    def read(self, key: str, etag: str) -> bytes:
+    def open(self, key: str, etag: str) -> IO[bytes]:
         if key not in self.objects:
             raise ObjectMovedError(key, "was overwritten", "Load again")
         body = self.objects[key]
         if body is None:
             raise LandingUnavailableError(key, "timed out", "Try again later")
-        return body
+        return io.BytesIO(body)
 
 
 def a_delivery(

@@ -1,0 +1,47 @@
+"""Bytes too many for memory: a file without a name where Spark keeps what does not fit, gone with the process.
+
+Lives here: where such files lie, and what a full disk is called. Put here: another thing a worker keeps out of its memory. Keep
+out: what is in them.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO
+
+from pipeline_assets.domain.errors import LakehouseError
+
+IN_MEMORY_BYTES = 32 * 1024**2
+"""Below this nothing touches the disk."""
+
+
+def a_spool() -> IO[bytes]:
+    """An empty file for reading and writing, in memory while it is small."""
+    return tempfile.SpooledTemporaryFile(IN_MEMORY_BYTES, dir=_folder())
+
+
+def a_spool_on_disk() -> IO[bytes]:
+    """The same for what is known to be large."""
+    return tempfile.TemporaryFile(dir=_folder())
+
+
+@contextmanager
+def naming_the_disk() -> Iterator[None]:
+    """Names a disk that is full, or gone, as Spark's: it is seldom that of the tables."""
+    try:
+        yield
+    except OSError as error:
+        what = "is full" if error.errno in (errno.ENOSPC, errno.EDQUOT) else f"cannot be used ({error})"
+        reason = f"{what}: workers keep there what does not fit into their memory"
+        cure = "Make room, or set spark.local.dir in spark_config to a larger disk; then load again"
+        raise LakehouseError(_folder() or tempfile.gettempdir(), reason, cure) from error
+
+
+def _folder() -> str | None:
+    folders = [folder for folder in os.environ.get("SPARK_LOCAL_DIRS", "").split(",") if Path(folder).is_dir()]
+    return folders[os.getpid() % len(folders)] if folders else None
