@@ -13,6 +13,7 @@ from dagster_aws.s3 import S3Resource
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.load_path.request import Workbench
 from pipeline_assets.tables.registry import ALL_TABLES
+from resources.engine_life import LastWords, naming_a_dead_engine
 from resources.lake_identity import Purpose
 from resources.lakehouse import Lakehouse
 from resources.lakehouse_errors import lakehouse_failures
@@ -29,6 +30,8 @@ def workbench(settings: Settings, say: Callable[[str], None]) -> Iterator[Workbe
         configure_catalog(session, settings)
         landing = LandingStore.from_settings(settings, S3Resource())
         lakehouse = Lakehouse(session, settings.catalog_name)
-        with lakehouse_failures("tables"):
-            lakehouse.require_own(settings, ALL_TABLES, Purpose.LOOK)
-        yield Workbench(session, lakehouse, ledger, landing, settings, say)
+        words = LastWords(say)
+        with naming_a_dead_engine(session, words, settings.spark_driver_memory):
+            with lakehouse_failures("tables"):
+                lakehouse.require_own(settings, ALL_TABLES, Purpose.LOOK)
+            yield Workbench(session, lakehouse, ledger, landing, settings, words)

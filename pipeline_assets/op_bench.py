@@ -17,6 +17,7 @@ from pipeline_assets.domain.settings import Settings
 from pipeline_assets.load_path.request import Workbench
 from pipeline_assets.tables.registry import ALL_TABLES
 from resources.decision_objects import FOLDER, DecisionObjects
+from resources.engine_life import LastWords, naming_a_dead_engine
 from resources.heartbeat import heartbeat
 from resources.lake_identity import Purpose
 from resources.lake_objects import LakeObjects
@@ -44,9 +45,11 @@ def op_bench(
             session = spark.spark_session
             configure_catalog(session, settings)
             lakehouse = Lakehouse(session, settings.catalog_name)
-            with lakehouse_failures("tables"):
-                lakehouse.require_own(settings, ALL_TABLES, Purpose.LOOK)
-            yield Workbench(session, lakehouse, ledger, landing, settings, context.log.info)
+            words = LastWords(context.log.info)
+            with naming_a_dead_engine(session, words, settings.spark_driver_memory):
+                with lakehouse_failures("tables"):
+                    lakehouse.require_own(settings, ALL_TABLES, Purpose.LOOK)
+                yield Workbench(session, lakehouse, ledger, landing, settings, words)
     except PublishConflictError as error:
         raise dg.Failure(str(error), allow_retries=True) from tellable(error)
     except TransientError as error:

@@ -6,6 +6,7 @@ out: what is done about it.
 
 from __future__ import annotations
 
+import errno
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,7 +14,12 @@ from contextlib import contextmanager
 from botocore.exceptions import BotoCoreError, ClientError, HTTPClientError
 from botocore.exceptions import ConnectionError as BotoConnectionError
 from obstore.exceptions import BaseError, PermissionDeniedError, PreconditionError, UnauthenticatedError
-from pipeline_assets.domain.errors import LandingAccessError, LandingUnavailableError, TidemarkError
+from pipeline_assets.domain.errors import (
+    LandingAccessError,
+    LandingUnavailableError,
+    TidemarkError,
+    UnreadableObjectError,
+)
 
 
 @contextmanager
@@ -23,9 +29,11 @@ def landing_errors(subject: str, *, is_object: bool = False) -> Iterator[None]:
         yield
     except (BaseError, BotoCoreError, ClientError, OSError) as error:
         is_moved = isinstance(error, PreconditionError | FileNotFoundError) and "NoSuchBucket" not in str(error)
-        if is_object and is_moved:
+        is_full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
+        # The disk that is full is the worker's.
+        if (is_object and is_moved) or is_full:
             raise
-        raise _failure(subject, error) from error
+        raise _failure(subject, error, is_object=is_object) from error
     except ValueError as error:
         if "get_credentials" not in str(error):
             raise
@@ -39,7 +47,14 @@ _PASSING = ("RequestTimeout<", "EndpointConnectionError:", "ConnectTimeoutError:
 that could not reach its server looks like a bad credential."""
 
 
-def _failure(subject: str, error: Exception) -> TidemarkError:
+_OBJECT_CURE = "Restore the object, or the right to read it, or exclude it; every load tries again"
+_OF_THE_CONNECTION = ("NoSuchBucket", "InvalidAccessKeyId", "SignatureDoesNotMatch", "RequestTimeTooSkewed", "ExpiredToken",
+                      "InvalidToken", "InvalidSecurity", "AccountProblem")  # fmt: skip
+"""Refusals that no single object is to blame for, although some come with the status of those that are."""
+_OF_THE_FILE = (errno.ELOOP, errno.ENXIO, errno.EISDIR, errno.ENOTDIR, errno.EACCES, errno.EPERM)
+
+
+def _failure(subject: str, error: Exception, *, is_object: bool) -> TidemarkError:
     """Access (a person must act) or unavailable (time may heal), by type of error, HTTP status and text."""
     text = str(error).split("\n\nDebug source")[0]
     status = re.search(r"status code: (\d{3})", text)
@@ -53,9 +68,16 @@ def _failure(subject: str, error: Exception) -> TidemarkError:
         or "(os error 13)" in text
         or "incorrectly configured region" in text
     )
+    is_of_object = code == 403 or isinstance(error, PermissionDeniedError) or _is_of_the_file(error)
+    if is_object and is_of_object and not is_passing and not any(sign in text for sign in _OF_THE_CONNECTION):
+        return UnreadableObjectError(subject, f"landing refused: {_short(text)}", _OBJECT_CURE)
     if is_refused and not is_passing:
         return LandingAccessError(subject, f"landing refused: {_short(text)}", _ACCESS_CURE)
     return LandingUnavailableError(subject, f"landing is out of reach: {_short(text)}", "The next run tries again")
+
+
+def _is_of_the_file(error: Exception) -> bool:
+    return isinstance(error, OSError) and error.errno in _OF_THE_FILE
 
 
 def _short(text: str) -> str:

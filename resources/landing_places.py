@@ -6,20 +6,23 @@ what a failure means (landing_errors.py).
 
 from __future__ import annotations
 
+import io
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field, fields
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, Self
+from typing import IO, TYPE_CHECKING, Any, ClassVar, Self
 
 import boto3
 import obstore
 from botocore.config import Config
 from obstore.auth.boto3 import Boto3CredentialProvider
-from obstore.exceptions import BaseError
-from obstore.store import LocalStore, S3Store
-from pipeline_assets.domain.errors import LandingAccessError, SettingsError
+from obstore.store import S3Store
+from pipeline_assets.domain.errors import SettingsError
+from pipeline_assets.domain.spool import IN_MEMORY_BYTES, a_spool_on_disk
+
+from resources.landing_place import Listed
 
 if TYPE_CHECKING:
     from dagster_aws.s3 import S3Resource
@@ -32,72 +35,7 @@ _CREDENTIAL_LIFE = timedelta(minutes=10)
 _READ_TIMEOUT = timedelta(seconds=60)
 _REQUEST_TIMEOUT = timedelta(minutes=10)
 """For a whole object; a stalled connection ends earlier, by the read timeout."""
-
-
-class Listed(NamedTuple):
-    """An object as a listing shows it."""
-
-    key: str
-    etag: str
-    size_bytes: int
-
-
-class Place(Protocol):
-    """What differs between kinds of places: opening, order of keys, and a listing that takes any key."""
-
-    @property
-    def url(self) -> str:
-        """Where it is, for people."""
-
-    @property
-    def is_ordered(self) -> bool:
-        """Whether a listing is in the order of keys; and whether what is read is the version that was listed."""
-
-    def open(self) -> LocalStore | S3Store:
-        """A connection, which belongs to the process."""
-
-    def require(self) -> None:
-        """Raise LandingAccessError where an absent place would list as empty."""
-
-    def list_plainly(self, folder: str, after: str) -> Iterator[Listed]:
-        """Objects of a folder behind a key, any key whatever; where not ordered, all of them."""
-
-
-@dataclass(frozen=True)
-class Folder:
-    """A local folder."""
-
-    root: Path
-    is_ordered: ClassVar[bool] = False
-
-    @property
-    def url(self) -> str:
-        """The path."""
-        return str(self.root)
-
-    def require(self) -> None:
-        """The folder must be there."""
-        # An absent root lists as empty in obstore, which would read as "nothing was delivered".
-        if not self.root.is_dir():
-            raise LandingAccessError(self.url, "is not a folder", "Correct TIDEMARK_LANDING_URL or create it")
-
-    def open(self) -> LocalStore:
-        """A store rooted in the folder."""
-        return LocalStore(prefix=self.root)
-
-    def list_plainly(self, folder: str, after: str) -> Iterator[Listed]:  # noqa: ARG002 - no order, so no start
-        """By the operating system's own walk."""
-        store = self.open()
-        for parent, _, names in os.walk(self.root / folder, followlinks=True):
-            for name in names:
-                path = Path(parent, name)
-                key = os.fsencode(path.relative_to(self.root)).decode("utf-8", "backslashreplace")
-                try:
-                    meta = obstore.head(store, key)
-                except (ValueError, BaseError, OSError):
-                    yield Listed(key, "", 0)
-                else:
-                    yield Listed(key, meta["e_tag"] or "", meta["size"])
+_STEP_BYTES = 4 * 1024**2
 
 
 @dataclass(frozen=True)
@@ -174,6 +112,21 @@ class Bucket:
         for page in pages.paginate(**asked):
             for item in page.get("Contents", ()):
                 yield Listed(item["Key"].removeprefix(root), item["ETag"], item["Size"])
+
+    def read(self, store: S3Store, key: str, etag: str) -> IO[bytes]:
+        """By obstore, in pieces to a file where it is large."""
+        found = obstore.get(store, key, options={"if_match": etag})
+        if found.meta["size"] <= IN_MEMORY_BYTES:
+            return io.BytesIO(found.bytes().to_bytes())
+        content = a_spool_on_disk()
+        try:
+            for part in found.stream(min_chunk_size=_STEP_BYTES):
+                content.write(part)
+        except BaseException:
+            content.close()
+            raise
+        content.seek(0)
+        return content
 
     def _session(self) -> boto3.Session:
         return boto3.Session(

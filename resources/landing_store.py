@@ -11,20 +11,22 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import date
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Self
+from typing import IO, TYPE_CHECKING, Any, Self
 
 import obstore
 from obstore.exceptions import InvalidPathError, PreconditionError
 from pipeline_assets.domain.arrival_days import ALONE
 from pipeline_assets.domain.deliveries import Delivery, Listing, Marker, Oddity, OddObject
-from pipeline_assets.domain.errors import ObjectMovedError, SettingsError
+from pipeline_assets.domain.errors import ObjectMovedError, SettingsError, TidemarkError
 from pipeline_assets.domain.object_keys import KeyGrammar, KeyStem
 from pipeline_assets.domain.settings import Settings, local_path
 from pipeline_assets.domain.slices import Source
 
 from resources.crash_points import CrashPoint, crash_point
 from resources.landing_errors import landing_errors
-from resources.landing_places import Bucket, Folder, Listed, Place
+from resources.landing_folder import Folder
+from resources.landing_place import Listed, Place
+from resources.landing_places import Bucket
 
 if TYPE_CHECKING:
     from dagster_aws.s3 import S3Resource
@@ -59,8 +61,8 @@ class LandingStore:
         if folder is None:
             return cls(Bucket.from_url(settings.landing_url, s3), grammar)
         if re.search(r"#(\{hour\}|[0-9]+)$", settings.marker_pattern):
-            # obstore keeps unfinished uploads under such names and therefore hides them in a local folder.
-            reason = "ends in `#` and digits, which a local landing hides"
+            # Obstore, which others may use, keeps unfinished uploads under such names.
+            reason = "ends in `#` and digits, which hides it from tools that list a folder"
             raise SettingsError("TIDEMARK_MARKER_PATTERN", reason, "End it in a word")
         return cls(Folder(folder.absolute()), grammar)
 
@@ -80,8 +82,7 @@ class LandingStore:
         """What arrived from `first_day` to `last_day` (arrival days, UTC, both inclusive), sorted.
 
         In a bucket only the keys of these days are read, and one page of what lies before a project's first
-        day: odd objects elsewhere stay unseen there. A local folder shows all of them, but for names that end in
-        `#` and digits, which obstore hides. A project without a folder has nothing. Deliveries before or after the
+        day: odd objects elsewhere stay unseen there. A local folder shows all of them. A project without a folder has nothing. Deliveries before or after the
         days `asked_for`, which anybody will ask for, are named as strays, of a bucket the first few on either side.
         Raises LandingAccessError (no such place, no rights) and LandingUnavailableError (network, server).
         """
@@ -95,7 +96,10 @@ class LandingStore:
                 found = self._look(source, project_id, first_day, last_day, asked_for)
             crash_point(CrashPoint.DURING_LISTING, f"{source.value}/{project_id}")
             for one in found:
-                parsed = self._grammar.parse(source, project_id, *one)
+                if one.oddity:
+                    odd_objects.append(OddObject(one.key, Oddity.LINK, one.oddity))
+                    continue
+                parsed = self._grammar.parse(source, project_id, one.key, one.etag, one.size_bytes)
                 if isinstance(parsed, OddObject):
                     odd_objects.append(parsed)
                     continue
@@ -108,7 +112,7 @@ class LandingStore:
                     continue
                 if isinstance(parsed, Marker):
                     markers.append(parsed)
-                elif one.size_bytes == 0 and self._is_folder_placeholder(one.key):
+                elif self._place.is_ordered and one.size_bytes == 0 and self._is_folder_placeholder(one.key):
                     odd_objects.append(OddObject(f"{one.key}/", Oddity.UNKNOWN_NAME, "a folder's placeholder"))
                 else:
                     deliveries.append(parsed)
@@ -116,25 +120,27 @@ class LandingStore:
         odd = tuple(sorted(odd_objects))
         return Listing(tuple(sorted(deliveries)), tuple(sorted(markers)), odd, days, tuple(sorted(strays)))
 
-    def read(self, key: str, etag: str) -> bytes:
-        """The bytes of the object version that was listed with `etag`, whole.
+    def open(self, key: str, etag: str) -> IO[bytes]:
+        """The bytes of the object version that was listed with `etag`, to be closed; where many, on disk.
 
-        Raises ObjectMovedError when that version is gone (overwritten, deleted), LandingUnavailableError when
-        network or server fail beyond the retries, LandingAccessError when rights are missing.
+        Raises ObjectMovedError when that version is gone (overwritten, deleted), UnreadableObjectError when it alone is refused,
+        LandingUnavailableError when network or server fail beyond the retries, LandingAccessError when credentials are wrong.
         """
         crash_point(CrashPoint.MID_PARSE, key)
         try:
             with landing_errors(key, is_object=True):
-                store = self._opened()
-                content = obstore.get(store, key, options={"if_match": etag}).bytes().to_bytes()
-                # A bucket hands out versions; a local file may be rewritten in place while it is read.
-                is_same = self._place.is_ordered or obstore.head(store, key)["e_tag"] == etag
+                return self._place.read(self._opened(), key, etag)
         except (PreconditionError, FileNotFoundError):
-            is_same = False
-        if not is_same:
             reason = "was overwritten or deleted since it was listed"
-            raise ObjectMovedError(key, reason, "The next run lists it anew")
-        return content
+            raise ObjectMovedError(key, reason, "The next run lists it anew") from None
+
+    def is_readable(self, delivery: Delivery) -> bool:
+        """Whether a listed object can be read: that tells a refused object from a refused connection."""
+        try:
+            self.open(delivery.key, delivery.etag).close()
+        except TidemarkError:
+            return False
+        return True
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave the connection behind: it belongs to a process."""
@@ -153,7 +159,7 @@ class LandingStore:
         self._place.require()
         folder = source.prefix(project_id)
         if not self._place.is_ordered:
-            return {one.key: one for one in self._scan(folder)}.values()
+            return list(self._place.list_plainly(folder, ""))
         stems = self._grammar.stems(source, project_id)
         found: dict[str, Listed] = {}
         scans = [self._scan(folder, *stem.window(first_day, last_day)) for stem in stems]
@@ -174,7 +180,7 @@ class LandingStore:
         for _ in range(_MOST_ALONE):
             found = None
             for one in self._scan(source.prefix(project_id), after, before):
-                parsed = self._grammar.parse(source, project_id, *one)
+                parsed = self._grammar.parse(source, project_id, one.key, one.etag, one.size_bytes)
                 if isinstance(parsed, OddObject):
                     continue
                 if not stem.is_dated:

@@ -26,13 +26,19 @@ class Fault(StrEnum):
 
     SERVER_ERROR = auto()
     THROTTLED = auto()
+    ARCHIVED = auto()
+    """Refused for the object's own sake."""
     SLOW = auto()
     RESET = auto()
     """Half of the answer, then the connection is cut."""
 
 
 _SLOW_SECONDS = 1.5
-_STATUS = {Fault.SERVER_ERROR: (500, "InternalError"), Fault.THROTTLED: (503, "SlowDown")}
+_STATUS = {
+    Fault.SERVER_ERROR: (500, "InternalError"),
+    Fault.THROTTLED: (503, "SlowDown"),
+    Fault.ARCHIVED: (403, "InvalidObjectState"),
+}
 
 
 @dataclass

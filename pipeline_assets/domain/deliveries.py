@@ -12,6 +12,9 @@ from enum import StrEnum
 
 from pipeline_assets.domain.slices import Source
 
+NOT_READABLE = "not_readable"
+"""`error` of an object that is listed and cannot be read: nothing is known of its content, and every load tries again."""
+
 
 @dataclass(frozen=True, order=True)
 class BatchKey:
@@ -58,6 +61,8 @@ class Oddity(StrEnum):
     """The name does not follow the grammar."""
     WRONG_PREFIX = "wrong_prefix"
     """A well-formed name of another project or source than the folder it lies in."""
+    LINK = "link"
+    """A link that is not followed: it leads out of landing, to a folder, or nowhere."""
 
 
 @dataclass(frozen=True, order=True)

@@ -50,6 +50,10 @@ class LandingAccessError(PermanentError):
     """Landing refused us or does not exist: wrong URL, bucket, credentials or rights."""
 
 
+class UnreadableObjectError(LandingAccessError):
+    """Landing refused one object, for reasons that may be its own: archived, another key, rights, a link out of landing."""
+
+
 class ObjectMovedError(TransientError):
     """An object was overwritten or deleted between listing and reading."""
 
@@ -64,6 +68,10 @@ class LakehouseError(PermanentError):
 
 class LakehouseUnavailableError(TransientError):
     """Catalog or warehouse could not be reached, or were too busy, beyond the retries."""
+
+
+class EngineError(PermanentError):
+    """Spark's JVM died or ran out of memory: this process can do no more, and another one as small would end the same."""
 
 
 class LedgerError(PermanentError):

@@ -189,7 +189,7 @@ def _of_lines(lines: Sequence[bytes], number: int, offset: int, max_lines: int) 
 
 
 def _skip_line(text: IO[bytes], before: bytes) -> tuple[int, int]:
-    """Bytes that end the line, `\\n` or `\\r\\n`, and bytes up to and with them; `before` is the byte already read."""
+    """Bytes that end the line (feed, and a return before it), and bytes up to and with them; `before` is the byte read last."""
     skipped = 0
     while part := text.readline(_WRITE_BYTES):
         skipped += len(part)

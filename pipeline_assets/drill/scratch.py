@@ -27,7 +27,8 @@ from pipeline_assets.domain.errors import LedgerError
 from pipeline_assets.domain.masking import masked
 from pipeline_assets.domain.settings import ENV_PREFIX, Settings, local_path
 from pipeline_assets.tables.registry import ALL_TABLES
-from resources.landing_places import Bucket, Folder
+from resources.landing_folder import Folder
+from resources.landing_places import Bucket
 from resources.spark import configure_catalog
 
 if TYPE_CHECKING:

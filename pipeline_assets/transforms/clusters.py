@@ -109,14 +109,14 @@ class DayClusters:
             return
         if self._held:
             self._parts.append([_part(batch, batch) for batch in self._sorted()])
-        file = self._spill.reader() if self._spill is not None else None
+        file: Any = self._spill.reader() if self._spill is not None else None
         for first, last in self._windows():
             found = [
                 _between(batch, first, last)
                 for run in self._parts
                 for part in run
                 if part.first <= last and first <= part.last
-                for batch in [file.get_batch(part.place) if isinstance(part.place, int) else part.place]
+                for batch in [part.place if isinstance(part.place, pa.RecordBatch) else file.get_batch(part.place)]
             ]
             found = [batch for batch in found if batch.num_rows]
             # Runs are in the order in which rows came, so one day needs no sorting.

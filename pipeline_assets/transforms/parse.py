@@ -16,8 +16,8 @@ import pyarrow as pa
 import pyspark.sql.functions as F
 from pyspark.sql import Column, DataFrame, SparkSession
 
-from pipeline_assets.domain.deliveries import Delivery
-from pipeline_assets.domain.errors import ObjectMovedError, TidemarkError
+from pipeline_assets.domain.deliveries import NOT_READABLE, Delivery
+from pipeline_assets.domain.errors import ObjectMovedError, TidemarkError, UnreadableObjectError
 from pipeline_assets.domain.event_lines import COLUMN_NAMES, LineParser, ParsedLine
 from pipeline_assets.domain.object_bodies import BadObjectError, Block, blocks, decompress
 from pipeline_assets.domain.quarantine_reasons import QuarantineReason
@@ -105,8 +105,8 @@ def parse_objects(
 ) -> DataFrame:
     """Read and parse every object of `distribute`; one flat frame for the views below.
 
-    An object that moved, or whose bytes are known, yields a summary with error `moved` or `touched` and no rows; trouble
-    on the way to landing fails the task. `only_refused` leaves out the rows of good lines.
+    An object that moved, whose bytes are known, or that landing refuses, yields a summary with error `moved`, `touched` or
+    `not_readable` and no rows; trouble on the way to landing fails the task. `only_refused` leaves out the rows of good lines.
     """
     work = _ObjectWork(reader, max_object_bytes, max_line_bytes, only_refused)
     schema = ", ".join(f"`{name}` {kind}" for name, kind in _FIELDS.items())
@@ -134,7 +134,7 @@ def object_summaries(parsed: DataFrame) -> DataFrame:
     """One row per object: source, arrival_date, project_id, object_key, object_etag, then the columns of _SUMMARY.
 
     size_bytes is as listed, sha256 of the bytes as stored (null where moved). lines = rows + quarantined + blank, all 0
-    where `error` is a QuarantineReason that refuses the object, MOVED or TOUCHED. replaced_surrogates and
+    where `error` is a QuarantineReason that refuses the object, MOVED, TOUCHED or NOT_READABLE. replaced_surrogates and
     lenient_conversions add up ParsedLine's; extra_key_rows counts rows with `_extra`.
     """
     return parsed.where(F.col("_kind") == "object").select(
@@ -192,6 +192,9 @@ class _ObjectWork:
             stored = self.reader.open(row["object_key"], row["object_etag"])
         except ObjectMovedError as error:
             yield _records("object", place, [summary | {"error": MOVED, "error_detail": error.reason}])
+            return
+        except UnreadableObjectError as error:
+            yield _records("object", place, [summary | {"error": NOT_READABLE, "error_detail": error.reason}])
             return
         with stored:
             summary["sha256"], size, sample = _fingerprint(stored)

@@ -113,6 +113,22 @@ def test_rows_that_changed_objects_can_still_be_replaced(pipeline: Any) -> None:
     assert {row["insert_id"] for row in p.rows(RAW)} == {e["$insert_id"] for e in (*a, *b[:2])}
 
 
+def test_lines_in_another_order_are_numbered_anew(pipeline: Any) -> None:
+    """Scenario: an object comes again with the same lines in another order. Outcome: raw tells where each line lies now; refined,
+    whose content is the same, is not touched."""
+    p = pipeline()
+    rows = events_on(DAY, 4)
+    p.deliver(DAY, rows)
+    assert p.load(DAY).success
+    before = p.files("refined/events", DAY)
+    p.deliver(DAY, rows[::-1])
+    run = p.load(DAY)
+    assert run.success, run.failure()
+    places = {row["uuid"]: row["_line_number"] for row in p.rows("raw/regular_events")}
+    assert [places[row["uuid"]] for row in rows] == [4, 3, 2, 1]
+    assert p.files("refined/events", DAY) == before
+
+
 def test_equal_line_numbers_on_two_days_do_not_meet(pipeline: Any) -> None:
     """Scenario: an object of two days comes again with its lines turned round and one of them changed, so that rows
     of two versions share object and line; one of the two is a duplicate. Outcome: only the duplicate is dropped."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sqlite3
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -190,3 +191,37 @@ def test_postgresql_restarts_during_a_publish(pipeline: Any, point: CrashPoint) 
         published = [(record.table, record.key) for record in p.ledger.publications()]
         assert len(published) == len(set(published))
         p.ledger.close()
+
+
+_ENGINE_DIES = """
+import os, signal, sys
+from pipeline_assets.cli_bench import workbench
+from pipeline_assets.domain.errors import TidemarkError
+from pipeline_assets.domain.settings import Settings
+from pipeline_assets.tables.raw_events import REGULAR_EVENTS
+from tests.small_spark import SMALL
+folder = sys.argv[1]
+settings = Settings(landing_url=folder, warehouse_url=folder + "/w", catalog_url=f"sqlite:///{folder}/c.db", projects=("10001",),
+                    spark_master="local[1]", spark_driver_memory="1g", spark_config=SMALL)
+try:
+    with workbench(settings, lambda text: None) as bench:
+        bench.say("raw/regular_events: staging 3 objects of 1 batches")
+        os.kill(bench.spark.sparkContext._gateway.proc.pid, signal.SIGKILL)
+        bench.lakehouse.head(REGULAR_EVENTS)
+except TidemarkError as error:
+    print(type(error).__name__, error)
+"""
+
+
+def test_an_engine_that_dies_is_named_as_that(tmp_path: Path) -> None:
+    """Scenario: the JVM of a process of its own is killed, as the system does where memory is short. Outcome: one sentence says
+    that it died, what it said last, and which setting to raise."""
+    done = subprocess.run(
+        [sys.executable, "-c", _ENGINE_DIES, str(tmp_path)], capture_output=True, text=True, check=False, timeout=180,
+        cwd=Path(__file__).parents[2],
+    )  # fmt: skip
+    assert done.stdout.strip() == (
+        "EngineError Spark: its JVM died (exit code -9), probably out of memory, after it said: "
+        "raw/regular_events: staging 3 objects of 1 batches. Raise TIDEMARK_SPARK_DRIVER_MEMORY (now 1g), then load again; "
+        "what was not published yet is not lost"
+    ), done.stderr

@@ -6,6 +6,7 @@ or failure. Keep out: names (test_object_keys.py).
 
 from __future__ import annotations
 
+import io
 import os
 import pickle
 import subprocess
@@ -27,6 +28,7 @@ from dagster_aws.s3 import S3Resource
 from moto.core.models import DEFAULT_ACCOUNT_ID
 from moto.s3.models import s3_backends
 from moto.server import ThreadedMotoServer
+from obstore.store import LocalStore
 
 from pipeline_assets.domain.arrival_days import asked_for, first_believable, told_strays
 from pipeline_assets.domain.deliveries import BatchKey, Delivery, Listing, Oddity
@@ -36,11 +38,13 @@ from pipeline_assets.domain.errors import (
     ObjectMovedError,
     SettingsError,
     TidemarkError,
+    UnreadableObjectError,
 )
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import Source
-from resources import landing_store
+from resources import landing_folder, landing_places, landing_store
 from resources.crash_points import CrashPoint
+from resources.landing_folder import Folder
 from resources.landing_store import LandingStore
 from tests.s3 import a_server_that_answers
 
@@ -134,6 +138,12 @@ def bucket(s3_server: Server, monkeypatch: pytest.MonkeyPatch) -> Place:
 def place(request: pytest.FixtureRequest) -> Place:
     found: Place = request.getfixturevalue(request.param)
     return found
+
+
+def whole(store: LandingStore, key: str, etag: str) -> bytes:
+    """An object as the workers read it."""
+    with store.open(key, etag) as content:
+        return content.read()
 
 
 def a_store(
@@ -276,7 +286,7 @@ def test_names_that_differ_in_odd_characters_are_different_objects(place: Place)
     listing = listed(place.store)
     found = [*keys(listing), *(one.key for one in listing.odd_objects)]
     assert sorted(found) == sorted(f"10001/10001_{DAY}_{name}.json.gz" for name in names)
-    assert place.store.read(listing.deliveries[0].key, listing.deliveries[0].etag) == b"5#1"
+    assert whole(place.store, listing.deliveries[0].key, listing.deliveries[0].etag) == b"5#1"
 
 
 @pytest.mark.parametrize("pattern", ["{prefix}_{hour}_{date}_done", "done.{date}.{hour}.{prefix}"])
@@ -381,7 +391,7 @@ def test_an_empty_object_is_a_delivery(place: Place) -> None:
 def test_an_object_reads_back_whole(place: Place) -> None:
     content = os.urandom(3_000_000)
     place.put(a_key(), content)
-    assert place.store.read(a_key(), the_delivery(place).etag) == content
+    assert whole(place.store, a_key(), the_delivery(place).etag) == content
 
 
 def test_an_object_overwritten_since_it_was_listed_has_moved(place: Place) -> None:
@@ -389,7 +399,7 @@ def test_an_object_overwritten_since_it_was_listed_has_moved(place: Place) -> No
     found = the_delivery(place)
     place.put(a_key(), b"newer")
     with pytest.raises(ObjectMovedError, match="overwritten"):
-        place.store.read(found.key, found.etag)
+        whole(place.store, found.key, found.etag)
 
 
 def test_an_object_deleted_since_it_was_listed_has_moved(place: Place) -> None:
@@ -397,38 +407,137 @@ def test_an_object_deleted_since_it_was_listed_has_moved(place: Place) -> None:
     found = the_delivery(place)
     place.delete(found.key)
     with pytest.raises(ObjectMovedError):
-        place.store.read(found.key, found.etag)
+        whole(place.store, found.key, found.etag)
 
 
 def test_a_file_rewritten_while_it_is_read_has_moved(folder: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     folder.put(a_key(), b"old")
     found = the_delivery(folder)
-    get = obstore.get
+    copy = landing_folder._copied
 
-    def get_then_rewrite(*args: Any, **options: Any) -> Any:
-        opened = get(*args, **options)
+    def copy_then_rewrite(*args: Any) -> Any:
+        copied = copy(*args)
         folder.put(a_key(), b"new content")
-        return opened
+        return copied
 
-    monkeypatch.setattr(obstore, "get", get_then_rewrite)
+    monkeypatch.setattr(landing_folder, "_copied", copy_then_rewrite)
     with pytest.raises(ObjectMovedError):
-        folder.store.read(found.key, found.etag)
+        whole(folder.store, found.key, found.etag)
 
 
 def test_a_store_in_use_travels_to_other_processes(place: Place, tmp_path: Path) -> None:
     place.put(a_key(), b"content")
     found = the_delivery(place)
-    assert place.store.read(found.key, found.etag) == b"content"
+    assert whole(place.store, found.key, found.etag) == b"content"
     (tmp_path / "store").write_bytes(pickle.dumps(place.store))
     program = (
         "import pathlib, pickle, sys; store = pickle.loads(pathlib.Path(sys.argv[1]).read_bytes());"
-        "sys.stdout.buffer.write(store.read(sys.argv[2], sys.argv[3])); assert 'dagster' not in sys.modules"
+        "sys.stdout.buffer.write(store.open(sys.argv[2], sys.argv[3]).read()); assert 'dagster' not in sys.modules"
     )
     done = subprocess.run(
         [sys.executable, "-c", program, str(tmp_path / "store"), found.key, found.etag],
         capture_output=True, check=False, cwd=Path(__file__).parents[2],
     )  # fmt: skip
     assert (done.stdout, done.stderr) == (b"content", b"")
+
+
+def test_an_object_too_large_for_memory_reads_back_whole(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (landing_folder, landing_places):
+        monkeypatch.setattr(module, "IN_MEMORY_BYTES", 1000)
+    content = os.urandom(9_000_000)
+    place.put(a_key(), content)
+    with place.store.open(a_key(), the_delivery(place).etag) as found:
+        assert not isinstance(found, io.BytesIO)
+        assert found.read() == content
+
+
+def test_a_folders_versions_are_named_as_before(folder: Place) -> None:
+    """The ledger holds versions that were listed by obstore; named otherwise, every object would be read again."""
+    folder.put(a_key(), b"content")
+    (meta,) = obstore.list(LocalStore(prefix=folder.store.url)).collect()
+    assert the_delivery(folder).etag == meta["e_tag"]
+
+
+# Links in a folder
+
+
+def test_a_link_that_leads_out_is_named_and_never_read(folder: Place, tmp_path: Path) -> None:
+    secret = tmp_path / "secret"
+    secret.mkdir()
+    (secret / "key.pem").write_bytes(b"BEGIN PRIVATE KEY")
+    (secret / a_key().partition("/")[2]).write_bytes(b"x")
+    folder.put(a_key(), b"x")
+    root = Path(folder.store.url)
+    (root / a_key(shard=2)).symlink_to(secret / "key.pem")
+    (root / a_key(shard=3)).symlink_to("../../secret/key.pem")
+    (root / "10001/more").symlink_to(secret)
+    (root / "10002").symlink_to(secret)
+    listing = listed(folder.store, projects=("10001", "10002"))
+    assert keys(listing) == [a_key()]
+    named = {found.key: found for found in listing.odd_objects}
+    assert named.keys() == {a_key(shard=2), a_key(shard=3), "10001/more", "10002"}
+    assert {found.oddity for found in named.values()} == {Oddity.LINK}
+    assert all("leads out of landing" in found.detail for found in named.values())
+    with pytest.raises(UnreadableObjectError, match="leads out of landing"):
+        whole(folder.store, a_key(shard=2), "e")
+
+
+@pytest.mark.parametrize("swapped", ["file", "folder", "back and forth"])
+def test_a_link_put_in_place_after_the_listing_is_not_followed(
+    folder: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, swapped: str
+) -> None:
+    folder.put(a_key(), b"x")
+    found = the_delivery(folder)
+    root, outside = Path(folder.store.url), tmp_path / "outside"
+    outside.mkdir()
+    os.link(root / a_key(), outside / Path(a_key()).name)
+
+    def swap() -> None:
+        victim = root / a_key() if swapped == "file" else (root / a_key()).parent
+        victim.rename(tmp_path / "aside")
+        victim.symlink_to(outside / Path(a_key()).name if swapped == "file" else outside)
+
+    if swapped == "back and forth":
+        # Between finding out where the file lies and opening it.
+        resolve = Folder._resolved
+
+        def resolve_then_swap(place: Folder, key: str) -> Path | None:
+            inside = resolve(place, key)
+            swap()
+            return inside
+
+        monkeypatch.setattr(Folder, "_resolved", resolve_then_swap)
+    else:
+        swap()
+    with pytest.raises(UnreadableObjectError):
+        whole(folder.store, found.key, found.etag)
+
+
+def test_links_inside_are_followed_and_the_root_may_be_one(folder: Place, tmp_path: Path) -> None:
+    folder.put("archive/one", b"content")
+    root = Path(folder.store.url)
+    (root / "10001").mkdir()
+    (root / a_key()).symlink_to("../archive/one")
+    (tmp_path / "by link").symlink_to(root)
+    store = a_store(str(tmp_path / "by link"))
+    (found,) = listed(store).deliveries
+    assert whole(store, found.key, found.etag) == b"content"
+
+
+def test_loops_and_pipes_hang_nothing_and_are_refused_one_by_one(folder: Place) -> None:
+    folder.put(a_key(), b"x")
+    root = Path(folder.store.url)
+    (root / a_key(shard=2)).symlink_to(root / a_key(shard=2))
+    (root / a_key(shard=3)).symlink_to("nowhere")
+    os.mkfifo(root / a_key(shard=4))
+    (root / "10001/again").symlink_to("..")
+    (root / "10002").symlink_to("10002")
+    listing = listed(folder.store, projects=("10001", "10002"))
+    assert keys(listing) == [a_key(), *(a_key(shard=shard) for shard in (2, 3, 4))]
+    assert [found.key for found in listing.odd_objects] == ["10001/again", "10002"]
+    for found in listing.deliveries[1:]:
+        with pytest.raises(UnreadableObjectError):
+            whole(folder.store, found.key, found.etag)
 
 
 # Where landing is, and what can go wrong
@@ -460,7 +569,7 @@ def test_a_missing_bucket_is_not_an_empty_landing(bucket: Place) -> None:
     with pytest.raises(LandingAccessError, match="NoSuchBucket"):
         listed(store)
     with pytest.raises(LandingAccessError, match="NoSuchBucket"):
-        store.read(a_key(), '"e"')
+        whole(store, a_key(), '"e"')
 
 
 def test_fields_of_the_resource_win_over_variables(
@@ -510,7 +619,7 @@ def test_a_refusal_asks_for_a_person_and_a_bad_moment_for_time(
         with pytest.raises(error) as on_list:
             listed(store)
         with pytest.raises(error) as on_read:
-            store.read(a_key(), '"e"')
+            whole(store, a_key(), '"e"')
     assert on_list.value.subject == "s3://bucket"
     assert on_read.value.subject == a_key()
     assert "\n" not in str(on_list.value) + str(on_read.value)
@@ -558,7 +667,7 @@ def test_a_network_failure_is_a_bad_moment(url: str) -> None:
     with pytest.raises(LandingUnavailableError):
         listed(store)
     with pytest.raises(LandingUnavailableError):
-        store.read(a_key(), '"e"')
+        whole(store, a_key(), '"e"')
 
 
 def test_a_url_without_a_bucket_is_refused() -> None:

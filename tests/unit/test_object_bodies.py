@@ -168,7 +168,7 @@ print(len(line.text), line.length, (resource.getrusage(resource.RUSAGE_SELF).ru_
 
 
 def test_a_bomb_and_an_endless_line_cost_a_worker_little_memory() -> None:
-    """Two megabytes that hold two gigabytes, and a line of 256 MiB, each in a process of its own: peak memory as the system saw it."""
+    """Two megabytes that hold two gigabytes, and a line of 256 MiB, in a process of its own: peak memory as the system saw it."""
     done = subprocess.run(
         [sys.executable, "-c", _WORKER, str(256 * BOUND)], capture_output=True, text=True, check=True, timeout=120
     )

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from resources.ledger_records import EXCLUDED, HOURS_HELD, MISSING, BatchAsRead, BatchRecord, DeliveryRecord, Exclusion
 
 from pipeline_assets.domain.checks import Check, Evaluation
-from pipeline_assets.domain.deliveries import BatchKey, Delivery
+from pipeline_assets.domain.deliveries import NOT_READABLE, BatchKey, Delivery
 from pipeline_assets.domain.object_keys import KeyGrammar
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import BatchVerdict, Source
@@ -65,6 +65,11 @@ class BatchPlan:
             and not self.missing
             and bool(self.changed or self.withdrawn or self.stale_refusals)
         )
+
+    @property
+    def is_to_be_tried_again(self) -> bool:
+        """Whether an object of it could not be read, which says nothing of the next time."""
+        return any(key in self.listed and one.error == NOT_READABLE for key, one in self.refused.items())
 
     @property
     def stale_refusals(self) -> list[str]:

@@ -127,6 +127,7 @@ def _compare(batch: BatchPlan, settings: Settings, now: datetime) -> None:
         prior is not None
         and prior.verdict is BatchVerdict.REFUSED
         and bool(batch.listed)
+        and not batch.is_to_be_tried_again
         and prior.input_state == batch.input_state(settings)
         # What was missed is back, accepted, or behind the horizon.
         and not (prior.is_missing and not batch.missing)

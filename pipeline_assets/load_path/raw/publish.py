@@ -52,7 +52,11 @@ def stage(step: RawStep) -> StagedRows | None:
     reading = _reading(step, plans)
     found = _stage(step, plans, reading)
     if reading is not None:
-        take_summaries(step, reading)
+        try:
+            take_summaries(step, reading)
+        except BaseException:
+            step.bench.lakehouse.drop(found.staged)
+            raise
     return found
 
 

@@ -31,7 +31,7 @@ def quarantine(step: RawStep) -> None:
     }  # fmt: skip
     new = {
         key for plan in (*accepted, *refused) for key in step.replaced(plan)
-        if key in step.summaries and _is_bad(step.summaries[key])
+        if key in step.summaries and _is_bad(step.summaries[key]) and key not in step.unread
     }  # fmt: skip
     if not (old or old_refusals or new):
         return

@@ -16,8 +16,8 @@ from pyspark.sql import DataFrame, Observation, Row
 from resources.ledger_records import EXCLUDED, MISSING, DeliveryRecord
 
 from pipeline_assets.domain.checks import BatchFigures, Evaluation, reconcile_batch
-from pipeline_assets.domain.deliveries import Delivery
-from pipeline_assets.domain.errors import LakehouseError, PublishConflictError, error_in
+from pipeline_assets.domain.deliveries import NOT_READABLE, Delivery
+from pipeline_assets.domain.errors import LakehouseError, LandingAccessError, PublishConflictError, error_in
 from pipeline_assets.domain.slices import BatchVerdict
 from pipeline_assets.load_path.raw.batch_plan import BatchPlan
 from pipeline_assets.load_path.raw.step import RawStep
@@ -31,6 +31,8 @@ from pipeline_assets.transforms.parse import (
 )
 
 _TASKS_PER_CORE = 3
+_OTHERS_TRIED = 3
+_ACCESS_CURE = "Check TIDEMARK_LANDING_URL and credentials, and the rights to read what is listed"
 
 
 @dataclass
@@ -143,6 +145,7 @@ def naming_what_workers_met() -> Iterator[None]:
 def take_summaries(step: RawStep, reading: Reading) -> None:
     """What reading found of each object, for the verdict on its batch and for the ledger."""
     code = step.table.code_version(step.bench.settings)
+    step.unread = _unread(step, reading)
     for key, row in reading.summaries().items():
         delivery = reading.deliveries[key]
         step.summaries[key] = DeliveryRecord(
@@ -152,9 +155,24 @@ def take_summaries(step: RawStep, reading: Reading) -> None:
         )  # fmt: skip
 
 
+def _unread(step: RawStep, reading: Reading) -> dict[str, str]:
+    """Objects that could not be read, and why; raises LandingAccessError where nothing can be."""
+    summaries = reading.summaries()
+    unread = {key: row["error_detail"] for key, row in sorted(summaries.items()) if row["error"] == NOT_READABLE}
+    if unread and len(unread) == len(summaries):
+        # The last object that is wanted may be the one that is refused for good: others tell whether landing is.
+        listed = {d.key: d for plan in step.plans.values() for d in plan.listed.values() if d.size_bytes}
+        others = [delivery for key, delivery in sorted(listed.items()) if key not in unread]
+        if not any(step.bench.landing.is_readable(one) for one in others[-_OTHERS_TRIED:]):
+            (key, reason), *more = unread.items()
+            among = f", and so are all of {len(more) + 1} objects" if more else ", and no other object can be read"
+            raise LandingAccessError(key, f"{reason}{among}", _ACCESS_CURE)
+    return unread
+
+
 def require_unmoved(reading: Reading) -> None:
     """Objects that are read once more must be what they were the first time; raises PublishConflictError."""
-    moved = sorted(key for key, row in reading.summaries().items() if row["error"] == MOVED)
+    moved = sorted(key for key, row in reading.summaries().items() if row["error"] in (MOVED, NOT_READABLE))
     if moved:
         raise PublishConflictError(moved[0], "changed while it was read", "The load lists and reads it again")
 
@@ -183,6 +201,12 @@ def _judge_parsed(step: RawStep, plan: BatchPlan) -> tuple[BatchVerdict, Evaluat
         ),
         step.bench.settings,
     )
+    unread = [f"{key}: {NOT_READABLE}, {why}" for key, why in sorted(step.unread.items()) if key in plan.listed]
+    if unread:
+        # Not a matter of bounds: nobody knows what is in it.
+        reason = f"unreadable objects: {len(unread)}, first {unread[0]}"
+        cure = "Restore the object, or the right to read it, or exclude it; every load tries again"
+        return BatchVerdict.REFUSED, replace(evaluation, is_passed=False, reason=reason, cure=cure)
     moved = [r.object_key for r in records if r.error == MOVED]
     if moved:
         reason = f"objects changed while they were read: {len(moved)}, first {moved[0]}"

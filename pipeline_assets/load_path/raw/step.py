@@ -41,6 +41,8 @@ class RawStep:
     """Object key -> what reading it found; of a touched object what was known of its bytes."""
     touched: set[str] = field(default_factory=set)
     """Objects with another etag and the same bytes: hashed, not parsed."""
+    unread: dict[str, str] = field(default_factory=dict)
+    """Object that could not be read -> why."""
     verdicts: dict[BatchKey, tuple[BatchVerdict, Evaluation]] = field(default_factory=dict)
     changes: Changes = field(default_factory=Changes)
     published: dict[Slice, Digest] = field(default_factory=dict)
