@@ -1,22 +1,21 @@
 """Objects to rows, quarantined lines and one summary per object, in one pass over Arrow batches.
 
-Lives here: the mapInArrow job and the three views of its output. Put here: how work is spread and batched. Keep out: the
-meaning of a line (domain/event_lines.py) and of an object's bytes (domain/object_bodies.py).
+Lives here: the mapInArrow job and the three views of its output. Put here: how rows are batched. Keep out: how work is spread
+(spread.py), the meaning of a line (domain/event_lines.py) and of an object's bytes (domain/object_bodies.py).
 """
 
 from __future__ import annotations
 
 import hashlib
-import heapq
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import IO, Any, Protocol
 
 import pyarrow as pa
 import pyspark.sql.functions as F
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame
 
-from pipeline_assets.domain.deliveries import NOT_READABLE, Delivery
+from pipeline_assets.domain.deliveries import NOT_READABLE
 from pipeline_assets.domain.errors import ObjectMovedError, TidemarkError, UnreadableObjectError
 from pipeline_assets.domain.event_lines import COLUMN_NAMES, LineParser, ParsedLine
 from pipeline_assets.domain.object_bodies import BadObjectError, Block, blocks, decompress
@@ -39,8 +38,6 @@ _BATCH_ROWS = 10_000
 _ODD_LINES = 100
 """So many lines are parsed one by one where any of them is odd: a bad line costs a few dozen good ones their speed."""
 _BATCH_BYTES = 16 * 1024**2
-_OBJECT_COST_BYTES = 64 * 1024
-"""What the request for an object weighs against reading it: thousands of empty hours are work too."""
 _EVENT_TIME = COLUMN_NAMES.index("event_time")
 
 _ARROW_TYPES = {"string": pa.string(), "bigint": pa.int64(), "timestamp": pa.timestamp("us", tz="UTC"),
@@ -61,9 +58,6 @@ _REFUSED = {
 _SUMMARY = {"size_bytes": "bigint", "sha256": "string", "lines": "bigint", "rows": "bigint", "quarantined": "bigint",
             "blank": "bigint", "replaced_surrogates": "bigint", "lenient_conversions": "bigint",
             "extra_key_rows": "bigint", "error": "string", "error_detail": "string"}  # fmt: skip
-_OBJECT_SCHEMA = pa.schema([("bucket", pa.int32()), ("source", pa.string()), ("project_id", pa.string()),
-                            ("arrival_date", pa.date32()), ("object_key", pa.string()), ("object_etag", pa.string()),
-                            ("size_bytes", pa.int64()), ("known_sha256", pa.string())])  # fmt: skip
 _FIELDS = _PLACE | _EVENT | _REFUSED | _SUMMARY
 _ARROW_SCHEMA = pa.schema([(name, _ARROW_TYPES[kind]) for name, kind in _FIELDS.items()])
 
@@ -75,35 +69,10 @@ class ObjectReader(Protocol):
         """The object's bytes, to be closed; raises ObjectMovedError, LandingAccessError or LandingUnavailableError."""
 
 
-def distribute(
-    spark: SparkSession, deliveries: Sequence[Delivery], parallelism: int, known_bytes: Mapping[str, str]
-) -> DataFrame:
-    """One row per delivery, spread so that every task reads about as many bytes; one bucket is one task, sorted by name.
-
-    `known_bytes`: object key -> sha256 of bytes that need no parsing. Columns: source, project_id, object_key,
-    object_etag, known_sha256 string; arrival_date date; size_bytes bigint.
-    """
-    buckets: list[list[Delivery]] = [[] for _ in range(max(1, min(len(deliveries), parallelism)))]
-    heap = [(0, index) for index in range(len(buckets))]
-    for delivery in sorted(deliveries, key=lambda d: (-d.size_bytes, d.key)):
-        size, index = heapq.heappop(heap)
-        buckets[index].append(delivery)
-        heapq.heappush(heap, (size + delivery.size_bytes + _OBJECT_COST_BYTES, index))
-    rows = [
-        (index, d.batch.source.value, d.batch.project_id, d.batch.arrival_date, d.key, d.etag, d.size_bytes,
-         known_bytes.get(d.key))
-        for index, bucket in enumerate(buckets) for d in bucket
-    ]  # fmt: skip
-    # As an Arrow table: a list of Python rows would be pickled by workers of Spark's own.
-    table = pa.Table.from_pylist([dict(zip(_OBJECT_SCHEMA.names, row, strict=True)) for row in rows], _OBJECT_SCHEMA)
-    placed = spark.createDataFrame(table).repartitionById(len(buckets), F.col("bucket"))
-    return placed.sortWithinPartitions("project_id", "arrival_date", "object_key").drop("bucket")
-
-
 def parse_objects(
     objects: DataFrame, reader: ObjectReader, *, max_object_bytes: int, max_line_bytes: int, only_refused: bool = False
 ) -> DataFrame:
-    """Read and parse every object of `distribute`; one flat frame for the views below.
+    """Read and parse every object of `distribute` (spread.py); one flat frame for the views below.
 
     An object that moved, whose bytes are known, or that landing refuses, yields a summary with error `moved`, `touched` or
     `not_readable` and no rows; trouble on the way to landing fails the task. `only_refused` leaves out the rows of good lines.

@@ -25,7 +25,8 @@ from pyspark import cloudpickle
 from pipeline_assets.domain.deliveries import BatchKey, Delivery
 from pipeline_assets.domain.slices import Source
 from pipeline_assets.tables.raw_events import REGULAR_EVENTS
-from pipeline_assets.transforms.parse import distribute, event_rows, parse_objects
+from pipeline_assets.transforms.parse import event_rows, parse_objects
+from pipeline_assets.transforms.spread import distribute
 from resources.spark import configure_catalog
 from tests.builders import PROJECT
 

@@ -23,8 +23,8 @@ import pyspark.sql.functions as F
 import pytest
 from pyspark import cloudpickle
 
-from pipeline_assets.domain.deliveries import BatchKey, Delivery
-from pipeline_assets.domain.errors import LandingUnavailableError, ObjectMovedError
+from pipeline_assets.domain.deliveries import NOT_READABLE, BatchKey, Delivery
+from pipeline_assets.domain.errors import LandingUnavailableError, ObjectMovedError, UnreadableObjectError
 from pipeline_assets.domain.quarantine_reasons import QuarantineReason as Reason
 from pipeline_assets.domain.slices import Source
 from pipeline_assets.domain.vendor import DELIVERED_KEYS, EXTRA_COLUMN, VENDOR_COLUMNS, ColumnType
@@ -32,12 +32,12 @@ from pipeline_assets.transforms import parse
 from pipeline_assets.transforms.parse import (
     MOVED,
     TOUCHED,
-    distribute,
     event_rows,
     object_summaries,
     parse_objects,
     quarantined,
 )
+from pipeline_assets.transforms.spread import distribute
 
 pytestmark = pytest.mark.slow
 PROJECT, DAY = "10001", date(2026, 2, 2)
@@ -357,6 +357,52 @@ def test_no_deliveries_are_an_empty_frame(spark: Any) -> None:
     assert parsed_by(spark, Shelf({})).isEmpty()
 
 
+def a_place(key: str, size: int = 1) -> pa.RecordBatch:
+    """A row of `distribute`, for a worker without Spark."""
+    place = {"source": "regular", "project_id": PROJECT, "arrival_date": DAY, "object_key": key, "object_etag": "e",
+             "size_bytes": size, "known_sha256": None}  # fmt: skip
+    return pa.RecordBatch.from_pylist([place])
+
+
+def test_an_object_that_is_listed_as_too_large_is_refused_unread() -> None:
+    """The shelf is empty: reading would say that the object moved."""
+    work = parse._ObjectWork(Shelf({}), MAX_OBJECT_BYTES, MAX_LINE_BYTES)
+    record, summary = (batch.to_pylist()[0] for batch in work([a_place("a", MAX_OBJECT_BYTES + 1)]))
+    assert (summary["error"], summary["sha256"]) == (Reason.OBJECT_TOO_LARGE.value, None)
+    assert (record["reason"], record["byte_length"], record["sample"]) == (summary["error"], MAX_OBJECT_BYTES + 1, b"")
+    assert "not read" in record["detail"]
+    (summary,) = (batch.to_pylist()[0] for batch in work([a_place("a", MAX_OBJECT_BYTES)]))
+    assert summary["error"] == MOVED
+
+
+def test_an_object_that_landing_refuses_is_no_content() -> None:
+    class Archive(Shelf):
+        def open(self, key: str, etag: str) -> IO[bytes]:
+            if key == "archived":
+                raise UnreadableObjectError(key, "landing refused: InvalidObjectState", "Restore it")
+            return super().open(key, etag)
+
+    work = parse._ObjectWork(Archive({"b": gzip.compress(GOOD_LINE)}), MAX_OBJECT_BYTES, MAX_LINE_BYTES)
+    found = [batch.to_pylist()[0] for batch in work([a_place("archived"), a_place("b")])]
+    assert [(row["_kind"], row["_object_key"]) for row in found] == [
+        ("object", "archived"),
+        ("row", "b"),
+        ("object", "b"),
+    ]
+    assert (found[0]["error"], found[0]["error_detail"]) == (NOT_READABLE, "landing refused: InvalidObjectState")
+
+
+def test_millions_of_blank_lines_are_counted_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    def each(_: object) -> None:
+        raise AssertionError("looked at one by one")
+
+    monkeypatch.setattr(parse.LineParser, "parse", each)
+    monkeypatch.setattr(parse.ColumnParser, "parse", each)
+    work = parse._ObjectWork(Shelf({"a": gzip.compress(b"\n" * 2_000_000)}), MAX_OBJECT_BYTES, MAX_LINE_BYTES)
+    (summary,) = (batch.to_pylist()[0] for batch in work([a_place("a")]))
+    assert (summary["lines"], summary["blank"], summary["error"]) == (2_000_000, 2_000_000, None)
+
+
 @pytest.mark.parametrize(("line_bytes", "most_rows"), [(200, 10), (4_000, 3)])
 def test_batches_are_bounded_in_rows_and_bytes(
     monkeypatch: pytest.MonkeyPatch, line_bytes: int, most_rows: int
@@ -365,15 +411,6 @@ def test_batches_are_bounded_in_rows_and_bytes(
     monkeypatch.setattr(parse, "_BATCH_BYTES", 10_000)
     line = GOOD_LINE[:-1] + b',"city":"' + b"x" * (line_bytes - len(GOOD_LINE)) + b'"}\n'
     work = parse._ObjectWork(Shelf({"a": gzip.compress(line * 35)}), MAX_OBJECT_BYTES, MAX_LINE_BYTES)
-    place = {
-        "source": "regular",
-        "project_id": PROJECT,
-        "arrival_date": DAY,
-        "object_key": "a",
-        "object_etag": "e",
-        "size_bytes": 1,
-        "known_sha256": None,
-    }
-    batches = [batch for batch in work([pa.RecordBatch.from_pylist([place])]) if batch["_kind"][0].as_py() == "row"]
+    batches = [batch for batch in work([a_place("a")]) if batch["_kind"][0].as_py() == "row"]
     assert sum(batch.num_rows for batch in batches) == 35
     assert max(batch.num_rows for batch in batches) == most_rows

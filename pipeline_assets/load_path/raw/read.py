@@ -24,11 +24,11 @@ from pipeline_assets.load_path.raw.step import RawStep
 from pipeline_assets.transforms.parse import (
     MOVED,
     TOUCHED,
-    distribute,
     object_summaries,
     object_summary_list,
     parse_objects,
 )
+from pipeline_assets.transforms.spread import distribute
 
 _TASKS_PER_CORE = 3
 _OTHERS_TRIED = 3
