@@ -47,7 +47,7 @@ _PASSING = ("RequestTimeout<", "EndpointConnectionError:", "ConnectTimeoutError:
 that could not reach its server looks like a bad credential."""
 
 
-_OBJECT_CURE = "Restore the object, or the right to read it, or exclude it; every load tries again"
+_OBJECT_CURE = "Restore the object, or the right to read it, or take it out of landing; every load tries again"
 _OF_THE_CONNECTION = ("NoSuchBucket", "InvalidAccessKeyId", "SignatureDoesNotMatch", "RequestTimeTooSkewed", "ExpiredToken",
                       "InvalidToken", "InvalidSecurity", "AccountProblem")  # fmt: skip
 """Refusals that no single object is to blame for, although some come with the status of those that are."""

@@ -82,9 +82,10 @@ class LandingStore:
         """What arrived from `first_day` to `last_day` (arrival days, UTC, both inclusive), sorted.
 
         In a bucket only the keys of these days are read, and one page of what lies before a project's first
-        day: odd objects elsewhere stay unseen there. A local folder shows all of them. A project without a folder has nothing. Deliveries before or after the
-        days `asked_for`, which anybody will ask for, are named as strays, of a bucket the first few on either side.
-        Raises LandingAccessError (no such place, no rights) and LandingUnavailableError (network, server).
+        day: odd objects elsewhere stay unseen there. A local folder shows all of them. A project without a folder has
+        nothing. Deliveries before or after the days `asked_for`, which anybody will ask for, are named as strays, of a
+        bucket the first few on either side. Raises LandingAccessError (no such place, no rights) and
+        LandingUnavailableError (network, server).
         """
         deliveries: list[Delivery] = []
         markers: list[Marker] = []

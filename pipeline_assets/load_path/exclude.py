@@ -90,7 +90,8 @@ def _versions(bench: Workbench, key: str, reason: str, request: LoadRequest, eve
 def hash_of(landing: LandingStore, listed: Delivery) -> str:
     """sha256 of the bytes that landing holds; raises UsageError where they cannot be read."""
     try:
-        return hashlib.sha256(landing.read(listed.key, listed.etag)).hexdigest()
+        with landing.open(listed.key, listed.etag) as content:
+            return hashlib.file_digest(content, "sha256").hexdigest()
     except TidemarkError as error:
         raise UsageError(
             listed.key,

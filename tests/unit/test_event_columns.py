@@ -7,9 +7,10 @@ means (test_event_lines.py).
 from __future__ import annotations
 
 import gzip
+import io
 import json
 from datetime import UTC, date, datetime
-from typing import Any
+from typing import IO, Any
 
 import pyarrow as pa
 import pytest
@@ -97,8 +98,8 @@ class _Shelf:
     def __init__(self, body: bytes) -> None:
         self._body = body
 
-    def read(self, key: str, etag: str) -> bytes:
-        return self._body
+    def open(self, key: str, etag: str) -> IO[bytes]:
+        return io.BytesIO(self._body)
 
 
 @settings(deadline=None, max_examples=40)

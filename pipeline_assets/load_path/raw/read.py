@@ -205,7 +205,7 @@ def _judge_parsed(step: RawStep, plan: BatchPlan) -> tuple[BatchVerdict, Evaluat
     if unread:
         # Not a matter of bounds: nobody knows what is in it.
         reason = f"unreadable objects: {len(unread)}, first {unread[0]}"
-        cure = "Restore the object, or the right to read it, or exclude it; every load tries again"
+        cure = "Restore the object, or the right to read it, or take it out of landing; every load tries again"
         return BatchVerdict.REFUSED, replace(evaluation, is_passed=False, reason=reason, cure=cure)
     moved = [r.object_key for r in records if r.error == MOVED]
     if moved:
