@@ -24,9 +24,9 @@ def first_believable(days: Iterable[date], today: date | None = None) -> date | 
 
 
 def asked_for(settings: Settings, today: date) -> tuple[date, date]:
-    """The first and last arrival day that a load can ever have in its reach; tomorrow is asked for tomorrow."""
+    """The first and last arrival day that a load has in its reach today or tomorrow."""
     reach = timedelta(days=settings.reprocessing_window_days)
-    return settings.calendar_start - reach, today + timedelta(days=1)
+    return settings.calendar_start - reach, today + max(reach, timedelta(days=1))
 
 
 def told_strays(keys: Sequence[str]) -> str:
