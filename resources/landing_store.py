@@ -166,8 +166,9 @@ class LandingStore:
         scans = [self._scan(folder, *stem.window(first_day, last_day)) for stem in stems]
         scans += [islice(self._scan(folder, f"{folder}/", stems[0].text), _OPENING_KEYS)]
         scans += [self._first_arrivals(source, project_id, stem) for stem in stems]
-        for stem in stems if asked_for is not None else ():
-            scans += [islice(self._scan(folder, *bounds), _MOST_STRAYS) for bounds in stem.outside(*asked_for)]
+        if asked_for is not None:
+            outside = [bounds for stem in stems for bounds in stem.outside(*asked_for)]
+            scans += [islice(self._scan(folder, *bounds), _MOST_STRAYS) for bounds in outside]
         for scan in scans:
             for one in scan:
                 # The first wins: obstore drops the closing slash of a folder's placeholder, which then goes by
