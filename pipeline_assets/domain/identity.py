@@ -7,6 +7,7 @@ vendor's export documentation on `$insert_id`.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
@@ -15,6 +16,14 @@ from enum import StrEnum
 from pipeline_assets.domain.slices import Source
 
 _NO_TIME = datetime(1, 1, 1, tzinfo=UTC)
+
+SOMETHING_TO_SEE = (
+    "[^\x00-\x20\x7f-\xa0\xad\u034f\u061c\u115f\u1160\u1680\u17b4\u17b5\u180b-\u180f\u2000-\u200f\u2028-\u202f\u205f-\u206f"
+    "\u2800\u3000\u3164\ufe00-\ufe0f\ufeff\uffa0]"
+)
+"""A character that a reader sees: none of white space, controls, and what Unicode draws with no width or no ink. One class in the
+characters themselves, because `strip` of Python and `trim` of Spark know different white space."""
+_SEEN = re.compile(SOMETHING_TO_SEE)
 
 
 TIED = ":tied"
@@ -49,6 +58,11 @@ class RankPart(StrEnum):
     """The rows are identical: object key and line only choose which of them names the lineage."""
 
 
+def named(identifier: str | None) -> str | None:
+    """An id that names something; one that is empty or blank is none."""
+    return identifier if identifier is not None and _SEEN.search(identifier) else None
+
+
 @dataclass(frozen=True)
 class RawRow:
     """The parts of a raw row that identity and winner depend on."""
@@ -68,12 +82,17 @@ class RawRow:
     """The two row hashes of the 55 columns and `_extra`."""
 
     @property
+    def row_id(self) -> str | None:
+        """The uuid, where it names something."""
+        return named(self.uuid)
+
+    @property
     def key(self) -> tuple[object, ...]:
         """Rows of one project with equal keys are the same event when their days are close enough."""
-        if self.insert_id is not None:
-            return (self.project_id, "insert_id", self.app, self.device_id, self.insert_id)
-        if self.uuid is not None:
-            return (self.project_id, "uuid", self.uuid)
+        if (insert_id := named(self.insert_id)) is not None:
+            return (self.project_id, "insert_id", self.app, named(self.device_id), insert_id)
+        if self.row_id is not None:
+            return (self.project_id, "uuid", self.row_id)
         return (self.project_id, "content", *self.content)
 
 
@@ -143,4 +162,4 @@ def _rivals(row: RawRow, rows: Sequence[RawRow], window: int) -> list[RawRow]:
 
 def _is_copy(other: RawRow, row: RawRow) -> bool:
     """Whether two rows of one key are deliveries of the same row."""
-    return (other.uuid is not None and other.uuid == row.uuid) or row.key[1] == "content"
+    return (other.row_id is not None and other.row_id == row.row_id) or row.key[1] == "content"

@@ -22,10 +22,12 @@ from sqlalchemy.exc import ArgumentError
 from pipeline_assets.domain.errors import SettingsError
 from pipeline_assets.domain.machine import default_object_bytes
 from pipeline_assets.domain.masking import MASK, URL_SETTINGS, is_secret_name, masked, remember
+from pipeline_assets.domain.property_paths import property_path
 from pipeline_assets.domain.slices import Source
 
 ENV_PREFIX = "TIDEMARK_"
 PROJECT_ROOT = Path(__file__).resolve().parents[2]
+_LARGEST_PROJECT = (1 << 63) - 1
 
 
 class Completeness(StrEnum):
@@ -157,12 +159,20 @@ class Settings(BaseSettings):
     @classmethod
     def _plain_projects(cls, value: tuple[str, ...]) -> tuple[str, ...]:
         for project in value:
-            if not (project.isascii() and project.isdecimal()):
-                msg = f"project {project!r} is not a vendor project id (digits only)"
+            if not re.fullmatch(r"[1-9][0-9]{0,18}", project) or int(project) > _LARGEST_PROJECT:
+                # Events carry their project as a 64-bit number, which no other text would ever equal in one way only.
+                msg = f"project {project[:30]!r} is not a vendor project id (a number from 1 to 2^63-1, without leading zeros)"
                 raise ValueError(msg)
         if len(set(value)) != len(value):
             msg = "a project is named twice"
             raise ValueError(msg)
+        return value
+
+    @field_validator("revenue_properties", "price_properties", "quantity_properties", "currency_properties")
+    @classmethod
+    def _readable_properties(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for name in value:
+            property_path(name)
         return value
 
     @field_validator("owners")

@@ -12,11 +12,12 @@ from pyspark.sql import Column, DataFrame
 from pipeline_assets.domain.checks import Check
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.tables.table import EVENT_DATE, PROJECT_ID, AggregateTable, TableColumn
+from pipeline_assets.transforms.named import named
 from pipeline_assets.transforms.revenue import USER_COLUMNS, user
 
 
 def _platform() -> Column:
-    return F.coalesce(F.col("platform"), F.lit("unknown"))
+    return F.coalesce(named("platform"), F.lit("unknown"))
 
 
 def _build(refined: DataFrame, settings: Settings) -> DataFrame:  # noqa: ARG001 - every build has this form
@@ -41,10 +42,11 @@ ACTIVE_USERS = AggregateTable(
     columns=(
         EVENT_DATE,
         PROJECT_ID,
-        TableColumn("platform", "string", "`unknown` where absent"),
+        TableColumn("platform", "string", "`unknown` where absent or blank"),
         TableColumn("active_users", "bigint", "exact distinct users", sources=USER_COLUMNS),
     ),
     write_order=("platform",),
+    version="2",
     key_columns=("platform",),
     upstream=("refined/events",),
     checks=(Check.RECONCILES_WITH_REFINED, Check.CHANGE_IS_EXPLAINED),

@@ -38,6 +38,7 @@ EVENT_COUNTS = AggregateTable(
         TableColumn("users", "bigint", "distinct users", sources=USER_COLUMNS),
     ),
     write_order=("event_type",),
+    version="2",
     key_columns=("event_type",),
     upstream=("refined/events",),
     checks=(Check.RECONCILES_WITH_REFINED, Check.CHANGE_IS_EXPLAINED),

@@ -23,6 +23,7 @@ REFINED_EVENTS = Table(
         TableColumn("_line_number", "int", "line of the winner when last published"),
     ),
     write_order=("event_type", "event_time"),
+    version="2",
     settings_read=("dedupe_window_days", "source_precedence"),
     upstream=tuple(table.key for table in RAW_TABLES.values()),
     checks=(Check.UNIQUE_EVENT_KEY, Check.RECONCILES_WITH_RAW, Check.CHANGE_IS_EXPLAINED),

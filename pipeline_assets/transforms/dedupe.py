@@ -14,6 +14,7 @@ from pipeline_assets.domain.identity import Outcome
 from pipeline_assets.domain.slices import Source
 from pipeline_assets.transforms.event_keys import KEY, day_number, key_window, with_key
 from pipeline_assets.transforms.measure import HASH_A, HASH_B, with_row_hashes
+from pipeline_assets.transforms.named import named
 from pipeline_assets.transforms.shared_keys import is_shared, rival_columns
 
 ROW_ID = ("_source", "_object_key", "_line_number")
@@ -33,7 +34,7 @@ def outcomes(
         "event_date",
         *KEY,
         *ROW_ID,
-        "uuid",
+        named("uuid").alias("uuid"),
         day_number().alias("_day"),
         # A null compares lower than any value inside a struct, which is "nulls last" for a maximum.
         F.struct(

@@ -9,6 +9,7 @@ import pyspark.sql.functions as F
 from pyspark.sql import Column, DataFrame, Window, WindowSpec
 
 from pipeline_assets.transforms.measure import HASH_A, HASH_B, row_hashes
+from pipeline_assets.transforms.named import is_nameless, named
 
 KEY = ("project_id", "_key_kind", "_key_app", "_key_device", "_key_id")
 
@@ -18,15 +19,16 @@ def with_key(frame: DataFrame) -> DataFrame:
 
     Expects the vendor's columns and the row hashes.
     """
-    by_insert = F.col("insert_id").isNotNull()
-    kind = F.when(by_insert, F.lit("insert_id")).when(F.col("uuid").isNotNull(), F.lit("uuid")).otherwise("content")
+    insert_id, uuid = named("insert_id"), named("uuid")
+    by_insert = insert_id.isNotNull()
+    kind = F.when(by_insert, F.lit("insert_id")).when(uuid.isNotNull(), F.lit("uuid")).otherwise("content")
     content = F.concat_ws(":", F.col(HASH_A).cast("string"), F.col(HASH_B).cast("string"))
     return frame.withColumns(
         {
             "_key_kind": kind,
             "_key_app": F.when(by_insert, F.col("app")),
-            "_key_device": F.when(by_insert, F.col("device_id")),
-            "_key_id": F.coalesce(F.col("insert_id"), F.col("uuid"), content),
+            "_key_device": F.when(by_insert, named("device_id")),
+            "_key_id": F.coalesce(insert_id, uuid, content),
         }
     )
 
@@ -58,12 +60,11 @@ def with_contested_keys(events: DataFrame, keys: DataFrame) -> DataFrame:
     at = ["project_id", "_key_a", "_key_b"]
     hashed = identified(events).withColumns({"_key_a": first, "_key_b": second})
     found = hashed.join(keys, on=at, how="left_semi").select(*events.columns)
-    nameless = events.where(F.col("insert_id").isNull() & F.col("uuid").isNull())
-    return found.unionByName(nameless)
+    return found.unionByName(events.where(is_nameless()))
 
 
 def identified(events: DataFrame) -> DataFrame:
     """The rows that have an id, with key and `_day`; needs project_id, event_date and the four id columns, no content."""
-    narrow = events.where(F.col("insert_id").isNotNull() | F.col("uuid").isNotNull())
+    narrow = events.where(~is_nameless())
     no_content = {HASH_A: F.lit(None).cast("long"), HASH_B: F.lit(None).cast("long")}
     return narrow.withColumns(no_content).transform(with_key).drop(HASH_A, HASH_B).withColumn("_day", day_number())

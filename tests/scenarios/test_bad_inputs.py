@@ -106,6 +106,7 @@ class Case:
     cure: str = NOTHING
 
 
+BLANK_IDS = "`$insert_id` and `uuid` are empty or blank"
 NEIGHBOUR_ROWS = 2
 PLAIN_ROWS = 7
 
@@ -316,6 +317,14 @@ LINE_CASES = [
     _an_event_sent_twice("`$insert_id` is null", "`uuid` tells events apart", insert_id=None),
     _an_event_sent_twice("`uuid` is null", "`$insert_id` tells events apart", uuid=None),
     _an_event_sent_twice("`$insert_id` and `uuid` are null", "equal content is one event", insert_id=None, uuid=None),
+    Case(
+        name=BLANK_IDS,
+        build=lambda day: {_name(day): _body(
+            _good(day, 1), _good(day, 2, insert_id="", uuid=" "), _good(day, 3, insert_id="", uuid=" ", device_id="d2"),
+        )},
+        raw_lines=(1, 2, 3), stored={2: {"insert_id": "", "uuid": " "}, 3: {"insert_id": "", "uuid": " "}},
+        keeps="neither is an id; equal content is one event, and `rows_with_blank_id` counts",
+    ),
     _an_event_sent_twice("`device_id` is null", "null is a device like any other", device_id=None),
     Case(
         name="More than 10 bad lines and more than 0.1 % of the batch",
@@ -538,6 +547,12 @@ def _assert_fate(found: Found, case: Case, day: date) -> None:
 
 
 # -- claims ----------------------------------------------------------------------------------------------------
+
+
+def test_a_day_says_how_many_of_its_events_have_no_id(bad_landing: Found) -> None:
+    day = CASE_DAYS[BLANK_IDS]
+    shown = bad_landing.run.metadata("refined/events", day)
+    assert (shown["rows_without_id"], shown["rows_with_blank_id"]) == (2, 2)
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)

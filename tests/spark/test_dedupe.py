@@ -8,14 +8,17 @@ from typing import Any
 
 import pytest
 
-from pipeline_assets.domain.identity import Outcome, RawRow
+from pipeline_assets.domain.identity import Outcome, RawRow, named
 from pipeline_assets.domain.identity import outcomes as pure_outcomes
 from pipeline_assets.domain.slices import Source
 from pipeline_assets.transforms.dedupe import outcomes, winners
 from pipeline_assets.transforms.measure import HASH_A, HASH_B, with_row_hashes
+from pipeline_assets.transforms.named import named as named_in_spark
 
 pytestmark = pytest.mark.slow
 CONTENT = ("app", "device_id", "insert_id", "uuid", "server_upload_time", "processed_time", "event_type")
+BLANK = ("", "\t", "\u3000\u200b")
+"""More kinds of it: tests/unit/test_identity.py, and below."""
 PRECEDENCE = (Source.BACKFILL, Source.REGULAR)
 CASES = 2_000
 SCHEMA = (
@@ -31,8 +34,8 @@ def _case(number: int) -> list[tuple[Any, ...]]:
         (
             str(number), date(2026, 1, 5) + timedelta(days=rng.randrange(4)),
             rng.choice(list(Source)).value, f"{number}/o{line % 2}", line,
-            rng.choice((None, number)), rng.choice((None, "d", "e")), rng.choice((None, "i", "i", "j")),
-            rng.choice((None, "u", "v", "w")), rng.choice(times), rng.choice(times), rng.choice(("x", "y")),
+            rng.choice((None, number)), rng.choice((None, "d", "e", *BLANK)), rng.choice((None, "i", "i", "i", "j", *BLANK)),
+            rng.choice((None, "u", "u", "v", "w", *BLANK)), rng.choice(times), rng.choice(times), rng.choice(("x", "y")),
         )
         for line in range(rng.randrange(1, 9))
     ]  # fmt: skip
@@ -72,6 +75,24 @@ def test_spark_and_the_pure_rule_agree(spark: Any, window: int) -> None:
     )
     kept = winners(raw, decided).count()
     assert kept == sum(outcome == Outcome.WINNER.value for outcome in expected.values())
+
+
+def test_spark_and_python_see_the_same_characters(spark: Any) -> None:
+    every = [chr(code) for code in range(0x110000) if not 0xD800 <= code <= 0xDFFF]
+    frame = spark.createDataFrame(
+        [(text,) for text in (*every[:0x3100], *every[0xF000:0xF900], "\U0001f600", "", " x", None)], "t string"
+    )
+    seen = {row["t"]: row["named"] for row in frame.select("t", named_in_spark("t").alias("named")).collect()}
+    assert seen == {text: None if text is None else named(text) for text in seen}
+    assert {text for text, found in seen.items() if found is None} >= {
+        "",
+        " ",
+        "\t",
+        "\u00a0",
+        "\u3000",
+        "\u200b",
+        None,
+    }
 
 
 def _aware(value: datetime | None) -> datetime | None:

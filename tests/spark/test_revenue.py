@@ -5,13 +5,16 @@ Lives here: claims on revenue expressions. Put here: another way revenue is writ
 
 from __future__ import annotations
 
+import json
+import time
 from decimal import Decimal
 from typing import Any
 
 import pytest
+from pyspark.sql import functions as F
 
 from pipeline_assets.domain.settings import Settings
-from pipeline_assets.transforms.revenue import may_claim_revenue, revenue
+from pipeline_assets.transforms.revenue import may_claim_revenue, revenue, revenue_text
 
 pytestmark = pytest.mark.slow
 
@@ -46,3 +49,38 @@ def test_an_absurd_amount_is_unreadable_and_fails_nothing(spark: Any) -> None:
         revenue(settings).alias("revenue")
     ).groupBy().agg({"revenue": "sum"}).collect()  # fmt: skip
     assert widest[0] == 3 * Decimal("9999999999999999999999")
+
+
+NAMES = ("it's", "a.b", "a[0]", "a?b", "$", 'quo"te', "é", "a\\b", "x y", "'", "a/b", "trail ", "a\nb")
+
+
+def test_every_name_that_settings_take_is_read(spark: Any) -> None:
+    """Scenario: revenue in properties whose names hold quotes, dots, brackets, blanks. Outcome: each is read, and no other."""
+    texts = [json.dumps({"other": 1, "quo": 1, "a": {"b": 1}, name: 7.5}, ensure_ascii=False) for name in NAMES]
+    events = spark.createDataFrame(list(zip(NAMES, texts, strict=True)), "name string, event_properties string")
+    for name in NAMES:
+        settings = Settings(revenue_properties=(name,), price_properties=())
+        found = (
+            events.where(F.col("name") == name).where(may_claim_revenue(settings)).select(revenue(settings)).collect()
+        )
+        assert [row[0] for row in found] == [Decimal("7.5")], name
+
+
+def test_an_amount_of_a_million_digits_is_unreadable_at_once(spark: Any) -> None:
+    """Scenario: texts of a million digits as revenue, price and quantity, and numbers and names beyond what the reader of JSON
+    takes beside a good amount. Outcome: within seconds none reads as an amount, and each is claimed, so that it is counted."""
+    digits = "1" * 1_000_000
+    long_texts = [
+        f'{{"{name}": "{text}", "price": 1}}' for name in ("revenue", "quantity") for text in (digits, f"0.{digits}")
+    ]
+    beyond = [f'{{"x": {digits[:1001]}, "revenue": 5}}', f'{{"{"n" * 50_001}": 1, "revenue": 5}}']
+    settings = Settings()
+    events = spark.createDataFrame([(text,) for text in (*long_texts, *beyond)], "event_properties string").cache()
+    began = events.count() and time.monotonic()
+    found = events.where(may_claim_revenue(settings)).select(
+        revenue(settings).alias("r"), revenue_text(settings).alias("t")
+    )
+    rows = found.collect()
+    assert time.monotonic() - began < 20
+    assert [(row["r"], row["t"] is not None) for row in rows] == [(None, True)] * len(rows)
+    assert len(rows) == len(long_texts) + len(beyond)

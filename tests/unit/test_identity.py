@@ -25,8 +25,8 @@ def _case(number: int) -> tuple[list[RawRow], int, tuple[Source, ...]]:
     rows = [
         RawRow(
             rng.choice(("1", "1", "1", "2")), DAY + timedelta(days=rng.randrange(6)), rng.choice(list(Source)),
-            f"o{rng.randrange(3)}", line, rng.choice((None, 7, 7)), rng.choice((None, "d", "d", "d", "e")),
-            rng.choice((None, "i", "i", "j")), rng.choice((None, "u", "v")), rng.choice(times), rng.choice(times),
+            f"o{rng.randrange(3)}", line, rng.choice((None, 7, 7)), rng.choice((None, "", "d", "d", "d", "e")),
+            rng.choice((None, "", "i", "i", "j")), rng.choice((None, " ", "u", "v")), rng.choice(times), rng.choice(times),
             (rng.choice((1, 1, 2)), 0),
         )
         for line in range(rng.randrange(1, 10))
@@ -53,7 +53,7 @@ def test_the_winner_rule_holds_its_laws_in_every_case() -> None:
                 assert beaten.by in higher
                 assert (beaten.part is RankPart.PLACE) == _is_identical(beaten.by, row, precedence)
                 seen[beaten.part] += 1
-            is_copied = any(r.uuid == row.uuid is not None or row.key[1] == "content" for r in higher)
+            is_copied = any(r.row_id == row.row_id is not None or row.key[1] == "content" for r in higher)
             assert (outcome is Outcome.DELIVERY_DUPLICATE) == is_copied
             if outcome in (Outcome.SEND_DUPLICATE, Outcome.SUPERSEDED_BY_OTHER_DAY):
                 best = max(rivals, key=lambda rival: rank(rival, precedence))
@@ -97,6 +97,23 @@ def test_nulls_never_collapse_rows() -> None:
     assert by_content.key != replace(by_content, content=(2, 2)).key
     # An insert_id that looks like another event's uuid is still an insert_id.
     assert replace(ROW, insert_id="u").key != by_uuid.key
+
+
+BLANK = ("", " ", "\t", "\x00", "\n \r", "\u00a0", "\u3000", "\u200b", "\ufeff", "\u2060\u200d")
+
+
+@pytest.mark.parametrize("blank", BLANK, ids=ascii)
+def test_an_id_that_nobody_can_see_is_no_id(blank: str) -> None:
+    """Scenario: events of different content whose insert_id, uuid or device is empty or blank. Outcome: they are named as if it
+    were absent, and an id with something to see keeps its blanks."""
+    nameless = replace(ROW, insert_id=blank, uuid=blank)
+    assert nameless.key != replace(nameless, content=(2, 2)).key
+    assert nameless.key == replace(ROW, insert_id=None, uuid=None).key
+    assert replace(ROW, insert_id=blank).key == replace(ROW, insert_id=None).key
+    assert replace(ROW, device_id=blank).key == replace(ROW, device_id=None).key
+    assert replace(ROW, insert_id=f"i{blank}").key[-1] == f"i{blank}"
+    twice = [replace(ROW, uuid=blank), replace(ROW, uuid=blank, line_number=2)]
+    assert outcomes(twice, BACKFILL_FIRST, 1) == [Outcome.SEND_DUPLICATE, Outcome.WINNER]
 
 
 @pytest.mark.parametrize("days_apart", [0, 1, 2, 3])

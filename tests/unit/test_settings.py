@@ -26,6 +26,16 @@ def test_environment_wins_over_the_file(folder: Path, monkeypatch: pytest.Monkey
     assert load_settings().projects == ("7", "8")
 
 
+def test_the_greatest_project_id_is_one() -> None:
+    assert Settings(projects=(str((1 << 63) - 1),)).projects == ("9223372036854775807",)
+
+
+@pytest.mark.parametrize("name", ["", " revenue", "\trevenue"])
+def test_a_property_that_would_be_read_as_another_is_refused(name: str) -> None:
+    with pytest.raises(ValueError, match="begins with a blank"):
+        Settings(revenue_properties=(name,))
+
+
 def test_relative_paths_become_absolute(folder: Path) -> None:
     settings = load_settings()
     assert settings.landing_url == str(folder / "in")
@@ -39,6 +49,12 @@ def test_relative_paths_become_absolute(folder: Path) -> None:
         ("TIDEMARK_PROJETS", "1", "TIDEMARK_PROJETS"),
         ("TIDEMARK_PROJECTS", "acme", "TIDEMARK_PROJECTS"),
         ("TIDEMARK_PROJECTS", "1,1", "named twice"),
+        ("TIDEMARK_PROJECTS", str(1 << 63), "not a vendor project id"),
+        ("TIDEMARK_PROJECTS", "9" * 5000, "not a vendor project id"),
+        ("TIDEMARK_PROJECTS", "010001", "without leading zeros"),
+        ("TIDEMARK_PROJECTS", "0", "without leading zeros"),
+        ("TIDEMARK_REVENUE_PROPERTIES", "*", "stands for all properties"),
+        ("TIDEMARK_CURRENCY_PROPERTIES", "it's.odd", "which no path can say"),
         ("TIDEMARK_LANDING_URL", "gs://bucket", "TIDEMARK_LANDING_URL"),
         ("TIDEMARK_CATALOG_URL", "mysql://x", "TIDEMARK_CATALOG_URL"),
         ("TIDEMARK_CALENDAR_START", "soon", "TIDEMARK_CALENDAR_START"),

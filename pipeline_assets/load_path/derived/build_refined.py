@@ -25,6 +25,7 @@ from pipeline_assets.tables.refined_events import CONTENT, REFINED_EVENTS
 from pipeline_assets.transforms.dedupe import outcomes, winners
 from pipeline_assets.transforms.event_keys import KEY, contested, day_number, identified, with_contested_keys, with_key
 from pipeline_assets.transforms.measure import digest_aggregates, digest_of, number, with_row_hashes
+from pipeline_assets.transforms.named import has_blank_id, is_nameless
 from pipeline_assets.transforms.shared_keys import IDENTITY, exchanges, key_days, rival_digests, rivals_of, shared_rows
 
 _EPOCH = date(1970, 1, 1)
@@ -148,14 +149,14 @@ def _measure_refined(
     """Per slice its digest and figures, from a pass over its content; and its duplicate keys, from one over keys alone."""
     staged = bench.lakehouse.read(REFINED_EVENTS, snapshot_id)
     content = staged.where(slices_condition(REFINED_EVENTS, todo))
-    is_nameless = F.col("insert_id").isNull() & F.col("uuid").isNull()
     lateness = F.datediff(F.to_date("server_upload_time"), F.col("event_date"))
     rows = (
         with_row_hashes(content, CONTENT)
         .groupBy("event_date", "project_id")
         .agg(
             *digest_aggregates(),
-            F.count_if(is_nameless).alias("nameless"),
+            F.count_if(is_nameless()).alias("rows_without_id"),
+            F.count_if(has_blank_id()).alias("rows_with_blank_id"),
             F.count_if(lateness > 0).alias("late_rows"),
             (F.max(F.unix_timestamp("server_upload_time")) - F.max(F.unix_timestamp("event_time"))).alias("lag"),
         )
@@ -163,7 +164,7 @@ def _measure_refined(
     )
     measured = {Slice(row["event_date"], row["project_id"]): row.asDict() for row in rows}
     # Without an id a row is its content, which includes the time: it may be twice on its own day alone.
-    has_nameless = any(row["nameless"] for row in measured.values())
+    has_nameless = any(row["rows_without_id"] for row in measured.values())
     events = staged.where(slices_condition(REFINED_EVENTS, near))
     suspected = contested(events)
     twice: dict[Slice, dict[str, Any]] = {}
@@ -225,7 +226,9 @@ def _audit(row: Mapping[str, Any] | None, raw_rows: int, reasons: Mapping[str, i
         "rows": digest.rows,
         "raw_rows": raw_rows,
         **duplicates,
-        "late_rows": row["late_rows"] if row is not None else 0,
+        **{
+            name: row[name] if row is not None else 0 for name in ("rows_without_id", "rows_with_blank_id", "late_rows")
+        },
         "watermark_lag_seconds": number(row["lag"]) if row is not None else 0,
     }
     is_on_two_days = twice > 0 and row is not None and row["keys_twice_a_day"] == 0

@@ -13,7 +13,7 @@ from datetime import UTC, date, datetime, timedelta
 from resources.ledger_records import BatchRecord
 
 from pipeline_assets.domain.errors import UsageError
-from pipeline_assets.domain.identity import Outcome, RawRow, defeat, outcomes, rank
+from pipeline_assets.domain.identity import Outcome, RawRow, defeat, named, outcomes, rank
 from pipeline_assets.domain.slices import BatchVerdict, Slice, neighbourhood
 from pipeline_assets.load_path.explain.explanation import Delivered, Event, Explanation, Published, Standing
 from pipeline_assets.load_path.explain.rows import (
@@ -50,8 +50,10 @@ def explain(
     Writes nothing. `first` and `last` bound the event days. Raises UsageError, SettingsError, and LakehouseError
     before the first load.
     """
-    if not identifier.strip():
-        raise UsageError("identifier", "is empty", "Give the insert_id or the uuid of an event")
+    if named(identifier) is None:
+        raise UsageError(
+            "identifier", "is empty or blank, which names no event", "Give the insert_id or the uuid of an event"
+        )
     if first is not None and last is not None and last < first:
         raise UsageError(f"{first} to {last}", "the range ends before it begins", "Swap the two days")
     chosen = bench.settings.require_projects(tuple(projects))

@@ -19,6 +19,7 @@ from resources.iceberg import slices_condition
 
 from pipeline_assets.domain.errors import LakehouseError
 from pipeline_assets.domain.identity import RawRow
+from pipeline_assets.domain.identity import named as named_text
 from pipeline_assets.domain.slices import Slice, Source
 from pipeline_assets.load_path.request import Workbench
 from pipeline_assets.tables.quarantine import QUARANTINE
@@ -26,6 +27,7 @@ from pipeline_assets.tables.raw_events import RAW_TABLES
 from pipeline_assets.tables.refined_events import CONTENT, REFINED_EVENTS
 from pipeline_assets.tables.table import Table
 from pipeline_assets.transforms.measure import HASH_A, HASH_B, with_row_hashes
+from pipeline_assets.transforms.named import named
 
 MAX_ROWS = 2_000
 """Most raw rows that are collected and judged; judging compares them pairwise."""
@@ -131,7 +133,7 @@ def find_slices(search: Search) -> tuple[Search, set[Slice]]:
 
     Reads a handful of columns; all others are read of these slices only. The newest slices, where there are very many.
     """
-    is_other = F.col("insert_id").isNotNull() & (F.col("insert_id") != search.identifier)
+    is_other = named("insert_id").isNotNull() & (F.col("insert_id") != search.identifier)
     columns = ("event_date", "project_id", "app", "device_id", "insert_id", "uuid")
     narrow = search.raw().select(*columns).unionByName(search.refined().select(*columns)).where(search.in_reach())
     found = (
@@ -143,7 +145,11 @@ def find_slices(search: Search) -> tuple[Search, set[Slice]]:
         .collect()
     )
     slices = {Slice(row["event_date"], row["project_id"]) for row in found}
-    others = {(row["app"], row["device_id"], row["insert_id"]): None for row in found if row["insert_id"] is not None}
+    others = {
+        (row["app"], named_text(row["device_id"]), row["insert_id"]): None
+        for row in found
+        if row["insert_id"] is not None
+    }
     if not others:
         return search, slices
     extended = replace(search, other_keys=tuple(others)[:_MAX_OTHER_KEYS])
@@ -231,7 +237,7 @@ def _identified() -> list[Any]:
 
 
 def _has_key(app: int | None, device_id: str | None, insert_id: str) -> Column:
-    same_app, same_device = F.col("app").eqNullSafe(F.lit(app)), F.col("device_id").eqNullSafe(F.lit(device_id))
+    same_app, same_device = F.col("app").eqNullSafe(F.lit(app)), named("device_id").eqNullSafe(F.lit(device_id))
     return (F.col("insert_id") == insert_id) & same_app & same_device
 
 
