@@ -65,9 +65,12 @@ class ReleaseConfig(dg.Config):
     """Only tell what will change."""
 
 
+_DIGITS_OF_A_LONG = 19
+
+
 def moment_of(text: str) -> datetime | int:
     """A time, or the number of a publication; raises UsageError."""
-    if text.isdecimal():
+    if text.isdecimal() and len(text) < _DIGITS_OF_A_LONG:
         return int(text)
     try:
         found = datetime.fromisoformat(text)

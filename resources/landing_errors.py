@@ -82,6 +82,6 @@ def _is_of_the_file(error: Exception) -> bool:
 
 def _short(text: str) -> str:
     """One line without the XML around S3's own words."""
-    said = re.search(r"<Code>(.*?)</Code>\s*<Message>(.*?)</Message>", text, re.DOTALL)
+    said = re.search(r"<Code>([^<]*)</Code>\s*<Message>([^<]*)</Message>", text)
     line = f"{said[1]}, {said[2]}" if said else text
     return " ".join(line.split())[:300].rstrip(". ")

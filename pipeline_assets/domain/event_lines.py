@@ -21,7 +21,8 @@ from pipeline_assets.domain.vendor import DELIVERED_KEYS, DOLLAR_COLUMNS, VENDOR
 
 _LONG_MIN, _LONG_MAX = -(1 << 63), (1 << 63) - 1
 _SURROGATE = re.compile("[\ud800-\udfff]")
-_NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
+# Each digit has one place in the expression: a second way to split a run of them is tried for every length of it.
+_NUMBER = re.compile(r"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
 _PLAIN_INTEGER = re.compile(r"-?[0-9]+")
 _FINER_THAN_MICROSECONDS = re.compile(r":[0-9]{2}\.[0-9]{6}0*[1-9]")
 _STRING_OR_BRACKET = re.compile(rb'(?s)"[^"\\]*(?:\\.[^"\\]*)*"?|[\[{]|[\]}]')
