@@ -19,6 +19,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import Connection, Engine
 
 from resources.ledger_decisions import Decisions
+from resources.ledger_digests import DigestsOnRecord
 from resources.ledger_engine import connected, in_parts, ledger_failures, open_engine, writing
 from resources.ledger_processes import Processes
 from resources.ledger_races import moved_batches, unmoved_slices
@@ -90,6 +91,11 @@ class Ledger:
     def strays(self) -> Strays:
         """Objects in landing that nobody will ask for."""
         return Strays(self._read, self._write)
+
+    @property
+    def digests(self) -> DigestsOnRecord:
+        """The digests that are kept, wherever they are."""
+        return DigestsOnRecord(self._read, self._write)
 
     # -- reading -----------------------------------------------------------------------------------------------
 

@@ -12,7 +12,10 @@ from dataclasses import dataclass
 from datetime import date, timedelta
 from enum import StrEnum
 
+from pipeline_assets.domain.row_hash import ROW_HASH_VERSION
+
 _MASK = (1 << 128) - 1
+_NO_VERSION = 0
 
 
 @dataclass(frozen=True, order=True)
@@ -35,29 +38,45 @@ def neighbourhood(slices: Iterable[Slice], days: int) -> set[Slice]:
 
 @dataclass(frozen=True)
 class Digest:
-    """Order-independent content hash: number of rows and the sums of two independent row hashes.
+    """Order-independent content hash: number of rows and the sums of the two halves of their 128-bit hashes.
 
     Additive: the digest of a union is the sum of the digests, so a raw slice is the sum of its batch days. Sums wrap
-    at 128 bits, far beyond what 64-bit row hashes of any table reach, so equality is equality of both sums.
+    at 128 bits, far beyond what 64-bit halves of row hashes of any table reach, so equality is equality of both sums.
+    Digests by different versions of the row hash are never equal; of no rows there is one only.
     """
 
     rows: int = 0
     sum_a: int = 0
     sum_b: int = 0
+    version: int = ROW_HASH_VERSION
+
+    def __post_init__(self) -> None:
+        """No rows have no hash."""
+        if not (self.rows or self.sum_a or self.sum_b):
+            object.__setattr__(self, "version", ROW_HASH_VERSION)
+
+    @property
+    def is_former(self) -> bool:
+        """Whether it was measured by another version of the row hash."""
+        return self.version != ROW_HASH_VERSION
 
     def __add__(self, other: Digest) -> Digest:
-        """Digest of the union of two disjoint sets of rows."""
-        return Digest(self.rows + other.rows, self.sum_a + other.sum_a, self.sum_b + other.sum_b)
+        """Digest of the union of two disjoint sets of rows; of two versions, one that nothing measured is equal to."""
+        parts = [digest.version for digest in (self, other) if digest != Digest()]
+        version = parts[0] if len(set(parts)) == 1 else _NO_VERSION if parts else ROW_HASH_VERSION
+        return Digest(self.rows + other.rows, self.sum_a + other.sum_a, self.sum_b + other.sum_b, version)
 
     def __str__(self) -> str:
-        """Text form kept in the ledger: `rows:hex:hex`."""
-        return f"{self.rows}:{self.sum_a & _MASK:x}:{self.sum_b & _MASK:x}"
+        """Text form kept in the ledger: `hversion:rows:hex:hex`; no rows are `0:0:0`, and version 1 had no name."""
+        text = f"{self.rows}:{self.sum_a & _MASK:x}:{self.sum_b & _MASK:x}"
+        return text if self.version == 1 or self == Digest() else f"h{self.version}:{text}"
 
     @classmethod
     def parse(cls, text: str) -> Digest:
         """Read the text form back; raises ValueError on anything else."""
-        rows, sum_a, sum_b = text.split(":")
-        return cls(int(rows), _signed(int(sum_a, 16)), _signed(int(sum_b, 16)))
+        *named, rows, sum_a, sum_b = text.split(":")
+        version = int(named[0].removeprefix("h")) if named else 1
+        return cls(int(rows), _signed(int(sum_a, 16)), _signed(int(sum_b, 16)), version)
 
 
 def _signed(value: int) -> int:

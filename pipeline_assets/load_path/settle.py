@@ -17,11 +17,12 @@ from resources.ledger_records import UNREAD, BatchDay, Changes, DeliveryRecord, 
 from pipeline_assets.domain.deliveries import BatchKey
 from pipeline_assets.domain.errors import PublishConflictError
 from pipeline_assets.domain.slices import EMPTY, Slice, Verdict
+from pipeline_assets.load_path.carry_over import carry_over
 from pipeline_assets.load_path.raw.step import in_batches
 from pipeline_assets.load_path.request import Workbench
 from pipeline_assets.tables.registry import SOURCE_OF_TABLE
 from pipeline_assets.tables.table import Table
-from pipeline_assets.transforms.measure import batch_day_digests, digest_of, lineage_of, slice_digests
+from pipeline_assets.transforms.measure import measured_parts
 
 FOREIGN = "foreign"
 UNRECORDED = "unrecorded run"
@@ -37,6 +38,7 @@ def settle(bench: Workbench, table: Table, run_id: str) -> int:
     """
     for _ in range(bench.settings.publish_attempts):
         head = bench.lakehouse.head(table)
+        carry_over(bench, table, head)
         known = bench.ledger.head(table.key)
         if known == head or bench.ledger.record_found(_found(bench, table, head, known), run_id, known_head=known):
             return head
@@ -107,15 +109,9 @@ def _measure(
 ) -> dict[Slice, dict[date | None, BatchDay]]:
     """Slice -> arrival day (None for tables without) -> its rows."""
     rows = bench.lakehouse.read(table, snapshot_id).where(slices_condition(table, slices))
-    found: dict[Slice, dict[date | None, BatchDay]] = {}
-    if table.key in SOURCE_OF_TABLE:
-        for row in batch_day_digests(rows, table.content_columns).collect():
-            part = BatchDay(digest_of(row.asDict()), lineage_of(row.asDict()))
-            found.setdefault(Slice(row["event_date"], row["project_id"]), {})[row["_arrival_date"]] = part
-    else:
-        measured = slice_digests(rows, table.content_columns, table.day_column)
-        found = {key: {None: BatchDay(digest)} for key, digest in measured.items()}
-    return found
+    by_arrival = table.key in SOURCE_OF_TABLE
+    measured = measured_parts(rows, table.content_columns, table.day_column, by_arrival=by_arrival)
+    return {key: {day: BatchDay(*part) for day, part in parts.items()} for key, parts in measured.items()}
 
 
 def _settle_batches(

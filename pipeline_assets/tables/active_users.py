@@ -30,10 +30,11 @@ def _build(refined: DataFrame, settings: Settings) -> DataFrame:  # noqa: ARG001
 
 
 def _controls(refined: DataFrame, settings: Settings) -> DataFrame:  # noqa: ARG001 - every control has this form
-    pairs = refined.where(user().isNotNull()).select(
-        "event_date", "project_id", F.xxhash64(F.struct(_platform(), user())).alias("_pair")
+    # Values and not their hashes: who may choose an id could make two of them collide.
+    users = refined.where(user().isNotNull()).select(
+        "event_date", "project_id", _platform().alias("platform"), user().alias("_user")
     )
-    return pairs.distinct().groupBy("event_date", "project_id").agg(F.count(F.lit(1)).alias("active_users"))
+    return users.distinct().groupBy("event_date", "project_id").agg(F.count(F.lit(1)).alias("active_users"))
 
 
 ACTIVE_USERS = AggregateTable(

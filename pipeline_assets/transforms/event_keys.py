@@ -8,10 +8,14 @@ from __future__ import annotations
 import pyspark.sql.functions as F
 from pyspark.sql import Column, DataFrame, Window, WindowSpec
 
-from pipeline_assets.transforms.measure import HASH_A, HASH_B, row_hashes
+from pipeline_assets.transforms.measure import HASH_A, HASH_B
 from pipeline_assets.transforms.named import is_nameless, named
+from pipeline_assets.transforms.row_hash import row_hashes
 
-KEY = ("project_id", "_key_kind", "_key_app", "_key_device", "_key_id")
+KEY_TYPES = {
+    "project_id": "string", "_key_kind": "string", "_key_app": "bigint", "_key_device": "string", "_key_id": "string",
+}  # fmt: skip
+KEY = tuple(KEY_TYPES)
 
 
 def with_key(frame: DataFrame) -> DataFrame:
@@ -45,18 +49,18 @@ def key_window(dedupe_window_days: int, *also: str) -> WindowSpec:
 
 
 def contested(events: DataFrame) -> DataFrame:
-    """project_id, `_key_a`, `_key_b`: the keys of several rows, and perhaps few others whose hashes are equal.
+    """project_id, `_key_a`, `_key_b`: the keys of several rows.
 
     Reads the columns of IDENTITY alone. Rows without any id are left out.
     """
-    first, second = row_hashes(KEY)
+    first, second = row_hashes(KEY_TYPES)
     keys = identified(events).select("project_id", first.alias("_key_a"), second.alias("_key_b"))
     return keys.groupBy("project_id", "_key_a", "_key_b").count().where("count > 1").drop("count")
 
 
 def with_contested_keys(events: DataFrame, keys: DataFrame) -> DataFrame:
     """The events of contested keys, and those without any id: the only ones that may share their key with another."""
-    first, second = row_hashes(KEY)
+    first, second = row_hashes(KEY_TYPES)
     at = ["project_id", "_key_a", "_key_b"]
     hashed = identified(events).withColumns({"_key_a": first, "_key_b": second})
     found = hashed.join(keys, on=at, how="left_semi").select(*events.columns)

@@ -11,8 +11,9 @@ from collections.abc import Sequence
 import pyspark.sql.functions as F
 from pyspark.sql import DataFrame
 
-from pipeline_assets.transforms.event_keys import KEY, identified, with_key
-from pipeline_assets.transforms.measure import HASH_A, HASH_B, row_hashes, with_row_hashes
+from pipeline_assets.transforms.event_keys import KEY_TYPES, identified, with_key
+from pipeline_assets.transforms.measure import HASH_A, HASH_B, with_row_hashes
+from pipeline_assets.transforms.row_hash import row_hashes
 
 KEPT, ADDED, REMOVED, CHANGED = "kept", "added", "removed", "changed"
 _KEY = ("_key_a", "_key_b")
@@ -21,14 +22,15 @@ _AT = ("event_date", "project_id", *_KEY)
 
 def with_event_keys(events: DataFrame, content_columns: Sequence[str]) -> DataFrame:
     """The events plus `_key_a`, `_key_b` of the event key and `_hash_a`, `_hash_b` of the content; needs the content columns."""
-    first, second = row_hashes(KEY)
+    first, second = row_hashes(KEY_TYPES)
     keyed = with_row_hashes(events, content_columns).transform(with_key)
     return keyed.withColumns({"_key_a": first, "_key_b": second})
 
 
 def with_keys(rows: DataFrame, key_columns: Sequence[str]) -> DataFrame:
     """The rows plus `_key_a`, `_key_b` of columns that name a row within its slice."""
-    first, second = row_hashes(("project_id", *key_columns))
+    types = dict(rows.dtypes)
+    first, second = row_hashes({name: types[name] for name in ("project_id", *key_columns)})
     return rows.withColumns({"_key_a": first, "_key_b": second})
 
 
@@ -42,7 +44,7 @@ def named_keys(events: DataFrame) -> DataFrame:
 
     An event without any id has the key of its content, its time included, which no other day holds.
     """
-    first, second = row_hashes(KEY)
+    first, second = row_hashes(KEY_TYPES)
     return identified(events).withColumns({"_key_a": first, "_key_b": second}).select(*_AT)
 
 

@@ -7,35 +7,27 @@ figures with anything (domain/checks.py).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from datetime import date
 from decimal import Decimal
 from typing import Any
 
 import pyspark.sql.functions as F
 from pyspark.sql import Column, DataFrame
 
+from pipeline_assets.domain.row_hash import ROW_HASH_VERSION
 from pipeline_assets.domain.slices import Digest, Slice
+from pipeline_assets.transforms.row_hash import former_row_hashes, row_hashes
 
 HASH_A, HASH_B = "_hash_a", "_hash_b"
 _HALF = 32
 """Bits: a sum of 64-bit hashes overflows a long, one of their halves does not below two billion rows."""
 
 
-def row_hashes(columns: Sequence[str]) -> tuple[Column, Column]:
-    """Two independent 64-bit hashes of a row's columns.
-
-    xxhash64 skips nulls, so (null, 'a') would equal ('a', null): a mask of the nulls is hashed along. The leading
-    literal seeds the chain, which makes the two hashes independent.
-    """
-    # One expression in SQL: as Columns, 55 of them cost a thousand calls into the JVM each time a plan is made.
-    names = [f"`{name}`" for name in columns]
-    mask = ", ".join(f"if({name} IS NULL, '1', '0')" for name in names)
-    first, second = (F.expr(f"xxhash64('{seed}', concat({mask}), {', '.join(names)})") for seed in "ab")
-    return first, second
-
-
-def with_row_hashes(frame: DataFrame, columns: Sequence[str]) -> DataFrame:
+def with_row_hashes(frame: DataFrame, columns: Sequence[str], *, version: int = ROW_HASH_VERSION) -> DataFrame:
     """The frame plus `_hash_a` and `_hash_b` (long) over the given columns."""
-    first, second = row_hashes(columns)
+    types = dict(frame.dtypes)
+    former = version != ROW_HASH_VERSION
+    first, second = former_row_hashes(columns) if former else row_hashes({name: types[name] for name in columns})
     return frame.withColumns({HASH_A: first, HASH_B: second})
 
 
@@ -44,9 +36,9 @@ def digest_aggregates() -> list[Column]:
     return [F.count(F.lit(1)).alias("rows"), *_sums(F.col(HASH_A), "a"), *_sums(F.col(HASH_B), "b")]
 
 
-def digest_of(row: Mapping[str, Any]) -> Digest:
+def digest_of(row: Mapping[str, Any], version: int = ROW_HASH_VERSION) -> Digest:
     """The digest in a collected row of `digest_aggregates`."""
-    return Digest(int(row["rows"]), _sum_of(row, "a"), _sum_of(row, "b"))
+    return Digest(int(row["rows"]), _sum_of(row, "a"), _sum_of(row, "b"), version)
 
 
 def _sums(hashes: Column, name: str) -> list[Column]:
@@ -59,27 +51,50 @@ def _sum_of(row: Mapping[str, Any], name: str) -> int:
     return (int(row[f"sum_{name}_high"] or 0) << _HALF) + int(row[f"sum_{name}_low"] or 0)
 
 
-def digests(frame: DataFrame, columns: Sequence[str], by: Sequence[str]) -> DataFrame:
+def digests(
+    frame: DataFrame, columns: Sequence[str], by: Sequence[str], *, version: int = ROW_HASH_VERSION
+) -> DataFrame:
     """`by` and `digest_aggregates`: one row per group."""
-    return with_row_hashes(frame, columns).groupBy(*by).agg(*digest_aggregates())
+    return with_row_hashes(frame, columns, version=version).groupBy(*by).agg(*digest_aggregates())
 
 
-def slice_digests(frame: DataFrame, columns: Sequence[str], day_column: str) -> dict[Slice, Digest]:
+def slice_digests(
+    frame: DataFrame, columns: Sequence[str], day_column: str, *, version: int = ROW_HASH_VERSION
+) -> dict[Slice, Digest]:
     """Slice -> digest of its rows; the frame has `day_column` (date), project_id and `columns`."""
-    found = digests(frame, columns, [day_column, "project_id"]).collect()
-    return {Slice(row[day_column], row["project_id"]): digest_of(row.asDict()) for row in found}
+    found = digests(frame, columns, [day_column, "project_id"], version=version).collect()
+    return {Slice(row[day_column], row["project_id"]): digest_of(row.asDict(), version) for row in found}
 
 
-def batch_day_digests(frame: DataFrame, columns: Sequence[str]) -> DataFrame:
+def batch_day_digests(frame: DataFrame, columns: Sequence[str], *, version: int = ROW_HASH_VERSION) -> DataFrame:
     """project_id, _arrival_date, event_date, then `digest_aggregates` and `lineage_of`: one row per batch and event day."""
-    lineage = F.xxhash64(F.col(HASH_A), F.col("_object_key"))
+    if version == ROW_HASH_VERSION:
+        first, second = row_hashes({HASH_A: "bigint", HASH_B: "bigint", "_object_key": "string"})
+    else:
+        first, second = F.xxhash64(F.col(HASH_A), F.col("_object_key")), F.lit(0)
+    held = [*_sums(first, "held_a"), *_sums(second, "held_b")]
     by = ["project_id", "_arrival_date", "event_date"]
-    return with_row_hashes(frame, columns).groupBy(*by).agg(*digest_aggregates(), *_sums(lineage, "lineage"))
+    return with_row_hashes(frame, columns, version=version).groupBy(*by).agg(*digest_aggregates(), *held)
 
 
-def lineage_of(row: Mapping[str, Any]) -> str:
+def measured_parts(
+    frame: DataFrame, columns: Sequence[str], day_column: str, *, by_arrival: bool, version: int = ROW_HASH_VERSION
+) -> dict[Slice, dict[date | None, tuple[Digest, str | None]]]:
+    """Slice -> arrival day (None for tables without) -> digest and lineage of its rows."""
+    found: dict[Slice, dict[date | None, tuple[Digest, str | None]]] = {}
+    if by_arrival:
+        for row in batch_day_digests(frame, columns, version=version).collect():
+            part = digest_of(row.asDict(), version), lineage_of(row.asDict(), version)
+            found.setdefault(Slice(row["event_date"], row["project_id"]), {})[row["_arrival_date"]] = part
+        return found
+    measured = slice_digests(frame, columns, day_column, version=version)
+    return {key: {None: (digest, None)} for key, digest in measured.items()}
+
+
+def lineage_of(row: Mapping[str, Any], version: int = ROW_HASH_VERSION) -> str:
     """The digest of which object holds which row, in a collected row of `batch_day_digests`."""
-    return f"{_sum_of(row, 'lineage') & ((1 << 128) - 1):x}"
+    first, second = (_sum_of(row, name) & ((1 << 128) - 1) for name in ("held_a", "held_b"))
+    return f"h{version}:{first:x}:{second:x}" if version == ROW_HASH_VERSION else f"{first:x}"
 
 
 def number(value: Any) -> float:

@@ -13,13 +13,14 @@ import pyspark.sql.functions as F
 from pyspark.sql import Column, DataFrame, WindowSpec
 
 from pipeline_assets.domain.identity import TIED
-from pipeline_assets.transforms.event_keys import KEY, identified, key_window
-from pipeline_assets.transforms.measure import HASH_A, HASH_B, digest_aggregates, digest_of, row_hashes
+from pipeline_assets.transforms.event_keys import KEY_TYPES, identified, key_window
+from pipeline_assets.transforms.measure import HASH_A, HASH_B, digest_aggregates, digest_of
+from pipeline_assets.transforms.row_hash import row_hashes
 
 IDENTITY = ("app", "device_id", "insert_id", "uuid", "server_upload_time", "processed_time")
 """The few columns that decide which rows are one event and, but for ties, which of them wins."""
-_ORDER = ("server_upload_time", "processed_time", "_source")
-_RIVAL = ("_day", *KEY, "uuid", *_ORDER)
+_ORDER = {"server_upload_time": "timestamp", "processed_time": "timestamp", "_source": "string"}
+_RIVAL = {"_day": "int", **KEY_TYPES, "uuid": "string", **_ORDER}
 _PAIR = ("_key_a", "_key_b")
 
 
@@ -29,7 +30,7 @@ def rival_columns() -> list[Column]:
     Expects key, `_day` and IDENTITY. Content is not among them, because it decides ties alone: those are flagged
     where rivals are compared, so that a slice with one never counts as unchanged.
     """
-    key, row, order = row_hashes(KEY), row_hashes(_RIVAL), row_hashes(_ORDER)
+    key, row, order = row_hashes(KEY_TYPES), row_hashes(_RIVAL), row_hashes(_ORDER)
     return [
         F.col("_day"), key[0].alias("_key_a"), key[1].alias("_key_b"), row[0].alias(HASH_A), row[1].alias(HASH_B),
         order[0].alias("_order"),
@@ -84,7 +85,7 @@ def rivals_of(row: Mapping[str, Any]) -> str:
 
 def key_days(events: DataFrame) -> DataFrame:
     """project_id, `_day`, `_key_a`, `_key_b`, distinct: which days hold which keys; rows without any id left out."""
-    first, second = row_hashes(KEY)
+    first, second = row_hashes(KEY_TYPES)
     return identified(events).select("project_id", "_day", first.alias("_key_a"), second.alias("_key_b")).distinct()
 
 

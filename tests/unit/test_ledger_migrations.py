@@ -182,7 +182,7 @@ def test_an_older_ledger_answers_and_takes_rows_as_a_new_one(url: str) -> None:
         assert refused[BROKEN].error == "truncated_gzip"
         recovered = ledger.deliveries(Source.BACKFILL, [PROJECT], DAY, DAY)
         assert recovered[RECOVERED].etag == '"it\'s"'
-        days = {BEFORE: BatchDay(Digest(2, 10, 11)), DAY: BatchDay(Digest(8, 12, 13))}
+        days = {BEFORE: BatchDay(Digest(2, 10, 11, version=1)), DAY: BatchDay(Digest(8, 12, 13, version=1))}
         assert ledger.batch_days(Source.REGULAR, [PROJECT], DAY, DAY) == {BATCH: days}
         assert ledger.slices("refined/events", [PROJECT])[Slice(DAY, PROJECT)].is_final
         assert [publication.snapshot_id for publication in ledger.publications()] == [SNAPSHOT]

@@ -1,0 +1,57 @@
+"""The hash of a row in Spark, equal to domain/row_hash.py by test.
+
+Lives here: the hash as one SQL expression, and that of version 1, by which older records are recognized. Put here: a faster
+form of it. Keep out: what is hashed and why (domain/row_hash.py), digests of many rows (measure.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import pyspark.sql.functions as F
+from pyspark.sql import Column
+
+from pipeline_assets.domain.row_hash import NEGATIVE_ZERO, NULL, ROW_HASH_VERSION, is_text
+
+_NUMBERS = {
+    "string": "octet_length({0})",
+    "timestamp": "unix_micros({0})",
+    "date": "unix_date({0})",
+    "boolean": "CAST({0} AS BIGINT)",
+    # Nulls apart: xxhash64 passes over them and leaves its seed.
+    "double": (
+        f"CASE WHEN {{0}} IS NULL THEN NULL WHEN {{0}} = 0 AND CAST({{0}} AS STRING) = '-0.0' THEN {NEGATIVE_ZERO}L"
+        " ELSE xxhash64({0}) END"
+    ),
+}
+
+
+def row_hashes(types: Mapping[str, str]) -> tuple[Column, Column]:
+    """Two halves of a 128-bit hash of these columns (name -> Spark type), as longs.
+
+    One expression in SQL: as Columns, 55 of them cost a thousand calls into the JVM each time a plan is made.
+    """
+    numbers, texts = [], []
+    for name, kind in types.items():
+        value = f"`{name}`"
+        if is_text(kind):
+            texts.append(value if kind == "string" else f"CAST({value} AS STRING)")
+            numbers.append(_NUMBERS["string"].format(texts[-1]))
+        else:
+            numbers.append(_NUMBERS.get(kind, "{0}").format(value))
+    as_longs = ", ".join(f"CAST({number} AS BIGINT)" for number in numbers)
+    told = f"array_join(CAST(array({as_longs}) AS ARRAY<STRING>), ',', '{NULL}')"
+    whole = f"concat('{ROW_HASH_VERSION};', {told}, ';', concat_ws('', {', '.join(texts)}))" if texts else (
+        f"concat('{ROW_HASH_VERSION};', {told}, ';')"
+    )  # fmt: skip
+    hashed = f"sha2({whole}, 256)"
+    first, second = (F.expr(f"CAST(conv(substring({hashed}, {start}, 16), 16, -10) AS BIGINT)") for start in (1, 17))
+    return first, second
+
+
+def former_row_hashes(columns: Sequence[str]) -> tuple[Column, Column]:
+    """Version 1: two xxhash64 of the values and of a mask of the nulls, which xxhash64 skips."""
+    names = [f"`{name}`" for name in columns]
+    mask = ", ".join(f"if({name} IS NULL, '1', '0')" for name in names)
+    first, second = (F.expr(f"xxhash64('{seed}', concat({mask}), {', '.join(names)})") for seed in "ab")
+    return first, second
