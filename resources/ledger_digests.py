@@ -21,6 +21,8 @@ from sqlalchemy.engine import Connection
 from resources.ledger_records import BatchDay
 from resources.ledger_schema import BATCH_DAYS, HEADS, PUBLICATIONS, SLICES
 
+DOUBTED = "doubted"
+"""In place of a hash of files: no slice's files have it, and neither have none."""
 Opened = Callable[[], AbstractContextManager[Connection]]
 
 
@@ -87,7 +89,7 @@ class DigestsOnRecord:
         with self._write() as connection:
             for key in slices:
                 at = {"table_name": table, "event_date": key.event_date, "project_id": key.project_id}
-                _replace(connection, SLICES, at, {}, {"file_hash": None})
+                _replace(connection, SLICES, at, {}, {"file_hash": DOUBTED})
             connection.execute(
                 HEADS.update().where(HEADS.c.table_name == table).values(snapshot_id=-sa.func.abs(HEADS.c.snapshot_id))
             )

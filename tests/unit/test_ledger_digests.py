@@ -9,7 +9,7 @@ from pathlib import Path
 from pipeline_assets.domain.deliveries import BatchKey
 from pipeline_assets.domain.slices import EMPTY, Digest, Slice, Source, Verdict
 from resources.ledger import Ledger
-from resources.ledger_digests import Renamed
+from resources.ledger_digests import DOUBTED, Renamed
 from resources.ledger_records import BatchDay, Changes, PublicationRecord, SliceRecord
 
 RAW, REFINED = "raw/regular_events", "refined/events"
@@ -54,4 +54,4 @@ def test_a_digest_is_renamed_in_every_place(tmp_path: Path) -> None:
         assert ledger.head(RAW) == 7
 
         ledger.digests.doubt(RAW, [KEY])
-        assert (ledger.head(RAW), ledger.slices(RAW, None)[KEY].file_hash) == (-7, None)
+        assert (ledger.head(RAW), ledger.slices(RAW, None)[KEY].file_hash) == (-7, DOUBTED)
