@@ -55,11 +55,6 @@ class Digest:
         if not (self.rows or self.sum_a or self.sum_b):
             object.__setattr__(self, "version", ROW_HASH_VERSION)
 
-    @property
-    def is_former(self) -> bool:
-        """Whether it was measured by another version of the row hash."""
-        return self.version != ROW_HASH_VERSION
-
     def __add__(self, other: Digest) -> Digest:
         """Digest of the union of two disjoint sets of rows; of two versions, one that nothing measured is equal to."""
         parts = [digest.version for digest in (self, other) if digest != Digest()]
