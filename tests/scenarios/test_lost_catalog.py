@@ -68,8 +68,8 @@ def _look(p: Pipeline, purpose: Purpose = Purpose.LOOK) -> None:
 
 
 def test_another_catalog_touches_nothing_and_attach_brings_the_lake_back(pipeline: Any, tmp_path: Path) -> None:
-    """Scenario: maintenance and a load come with an empty catalog and ledger at the same warehouse, whose files are old; then its
-    tables are attached. Outcome: both are refused, no file changes; after that loads go on, with the same digests."""
+    """Scenario: maintenance and a load come with an empty catalog to the same warehouse, whose files are old; then its tables are
+    attached. Outcome: both are refused, no file changes; after that loads go on, with the same digests."""
     p = _loaded(pipeline)
     digests, own = p.digests(), p.settings
     _grow_old(p)
