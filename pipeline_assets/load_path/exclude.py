@@ -22,6 +22,8 @@ from pipeline_assets.domain.slices import Slice, Source, neighbourhood
 from pipeline_assets.load_path.request import Books, LoadRequest, Workbench
 from pipeline_assets.tables.raw_events import RAW_TABLES
 
+_READ_BYTES = 1024**2
+
 
 def delivery_named(key: str, settings: Settings) -> Delivery:
     """The delivery that a key names, whether or not it is there; raises UsageError for any other name."""
@@ -91,7 +93,10 @@ def hash_of(landing: LandingStore, listed: Delivery) -> str:
     """sha256 of the bytes that landing holds; raises UsageError where they cannot be read."""
     try:
         with landing.open(listed.key, listed.etag) as content:
-            return hashlib.file_digest(content, "sha256").hexdigest()
+            digest = hashlib.sha256()
+            while part := content.read(_READ_BYTES):
+                digest.update(part)
+            return digest.hexdigest()
     except TidemarkError as error:
         raise UsageError(
             listed.key,
