@@ -167,7 +167,7 @@ def _status(first: str | None, last: str | None, as_json: bool) -> int:
     # JSON stays what scripts know.
     console = PlainConsole(stderr=True, soft_wrap=True) if as_json else page()
     for line in processes:
-        console.print(line, highlight=False, markup=False)
+        console.print(line)
     return EXIT_OK
 
 

@@ -66,8 +66,8 @@ def _print(console: Console, found: Sequence[Attachable], done: Sequence[Attacha
     console.print(shown, soft_wrap=True)
     waiting = sum(1 for one in found if one.metadata_file is not None and not one.is_attached)
     if is_applied:
-        console.print(f"{len(done)} tables attached; go on with tidemark load", highlight=False)
+        console.print(f"{len(done)} tables attached; go on with tidemark load")
     elif waiting:
-        console.print(f"{waiting} tables can be attached: tidemark attach --apply", highlight=False)
+        console.print(f"{waiting} tables can be attached: tidemark attach --apply")
     else:
-        console.print("the catalog knows all of them: nothing to attach", highlight=False)
+        console.print("the catalog knows all of them: nothing to attach")

@@ -191,7 +191,7 @@ def _release(config: Mapping[str, Any], yes: bool, accept_changes: str | None, v
     projects = settings.require_projects(tuple(config["projects"]))
     first, last = parse_day(config["first"]), parse_day(config["last"])
     with closing(production_ledger(settings)) as ledger:
-        read_back(ledger, lambda text: page().print(text, highlight=False, markup=False))
+        read_back(ledger, lambda text: page().print(text))
         held = preview(
             OpenBooks(ledger, settings), config["tables"], projects, first, last, datetime.now(UTC), is_load_next=True
         )

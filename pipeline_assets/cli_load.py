@@ -206,7 +206,7 @@ def _unexpected(result: dg.ExecuteInProcessResult) -> list[str]:
 
 
 def _say(console: Console) -> Callable[[str], None]:
-    return lambda text: console.print(text, style="yellow", highlight=False, markup=False)
+    return lambda text: console.print(text, style="yellow")
 
 
 def _console_logger(console: Console, *, verbose: bool) -> dg.LoggerDefinition:

@@ -5,7 +5,7 @@ Lives here: lists, tables and blocks for metadata. Put here: another form of it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import dagster as dg
 
@@ -24,14 +24,15 @@ def markdown_list(items: Iterable[object], *, most: int = MOST_LINES) -> dg.Mark
 
 
 def markdown_table(
-    names: Sequence[str], rows: Iterable[Sequence[object]], *, below: str = "", items: Iterable[object] = ()
+    names: Sequence[str], rows: Iterable[Sequence[object]], *, lists: Mapping[str, Collection[object]] | None = None
 ) -> dg.MarkdownMetadataValue:
-    """A table, and a list below it under a line of its own."""
+    """A table, and below it lists, each under its name and length."""
     listed = [f"| {' | '.join(as_markdown(cell) for cell in row)} |" for row in rows]
     left_out = [f"\n{len(listed) - MOST_LINES:,} more rows"] if len(listed) > MOST_LINES else []
     lines = [f"| {' | '.join(names)} |", f"|{'---|' * len(names)}", *listed[:MOST_LINES], *left_out]
-    told = _items(items, MOST_LINES // 5)
-    return dg.MetadataValue.md("\n".join([*lines, *([f"\n{below}\n", *told] if told else [])]))
+    for name, items in (lists or {}).items():
+        lines += [f"\n{name}: {len(items):,}", *_items(items, MOST_LINES // 5)] if items else []
+    return dg.MetadataValue.md(bounded("\n".join(lines), 4 * LONGEST_DESCRIPTION))
 
 
 def markdown_blocks(blocks: Iterable[Iterable[object]]) -> dg.MarkdownMetadataValue:

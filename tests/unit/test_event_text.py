@@ -47,7 +47,7 @@ def test_a_failure_names_the_first_and_counts_the_rest() -> None:
 
 def test_lists_and_descriptions_are_counted_out() -> None:
     assert len(description([LONG] * 10)) <= LONGEST_DESCRIPTION
-    table = str(markdown_table(("a", "b"), [("x", "y|z")] * 5_000, below="Orphans", items=["o"] * 5_000).value)
+    table = str(markdown_table(("a", "b"), [("x", "y|z")] * 5_000, lists={"Orphans": ["o"] * 5_000}).value)
     assert len(table) < LONGEST_DESCRIPTION
     assert "4,900 more rows" in table
     assert "- and 4,980 more" in table
