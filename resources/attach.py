@@ -13,6 +13,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from pipeline_assets.domain.errors import LakehouseError
+from pipeline_assets.domain.plain_text import sql_text
 
 from resources.iceberg import JavaTables
 from resources.lake_identity import catalog_identity, catalog_place, is_below, mark, marker
@@ -77,7 +78,7 @@ def attach(spark: SparkSession, settings: Settings, found: Sequence[Attachable])
         spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {settings.catalog_name}.{namespace}")
         spark.sql(
             f"CALL {settings.catalog_name}.system.register_table(table => '{one.table.identifier}', "
-            f"metadata_file => '{_quoted(one.metadata_file)}')"
+            f"metadata_file => {sql_text(one.metadata_file)})"
         )
         done.append(one)
     # Last, so that a catalog carries the identity of a lake only once it knows all of it.
@@ -149,7 +150,3 @@ def _other_state(tables: JavaTables, table: Table, known_at: str, newest: str) -
 
 def _when(one: MetadataFile) -> str:
     return f"{one.updated_at:%Y-%m-%d %H:%M:%S}, {one.commits} commits"
-
-
-def _quoted(text: str) -> str:
-    return text.replace("\\", "\\\\").replace("'", "\\'")
