@@ -215,7 +215,7 @@ def test_what_is_accepted_is_accepted_for_its_project_alone(spark: Any, tmp_path
     assert shell("lift", key, "--reason", "it counts").returncode == 0
 
 
-def test_hostile_names_and_values_are_data_to_every_command_and_page(spark: Any, tmp_path: Path) -> None:
+def test_hostile_names_and_values_are_data_to_every_command_and_page(spark: Any, tmp_path: Path, capfd: Any) -> None:
     """Scenario: names of objects, ids, event types, platforms, currencies, property values and reasons hold markup, escapes,
     line breaks, links and images; every command is run over them, and a change is refused. Outcome: exits as for plain names;
     what is printed, logged and kept by Dagster shows them as text, in bounds, and Dagster's log holds no id or type at all."""
@@ -240,7 +240,8 @@ def test_hostile_names_and_values_are_data_to_every_command_and_page(spark: Any,
     def ran(code: int, *words: str) -> str:
         done = shell(*words)
         assert done.returncode == code, (words, done.stdout, done.stderr)
-        text = done.stdout + done.stderr
+        # What a load says goes to the descriptor, as the JVM's own lines would.
+        text = done.stdout + done.stderr + capfd.readouterr().err
         assert not set(text) & {"\x1b", "\u202e", "\x07", "\r"}, words
         assert not any(line.startswith("12:00:00 forged") for line in text.splitlines()), words
         outputs.append(text)
