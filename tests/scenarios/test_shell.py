@@ -271,7 +271,7 @@ def test_hostile_names_and_values_are_data_to_every_command_and_page(spark: Any,
     ran(0, "exclude", key, "--reason", evil, "--accept-changes", evil)
     ran(0, "exclusions")
     ran(0, "status", *span)
-    ran(0, "lift", key, "--reason", evil)
+    ran(0, "lift", key, "--reason", evil, "--accept-changes", evil)
     back = ("rollback", *span, "--back-to", str(last["number"]), "--reason", evil)
     ran(0, *back, "--dry-run")
     ran(0, *back)
