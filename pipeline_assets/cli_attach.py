@@ -53,16 +53,16 @@ def _attach(is_applied: bool, verbose: bool) -> int:
 
 
 def _print(console: Console, found: Sequence[Attachable], done: Sequence[Attachable], *, is_applied: bool) -> None:
-    shown = RichTable("table", "newest metadata file", "written", "snapshot", "rows", "", box=None, pad_edge=False)
+    shown = RichTable("table", "written", "snapshot", "rows", "", box=None, pad_edge=False)
+    # A path is there to be copied: whole, and last.
+    shown.add_column("newest metadata file", overflow="fold")
     for one in found:
         if one.metadata_file is None:
-            shown.add_row(one.table.key, "nothing lies there: the next load creates it", "", "", "", "")
+            shown.add_row(one.table.key, "", "", "", "nothing there", "the next load creates it")
             continue
         state = "known already" if one.is_attached else "attached" if one in done else "to attach"
-        shown.add_row(
-            one.table.key, one.metadata_file, f"{one.updated_at:%Y-%m-%d %H:%M:%S}", str(one.snapshot_id),
-            f"{one.rows:,}", state,
-        )  # fmt: skip
+        written = f"{one.updated_at:%Y-%m-%d %H:%M:%S}"
+        shown.add_row(one.table.key, written, str(one.snapshot_id), f"{one.rows:,}", state, one.metadata_file)
     console.print(shown, soft_wrap=True)
     waiting = sum(1 for one in found if one.metadata_file is not None and not one.is_attached)
     if is_applied:
