@@ -106,7 +106,7 @@ class BatchDay:
 
     digest: Digest = EMPTY
     lineage: str | None = None
-    """Digest of which object holds which row; None = unknown."""
+    """Digest of which object holds which row at which line; None = unknown."""
 
 
 @dataclass(frozen=True)

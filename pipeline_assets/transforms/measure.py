@@ -69,7 +69,7 @@ def slice_digests(
 def batch_day_digests(frame: DataFrame, columns: Sequence[str], *, version: int = ROW_HASH_VERSION) -> DataFrame:
     """project_id, _arrival_date, event_date, then `digest_aggregates` and `lineage_of`: one row per batch and event day."""
     if version == ROW_HASH_VERSION:
-        first, second = row_hashes({HASH_A: "bigint", HASH_B: "bigint", "_object_key": "string"})
+        first, second = row_hashes({HASH_A: "bigint", HASH_B: "bigint", "_object_key": "string", "_line_number": "int"})
     else:
         first, second = F.xxhash64(F.col(HASH_A), F.col("_object_key")), F.lit(0)
     held = [*_sums(first, "held_a"), *_sums(second, "held_b")]
@@ -92,7 +92,7 @@ def measured_parts(
 
 
 def lineage_of(row: Mapping[str, Any], version: int = ROW_HASH_VERSION) -> str:
-    """The digest of which object holds which row, in a collected row of `batch_day_digests`."""
+    """The digest of which object holds which row at which line, in a collected row of `batch_day_digests`."""
     first, second = (_sum_of(row, name) & ((1 << 128) - 1) for name in ("held_a", "held_b"))
     return f"h{version}:{first:x}:{second:x}" if version == ROW_HASH_VERSION else f"{first:x}"
 

@@ -190,7 +190,7 @@ def _require_parsed_rows(
 def _changed_slices(
     before: Mapping[BatchKey, Mapping[date, BatchDay]], after: Mapping[BatchKey, Mapping[date, BatchDay]]
 ) -> dict[Slice, list[BatchKey]]:
-    """Event days whose rows changed, or came to be held by other objects, and the batches that did it.
+    """Event days whose rows changed, or came to lie in other objects or lines, and the batches that did it.
 
     The latter must be published too: rows left under the key of an object that was withdrawn could never be replaced.
     """
@@ -235,7 +235,7 @@ def _account(
             if plan.accepted_reason is not None and plan.ruled_out != set(plan.withdrawn)
         ]
         reasons += [plan.exclusion_reason for plan in plans if plan.ruled_out and plan.exclusion_reason is not None]
-        cause = "delivery" if digest != before else "the same rows, held by other objects"
+        cause = "delivery" if digest != before else "the same rows, in other objects or lines"
         cause = "exclusion" if any(plan.ruled_out for plan in plans) else cause
         step.changes.publications.append(
             PublicationRecord(
