@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _OUT_OF_MEMORY = "java.lang.OutOfMemoryError"
-_ENDING_SECONDS = 10
+_ENDING_SECONDS = 5
 
 
 class LastWords:
@@ -59,7 +59,7 @@ def _end_of(process: subprocess.Popen[bytes] | None, error: Exception) -> str | 
     """What became of the JVM; None where it is not to blame."""
     chain = list(_chain(error))
     is_lost = any(_is_lost_connection(one) for one in chain)
-    if is_lost and process is None:
+    if process is None and any(isinstance(one, ConnectionRefusedError | Py4JNetworkError) for one in chain):
         return "its JVM is gone, probably out of memory"
     if is_lost and process is not None:
         try:
@@ -72,10 +72,8 @@ def _end_of(process: subprocess.Popen[bytes] | None, error: Exception) -> str | 
 
 
 def _is_lost_connection(error: BaseException) -> bool:
-    if isinstance(error, ConnectionError | Py4JNetworkError):
-        return True
-    is_of_python = isinstance(error, Py4JError) and not isinstance(error, Py4JJavaError)
-    return is_of_python and "Answer from Java side is empty" in str(error)
+    # A JVM that is gone is also told as "does not exist in the JVM", of whatever class was asked for.
+    return isinstance(error, ConnectionError) or (isinstance(error, Py4JError) and not isinstance(error, Py4JJavaError))
 
 
 def _chain(error: BaseException | None) -> Iterator[Any]:

@@ -74,6 +74,7 @@ def test_a_task_of_many_days_has_one_file_open(pipeline: Any, tmp_path: Path) ->
     )
     rows = event_rows(parsed, Source.REGULAR)
     gated = rows.mapInArrow(Gate(tmp_path), rows.schema)
+    lakehouse.ensure(REGULAR_EVENTS)
     base = lakehouse.head(REGULAR_EVENTS)
     data = p.settings.warehouse_url
     seen: list[int] = []
