@@ -79,14 +79,14 @@ def test_one_recovered_hour_does_not_make_a_missing_day_whole(pipeline: Any) -> 
     assert run.failed_checks(dg.AssetCheckSeverity.WARN) == {(RAW, "delivery_complete", str(DAY))}
     (_, warning) = _batch(p).evaluations
     assert warning.reason == "no regular delivery came, and any source holds 1 of 24 hours"
-    assert (p.count(REFINED), _record(p, REFINED).is_final) == (5, False)
+    assert (p.count(REFINED, DAY), _record(p, REFINED).is_final) == (5, False)
 
     accepted = p.load(DAY, accept={f"{RAW}:{DAY}": "the vendor lost it"})
 
     assert accepted.success, accepted.failure()
     assert not accepted.failed_checks(dg.AssetCheckSeverity.WARN)
     assert _batch(p).reason == "accepted without deliveries: the vendor lost it"
-    assert (p.count(REFINED), _record(p, REFINED).is_final) == (5, True)
+    assert (p.count(REFINED, DAY), _record(p, REFINED).is_final) == (5, True)
 
 
 def test_nothing_is_built_on_a_refused_day_whatever_is_selected(pipeline: Any) -> None:
