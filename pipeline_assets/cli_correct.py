@@ -181,17 +181,14 @@ def _rollback(config: Mapping[str, Any], dry_run: bool, verbose: bool) -> int:
 
 def _release(config: Mapping[str, Any], yes: bool, accept_changes: str | None, verbose: bool) -> int:
     from pipeline_assets.cli_load import run_release  # noqa: PLC0415 - `status` starts without Dagster
-    from pipeline_assets.load_path.read_back import read_back  # noqa: PLC0415 - `status` starts without the object store
     from pipeline_assets.load_path.release import preview  # noqa: PLC0415 - `status` starts without Spark
     from pipeline_assets.load_path.request import OpenBooks  # noqa: PLC0415 - `status` starts without Spark
-    from pipeline_assets.op_bench import production_ledger  # noqa: PLC0415 - `status` starts without Dagster
 
     settings = load_settings()
     require_reasons({"--reason": config["reason"], "--accept-changes": accept_changes})
     projects = settings.require_projects(tuple(config["projects"]))
     first, last = parse_day(config["first"]), parse_day(config["last"])
-    with closing(production_ledger(settings)) as ledger:
-        read_back(ledger, lambda text: page().print(text))
+    with closing(Ledger(settings.ledger_database_url)) as ledger:
         held = preview(
             OpenBooks(ledger, settings), config["tables"], projects, first, last, datetime.now(UTC), is_load_next=True
         )
