@@ -27,7 +27,7 @@ NOON, SOON, AHEAD = (datetime(2026, month, day, 12, tzinfo=UTC) for month, day i
 REGULAR, BACKFILL = BatchKey(Source.REGULAR, PROJECT, DAY), BatchKey(Source.BACKFILL, PROJECT, DAY)
 RAW = "raw/regular_events"
 PUBLISHED = SliceRecord(
-    REFINED_EVENTS.key, KEY, Verdict.PUBLISHED, digest=Digest(300, 1, 1), input_state={f"{RAW}:{DAY}": "300:1:1"},
+    REFINED_EVENTS.key, KEY, Verdict.PUBLISHED, digest=Digest(300, 1, 1), input_state={f"{RAW}:{DAY}": str(Digest(300, 1, 1))},
     code_version=REFINED_EVENTS.code_version(Settings()), figures={"rows": 300}, is_final=True,
 )  # fmt: skip
 
