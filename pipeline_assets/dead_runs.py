@@ -93,6 +93,9 @@ def report_dead_runs(instance: dg.DagsterInstance, ledger: Ledger, location: str
 
 
 def _is_expected(run: dg.DagsterRun, location: str | None) -> bool:
+    # One that is starting may wait for its machine or image as long as Dagster's own monitoring lets it.
+    if run.status is dg.DagsterRunStatus.STARTING:
+        return False
     if location is None or run.remote_job_origin is None or run.remote_job_origin.location_name != location:
         return False
     return run.job_name in OWN_JOBS or only_ours(run)

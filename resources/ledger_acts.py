@@ -115,8 +115,8 @@ def _hold(connection: Connection, act: Act) -> int:
     count = 0
     for table, key in _slices(act):
         here = (HOLDS.c.table_name == table, HOLDS.c.event_date == key.event_date, HOLDS.c.project_id == key.project_id)
-        # Those that the same run holds already stay as they are.
-        is_own = sa.and_(HOLDS.c.run_id == act.run_id, HOLDS.c.released_at.is_(None))
+        # Those that the same run holds already for this reason stay as they are.
+        is_own = sa.and_(HOLDS.c.run_id == act.run_id, HOLDS.c.reason == act.reason, HOLDS.c.released_at.is_(None))
         is_known = sa.or_(is_own, HOLDS.c.held_at >= act.at, HOLDS.c.released_at > act.at)
         if connection.execute(sa.select(HOLDS.c.id).where(*here, is_known)).first() is not None:
             continue

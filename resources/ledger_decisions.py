@@ -90,8 +90,8 @@ class Decisions:
             return [hold_of(row) for row in connection.execute(query).mappings()]
 
     def hold(self, slices: Mapping[str, Collection[Slice]], reason: str, run_id: str) -> None:
-        """Hold these slices (table -> slices), in one transaction; those that this run holds already stay as they are."""
-        held = self._standing(slices, HOLDS.c.run_id == run_id)
+        """Hold these slices (table -> slices), in one transaction; those that this run holds already for this reason stay so."""
+        held = self._standing(slices, sa.and_(HOLDS.c.run_id == run_id, HOLDS.c.reason == reason))
         fresh = {table: [key for key in keys if key not in held[table]] for table, keys in slices.items()}
         if any(fresh.values()):
             self._record(Act(ActKind.HOLD, self._next_at(), run_id, reason, slices=fresh))

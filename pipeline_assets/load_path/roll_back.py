@@ -57,7 +57,7 @@ def _roll_back_all(bench: Workbench, request: RollbackRequest, kept: ExitStack) 
     held: dict[str, set[Slice]] = {}
     for move in moves:
         held.setdefault(move.table, set()).add(move.key)
-    held_before = {table.key: bench.ledger.decisions.holds(table.key, request.projects) for table in tables}
+    held_before = _held_by_others(bench, request)
     bench.ledger.decisions.hold(held, request.reason, request.run_id)
     done: dict[tuple[str, Slice], Move] = {}
     for table in tables:
@@ -74,19 +74,29 @@ def _roll_back_all(bench: Workbench, request: RollbackRequest, kept: ExitStack) 
     return list(done.values())
 
 
+def _held_by_others(bench: Workbench, request: RollbackRequest) -> dict[tuple[str, Slice], str]:
+    """Table and slice -> the reason why it was held before this rollback."""
+    holds = bench.ledger.decisions.all_holds(request.projects)
+    return {
+        (one.table, one.key): one.reason for one in holds if one.released_at is None and one.run_id != request.run_id
+    }
+
+
 def _hold_as_before(
     bench: Workbench,
     held: Mapping[str, Collection[Slice]],
-    held_before: Mapping[str, Mapping[Slice, str]],
+    held_before: Mapping[tuple[str, Slice], str],
     request: RollbackRequest,
     refusal: LakehouseError,
 ) -> None:
-    """Nothing is rolled back, so nothing stays held for it."""
-    bench.ledger.decisions.release(held, f"the rollback was refused: {refusal.reason}", request.run_id)
+    """Nothing is rolled back, so nothing stays held for it; what others held is never let go for a moment."""
+    decisions = bench.ledger.decisions
+    alone = {table: [key for key in keys if (table, key) not in held_before] for table, keys in held.items()}
+    decisions.release(alone, f"the rollback was refused: {refusal.reason}", request.run_id)
     for table, keys in held.items():
         for key in keys:
-            if key in held_before[table]:
-                bench.ledger.decisions.hold({table: [key]}, held_before[table][key], request.run_id)
+            if (table, key) in held_before:
+                decisions.hold({table: [key]}, held_before[table, key], request.run_id)
 
 
 def _keep(bench: Workbench, table: Table, request: RollbackRequest, moves: Sequence[Move], kept: ExitStack) -> None:

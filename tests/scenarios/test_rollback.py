@@ -549,6 +549,8 @@ def test_what_is_published_after_the_look_is_looked_at_again(pipeline: Any, monk
     assert (p.count(REFINED, DAYS[0]), p.count(REFINED, DAYS[1])) == (119, 121)
     standing = {name: p.ledger.decisions.holds(name, [PROJECT]) for name in NAMES}
     assert {name: set(found.values()) for name, found in standing.items() if found} == {REVENUE: {"held before"}}
+    on_record = [one for one in p.ledger.decisions.all_holds([PROJECT]) if one.table == REVENUE]
+    assert not any((one.release_reason or "").startswith("the rollback was refused") for one in on_record)
     require_known(p)
 
 

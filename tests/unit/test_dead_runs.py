@@ -130,10 +130,11 @@ def test_a_run_whose_process_is_gone_here_is_failed_at_once_and_one_that_lives_i
 
 
 def test_a_run_elsewhere_or_without_a_process_is_waited_for(instance: dg.DagsterInstance, ledger: Ledger) -> None:
-    """Scenario: a container is gone; a run died before its op; the same of another code location, and a run of others' assets.
-    Outcome: the first two are failed, each after its looks; what is not ours is never touched."""
+    """Scenario: a container is gone; a run died before its op; the same of another code location, and a run of others' assets;
+    one waits for its machine to start. Outcome: the first two are failed, each after its looks; the others are never touched."""
     silent, missed = a_run(instance), a_run(instance, "maintenance")
     foreign = a_run(instance, is_ours=False)
+    starting = a_run(instance, status=dg.DagsterRunStatus.STARTING)
     others = instance.create_run_for_job(
         dg.Definitions(assets=[of_others]).resolve_implicit_global_asset_job_def(), status=STARTED
     ).run_id
@@ -143,6 +144,7 @@ def test_a_run_elsewhere_or_without_a_process_is_waited_for(instance: dg.Dagster
     assert [one.run_id for one in looks(instance, ledger, PATIENT_LOOKS - STILL_LOOKS)] == [missed]
     assert looks(instance, ledger, PATIENT_LOOKS) == []
     assert (status_of(instance, foreign), status_of(instance, others)) == (STARTED, STARTED)
+    assert status_of(instance, starting) is dg.DagsterRunStatus.STARTING
 
 
 def test_a_dead_run_of_another_dagster_home_is_left_to_it(instance: dg.DagsterInstance, ledger: Ledger) -> None:
