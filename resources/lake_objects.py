@@ -74,6 +74,8 @@ class LakeObjects:
                 obstore.put(self._opened(), name, body, mode="create")
             except AlreadyExistsError:
                 return False
+            if self._folder is not None:
+                _outlive_a_power_cut(self._folder / name)
         return True
 
     def get(self, name: str, first_bytes: int | None = None) -> bytes | None:
@@ -155,3 +157,13 @@ def _walk(root: Path, folder: str) -> Iterator[LakeObject]:
                 continue
             relative = str(path.relative_to(root))
             yield LakeObject(relative, found.st_size, datetime.fromtimestamp(found.st_mtime, UTC))
+
+
+def _outlive_a_power_cut(path: Path) -> None:
+    """Both the bytes and the name: who relies on an object goes on to write what rests on it."""
+    for one in (path, path.parent):
+        descriptor = os.open(one, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
