@@ -126,10 +126,11 @@ class Decisions:
         found: Counter[ActKind] = Counter()
         if self._kept is None:
             return found
-        names = self._kept.names()
+        # Before the warehouse is listed: an act is an object before it is a row, so each row read here has been kept there.
         with self._read() as connection:
             known = set(connection.execute(sa.select(DECISIONS.c.name)).scalars())
             acts = acts_on_record(connection)
+        names = self._kept.names()
         lost = known.difference(names)
         if acts and (lost or not known):
             # Of a version that kept none, or of a warehouse that was restored to an earlier state.

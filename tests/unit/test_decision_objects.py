@@ -18,6 +18,7 @@ from pipeline_assets.load_path.read_back import read_back
 from pipeline_assets.op_bench import production_ledger
 from resources import crash_points
 from resources.crash_points import CrashPoint
+from resources.decision_objects import DecisionObjects
 from resources.ledger import Ledger
 from resources.ledger_records import Exclusion
 
@@ -156,6 +157,27 @@ def test_decisions_that_only_the_ledger_knows_are_copied(deployment: Deployment)
     # What both ledgers told is the same, and counts once.
     assert deployment.started("first") == []
     assert deployment.on_record("first") == deployment.on_record("second") == before
+
+
+def test_one_that_another_process_decides_while_the_warehouse_is_listed_is_not_taken_for_lost(
+    deployment: Deployment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    listed = DecisionObjects.names
+
+    def names(self: DecisionObjects) -> list[str]:
+        found = listed(self)
+        monkeypatch.setattr(DecisionObjects, "names", listed)
+        with deployment.ledger("first") as other:
+            other.decisions.hold({TABLE: [NEXT]}, "why", "run 2")
+        return found
+
+    with deployment.ledger("first") as ledger:
+        ledger.decisions.hold({TABLE: [KEY]}, "why", "run 1")
+        monkeypatch.setattr(DecisionObjects, "names", names)
+        read_back(ledger, pytest.fail)
+    assert deployment.count() == 2
+    assert deployment.started("first") == []
+    assert len(deployment.on_record("first")[1]) == 2
 
 
 def test_a_scratch_ledger_writes_nothing_into_the_warehouse(deployment: Deployment) -> None:
