@@ -1,7 +1,7 @@
 """Small objects and listings in the warehouse without a JVM: in a local folder or a bucket, below any URL of it.
 
-Lives here: put (conditional), get, list, delete. Put here: another thing to do with an object as bytes. Keep out: what is kept
-below `_tidemark/` (lake_identity.py and others), tables' rows (lakehouse.py).
+Lives here: put (conditional), replace, get, list, delete. Put here: another thing to do with an object as bytes. Keep out: what
+is kept below `_tidemark/` (lake_identity.py and others), tables' rows (lakehouse.py).
 """
 
 from __future__ import annotations
@@ -78,6 +78,13 @@ class LakeObjects:
                 _outlive_a_power_cut(self._folder / name)
         return True
 
+    def replace(self, name: str, body: bytes) -> None:
+        """Put an object in the place of what is there: readers see the one or the other, whole."""
+        with self._failures(name):
+            if self._folder is not None:
+                self._folder.mkdir(parents=True, exist_ok=True)
+            obstore.put(self._opened(), name, body)
+
     def get(self, name: str, first_bytes: int | None = None) -> bytes | None:
         """The object's bytes, or the first of them; None where there is no such object."""
         if self._is_absent():
@@ -95,10 +102,10 @@ class LakeObjects:
 
     def list(self, folder: str = "") -> Iterator[LakeObject]:
         """All objects below a folder, in no order; without the marks that some tools leave for folders."""
-        if self._folder is not None:
-            yield from _walk(self._folder, folder)
-            return
         with self._failures(folder):
+            if self._folder is not None:
+                yield from _walk(self._folder, folder)
+                return
             for page in obstore.list(self._opened(), prefix=folder or None):
                 for item in page:
                     if not (item["path"].endswith("/") or (item["size"] == 0 and item["path"] == folder)):
@@ -147,8 +154,14 @@ def _folder_of(url: str) -> Path | None:
     return local_path(url)
 
 
+def _raise_unless_gone(error: OSError) -> None:
+    """A folder that cannot be listed is not an empty one: what lies there would be taken for lost."""
+    if not isinstance(error, FileNotFoundError):
+        raise error
+
+
 def _walk(root: Path, folder: str) -> Iterator[LakeObject]:
-    for parent, _, names in os.walk(root / folder):
+    for parent, _, names in os.walk(root / folder, onerror=_raise_unless_gone):
         for name in names:
             path = Path(parent, name)
             try:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -9,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from pipeline_assets.domain.errors import LakehouseError
+from pipeline_assets.domain.errors import LakehouseError, TidemarkError
 from pipeline_assets.domain.settings import Settings
 from resources.lake_objects import LakeObjects
 from tests.s3 import BUCKET
@@ -40,6 +42,8 @@ def test_objects_are_put_once_listed_read_and_deleted(warehouse: str) -> None:
     assert {one.name: one.size_bytes for one in objects.list()} == {"decisions/one.json": 5, "warehouse.json": 2}
     assert [one.name for one in objects.list("decisions")] == ["decisions/one.json"]
     assert all(one.modified_at.tzinfo is not None for one in objects.list())
+    objects.replace("decisions/one.json", b"third")
+    assert objects.get("decisions/one.json") == b"third"
     objects.delete("decisions/one.json")
     assert objects.get("decisions/one.json") is None
 
@@ -65,3 +69,25 @@ def test_a_place_that_refuses_is_named_as_the_warehouse(bucket: Any, tmp_path: P
     (tmp_path / "file").write_bytes(b"")
     with pytest.raises(LakehouseError, match="TIDEMARK_WAREHOUSE_URL"):
         LakeObjects(f"{tmp_path}/file/below").put("x", b"")
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.ESTALE, errno.EACCES])
+def test_a_folder_that_cannot_be_listed_is_not_empty(
+    number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    objects, listed = LakeObjects(str(tmp_path)), os.scandir
+    objects.put("decisions/one.json", b"1")
+    objects.put("other/two.json", b"2")
+
+    def scandir(path: str) -> Any:
+        if Path(path).name == "decisions":
+            raise OSError(number, os.strerror(number), path)
+        return listed(path)
+
+    monkeypatch.setattr(os, "scandir", scandir)
+    with pytest.raises(TidemarkError, match=r"warehouse .*" + os.strerror(number)):
+        list(objects.list())
+    with pytest.raises(TidemarkError):
+        list(objects.list("decisions"))
+    assert [one.name for one in objects.list("other")] == ["other/two.json"]
+    assert list(objects.list("gone")) == []
