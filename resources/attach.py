@@ -16,7 +16,7 @@ from pipeline_assets.domain.errors import LakehouseError
 from pipeline_assets.domain.plain_text import sql_text
 
 from resources.iceberg import JavaTables
-from resources.lake_identity import catalog_identity, catalog_place, is_below, mark, marker
+from resources.lake_identity import catalog_identity, catalog_place, fence, is_below, mark, marker
 from resources.lake_objects import LakeObjects
 from resources.metadata_files import MetadataFile, content, histories, read_metadata_files
 
@@ -67,9 +67,13 @@ def attachable(spark: SparkSession, settings: Settings, ours: Sequence[Table]) -
 def attach(spark: SparkSession, settings: Settings, found: Sequence[Attachable]) -> list[Attachable]:
     """Register what the catalog does not know, then take over the warehouse's identity; returns what was registered.
 
-    One after the other: where it breaks off, the same call again does the rest.
+    One after the other: where it breaks off, the same call again does the rest. Whatever catalog knew the lake before is refused
+    from then on.
     """
     tables = JavaTables(spark, settings.catalog_name)
+    if catalog_identity(tables) is None and any(one.metadata_file and not one.is_attached for one in found):
+        # First: a former catalog that is not lost after all must not commit beside this one, nor take its files for orphans.
+        fence(settings)
     done = []
     for one in found:
         if one.metadata_file is None or one.is_attached:

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 MARKER = "warehouse.json"
 """Below the warehouse's own folder."""
 PROPERTY = "tidemark.warehouse-id"
+_LAKE_PROPERTY = "tidemark.lake-id"
 _NAMESPACE = "raw"
 """Its properties in the catalog hold the identity: it lives as long as the tables do, in a catalog of any type."""
 _PAUSES = (0.2, 0.5, 1.0, 2.0)
@@ -46,6 +47,16 @@ class Purpose(IntEnum):
     """Mark a lake that this catalog knows and that nobody marked."""
     BEGIN = 3
     """Begin a new lake where there is none."""
+
+
+@dataclass(frozen=True)
+class _Mark:
+    """What the warehouse's own mark says."""
+
+    fence: str
+    """The one catalog that may work here carries it as well; attaching changes it."""
+    lake: str
+    """Of the lake as long as it lives; the ledger carries it as well."""
 
 
 @dataclass(frozen=True)
@@ -88,14 +99,17 @@ def mark(tables: JavaTables, settings: Settings, identity: str) -> None:
     The warehouse comes first: a process that dies in between leaves a marked warehouse, and whoever knows its tables, or finds
     that it has none, takes over the mark.
     """
-    made = {"id": identity, "catalog": settings.catalog_name, "made_at": datetime.now(UTC).isoformat()}
-    LakeObjects.of(settings).put(MARKER, json.dumps(made, indent=1).encode())
-    identity = marker(settings) or identity
+    lake = tables.namespace_properties(_NAMESPACE).get(_LAKE_PROPERTY, identity)
+    LakeObjects.of(settings).put(MARKER, _written(settings, _Mark(identity, lake)))
+    found = _mark(settings) or _Mark(identity, lake)
     namespace = f"{tables.catalog_name}.{_NAMESPACE}"
     for pause in (*_PAUSES, None):
         try:
             tables.spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {namespace}")
-            tables.spark.sql(f"ALTER NAMESPACE {namespace} SET PROPERTIES ('{PROPERTY}'='{identity}')")
+            tables.spark.sql(
+                f"ALTER NAMESPACE {namespace} SET PROPERTIES "
+                f"('{PROPERTY}'='{found.fence}', '{_LAKE_PROPERTY}'='{found.lake}')"
+            )
         except FAILURES as error:
             # Two that are first write the same rows.
             if pause is None or not may_pass(error):
@@ -105,20 +119,48 @@ def mark(tables: JavaTables, settings: Settings, identity: str) -> None:
             return
 
 
+def fence(settings: Settings) -> None:
+    """Give the warehouse a new identity, which no catalog carries yet: every catalog that worked here is refused from now on."""
+    identity = str(uuid.uuid4())
+    known = _mark(settings)
+    body = _written(settings, _Mark(identity, identity if known is None else known.lake))
+    # In one step: without a mark in between, the former catalog would write its own again.
+    LakeObjects.of(settings).replace(MARKER, body)
+
+
 def marker(settings: Settings) -> str | None:
     """The warehouse's identity, None where it has none; raises LakehouseError for a mark that cannot be read."""
+    found = _mark(settings)
+    return None if found is None else found.fence
+
+
+def lake_of(settings: Settings) -> str | None:
+    """The identity that the lake keeps whatever catalog it is attached to, None for one that is not marked yet."""
+    found = _mark(settings)
+    return None if found is None else found.lake
+
+
+def _mark(settings: Settings) -> _Mark | None:
     objects = LakeObjects.of(settings)
     body = objects.get(MARKER)
     if body is None:
         return None
     try:
-        return str(uuid.UUID(json.loads(body)["id"]))
+        found = json.loads(body)
+        # Of a version that knew one identity: the lake's own is the same.
+        return _Mark(str(uuid.UUID(found["id"])), str(uuid.UUID(found.get("lake", found["id"]))))
     except (ValueError, KeyError, TypeError, AttributeError):
         raise LakehouseError(
             f"{objects.url}/{MARKER}",
             "is no identity of a warehouse",
             "Restore it, or remove it: the next load writes it",
         ) from None
+
+
+def _written(settings: Settings, found: _Mark) -> bytes:
+    made_at = datetime.now(UTC).isoformat()
+    made = {"id": found.fence, "lake": found.lake, "catalog": settings.catalog_name, "made_at": made_at}
+    return json.dumps(made, indent=1).encode()
 
 
 def catalog_identity(tables: JavaTables) -> str | None:

@@ -91,6 +91,15 @@ def content(objects: LakeObjects, name: str) -> dict[str, Any]:
     return found
 
 
+def predecessor(objects: LakeObjects, name: str) -> str | None:
+    """The last name of the metadata file that this one followed, None where it does not tell."""
+    try:
+        log = content(objects, name).get("metadata-log") or ()
+        return str(log[-1]["metadata-file"]).rpartition("/")[2] if log else None
+    except (ValueError, KeyError, TypeError, OSError, EOFError):
+        return None
+
+
 def _read(objects: LakeObjects, one: LakeObject) -> MetadataFile | None:
     body = objects.get(one.name, None if _is_packed(one.name) else _BEGINNING)
     if body is None:

@@ -55,6 +55,15 @@ def is_bulk(orphans: int, files: int, max_share: float) -> bool:
     return orphans > _FEW and orphans > files * max_share
 
 
+_KILLED = 3
+"""Commits of one day that a table may not know though nobody else writes it: those that died between file and catalog."""
+
+
+def is_living_fork(commits: int) -> bool:
+    """Whether so many commits of the last day that a table does not know are another catalog's work."""
+    return commits > _KILLED
+
+
 def outlived_metadata(
     files: Iterable[tuple[str, datetime]], named: Collection[str], now: datetime, history: timedelta
 ) -> list[str]:

@@ -9,11 +9,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
-from resources.metadata_files import is_metadata
+from resources.lake_objects import LakeObjects
+from resources.metadata_files import is_metadata, predecessor
 from resources.upkeep import Below, Upkeep
 
 from pipeline_assets.domain.errors import LakehouseError
-from pipeline_assets.domain.retention import YOUNGEST, is_bulk, outlived_metadata
+from pipeline_assets.domain.retention import YOUNGEST, is_bulk, is_living_fork, outlived_metadata
 from pipeline_assets.tables.table import Table
 
 
@@ -28,7 +29,7 @@ class Leftovers:
     note: str = ""
     """What a person should know."""
     refusal: LakehouseError | None = None
-    """Why none of the orphans may go."""
+    """Why none of the orphans may go, nor anything else of the table."""
 
 
 def leftovers(
@@ -47,6 +48,12 @@ def leftovers(
     clock = min(now, datetime.now(UTC))
     before = clock - YOUNGEST
     span = max(history, YOUNGEST)
+    if _is_forked(below, clock - YOUNGEST):
+        reason = (
+            f"another catalog commits to it: {below.location} holds commits of the last day that this one does not know"
+        )
+        cure = "Stop what uses the other catalog. If this one was restored from a backup, run maintenance again after a day"
+        return Leftovers(refusal=LakehouseError(name, f"{reason}, and nothing was touched", cure))
     if any(one.commits and one.updated_at >= clock - span for one in below.unknown):
         # What a commit that failed leaves looks like a commit that a restored catalog forgot: both are kept as long as snapshots.
         before = clock - span
@@ -58,6 +65,13 @@ def leftovers(
         cure = "Look at them (tidemark maintenance --dry-run); where nobody needs them, raise TIDEMARK_MAX_ORPHAN_SHARE for once"
         return Leftovers(orphans, refusal=LakehouseError(name, reason, cure))
     return Leftovers(orphans, _metadata(below, clock, history), note)
+
+
+def _is_forked(below: Below, since: datetime) -> bool:
+    """Whether commits that the table does not know follow each other: one that failed or was killed has none after it."""
+    young = [one for one in below.unknown if one.commits and one.updated_at >= since]
+    objects, unknown = LakeObjects(below.location), {_last(one.name) for one in below.unknown}
+    return is_living_fork(len(young)) and any(predecessor(objects, one.name) in unknown for one in young)
 
 
 def _metadata(below: Below, now: datetime, history: timedelta) -> tuple[str, ...]:

@@ -154,8 +154,10 @@ def _maintain(
 ) -> TableUpkeep:
     branches = tuple(bench.lakehouse.dead_branches(table, is_live))
     history = timedelta(days=_history_days(bench, table))
-    # Looked at before anything is done: what another catalog's table may need is not even compacted away.
+    # Looked at before anything is done: what another catalog's table may need is neither compacted nor expired away.
     left = _leftovers(bench, upkeep, table, now, history)
+    if left.refusal is not None:
+        return TableUpkeep(table.key, orphans=left.orphans, note=left.note, failure=left.refusal)
     if not is_dry_run:
         bench.lakehouse.sweep([table], is_live)
         upkeep.keep_metadata(table)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sqlite3
 import uuid
 from contextlib import closing
@@ -58,6 +59,19 @@ def _grow_old(p: Pipeline) -> None:
         os.utime(path, (old, old))
 
 
+def _metadata(p: Pipeline) -> set[Path]:
+    return set(Path(p.settings.warehouse_url).rglob("*.metadata.json"))
+
+
+def _made(files: set[Path], ago: timedelta) -> None:
+    """Let these metadata files say that they were written then."""
+    at = round((datetime.now(UTC) - ago).timestamp() * 1000)
+    for path in files:
+        text = re.sub(r'"last-updated-ms"\s*:\s*\d+', f'"last-updated-ms":{at}', path.read_text(), count=1)
+        path.write_text(text)
+        (path.parent / f".{path.name}.crc").unlink(missing_ok=True)
+
+
 def _files(p: Pipeline) -> dict[str, int]:
     return {str(path): path.stat().st_size for path in Path(p.settings.warehouse_url).rglob("*") if path.is_file()}
 
@@ -97,9 +111,16 @@ def test_another_catalog_touches_nothing_and_attach_brings_the_lake_back(pipelin
 
     p.deliver(DAY, events_on(DAY, 12))
     assert p.load(DAY).success
-    p.settings = own
-    with pytest.raises(LakehouseError, match=r"lake_\w+\.\S+: is known to the catalog at .*, while the newest"):
+    # The former catalog was not lost after all: what it takes for orphans are the other one's files.
+    p.settings, files = own, _files(p)
+    with pytest.raises(LakehouseError, match="belongs to another catalog than"):
+        _maintain(p)
+    run = p.load(DAY)
+    assert not run.success
+    assert "belongs to another catalog than" in run.failure()
+    with pytest.raises(LakehouseError, match="belongs to another warehouse than"):
         attachable(p.spark, p.settings, ALL_TABLES)
+    assert _files(p) == files
 
 
 def test_catalog_and_warehouse_tell_whether_they_belong_together(pipeline: Any, tmp_path: Path) -> None:
@@ -177,7 +198,7 @@ def test_no_table_is_created_where_anything_lies(pipeline: Any) -> None:
 
 def test_orphans_that_history_does_not_explain_stay(pipeline: Any) -> None:
     """Scenario: one table's place holds another table's files, a second one's more orphans than a few, a third one's an orphan.
-    Outcome: the third goes alone, the others are named, the rest is done for them; a raised bound lets the second one's go."""
+    Outcome: the third goes alone, the others are named and not touched; a raised bound lets the second one's go."""
     p = _loaded(pipeline)
     warehouse = Path(p.settings.warehouse_url)
     newest = max((warehouse / REFINED / "metadata").glob("*.metadata.json"))
@@ -211,10 +232,10 @@ def test_orphans_that_history_does_not_explain_stay(pipeline: Any) -> None:
 
 def test_a_catalog_restored_from_a_backup_loads_on(pipeline: Any, tmp_path: Path) -> None:
     """Scenario: the catalog, and with it the ledger, is set back to a copy made before several loads. Outcome: a load gives the
-    same digests; the files of the forgotten state stay as long as the history, and metadata goes only after it."""
+    same digests; maintenance waits a day, then keeps the forgotten state as long as the history."""
     p = _loaded(pipeline)
     catalog = p.settings.catalog_url.removeprefix("sqlite:///")
-    backup = tmp_path / "backup.db"
+    backup, known = tmp_path / "backup.db", _metadata(p)
     with closing(sqlite3.connect(catalog)) as live, closing(sqlite3.connect(backup)) as copy:
         live.backup(copy)
     for hour in range(1, 8):
@@ -224,12 +245,20 @@ def test_a_catalog_restored_from_a_backup_loads_on(pipeline: Any, tmp_path: Path
     with closing(sqlite3.connect(backup)) as copy, closing(sqlite3.connect(catalog)) as live:
         copy.backup(live)
     assert p.count(REFINED) == 10
+    forgotten = _metadata(p) - known
+    with pytest.raises(LakehouseError, match=r"lake_\w+\.\S+: is known to the catalog at .*, while the newest"):
+        attachable(p.spark, p.settings, ALL_TABLES)
 
     run = p.load(DAY)
 
     assert run.success, run.failure()
     assert p.digests() == digests
     assert p.count(REFINED) == 45
+    # Nothing tells it from a catalog that still works elsewhere, until that has been silent for a day.
+    report = _maintain(p)[REFINED]
+    assert "another catalog commits to it" in str(report.failure)
+    assert (report.snapshots, report.orphans, report.compacted) == (0, (), ())
+    _made(forgotten, timedelta(days=2))
     # Two days old: orphans by age, but a person may want the forgotten state back.
     two_days_ago = (datetime.now(UTC) - timedelta(days=2)).timestamp()
     for path in Path(p.settings.warehouse_url).rglob("*.parquet"):
