@@ -16,7 +16,7 @@ from enum import IntEnum
 from typing import TYPE_CHECKING
 
 from pipeline_assets.domain.errors import LakehouseError
-from pipeline_assets.domain.settings import Settings
+from pipeline_assets.domain.settings import Settings, local_path
 from sqlalchemy.engine import make_url
 
 from resources.lake_objects import LakeObjects
@@ -226,6 +226,9 @@ def is_below(location: str, warehouse_url: str) -> bool:
 
 
 def _plain(url: str) -> str:
+    if url.startswith("file://"):
+        # As settings spell it; Iceberg's own `file:/` names a folder as it is.
+        return f"{local_path(url)}".rstrip("/")
     scheme, colon, path = url.rstrip("/").partition(":")
     if not colon or scheme not in ("file", "s3", "s3a", "s3n"):
         return url.rstrip("/")

@@ -70,5 +70,7 @@ def test_a_location_is_told_from_its_neighbours() -> None:
     assert is_below("file:/data/lake/raw/x", "/data/lake/")
     assert is_below("file:///data/lake/raw/x", "file:///data/lake")
     assert is_below("s3a://bucket/lake/raw/x", "s3://bucket/lake")
+    assert is_below("file:/data/my lake/raw/x", "file:///data/my%20lake/")
+    assert is_below("file:/data/my%20lake/raw/x", "/data/my%20lake")
     assert not is_below("file:/data/lake2/raw/x", "/data/lake")
     assert not is_below("s3://bucket2/lake/raw/x", "s3://bucket/lake")
