@@ -34,4 +34,5 @@ def workbench(settings: Settings, say: Callable[[str], None]) -> Iterator[Workbe
         with naming_a_dead_engine(session, words, settings.spark_driver_memory):
             with lakehouse_failures("tables"):
                 lakehouse.require_own(settings, ALL_TABLES, Purpose.LOOK)
+                ledger.lake.require(lakehouse.lake(settings), may_take=False)
             yield Workbench(session, lakehouse, ledger, landing, settings, words)

@@ -42,7 +42,7 @@ def maintenance_job(settings: Settings) -> dg.JobDefinition:
         landing: dg.ResourceParam[LandingStore],
         clock: dg.ResourceParam[Clock],
     ) -> None:
-        with op_bench(context, settings, spark, landing) as bench:
+        with op_bench(context, settings, spark, landing, is_dry_run=config.dry_run) as bench:
             if not config.dry_run:
                 read_back(bench.ledger, bench.say)
             is_live = liveness(context.instance, bench.ledger, context.run_id)

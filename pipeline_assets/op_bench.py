@@ -35,9 +35,17 @@ def production_ledger(settings: Settings) -> Ledger:
 
 @contextmanager
 def op_bench(
-    context: dg.OpExecutionContext, settings: Settings, spark: LazyPySparkResource, landing: LandingStore
+    context: dg.OpExecutionContext,
+    settings: Settings,
+    spark: LazyPySparkResource,
+    landing: LandingStore,
+    *,
+    is_dry_run: bool = False,
 ) -> Iterator[Workbench]:
-    """The workbench of an op's run; raises Failure, or RetryRequested where trying again can help, for errors of ours."""
+    """The workbench of an op's run, over a lake and a ledger that belong together.
+
+    Raises Failure, or RetryRequested where trying again can help, for errors of ours.
+    """
     url, run = settings.ledger_database_url, context.run
     try:
         # First of all: a process that is not known to live is missed.
@@ -49,6 +57,8 @@ def op_bench(
             with naming_a_dead_engine(session, words, settings.spark_driver_memory):
                 with lakehouse_failures("tables"):
                     lakehouse.require_own(settings, ALL_TABLES, Purpose.LOOK)
+                    # Before decisions are read back and tables settled: both write what the ledger of another lake says.
+                    ledger.lake.require(lakehouse.lake(settings), may_take=not is_dry_run)
                 yield Workbench(session, lakehouse, ledger, landing, settings, words)
     except PublishConflictError as error:
         raise dg.Failure(str(error), allow_retries=True) from tellable(error)

@@ -101,7 +101,7 @@ def rollback_job(settings: Settings) -> dg.JobDefinition:
         spark: LazyPySparkResource,
         landing: dg.ResourceParam[LandingStore],
     ) -> None:
-        with op_bench(context, settings, spark, landing) as bench:
+        with op_bench(context, settings, spark, landing, is_dry_run=config.dry_run) as bench:
             request = rollback_request(config, settings, context.run_id)
             if not config.dry_run:
                 read_back(bench.ledger, bench.say)
@@ -128,7 +128,7 @@ def release_job(settings: Settings) -> dg.JobDefinition:
         landing: dg.ResourceParam[LandingStore],
         clock: dg.ResourceParam[Clock],
     ) -> None:
-        with op_bench(context, settings, spark, landing) as bench:
+        with op_bench(context, settings, spark, landing, is_dry_run=config.dry_run) as bench:
             if not config.dry_run:
                 read_back(bench.ledger, bench.say)
             projects = settings.require_projects(tuple(config.projects))

@@ -134,10 +134,14 @@ def marker(settings: Settings) -> str | None:
     return None if found is None else found.fence
 
 
-def lake_of(settings: Settings) -> str | None:
+def lake_of(tables: JavaTables, settings: Settings) -> str | None:
     """The identity that the lake keeps whatever catalog it is attached to, None for one that is not marked yet."""
     found = _mark(settings)
-    return None if found is None else found.lake
+    if found is not None:
+        return found.lake
+    # Somebody removed the warehouse's mark; it is written again from what the catalog knows.
+    known = tables.namespace_properties(_NAMESPACE)
+    return known.get(_LAKE_PROPERTY, known.get(PROPERTY))
 
 
 def _mark(settings: Settings) -> _Mark | None:

@@ -22,7 +22,7 @@ from pipeline_assets.domain.slices import Slice
 from resources.branch_age import was_there
 from resources.crash_points import CrashPoint, crash_point
 from resources.iceberg import RUN_PROPERTY, Commit, JavaTables, SliceFiles, by_slice, slices_condition
-from resources.lake_identity import Purpose, require_own_lake
+from resources.lake_identity import Purpose, lake_of, require_own_lake
 from resources.lakehouse_errors import FAILURES, failure, is_conflict, may_pass
 from resources.table_creation import begin_history, create_table
 
@@ -123,6 +123,10 @@ class Lakehouse:
     def require_own(self, settings: Settings, ours: Collection[Table], purpose: Purpose) -> None:
         """Raise LakehouseError where catalog and warehouse do not belong together (lake_identity.py)."""
         self._again(lambda: require_own_lake(self._tables, settings, ours, purpose))
+
+    def lake(self, settings: Settings) -> str | None:
+        """The identity of the lake, which its ledger carries as well; None before its first load."""
+        return self._again(lambda: lake_of(self._tables, settings))
 
     def knows(self, table: Table) -> bool:
         """Whether the catalog knows the table; nothing is created."""

@@ -21,6 +21,7 @@ from sqlalchemy.engine import Connection, Engine
 from resources.ledger_decisions import Decisions
 from resources.ledger_digests import DigestsOnRecord
 from resources.ledger_engine import connected, in_parts, ledger_failures, open_engine, writing
+from resources.ledger_lake import LakeOfLedger
 from resources.ledger_processes import Processes
 from resources.ledger_races import moved_batches, unmoved_slices
 from resources.ledger_records import (
@@ -81,6 +82,11 @@ class Ledger:
     def decisions(self) -> Decisions:
         """What persons decided."""
         return Decisions(self._read, self._write, self._kept)
+
+    @property
+    def lake(self) -> LakeOfLedger:
+        """Whose ledger this is."""
+        return LakeOfLedger(self._read, self._write, self._url)
 
     @property
     def processes(self) -> Processes:

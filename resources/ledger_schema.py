@@ -104,5 +104,7 @@ PROCESSES = _table(
     # Of observers: the beat they saw last, and in how many looks since it stood still.
     sa.Column("seen_beats", sa.BigInteger), sa.Column("still_looks", sa.Integer), sa.Column("looked_at", sa.String),
 )  # fmt: skip
+LAKE = _table("lake", _key("number", sa.Integer), sa.Column("id", sa.String, nullable=False))
+"""One row at most: the lake whose ledger this is."""
 DECISIONS = _table("decisions", _key("name"), sa.Column("recorded_at", sa.String))
 """Objects in the warehouse whose acts this ledger holds."""

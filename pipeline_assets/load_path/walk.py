@@ -32,6 +32,8 @@ def load(bench: Workbench, request: LoadRequest, is_live: Callable[[str], bool |
     with lakehouse_failures("tables"):
         # Before anything is written, and before a table is created in a warehouse that another catalog may own.
         bench.lakehouse.require_own(bench.settings, tables, Purpose.BEGIN)
+        # A lake that has begun just now takes its ledger.
+        bench.ledger.lake.require(bench.lakehouse.lake(bench.settings), may_take=True)
         for table in tables:
             bench.lakehouse.ensure(table)
         swept = bench.lakehouse.sweep(tables, is_live)

@@ -328,6 +328,13 @@ def test_the_shell_refuses_shows_and_attaches(spark: Any, tmp_path: Path, capfd:
         "TIDEMARK_CATALOG_NAME": f"lake_{uuid.uuid4().hex[:8]}",
         "TIDEMARK_WAREHOUSE_URL": f"file://{tmp_path}/empty",
     }
+    done = shell("maintenance")
+    assert done.returncode == 1
+    assert "is the ledger of another lake" in " ".join((done.stderr + capfd.readouterr().err).split())
+    shell.environment |= {
+        "TIDEMARK_CATALOG_NAME": f"lake_{uuid.uuid4().hex[:8]}",
+        "TIDEMARK_LEDGER_URL": f"sqlite:///{tmp_path}/empty.db",
+    }
     for words, said in (
         (("maintenance",), "knows none of our tables"),
         (("attach",), "holds no metadata of our tables"),
