@@ -64,6 +64,10 @@ def _print(console: Console, found: Sequence[Attachable], done: Sequence[Attacha
         written = f"{one.updated_at:%Y-%m-%d %H:%M:%S}"
         shown.add_row(one.table.key, written, str(one.snapshot_id), f"{one.rows:,}", state, one.metadata_file)
     console.print(shown, soft_wrap=True)
+    for one in found:
+        if one.left_out:
+            said = f"{one.left_out} newer files are left out: they lie ahead of this machine's clock, see docs/operations.md"
+            console.print(f"{one.table.key}: {said}", soft_wrap=True)
     waiting = sum(1 for one in found if one.metadata_file is not None and not one.is_attached)
     if is_applied:
         console.print(f"{len(done)} tables attached; go on with tidemark load")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from pipeline_assets.domain.errors import LakehouseError
@@ -18,7 +18,7 @@ from pipeline_assets.domain.plain_text import sql_text
 from resources.iceberg import JavaTables
 from resources.lake_identity import catalog_identity, catalog_place, fence, is_below, mark, marker
 from resources.lake_objects import LakeObjects
-from resources.metadata_files import MetadataFile, content, histories, read_metadata_files
+from resources.metadata_files import MetadataFile, content, histories, not_ahead, read_metadata_files
 
 if TYPE_CHECKING:
     from pipeline_assets.domain.settings import Settings
@@ -38,6 +38,8 @@ class Attachable:
     rows: int = 0
     is_attached: bool = False
     """Whether the catalog knows the table, at this very metadata."""
+    left_out: int = 0
+    """Newer metadata files whose time lies ahead of this clock: on top of them nothing could be committed until then."""
 
 
 def attachable(spark: SparkSession, settings: Settings, ours: Sequence[Table]) -> list[Attachable]:
@@ -102,8 +104,9 @@ def _found(tables: JavaTables, table: Table) -> Attachable:
             "Move the metadata files of the one that is not meant elsewhere, then attach again",
         )
     files = next(iter(by_table.values()), [])
-    newest = next(((one, whole) for one in files if (whole := _whole(objects, one)) is not None), None)
     known_at = _known_at(tables, table)
+    timely = files if known_at is not None else not_ahead(files, datetime.now(UTC))
+    newest = next(((one, whole) for one in timely if (whole := _whole(objects, one)) is not None), None)
     if newest is None:
         if known_at is not None:
             raise _other_state(tables, table, known_at, "nothing")
@@ -120,7 +123,9 @@ def _found(tables: JavaTables, table: Table) -> Attachable:
         raise _other_state(tables, table, known_at, one.name)
     snapshot = _snapshot(whole)
     rows = int(snapshot.get("summary", {}).get("total-records", 0))
-    return Attachable(table, path, one.updated_at, int(snapshot["snapshot-id"]), rows, known_at is not None)
+    return Attachable(
+        table, path, one.updated_at, int(snapshot["snapshot-id"]), rows, known_at is not None, len(files) - len(timely)
+    )
 
 
 def _whole(objects: LakeObjects, one: MetadataFile) -> dict[str, Any] | None:

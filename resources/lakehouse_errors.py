@@ -5,8 +5,10 @@ Lives here: the reading of what the JVM says. Put here: another failure seen in 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime
 
 from pipeline_assets.domain.errors import LakehouseError, LakehouseUnavailableError, TidemarkError
 from py4j.protocol import Py4JError
@@ -51,6 +53,8 @@ _SHUT = ("Failed to connect", "Failed to initialize catalog", "password authenti
 """Signs of a catalog that refuses us; looked for where nothing says that it may pass."""
 _EXPIRED = "Cannot find snapshot"
 _GONE = ("NotFoundException: Location does not exist", "NotFoundException: Failed to open input stream")
+_AHEAD = re.compile(r"Invalid update timestamp \S+: before [^\d\n]*(\d{10,14})?")
+"""Iceberg commits nothing that is older by more than a minute than what the table holds."""
 _FULL = ("No space left on device", "File too large", "Disk quota exceeded", "database or disk is full")
 
 
@@ -82,6 +86,12 @@ def failure(subject: str, error: Exception) -> TidemarkError | None:
     full = next((mark for mark in _FULL if mark in text), None)
     if full is not None:
         return LakehouseError(subject, f"cannot be written: {full}", "Make room for the warehouse, then load again")
+    ahead = _AHEAD.search(text)
+    if ahead is not None:
+        at = f"{datetime.fromtimestamp(int(ahead[1]) / 1000, UTC):%Y-%m-%d %H:%M:%S} UTC" if ahead[1] else "a time"
+        reason = f"its newest commit is of {at}, which lies ahead of this machine's clock"
+        cure = "Correct this clock; where the other machine's was wrong, wait until then or attach without it: docs/operations.md"
+        return LakehouseError(subject, f"{reason}, so that Iceberg refuses to commit", cure)
     if _EXPIRED in text:
         reason = "a snapshot that it reads was expired, or main was set back over it"
         return LakehouseUnavailableError(subject, reason, "Nothing more was published; load again")

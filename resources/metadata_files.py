@@ -9,10 +9,10 @@ from __future__ import annotations
 import gzip
 import json
 import re
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any
 
@@ -22,6 +22,8 @@ _SUFFIX = ".metadata.json"
 _BEGINNING = 4096
 """Bytes within which Iceberg's own writer says uuid, sequence number and time; schemas and snapshots follow."""
 _READERS = 16
+_TOLERATED = timedelta(minutes=1)
+"""By which Iceberg lets a commit be older than the one it follows."""
 
 
 @dataclass(frozen=True)
@@ -76,6 +78,11 @@ def histories(files: Collection[MetadataFile]) -> dict[str, list[MetadataFile]]:
         if one.table_uuid is not None and one.commits:
             found.setdefault(one.table_uuid, []).append(one)
     return found
+
+
+def not_ahead(files: Sequence[MetadataFile], now: datetime) -> list[MetadataFile]:
+    """Those that Iceberg commits on top of now; all of them where there is no other."""
+    return [one for one in files if one.updated_at <= now + _TOLERATED] or list(files)
 
 
 def content(objects: LakeObjects, name: str) -> dict[str, Any]:

@@ -48,7 +48,7 @@ def leftovers(
     clock = min(now, datetime.now(UTC))
     before = clock - YOUNGEST
     span = max(history, YOUNGEST)
-    if _is_forked(below, clock - YOUNGEST):
+    if _is_forked(below, clock):
         reason = (
             f"another catalog commits to it: {below.location} holds commits of the last day that this one does not know"
         )
@@ -67,9 +67,9 @@ def leftovers(
     return Leftovers(orphans, _metadata(below, clock, history), note)
 
 
-def _is_forked(below: Below, since: datetime) -> bool:
+def _is_forked(below: Below, now: datetime) -> bool:
     """Whether commits that the table does not know follow each other: one that failed or was killed has none after it."""
-    young = [one for one in below.unknown if one.commits and one.updated_at >= since]
+    young = [one for one in below.unknown if one.commits and abs(one.updated_at - now) <= YOUNGEST]
     objects, unknown = LakeObjects(below.location), {_last(one.name) for one in below.unknown}
     return is_living_fork(len(young)) and any(predecessor(objects, one.name) in unknown for one in young)
 

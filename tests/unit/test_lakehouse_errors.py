@@ -46,3 +46,15 @@ def test_what_nobody_knows_stays_as_it_is() -> None:
     error = Exception("java.lang.NullPointerException")
     assert not may_pass(error)
     assert failure("refined/events", error) is None
+
+
+@pytest.mark.parametrize("entry", ["last snapshot log entry at", "the latest metadata log entry timestamp"])
+def test_a_commit_of_a_clock_that_was_ahead_is_named_and_not_tried_again(entry: str) -> None:
+    error = Exception(
+        f"java.lang.IllegalArgumentException: Invalid update timestamp 1770000000000: before {entry} 4102444800000"
+    )
+    assert not may_pass(error)
+    assert not is_conflict(error)
+    ours = failure("refined/events", error)
+    assert isinstance(ours, LakehouseError)
+    assert "its newest commit is of 2100-01-01 00:00:00 UTC, which lies ahead of this machine's clock" in str(ours)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import gzip
 import json
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from resources.lake_identity import is_below
 from resources.lake_objects import LakeObjects
-from resources.metadata_files import first_use, histories, read_metadata_files
+from resources.metadata_files import first_use, histories, not_ahead, predecessor, read_metadata_files
 
 
 def _write(place: Path, name: str, **changes: Any) -> None:
@@ -74,3 +75,24 @@ def test_a_location_is_told_from_its_neighbours() -> None:
     assert is_below("file:/data/my%20lake/raw/x", "/data/my%20lake")
     assert not is_below("file:/data/lake2/raw/x", "/data/lake")
     assert not is_below("s3://bucket2/lake/raw/x", "s3://bucket/lake")
+
+
+def test_what_a_clock_that_was_ahead_wrote_is_left_out_where_there_is_anything_else(tmp_path: Path) -> None:
+    now = datetime(2026, 2, 2, tzinfo=UTC)
+    for name, ahead in (("1", -60), ("2", 59), ("3", 61), ("4", 10**9)):
+        _write(tmp_path, f"{name}.metadata.json", **{"last-updated-ms": round((now.timestamp() + ahead) * 1000)})
+    objects = LakeObjects(str(tmp_path))
+    (files,) = histories(read_metadata_files(objects, objects.list())).values()
+    assert [one.name for one in not_ahead(files, now)] == ["metadata/2.metadata.json", "metadata/1.metadata.json"]
+    assert not_ahead(files[:2], now) == files[:2]
+    assert not_ahead([], now) == []
+
+
+def test_a_metadata_file_names_the_one_it_followed(tmp_path: Path) -> None:
+    log = [{"metadata-file": f"file:/x/metadata/{name}.metadata.json"} for name in ("1", "2")]
+    _write(tmp_path, "3.metadata.json", **{"metadata-log": log})
+    _write(tmp_path, "1.metadata.json")
+    (tmp_path / "metadata" / "0.metadata.json").write_bytes(b'{"half')
+    objects = LakeObjects(str(tmp_path))
+    found = [predecessor(objects, f"metadata/{number}.metadata.json") for number in (3, 1, 0, 9)]
+    assert found == ["2.metadata.json", None, None, None]
