@@ -7,6 +7,7 @@ is kept below `_tidemark/` (lake_identity.py and others), tables' rows (lakehous
 from __future__ import annotations
 
 import os
+import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 
 OWN_FOLDER = "_tidemark"
 """Below the warehouse: what is about the lake as a whole, and no table's."""
+_PROBES = "clock"
 _CURE = "Check TIDEMARK_WAREHOUSE_URL, region, endpoint and credentials, and the rights to list, read, write and delete"
 
 
@@ -110,6 +112,17 @@ class LakeObjects:
                 for item in page:
                     if not (item["path"].endswith("/") or (item["size"] == 0 and item["path"] == folder)):
                         yield LakeObject(item["path"], item["size"], item["last_modified"])
+
+    def clock(self) -> datetime | None:
+        """The time by the store's own clock, which listings show; None for a folder, which has this machine's."""
+        if self._folder is not None:
+            return None
+        name = f"{_PROBES}/{uuid.uuid4().hex}"
+        self.put(name, b"")
+        try:
+            return next((one.modified_at for one in self.list(_PROBES) if one.name == name), None)
+        finally:
+            self.delete(name)
 
     def delete(self, name: str) -> None:
         """Delete an object; nothing happens where it is gone."""

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+from resources.lake_clock import require_true_clock
 from resources.lake_identity import Purpose, catalog_place, unknown_lake
 from resources.lake_objects import LakeObjects
 from resources.lakehouse_errors import lakehouse_failures
@@ -72,6 +73,8 @@ def maintain(
     """
     with lakehouse_failures("tables"):
         tables = _known_tables(bench, is_dry_run=is_dry_run)
+    if not is_dry_run:
+        require_true_clock(LakeObjects.of(bench.settings))
     upkeep = Upkeep(bench.spark, bench.lakehouse.catalog_name)
     for table in tables:
         try:
