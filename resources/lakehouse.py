@@ -126,7 +126,8 @@ class Lakehouse:
 
     def lake(self, settings: Settings) -> str | None:
         """The identity of the lake, which its ledger carries as well; None before its first load."""
-        return self._again(lambda: lake_of(self._tables, settings))
+        found: str | None = self._again(lambda: lake_of(self._tables, settings))
+        return found
 
     def knows(self, table: Table) -> bool:
         """Whether the catalog knows the table; nothing is created."""
