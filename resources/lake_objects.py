@@ -86,6 +86,8 @@ class LakeObjects:
             if self._folder is not None:
                 self._folder.mkdir(parents=True, exist_ok=True)
             obstore.put(self._opened(), name, body)
+            if self._folder is not None:
+                _outlive_a_power_cut(self._folder / name)
 
     def get(self, name: str, first_bytes: int | None = None) -> bytes | None:
         """The object's bytes, or the first of them; None where there is no such object."""
