@@ -127,10 +127,11 @@ class Upkeep:
 
     def below(self, table: Table) -> Below:
         """What lies below the table's location, beside what the table says of itself."""
-        java = self._tables.load(table)
-        location = str(java.location())
+        location = self._tables.location(table)
         objects = LakeObjects(location)
         listed = [one for one in objects.list() if not is_hidden(one.name)]
+        # After the listing: what a load commits meanwhile would else be unknown.
+        java = self._tables.load(table)
         metadata = java.operations().current()
         log = {str(entry.file()) for entry in metadata.previousFiles()} | {str(metadata.metadataFileLocation())}
         reachable = self._tables.java_class("org.apache.iceberg.ReachableFileUtil").metadataFileLocations(java, True)
