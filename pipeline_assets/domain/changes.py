@@ -71,6 +71,10 @@ class Baseline:
         totals = {name: self.totals.get(name, 0) + count for name, count in change.totals.items()}
         return replace(self, keys=self.keys or change.before, totals=totals)
 
+    def completed(self, measures: Mapping[str, float]) -> Self:
+        """With these measures as they are now, where none is on record."""
+        return replace(self, figures={**measures, **self.figures})
+
     def to_json(self) -> dict[str, Any]:
         """For the ledger."""
         return {"figures": dict(self.figures), "keys": self.keys, "totals": dict(self.totals)}

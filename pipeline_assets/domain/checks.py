@@ -191,6 +191,25 @@ def explain_change(
     )
 
 
+def next_baseline(
+    before: Baseline,
+    after: Mapping[str, float],
+    keys: KeyChange | None,
+    change: Evaluation,
+    *,
+    was_final: bool,
+    settings: Settings,
+) -> Baseline:
+    """Of a final slice that passed `change`: anew where it becomes final, is filled, was not bounded or a person accepted it.
+
+    Else `before`, with what became of its keys; a measure it lacks was compared with nothing, and is bounded from now on.
+    """
+    was_bounded = is_bounded(before.figures, after, was_final=was_final, settings=settings)
+    if not was_bounded or not before.figures or change.is_accepted_change:
+        return Baseline(after)
+    return before.after(keys).completed(after)
+
+
 def _measures_beyond(
     table: str, before: Mapping[str, float], after: Mapping[str, float], settings: Settings
 ) -> Iterator[str]:

@@ -10,7 +10,14 @@ import pytest
 from pydantic import ValidationError
 
 from pipeline_assets.domain.changes import Baseline, KeyChange
-from pipeline_assets.domain.checks import BatchFigures, Check, Evaluation, explain_change, reconcile_batch
+from pipeline_assets.domain.checks import (
+    BatchFigures,
+    Check,
+    Evaluation,
+    explain_change,
+    next_baseline,
+    reconcile_batch,
+)
 from pipeline_assets.domain.settings import Settings
 
 SETTINGS = Settings()
@@ -147,7 +154,8 @@ def _loads(change: float, count: int, *, keys: bool) -> tuple[list[bool], Baseli
         )  # fmt: skip
         passed.append(found.is_passed)
         if found.is_passed:
-            rows, baseline = after, baseline.after(became)
+            rows = after
+            baseline = next_baseline(baseline, {"rows": after}, became, found, was_final=True, settings=SETTINGS)
     return passed, baseline
 
 
@@ -161,6 +169,33 @@ def test_keys_are_added_up_since_the_baseline_and_it_survives_the_ledger() -> No
     passed, baseline = _loads(0.003, 77, keys=True)
     assert (sum(passed), baseline.totals["keys_removed"], baseline.keys) == (3, 90, 10_000)
     assert Baseline.from_json(json.loads(json.dumps(baseline.to_json()))) == baseline
+
+
+@pytest.mark.parametrize(
+    ("on_record", "expected"),
+    [
+        ({}, {"purchases": 1000, "revenue": 5000.0}),
+        ({"rows": 40}, {"purchases": 1000, "revenue": 5000.0}),
+        ({"purchases": 1005}, {"purchases": 1005, "revenue": 5000.0}),
+    ],
+    ids=["rolled back to a publication without figures", "settled, only rows counted", "a measure that is new"],
+)
+def test_a_measure_that_is_not_on_record_is_bounded_from_its_next_publication_on(
+    on_record: dict[str, float], expected: dict[str, float]
+) -> None:
+    def load(before: Baseline, after: dict[str, float]) -> tuple[bool, Baseline]:
+        known = before.of(after)
+        change = explain_change(
+            "aggregates/daily_revenue", known, after, None,
+            was_final=True, accepted_reason=None, cause="test", settings=SETTINGS,
+        )  # fmt: skip
+        return change.is_passed, next_baseline(known, after, None, change, was_final=True, settings=SETTINGS)
+
+    is_passed, baseline = load(Baseline(on_record), {"purchases": 1000, "revenue": 5000.0})
+    assert (is_passed, baseline.figures) == (True, expected)
+    assert not load(baseline, {"purchases": 1000, "revenue": 2500.0})[0]
+    assert not load(baseline, {"purchases": 500, "revenue": 5000.0})[0]
+    assert load(baseline, {"purchases": 999, "revenue": 5000.0}) == (True, Baseline(expected))
 
 
 def test_what_a_person_accepts_is_named_with_its_reason() -> None:

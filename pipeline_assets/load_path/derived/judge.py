@@ -12,7 +12,7 @@ from dataclasses import replace
 from resources.ledger_records import SliceRecord
 
 from pipeline_assets.domain.changes import Baseline, KeyChange
-from pipeline_assets.domain.checks import Evaluation, explain_change, is_bounded
+from pipeline_assets.domain.checks import Evaluation, explain_change, next_baseline
 from pipeline_assets.domain.slices import EMPTY, Slice, Verdict, neighbourhood
 from pipeline_assets.load_path.derived.build import Audit
 from pipeline_assets.load_path.derived.build_refined import exchanged_keys
@@ -100,16 +100,12 @@ def baseline_of(record: SliceRecord | None) -> Baseline:
 def _next_baseline(
     step: DerivedStep, decision: Decision, change: Evaluation, keys: KeyChange | None
 ) -> Baseline | None:
-    """Of a slice that passes: anew where it becomes final, is filled, was not bounded or a person accepted it; else the same."""
+    """Of a slice that passes."""
     if not decision.is_final:
         return None
-    known, measures = baseline_of(decision.record), step.audits[decision.key].measures
-    was_bounded = is_bounded(
-        known.of(measures).figures, measures, was_final=decision.was_final, settings=step.bench.settings
-    )
-    if not was_bounded or not known.figures or change.is_accepted_change:
-        return Baseline(measures)
-    return known.after(keys)
+    measures = step.audits[decision.key].measures
+    known = baseline_of(decision.record).of(measures)
+    return next_baseline(known, measures, keys, change, was_final=decision.was_final, settings=step.bench.settings)
 
 
 def _held_back(
