@@ -288,6 +288,11 @@ class Settings(BaseSettings):
             growth.get(measure, self.change_max_growth) if own.growth is None else own.growth,
         )
 
+    def is_of_machine(self, name: str) -> bool:
+        """Whether nobody set a value that differs between machines: nothing on record may depend on it."""
+        derived = type(self).model_fields[name].default_factory is default_object_bytes
+        return derived and name not in self.model_fields_set
+
     @property
     def ledger_database_url(self) -> str:
         """The ledger's SQLAlchemy URL."""

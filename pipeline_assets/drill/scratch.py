@@ -71,7 +71,9 @@ class Scratch:
 
 def as_environment(settings: Settings) -> dict[str, str]:
     """The variables that give a process these settings."""
-    values = settings.model_dump(mode="json", exclude_none=True)
+    # A process of the same machine derives the same: given as set, it would count as another parser.
+    derived = {name for name in Settings.model_fields if settings.is_of_machine(name)}
+    values = settings.model_dump(mode="json", exclude_none=True, exclude=derived)
     return {f"{ENV_PREFIX}{name.upper()}": _as_variable(value) for name, value in values.items()}
 
 

@@ -77,8 +77,9 @@ class Table:
         )
 
     def code_version(self, settings: Settings) -> str:
-        """The declared version and a hash of the settings the build reads."""
-        values = {name: getattr(settings, name) for name in sorted(self.settings_read)}
+        """The declared version and a hash of the settings the build reads; the same on every machine."""
+        names = [name for name in sorted(self.settings_read) if not settings.is_of_machine(name)]
+        values = {name: getattr(settings, name) for name in names}
         text = json.dumps(values, sort_keys=True, default=str)
         return f"{self.version}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
 

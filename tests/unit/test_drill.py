@@ -12,6 +12,7 @@ from pipeline_assets.domain.slices import EMPTY, Slice
 from pipeline_assets.drill.scratch import as_environment, ledger_url
 from pipeline_assets.drill.survival import Change, Look, faults
 from pipeline_assets.drill.trials import Event, planned
+from pipeline_assets.tables.raw_events import REGULAR_EVENTS
 from resources.crash_points import CrashPoint
 
 DAY = date(2026, 2, 2)
@@ -70,6 +71,7 @@ def test_a_process_gets_the_same_settings(monkeypatch: pytest.MonkeyPatch) -> No
     for name, value in as_environment(settings).items():
         monkeypatch.setenv(name, value)
     assert Settings() == settings
+    assert REGULAR_EVENTS.code_version(Settings()) == REGULAR_EVENTS.code_version(settings)
 
 
 @pytest.mark.parametrize(

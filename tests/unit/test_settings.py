@@ -8,9 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from pipeline_assets.domain import machine
 from pipeline_assets.domain.errors import SettingsError
 from pipeline_assets.domain.read_settings import load_settings
 from pipeline_assets.domain.settings import PROJECT_ROOT, Settings, local_path
+from pipeline_assets.tables.raw_events import REGULAR_EVENTS
 
 
 @pytest.fixture
@@ -41,6 +43,30 @@ def test_relative_paths_become_absolute(folder: Path) -> None:
     assert settings.landing_url == str(folder / "in")
     assert settings.catalog_url == f"sqlite:///{folder}/data/catalog.db"
     assert settings.ledger_database_url == settings.catalog_url
+
+
+def test_hosts_of_different_memory_agree_on_the_parser_and_on_what_it_refused(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A default that follows from the machine is in no record; what a person sets is, wherever it is set."""
+    versions, limits = [], []
+    for memory in (8 * 1024**3, 512 * 1024**2):
+        monkeypatch.setattr(machine, "memory_bytes", lambda memory=memory: memory)
+        monkeypatch.setattr(machine, "cores", lambda: 1)
+        settings = load_settings()
+        limits.append(settings.max_object_bytes)
+        versions.append(REGULAR_EVENTS.code_version(settings))
+        versions.append(REGULAR_EVENTS.code_version(settings.model_copy(update={"change_min_rows": 7})))
+    assert limits == [2 * 1024**3, 256 * 1024**2]
+    assert len(set(versions)) == 1
+    copied = settings.model_copy(update={"max_object_bytes": limits[0]})
+    monkeypatch.setenv("TIDEMARK_MAX_OBJECT_BYTES", str(limits[0]))
+    told = {REGULAR_EVENTS.code_version(one) for one in (copied, load_settings())}
+    monkeypatch.delenv("TIDEMARK_MAX_OBJECT_BYTES")
+    (folder / "tidemark.toml").write_text(f"max_object_bytes = {limits[0]}\n")
+    told.add(REGULAR_EVENTS.code_version(load_settings()))
+    assert len(told) == 1
+    assert not told & set(versions)
 
 
 @pytest.mark.parametrize(
