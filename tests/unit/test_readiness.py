@@ -38,6 +38,8 @@ def a_look(*args: Any, now: datetime = NOON, seen: dict[str, Seen] | None = None
         name: options.pop(name) for name in ("hours_complete_by", "load_open_days", "quiet_minutes") if name in options
     }
     first = {PROJECT: options.pop("first", DAY)}
+    if "first_arrival" in options:
+        sensor["first_arrival"] = options["first_arrival"]
     elsewhere = [BATCH] if options.pop("is_elsewhere", False) else []
     plans = plans_of(*args, now=now, **options)
     return look(plans, first, elsewhere, seen or {}, Settings(**sensor), now)
@@ -300,3 +302,41 @@ def test_a_partly_recovered_day_is_told_until_its_hours_are_there_or_a_person_le
     assert not lacks_hours(let_go, two)
     assert not lacks_hours(replace(record, deliveries=3), two)
     assert not a_look(priors=[two, let_go], now=PAST, is_elsewhere=True).waiting
+
+
+@pytest.mark.parametrize(
+    ("first", "now"),
+    [(DAY, NOON), (DAY, PAST), (DAY + timedelta(days=40), PAST)],
+    ids=["before its deadline", "past it", "alone before the believed first arrival"],
+)
+def test_what_is_told_to_be_missing_can_be_let_go(first: date, now: datetime) -> None:
+    two = BatchRecord(BatchKey(Source.BACKFILL, PROJECT, DAY), BatchVerdict.ACCEPTED, deliveries=2, hours=(3, 4))
+
+    def load(reasons: dict[date, str]) -> tuple[BatchRecord, str]:
+        plan = plans_of(priors=[two], now=now, reasons=reasons)[BATCH]
+        plan.verdict = judge_absent(plan, is_other_source_there=True, first_arrival=first, settings=Settings(), now=now)
+        return plan.record(*plan.verdict, Settings()), plan.told_loss(Settings())
+
+    warned, _ = load({})
+    assert "--accept-missing" in str(warned.evaluations[1].cure)
+    assert BATCH in a_look(priors=[two, warned], now=now, first=first, is_elsewhere=True).waiting
+    let_go, told = load({DAY: "the vendor lost them"})
+    assert "is let go whole" in told
+    assert let_go.is_decided
+    assert all(evaluation.is_passed for evaluation in let_go.evaluations)
+    after = a_look(priors=[two, let_go], now=now, first=first, is_elsewhere=True)
+    assert (after.due, after.waiting) == ({}, {})
+
+
+def test_nothing_of_a_day_before_a_configured_first_arrival_is_told_to_be_missing() -> None:
+    two = BatchRecord(BatchKey(Source.BACKFILL, PROJECT, DAY), BatchVerdict.ACCEPTED, deliveries=2, hours=(3, 4))
+    start = DAY + timedelta(days=1)
+    plan = plans_of(priors=[two], now=PAST, first_arrival=start)[BATCH]
+    verdict = judge_absent(plan, is_other_source_there=True, first_arrival=start, settings=Settings(), now=PAST)
+    record = plan.record(*verdict, Settings())
+    assert all(evaluation.is_passed for evaluation in record.evaluations)
+    found = a_look(priors=[two, record], now=PAST, first=start, first_arrival=start, is_elsewhere=True)
+    assert (found.due, found.waiting) == ({}, {})
+    # Whoever names the start later has the warning taken back, by one load.
+    warned = plans_of(priors=[two], now=PAST)[BATCH].record(*verdict, Settings())
+    assert a_look(priors=[two, warned], now=PAST, first=start, first_arrival=start, is_elsewhere=True).due

@@ -40,6 +40,8 @@ class BatchPlan:
     """Hours of the day that the other source holds."""
     prior: BatchRecord | None = None
     is_requested: bool = False
+    is_awaited: bool = True
+    """False before the first arrival that the settings name: nothing of such a day is told to be missing."""
     is_closed: bool = False
     accepted_reason: str | None = None
     """Why a person lets deliveries go that are missing."""
@@ -175,7 +177,7 @@ class BatchPlan:
     @property
     def partial_hours(self) -> int | None:
         """Hours that any source holds of a day that only the other source delivered, and not whole; None = no such day."""
-        is_absent = self.key.source is Source.REGULAR and not self._known
+        is_absent = self.key.source is Source.REGULAR and self.is_awaited and not self._known
         held = len(self.hours_marked | self.hours_elsewhere)
         return held if is_absent and self.hours_elsewhere and held < HOURS_A_DAY else None
 
@@ -188,7 +190,7 @@ class BatchPlan:
                 False,
                 f"no regular delivery came, and any source holds {held} of 24 hours",
                 "Recover the other hours, or accept that they are lost, with a reason (--accept-missing, accept_changes in "
-                "run config); the day stays provisional until then",
+                f"run config); the day stays provisional until then{'' if self.is_closed else ', and until its deadline'}",
                 {"hours_marked": len(self.hours_marked), "hours_delivered": 0, HOURS_HELD: held},
             )
         missing = HOURS_A_DAY - len(self.hours_marked)

@@ -103,6 +103,7 @@ def plan_batches(
     for key, batch in plans.items():
         batch.hours_elsewhere = elsewhere.get(key, frozenset())
         batch.prior = recorded.batches.get(key)
+        batch.is_awaited = settings.first_arrival is None or key.arrival_date >= settings.first_arrival
         batch.is_closed = len(batch.hours_marked) == HOURS_A_DAY or now > deadline(key.arrival_date, settings)
         _compare(batch, settings, now)
     return plans
@@ -176,7 +177,9 @@ def judge_absent(
     is_before_history = first_arrival is not None and day < first_arrival
     is_whole = is_before_history or len(batch.hours_marked) == HOURS_A_DAY
     is_whole = is_whole or (is_other_source_there and batch.partial_hours is None)
-    if batch.accepted_reason is not None and (batch.refused or not (is_whole or now <= deadline(day, settings))):
+    # Hours that are told to be missing can be let go, whether or not the day's deadline has passed.
+    is_lacking = batch.partial_hours is not None or not (is_whole or now <= deadline(day, settings))
+    if batch.accepted_reason is not None and (batch.refused or is_lacking):
         reason = f"accepted without deliveries: {batch.accepted_reason}"
         figures = {**figures, MISSING: max(1, len(batch.refused))}
         return BatchVerdict.ACCEPTED, Evaluation(Check.DELIVERY_RECONCILES, True, reason, figures=figures)
