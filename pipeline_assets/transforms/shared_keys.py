@@ -15,6 +15,7 @@ from pyspark.sql import Column, DataFrame, WindowSpec
 from pipeline_assets.domain.identity import TIED
 from pipeline_assets.transforms.event_keys import KEY_TYPES, identified, key_window
 from pipeline_assets.transforms.measure import HASH_A, HASH_B, digest_aggregates, digest_of
+from pipeline_assets.transforms.named import named
 from pipeline_assets.transforms.row_hash import row_hashes
 
 IDENTITY = ("app", "device_id", "insert_id", "uuid", "server_upload_time", "processed_time")
@@ -27,8 +28,8 @@ _PAIR = ("_key_a", "_key_b")
 def rival_columns() -> list[Column]:
     """`_day`, `_key_a`, `_key_b`, `_hash_a`, `_hash_b`, `_order` (numbers): a row as its rivals on other days see it.
 
-    Expects key, `_day` and IDENTITY. Content is not among them, because it decides ties alone: those are flagged
-    where rivals are compared, so that a slice with one never counts as unchanged.
+    Expects key, `_day` and IDENTITY, the uuid as `named`. Content is not among them, because it decides ties alone:
+    those are flagged where rivals are compared, so that a slice with one never counts as unchanged.
     """
     key, row, order = row_hashes(KEY_TYPES), row_hashes(_RIVAL), row_hashes(_ORDER)
     return [
@@ -52,6 +53,7 @@ def shared_rows(raw: DataFrame, dedupe_window_days: int) -> DataFrame:
     """
     return (
         identified(raw)
+        .withColumn("uuid", named("uuid"))
         .withColumn("_is_shared", is_shared(key_window(dedupe_window_days)))
         .where("_is_shared")
         .select("event_date", "project_id", *rival_columns())

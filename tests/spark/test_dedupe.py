@@ -14,6 +14,7 @@ from pipeline_assets.domain.slices import Source
 from pipeline_assets.transforms.dedupe import outcomes, winners
 from pipeline_assets.transforms.measure import HASH_A, HASH_B, with_row_hashes
 from pipeline_assets.transforms.named import named as named_in_spark
+from pipeline_assets.transforms.shared_keys import IDENTITY, rival_digests, rivals_of, shared_rows
 
 pytestmark = pytest.mark.slow
 CONTENT = ("app", "device_id", "insert_id", "uuid", "server_upload_time", "processed_time", "event_type")
@@ -75,6 +76,27 @@ def test_spark_and_the_pure_rule_agree(spark: Any, window: int) -> None:
     )
     kept = winners(raw, decided).count()
     assert kept == sum(outcome == Outcome.WINNER.value for outcome in expected.values())
+
+
+def test_rivals_have_one_digest_whether_a_slice_is_built_or_looked_at(spark: Any) -> None:
+    """Also where their uuid is blank: another digest would have such a slice built again for ever."""
+    rows = [row for number in range(CASES // 10) for row in _case(number)]
+    early, late = (date(2026, 1, day) for day in (5, 6))
+    rows += [
+        ("blank", day, "regular", f"blank/{uuid!r}", 1, None, None, f"i {uuid!r}", uuid, None, None, "x")
+        for uuid in (*BLANK, None, "u") for day in (early, late)
+    ]  # fmt: skip
+    raw = spark.createDataFrame(rows, SCHEMA).repartition(3).persist()
+    rivals = outcomes(raw, CONTENT, PRECEDENCE, 1).where("rival IS NOT NULL")
+    built = rivals.select("event_date", "project_id", "rival.*")
+    looked_at = shared_rows(raw.select("event_date", "project_id", "_source", *IDENTITY), 1)
+    found = [
+        {(row["project_id"], row["event_date"]): rivals_of(row.asDict()) for row in rival_digests(shared, 1).collect()}
+        for shared in (built, looked_at)
+    ]
+    raw.unpersist()
+    assert found[0] == found[1]
+    assert found[0].keys() >= {("blank", early), ("blank", late)}
 
 
 def test_spark_and_python_see_the_same_characters(spark: Any) -> None:
