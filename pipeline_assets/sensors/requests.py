@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
-from functools import partial
+from functools import cache
 
 import dagster as dg
 
@@ -117,7 +117,7 @@ def request(
     settings, cursor = tick.settings, tick.cursor
     covered = _covered(tick, job_name)
     free = {day: one.state for day, one in due.items() if day not in covered}
-    has_died = partial(_has_died, tick.context.instance, job_name)
+    has_died = died_on(tick.context.instance, job_name)
     admission = admit(free, cursor.attempts, tick.now, settings.sensor_attempts, has_died)
     by_urgency = sorted(admission.admitted, key=lambda day: (not tick.is_recent(day), day))
     chosen = sorted(by_urgency[: settings.sensor_days_per_tick])
@@ -170,11 +170,18 @@ def _covered(tick: Tick, job_name: str) -> set[date]:
     return {day for run in under_way(tick.context.instance, tick.ledger, job_name) for day in _days_of(run)}
 
 
-def _has_died(instance: dg.DagsterInstance, job_name: str, day: date) -> bool:
-    """Whether the process of the newest run over a day died: that says nothing against the day."""
-    runs = instance.get_runs(dg.RunsFilter(job_name=job_name), limit=_NEWEST_RUNS)
-    newest = next((run for run in runs if day in _days_of(run)), None)
-    return newest is not None and DIED_TAG in newest.tags
+def died_on(instance: dg.DagsterInstance, job_name: str) -> Callable[[date], bool]:
+    """Whether the process of the newest run over a day died: that says nothing against the day.
+
+    Dagster is asked once, when the first day is asked about.
+    """
+
+    @cache
+    def newest() -> Mapping[date, dg.DagsterRun]:
+        runs = instance.get_runs(dg.RunsFilter(job_name=job_name), limit=_NEWEST_RUNS)
+        return {day: run for run in reversed(runs) for day in _days_of(run)}
+
+    return lambda day: day in newest() and DIED_TAG in newest()[day].tags
 
 
 def _days_of(run: dg.DagsterRun) -> Sequence[date]:

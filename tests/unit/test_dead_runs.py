@@ -8,7 +8,7 @@ import uuid
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import date, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ from pipeline_assets.definitions import build_defs
 from pipeline_assets.domain.processes import LOOK_SECONDS, PATIENT_LOOKS, STILL_LOOKS, Identity
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.live_runs import liveness, under_way
+from pipeline_assets.sensors.requests import RANGE_END, RANGE_START, died_on
 from resources import this_process
 from resources.ledger import Ledger
 from resources.ledger_schema import PROCESSES
@@ -103,6 +104,23 @@ def test_the_jobs_that_are_ours_are_those_of_the_definitions() -> None:
     assert {
         job.name for job in build_defs(SETTINGS).get_repository_def().get_all_jobs() if job.name[0] != "_"
     } == OWN_JOBS
+
+
+def test_whatever_the_number_of_days_the_newest_runs_are_asked_for_once_and_not_before(
+    instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    died, failed, both = ("2026-02-01", {DIED_TAG: "true"}), ("2026-02-01", {}), ("2026-02-02", {DIED_TAG: "true"})
+    definition = build_defs(SETTINGS).resolve_job_def("daily_load")
+    for last, tags in (both, failed, died, failed):
+        days = {RANGE_START: "2026-02-01", RANGE_END: last}
+        instance.create_run_for_job(definition, status=dg.DagsterRunStatus.FAILURE, tags={**days, **tags})
+    asked: list[Any] = []
+    get_runs = instance.get_runs
+    monkeypatch.setattr(instance, "get_runs", lambda *args, **options: asked.append(args) or get_runs(*args, **options))
+    has_died = died_on(instance, "daily_load")
+    assert not asked
+    assert [has_died(date(2026, 2, day)) for day in (1, 2, 3)] == [False, True, False]
+    assert len(asked) == 1
 
 
 def test_a_run_whose_process_is_gone_here_is_failed_at_once_and_one_that_lives_is_not(
