@@ -8,13 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import date, datetime
+from datetime import date, datetime, timedelta
 
 from pipeline_assets.domain.changes import Baseline
 from pipeline_assets.domain.checks import Evaluation
 from pipeline_assets.domain.deliveries import BatchKey
 from pipeline_assets.domain.plain_text import recordable
 from pipeline_assets.domain.slices import EMPTY, BatchVerdict, Digest, Slice, Source, Verdict
+
+CLOCKS_DIFFER = timedelta(minutes=5)
+"""So far apart may the clocks of two hosts be, and neither be called wrong."""
 
 
 def _bound(record: BatchRecord | SliceRecord) -> None:
@@ -141,8 +144,11 @@ class SliceRecord:
     """`file_hash` of the row this record was made from; not written: a row that names other files by now is left alone."""
 
     def was_final(self, now: datetime) -> bool:
-        """Whether it stands final: a finality judged by a clock that was ahead of now does not count."""
-        return self.is_final and (self.final_at is None or datetime.fromisoformat(self.final_at) <= now)
+        """Whether it stands final: a finality judged by a clock that was ahead of now does not count.
+
+        One that is ahead by no more than clocks of two hosts differ does: else the host that lags would take bounds off.
+        """
+        return self.is_final and (self.final_at is None or datetime.fromisoformat(self.final_at) <= now + CLOCKS_DIFFER)
 
     def __post_init__(self) -> None:
         """Bound what is told of it where it is made: it is kept, and compared with what is on record."""

@@ -60,12 +60,14 @@ def a_batch(key: BatchKey = REGULAR, **changes: object) -> BatchRecord:
         (AHEAD, SOON, False, True, SOON),
         (SOON, SOON, True, True, SOON),
         (SOON, AHEAD, True, True, SOON),
+        (SOON + timedelta(minutes=5), SOON, True, True, SOON + timedelta(minutes=5)),
+        (SOON + timedelta(minutes=5, seconds=1), SOON, False, True, SOON),
         (None, NOON, False, False, None),
         (None, AHEAD, True, True, AHEAD),
     ],
     ids=[
-        "by a clock that was ahead", "ahead, and closed meanwhile", "now", "long ago", "older row, deadline ahead",
-        "older row, closed",
+        "by a clock that was ahead", "ahead, and closed meanwhile", "now", "long ago", "by a host a little ahead of this one",
+        "too far ahead", "older row, deadline ahead", "older row, closed",
     ],
 )  # fmt: skip
 def test_no_finality_rests_on_a_time_that_has_not_come(
