@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 import dagster as dg
 
+from pipeline_assets.domain.masking import shown
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.landing import landing_key
 from pipeline_assets.tables.registry import SOURCE_OF_TABLE, table_by_key
@@ -41,7 +42,7 @@ def table_spec(table: Table, days: dg.PartitionsDefinition[str], settings: Setti
             "dagster/column_schema": dg.TableSchema(columns),
             "dagster/column_lineage": column_lineage(table),
             "dagster/table_name": f"{settings.catalog_name}.{table.identifier}",
-            "dagster/uri": f"{settings.warehouse_url}/{table.key}",
+            "dagster/uri": f"{shown(settings.warehouse_url)}/{table.key}",
         },
         code_version=table.code_version(settings),
     )

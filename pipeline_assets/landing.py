@@ -12,6 +12,7 @@ from datetime import date
 import dagster as dg
 
 from pipeline_assets.domain.deliveries import Delivery
+from pipeline_assets.domain.masking import shown
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import Source
 
@@ -66,7 +67,7 @@ def landing_assets(settings: Settings, days: dg.PartitionsDefinition[str]) -> li
             landing_key(source),
             description=f"{_DESCRIPTIONS[source]}{_CONTENT}\n\n{_RECOVERY[source]}",
             owners=settings.owners,
-            metadata={"dagster/uri": settings.landing_url},
+            metadata={"dagster/uri": shown(settings.landing_url)},
             partitions_def=days,
             group_name="landing",
             kinds={"s3" if settings.landing_url.startswith("s3://") else "file"},

@@ -57,6 +57,11 @@ def masked(url: str) -> str:
     return f"{scheme}://{host}{question}{options}"
 
 
+def shown(place: str) -> str:
+    """A URL as `masked`, or a path as it is."""
+    return masked(place) if "://" in place else place
+
+
 def _option(part: str) -> str:
     name, equals, _ = part.partition("=")
     if equals and name in _PLAIN_OPTIONS:

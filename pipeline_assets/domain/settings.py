@@ -21,7 +21,7 @@ from sqlalchemy.exc import ArgumentError
 
 from pipeline_assets.domain.errors import SettingsError
 from pipeline_assets.domain.machine import default_object_bytes
-from pipeline_assets.domain.masking import MASK, URL_SETTINGS, is_secret_name, masked, remember
+from pipeline_assets.domain.masking import MASK, URL_SETTINGS, is_secret_name, remember, shown
 from pipeline_assets.domain.property_paths import property_path
 from pipeline_assets.domain.slices import Source
 
@@ -213,7 +213,9 @@ class Settings(BaseSettings):
         if mark and scheme not in {"file", "s3"}:
             msg = "its scheme is not supported; use a path, file:// or s3://"
             raise ValueError(msg)
-        if (scheme == "s3" and "@" in place.partition("/")[0]) or re.search(r"(^|/)[^/:]*:[^/@]*@", value):
+        # No bucket's name has one of these; a secret key may hold `/`, so that its `@` stands anywhere.
+        is_keyed = scheme == "s3" and set(place.partition("/")[0]) & {":", "@"}
+        if is_keyed or re.search(r"(^|/)[^/:]*:[^/@]*@", value):
             msg = (
                 "it holds credentials; take them out and set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or a profile"
             )
@@ -246,7 +248,7 @@ class Settings(BaseSettings):
         """What a log or a debugger shows."""
         for name, value in super().__repr_args__():
             if name in URL_SETTINGS and value is not None:
-                yield name, masked(value) if "://" in value else value
+                yield name, shown(value)
             elif name == "spark_config":
                 yield name, {key: MASK if is_secret_name(key) else one for key, one in value.items()}
             else:

@@ -19,11 +19,13 @@ from pipeline_assets.domain.errors import LedgerError, SettingsError, TidemarkEr
 from pipeline_assets.domain.masking import MASK, masked, remember, scrubbed, tellable
 from pipeline_assets.domain.read_settings import load_settings
 from pipeline_assets.domain.settings import Settings
+from pipeline_assets.landing import landing_assets
 from pipeline_assets.load import Clock
 from resources.spark import catalog_config, engine_config, spark_resource
 
 CANARY = "c4n4ry-Pa55"
 LOAD = ("load", "--source", "regular", "--from", "soon", "--to", "soon", "--verbose")
+DAYS = dg.DailyPartitionsDefinition("2026-02-01")
 AWAY = "127.0.0.1:1/lake"
 MISTYPED = [
     f"postgres://tide:{CANARY}@{AWAY}", f"postgresq://tide:{CANARY}@{AWAY}", f"tide:{CANARY}@{AWAY}",
@@ -41,6 +43,7 @@ WELL_FORMED = [
 PLACES = [
     f"s3://AKIA:{CANARY}@bucket/x", f"s3:/AKIA:{CANARY}@bucket", f"AKIA:{CANARY}@bucket", f"s3a://AKIA:{CANARY}@bucket",
     f"https://u:{CANARY}@host/x", f"{CANARY}://bucket", f"file://u:{CANARY}@host/x",
+    f"s3://AKIA:{CANARY}/K7MDENG/x@bucket/p", f"s3://AKIA:x/{CANARY}/y@bucket/p", f"s3://AKIA:{CANARY}/bucket", f"s3://{CANARY}@bucket",
 ]  # fmt: skip
 
 
@@ -91,6 +94,17 @@ def test_a_place_with_credentials_in_it_is_refused_and_not_echoed(name: str, she
         assert done.exit_code == 2, (url, done.output)
         assert name in done.output
         assert _is_clean(done.output), (url, done.output)
+
+
+def test_an_asset_page_shows_no_secret_of_a_place() -> None:
+    place = f"s3://bucket/exports?token={CANARY}"
+    settings = Settings(landing_url=place, warehouse_url=place, projects=("10001",))
+    assets = build_defs(settings).resolve_asset_graph().asset_nodes
+    shown = [str(asset.metadata["dagster/uri"]) for asset in assets]
+    assert len(shown) == 8
+    assert all(uri.startswith(f"s3://bucket/exports?token={MASK}") and _is_clean(uri) for uri in shown), shown
+    (local, _) = landing_assets(Settings(landing_url="/data/landing"), DAYS)
+    assert local.metadata["dagster/uri"] == "/data/landing"
 
 
 def test_other_settings_say_what_they_got_and_no_secret(shell: Callable[..., Any], tmp_path: Path) -> None:
