@@ -42,16 +42,22 @@ def landing_errors(subject: str, *, is_object: bool = False) -> Iterator[None]:
 
 _ACCESS_CURE = "Check TIDEMARK_LANDING_URL, region, endpoint and credentials, and the rights to list and read"
 _REFUSALS = (PermissionDeniedError, UnauthenticatedError, PermissionError, FileNotFoundError, BotoCoreError)
-_PASSING = ("RequestTimeout<", "EndpointConnectionError:", "ConnectTimeoutError:", "ReadTimeoutError:")
-"""Passing trouble that comes dressed as a refusal: S3 answers a slow client with 400, and a credential provider
-that could not reach its server looks like a bad credential."""
+_PASSING = ("RequestTimeout<", "ThrottlingException<", "EndpointConnectionError:", "ConnectTimeoutError:",
+            "ReadTimeoutError:")  # fmt: skip
+"""Passing trouble that comes dressed as a refusal: S3 answers a slow client, or too many calls for KMS keys, with 400,
+and a credential provider that could not reach its server looks like a bad credential."""
 
 
 _OBJECT_CURE = "Restore the object, or the right to read it, or take it out of landing; every load tries again"
 _OF_THE_CONNECTION = ("NoSuchBucket", "InvalidAccessKeyId", "SignatureDoesNotMatch", "RequestTimeTooSkewed", "ExpiredToken",
-                      "InvalidToken", "InvalidSecurity", "AccountProblem")  # fmt: skip
+                      "InvalidToken", "InvalidSecurity", "AccountProblem", "AuthorizationHeaderMalformed",
+                      "AuthorizationQueryParametersError", "authorization mechanism", "TokenRefreshRequired", "RequestExpired",
+                      "MissingSecurityHeader", "InvalidClientTokenId", "UnrecognizedClient", "MissingAuthenticationToken",
+                      "InvalidBucketName", "InvalidRegion", "IllegalLocationConstraint", "NotSignedUp")  # fmt: skip
 """Refusals that no single object is to blame for, although some come with the status of those that are."""
-_OF_THE_FILE = (errno.ELOOP, errno.ENXIO, errno.EISDIR, errno.ENOTDIR, errno.EACCES, errno.EPERM)
+_OF_THE_FILE = (errno.ELOOP, errno.ENXIO, errno.EISDIR, errno.ENOTDIR, errno.EACCES, errno.EPERM, errno.ENAMETOOLONG,
+                errno.EIO, errno.ESTALE, errno.EBADMSG)  # fmt: skip
+"""Where it is the whole disk instead, no other file can be read either, which the load finds out."""
 
 
 def _failure(subject: str, error: Exception, *, is_object: bool) -> TidemarkError:
@@ -68,7 +74,8 @@ def _failure(subject: str, error: Exception, *, is_object: bool) -> TidemarkErro
         or "(os error 13)" in text
         or "incorrectly configured region" in text
     )
-    is_of_object = code == 403 or isinstance(error, PermissionDeniedError) or _is_of_the_file(error)
+    # 400 is the answer to a key of the client's that is not given, and to a KMS key that is disabled or gone.
+    is_of_object = code in (400, 403) or isinstance(error, PermissionDeniedError) or _is_of_the_file(error)
     if is_object and is_of_object and not is_passing and not any(sign in text for sign in _OF_THE_CONNECTION):
         return UnreadableObjectError(subject, f"landing refused: {_short(text)}", _OBJECT_CURE)
     if is_refused and not is_passing:

@@ -17,7 +17,7 @@ import obstore
 from obstore.exceptions import InvalidPathError, PreconditionError
 from pipeline_assets.domain.arrival_days import ALONE
 from pipeline_assets.domain.deliveries import Delivery, Listing, Marker, Oddity, OddObject
-from pipeline_assets.domain.errors import ObjectMovedError, SettingsError, TidemarkError
+from pipeline_assets.domain.errors import ObjectMovedError, SettingsError, TidemarkError, UnreadableObjectError
 from pipeline_assets.domain.object_keys import KeyGrammar, KeyStem
 from pipeline_assets.domain.settings import Settings, local_path
 from pipeline_assets.domain.slices import Source
@@ -215,9 +215,12 @@ class LandingStore:
                 yield one
 
     def _is_folder_placeholder(self, key: str) -> bool:
-        with landing_errors(key, is_object=True):
-            try:
+        try:
+            with landing_errors(key, is_object=True):
                 obstore.head(self._opened(), key)
-            except FileNotFoundError:
-                return True
+        except FileNotFoundError:
+            return True
+        except UnreadableObjectError:
+            # Reading it says why, and costs its batch alone.
+            return False
         return False

@@ -6,6 +6,7 @@ or failure. Keep out: names (test_object_keys.py).
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 import pickle
@@ -624,6 +625,53 @@ def test_a_refusal_asks_for_a_person_and_a_bad_moment_for_time(
     assert on_read.value.subject == a_key()
     assert "\n" not in str(on_list.value) + str(on_read.value)
     assert status == 301 or code in str(on_read.value)
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "is_its_own"),
+    [
+        (403, "AccessDenied", True),
+        (403, "InvalidObjectState", True),
+        (400, "InvalidRequest", True),
+        (400, "KMS.DisabledException", True),
+        (400, "ExpiredToken", False),
+        (400, "AuthorizationHeaderMalformed", False),
+        (403, "SignatureDoesNotMatch", False),
+        (401, "Unauthorized", False),
+        (400, "ThrottlingException", False),
+    ],
+)
+def test_a_refused_get_is_the_objects_unless_it_names_the_connection(status: int, code: str, is_its_own: bool) -> None:
+    with an_s3_that_answers(status, code) as url:
+        store = a_store("s3://bucket", s3=S3Resource(endpoint_url=url, max_attempts=1))
+        with pytest.raises((LandingAccessError, LandingUnavailableError)) as refused:
+            whole(store, a_key(), '"e"')
+    assert isinstance(refused.value, UnreadableObjectError) == is_its_own
+    assert isinstance(refused.value, LandingUnavailableError) == (code == "ThrottlingException")
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.ESTALE, errno.EBADMSG, errno.ENAMETOOLONG])
+def test_a_file_that_the_disk_cannot_read_is_one_file(
+    folder: Place, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    folder.put(a_key(), b"x")
+    found = the_delivery(folder)
+
+    def refuse(*_: object) -> int:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(Folder, "_descriptor", refuse)
+    with pytest.raises(UnreadableObjectError, match=f"^{a_key()}: landing refused"):
+        whole(folder.store, found.key, found.etag)
+
+
+def test_a_placeholder_that_cannot_be_asked_for_stops_no_listing() -> None:
+    """S3 refuses to tell of an empty object what it is (encrypted with a key of the client's): it is read, or refused, as one."""
+    body = f"<Contents><Key>{a_key()}</Key><Size>0</Size>{_REST}</Contents>"
+    answer = (200, f"<ListBucketResult>{body}</ListBucketResult>")
+    with a_server_that_answers(lambda path: answer if "list-type" in path else (400, "")) as url:
+        store = a_store("s3://bucket", s3=S3Resource(endpoint_url=url, max_attempts=1))
+        assert keys(listed(store)) == [a_key()]
 
 
 @pytest.mark.parametrize(
