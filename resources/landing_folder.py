@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import IO, ClassVar
 
 from obstore.store import LocalStore
+from pipeline_assets.domain.deliveries import Oddity
 from pipeline_assets.domain.errors import LandingAccessError, ObjectMovedError, UnreadableObjectError
 from pipeline_assets.domain.spool import IN_MEMORY_BYTES, a_spool_on_disk
 
@@ -71,13 +72,30 @@ class Folder:
         pending = [(top, folder)]
         while pending:
             path, name = pending.pop()
-            with os.scandir(path) as entries:
-                for entry in entries:
-                    key = f"{name}/{os.fsencode(entry.name).decode('utf-8', 'backslashreplace')}"
-                    if entry.is_dir(follow_symlinks=False):
-                        pending.append((Path(entry.path), key))
-                    else:
-                        yield from self._file(entry, key)
+            try:
+                folders, files = self._inside(path, name)
+            except OSError as error:
+                if path == top:
+                    raise
+                # Nothing below a folder of a project's is ever a delivery: it may be another user's, or just removed.
+                if not isinstance(error, FileNotFoundError):
+                    yield Listed(name, "", 0, f"a folder that cannot be listed ({error.strerror})", Oddity.UNLISTED)
+                continue
+            pending += folders
+            yield from files
+
+    def _inside(self, path: Path, name: str) -> tuple[list[tuple[Path, str]], list[Listed]]:
+        """Folders directly in a folder, and everything else in it."""
+        folders: list[tuple[Path, str]] = []
+        files: list[Listed] = []
+        with os.scandir(path) as entries:
+            for entry in entries:
+                key = f"{name}/{os.fsencode(entry.name).decode('utf-8', 'backslashreplace')}"
+                if entry.is_dir(follow_symlinks=False):
+                    folders.append((Path(entry.path), key))
+                else:
+                    files += self._file(entry, key)
+        return folders, files
 
     def _file(self, entry: os.DirEntry[str], key: str) -> Iterator[Listed]:
         try:

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import IO, TYPE_CHECKING, Any, NamedTuple, Protocol
 
+from pipeline_assets.domain.deliveries import Oddity
+
 if TYPE_CHECKING:
     from obstore.store import LocalStore, S3Store
 
@@ -21,6 +23,8 @@ class Listed(NamedTuple):
     size_bytes: int
     oddity: str = ""
     """Why it is no object at all, whatever its name."""
+    kind: Oddity = Oddity.LINK
+    """Of the oddity, where there is one."""
 
 
 class Place(Protocol):

@@ -98,7 +98,7 @@ class LandingStore:
             crash_point(CrashPoint.DURING_LISTING, f"{source.value}/{project_id}")
             for one in found:
                 if one.oddity:
-                    odd_objects.append(OddObject(one.key, Oddity.LINK, one.oddity))
+                    odd_objects.append(OddObject(one.key, one.kind, one.oddity))
                     continue
                 parsed = self._grammar.parse(source, project_id, one.key, one.etag, one.size_bytes)
                 if isinstance(parsed, OddObject):

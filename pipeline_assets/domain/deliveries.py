@@ -63,6 +63,8 @@ class Oddity(StrEnum):
     """A well-formed name of another project or source than the folder it lies in."""
     LINK = "link"
     """A link that is not followed: it leads out of landing, to a folder, or nowhere."""
+    UNLISTED = "unlisted"
+    """A folder below a project's that cannot be listed; nothing in it would be a delivery."""
 
 
 @dataclass(frozen=True, order=True)

@@ -541,6 +541,37 @@ def test_loops_and_pipes_hang_nothing_and_are_refused_one_by_one(folder: Place) 
             whole(folder.store, found.key, found.etag)
 
 
+@pytest.mark.parametrize(
+    ("failure", "is_named"),
+    [(PermissionError(13, "Permission denied"), True), (OSError(5, "I/O error"), True), (FileNotFoundError(), False)],
+)
+def test_a_folder_below_that_cannot_be_listed_hides_nothing_beside_it(
+    folder: Place, monkeypatch: pytest.MonkeyPatch, failure: OSError, is_named: bool
+) -> None:
+    """Another user's folder, or one removed while landing is listed: nothing in it is a delivery, wherever it lies. Where the
+    project's own folder cannot be listed, that is no empty landing."""
+    for key in (a_key(), "10001/lost+found/x", "10001/lost+found/deeper/y", "10001/more/z"):
+        folder.put(key, b"x")
+    refused, scan = ["lost+found"], os.scandir
+
+    def scandir(path: Any) -> Any:
+        if Path(path).name in refused:
+            raise failure
+        return scan(path)
+
+    monkeypatch.setattr(landing_folder.os, "scandir", scandir)
+    listing = listed(folder.store)
+    assert keys(listing) == [a_key()]
+    odd = {found.key: found for found in listing.odd_objects}
+    assert odd.keys() == {"10001/more/z", *(["10001/lost+found"] if is_named else [])}
+    if is_named:
+        assert odd["10001/lost+found"].oddity is Oddity.UNLISTED
+        assert odd["10001/lost+found"].detail == f"a folder that cannot be listed ({failure.strerror})"
+    refused.append("10001")
+    with pytest.raises((LandingAccessError, LandingUnavailableError)):
+        listed(folder.store)
+
+
 # Where landing is, and what can go wrong
 
 
