@@ -120,7 +120,7 @@ class Folder:
         else:
             yield Listed(key, _etag(target), target.st_size)
 
-    def read(self, _: object, key: str, etag: str) -> IO[bytes]:
+    def read(self, _: object, key: str, etag: str, *, is_glance: bool = False) -> IO[bytes]:
         """The file that was listed with `etag`; raises ObjectMovedError and UnreadableObjectError."""
         content = None
         try:
@@ -131,7 +131,8 @@ class Folder:
                 found = os.fstat(file.fileno())
                 if not stat.S_ISREG(found.st_mode):
                     raise UnreadableObjectError(key, "is no file that can be read", _CURE)
-                content = _copied(file, found.st_size) if _etag(found) == etag else None
+                size = min(found.st_size, 1) if is_glance else found.st_size
+                content = _copied(file, size) if _etag(found) == etag else None
                 # It may be rewritten in place while it is read.
                 if content is not None and _etag(os.fstat(file.fileno())) == etag:
                     return content
@@ -165,11 +166,9 @@ class Folder:
 
 def _copied(file: IO[bytes], size: int) -> IO[bytes]:
     content = io.BytesIO() if size <= IN_MEMORY_BYTES else a_spool_on_disk()
-    while part := file.read(_STEP_BYTES):
+    # Not beyond the size: what grows while it is read is told by its version.
+    while part := file.read(min(_STEP_BYTES, size - content.tell())):
         content.write(part)
-        if content.tell() > size:
-            # It grows while it is read, which its version will tell.
-            break
     content.seek(0)
     return content
 

@@ -47,5 +47,8 @@ class Place(Protocol):
     def list_plainly(self, folder: str, after: str) -> Iterator[Listed]:
         """Objects of a folder behind a key, any key whatever; where not ordered, all of them."""
 
-    def read(self, store: Any, key: str, etag: str) -> IO[bytes]:
-        """The version that was listed with `etag`; fails as obstore does, or with ObjectMovedError, UnreadableObjectError."""
+    def read(self, store: Any, key: str, etag: str, *, is_glance: bool = False) -> IO[bytes]:
+        """The version that was listed with `etag`, of which a glance is the first byte.
+
+        Fails as obstore does, or with ObjectMovedError, UnreadableObjectError.
+        """

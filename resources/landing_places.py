@@ -113,8 +113,11 @@ class Bucket:
             for item in page.get("Contents", ()):
                 yield Listed(item["Key"].removeprefix(root), item["ETag"], item["Size"])
 
-    def read(self, store: S3Store, key: str, etag: str) -> IO[bytes]:
+    def read(self, store: S3Store, key: str, etag: str, *, is_glance: bool = False) -> IO[bytes]:
         """By obstore, in pieces to a file where it is large."""
+        if is_glance:
+            first = obstore.get(store, key, options={"if_match": etag, "range": (0, 1)})
+            return io.BytesIO(first.bytes().to_bytes())
         found = obstore.get(store, key, options={"if_match": etag})
         if found.meta["size"] <= IN_MEMORY_BYTES:
             return io.BytesIO(found.bytes().to_bytes())

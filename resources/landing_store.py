@@ -17,7 +17,7 @@ import obstore
 from obstore.exceptions import InvalidPathError, PreconditionError
 from pipeline_assets.domain.arrival_days import ALONE
 from pipeline_assets.domain.deliveries import Delivery, Listing, Marker, Oddity, OddObject
-from pipeline_assets.domain.errors import ObjectMovedError, SettingsError, TidemarkError, UnreadableObjectError
+from pipeline_assets.domain.errors import LandingAccessError, ObjectMovedError, SettingsError, UnreadableObjectError
 from pipeline_assets.domain.object_keys import KeyGrammar, KeyStem
 from pipeline_assets.domain.settings import Settings, local_path
 from pipeline_assets.domain.slices import Source
@@ -136,10 +136,14 @@ class LandingStore:
             raise ObjectMovedError(key, reason, "The next run lists it anew") from None
 
     def is_readable(self, delivery: Delivery) -> bool:
-        """Whether a listed object can be read: that tells a refused object from a refused connection."""
+        """Whether a byte of a listed object can be read: that tells a refused object from a refused connection.
+
+        Raises LandingUnavailableError where nobody can tell.
+        """
         try:
-            self.open(delivery.key, delivery.etag).close()
-        except TidemarkError:
+            with landing_errors(delivery.key, is_object=True):
+                self._place.read(self._opened(), delivery.key, delivery.etag, is_glance=True).close()
+        except (LandingAccessError, ObjectMovedError, PreconditionError, FileNotFoundError):
             return False
         return True
 

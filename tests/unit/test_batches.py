@@ -18,6 +18,7 @@ from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import BatchVerdict, Slice, Source
 from pipeline_assets.load_path.raw.batch_plan import BatchPlan
 from pipeline_assets.load_path.raw.batches import Recorded, deadline, judge_absent, plan_batches
+from pipeline_assets.load_path.raw.read import witnesses
 from resources.ledger_records import BatchRecord, DeliveryRecord, Exclusion
 
 PROJECT = "10001"
@@ -88,6 +89,20 @@ def hours_of(plan: BatchPlan, keys: Iterable[str]) -> list[tuple[int, int]]:
 
 
 # Which batches are looked at
+
+
+def test_a_refused_connection_is_told_by_the_smallest_other_object_of_each_project() -> None:
+    """Scenario: one project's rights are denied, whose objects come last by key. Outcome: another project is asked as well, each
+    once, by its smallest object that is not empty and not refused already."""
+    denied = BatchKey(Source.REGULAR, "9", DAY)
+    listed = [
+        replace(a_delivery(hour, batch=batch), size_bytes=size)
+        for batch, sizes in ((denied, (7, 5, 9, 9)), (BATCH, (80, 0, 60, 1000)))
+        for hour, size in enumerate(sizes)
+    ]
+    told = witnesses(listed, {listed[1].key})
+    assert [(one.batch, one.size_bytes) for one in told] == [(denied, 7), (BATCH, 60)]
+    assert witnesses(listed[:1], {listed[0].key}) == []
 
 
 def test_every_batch_that_is_asked_for_listed_marked_or_recorded_has_a_plan() -> None:

@@ -395,6 +395,34 @@ def test_an_object_reads_back_whole(place: Place) -> None:
     assert whole(place.store, a_key(), the_delivery(place).etag) == content
 
 
+def test_whether_an_object_is_readable_costs_one_byte(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    place.put(a_key(), os.urandom(3_000_000))
+    found, read = the_delivery(place), []
+    kind = type(place.store._place)
+    whole_read = kind.read
+
+    def noting(*args: Any, **options: Any) -> Any:
+        taken = whole_read(*args, **options)
+        read.append(len(taken.getbuffer()))
+        return taken
+
+    monkeypatch.setattr(kind, "read", noting)
+    assert place.store.is_readable(found)
+    assert read == [1]
+    place.put(a_key(), b"other")
+    assert not place.store.is_readable(found)
+    place.delete(a_key())
+    assert not place.store.is_readable(found)
+
+
+def test_nobody_can_tell_whether_an_object_is_readable_where_landing_is_out_of_reach() -> None:
+    found = Delivery(BatchKey(Source.REGULAR, "10001", DAY), 5, 0, a_key(), '"e"', 1)
+    with an_s3_that_answers(403, "AccessDenied") as url:
+        assert not a_store("s3://bucket", s3=S3Resource(endpoint_url=url)).is_readable(found)
+    with pytest.raises(LandingUnavailableError):
+        a_store("s3://bucket", s3=S3Resource(endpoint_url="http://127.0.0.1:1", max_attempts=1)).is_readable(found)
+
+
 def test_an_object_overwritten_since_it_was_listed_has_moved(place: Place) -> None:
     place.put(a_key(), b"old")
     found = the_delivery(place)

@@ -6,7 +6,7 @@ themselves (domain/checks.py) and publishing (publish.py).
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
@@ -18,7 +18,7 @@ from resources.ledger_records import EXCLUDED, MISSING, DeliveryRecord
 from pipeline_assets.domain.checks import BatchFigures, Evaluation, reconcile_batch
 from pipeline_assets.domain.deliveries import NOT_READABLE, Delivery
 from pipeline_assets.domain.errors import LakehouseError, LandingAccessError, PublishConflictError, error_in
-from pipeline_assets.domain.slices import BatchVerdict
+from pipeline_assets.domain.slices import BatchVerdict, Source
 from pipeline_assets.load_path.raw.batch_plan import BatchPlan
 from pipeline_assets.load_path.raw.step import RawStep
 from pipeline_assets.transforms.parse import (
@@ -31,7 +31,6 @@ from pipeline_assets.transforms.parse import (
 from pipeline_assets.transforms.spread import distribute
 
 _TASKS_PER_CORE = 3
-_OTHERS_TRIED = 3
 _ACCESS_CURE = "Check TIDEMARK_LANDING_URL and credentials, and the rights to read what is listed"
 
 
@@ -161,13 +160,25 @@ def _unread(step: RawStep, reading: Reading) -> dict[str, str]:
     unread = {key: row["error_detail"] for key, row in sorted(summaries.items()) if row["error"] == NOT_READABLE}
     if unread and len(unread) == len(summaries):
         # The last object that is wanted may be the one that is refused for good: others tell whether landing is.
-        listed = {d.key: d for plan in step.plans.values() for d in plan.listed.values() if d.size_bytes}
-        others = [delivery for key, delivery in sorted(listed.items()) if key not in unread]
-        if not any(step.bench.landing.is_readable(one) for one in others[-_OTHERS_TRIED:]):
+        listed = [delivery for plan in step.plans.values() for delivery in plan.listed.values()]
+        if not any(step.bench.landing.is_readable(one) for one in witnesses(listed, unread)):
             (key, reason), *more = unread.items()
             among = f", and so are all of {len(more) + 1} objects" if more else ", and no other object can be read"
             raise LandingAccessError(key, f"{reason}{among}", _ACCESS_CURE)
     return unread
+
+
+def witnesses(listed: Iterable[Delivery], unread: Collection[str]) -> list[Delivery]:
+    """Whose reading tells a refused object from a refused connection: of each source and project the smallest other object.
+
+    Rights and keys are often a project's, so that more of the same project would tell no more.
+    """
+    smallest: dict[tuple[Source, str], Delivery] = {}
+    for one in sorted(listed, key=lambda one: (one.size_bytes, one.key)):
+        # Of an empty object no byte can be asked for.
+        if one.size_bytes and one.key not in unread:
+            smallest.setdefault((one.batch.source, one.batch.project_id), one)
+    return list(smallest.values())
 
 
 def require_unmoved(reading: Reading) -> None:
