@@ -15,7 +15,7 @@ from typing import IO, TYPE_CHECKING, Any, Self
 
 import obstore
 from obstore.exceptions import InvalidPathError, PreconditionError
-from pipeline_assets.domain.arrival_days import ALONE
+from pipeline_assets.domain.arrival_days import ALONE, MOST_STRAYS, ends_of
 from pipeline_assets.domain.deliveries import Delivery, Listing, Marker, Oddity, OddObject
 from pipeline_assets.domain.errors import LandingAccessError, ObjectMovedError, SettingsError, UnreadableObjectError
 from pipeline_assets.domain.object_keys import KeyGrammar, KeyStem
@@ -34,8 +34,6 @@ if TYPE_CHECKING:
 
 _MOST_ALONE = 20
 """How many days that lie alone are passed over for the first arrival; each costs a request."""
-_MOST_STRAYS = 100
-"""How many keys are looked at on either side of the days that anybody asks for."""
 _OPENING_KEYS = 1000
 """How many keys before a folder's first day are looked at for odd objects: a page, so it is one request."""
 
@@ -83,8 +81,8 @@ class LandingStore:
 
         In a bucket only the keys of these days are read, and one page of what lies before a project's first
         day: odd objects elsewhere stay unseen there. A local folder shows all of them. A project without a folder has
-        nothing. Deliveries before or after the days `asked_for`, which anybody will ask for, are named as strays, of a
-        bucket the first few on either side. Raises LandingAccessError (no such place, no rights) and
+        nothing. Deliveries before or after the days `asked_for`, which anybody will ask for, are named as strays, the
+        first and the last of many. Raises LandingAccessError (no such place, no rights) and
         LandingUnavailableError (network, server).
         """
         deliveries: list[Delivery] = []
@@ -119,7 +117,7 @@ class LandingStore:
                     deliveries.append(parsed)
         days = {project: frozenset(found) for project, found in met.items()}
         odd = tuple(sorted(odd_objects))
-        return Listing(tuple(sorted(deliveries)), tuple(sorted(markers)), odd, days, tuple(sorted(strays)))
+        return Listing(tuple(sorted(deliveries)), tuple(sorted(markers)), odd, days, ends_of(strays))
 
     def open(self, key: str, etag: str) -> IO[bytes]:
         """The bytes of the object version that was listed with `etag`, to be closed; where many, on disk.
@@ -172,7 +170,7 @@ class LandingStore:
         scans += [self._first_arrivals(source, project_id, stem) for stem in stems]
         if asked_for is not None:
             outside = [bounds for stem in stems for bounds in stem.outside(*asked_for)]
-            scans += [islice(self._scan(folder, *bounds), _MOST_STRAYS) for bounds in outside]
+            scans += [islice(self._scan(folder, *bounds), MOST_STRAYS) for bounds in outside]
         for scan in scans:
             for one in scan:
                 # The first wins: obstore drops the closing slash of a folder's placeholder, which then goes by

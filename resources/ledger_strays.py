@@ -10,6 +10,7 @@ from contextlib import AbstractContextManager
 from datetime import UTC, datetime
 
 import sqlalchemy as sa
+from pipeline_assets.domain.arrival_days import ends_of
 from pipeline_assets.domain.deliveries import BatchKey, Delivery
 from pipeline_assets.domain.slices import Source
 from sqlalchemy.engine import Connection
@@ -37,7 +38,7 @@ class Strays:
 
     def replace(self, source: Source, projects: Sequence[str], found: Iterable[Delivery]) -> None:
         """What a look at a source of these projects found takes the place of what the one before found."""
-        present = {one.key: one.batch for one in found}
+        present = {one.key: one.batch for one in ends_of(found)}
         known = {key: batch for key, batch in self.all(projects).items() if batch.source is source}
         if known == present:
             return
@@ -46,6 +47,10 @@ class Strays:
             connection.execute(
                 STRAYS.delete().where(STRAYS.c.source == source.value, STRAYS.c.project_id.in_(projects))
             )
-            for key, batch in present.items():
-                row = {"source": source.value, "project_id": batch.project_id, "arrival_date": batch.arrival_date}
-                connection.execute(STRAYS.insert(), row | {"object_key": key, "seen_at": now})
+            rows = [
+                {"source": source.value, "project_id": batch.project_id, "arrival_date": batch.arrival_date,
+                 "object_key": key, "seen_at": now}
+                for key, batch in present.items()
+            ]  # fmt: skip
+            if rows:
+                connection.execute(STRAYS.insert(), rows)

@@ -10,10 +10,15 @@ from collections.abc import Iterable, Sequence
 from datetime import date, timedelta
 from itertools import pairwise
 
+from pipeline_assets.domain.deliveries import Delivery
 from pipeline_assets.domain.settings import Settings
+from pipeline_assets.domain.slices import Source
 
 ALONE = timedelta(days=30)
 """A day is not taken for the start where nothing arrived so long after it, although something did later."""
+
+MOST_STRAYS = 100
+"""How many of a source's and a project's strays are kept on either side of the days that anybody asks for."""
 
 
 def first_believable(days: Iterable[date], today: date | None = None) -> date | None:
@@ -29,9 +34,23 @@ def asked_for(settings: Settings, today: date) -> tuple[date, date]:
     return settings.calendar_start - reach, today + max(reach, timedelta(days=1))
 
 
+def ends_of(strays: Iterable[Delivery]) -> tuple[Delivery, ...]:
+    """Of each source and project the first and the last strays, by day: a mistyped prefix may hold a million."""
+    of_project: dict[tuple[Source, str], list[Delivery]] = {}
+    for one in sorted(strays):
+        of_project.setdefault((one.batch.source, one.batch.project_id), []).append(one)
+    return tuple(
+        one
+        for found in of_project.values()
+        for one in (found if len(found) <= 2 * MOST_STRAYS else found[:MOST_STRAYS] + found[-MOST_STRAYS:])
+    )
+
+
 def told_strays(keys: Sequence[str]) -> str:
     """That no load will ever ask for these objects, and what a person does about it."""
+    # Some of many are kept; of a bucket so many keys are looked at, of which every other may be a marker.
+    bound = "at least " if len(keys) >= MOST_STRAYS // 2 else ""
     return (
-        f"{len(keys)} objects arrived outside of all days that will be loaded, first {keys[0]}, last {keys[-1]}: correct the "
-        "dates in their names or remove them, or begin TIDEMARK_CALENDAR_START earlier"
+        f"{bound}{len(keys)} objects arrived outside of all days that will be loaded, first {keys[0]}, last {keys[-1]}: correct "
+        "the dates in their names or remove them, or begin TIDEMARK_CALENDAR_START earlier"
     )

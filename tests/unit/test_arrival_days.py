@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, date, datetime
 from pathlib import Path
 
 import pytest
+import sqlalchemy as sa
 
 from pipeline_assets.domain.arrival_days import asked_for, first_believable
 from pipeline_assets.domain.object_keys import KeyGrammar
@@ -72,6 +74,13 @@ def test_strays_are_kept_as_the_last_look_found_them(tmp_path: Path) -> None:
         assert list(ledger.strays.all([PROJECT])) == [key]
     ledger.strays.replace(Source.BACKFILL, [PROJECT], [])
     assert list(ledger.strays.all([PROJECT])) == [key]
+    (one,) = listing.strays
+    many = [replace(one, key=f"{number:03}", hour=number // 24, shard=number) for number in range(1000)]
+    statements: list[bool] = []
+    sa.event.listen(ledger._engine, "before_cursor_execute", lambda *found: statements.append(found[-1]))
+    ledger.strays.replace(Source.REGULAR, [PROJECT], many)
+    assert list(ledger.strays.all([PROJECT])) == [f"{number:03}" for number in (*range(100), *range(900, 1000))]
+    assert (statements.count(True), len(statements) < 20) == (1, True)
     ledger.strays.replace(Source.REGULAR, [PROJECT], [])
     assert not ledger.strays.all([PROJECT])
     ledger.close()

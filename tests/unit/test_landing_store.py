@@ -329,6 +329,20 @@ def test_what_nobody_will_ask_for_is_listed_cheaply_and_told(place: Place) -> No
     assert "TIDEMARK_CALENDAR_START" in told
 
 
+def test_of_many_strays_the_first_and_the_last_are_kept(folder: Place) -> None:
+    first = date(2006, 1, 1)
+    for number in range(250):
+        folder.put(a_key(day=first + timedelta(days=number)), b"x")
+    folder.put(a_key(day=first, project="10002"), b"x")
+    asked = asked_for(Settings(), DAY)
+    strays = folder.store.list(Source.REGULAR, ["10001", "10002"], DAY, DAY, asked).strays
+    days = [first + timedelta(days=number) for number in (*range(100), *range(150, 250))]
+    assert [(one.batch.project_id, one.batch.arrival_date) for one in strays] == [
+        *(("10001", day) for day in days), ("10002", first)
+    ]  # fmt: skip
+    assert told_strays([one.key for one in strays]).startswith("at least 201 objects arrived outside")
+
+
 def test_a_week_in_a_long_history_costs_a_few_pages(bucket: Place, s3_server: Server) -> None:
     for offset in range(-500, 501):
         for hour in range(4):
