@@ -19,7 +19,7 @@ _NO_TIME = datetime(1, 1, 1, tzinfo=UTC)
 
 SOMETHING_TO_SEE = (
     "[^\x00-\x20\x7f-\xa0\xad\u034f\u061c\u115f\u1160\u1680\u17b4\u17b5\u180b-\u180f\u2000-\u200f\u2028-\u202f\u205f-\u206f"
-    "\u2800\u3000\u3164\ufe00-\ufe0f\ufeff\uffa0]"
+    "\u2800\u3000\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff9-\ufffb\U0001d173-\U0001d17a\U000e0000-\U000e0fff]"
 )
 """A character that a reader sees: none of white space, controls, and what Unicode draws with no width or no ink. One class in the
 characters themselves, because `strip` of Python and `trim` of Spark know different white space."""

@@ -99,7 +99,21 @@ def test_nulls_never_collapse_rows() -> None:
     assert replace(ROW, insert_id="u").key != by_uuid.key
 
 
-BLANK = ("", " ", "\t", "\x00", "\n \r", "\u00a0", "\u3000", "\u200b", "\ufeff", "\u2060\u200d")
+BLANK = (
+    "",
+    " ",
+    "\t",
+    "\x00",
+    "\n \r",
+    "\u00a0",
+    "\u3000",
+    "\u200b",
+    "\ufeff",
+    "\u2060\u200d",
+    "\ufff9\ufffb",
+    "\U0001d173",
+    "\U000e0001\U000e0fff",
+)
 
 
 @pytest.mark.parametrize("blank", BLANK, ids=ascii)
