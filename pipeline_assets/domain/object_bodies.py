@@ -32,6 +32,8 @@ class Line:
     """Without the line break."""
     left_out: int = 0
     """Bytes at its end that were not kept, where it is longer than any may be."""
+    is_blank_beyond: bool = True
+    """Whether those are white space only."""
 
     @property
     def length(self) -> int:
@@ -41,7 +43,7 @@ class Line:
     @property
     def is_blank(self) -> bool:
         """Empty or white space only: counted, never quarantined."""
-        return not self.text.strip() and not self.left_out
+        return self.is_blank_beyond and not self.text.strip()
 
 
 class BadObjectError(Exception):
@@ -130,11 +132,13 @@ class Block:
     """Without their `\\n`."""
     left_out: int = 0
     """Bytes at the end of its only line that were not kept: the line is longer than any may be."""
+    is_blank_beyond: bool = True
+    """Whether those are white space only, so that what a line is does not depend on where the block ends."""
 
     @property
     def is_blank(self) -> bool:
         """Whether all its lines are."""
-        return not self.left_out and not self.lines[0].strip() and not b"".join(self.lines).strip()
+        return self.is_blank_beyond and not self.lines[0].strip() and not b"".join(self.lines).strip()
 
     def halves(self) -> tuple[Block, Block]:
         """The first and the second half."""
@@ -150,7 +154,8 @@ class Block:
         """Its lines one by one, each with its place."""
         offset = self.first_offset
         for number, line in enumerate(self.lines, self.first_number):
-            yield Line(number, offset, line if self.left_out else line.removesuffix(b"\r"), self.left_out)
+            text = line if self.left_out else line.removesuffix(b"\r")
+            yield Line(number, offset, text, self.left_out, self.is_blank_beyond)
             offset += len(line) + 1
 
 
@@ -174,8 +179,9 @@ def blocks(text: IO[bytes], max_lines: int, max_bytes: int, max_line_bytes: int)
         offset += len(part)
         if last:
             kept = last[: max_line_bytes + 1]
-            is_ended, rest = _skip_line(text, last[-1:])
-            yield Block(number, offset, [kept], max(0, len(last) - len(kept) + rest - is_ended))
+            is_ended, rest, is_blank = _skip_line(text, last[-1:])
+            is_blank = is_blank and not last[len(kept) :].strip()
+            yield Block(number, offset, [kept], max(0, len(last) - len(kept) + rest - is_ended), is_blank)
             number += 1
             offset += len(last) + rest
 
@@ -188,12 +194,16 @@ def _of_lines(lines: Sequence[bytes], number: int, offset: int, max_lines: int) 
         offset += sum(map(len, part)) + len(part)
 
 
-def _skip_line(text: IO[bytes], before: bytes) -> tuple[int, int]:
-    """Bytes that end the line (feed, and a return before it), and bytes up to and with them; `before` is the byte read last."""
-    skipped = 0
+def _skip_line(text: IO[bytes], before: bytes) -> tuple[int, int, bool]:
+    """Bytes that end the line (feed, and a return before it), bytes up to and with them, and whether all are white space.
+
+    `before` is the byte read last.
+    """
+    skipped, is_blank = 0, True
     while part := text.readline(_WRITE_BYTES):
         skipped += len(part)
+        is_blank = is_blank and not part.strip()
         if part.endswith(b"\n"):
-            return (2 if (before + part).endswith(b"\r\n") else 1), skipped
+            return (2 if (before + part).endswith(b"\r\n") else 1), skipped, is_blank
         before = part[-1:]
-    return 0, skipped
+    return 0, skipped, is_blank

@@ -239,6 +239,11 @@ def test_a_line_longer_than_any_may_be_keeps_its_place_and_its_length(size: int,
     assert (len(found[1].text) > 4) == (size > 4)
 
 
-def test_white_space_without_end_is_a_line_too_long_and_not_blank() -> None:
-    (line,) = [line for block in blocks(io.BytesIO(b" " * 100), 2, 8, 4) for line in block.each()]
-    assert (line.is_blank, line.length) == (False, 100)
+@pytest.mark.parametrize("end", [b"", b"\n", b"\r\n"])
+@pytest.mark.parametrize("step", [8, 1000])
+def test_what_a_long_line_is_depends_on_no_boundary(step: int, end: bytes) -> None:
+    """White space beyond `max_line_bytes` is blank, and one character in it makes it a line, wherever the block ends."""
+    for text, is_blank in ((b" " * 100, True), (b" " * 99 + b"x", False), (b" " * 50 + b"x" + b" " * 49, False)):
+        (block,) = blocks(io.BytesIO(text + end), 2, step, 4)
+        (line,) = block.each()
+        assert (block.is_blank, line.is_blank, line.length) == (is_blank, is_blank, 100)
