@@ -59,6 +59,12 @@ class Baseline:
     """Keys it had then; 0 = never compared since."""
     totals: Mapping[str, int] = field(default_factory=dict)
     """Measure of keys -> the sum over all publications since."""
+    content: str | None = None
+    """Its digest then; what comes back to it has not changed, whatever it was meanwhile."""
+
+    def is_again(self, content: str) -> bool:
+        """Whether a slice of this digest is what it was."""
+        return self.content is not None and self.content == content
 
     def of(self, measures: Mapping[str, float]) -> Self:
         """Of these measures alone; one that is not on record has nothing to be compared with."""
@@ -77,9 +83,14 @@ class Baseline:
 
     def to_json(self) -> dict[str, Any]:
         """For the ledger."""
-        return {"figures": dict(self.figures), "keys": self.keys, "totals": dict(self.totals)}
+        return {
+            "figures": dict(self.figures),
+            "keys": self.keys,
+            "totals": dict(self.totals),
+            "content": self.content,
+        }
 
     @classmethod
     def from_json(cls, row: Mapping[str, Any]) -> Self:
         """From the ledger."""
-        return cls(row["figures"], row["keys"], row["totals"])
+        return cls(row["figures"], row["keys"], row["totals"], row.get("content"))

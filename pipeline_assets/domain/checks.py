@@ -160,6 +160,7 @@ def explain_change(
     after: Mapping[str, float],
     keys: KeyChange | None,
     *,
+    content: str,
     was_final: bool,
     accepted_reason: str | None,
     cause: str,
@@ -169,12 +170,12 @@ def explain_change(
 
     Measured against `before`, what the slice was when it became final or a person last decided about it, so that many small
     changes are bounded as one; keys also by what this publication does to them. A slice that held nothing has no figures there:
-    filling an empty day is no change.
+    filling an empty day is no change, and neither is coming back to what it was (`content`: its digest now).
     """
     figures = {f"{name}_before": value for name, value in before.figures.items()}
     figures |= {f"{name}_after": value for name, value in after.items()}
     figures |= keys.figures if keys is not None else {}
-    if not is_bounded(before.figures, after, was_final=was_final, settings=settings):
+    if before.is_again(content) or not is_bounded(before.figures, after, was_final=was_final, settings=settings):
         return Evaluation(Check.CHANGE_IS_EXPLAINED, True, figures=figures)
     told = [*_measures_beyond(table, before.figures, after, settings), *_keys_beyond(table, before, keys, settings)]
     if not told:
@@ -197,16 +198,18 @@ def next_baseline(
     keys: KeyChange | None,
     change: Evaluation,
     *,
+    content: str,
     was_final: bool,
     settings: Settings,
 ) -> Baseline:
-    """Of a final slice that passed `change`: anew where it becomes final, is filled, was not bounded or a person accepted it.
+    """Of a final slice that passed `change`: anew where it becomes final, is filled, was not bounded, a person accepted it, or it
+    is again what it was.
 
     Else `before`, with what became of its keys; a measure it lacks was compared with nothing, and is bounded from now on.
     """
     was_bounded = is_bounded(before.figures, after, was_final=was_final, settings=settings)
-    if not was_bounded or not before.figures or change.is_accepted_change:
-        return Baseline(after)
+    if not was_bounded or not before.figures or change.is_accepted_change or before.is_again(content):
+        return Baseline(after, content=content)
     return before.after(keys).completed(after)
 
 

@@ -171,7 +171,7 @@ def _restore(
                 refused_state=None,
             )  # fmt: skip
             # A person decided what it is, so that is what later changes are measured against.
-            held = replace(held, baseline=Baseline(held.figures) if held.is_final else None)
+            held = replace(held, baseline=Baseline(held.figures, content=str(held.digest)) if held.is_final else None)
         changes.slices.append(held)
     crash_point(CrashPoint.BEFORE_LEDGER, table.key)
     bench.ledger.record(changes, request.run_id)

@@ -73,6 +73,7 @@ def test_bounds_of_a_change(before: dict[str, float], after: dict[str, float], w
             Baseline(before),
             after,
             None,
+            content="",
             was_final=was_final,
             accepted_reason=reason,
             cause="test",
@@ -114,6 +115,7 @@ def test_bounds_on_the_keys_of_a_final_slice(changes: dict[str, Any], bounds: di
             Baseline(rows),
             rows,
             keys,
+            content="",
             was_final=was_final,
             accepted_reason=reason,
             cause="test",
@@ -135,10 +137,26 @@ def test_bounds_of_one_measure() -> None:
     def passes(after: int) -> bool:
         return explain_change(
             "refined/events", Baseline({"rows": 1000}), {"rows": after}, None,
-            was_final=True, accepted_reason=None, cause="test", settings=settings,
+            content="", was_final=True, accepted_reason=None, cause="test", settings=settings,
         ).is_passed  # fmt: skip
 
     assert [passes(after) for after in (499, 500, 1200, 1201)] == [False, True, True, False]
+
+
+def test_what_comes_back_to_what_it_was_has_not_changed() -> None:
+    then = Baseline({"rows": 800}, keys=800, totals={"keys_changed": 120}, content="h2:800:a:b")
+    back = KeyChange(680, changed={"new delivery": 120})
+
+    def judged(content: str) -> tuple[bool, Baseline]:
+        found = explain_change(
+            "refined/events", then, {"rows": 800}, back, content=content,
+            was_final=True, accepted_reason=None, cause="test", settings=SETTINGS,
+        )  # fmt: skip
+        after = next_baseline(then, {"rows": 800}, back, found, content=content, was_final=True, settings=SETTINGS)
+        return found.is_passed, after
+
+    assert judged("h2:800:a:b") == (True, Baseline({"rows": 800}, content="h2:800:a:b"))
+    assert not judged("h2:800:c:d")[0]
 
 
 def _loads(change: float, count: int, *, keys: bool) -> tuple[list[bool], Baseline]:
@@ -150,12 +168,14 @@ def _loads(change: float, count: int, *, keys: bool) -> tuple[list[bool], Baseli
         became = KeyChange(rows - moved, {"new delivery": moved}, {"withdrawn": moved}) if keys else None
         found = explain_change(
             "refined/events", baseline, {"rows": after}, became,
-            was_final=True, accepted_reason=None, cause="test", settings=SETTINGS,
+            content="", was_final=True, accepted_reason=None, cause="test", settings=SETTINGS,
         )  # fmt: skip
         passed.append(found.is_passed)
         if found.is_passed:
             rows = after
-            baseline = next_baseline(baseline, {"rows": after}, became, found, was_final=True, settings=SETTINGS)
+            baseline = next_baseline(
+                baseline, {"rows": after}, became, found, content="", was_final=True, settings=SETTINGS
+            )
     return passed, baseline
 
 
@@ -187,9 +207,11 @@ def test_a_measure_that_is_not_on_record_is_bounded_from_its_next_publication_on
         known = before.of(after)
         change = explain_change(
             "aggregates/daily_revenue", known, after, None,
-            was_final=True, accepted_reason=None, cause="test", settings=SETTINGS,
+            content="", was_final=True, accepted_reason=None, cause="test", settings=SETTINGS,
         )  # fmt: skip
-        return change.is_passed, next_baseline(known, after, None, change, was_final=True, settings=SETTINGS)
+        return change.is_passed, next_baseline(
+            known, after, None, change, content="", was_final=True, settings=SETTINGS
+        )
 
     is_passed, baseline = load(Baseline(on_record), {"purchases": 1000, "revenue": 5000.0})
     assert (is_passed, baseline.figures) == (True, expected)
@@ -201,7 +223,7 @@ def test_a_measure_that_is_not_on_record_is_bounded_from_its_next_publication_on
 def test_what_a_person_accepts_is_named_with_its_reason() -> None:
     found = explain_change(
         "refined/events", Baseline({"rows": 1000}), {"rows": 500}, None,
-        was_final=True, accepted_reason="a test device", cause="test", settings=SETTINGS,
+        content="", was_final=True, accepted_reason="a test device", cause="test", settings=SETTINGS,
     )  # fmt: skip
     assert found.is_accepted_change
     assert found.reason == "accepted: a test device (shrinks by 50.0%: rows 1000 -> 500; cause: test)"

@@ -83,6 +83,7 @@ def _change(step: DerivedStep, decision: Decision, keys: KeyChange | None) -> Ev
         baseline_of(decision.record).of(measures),
         measures,
         keys,
+        content=str(step.audits[decision.key].digest),
         was_final=decision.was_final,
         accepted_reason=step.request.accepted_reason(step.table.key, decision.key),
         cause=decision.cause,
@@ -94,7 +95,7 @@ def baseline_of(record: SliceRecord | None) -> Baseline:
     """What a change of the slice is measured against; the present figures where no baseline is on record."""
     if record is None or record.digest == EMPTY:
         return Baseline()
-    return record.baseline if record.baseline is not None else Baseline(record.figures)
+    return record.baseline if record.baseline is not None else Baseline(record.figures, content=str(record.digest))
 
 
 def _next_baseline(
@@ -103,9 +104,11 @@ def _next_baseline(
     """Of a slice that passes."""
     if not decision.is_final:
         return None
-    measures = step.audits[decision.key].measures
-    known = baseline_of(decision.record).of(measures)
-    return next_baseline(known, measures, keys, change, was_final=decision.was_final, settings=step.bench.settings)
+    audit = step.audits[decision.key]
+    known, content = baseline_of(decision.record).of(audit.measures), str(audit.digest)
+    return next_baseline(
+        known, audit.measures, keys, change, content=content, was_final=decision.was_final, settings=step.bench.settings
+    )
 
 
 def _held_back(
@@ -167,7 +170,9 @@ def _kept_baseline(decision: Decision, record: SliceRecord) -> Baseline | None:
     """Of a slice that is not built: what it holds now, where it becomes final now or none is on record."""
     if not decision.is_final:
         return None
-    return record.baseline if decision.was_final and record.baseline is not None else Baseline(record.figures)
+    if decision.was_final and record.baseline is not None:
+        return record.baseline
+    return Baseline(record.figures, content=str(record.digest))
 
 
 def _blocked_record(prior: SliceRecord, decision: Decision) -> SliceRecord:

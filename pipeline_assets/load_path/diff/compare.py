@@ -131,7 +131,7 @@ def _difference(
     known = record.baseline.of(new) if record is not None and record.baseline is not None else Baseline(old)
     evaluation = explain_change(
         table.key, known if before["rows"] else Baseline(), new, keys if table.key == REFINED_EVENTS.key else None,
-        was_final=was_final, accepted_reason=None, cause=cause, settings=bench.settings,
+        content=str(digest_of(after)), was_final=was_final, accepted_reason=None, cause=cause, settings=bench.settings,
     )  # fmt: skip
     return Difference(
         table.key, decision.key, standing.told, _told(standing), digest_of(before) if before["rows"] else EMPTY,
