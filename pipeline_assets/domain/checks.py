@@ -202,8 +202,7 @@ def next_baseline(
     was_final: bool,
     settings: Settings,
 ) -> Baseline:
-    """Of a final slice that passed `change`: anew where it becomes final, is filled, was not bounded, a person accepted it, or it
-    is again what it was.
+    """Of a final slice that passed `change`: anew where it becomes final, is filled, accepted by a person, or again what it was.
 
     Else `before`, with what became of its keys; a measure it lacks was compared with nothing, and is bounded from now on.
     """
