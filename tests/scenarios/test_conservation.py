@@ -24,7 +24,7 @@ import pytest
 import sqlalchemy as sa
 
 from pipeline_assets.domain.identity import Outcome, RawRow, outcomes
-from pipeline_assets.domain.slices import Source
+from pipeline_assets.domain.slices import Digest, Source
 from sample_export.account import REASONS, ExportAccount
 from sample_export.objects import account_of, write_export, write_recovery
 from sample_export.spec import ExportSpec, Recovery
@@ -200,12 +200,12 @@ def the_ledger(pipeline: Pipeline) -> Witness:
                 key = row["source"], row["project_id"], date.fromisoformat(row["arrival_date"])
                 arrivals[key].update({name: row[name] for name in LINES})
         for row in _select(connection, "batch_days"):
-            rows = int(row["digest"].split(":")[0])
+            rows = Digest.parse(row["digest"]).rows
             filed[row["source"], row["project_id"], date.fromisoformat(row["arrival_date"])] += rows
             digests[row["project_id"], date.fromisoformat(row["event_date"])] += rows
         for row in _select(connection, "slices"):
             key = row["project_id"], date.fromisoformat(row["event_date"])
-            figures, rows = json.loads(row["figures"] or "{}"), int(row["digest"].split(":")[0])
+            figures, rows = json.loads(row["figures"] or "{}"), Digest.parse(row["digest"]).rows
             assert figures.get("rows", 0) == rows or row["table_name"].startswith("aggregates/"), f"{row}"
             if row["table_name"].startswith("raw/"):
                 published[key] += rows

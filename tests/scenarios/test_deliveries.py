@@ -51,7 +51,7 @@ def test_only_files_with_replaced_rows_are_rewritten(pipeline: Any) -> None:
     """Scenario: two objects of a day were loaded by two runs; one is replaced, and brings the next day's rows again.
     Outcome: the other object's file stays; the event day whose rows did not change is left alone."""
     p = pipeline()
-    first = p.deliver(DAY, [*events_on(DAY, 20, prefix="a"), *events_on(NEXT, 5, prefix="n")], hour=1)
+    first = p.deliver(DAY, [*events_on(NEXT, 5, prefix="n"), *events_on(DAY, 20, prefix="a")], hour=1)
     assert p.load(DAY).success
     files_a, files_next = p.files(RAW, DAY), p.files(RAW, NEXT)
     p.deliver(DAY, events_on(DAY, 20, prefix="b"), hour=2)
@@ -61,7 +61,7 @@ def test_only_files_with_replaced_rows_are_rewritten(pipeline: Any) -> None:
     assert files_b
 
     known = len(p.ledger.publications())
-    assert p.deliver(DAY, [*events_on(DAY, 22, prefix="a"), *events_on(NEXT, 5, prefix="n")], hour=1) == first
+    assert p.deliver(DAY, [*events_on(NEXT, 5, prefix="n"), *events_on(DAY, 22, prefix="a")], hour=1) == first
     run = p.load(DAY)
 
     assert run.success, run.failure()

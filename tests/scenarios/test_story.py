@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 from pipeline_assets.definitions import build_defs
-from pipeline_assets.domain.slices import Slice, Source
+from pipeline_assets.domain.slices import Digest, Slice, Source
 from pipeline_assets.load import Clock
 from pipeline_assets.tables.registry import DERIVED
 from sample_export.objects import write_export, write_recovery
@@ -50,7 +50,7 @@ class Story:
 
     def tell(self, step: str) -> Digests:
         found = {name: slices for name, slices in self.p.digests().items() if name in SHOWN}
-        rows = sum(int(digest.split(":")[0]) for digest in found["refined/events"].values())
+        rows = sum(Digest.parse(digest).rows for digest in found["refined/events"].values())
         revenue = sum(row["revenue"] or 0 for row in self.p.rows("aggregates/daily_revenue"))
         self.page.add_row(step, str(rows), f"{revenue:.2f}", *(_fingerprint(found[name]) for name in SHOWN))
         return found
