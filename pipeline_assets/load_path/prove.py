@@ -29,8 +29,6 @@ from pipeline_assets.tables.table import Table
 from pipeline_assets.transforms.measure import slice_digests
 
 _UNBOUNDED_ROWS = 1 << 60
-_Losses = list[tuple[tuple[str, ...], dict[str, str]]]
-"""Projects, and `table:day` -> why of the arrivals that a person lets go of each of them."""
 
 
 class Verdict(StrEnum):
@@ -108,7 +106,7 @@ def prove(
     published = {table.key: _measured(bench, table, snapshots[table.key], days, projects) for table in ASSET_TABLES}
     arrivals = _arrivals(bench, days, projects)
     excluded = _copy_exclusions(bench, scratch, arrivals, projects)
-    _replay(scratch, days, arrivals, now, _accepted_losses(bench, arrivals, projects))
+    _replay(scratch, days, arrivals, now, _accepted_losses(bench, arrivals, projects), projects)
     replayed = {
         table.key: _measured(scratch, table, scratch.lakehouse.head(table), days, projects) for table in ASSET_TABLES
     }
@@ -153,18 +151,14 @@ def _copy_exclusions(bench: Workbench, scratch: Workbench, arrivals: Sequence[da
     return len(standing)
 
 
-def _accepted_losses(bench: Workbench, arrivals: Sequence[date], projects: Sequence[str]) -> _Losses:
-    """What a person lets go, to be let go in the replay: the same for each project of a group."""
-    of_project: dict[str, set[str]] = {project: set() for project in projects}
-    for key, batch in bench.ledger.batches(projects, *_reach(bench, arrivals)).items():
-        if batch.is_loss_accepted:
-            of_project[key.project_id].add(f"{RAW_TABLES[key.source].key}:{key.arrival_date.isoformat()}")
-    groups: dict[frozenset[str], list[str]] = {}
-    for project, losses in of_project.items():
-        groups.setdefault(frozenset(losses), []).append(project)
-    return [
-        (tuple(named), dict.fromkeys(losses, "accepted where it was published")) for losses, named in groups.items()
-    ]
+def _accepted_losses(bench: Workbench, arrivals: Sequence[date], projects: Sequence[str]) -> dict[str, str]:
+    """`table:day/project` of what a person lets go, to be let go in the replay -> why."""
+    batches = bench.ledger.batches(projects, *_reach(bench, arrivals))
+    return {
+        f"{RAW_TABLES[key.source].key}:{Slice(key.arrival_date, key.project_id)}": "accepted where it was published"
+        for key, batch in batches.items()
+        if batch.is_loss_accepted
+    }
 
 
 def _reach(bench: Workbench, arrivals: Sequence[date]) -> tuple[date, date]:
@@ -178,17 +172,18 @@ def _replay(
     days: Sequence[date],
     arrivals: Sequence[date],
     now: datetime,
-    losses: _Losses,
+    losses: Mapping[str, str],
+    projects: Sequence[str],
 ) -> None:
     """Latest arrivals first, recoveries before regular exports, in parts of another size; then the days themselves, backwards."""
     size = max(1, scratch.settings.days_per_run // 2 - 1)
     derived = frozenset(table.key for table in DERIVED)
     for part in reversed(stretches(arrivals, size)):
         for source in (Source.BACKFILL, Source.REGULAR):
-            _load(scratch, part, frozenset({RAW_TABLES[source].key}), now, losses)
+            _load(scratch, part, frozenset({RAW_TABLES[source].key}), now, losses, projects)
         scratch.say(f"replayed the arrivals of {part[0]} to {part[-1]}")
     for part in reversed(chunks(tuple(days), size)):
-        _load(scratch, part, derived, now, losses)
+        _load(scratch, part, derived, now, losses, projects)
 
 
 def _load(
@@ -196,12 +191,12 @@ def _load(
     days: tuple[date, ...],
     tables: frozenset[str],
     now: datetime,
-    losses: _Losses,
+    losses: Mapping[str, str],
+    projects: Sequence[str],
 ) -> None:
-    for projects, accepted in losses:
-        request = LoadRequest(days, projects, tables, str(uuid.uuid4()), now, accepted)
-        for _ in load(scratch, request, lambda _: True):
-            continue
+    request = LoadRequest(days, tuple(projects), tables, str(uuid.uuid4()), now, losses)
+    for _ in load(scratch, request, lambda _: True):
+        continue
 
 
 def _measured(
