@@ -57,7 +57,7 @@ def is_text(kind: str) -> bool:
         # Java writes a decimal of more than six places with an exponent where it is small.
         if int(kind.rstrip(")").partition(",")[2]) <= 6:
             return True
-    elif kind == "string":
+    elif kind in ("string", "binary"):
         return True
     elif kind in ("bigint", "int", "boolean", "date", "timestamp", "double"):
         return False
@@ -66,6 +66,8 @@ def is_text(kind: str) -> bool:
 
 
 def _text(value: Any, kind: str) -> str:
+    if kind == "binary":
+        return bytes(value).hex().upper()
     if isinstance(value, Decimal):
         return f"{value:.{kind.rstrip(')').partition(',')[2]}f}"
     return str(value)

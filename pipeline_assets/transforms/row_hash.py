@@ -25,6 +25,8 @@ _NUMBERS = {
     ),
 }
 
+_TEXTS = {"string": "{0}", "binary": "hex({0})"}
+
 
 def row_hashes(types: Mapping[str, str]) -> tuple[Column, Column]:
     """Two halves of a 128-bit hash of these columns (name -> Spark type), as longs.
@@ -35,7 +37,7 @@ def row_hashes(types: Mapping[str, str]) -> tuple[Column, Column]:
     for name, kind in types.items():
         value = f"`{name}`"
         if is_text(kind):
-            texts.append(value if kind == "string" else f"CAST({value} AS STRING)")
+            texts.append(_TEXTS.get(kind, "CAST({0} AS STRING)").format(value))
             numbers.append(_NUMBERS["string"].format(texts[-1]))
         else:
             numbers.append(_NUMBERS.get(kind, "{0}").format(value))

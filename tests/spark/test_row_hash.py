@@ -23,7 +23,7 @@ pytestmark = pytest.mark.slow
 
 TYPES = {
     "s": "string", "t": "string", "n": "bigint", "i": "int", "b": "boolean", "d": "double", "e": "double", "at": "timestamp",
-    "day": "date", "m": "decimal(38,6)",
+    "day": "date", "m": "decimal(38,6)", "raw": "binary",
 }  # fmt: skip
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MOST = Decimal("9999999999999999999999999999.999999")
@@ -32,6 +32,7 @@ NASTY: dict[str, tuple[Any, ...]] = {
     "bigint": (0, 1, -1, (1 << 63) - 1, -(1 << 63)), "int": (0, -1, (1 << 31) - 1, -(1 << 31)), "boolean": (True, False),
     "double": (0.0, -0.0, float("nan"), float("inf"), -float("inf"), 5e-324, 1.7976931348623157e308, 0.1, -1.0, 2e-3, 1e7),
     "timestamp": (_EPOCH, _EPOCH - timedelta(microseconds=1), datetime(1900, 1, 1, tzinfo=UTC), datetime(9999, 1, 1, tzinfo=UTC)),
+    "binary": (b"", b"\x00", b"\xff\x00", b"{not json"),
     "date": (date(1970, 1, 1), date(1900, 1, 1), date(9999, 12, 31)),
     "decimal(38,6)": (Decimal(0), Decimal("0.000001"), Decimal("-0.000001"), Decimal("2.5"), Decimal("-17"), _MOST, -_MOST),
 }  # fmt: skip
