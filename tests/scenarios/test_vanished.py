@@ -345,4 +345,6 @@ def test_an_object_that_may_be_listed_and_not_read_is_named(pipeline: Any) -> No
         p.resources["landing"] = LandingStore.from_settings(p.settings, s3)
         run = p.load(DAY)
     assert p.count(RAW) == 0
-    assert run.failure() == f"{key}: landing refused: AccessDenied, not you. {ACCESS_CURE}"
+    reason = "landing refused: AccessDenied, not you, and no other object can be read"
+    cure = "Check TIDEMARK_LANDING_URL and credentials, and the rights to read what is listed"
+    assert run.failure() == f"{key}: {reason}. {cure}"
