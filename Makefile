@@ -43,7 +43,7 @@ crash-matrix: $(CLASSES) ## Kill a load at every point x table, start it again b
 two-writers: $(CLASSES) ## Let writers meet in 300 random rounds, on SQLite and on PostgreSQL (about two and a half hours; ARGS=...)
 	@$(VENV)/bin/python -m tests.two_writers $(ARGS)
 
-mutations: $(CLASSES) ## Break the line that upholds each law and see a test fail (about a quarter of an hour)
+mutations: $(CLASSES) ## Break the line that upholds each law and see a test fail (about twenty minutes)
 	@$(VENV)/bin/python -m tests.mutations $(ARGS)
 
 bench: $(JARS) ## Compare with five other ways of loading the same files (about an hour on two cores; ARGS=...)

@@ -53,6 +53,12 @@ class DecisionObjects:
         body = self._place.get(name)
         if body is None:
             raise self._unreadable(name, "is gone since it was listed")
+        if not body:
+            # Written and closed before anybody is told that the decision was made: who wrote this never got so far.
+            cure = "Remove it, and make the decision of that time once more; no command said that it was made"
+            raise LakehouseError(
+                f"{self._place.url}/{name}", "is empty: the machine stopped while it was written", cure
+            )
         try:
             found = json.loads(body)
             if found["version"] != _VERSION:

@@ -158,7 +158,7 @@ class JavaTables:
                 None if parent_id is None else int(parent_id),
                 snapshot.summary().get(RUN_PROPERTY),
                 frozenset(self._changed(java, snapshot)),
-                _committed_at(snapshot).isoformat(),
+                committed_at(snapshot).isoformat(),
             )
             snapshot = java.snapshot(parent_id) if parent_id is not None else None
 
@@ -166,7 +166,7 @@ class JavaTables:
         """Main's snapshots and when they were committed, newest first, as far as they are kept."""
         snapshot = java.currentSnapshot()
         while snapshot is not None:
-            yield int(snapshot.snapshotId()), _committed_at(snapshot)
+            yield int(snapshot.snapshotId()), committed_at(snapshot)
             parent_id = snapshot.parentId()
             snapshot = java.snapshot(parent_id) if parent_id is not None else None
 
@@ -177,7 +177,8 @@ class JavaTables:
         }
 
 
-def _committed_at(snapshot: Any) -> datetime:
+def committed_at(snapshot: Any) -> datetime:
+    """When a Java snapshot was committed, by the clock of who did."""
     return datetime.fromtimestamp(snapshot.timestampMillis() / 1000, UTC)
 
 

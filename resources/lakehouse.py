@@ -1,29 +1,26 @@
 """Stage, audit, publish: the only code that changes what main says of a slice (ARCHITECTURE, laws 2 and 6).
 
-Lives here: branches, staged snapshots, the exact file diff, one conflict-checked commit per publish. Put here: another way to
-publish. Keep out: creating a table (table_creation.py), joining and removing files (upkeep.py), reading metadata
+Lives here: staged snapshots, the exact file diff, one conflict-checked commit per publish. Put here: another way to publish.
+Keep out: branches (branches.py), creating a table (table_creation.py), joining and removing files (upkeep.py), reading metadata
 (iceberg.py), what is written (tables/), whether it may be seen (load_path/).
 """
 
 from __future__ import annotations
 
 import hashlib
-import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from pipeline_assets.domain.errors import LakehouseError, PublishConflictError
-from pipeline_assets.domain.retention import YOUNGEST
 from pipeline_assets.domain.slices import Slice
 
-from resources.branch_age import was_there
+from resources.branches import Branches
 from resources.crash_points import CrashPoint, crash_point
 from resources.iceberg import RUN_PROPERTY, Commit, JavaTables, SliceFiles, by_slice, slices_condition
 from resources.lake_identity import Purpose, lake_of, require_own_lake
-from resources.lakehouse_errors import FAILURES, failure, is_conflict, may_pass
+from resources.lakehouse_errors import FAILURES, again, failure, is_conflict
 from resources.table_creation import begin_history, create_table
 
 if TYPE_CHECKING:
@@ -32,9 +29,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 PUBLISH_PROPERTY = "tidemark.publish-id"
-BRANCH_PREFIX = "tidemark_"
-IsLive = Callable[[str], bool | None]
-"""Whether the attempt that a branch is named for still works; None where nobody knows it."""
 _AS_IT_COMES = {
     "use-table-distribution-and-ordering": "false",
     "distribution-mode": "none",
@@ -42,9 +36,6 @@ _AS_IT_COMES = {
     "fanout-enabled": "false",
 }
 """Options of a write whose rows are in place already: those of a slice follow each other within their task."""
-_ATTEMPTS = 7
-_FIRST_PAUSE_SECONDS = 0.1
-"""Doubled each time, so that a catalog may be away for about six seconds."""
 
 
 @dataclass(frozen=True)
@@ -76,6 +67,7 @@ class Lakehouse:
         """Wrap a session whose catalog `catalog_name` is configured (resources/spark.py)."""
         self.spark = spark
         self._tables = JavaTables(spark, catalog_name)
+        self.branches = Branches(self._tables)
         self._known: set[str] = set()
         self._ensured: set[str] = set()
 
@@ -122,16 +114,16 @@ class Lakehouse:
 
     def require_own(self, settings: Settings, ours: Collection[Table], purpose: Purpose) -> None:
         """Raise LakehouseError where catalog and warehouse do not belong together (lake_identity.py)."""
-        self._again(lambda: require_own_lake(self._tables, settings, ours, purpose))
+        again(lambda: require_own_lake(self._tables, settings, ours, purpose))
 
     def lake(self, settings: Settings) -> str | None:
         """The identity of the lake, which its ledger carries as well; None before its first load."""
-        found: str | None = self._again(lambda: lake_of(self._tables, settings))
+        found: str | None = again(lambda: lake_of(self._tables, settings))
         return found
 
     def knows(self, table: Table) -> bool:
         """Whether the catalog knows the table; nothing is created."""
-        return table.key in self._known or bool(self._again(lambda: self._tables.exists(table)))
+        return table.key in self._known or bool(again(lambda: self._tables.exists(table)))
 
     def place(self, table: Table) -> str:
         """Where the table lies, or would."""
@@ -145,9 +137,9 @@ class Lakehouse:
         if table.key in self._ensured:
             return
         # Another process may create the same table at the same moment; whoever comes second finds it.
-        self._again(lambda: create_table(self._tables, table))
+        again(lambda: create_table(self._tables, table))
         self._require_columns(table)
-        self._again(lambda: begin_history(self._tables, table))
+        again(lambda: begin_history(self._tables, table))
         self._ensured.add(table.key)
 
     def _require(self, table: Table) -> None:
@@ -176,15 +168,13 @@ class Lakehouse:
 
     def stage(self, table: Table, base_id: int, attempt: str, write: Callable[[str], None]) -> Staged:
         """Create a branch at `base_id`, let `write` fill it by its SQL name, and return the staged snapshot."""
-        branch = BRANCH_PREFIX + attempt
-        self._drop_branches(table, [branch])
-        self._create_branches(table, {branch: base_id})
+        branch = self.branches.create(table, attempt, base_id)
         try:
             write(f"{self._tables.identifier(table)}.branch_{branch}")
             java = self._load(table)
             staged = Staged(table, branch, base_id, int(java.snapshot(branch).snapshotId()))
         except BaseException:
-            self._drop_branches(table, [branch])
+            self.branches.drop(table, [branch])
             raise
         crash_point(CrashPoint.AFTER_STAGE, table.key)
         return staged
@@ -227,7 +217,7 @@ class Lakehouse:
 
         `name` tells this commit from others of the run. Raises LakehouseError where a file of then is gone, and
         PublishConflictError when main changed in one of the slices since `base_id`; nothing is published then. For snapshots
-        that are kept meanwhile (`keeping`): what a foreign hand removes nevertheless is found after the commit, and undone.
+        kept meanwhile (`branches.keeping`): what a foreign hand removes nevertheless is found after the commit, and undone.
         """
         wanted = set(snapshots)
         publication = self._swap(table, base_id, wanted, self.require_files(table, snapshots), name, run_id)
@@ -240,29 +230,6 @@ class Lakehouse:
             reason = "vanished while it was about to come back; its slice is again what it was"
             raise LakehouseError(gone.subject, reason, gone.cure) from gone
         return publication
-
-    @contextmanager
-    def keeping(self, table: Table, snapshot_ids: Collection[int], attempt: str) -> Iterator[None]:
-        """Meanwhile no maintenance expires these snapshots: a branch of the attempt names each, and is swept as others are.
-
-        Raises LakehouseError where one is expired already.
-        """
-        branches = {f"{BRANCH_PREFIX}{attempt}_keep_{snapshot_id}": snapshot_id for snapshot_id in snapshot_ids}
-        try:
-            self._create_branches(table, branches)
-        except FAILURES as error:
-            java = self._load(table)
-            if all(java.snapshot(snapshot_id) is not None for snapshot_id in snapshot_ids):
-                raise
-            raise LakehouseError(
-                table.key, "a state that was about to come back is expired since", "Choose a later state"
-            ) from error
-        try:
-            yield
-        finally:
-            # Those that stay are swept with the branches of dead runs.
-            with suppress(*FAILURES):
-                self._drop_branches(table, branches)
 
     def require_files(self, table: Table, snapshots: Mapping[Slice, int | None]) -> Mapping[str, Any]:
         """Path -> Java DataFile of these slices in these snapshots; raises LakehouseError for one that is gone."""
@@ -354,27 +321,7 @@ class Lakehouse:
 
     def drop(self, staged: Staged) -> None:
         """Drop a staged branch; its snapshot stays until maintenance expires it."""
-        self._drop_branches(staged.table, [staged.branch])
-
-    def dead_branches(self, table: Table, is_live: IsLive) -> list[str]:
-        """Branches of attempts that are not live; of those nobody knows only what is older than a day."""
-        java = self._load(table)
-        yesterday = datetime.now(UTC) - YOUNGEST
-        found = []
-        for name in sorted(name for name in java.refs().keySet() if name.startswith(BRANCH_PREFIX)):
-            lives = is_live(name.removeprefix(BRANCH_PREFIX))
-            if lives is False or (lives is None and was_there(self._tables, java, name, yesterday)):
-                found.append(name)
-        return found
-
-    def sweep(self, tables: Iterable[Table], is_live: IsLive) -> list[str]:
-        """Drop the branches of attempts that are not live; returns `table:branch` of each dropped one."""
-        dropped = []
-        for table in tables:
-            for name in self.dead_branches(table, is_live):
-                self._drop_branches(table, [name])
-                dropped.append(f"{table.key}:{name}")
-        return dropped
+        self.branches.drop(staged.table, [staged.branch])
 
     # -- Java ----------------------------------------------------------------------------------------------------
 
@@ -389,42 +336,5 @@ class Lakehouse:
             snapshot = java.snapshot(parent) if parent is not None else None
         return None
 
-    def _create_branches(self, table: Table, branches: Mapping[str, int]) -> None:
-        def create() -> None:
-            java = self._tables.load(table)
-            # There already where the answer to the first try was lost.
-            missing = [name for name in branches if not java.refs().containsKey(name)]
-            if missing:
-                change = java.manageSnapshots()
-                for name in missing:
-                    change = change.createBranch(name, branches[name])
-                change.commit()
-
-        self._again(create)
-
-    def _drop_branches(self, table: Table, branches: Iterable[str]) -> None:
-        def drop() -> None:
-            java = self._tables.load(table)
-            # Gone already where another run swept it.
-            present = [name for name in branches if java.refs().containsKey(name)]
-            if present:
-                change = java.manageSnapshots()
-                for name in present:
-                    change = change.removeBranch(name)
-                change.commit()
-
-        self._again(drop)
-
     def _load(self, table: Table) -> Any:
-        return self._again(lambda: self._tables.load(table))
-
-    def _again(self, operation: Callable[[], Any]) -> Any:
-        """The result of a metadata operation that another writer, or a catalog out of reach for a moment, may fail."""
-        for attempt in range(_ATTEMPTS):
-            try:
-                return operation()
-            except FAILURES as error:
-                if attempt == _ATTEMPTS - 1 or not may_pass(error):
-                    raise
-                time.sleep(_FIRST_PAUSE_SECONDS * 2**attempt)
-        raise AssertionError
+        return again(lambda: self._tables.load(table))

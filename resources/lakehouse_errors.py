@@ -1,14 +1,17 @@
 """Failures of Spark, Iceberg and their stores as ours: who won a race, what time may heal, what a person must mend.
 
-Lives here: the reading of what the JVM says. Put here: another failure seen in the wild. Keep out: retries (lakehouse.py).
+Lives here: the reading of what the JVM says; trying again what may pass. Put here: another failure seen in the wild. Keep out:
+what is tried (lakehouse.py, branches.py).
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from typing import TypeVar
 
 from pipeline_assets.domain.errors import LakehouseError, LakehouseUnavailableError, TidemarkError
 from py4j.protocol import Py4JError
@@ -57,6 +60,11 @@ _AHEAD = re.compile(r"Invalid update timestamp \S+: before [^\d\n]*(\d{10,14})?"
 """Iceberg commits nothing that is older by more than a minute than what the table holds."""
 _FULL = ("No space left on device", "File too large", "Disk quota exceeded", "database or disk is full")
 
+T = TypeVar("T")
+_ATTEMPTS = 7
+_FIRST_PAUSE_SECONDS = 0.1
+"""Doubled each time, so that a catalog may be away for about six seconds."""
+
 
 def is_conflict(error: Exception) -> bool:
     """Whether another writer changed what a commit rests on."""
@@ -66,6 +74,18 @@ def is_conflict(error: Exception) -> bool:
 def may_pass(error: Exception) -> bool:
     """Whether the same operation may do, tried again at once or a little later."""
     return any(mark in str(error) for mark in (*_RACES, *_PASSING))
+
+
+def again(operation: Callable[[], T]) -> T:
+    """The result of a metadata operation that another writer, or a catalog out of reach for a moment, may fail."""
+    for attempt in range(_ATTEMPTS):
+        try:
+            return operation()
+        except FAILURES as error:
+            if attempt == _ATTEMPTS - 1 or not may_pass(error):
+                raise
+            time.sleep(_FIRST_PAUSE_SECONDS * 2**attempt)
+    raise AssertionError
 
 
 @contextmanager

@@ -177,7 +177,7 @@ class _Drill:
             for run in instance.get_runs(dg.RunsFilter(statuses=list(WORKING))):
                 failures.append(f"run {run.run_id} died, and nobody noticed")
                 instance.report_run_failed(run, "its process was killed by a drill")
-            self.bench.lakehouse.sweep(ALL_TABLES, liveness(instance, self.bench.ledger, ""))
+            self.bench.lakehouse.branches.sweep(ALL_TABLES, liveness(instance, self.bench.ledger, ""))
         return failures
 
     def _load(self, days: Sequence[date], **tags: str) -> list[str]:
@@ -213,7 +213,7 @@ class _Drill:
         branches = [
             f"{table.key} {branch}"
             for table in ALL_TABLES
-            for branch in lakehouse.dead_branches(table, lambda _: False)
+            for branch in lakehouse.branches.dead(table, lambda _: False)
         ]
         with dg.DagsterInstance.get() as instance:
             shown = {

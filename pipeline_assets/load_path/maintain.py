@@ -155,14 +155,14 @@ def _maintain(
     *,
     is_dry_run: bool,
 ) -> TableUpkeep:
-    branches = tuple(bench.lakehouse.dead_branches(table, is_live))
+    branches = tuple(bench.lakehouse.branches.dead(table, is_live))
     history = timedelta(days=_history_days(bench, table))
     # Looked at before anything is done: what another catalog's table may need is neither compacted nor expired away.
     left = _leftovers(bench, upkeep, table, now, history)
     if left.refusal is not None:
         return TableUpkeep(table.key, orphans=left.orphans, note=left.note, failure=left.refusal)
     if not is_dry_run:
-        bench.lakehouse.sweep([table], is_live)
+        bench.lakehouse.branches.sweep([table], is_live)
         upkeep.keep_metadata(table)
     if table is not QUARANTINE and not is_dry_run:
         # While the snapshots are there that tell what happened since.

@@ -102,7 +102,7 @@ def _hold_as_before(
 def _keep(bench: Workbench, table: Table, request: RollbackRequest, moves: Sequence[Move], kept: ExitStack) -> None:
     """What they go back to stays until it is live again, however old it is and whatever maintenance thinks of it."""
     snapshots = {move.snapshot_id for move in moves if move.snapshot_id is not None}
-    kept.enter_context(bench.lakehouse.keeping(table, snapshots, request.attempt))
+    kept.enter_context(bench.lakehouse.branches.keeping(table, snapshots, request.attempt))
 
 
 def _roll_back(

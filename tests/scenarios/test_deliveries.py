@@ -246,7 +246,7 @@ def test_an_object_that_moves_between_two_readings_is_read_again(
     assert turns == [0, 1]
     assert p.count(RAW, DAY) == p.count("refined/events", DAY) == 7
     table = table_by_key(RAW)
-    assert not p.lakehouse.sweep([table], lambda _: False)
+    assert not p.lakehouse.branches.sweep([table], lambda _: False)
     assert p.history()[RAW] == 2
 
 

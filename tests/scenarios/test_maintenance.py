@@ -22,7 +22,6 @@ from pipeline_assets.load_path.survey import survey
 from pipeline_assets.tables.raw_events import RAW_TABLES
 from pipeline_assets.tables.refined_events import REFINED_EVENTS
 from pipeline_assets.tables.registry import ALL_TABLES, table_by_key
-from resources.branch_age import was_there
 from resources.crash_points import CrashPoint
 from resources.iceberg import JavaTables
 from resources.landing_store import LandingStore
@@ -283,13 +282,15 @@ def test_the_job_says_what_it_did(pipeline: Any) -> None:
         said.append(str(output.step_output_data.metadata["what was done"].value))
     assert "| refined/events | would do: 1 branches dropped" in said[0]
     assert "| refined/events | 1 branches dropped" in said[1]
-    assert p.lakehouse.dead_branches(REFINED_EVENTS, lambda _: False) == ["tidemark_elsewhere_0"]
-    assert p.lakehouse.dead_branches(REFINED_EVENTS, lambda _: None) == []
+    assert p.lakehouse.branches.dead(REFINED_EVENTS, lambda _: False) == ["tidemark_elsewhere_0"]
+    assert p.lakehouse.branches.dead(REFINED_EVENTS, lambda _: None) == []
     # Both stand at a snapshot of main: only the table's earlier metadata tells how long they have been there.
     between = datetime.now(UTC)
     p.lakehouse.stage(REFINED_EVENTS, p.lakehouse.head(REFINED_EVENTS), "later_0", lambda _: None)
-    tables = JavaTables(p.spark, p.settings.catalog_name)
-    java = tables.load(REFINED_EVENTS)
-    assert was_there(tables, java, "tidemark_elsewhere_0", between)
-    assert not was_there(tables, java, "tidemark_later_0", between)
-    assert not was_there(tables, java, "tidemark_elsewhere_0", between - timedelta(hours=1))
+    # More commits than one version of the metadata names.
+    for _ in range(25):
+        p.lakehouse.stage(REFINED_EVENTS, p.lakehouse.head(REFINED_EVENTS), "later_0", lambda _: None)
+    java, was_there = JavaTables(p.spark, p.settings.catalog_name).load(REFINED_EVENTS), p.lakehouse.branches.was_there
+    assert was_there(java, "tidemark_elsewhere_0", between)
+    assert not was_there(java, "tidemark_later_0", between)
+    assert not was_there(java, "tidemark_elsewhere_0", between - timedelta(hours=1))

@@ -271,15 +271,16 @@ def test_maintenance_after_a_rollback_removes_no_live_file(pipeline: Any) -> Non
 
 @pytest.mark.parametrize("is_known_to_live", [True, False])
 def test_maintenance_that_comes_between_look_and_commit(pipeline: Any, is_known_to_live: bool) -> None:
-    """Scenario: at the end of the history a day is rolled back; before the commit maintenance runs, which knows that the rollback
-    lives, or takes it for dead. Outcome: files of then stay until they are live again, or the day is what it was; never a live
-    file that is gone."""
+    """Scenario: at the end of the history a day is rolled back over several changes; before the commit maintenance runs, which
+    knows that the rollback lives, or takes it for dead. Outcome: files of then stay until they are live again, or the day is
+    what it was; never a live file that is gone."""
     p = pipeline()
     p.deliver(DAYS[0], events_on(DAYS[0], 10))
     assert p.load(DAYS[0]).success
     right, then = _derived(p), datetime.now(UTC)
-    p.deliver(DAYS[0], events_on(DAYS[0], 3, prefix="wrong"), hour=11)
-    assert p.load(DAYS[0]).success
+    for hour in (11, 12, 13):
+        p.deliver(DAYS[0], events_on(DAYS[0], 3, prefix=f"wrong{hour}"), hour=hour)
+        assert p.load(DAYS[0]).success
     wrong, later = _derived(p), datetime.now(UTC) + timedelta(days=40)
     _grow_old(p)
     request = _request(then, DAYS[:1])
@@ -310,18 +311,17 @@ def test_maintenance_that_comes_between_look_and_commit(pipeline: Any, is_known_
     require_known(p)
     held = {p.verdict(name, DAYS[0]) for name in NAMES}
     assert held == {"held"} if is_known_to_live else held <= {"published", "unchanged"}
-    assert list(p.lakehouse.dead_branches(REFINED_EVENTS, lambda _: False)) == []
+    assert list(p.lakehouse.branches.dead(REFINED_EVENTS, lambda _: False)) == []
     if is_known_to_live:
         # As if it named one of two snapshots after maintenance had found both to be due.
-        named, other = list(p.lakehouse.ancestry(REFINED_EVENTS))[1:3]
-        with p.lakehouse.keeping(REFINED_EVENTS, [named], "late"):
-            Upkeep(p.spark, p.settings.catalog_name).expire(REFINED_EVENTS, [other, named])
-            assert {
-                one.snapshot_id for one in Upkeep(p.spark, p.settings.catalog_name).snapshots(REFINED_EVENTS)[0]
-            } >= {named}
+        upkeep, head = Upkeep(p.spark, p.settings.catalog_name), p.lakehouse.head(REFINED_EVENTS)
+        named, other = [one.snapshot_id for one in upkeep.snapshots(REFINED_EVENTS)[0] if one.snapshot_id != head][:2]
+        with p.lakehouse.branches.keeping(REFINED_EVENTS, [named], "late"):
+            upkeep.expire(REFINED_EVENTS, [other, named])
+            assert named in {one.snapshot_id for one in upkeep.snapshots(REFINED_EVENTS)[0]}
         with (
             pytest.raises(LakehouseError, match="is expired since"),
-            p.lakehouse.keeping(REFINED_EVENTS, [other], "late"),
+            p.lakehouse.branches.keeping(REFINED_EVENTS, [other], "late"),
         ):
             pass
 
