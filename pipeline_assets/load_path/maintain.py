@@ -131,7 +131,9 @@ def summary(report: TableUpkeep, *, is_dry_run: bool) -> str:
     """One line for people."""
     is_refused = report.failure is not None
     # How many files it will be only writing them tells.
-    files = f"in {report.files_before} files" if is_dry_run else f"from {report.files_before} to {report.files_after} files"
+    files = (
+        f"in {report.files_before} files" if is_dry_run else f"from {report.files_before} to {report.files_after} files"
+    )
     parts = [
         (len(report.branches), "branches dropped"),
         (len(report.compacted), f"slices compacted {files}"),
