@@ -1,7 +1,7 @@
 """Which runs are alive: by the processes on record in the ledger, and by Dagster for those that have none.
 
 Lives here: the questions of sensors and of sweeping. Put here: another one. Keep out: who counts as dead
-(domain/processes.py), telling Dagster of it (dead_runs.py), branches (resources/lakehouse.py).
+(domain/processes.py), telling Dagster of it (dead_runs.py), branches (resources/branches.py).
 """
 
 from __future__ import annotations

@@ -54,8 +54,10 @@ class DecisionObjects:
         if body is None:
             raise self._unreadable(name, "is gone since it was listed")
         if not body:
-            # Written and closed before anybody is told that the decision was made: who wrote this never got so far.
-            cure = "Remove it, and make the decision of that time once more; no command said that it was made"
+            cure = (
+                "Restore it where a copy of the warehouse holds it with content; else remove it and make the decision of that "
+                "time once more"
+            )
             raise LakehouseError(
                 f"{self._place.url}/{name}", "is empty: the machine stopped while it was written", cure
             )

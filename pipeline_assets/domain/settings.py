@@ -215,7 +215,8 @@ class Settings(BaseSettings):
             raise ValueError(msg)
         # No bucket's name has one of these; a secret key may hold `/`, so that its `@` stands anywhere.
         is_keyed = scheme == "s3" and set(place.partition("/")[0]) & {":", "@"}
-        if is_keyed or re.search(r"(^|/)[^/:]*:[^/@]*@|^[^/:]*:(?!//)[^@]*@", value):
+        bare = re.sub(r"^(file|s3):/*", "", value)
+        if is_keyed or re.search(r"(^|/)[^/:]*:[^/@]*@", value) or re.match(r"[^/:]*:[^@]*@", bare):
             msg = (
                 "it holds credentials; take them out and set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or a profile"
             )

@@ -130,13 +130,15 @@ def _known_tables(bench: Workbench, *, is_dry_run: bool) -> list[Table]:
 def summary(report: TableUpkeep, *, is_dry_run: bool) -> str:
     """One line for people."""
     is_refused = report.failure is not None
-    # How many files it will be only writing them tells.
-    files = (
-        f"in {report.files_before} files" if is_dry_run else f"from {report.files_before} to {report.files_after} files"
+    # Into how many files only writing them tells.
+    compacted = (
+        f"slices of {report.files_before} files compacted"
+        if is_dry_run
+        else f"slices compacted from {report.files_before} to {report.files_after} files"
     )
     parts = [
         (len(report.branches), "branches dropped"),
-        (len(report.compacted), f"slices compacted {files}"),
+        (len(report.compacted), compacted),
         (report.snapshots, f"snapshots expired with {report.files_deleted} files"),
         (0 if is_refused else len(report.orphans), "orphan files removed"),
         (len(report.metadata), "old metadata files removed"),

@@ -144,7 +144,7 @@ def _moves_of(bench: Workbench, table: Table, slices: Iterable[Slice], to: datet
             published[record.key].append(record)
     present = bench.ledger.slices(table.key, None, {key.event_date for key in wanted})
     ancestry = bench.lakehouse.ancestry(table)
-    there = ancestry.keys() | bench.lakehouse.branches.kept(table)
+    kept = bench.lakehouse.branches.kept(table)
     now = datetime.now(UTC)
     moves = []
     for key in sorted(wanted):
@@ -155,7 +155,7 @@ def _moves_of(bench: Workbench, table: Table, slices: Iterable[Slice], to: datet
         if not move.is_there and target is None:
             _require_empty_then(bench, table, key, later, to, ancestry)
         if not move.is_there and target is not None and target.digest_after != EMPTY:
-            move = replace(move, snapshot_id=_kept_snapshot(move, target, later, there))
+            move = replace(move, snapshot_id=_kept_snapshot(move, target, later, ancestry, kept))
         moves.append(move)
     _require_rows(bench, table, moves)
     return moves
@@ -204,12 +204,19 @@ def _require_empty_then(
 
 
 def _kept_snapshot(
-    move: Move, target: PublicationRecord, later: PublicationRecord | None, there: Collection[int]
+    move: Move,
+    target: PublicationRecord,
+    later: PublicationRecord | None,
+    ancestry: Collection[int],
+    kept: Collection[int],
 ) -> int:
     """A kept snapshot of main in which the slice was as `target` left it: its own, or the one before the next change."""
-    for snapshot_id in (target.snapshot_id, later.parent_id if later is not None else None):
-        if snapshot_id is not None and snapshot_id in there:
-            return snapshot_id
+    candidates = [target.snapshot_id, later.parent_id if later is not None else None]
+    # In main's history first: what is kept may be another rollback's, and go with it.
+    for there in (ancestry, kept):
+        for snapshot_id in candidates:
+            if snapshot_id is not None and snapshot_id in there:
+                return snapshot_id
     raise LakehouseError(
         f"{move.table} {move.key}",
         f"what was published at {target.published_at[:19]} is expired",

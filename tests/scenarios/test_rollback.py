@@ -30,6 +30,7 @@ from pipeline_assets.tables.refined_events import REFINED_EVENTS
 from pipeline_assets.tables.registry import DERIVED
 from resources import crash_points
 from resources.crash_points import CrashPoint
+from resources.iceberg import JavaTables
 from resources.landing_store import LandingStore
 from resources.ledger_schema import PUBLICATIONS
 from resources.upkeep import Upkeep
@@ -315,8 +316,14 @@ def test_maintenance_that_comes_between_look_and_commit(pipeline: Any, is_known_
     if is_known_to_live:
         # As if it named one of two snapshots after maintenance had found both to be due.
         upkeep, head = Upkeep(p.spark, p.settings.catalog_name), p.lakehouse.head(REFINED_EVENTS)
-        named, other = [one.snapshot_id for one in upkeep.snapshots(REFINED_EVENTS)[0] if one.snapshot_id != head][:2]
+        past = [one.snapshot_id for one in upkeep.snapshots(REFINED_EVENTS)[0] if one.snapshot_id != head]
+        # Behind those that were expired.
+        named = next(one for one in past if one not in p.lakehouse.ancestry(REFINED_EVENTS))
+        other, between = next(one for one in past if one != named), datetime.now(UTC)
         with p.lakehouse.branches.keeping(REFINED_EVENTS, [named], "late"):
+            java = JavaTables(p.spark, p.settings.catalog_name).load(REFINED_EVENTS)
+            # At an old snapshot, and yet young.
+            assert not p.lakehouse.branches.was_there(java, f"tidemark_late_keep_{named}", between)
             upkeep.expire(REFINED_EVENTS, [other, named])
             assert named in {one.snapshot_id for one in upkeep.snapshots(REFINED_EVENTS)[0]}
         with (

@@ -208,7 +208,7 @@ def test_a_warehouse_out_of_reach_refuses_the_decision(deployment: Deployment) -
 @pytest.mark.parametrize(
     ("body", "reason"),
     [
-        (b"", "is empty: the machine stopped while it was written. Remove it"),
+        (b"", "is empty: the machine stopped while it was written. Restore it"),
         (b"half a fi", "holds no decision that can be read"),
         (b'{"version": 1, "acts": [{"kind": "exclude"}]}', "holds no decision that can be read"),
         (b"[]", "holds no decision that can be read"),

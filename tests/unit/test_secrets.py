@@ -43,7 +43,8 @@ WELL_FORMED = [
 PLACES = [
     f"s3://AKIA:{CANARY}@bucket/x", f"s3:/AKIA:{CANARY}@bucket", f"AKIA:{CANARY}@bucket", f"s3a://AKIA:{CANARY}@bucket",
     f"https://u:{CANARY}@host/x", f"{CANARY}://bucket", f"file://u:{CANARY}@host/x",
-    f"AKIA:{CANARY}/y@bucket", f"AKIA:x/{CANARY}@bucket/p",
+    f"AKIA:{CANARY}/y@bucket", f"AKIA:x/{CANARY}@bucket/p", f"s3:///AKIA:x/{CANARY}@bucket",
+    f"file://AKIA:x/{CANARY}@host",
     f"s3://AKIA:{CANARY}/K7MDENG/x@bucket/p", f"s3://AKIA:x/{CANARY}/y@bucket/p", f"s3://AKIA:{CANARY}/bucket", f"s3://{CANARY}@bucket",
 ]  # fmt: skip
 

@@ -38,6 +38,13 @@ def test_a_property_that_would_be_read_as_another_is_refused(name: str) -> None:
         Settings(revenue_properties=(name,))
 
 
+@pytest.mark.parametrize(
+    "place", ["/data/team@eu", "/srv/a:b/c@d", "file:///data/team@eu", "s3://bucket/team@eu/x", "s3://bucket/a:b/c@d"]
+)
+def test_a_place_whose_names_hold_an_at_sign_is_one(place: str) -> None:
+    assert Settings(landing_url=place, warehouse_url=place).landing_url == place
+
+
 def test_relative_paths_become_absolute(folder: Path) -> None:
     settings = load_settings()
     assert settings.landing_url == str(folder / "in")
