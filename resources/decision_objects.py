@@ -20,6 +20,8 @@ from resources.ledger_acts import Act
 FOLDER = "decisions"
 """Below Tidemark's own objects in the warehouse."""
 _VERSION = 1
+_CURE = "Install the version that wrote it, or restore the object; without it a decision of a person would be lost"
+_CURE_OF_EMPTY = "Restore it where a copy of the warehouse holds it with content; else remove it and make the decision of that time once more"
 _TIME = "%Y%m%dT%H%M%S.%fZ"
 _BEFORE = datetime(1970, 1, 1, tzinfo=UTC)
 _NAME = re.compile(r"\d{8}T\d{6}\.\d{6}Z-[0-9a-f]{32}\.json")
@@ -54,13 +56,7 @@ class DecisionObjects:
         if body is None:
             raise self._unreadable(name, "is gone since it was listed")
         if not body:
-            cure = (
-                "Restore it where a copy of the warehouse holds it with content; else remove it and make the decision of that "
-                "time once more"
-            )
-            raise LakehouseError(
-                f"{self._place.url}/{name}", "is empty: the machine stopped while it was written", cure
-            )
+            raise self._unreadable(name, "is empty: the machine stopped while it was written", _CURE_OF_EMPTY)
         try:
             found = json.loads(body)
             if found["version"] != _VERSION:
@@ -69,10 +65,7 @@ class DecisionObjects:
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise self._unreadable(name, f"holds no decision that can be read ({error!r})") from error
 
-    def _unreadable(self, name: str, reason: str) -> LakehouseError:
-        cure = (
-            "Install the version that wrote it, or restore the object; without it a decision of a person would be lost"
-        )
+    def _unreadable(self, name: str, reason: str, cure: str = _CURE) -> LakehouseError:
         return LakehouseError(f"{self._place.url}/{name}", reason[:300], cure)
 
 

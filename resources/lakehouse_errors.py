@@ -60,7 +60,7 @@ _AHEAD = re.compile(r"Invalid update timestamp \S+: before [^\d\n]*(\d{10,14})?"
 """Iceberg commits nothing that is older by more than a minute than what the table holds."""
 _FULL = ("No space left on device", "File too large", "Disk quota exceeded", "database or disk is full")
 
-T = TypeVar("T")
+_T = TypeVar("_T")
 _ATTEMPTS = 7
 _FIRST_PAUSE_SECONDS = 0.1
 """Doubled each time, so that a catalog may be away for about six seconds."""
@@ -76,7 +76,7 @@ def may_pass(error: Exception) -> bool:
     return any(mark in str(error) for mark in (*_RACES, *_PASSING))
 
 
-def again(operation: Callable[[], T]) -> T:
+def again(operation: Callable[[], _T]) -> _T:
     """The result of a metadata operation that another writer, or a catalog out of reach for a moment, may fail."""
     for attempt in range(_ATTEMPTS):
         try:
