@@ -21,7 +21,7 @@ FOLDER = "decisions"
 """Below Tidemark's own objects in the warehouse."""
 _VERSION = 1
 _CURE = "Install the version that wrote it, or restore the object; without it a decision of a person would be lost"
-_CURE_OF_EMPTY = "Restore it where a copy of the warehouse holds it with content; else remove it and make the decision of that time once more"
+_CURE_OF_EMPTY = "Restore it where a copy of the warehouse holds it with content; else remove it and decide once more"
 _TIME = "%Y%m%dT%H%M%S.%fZ"
 _BEFORE = datetime(1970, 1, 1, tzinfo=UTC)
 _NAME = re.compile(r"\d{8}T\d{6}\.\d{6}Z-[0-9a-f]{32}\.json")
