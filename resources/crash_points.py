@@ -28,6 +28,7 @@ class CrashPoint(StrEnum):
     DURING_LISTING = "during_listing"
     MID_PARSE = "mid_parse"
     AFTER_PIN = "after_pin"
+    AFTER_FILES = "after_files"
     AFTER_STAGE = "after_stage"
     AFTER_AUDIT = "after_audit"
     BEFORE_COMMIT = "before_commit"

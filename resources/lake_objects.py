@@ -6,14 +6,15 @@ is kept below `_tidemark/` (lake_identity.py and others), tables' rows (lakehous
 
 from __future__ import annotations
 
+import errno
 import os
 import uuid
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import IO, TYPE_CHECKING, Any, Self, cast
 
 import obstore
 from obstore.exceptions import AlreadyExistsError
@@ -47,6 +48,33 @@ class LakeObject:
     size_bytes: int
     modified_at: datetime
     """Aware, by the store's clock."""
+
+
+class _NewObject:
+    """What is being written, as a file; failures come as ours."""
+
+    def __init__(self, body: Any, failures: Callable[[], AbstractContextManager[None]]) -> None:
+        self._body = body
+        self._failures = failures
+        self._size = 0
+        self.closed = False
+
+    def write(self, part: bytes) -> int:
+        with self._failures():
+            self._body.write(part)
+        self._size += len(part)
+        return len(part)
+
+    def tell(self) -> int:
+        return self._size
+
+    def flush(self) -> None:
+        """Nothing is to be seen before the end."""
+
+    def close(self) -> None:
+        self.closed = True
+        with self._failures():
+            self._body.close()
 
 
 class LakeObjects:
@@ -104,6 +132,26 @@ class LakeObjects:
                     raise
                 return None
 
+    def create(self, name: str) -> IO[bytes]:
+        """A new object to write to, by a name that nobody else uses: whole once it is closed."""
+        with self._failures(name):
+            if self._folder is None:
+                body: Any = obstore.open_writer(self._opened(), name)
+            else:
+                path = self._folder / name
+                path.parent.mkdir(parents=True, exist_ok=True)
+                body = path.open("xb")
+        found: Any = _NewObject(body, lambda: self._failures(name))
+        return cast("IO[bytes]", found)
+
+    def open(self, name: str) -> IO[bytes]:
+        """An object to read from any place in it."""
+        with self._failures(name):
+            if self._folder is not None:
+                return (self._folder / name).open("rb")
+            found: Any = obstore.open_reader(self._opened(), name)
+            return cast("IO[bytes]", found)
+
     def list(self, folder: str = "") -> Iterator[LakeObject]:
         """All objects below a folder, in no order; without the marks that some tools leave for folders."""
         with self._failures(folder):
@@ -153,6 +201,13 @@ class LakeObjects:
             # The same stores fail in the same ways wherever they are used; only the words are landing's.
             with landing_errors(f"{self.url}/{name}".rstrip("/")):
                 yield
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+                raise
+            reason = f"cannot be written: {error.strerror}"
+            raise LakehouseError(
+                f"{self.url}/{name}", reason, "Make room for the warehouse, then load again"
+            ) from error
         except LandingAccessError as error:
             raise LakehouseError(error.subject, error.reason.replace("landing", "warehouse", 1), _CURE) from error
         except LandingUnavailableError as error:

@@ -18,10 +18,11 @@ from pipeline_assets.domain.slices import Slice
 
 from resources.branches import Branches
 from resources.crash_points import CrashPoint, crash_point
-from resources.iceberg import RUN_PROPERTY, Commit, JavaTables, SliceFiles, by_slice, slices_condition
+from resources.iceberg import RUN_PROPERTY, Commit, JavaTables, SliceFiles, by_slice, slice_of, slices_condition
 from resources.lake_identity import Purpose, lake_of, require_own_lake
 from resources.lakehouse_errors import FAILURES, again, failure, is_conflict
 from resources.table_creation import begin_history, create_table
+from resources.table_files import TableFiles
 
 if TYPE_CHECKING:
     from pipeline_assets.domain.settings import Settings
@@ -68,6 +69,7 @@ class Lakehouse:
         self.spark = spark
         self._tables = JavaTables(spark, catalog_name)
         self.branches = Branches(self._tables)
+        self.files = TableFiles(self._tables)
         self._known: set[str] = set()
         self._ensured: set[str] = set()
 
@@ -101,6 +103,13 @@ class Lakehouse:
     ) -> dict[Slice, SliceFiles]:
         """Live files and row counts per slice from metadata alone; all slices, or only those asked for."""
         return by_slice(self._tables.files(self._load(table), snapshot_id, slices))
+
+    def file_sizes(self, table: Table, snapshot_id: int, slices: Collection[Slice]) -> dict[Slice, dict[str, int]]:
+        """Live files of these slices, with their sizes in bytes, from metadata alone."""
+        found: dict[Slice, dict[str, int]] = {}
+        for path, file in self._tables.files(self._load(table), snapshot_id, set(slices)).items():
+            found.setdefault(slice_of(file), {})[path] = int(file.fileSizeInBytes())
+        return found
 
     def commits(self, table: Table, since: int | None) -> list[Commit]:
         """Commits to main since its head was the snapshot `since`, newest first; all that are kept for None."""
@@ -193,13 +202,6 @@ class Lakehouse:
             order = (table.day_column, "project_id", *table.write_order)
             writer = placed.sortWithinPartitions(*order).writeTo(target).options(**_AS_IT_COMES)
         writer.overwrite(slices_condition(table, slices))
-
-    def append_in_order(self, target: str, rows: DataFrame) -> None:
-        """Append to a branch without moving a row: every task writes what it holds, in the order it holds it, one file at a time.
-
-        For rows that come slice after slice by task (transforms/clusters.py); spares the shuffle and the sort of what is wide.
-        """
-        rows.writeTo(target).options(**_AS_IT_COMES).append()
 
     def publish(self, staged: Staged, slices: Collection[Slice], run_id: str) -> Publication:
         """Swap the staged files of exactly these slices into main, in one commit.

@@ -21,8 +21,8 @@ NULL = "-"
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _EPOCH_DAY = date(1970, 1, 1)
 _MASK = (1 << 64) - 1
-_PRIMES = (0x9E3779B185EBCA87, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9, 0x85EBCA77C2B2AE63, 0x27D4EB2F165667C5)
-_SPARK_SEED = 42
+PRIMES = (0x9E3779B185EBCA87, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9, 0x85EBCA77C2B2AE63, 0x27D4EB2F165667C5)
+SPARK_SEED = 42
 
 
 def row_hash(row: Mapping[str, Any], types: Mapping[str, str]) -> tuple[int, int]:
@@ -93,8 +93,8 @@ def hash_of_bits(bits: int) -> int:
     Of 64 bits alone it is a bijection, so no two doubles share one: it is used because Spark has no other way to the bits,
     while the text of a double differs between versions of Java.
     """
-    one, two, three, four, five = _PRIMES
-    found = (_SPARK_SEED + five + 8) & _MASK
+    one, two, three, four, five = PRIMES
+    found = (SPARK_SEED + five + 8) & _MASK
     found ^= _rotated(bits * two & _MASK, 31) * one & _MASK
     found = (_rotated(found, 27) * one + four) & _MASK
     found = (found ^ found >> 33) * two & _MASK

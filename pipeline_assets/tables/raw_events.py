@@ -16,6 +16,15 @@ VENDOR = tuple(
 )
 EXTRA = TableColumn(EXTRA_COLUMN, "string", "JSON text of the keys the contract does not know")
 
+HASHES = (
+    TableColumn(
+        "_hash_a", "bigint", "first half of the hash of the vendor's columns and `_extra`, made when it was parsed"
+    ),
+    TableColumn("_hash_b", "bigint", "its second half"),
+    TableColumn("_meaning_hash", "bigint", "the same, in 64 bits, without how the row travelled"),
+)
+"""What tasks compute of a row once; docs/operations.md says who computes it again."""
+
 _COLUMNS = (
     EVENT_DATE,
     PROJECT_ID,
@@ -25,6 +34,7 @@ _COLUMNS = (
     TableColumn("_object_etag", "string", "its version when it was parsed"),
     TableColumn("_line_number", "int", "line in the object, from 1"),
     TableColumn("_arrival_date", "date", "UTC date in the object's name"),
+    *HASHES,
 )
 
 

@@ -7,8 +7,9 @@ rule (domain/identity.py) and its Spark form (transforms/dedupe.py).
 from __future__ import annotations
 
 from pipeline_assets.domain.checks import Check
-from pipeline_assets.tables.raw_events import EXTRA, RAW_TABLES, VENDOR
+from pipeline_assets.tables.raw_events import EXTRA, HASHES, RAW_TABLES, VENDOR
 from pipeline_assets.tables.table import EVENT_DATE, PROJECT_ID, Table, TableColumn
+from pipeline_assets.transforms.event_hashes import EventHashes
 
 REFINED_EVENTS = Table(
     key="refined/events",
@@ -21,6 +22,7 @@ REFINED_EVENTS = Table(
         TableColumn("_source", "string", "source of the winner when last published"),
         TableColumn("_object_key", "string", "delivery of the winner when last published"),
         TableColumn("_line_number", "int", "line of the winner when last published"),
+        *HASHES,
     ),
     write_order=("event_type", "event_time"),
     version="2",
@@ -36,3 +38,9 @@ CONTENT = tuple(column.name for column in (*VENDOR, EXTRA))
 _TRAVEL = ("uuid", "client_upload_time", "server_received_time", "server_upload_time", "processed_time")
 MEANING = tuple(name for name in CONTENT if name not in _TRAVEL)
 """What an event says, without how its row travelled: an event that is sent again unchanged does not count as changed."""
+
+
+def event_hashes() -> EventHashes:
+    """What the stored hashes of an event cover."""
+    types = {column.name: column.type for column in (*VENDOR, EXTRA)}
+    return EventHashes({name: types[name] for name in CONTENT}, MEANING)

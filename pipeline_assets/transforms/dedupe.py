@@ -13,24 +13,22 @@ from pyspark.sql import DataFrame
 from pipeline_assets.domain.identity import Outcome
 from pipeline_assets.domain.slices import Source
 from pipeline_assets.transforms.event_keys import KEY, day_number, key_window, with_key
-from pipeline_assets.transforms.measure import HASH_A, HASH_B, with_row_hashes
+from pipeline_assets.transforms.measure import HASH_A, HASH_B
 from pipeline_assets.transforms.named import named
 from pipeline_assets.transforms.shared_keys import is_shared, rival_columns
 
 ROW_ID = ("_source", "_object_key", "_line_number")
 
 
-def outcomes(
-    raw: DataFrame, content_columns: Sequence[str], precedence: Sequence[Source], dedupe_window_days: int
-) -> DataFrame:
+def outcomes(raw: DataFrame, precedence: Sequence[Source], dedupe_window_days: int) -> DataFrame:
     """One narrow row per raw row: event_date, project_id, _source, _object_key, _line_number, outcome (string), rival.
 
-    `raw` is both raw tables' rows with `_source`, over the days to decide and `dedupe_window_days` on either side.
+    `raw` is both raw tables' rows, over the days to decide and `dedupe_window_days` on either side: event_date, ROW_ID, IDENTITY,
+    `_hash_a`, `_hash_b`.
     `rival` (struct of `shared_keys.rival_columns`) is null but for rows whose key lies on several days.
     """
     order = F.create_map(*[part for i, s in enumerate(precedence) for part in (F.lit(s.value), F.lit(-i))])
-    narrow = with_row_hashes(raw, content_columns).transform(with_key)
-    narrow = narrow.select(
+    narrow = with_key(raw).select(
         "event_date",
         *KEY,
         *ROW_ID,

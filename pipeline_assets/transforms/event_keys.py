@@ -21,12 +21,15 @@ KEY = tuple(KEY_TYPES)
 def with_key(frame: DataFrame) -> DataFrame:
     """Adds the event key: `_key_kind`, `_key_id` (strings), `_key_app` (long), `_key_device` (string).
 
-    Expects the vendor's columns and the row hashes.
+    Expects the columns of IDENTITY and the row hashes.
     """
+    return _with_key(frame, F.concat_ws(":", F.col(HASH_A).cast("string"), F.col(HASH_B).cast("string")))
+
+
+def _with_key(frame: DataFrame, content: Column) -> DataFrame:
     insert_id, uuid = named("insert_id"), named("uuid")
     by_insert = insert_id.isNotNull()
     kind = F.when(by_insert, F.lit("insert_id")).when(uuid.isNotNull(), F.lit("uuid")).otherwise("content")
-    content = F.concat_ws(":", F.col(HASH_A).cast("string"), F.col(HASH_B).cast("string"))
     return frame.withColumns(
         {
             "_key_kind": kind,
@@ -69,6 +72,5 @@ def with_contested_keys(events: DataFrame, keys: DataFrame) -> DataFrame:
 
 def identified(events: DataFrame) -> DataFrame:
     """The rows that have an id, with key and `_day`; needs project_id, event_date and the four id columns, no content."""
-    narrow = events.where(~is_nameless())
-    no_content = {HASH_A: F.lit(None).cast("long"), HASH_B: F.lit(None).cast("long")}
-    return narrow.withColumns(no_content).transform(with_key).drop(HASH_A, HASH_B).withColumn("_day", day_number())
+    named_ones = events.where(~is_nameless())
+    return _with_key(named_ones, F.lit(None).cast("string")).withColumn("_day", day_number())

@@ -12,7 +12,7 @@ import pyspark.sql.functions as F
 from pyspark.sql import DataFrame
 
 from pipeline_assets.transforms.event_keys import KEY_TYPES, identified, with_key
-from pipeline_assets.transforms.measure import HASH_A, HASH_B, with_row_hashes
+from pipeline_assets.transforms.measure import HASH_A, HASH_B, MEANING_HASH, with_row_hashes
 from pipeline_assets.transforms.row_hash import row_hashes
 
 KEPT, ADDED, REMOVED, CHANGED = "kept", "added", "removed", "changed"
@@ -20,10 +20,10 @@ _KEY = ("_key_a", "_key_b")
 _AT = ("event_date", "project_id", *_KEY)
 
 
-def with_event_keys(events: DataFrame, content_columns: Sequence[str]) -> DataFrame:
-    """The events plus `_key_a`, `_key_b` of the event key and `_hash_a`, `_hash_b` of the content; needs the content columns."""
+def with_event_keys(events: DataFrame) -> DataFrame:
+    """The events plus `_key_a`, `_key_b` of the key, `_hash_a`, `_hash_b` of the meaning; needs IDENTITY and `_meaning_hash`."""
     first, second = row_hashes(KEY_TYPES)
-    keyed = with_row_hashes(events, content_columns).transform(with_key)
+    keyed = events.withColumns({HASH_A: F.col(MEANING_HASH), HASH_B: F.lit(0).cast("long")}).transform(with_key)
     return keyed.withColumns({"_key_a": first, "_key_b": second})
 
 
@@ -34,9 +34,9 @@ def with_keys(rows: DataFrame, key_columns: Sequence[str]) -> DataFrame:
     return rows.withColumns({"_key_a": first, "_key_b": second})
 
 
-def event_contents(events: DataFrame, content_columns: Sequence[str]) -> DataFrame:
-    """event_date, project_id, `_key_a`, `_key_b`, `_hash_a`, `_hash_b`: one narrow row per event; needs the content columns."""
-    return with_event_keys(events, content_columns).select(*_AT, HASH_A, HASH_B)
+def event_contents(events: DataFrame) -> DataFrame:
+    """event_date, project_id, `_key_a`, `_key_b`, `_hash_a`, `_hash_b`: one narrow row per event, as `with_event_keys` has it."""
+    return with_event_keys(events).select(*_AT, HASH_A, HASH_B)
 
 
 def named_keys(events: DataFrame) -> DataFrame:

@@ -18,7 +18,8 @@ from pipeline_assets.domain.row_hash import ROW_HASH_VERSION
 from pipeline_assets.domain.slices import Digest, Slice
 from pipeline_assets.transforms.row_hash import former_row_hashes, row_hashes
 
-HASH_A, HASH_B = "_hash_a", "_hash_b"
+HASH_A, HASH_B, MEANING_HASH = "_hash_a", "_hash_b", "_meaning_hash"
+"""Of event tables they are stored columns, of others computed where they are needed."""
 _HALF = 32
 """Bits: a sum of 64-bit hashes overflows a long, one of their halves does not below two billion rows."""
 
@@ -66,15 +67,19 @@ def slice_digests(
     return {Slice(row[day_column], row["project_id"]): digest_of(row.asDict(), version) for row in found}
 
 
-def batch_day_digests(frame: DataFrame, columns: Sequence[str], *, version: int = ROW_HASH_VERSION) -> DataFrame:
-    """project_id, _arrival_date, event_date, then `digest_aggregates` and `lineage_of`: one row per batch and event day."""
+def batch_day_digests(frame: DataFrame, columns: Sequence[str] | None, *, version: int = ROW_HASH_VERSION) -> DataFrame:
+    """project_id, _arrival_date, event_date, then `digest_aggregates` and `lineage_of`: one row per batch and event day.
+
+    Hashes are computed from these columns, or are those stored where none are named.
+    """
     if version == ROW_HASH_VERSION:
         first, second = row_hashes({HASH_A: "bigint", HASH_B: "bigint", "_object_key": "string", "_line_number": "int"})
     else:
         first, second = F.xxhash64(F.col(HASH_A), F.col("_object_key")), F.lit(0)
     held = [*_sums(first, "held_a"), *_sums(second, "held_b")]
     by = ["project_id", "_arrival_date", "event_date"]
-    return with_row_hashes(frame, columns, version=version).groupBy(*by).agg(*digest_aggregates(), *held)
+    hashed = frame if columns is None else with_row_hashes(frame, columns, version=version)
+    return hashed.groupBy(*by).agg(*digest_aggregates(), *held)
 
 
 def measured_parts(

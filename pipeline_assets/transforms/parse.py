@@ -1,13 +1,14 @@
 """Objects to rows, quarantined lines and one summary per object, in one pass over Arrow batches.
 
-Lives here: the mapInArrow job and the three views of its output. Put here: how rows are batched. Keep out: how work is spread
-(spread.py), the meaning of a line (domain/event_lines.py) and of an object's bytes (domain/object_bodies.py).
+Lives here: reading one object, and a job for those who want no more than summaries and refused lines. Put here: how rows are
+batched. Keep out: what becomes of good rows (write_objects.py), how work is spread (spread.py), the meaning of a line
+(domain/event_lines.py) and of an object's bytes (domain/object_bodies.py).
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import IO, Any, Protocol
 
@@ -20,17 +21,17 @@ from pipeline_assets.domain.errors import ObjectMovedError, TidemarkError, Unrea
 from pipeline_assets.domain.event_lines import COLUMN_NAMES, LineParser, ParsedLine
 from pipeline_assets.domain.object_bodies import BadObjectError, Block, blocks, decompress
 from pipeline_assets.domain.quarantine_reasons import QuarantineReason
-from pipeline_assets.domain.slices import Source
 from pipeline_assets.domain.spool import naming_the_disk
 from pipeline_assets.domain.vendor import EXTRA_COLUMN, VENDOR_COLUMNS
-from pipeline_assets.transforms.clusters import DayClusters
+from pipeline_assets.transforms.data_files import ARROW_TYPES
 from pipeline_assets.transforms.event_columns import ColumnParser
 
 MOVED = "moved"
 """`error` of an object that was overwritten or deleted between listing and reading."""
 TOUCHED = "touched"
 """`error` of an object whose bytes are those already known: hashed, not parsed."""
-_ROW = "row"
+ROW, OBJECT = "row", "object"
+"""`_kind` of good lines and of the summary of an object."""
 _SAMPLE_BYTES = 512
 _READ_BYTES = 1024**2
 _DETAIL_CHARACTERS = 1000
@@ -40,9 +41,6 @@ _ODD_LINES = 100
 _BATCH_BYTES = 16 * 1024**2
 _EVENT_TIME = COLUMN_NAMES.index("event_time")
 
-_ARROW_TYPES = {"string": pa.string(), "bigint": pa.int64(), "timestamp": pa.timestamp("us", tz="UTC"),
-                "double": pa.float64(), "boolean": pa.bool_(), "int": pa.int32(), "date": pa.date32(),
-                "binary": pa.binary()}  # fmt: skip
 _PLACE = {"_kind": "string", "_source": "string", "project_id": "string", "_arrival_date": "date",
           "_object_key": "string", "_object_etag": "string"}  # fmt: skip
 _EVENT = {name: kind.spark_type for name, kind in VENDOR_COLUMNS.items()} | {
@@ -55,11 +53,11 @@ _REFUSED = {
     "detail": "string",
     "sample": "binary",
 }
-_SUMMARY = {"size_bytes": "bigint", "sha256": "string", "lines": "bigint", "rows": "bigint", "quarantined": "bigint",
+SUMMARY = {"size_bytes": "bigint", "sha256": "string", "lines": "bigint", "rows": "bigint", "quarantined": "bigint",
             "blank": "bigint", "replaced_surrogates": "bigint", "lenient_conversions": "bigint",
             "extra_key_rows": "bigint", "error": "string", "error_detail": "string"}  # fmt: skip
-_FIELDS = _PLACE | _EVENT | _REFUSED | _SUMMARY
-_ARROW_SCHEMA = pa.schema([(name, _ARROW_TYPES[kind]) for name, kind in _FIELDS.items()])
+_FIELDS = _PLACE | _EVENT | _REFUSED | SUMMARY
+_ARROW_SCHEMA = pa.schema([(name, ARROW_TYPES[kind]) for name, kind in _FIELDS.items()])
 
 
 class ObjectReader(Protocol):
@@ -77,17 +75,9 @@ def parse_objects(
     An object that moved, whose bytes are known, or that landing refuses, yields a summary with error `moved`, `touched` or
     `not_readable` and no rows; trouble on the way to landing fails the task. `only_refused` leaves out the rows of good lines.
     """
-    work = _ObjectWork(reader, max_object_bytes, max_line_bytes, only_refused)
+    work = ObjectWork(reader, max_object_bytes, max_line_bytes, only_refused)
     schema = ", ".join(f"`{name}` {kind}" for name, kind in _FIELDS.items())
     return objects.mapInArrow(work, schema)
-
-
-def event_rows(parsed: DataFrame, source: Source) -> DataFrame:
-    """The raw table's columns for one source."""
-    return parsed.where((F.col("_kind") == _ROW) & (F.col("_source") == source.value)).select(
-        "event_date", "project_id", *VENDOR_COLUMNS, EXTRA_COLUMN, "_object_key", "_object_etag", "_line_number",
-        "_arrival_date",
-    )  # fmt: skip
 
 
 def quarantined(parsed: DataFrame) -> DataFrame:
@@ -100,27 +90,27 @@ def quarantined(parsed: DataFrame) -> DataFrame:
 
 
 def object_summaries(parsed: DataFrame) -> DataFrame:
-    """One row per object: source, arrival_date, project_id, object_key, object_etag, then the columns of _SUMMARY.
+    """One row per object: source, arrival_date, project_id, object_key, object_etag, then the columns of SUMMARY.
 
     size_bytes is as listed, sha256 of the bytes as stored (null where moved). lines = rows + quarantined + blank, all 0
     where `error` is a QuarantineReason that refuses the object, MOVED, TOUCHED or NOT_READABLE. replaced_surrogates and
     lenient_conversions add up ParsedLine's; extra_key_rows counts rows with `_extra`.
     """
-    return parsed.where(F.col("_kind") == "object").select(
+    return parsed.where(F.col("_kind") == OBJECT).select(
         F.col("_source").alias("source"), F.col("_arrival_date").alias("arrival_date"), "project_id",
-        F.col("_object_key").alias("object_key"), F.col("_object_etag").alias("object_etag"), *_SUMMARY,
+        F.col("_object_key").alias("object_key"), F.col("_object_etag").alias("object_etag"), *SUMMARY,
     )  # fmt: skip
 
 
 def object_summary_list() -> Column:
-    """An aggregate of parsed rows: the summaries of all objects as structs of object_key and the columns of _SUMMARY."""
-    summary = F.struct(F.col("_object_key").alias("object_key"), *_SUMMARY)
-    return F.collect_list(F.when(F.col("_kind") == "object", summary))
+    """An aggregate of parsed rows: the summaries of all objects as structs of object_key and the columns of SUMMARY."""
+    summary = F.struct(F.col("_object_key").alias("object_key"), *SUMMARY)
+    return F.collect_list(F.when(F.col("_kind") == OBJECT, summary))
 
 
 @dataclass(frozen=True)
-class _ObjectWork:
-    """Runs in Spark's Python workers."""
+class ObjectWork:
+    """Reads objects, in Spark's Python workers."""
 
     reader: ObjectReader
     max_object_bytes: int
@@ -128,24 +118,17 @@ class _ObjectWork:
     only_refused: bool = False
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        # Day after day: a table's writer would else keep a file open for each day that a task meets.
-        days = DayClusters()
+        """Rows of `distribute` to what `read` gives of each; raises RuntimeError with the line of what is ours."""
         try:
             with naming_the_disk():
                 for batch in batches:
                     for row in batch.to_pylist():
-                        for found in self._object(row):
-                            if found["_kind"][0].as_py() == _ROW:
-                                yield from days.add(found)
-                            else:
-                                yield found
-                yield from days.rest()
+                        yield from self.read(row)
         except TidemarkError as error:
             raise RuntimeError(error.as_line()) from error
-        finally:
-            days.close()
 
-    def _object(self, row: dict[str, Any]) -> Iterator[pa.RecordBatch]:
+    def read(self, row: Mapping[str, Any]) -> Iterator[pa.RecordBatch]:
+        """All that is found in one object: batches of good lines, of refused ones, and its summary as the last."""
         place = {"_source": row["source"], "project_id": row["project_id"], "_arrival_date": row["arrival_date"],
                  "_object_key": row["object_key"], "_object_etag": row["object_etag"]}  # fmt: skip
         summary: dict[str, Any] = {"size_bytes": row["size_bytes"], "sha256": None, "lines": 0, "rows": 0,
@@ -160,15 +143,15 @@ class _ObjectWork:
         try:
             stored = self.reader.open(row["object_key"], row["object_etag"])
         except ObjectMovedError as error:
-            yield _records("object", place, [summary | {"error": MOVED, "error_detail": error.reason}])
+            yield _records(OBJECT, place, [summary | {"error": MOVED, "error_detail": error.reason}])
             return
         except UnreadableObjectError as error:
-            yield _records("object", place, [summary | {"error": NOT_READABLE, "error_detail": error.reason}])
+            yield _records(OBJECT, place, [summary | {"error": NOT_READABLE, "error_detail": error.reason}])
             return
         with stored:
             summary["sha256"], size, sample = _fingerprint(stored)
             if summary["sha256"] == row["known_sha256"]:
-                yield _records("object", place, [summary | {"error": TOUCHED}])
+                yield _records(OBJECT, place, [summary | {"error": TOUCHED}])
                 return
             try:
                 text = decompress(stored, self.max_object_bytes)
@@ -177,7 +160,7 @@ class _ObjectWork:
                 return
         with text:
             yield from self._lines(text, place, summary)
-        yield _records("object", place, [summary])
+        yield _records(OBJECT, place, [summary])
 
     def _lines(self, text: IO[bytes], place: dict[str, Any], summary: dict[str, Any]) -> Iterator[pa.RecordBatch]:
         known = (place["project_id"], place["_arrival_date"], self.max_line_bytes)
@@ -206,7 +189,7 @@ class _ObjectWork:
             summary["rows"] += count
             if not self.only_refused:
                 numbers = pa.array(range(block.first_number, block.first_number + count), pa.int32())
-                yield _batch(_ROW, place, {**found, "_line_number": numbers}, count)
+                yield _batch(ROW, place, {**found, "_line_number": numbers}, count)
 
     def _odd_lines(
         self, block: Block, place: dict[str, Any], summary: dict[str, Any], parser: LineParser
@@ -256,7 +239,7 @@ def _refused_object(
     reason, detail = error.reason.value, error.detail
     record = {"byte_offset": 0, "byte_length": size, "reason": reason, "detail": detail, "sample": sample}
     yield _records("quarantine", place, [record])
-    yield _records("object", place, [summary | {"error": reason, "error_detail": detail}])
+    yield _records(OBJECT, place, [summary | {"error": reason, "error_detail": detail}])
 
 
 def _events(place: dict[str, Any], events: list[ParsedLine], numbers: list[int]) -> pa.RecordBatch:
@@ -266,7 +249,7 @@ def _events(place: dict[str, Any], events: list[ParsedLine], numbers: list[int])
     columns[EXTRA_COLUMN] = [event.extra for event in events]
     columns["event_date"] = [event.values[_EVENT_TIME].date() for event in events]
     columns["_line_number"] = numbers
-    return _batch(_ROW, place, columns, len(events))
+    return _batch(ROW, place, columns, len(events))
 
 
 def _records(kind: str, place: dict[str, Any], records: list[dict[str, Any]]) -> pa.RecordBatch:

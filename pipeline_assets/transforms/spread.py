@@ -9,6 +9,7 @@ import heapq
 from collections.abc import Mapping, Sequence
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyspark.sql.functions as F
 from pyspark.sql import DataFrame, SparkSession
 
@@ -42,5 +43,10 @@ def distribute(
     ]  # fmt: skip
     # As an Arrow table: a list of Python rows would be pickled by workers of Spark's own.
     table = pa.Table.from_pylist([dict(zip(_OBJECT_SCHEMA.names, row, strict=True)) for row in rows], _OBJECT_SCHEMA)
-    placed = spark.createDataFrame(table).repartitionById(len(buckets), F.col("bucket"))
-    return placed.sortWithinPartitions("project_id", "arrival_date", "object_key").drop("bucket")
+    return in_buckets(spark, table).sortWithinPartitions("project_id", "arrival_date", "object_key").drop("bucket")
+
+
+def in_buckets(spark: SparkSession, work: pa.Table) -> DataFrame:
+    """Rows of work, one task for each value of its column `bucket` (int), from 0."""
+    count = 1 + pc.max(work.column("bucket")).as_py()
+    return spark.createDataFrame(work).repartitionById(count, F.col("bucket"))

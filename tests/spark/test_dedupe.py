@@ -50,7 +50,7 @@ def test_spark_and_the_pure_rule_agree(spark: Any, window: int) -> None:
         (row["project_id"], row["_source"], row["_object_key"], row["_line_number"]): row
         for row in with_row_hashes(raw, CONTENT).collect()
     }
-    decided = outcomes(raw, CONTENT, PRECEDENCE, window)
+    decided = outcomes(with_row_hashes(raw, CONTENT), PRECEDENCE, window)
     found = {
         (row["project_id"], row["_source"], row["_object_key"], row["_line_number"]): row["outcome"]
         for row in decided.collect()
@@ -87,7 +87,7 @@ def test_rivals_have_one_digest_whether_a_slice_is_built_or_looked_at(spark: Any
         for uuid in (*BLANK, None, "u") for day in (early, late)
     ]  # fmt: skip
     raw = spark.createDataFrame(rows, SCHEMA).repartition(3).persist()
-    rivals = outcomes(raw, CONTENT, PRECEDENCE, 1).where("rival IS NOT NULL")
+    rivals = outcomes(with_row_hashes(raw, CONTENT), PRECEDENCE, 1).where("rival IS NOT NULL")
     built = rivals.select("event_date", "project_id", "rival.*")
     looked_at = shared_rows(raw.select("event_date", "project_id", "_source", *IDENTITY), 1)
     found = [

@@ -42,6 +42,8 @@ class Build:
     cached: tuple[DataFrame, ...] = field(default=())
     is_shuffled: bool = True
     """Whether rows of a slice may lie anywhere; False where tasks hold what upstream files of few slices hold."""
+    write: Callable[[], list[str]] | None = None
+    """Writes the same rows into files of the table without Spark's writer, and describes them; None where it is not able to."""
 
     def release(self) -> None:
         """Free what was cached between build and audit."""

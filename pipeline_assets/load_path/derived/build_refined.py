@@ -19,16 +19,19 @@ from pipeline_assets.domain.checks import Check, Evaluation
 from pipeline_assets.domain.identity import Outcome as RowOutcome
 from pipeline_assets.domain.slices import EMPTY, Slice, neighbourhood
 from pipeline_assets.load_path.derived.build import Audit, Build
+from pipeline_assets.load_path.derived.write_refined import raw_files, write_refined
 from pipeline_assets.load_path.request import Workbench
 from pipeline_assets.tables.raw_events import RAW_TABLES
-from pipeline_assets.tables.refined_events import CONTENT, REFINED_EVENTS
+from pipeline_assets.tables.refined_events import REFINED_EVENTS
 from pipeline_assets.transforms.dedupe import outcomes, winners
 from pipeline_assets.transforms.event_keys import KEY, contested, day_number, identified, with_contested_keys, with_key
-from pipeline_assets.transforms.measure import digest_aggregates, digest_of, number, with_row_hashes
+from pipeline_assets.transforms.measure import HASH_A, HASH_B, digest_aggregates, digest_of, number
 from pipeline_assets.transforms.named import has_blank_id, is_nameless
 from pipeline_assets.transforms.shared_keys import IDENTITY, exchanges, key_days, rival_digests, rivals_of, shared_rows
 
 _EPOCH = date(1970, 1, 1)
+_MOST_NAMED_ROWS = 300_000
+"""Of rows that share their key, so many are told to tasks by name: the driver holds them meanwhile."""
 _MOST_SENT_ROWS = 1_000_000
 """About 200 MB in a driver: far more than usual duplicates of any day, and less than a history delivered again."""
 
@@ -38,12 +41,12 @@ def build_refined(bench: Workbench, pins: Mapping[str, int], todo: Sequence[Slic
     settings = bench.settings
     window = settings.dedupe_window_days
     near = neighbourhood(todo, window)
-    raw = _raw(bench, pins, near, (*CONTENT, "_object_key", "_line_number"))
+    ids = ("_object_key", "_line_number")
     is_todo = slices_condition(REFINED_EVENTS, todo)
-    # Whose key nobody else has won: only the others are compared, and only their content is hashed.
+    # Whose key nobody else has won: only the others are compared.
     keys = contested(_raw(bench, pins, near, IDENTITY)).persist()
-    contenders = with_contested_keys(raw, _sent(keys))
-    decided = outcomes(contenders, CONTENT, settings.source_precedence, window)
+    contenders = with_contested_keys(_raw(bench, pins, near, (*IDENTITY, *ids, HASH_A, HASH_B)), _sent(keys))
+    decided = outcomes(contenders, settings.source_precedence, window)
     decided = decided.where(is_todo | F.col("rival").isNotNull()).persist()
     try:
         reasons = _reasons(decided.where(is_todo), todo)
@@ -51,8 +54,14 @@ def build_refined(bench: Workbench, pins: Mapping[str, int], todo: Sequence[Slic
         decided.unpersist()
         keys.unpersist()
         raise
-    do_few_lose = sum(sum(counts.values()) for counts in reasons.values()) <= _MOST_SENT_ROWS
-    rows = winners(raw.where(is_todo), decided, do_few_lose=do_few_lose)
+    contending = sum(sum(counts.values()) for counts in reasons.values())
+    do_few_lose = contending <= _MOST_SENT_ROWS
+    names = [
+        column.name for column in REFINED_EVENTS.columns if column.name not in ("event_date", "project_id", "_source")
+    ]
+    rows = winners(_raw(bench, pins, set(todo), names), decided, do_few_lose=do_few_lose)
+    files = raw_files(bench, pins, todo) if contending <= _MOST_NAMED_ROWS else None
+    write = None if files is None else lambda: write_refined(bench, files, decided.where(is_todo))
 
     def audit(snapshot_id: int) -> dict[Slice, Audit]:
         raw_rows = _raw_rows(bench, pins, todo)
@@ -61,7 +70,7 @@ def build_refined(bench: Workbench, pins: Mapping[str, int], todo: Sequence[Slic
         rivals = _digests(shared, window, todo)
         return {key: _audit(measured.get(key), raw_rows[key], reasons[key], rivals[key]) for key in todo}
 
-    return Build(rows, audit, (keys, decided), is_shuffled=not do_few_lose)
+    return Build(rows, audit, (keys, decided), is_shuffled=not do_few_lose, write=write)
 
 
 def _reasons(decided: DataFrame, todo: Sequence[Slice]) -> dict[Slice, dict[str, int]]:
@@ -146,13 +155,12 @@ def _raw_rows(bench: Workbench, pins: Mapping[str, int], todo: Sequence[Slice]) 
 def _measure_refined(
     bench: Workbench, snapshot_id: int, near: set[Slice], todo: Sequence[Slice]
 ) -> dict[Slice, dict[str, Any]]:
-    """Per slice its digest and figures, from a pass over its content; and its duplicate keys, from one over keys alone."""
+    """Per slice its digest and figures, from the hashes that were stored with its rows; and its duplicate keys."""
     staged = bench.lakehouse.read(REFINED_EVENTS, snapshot_id)
     content = staged.where(slices_condition(REFINED_EVENTS, todo))
     lateness = F.datediff(F.to_date("server_upload_time"), F.col("event_date"))
     rows = (
-        with_row_hashes(content, CONTENT)
-        .groupBy("event_date", "project_id")
+        content.groupBy("event_date", "project_id")
         .agg(
             *digest_aggregates(),
             F.count_if(is_nameless()).alias("rows_without_id"),
@@ -170,7 +178,7 @@ def _measure_refined(
     twice: dict[Slice, dict[str, Any]] = {}
     # Hardly ever any: one narrow pass that finds no key twice spares the join that tells where it lies twice.
     if has_nameless or not suspected.isEmpty():
-        ids = ("event_date", "project_id", *(CONTENT if has_nameless else IDENTITY))
+        ids = ("event_date", "project_id", *IDENTITY, *((HASH_A, HASH_B) if has_nameless else ()))
         suspects = with_contested_keys(events.select(*ids), suspected)
         found = _keys_twice(suspects, bench.settings.dedupe_window_days, has_nameless=has_nameless)
         rows_twice = found.where(slices_condition(REFINED_EVENTS, todo)).collect()
@@ -181,7 +189,7 @@ def _measure_refined(
 
 def _keys_twice(suspects: DataFrame, window: int, *, has_nameless: bool) -> DataFrame:
     """event_date, project_id, keys_twice, keys_twice_a_day: rows that share their key with another one within the window."""
-    keyed = with_row_hashes(suspects, CONTENT).transform(with_key) if has_nameless else identified(suspects)
+    keyed = with_key(suspects) if has_nameless else identified(suspects)
     by_key = Window.partitionBy(*KEY).orderBy("_day")
     gaps = (
         keyed.withColumn("_day", day_number())

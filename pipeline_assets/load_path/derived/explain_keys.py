@@ -16,7 +16,7 @@ from pipeline_assets.domain.checks import is_bounded
 from pipeline_assets.domain.slices import EMPTY, Slice, neighbourhood
 from pipeline_assets.load_path.derived.step import DerivedStep
 from pipeline_assets.load_path.standing import Decision
-from pipeline_assets.tables.refined_events import MEANING, REFINED_EVENTS
+from pipeline_assets.tables.refined_events import REFINED_EVENTS
 from pipeline_assets.transforms.key_changes import (
     ADDED,
     CHANGED,
@@ -34,7 +34,7 @@ MOVED, CODE, DELIVERED, WITHDRAWN = "moved day", "code", "new delivery", "withdr
 def explain_keys(step: DerivedStep, todo: Mapping[Slice, Decision], staged_id: int) -> dict[Slice, KeyChange]:
     """Slice -> what becomes of its keys, of the bounded slices whose content would change.
 
-    Reads the content of these slices, published and staged, and the keys of their neighbours.
+    Reads keys and stored hashes of these slices, published and staged, and the keys of their neighbours.
     """
     chosen = [key for key, decision in todo.items() if _is_compared(step, decision)]
     if not chosen:
@@ -64,7 +64,7 @@ def _is_compared(step: DerivedStep, decision: Decision) -> bool:
 
 
 def _contents(step: DerivedStep, snapshot_id: int, slices: Collection[Slice]) -> DataFrame:
-    return event_contents(_events(step, snapshot_id, slices), MEANING)
+    return event_contents(_events(step, snapshot_id, slices))
 
 
 def _keys(step: DerivedStep, snapshot_id: int, slices: Collection[Slice]) -> DataFrame:

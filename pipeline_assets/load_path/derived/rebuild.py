@@ -7,7 +7,7 @@ out: the build of any one table (tables/, build_*.py) and whether a slice is sta
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 from resources.crash_points import CrashPoint, crash_point
@@ -122,9 +122,7 @@ def _rebuild(step: DerivedStep, todo: Mapping[Slice, Decision]) -> None:
             table,
             step.base_id,
             step.attempt,
-            lambda target: lakehouse.replace_slices(
-                table, target, todo.keys(), build.rows, is_shuffled=build.is_shuffled
-            ),
+            lambda target: _write(step, build, target, todo.keys()),
         )
         try:
             step.audits = build.audit(staged.snapshot_id)
@@ -138,6 +136,14 @@ def _rebuild(step: DerivedStep, todo: Mapping[Slice, Decision]) -> None:
     finally:
         build.release()
     _record(step, sorted(changed))
+
+
+def _write(step: DerivedStep, build: Build, target: str, slices: Collection[Slice]) -> None:
+    lakehouse, table = step.bench.lakehouse, step.table
+    if build.write is None:
+        lakehouse.replace_slices(table, target, slices, build.rows, is_shuffled=build.is_shuffled)
+    else:
+        lakehouse.files.replace(table, target, slices, build.write())
 
 
 def _require_none_held_since(step: DerivedStep) -> None:

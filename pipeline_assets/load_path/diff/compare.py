@@ -27,7 +27,7 @@ from pipeline_assets.load_path.ground import read_ground
 from pipeline_assets.load_path.input_state import cause_of
 from pipeline_assets.load_path.request import LoadRequest, Workbench
 from pipeline_assets.load_path.standing import Decision, Todo, decide_all
-from pipeline_assets.tables.refined_events import MEANING, REFINED_EVENTS
+from pipeline_assets.tables.refined_events import REFINED_EVENTS
 from pipeline_assets.tables.registry import DERIVED, table_by_key
 from pipeline_assets.tables.table import AggregateTable, Table
 from pipeline_assets.transforms.key_changes import (
@@ -70,7 +70,7 @@ def compare(
         if isinstance(table, AggregateTable):
             before, after = (row_contents(rows, table.key_columns, table.content_columns) for rows in (live, proposed))
         else:
-            before, after = (event_contents(rows, MEANING) for rows in (live, proposed))
+            before, after = (event_contents(rows) for rows in (live, proposed))
         changes = key_changes(before, after, *near, bench.settings.dedupe_window_days).persist()
         try:
             return _difference(bench, table, standing, live, proposed, changes, samples)

@@ -14,7 +14,6 @@ from pyspark.sql import DataFrame, Row
 from pipeline_assets.domain.changes import KeyChange
 from pipeline_assets.load_path.derived.explain_keys import MOVED
 from pipeline_assets.load_path.diff.difference import Sample
-from pipeline_assets.tables.refined_events import MEANING
 from pipeline_assets.tables.table import AggregateTable, Table
 from pipeline_assets.transforms.key_changes import ADDED, CHANGED, REMOVED, with_event_keys, with_keys
 
@@ -63,7 +62,7 @@ def _other_cause(keys: KeyChange, change: str) -> str:
 def _rows_of(table: Table, frame: DataFrame, pairs: Sequence[tuple[int, int]]) -> dict[tuple[int, int], Row]:
     firsts = [pair[0] for pair in pairs]
     names = table.key_columns if isinstance(table, AggregateTable) else ()
-    named = with_keys(frame, names) if names else with_event_keys(frame, MEANING)
+    named = with_keys(frame, names) if names else with_event_keys(frame)
     rows = named.where(F.col("_key_a").isin(firsts)).collect()
     return {(row["_key_a"], row["_key_b"]): row for row in rows}
 

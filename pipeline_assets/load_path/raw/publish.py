@@ -19,16 +19,9 @@ from pipeline_assets.domain.deliveries import BatchKey
 from pipeline_assets.domain.errors import LakehouseError
 from pipeline_assets.domain.slices import EMPTY, BatchVerdict, Slice, Verdict
 from pipeline_assets.load_path.raw.batch_plan import BatchPlan
-from pipeline_assets.load_path.raw.read import (
-    Reading,
-    naming_what_workers_met,
-    read_objects,
-    require_unmoved,
-    take_summaries,
-)
+from pipeline_assets.load_path.raw.read import Writing, require_unmoved, take_summaries, write_files
 from pipeline_assets.load_path.raw.step import RawStep, delete_objects, in_batches
 from pipeline_assets.transforms.measure import batch_day_digests, digest_of, lineage_of
-from pipeline_assets.transforms.parse import event_rows
 
 
 @dataclass(frozen=True)
@@ -49,11 +42,11 @@ def stage(step: RawStep) -> StagedRows | None:
     plans = [plan for plan in step.work if step.replaced(plan)]
     if not plans:
         return None
-    reading = _reading(step, plans)
-    found = _stage(step, plans, reading)
-    if reading is not None:
+    writing = _writing(step, plans)
+    found = _stage(step, plans, writing)
+    if writing is not None:
         try:
-            take_summaries(step, reading)
+            take_summaries(step, writing)
         except BaseException:
             step.bench.lakehouse.drop(found.staged)
             raise
@@ -68,23 +61,23 @@ def without_refused(step: RawStep, found: StagedRows) -> StagedRows | None:
     step.bench.lakehouse.drop(found.staged)
     if not plans:
         return None
-    reading = _reading(step, plans)
-    accepted = _stage(step, plans, reading)
-    if reading is not None:
+    writing = _writing(step, plans)
+    accepted = _stage(step, plans, writing)
+    if writing is not None:
         try:
-            require_unmoved(reading)
+            require_unmoved(writing)
         except BaseException:
             step.bench.lakehouse.drop(accepted.staged)
             raise
     return accepted
 
 
-def _reading(step: RawStep, plans: Sequence[BatchPlan]) -> Reading | None:
+def _writing(step: RawStep, plans: Sequence[BatchPlan]) -> Writing | None:
     changed = [delivery for plan in plans for delivery in plan.changed if delivery.key not in step.touched]
-    return read_objects(step, changed) if changed else None
+    return write_files(step, changed) if changed else None
 
 
-def _stage(step: RawStep, plans: Sequence[BatchPlan], reading: Reading | None) -> StagedRows:
+def _stage(step: RawStep, plans: Sequence[BatchPlan], writing: Writing | None) -> StagedRows:
     batches = [plan.key for plan in plans]
     replaced = {plan.key: set(step.replaced(plan)) for plan in plans}
     # Looked up in the table and not in the ledger: a dead run may have left rows that no ledger row tells of.
@@ -95,9 +88,8 @@ def _stage(step: RawStep, plans: Sequence[BatchPlan], reading: Reading | None) -
     def write(target: str) -> None:
         if old:
             delete_objects(step.bench, target, "_arrival_date", "_object_key", reach, old)
-        if reading is not None:
-            with naming_what_workers_met():
-                step.bench.lakehouse.append_in_order(target, event_rows(reading.rows, step.source))
+        if writing is not None:
+            step.bench.lakehouse.files.append(step.table, target, writing.run())
 
     step.bench.say(f"{step.table.key}: staging {sum(map(len, replaced.values()))} objects of {len(plans)} batches")
     staged = step.bench.lakehouse.stage(step.table, step.base_id, step.attempt, write)
@@ -158,7 +150,7 @@ def _objects_in(step: RawStep, batches: Sequence[BatchKey]) -> dict[BatchKey, di
 def _audit(step: RawStep, snapshot_id: int, batches: Sequence[BatchKey]) -> dict[BatchKey, dict[date, BatchDay]]:
     """Batch -> event day -> its staged rows."""
     staged = step.bench.lakehouse.read(step.table, snapshot_id)
-    measured = batch_day_digests(staged.where(in_batches(batches, None, "_arrival_date")), step.table.content_columns)
+    measured = batch_day_digests(staged.where(in_batches(batches, None, "_arrival_date")), None)
     days: dict[BatchKey, dict[date, BatchDay]] = {batch: {} for batch in batches}
     for row in measured.collect():
         batch = BatchKey(step.source, row["project_id"], row["_arrival_date"])

@@ -6,7 +6,7 @@ themselves (domain/checks.py) and publishing (publish.py).
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
@@ -21,14 +21,17 @@ from pipeline_assets.domain.errors import LakehouseError, LandingAccessError, Pu
 from pipeline_assets.domain.slices import BatchVerdict, Source
 from pipeline_assets.load_path.raw.batch_plan import BatchPlan
 from pipeline_assets.load_path.raw.step import RawStep
+from pipeline_assets.tables.refined_events import event_hashes
 from pipeline_assets.transforms.parse import (
     MOVED,
     TOUCHED,
+    ObjectWork,
     object_summaries,
     object_summary_list,
     parse_objects,
 )
 from pipeline_assets.transforms.spread import distribute
+from pipeline_assets.transforms.write_objects import write_objects
 
 _TASKS_PER_CORE = 3
 _ACCESS_CURE = "Check TIDEMARK_LANDING_URL and credentials, and the rights to read what is listed"
@@ -45,11 +48,35 @@ class Reading:
 
     def summaries(self) -> dict[str, Row]:
         """Object key -> its summary; after the action. A task that was tried again tells of its objects twice."""
-        found = {row["object_key"]: row for row in self._observed.get["objects"]}
-        unread = self.deliveries.keys() - found.keys()
-        if unread:
-            raise LakehouseError(min(unread), "was not accounted for by the parser", "This is a defect: report it")
-        return found
+        return _by_key(self.deliveries, self._observed.get["objects"])
+
+
+@dataclass
+class Writing:
+    """Objects being read into files of raw, which no snapshot names yet."""
+
+    deliveries: Mapping[str, Delivery]
+    _rows: DataFrame
+    """`write_objects`."""
+    _found: Sequence[Row] = ()
+
+    def run(self) -> list[str]:
+        """Read the objects and write their rows; the files, as `data_file` describes them."""
+        with naming_what_workers_met():
+            self._found = self._rows.collect()
+        return [row["file"] for row in self._found if row["file"] is not None]
+
+    def summaries(self) -> dict[str, Row]:
+        """Object key -> its summary; after `run`."""
+        return _by_key(self.deliveries, [row for row in self._found if row["file"] is None])
+
+
+def _by_key(deliveries: Mapping[str, Delivery], summaries: Iterable[Row]) -> dict[str, Row]:
+    found = {row["object_key"]: row for row in summaries}
+    unread = deliveries.keys() - found.keys()
+    if unread:
+        raise LakehouseError(min(unread), "was not accounted for by the parser", "This is a defect: report it")
+    return found
 
 
 def read_objects(
@@ -60,18 +87,31 @@ def read_objects(
     only_refused: bool = False,
 ) -> Reading:
     """Nothing is read before the rows are consumed; `only_refused` leaves out the rows of good lines."""
-    bench, settings = step.bench, step.bench.settings
-    tasks = bench.spark.sparkContext.defaultParallelism * _TASKS_PER_CORE
+    settings = step.bench.settings
     observed = Observation()
     parsed = parse_objects(
-        distribute(bench.spark, sorted(deliveries), tasks, known_bytes or {}),
-        bench.landing,
+        _spread(step, deliveries, known_bytes or {}),
+        step.bench.landing,
         max_object_bytes=settings.max_object_bytes,
         max_line_bytes=settings.max_line_bytes,
         only_refused=only_refused,
     )
     rows = parsed.observe(observed, object_summary_list().alias("objects"))
     return Reading({delivery.key: delivery for delivery in deliveries}, rows, observed)
+
+
+def write_files(step: RawStep, deliveries: Collection[Delivery]) -> Writing:
+    """Read objects into files of the step's table; nothing is read before it is asked to run."""
+    bench, settings, table = step.bench, step.bench.settings, step.table
+    work = ObjectWork(bench.landing, settings.max_object_bytes, settings.max_line_bytes)
+    files = bench.lakehouse.files
+    rows = write_objects(_spread(step, deliveries, {}), work, event_hashes(), files.layout(table), files.store(table))
+    return Writing({delivery.key: delivery for delivery in deliveries}, rows)
+
+
+def _spread(step: RawStep, deliveries: Collection[Delivery], known_bytes: Mapping[str, str]) -> DataFrame:
+    spark = step.bench.spark
+    return distribute(spark, sorted(deliveries), spark.sparkContext.defaultParallelism * _TASKS_PER_CORE, known_bytes)
 
 
 def skip_excluded(step: RawStep) -> None:
@@ -90,7 +130,7 @@ def skip_excluded(step: RawStep) -> None:
     if not doubtful:
         return
     with naming_what_workers_met():
-        found = object_summaries(read_objects(step, doubtful).rows).collect()
+        found = object_summaries(read_objects(step, doubtful, only_refused=True).rows).collect()
     again = []
     for row in found:
         plan, delivery = ruled_out[row["object_key"]]
@@ -115,7 +155,7 @@ def skip_touched(step: RawStep) -> None:
     ]
     if not doubtful:
         return
-    reading = read_objects(step, doubtful, known_bytes=known)
+    reading = read_objects(step, doubtful, known_bytes=known, only_refused=True)
     with naming_what_workers_met():
         found = object_summaries(reading.rows).collect()
     for row in found:
@@ -141,7 +181,7 @@ def naming_what_workers_met() -> Iterator[None]:
         raise met from error
 
 
-def take_summaries(step: RawStep, reading: Reading) -> None:
+def take_summaries(step: RawStep, reading: Writing) -> None:
     """What reading found of each object, for the verdict on its batch and for the ledger."""
     code = step.table.code_version(step.bench.settings)
     step.unread = _unread(step, reading)
@@ -154,7 +194,7 @@ def take_summaries(step: RawStep, reading: Reading) -> None:
         )  # fmt: skip
 
 
-def _unread(step: RawStep, reading: Reading) -> dict[str, str]:
+def _unread(step: RawStep, reading: Writing) -> dict[str, str]:
     """Objects that could not be read, and why; raises LandingAccessError where nothing can be."""
     summaries = reading.summaries()
     unread = {key: row["error_detail"] for key, row in sorted(summaries.items()) if row["error"] == NOT_READABLE}
@@ -181,7 +221,7 @@ def witnesses(listed: Iterable[Delivery], unread: Collection[str]) -> list[Deliv
     return list(smallest.values())
 
 
-def require_unmoved(reading: Reading) -> None:
+def require_unmoved(reading: Reading | Writing) -> None:
     """Objects that are read once more must be what they were the first time; raises PublishConflictError."""
     moved = sorted(key for key, row in reading.summaries().items() if row["error"] in (MOVED, NOT_READABLE))
     if moved:

@@ -1,0 +1,68 @@
+"""Write refined.events from the files of raw, without moving its rows through Spark.
+
+Lives here: which files are read, and what tasks are told. Put here: another thing that tasks need to know. Keep out: the task
+(transforms/refine_files.py) and who lost (build_refined.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyspark.sql.functions as F
+from pyspark.sql import DataFrame
+
+from pipeline_assets.domain.identity import Outcome as RowOutcome
+from pipeline_assets.domain.slices import Slice
+from pipeline_assets.load_path.raw.read import naming_what_workers_met
+from pipeline_assets.load_path.request import Workbench
+from pipeline_assets.tables.raw_events import RAW_TABLES
+from pipeline_assets.tables.refined_events import REFINED_EVENTS, event_hashes
+from pipeline_assets.transforms.data_files import by_slice
+from pipeline_assets.transforms.refine_files import RawFile, refine_files
+
+_TASKS_PER_CORE = 2
+
+
+def raw_files(bench: Workbench, pins: Mapping[str, int], slices: Sequence[Slice]) -> list[RawFile] | None:
+    """The files of these slices in both raw tables; None where one lies elsewhere than below its table."""
+    found = []
+    for source, table in RAW_TABLES.items():
+        place = f"{bench.lakehouse.files.store(table).url}/"
+        for key, files in bench.lakehouse.file_sizes(table, pins[table.key], slices).items():
+            for path, size in files.items():
+                if not path.startswith(place):
+                    return None
+                found.append(RawFile(key, source.value, path.removeprefix(place), size))
+    return found
+
+
+def write_refined(bench: Workbench, files: Sequence[RawFile], decided: DataFrame) -> list[str]:
+    """New files with the rows of raw's that did not lose; `decided`: `dedupe.outcomes` of the same slices."""
+    lost = decided.where(F.col("outcome") != RowOutcome.WINNER.value)
+    rows = lost.select("event_date", "project_id", "_source", "_object_key", "_line_number").toArrow()
+    names = bench.lakehouse.files
+    with naming_what_workers_met():
+        return refine_files(
+            bench.spark,
+            files,
+            _by_slice(rows),
+            stores={source.value: names.store(table) for source, table in RAW_TABLES.items()},
+            hashes=event_hashes(),
+            layout=names.layout(REFINED_EVENTS),
+            target=names.store(REFINED_EVENTS),
+            parallelism=bench.spark.sparkContext.defaultParallelism * _TASKS_PER_CORE,
+        )
+
+
+def _by_slice(rows: pa.Table) -> dict[tuple[Slice, str], pa.Table]:
+    """Slice and source -> `_object_key` and `_line_number`."""
+    found = {}
+    for source in RAW_TABLES:
+        of_source = rows.filter(pc.equal(rows["_source"], source.value))
+        ordered = of_source.sort_by([("project_id", "ascending"), ("event_date", "ascending")]).combine_chunks()
+        for part in (part for batch in ordered.to_batches() for part in by_slice(batch, "event_date")):
+            key = Slice(part["event_date"][0].as_py(), part["project_id"][0].as_py())
+            found[key, source.value] = pa.Table.from_batches([part]).select(["_object_key", "_line_number"])
+    return found

@@ -1,0 +1,186 @@
+"""Parquet files of an Iceberg table, written by whoever holds the rows; no snapshot names them before the driver commits them.
+
+Lives here: layout and rolling of files, and a file as Iceberg's JSON. Put here: how a file is laid out. Keep out: what is counted
+of it (file_metrics.py), committing (resources/lakehouse.py), where rows come from (write_objects.py, refine_files.py).
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import date
+from typing import IO, Any, Protocol
+from urllib.parse import quote_plus
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from pipeline_assets.transforms.file_metrics import FileMetrics
+
+ARROW_TYPES = {"string": pa.string(), "bigint": pa.int64(), "timestamp": pa.timestamp("us", tz="UTC"),
+               "double": pa.float64(), "boolean": pa.bool_(), "int": pa.int32(), "date": pa.date32(),
+               "binary": pa.binary()}  # fmt: skip
+_ROW_GROUP_BYTES = 64 * 1024**2
+"""Of rows in memory: a task holds about as much of what it writes, whatever the file."""
+_FILE_BYTES = 256 * 1024**2
+"""Of Parquet: a larger file is ended and another one begun."""
+
+
+class Store(Protocol):
+    """Where files go; picklable (resources/lake_objects.py)."""
+
+    url: str
+
+    def create(self, name: str) -> IO[bytes]:
+        """A new object, which is there once it is closed."""
+
+    def open(self, name: str) -> IO[bytes]:
+        """An object's bytes, from any place in it."""
+
+
+@dataclass(frozen=True)
+class FileLayout:
+    """How the files of one table are written: what its metadata says, as plain values for workers."""
+
+    folder: str
+    """Of data files, below the table's location."""
+    field_ids: Mapping[str, int]
+    """Column -> Iceberg's field id, in the table's order."""
+    types: Mapping[str, str]
+    """Column -> Spark type."""
+    required: frozenset[str]
+    exact_bounds: frozenset[str]
+    day_column: str
+    spec_id: int
+    sort_order_id: int
+    row_group_bytes: int = _ROW_GROUP_BYTES
+    file_bytes: int = _FILE_BYTES
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The table's columns with their field ids, by which Iceberg knows them."""
+        return pa.schema(
+            pa.field(name, ARROW_TYPES[self.types[name]], nullable=name not in self.required,
+                     metadata={"PARQUET:field_id": str(number)})
+            for name, number in self.field_ids.items()
+        )  # fmt: skip
+
+
+@dataclass
+class _OpenFile:
+    name: str
+    schema: pa.Schema
+    metrics: FileMetrics
+    body: IO[bytes]
+    _writer: Any = field(init=False)
+    _sink: Any = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._sink = pa.PythonFile(self.body, mode="w")
+        self._writer = pq.ParquetWriter(self._sink, self.schema, compression="zstd", store_schema=False)
+
+    def write(self, rows: pa.Table) -> None:
+        self._writer.write_table(rows, row_group_size=max(1, rows.num_rows))
+        self.metrics.add(rows)
+
+    @property
+    def size_bytes(self) -> int:
+        return int(self._sink.tell())
+
+    def finish(self) -> tuple[int, Any]:
+        """Size and footer; the file is there afterwards."""
+        self._writer.close()
+        size = self.size_bytes
+        self.body.close()
+        return size, self._writer.writer.metadata
+
+
+class DataFileWriter:
+    """Writes rows that come slice after slice; one slice's file is open at a time."""
+
+    def __init__(self, layout: FileLayout, store: Store) -> None:
+        """`store` is rooted at the table's location."""
+        self._layout = layout
+        self._schema = layout.schema
+        self._store = store
+        self._slice: tuple[date, str] | None = None
+        self._held: list[pa.RecordBatch] = []
+        self._held_bytes = 0
+        self._file: _OpenFile | None = None
+
+    def add(self, rows: pa.RecordBatch) -> Iterator[str]:
+        """Take rows with the layout's columns, those of a slice together; gives what is finished, as `data_file` describes it."""
+        placed = pa.RecordBatch.from_arrays([rows.column(name) for name in self._schema.names], schema=self._schema)
+        for part in by_slice(placed, self._layout.day_column):
+            key = part[self._layout.day_column][0].as_py(), part["project_id"][0].as_py()
+            if key != self._slice:
+                yield from self.finish()
+                self._slice = key
+            self._held.append(part)
+            self._held_bytes += part.nbytes
+            if self._held_bytes >= self._layout.row_group_bytes:
+                self._flush()
+                if self._file is not None and self._file.size_bytes >= self._layout.file_bytes:
+                    yield self._end()
+
+    def finish(self) -> Iterator[str]:
+        """End what is open; gives the file, unless there is none."""
+        if self._held:
+            self._flush()
+        if self._file is not None:
+            yield self._end()
+
+    def _flush(self) -> None:
+        rows = pa.Table.from_batches(self._held, self._schema)
+        self._held, self._held_bytes = [], 0
+        if self._file is None:
+            name = f"{self._folder()}/{uuid.uuid4().hex}.parquet"
+            metrics = FileMetrics(self._schema, self._layout.exact_bounds)
+            self._file = _OpenFile(name, self._schema, metrics, self._store.create(name))
+        self._file.write(rows)
+
+    def _folder(self) -> str:
+        assert self._slice is not None
+        day, project = self._slice
+        return f"{self._layout.folder}/{self._layout.day_column}={day}/project_id={quote_plus(project)}"
+
+    def _end(self) -> str:
+        assert self._file is not None
+        assert self._slice is not None
+        file, self._file = self._file, None
+        size, footer = file.finish()
+        return data_file(self._layout, f"{self._store.url}/{file.name}", self._slice, size, footer, file.metrics)
+
+
+def by_slice(rows: pa.RecordBatch, day_column: str) -> Iterator[pa.RecordBatch]:
+    """Parts of one day and project each, in the order of the rows; no copy."""
+    runs = [pc.run_end_encode(rows[name], run_end_type=pa.int32()).run_ends for name in (day_column, "project_id")]
+    start = 0
+    for end in sorted({end for ends in runs for end in ends.to_pylist()}):
+        yield rows.slice(start, end - start)
+        start = end
+
+
+def data_file(
+    layout: FileLayout, path: str, key: tuple[date, str], size_bytes: int, footer: Any, metrics: FileMetrics
+) -> str:
+    """One file as the JSON that Iceberg's `ContentFileParser` reads; `footer` is pyarrow's, of the file as it was written."""
+    groups = [footer.row_group(number) for number in range(footer.num_row_groups)]
+    sizes = {
+        number: sum(group.column(at).total_compressed_size for group in groups)
+        for at, number in enumerate(layout.field_ids.values())
+    }
+    starts = []
+    for group in groups:
+        first = group.column(0)
+        starts.append(first.dictionary_page_offset if first.has_dictionary_page else first.data_page_offset)
+    told = {
+        "spec-id": layout.spec_id, "content": "data", "file-path": path, "file-format": "parquet",
+        "partition": [key[0].isoformat(), key[1]], "file-size-in-bytes": size_bytes, "record-count": footer.num_rows,
+        "column-sizes": {"keys": list(sizes), "values": list(sizes.values())},
+        **metrics.as_json(layout.field_ids), "split-offsets": starts, "sort-order-id": layout.sort_order_id,
+    }  # fmt: skip
+    return json.dumps(told)

@@ -1,0 +1,145 @@
+"""Iceberg's metrics of a data file, computed from the rows that go into it: counts, bounds, nulls, NaNs.
+
+Lives here: how Iceberg counts, truncates and encodes (its specification, appendix D "Binary single-value serialization", and
+`truncate(16)`, its default mode of metrics). Put here: a type that events come to have. Keep out: writing (data_files.py).
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+_BOUND_CHARACTERS = 16
+_LAST_CODE_POINT = 0x10FFFF
+_SURROGATES = range(0xD800, 0xE000)
+_ENCODE: dict[pa.DataType, Callable[[Any], bytes]] = {
+    pa.bool_(): lambda value: b"\x01" if value else b"\x00",
+    pa.int32(): lambda value: struct.pack("<i", value),
+    pa.date32(): lambda value: struct.pack("<i", value),
+    pa.int64(): lambda value: struct.pack("<q", value),
+    pa.timestamp("us", tz="UTC"): lambda value: struct.pack("<q", value),
+    pa.float64(): lambda value: struct.pack("<d", value),
+    pa.string(): lambda value: str(value).encode(),
+}
+
+
+@dataclass
+class ColumnMetrics:
+    """What Iceberg keeps of one column of one file."""
+
+    values: int = 0
+    nulls: int = 0
+    nans: int | None = None
+    """None for columns that have none."""
+    lowest: Any = None
+    """Of an instant or a date its number; None where no value is left to compare."""
+    highest: Any = None
+
+    def add(self, column: pa.ChunkedArray) -> None:
+        """Take the values of some more rows."""
+        self.values += len(column)
+        self.nulls += column.null_count
+        if pa.types.is_floating(column.type):
+            self._add_doubles(column)
+        elif column.null_count < len(column):
+            self._widen(*_span(column))
+
+    def bounds(self, kind: pa.DataType, *, is_exact: bool) -> tuple[bytes | None, bytes | None]:
+        """Lower and upper bound as Iceberg writes them; of a text its first characters, unless they are to be exact."""
+        if self.lowest is None:
+            return None, None
+        lowest, highest = self.lowest, self.highest
+        if kind == pa.string() and not is_exact:
+            lowest, highest = lowest[:_BOUND_CHARACTERS], _not_below(highest)
+        encode = _ENCODE[kind]
+        return encode(lowest), None if highest is None else encode(highest)
+
+    def _widen(self, lowest: Any, highest: Any) -> None:
+        self.lowest = lowest if self.lowest is None else min(self.lowest, lowest)
+        self.highest = highest if self.highest is None else max(self.highest, highest)
+
+    def _add_doubles(self, column: pa.ChunkedArray) -> None:
+        given = column.drop_null().to_numpy()
+        numbers = given[~np.isnan(given)]
+        self.nans = (self.nans or 0) + len(given) - len(numbers)
+        if len(numbers):
+            # Negative zero is less than zero to Iceberg, and equal to it everywhere else.
+            found = [(float(one), not np.signbit(one)) for one in (numbers.min(), numbers.max())]
+            zeros = np.signbit(numbers[numbers == 0])
+            if found[0][0] == 0:
+                found[0] = (-0.0, False) if zeros.any() else (0.0, True)
+            if found[1][0] == 0:
+                found[1] = (-0.0, False) if zeros.all() else (0.0, True)
+            low = min(found[0], self._key(self.lowest) or found[0])
+            high = max(found[1], self._key(self.highest) or found[1])
+            self.lowest, self.highest = low[0], high[0]
+
+    @staticmethod
+    def _key(value: float | None) -> tuple[float, bool] | None:
+        return None if value is None else (value, not np.signbit(value))
+
+
+@dataclass
+class FileMetrics:
+    """Metrics of the rows that were added."""
+
+    schema: pa.Schema
+    exact_bounds: frozenset[str]
+    columns: Mapping[str, ColumnMetrics] = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Begin with no rows."""
+        self.columns = {entry.name: ColumnMetrics() for entry in self.schema}
+
+    def add(self, rows: pa.Table) -> None:
+        """Take some more rows of the schema."""
+        for name, column in self.columns.items():
+            column.add(rows.column(name))
+
+    def as_json(self, field_ids: Mapping[str, int]) -> dict[str, Any]:
+        """`value-counts`, `null-value-counts`, `nan-value-counts` and both bounds, as Iceberg's JSON of a file has them."""
+        found: dict[str, dict[int, Any]] = {
+            name: {}
+            for name in ("value-counts", "null-value-counts", "nan-value-counts", "lower-bounds", "upper-bounds")
+        }
+        for entry in self.schema:
+            one, number = self.columns[entry.name], field_ids[entry.name]
+            found["value-counts"][number] = one.values
+            found["null-value-counts"][number] = one.nulls
+            if pa.types.is_floating(entry.type):
+                found["nan-value-counts"][number] = one.nans or 0
+            lower, upper = one.bounds(entry.type, is_exact=entry.name in self.exact_bounds)
+            if lower is not None:
+                found["lower-bounds"][number] = lower.hex().upper()
+            if upper is not None:
+                found["upper-bounds"][number] = upper.hex().upper()
+        return {name: {"keys": list(entries), "values": list(entries.values())} for name, entries in found.items()}
+
+
+def _span(column: pa.ChunkedArray) -> tuple[Any, Any]:
+    plain = column
+    if pa.types.is_timestamp(column.type):
+        plain = column.cast(pa.int64())
+    elif pa.types.is_date(column.type):
+        plain = column.cast(pa.int32())
+    found = pc.min_max(plain)
+    return found["min"].as_py(), found["max"].as_py()
+
+
+def _not_below(text: str) -> str | None:
+    """The shortest text of at most so many characters that is not less than this one; None where there is none."""
+    if len(text) <= _BOUND_CHARACTERS:
+        return text
+    for end in range(_BOUND_CHARACTERS, 0, -1):
+        following = ord(text[end - 1]) + 1
+        if following in _SURROGATES:
+            following = _SURROGATES.stop
+        if following <= _LAST_CODE_POINT:
+            return text[: end - 1] + chr(following)
+    return None

@@ -1,0 +1,90 @@
+"""The hash of a row in Arrow, equal to domain/row_hash.py by test: made where a row is parsed, and made again to check a file.
+
+Lives here: encoding and hash over whole columns. Put here: a type that an event table comes to have. Keep out: what is hashed and
+why (domain/row_hash.py), the hash in Spark (row_hash.py).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pipeline_assets.domain.row_hash import NULL, PRIMES, ROW_HASH_VERSION, SPARK_SEED, is_text
+
+_HALF = np.dtype(">i8")
+_NOT_A_NUMBER = np.uint64(0x7FF8000000000000)
+_Longs = np.ndarray[Any, np.dtype[np.uint64]]
+
+
+class Encoded:
+    """Columns of rows in the parts that their hash is made of, so that hashes over some and over all of them cost little more."""
+
+    def __init__(self, columns: Mapping[str, pa.Array], types: Mapping[str, str]) -> None:
+        """`types`: column -> Spark type, in the order to hash in; raises ValueError for a type that no event table has."""
+        self._numbers: dict[str, pa.Array | pa.Scalar] = {}
+        self._texts: dict[str, pa.Array] = {}
+        self._count = 0
+        for name, kind in types.items():
+            values = columns[name]
+            self._count = len(values)
+            if is_text(kind) and kind != "string":
+                msg = f"events have no column of type {kind}"
+                raise ValueError(msg)
+            if values.null_count == self._count:
+                self._numbers[name] = pa.scalar(NULL)
+                continue
+            if kind == "string":
+                self._texts[name] = values.fill_null("") if values.null_count else values
+            self._numbers[name] = pc.fill_null(_numbers(values, kind).cast(pa.string()), NULL)
+
+    def hashes(self, names: Iterable[str] | None = None) -> tuple[pa.Array, pa.Array]:
+        """Two halves (int64) of the hash of each row over these columns; over all where none are named."""
+        chosen = list(self._numbers if names is None else names)
+        numbers = [self._numbers[name] for name in chosen]
+        if not any(isinstance(one, pa.Array) for one in numbers):
+            numbers[0] = pa.repeat(NULL, self._count)
+        told = pc.binary_join_element_wise(*numbers, ",")
+        texts = [self._texts[name] for name in chosen if name in self._texts]
+        return _sha256(pc.binary_join_element_wise(f"{ROW_HASH_VERSION};", told, ";", *texts, ""))
+
+
+def _numbers(values: pa.Array, kind: str) -> pa.Array:
+    if kind == "string":
+        return pc.binary_length(values)
+    if kind == "double":
+        return pa.array(_hashes_of_doubles(values), mask=np.asarray(values.is_null()))
+    return values.cast(pa.int32() if kind == "date" else pa.int64())
+
+
+def _hashes_of_doubles(values: pa.Array) -> np.ndarray[Any, np.dtype[np.int64]]:
+    """`domain.row_hash.hash_of_bits` of each; of a null anything."""
+    plain = values.fill_null(0.0).to_numpy(zero_copy_only=False)
+    bits = np.where(np.isnan(plain), _NOT_A_NUMBER, plain.view(np.uint64))
+    one, two, three, four, five = (np.uint64(prime) for prime in PRIMES)
+    with np.errstate(over="ignore"):
+        found = np.full(len(bits), SPARK_SEED, np.uint64) + five + np.uint64(8)
+        found ^= _rotated(bits * two, 31) * one
+        found = _rotated(found, 27) * one + four
+        found = (found ^ found >> np.uint64(33)) * two
+        found = (found ^ found >> np.uint64(29)) * three
+        found ^= found >> np.uint64(32)
+    return found.view(np.int64)
+
+
+def _rotated(values: _Longs, by: int) -> _Longs:
+    return values << np.uint64(by) | values >> np.uint64(64 - by)
+
+
+def _sha256(texts: pa.Array) -> tuple[pa.Array, pa.Array]:
+    offsets = np.frombuffer(texts.buffers()[1], np.int32)[texts.offset : texts.offset + len(texts) + 1].tolist()
+    bytes_of = memoryview(texts.buffers()[2] or b"")
+    sha256 = hashlib.sha256
+    halves = b"".join(sha256(bytes_of[start:end]).digest()[:16] for start, end in pairwise(offsets))
+    pairs = np.frombuffer(halves, _HALF).astype(np.int64).reshape(-1, 2)
+    return pa.array(np.ascontiguousarray(pairs[:, 0])), pa.array(np.ascontiguousarray(pairs[:, 1]))

@@ -1,0 +1,123 @@
+"""Objects to data files of raw, within the tasks that read them: what comes back is a row for each object and for each file.
+
+Lives here: the mapInArrow job that reads, hashes and writes. Put here: what else is computed of a row once, for good. Keep out:
+parsing (parse.py), the order of rows (clusters.py), how files are laid out (data_files.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+import pyarrow as pa
+from pyspark.sql import DataFrame
+
+from pipeline_assets.domain.errors import TidemarkError
+from pipeline_assets.domain.spool import naming_the_disk
+from pipeline_assets.transforms.clusters import DayClusters
+from pipeline_assets.transforms.data_files import ARROW_TYPES, DataFileWriter, FileLayout, Store
+from pipeline_assets.transforms.event_hashes import HASH_COLUMNS, EventHashes
+from pipeline_assets.transforms.parse import OBJECT, ROW, SUMMARY, ObjectWork
+
+_ENOUGH_ROWS = 2000
+_OBJECT = {"object_key": "string", **SUMMARY}
+_FIELDS = {**_OBJECT, "file": "string"}
+_SCHEMA = pa.schema([(name, ARROW_TYPES[kind]) for name, kind in _FIELDS.items()])
+
+
+def write_objects(
+    objects: DataFrame, work: ObjectWork, hashes: EventHashes, layout: FileLayout, store: Store
+) -> DataFrame:
+    """Read every object of `distribute` (spread.py) and write its rows: object_key and SUMMARY, or `file`, of each.
+
+    Files are described as `data_file` (data_files.py) says, and are there when the row comes. Those of a task that failed are
+    named nowhere.
+    """
+    schema = ", ".join(f"`{name}` {kind}" for name, kind in _FIELDS.items())
+    return objects.mapInArrow(_Writing(work, hashes, layout, store), schema)
+
+
+@dataclass(frozen=True)
+class _Writing:
+    """Runs in Spark's Python workers."""
+
+    work: ObjectWork
+    hashes: EventHashes
+    layout: FileLayout
+    store: Store
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        task = _Task(self.hashes, self.layout, self.store)
+        try:
+            with naming_the_disk():
+                for batch in batches:
+                    for entry in batch.to_pylist():
+                        for found in self.work.read(entry):
+                            kind = found["_kind"][0].as_py()
+                            if kind == ROW:
+                                yield from _files(task.add(found))
+                            elif kind == OBJECT:
+                                yield _summary(found)
+                yield from _files(task.finish())
+        except TidemarkError as error:
+            raise RuntimeError(error.as_line()) from error
+        finally:
+            task.close()
+
+
+class _Task:
+    """The rows of one task on their way into files."""
+
+    def __init__(self, hashes: EventHashes, layout: FileLayout, store: Store) -> None:
+        self._hashes = hashes
+        self._names = list(layout.field_ids)
+        self._parsed = [name for name in self._names if name not in HASH_COLUMNS]
+        self._writer = DataFileWriter(layout, store)
+        # Day after day: an open file for each day that a task meets would cost as much memory as there are days.
+        self._days = DayClusters()
+        self._held: list[pa.RecordBatch] = []
+        self._held_rows = 0
+
+    def add(self, rows: pa.RecordBatch) -> Iterator[str]:
+        """Take the rows of one object; small ones are held until they are worth the calls that each batch costs."""
+        parsed = rows.select(self._parsed)
+        if self._held and self._held[0]["project_id"][0] != parsed["project_id"][0]:
+            yield from self._pass_on()
+        self._held.append(parsed)
+        self._held_rows += parsed.num_rows
+        if self._held_rows >= _ENOUGH_ROWS:
+            yield from self._pass_on()
+
+    def finish(self) -> Iterator[str]:
+        """Write what is left."""
+        if self._held:
+            yield from self._pass_on()
+        for rows in self._days.rest():
+            yield from self._writer.add(rows)
+        yield from self._writer.finish()
+
+    def close(self) -> None:
+        """Let go of what was held back."""
+        self._days.close()
+
+    def _pass_on(self) -> Iterator[str]:
+        rows = self._held[0] if len(self._held) == 1 else pa.concat_batches(self._held)
+        self._held, self._held_rows = [], 0
+        made = self._hashes.of(rows)
+        columns = [made[name] if name in made else rows.column(name) for name in self._names]
+        for part in self._days.add(pa.RecordBatch.from_arrays(columns, names=self._names)):
+            yield from self._writer.add(part)
+
+
+def _files(described: Iterable[str]) -> Iterator[pa.RecordBatch]:
+    for one in described:
+        yield _row({"file": one})
+
+
+def _summary(found: pa.RecordBatch) -> pa.RecordBatch:
+    (told,) = found.to_pylist()
+    return _row({"object_key": told["_object_key"], **{name: told[name] for name in SUMMARY}})
+
+
+def _row(values: Mapping[str, object]) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pylist([{name: values.get(name) for name in _FIELDS}], _SCHEMA)

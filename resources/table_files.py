@@ -1,0 +1,80 @@
+"""Data files that tasks wrote, committed to a branch by name: Iceberg takes their metrics as told, and opens no file again.
+
+Lives here: the layout that a table's metadata asks for, append and replace. Put here: another commit of files by name. Keep out:
+writing them (transforms/data_files.py), branches and publishing (lakehouse.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from typing import TYPE_CHECKING, Any
+
+from pipeline_assets.domain.slices import Slice
+from pipeline_assets.transforms.data_files import FileLayout
+
+from resources.crash_points import CrashPoint, crash_point
+from resources.iceberg import JavaTables
+from resources.lake_objects import LakeObjects
+
+if TYPE_CHECKING:
+    from pipeline_assets.tables.table import Table
+
+DATA_FOLDER = "data"
+
+
+class TableFiles:
+    """Commits files to branches of the tables of one catalog."""
+
+    def __init__(self, tables: JavaTables) -> None:
+        """Of these tables."""
+        self._tables = tables
+
+    def layout(self, table: Table) -> FileLayout:
+        """How tasks write files of a table that the catalog knows."""
+        java = self._tables.load(table)
+        ids = {str(column.name()): int(column.fieldId()) for column in java.schema().columns()}
+        return FileLayout(
+            folder=DATA_FOLDER,
+            field_ids={column.name: ids[column.name] for column in table.columns},
+            types={column.name: column.type for column in table.columns},
+            required=frozenset(column.name for column in table.columns if column.is_required),
+            exact_bounds=frozenset(table.exact_bounds),
+            day_column=table.day_column,
+            spec_id=int(java.spec().specId()),
+            sort_order_id=int(java.sortOrder().orderId()),
+        )
+
+    def store(self, table: Table) -> LakeObjects:
+        """Where they lie: objects below the table's location."""
+        return LakeObjects(self._tables.location(table))
+
+    def append(self, table: Table, target: str, files: Iterable[str]) -> None:
+        """Add files, described as `transforms.data_files.data_file` does, to a branch by its SQL name; in one commit."""
+        self._commit(table, _branch(target), (), files)
+
+    def replace(self, table: Table, target: str, slices: Collection[Slice], files: Iterable[str]) -> None:
+        """Make these files the only ones of these slices of a branch, in one commit."""
+        branch, java = _branch(target), self._tables.load(table)
+        old = self._tables.files(java, int(java.snapshot(branch).snapshotId()), set(slices))
+        self._commit(table, branch, [file for _, file in sorted(old.items())], files)
+
+    def _commit(self, table: Table, branch: str, old: Collection[Any], files: Iterable[str]) -> None:
+        described = list(files)
+        crash_point(CrashPoint.AFTER_FILES, table.key)
+        if not (old or described):
+            return
+        java = self._tables.load(table)
+        operation = java.newOverwrite() if old else java.newAppend()
+        parser = self._tables.java_class("org.apache.iceberg.ContentFileParser")
+        mapper = self._tables.java_class("org.apache.iceberg.util.JsonUtil").mapper()
+        for file in old:
+            operation.deleteFile(file)
+        for text in described:
+            file = parser.fromJson(mapper.readTree(text), java.spec())
+            (operation.addFile if old else operation.appendFile)(file)
+        operation.toBranch(branch)
+        operation.commit()
+
+
+def _branch(target: str) -> str:
+    return target.rpartition(".branch_")[2]

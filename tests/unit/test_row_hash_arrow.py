@@ -1,0 +1,68 @@
+"""The hash of rows in Arrow is the hash of each row in Python.
+
+Lives here: random columns against the reference. Put here: another type. Keep out: the hash in Spark (spark/test_row_hash.py).
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, date, datetime
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from pipeline_assets.domain.row_hash import row_hash
+from pipeline_assets.transforms.row_hash_arrow import Encoded
+
+TYPES = {
+    "s": "string",
+    "t": "string",
+    "n": "bigint",
+    "i": "int",
+    "b": "boolean",
+    "d": "double",
+    "at": "timestamp",
+    "day": "date",
+}
+ARROW = {"string": pa.string(), "bigint": pa.int64(), "int": pa.int32(), "boolean": pa.bool_(), "double": pa.float64(),
+         "timestamp": pa.timestamp("us", tz="UTC"), "date": pa.date32()}  # fmt: skip
+_TEXTS = st.one_of(
+    st.text(max_size=20), st.sampled_from(("", "-", ",", ";", "\x00", "\ufffd", "\U0001f600", "e\u0301"))
+)
+_VALUES: dict[str, st.SearchStrategy[Any]] = {
+    "string": _TEXTS, "bigint": st.integers(-(1 << 63), (1 << 63) - 1), "int": st.integers(-(1 << 31), (1 << 31) - 1),
+    "boolean": st.booleans(), "double": st.one_of(st.floats(), st.sampled_from((0.0, -0.0, float("nan")))),
+    "timestamp": st.datetimes(datetime(1, 1, 2), datetime(9999, 12, 30), timezones=st.just(UTC)), "date": st.dates(),
+}  # fmt: skip
+ROWS = st.lists(st.tuples(*(st.none() | _VALUES[kind] for kind in TYPES.values())), min_size=1, max_size=30)
+
+
+@settings(max_examples=150, deadline=None)
+@given(ROWS)
+@example([(None,) * len(TYPES)] * 3)
+@example([("", None, 0, 0, False, -0.0, datetime(1970, 1, 1, tzinfo=UTC), date(1970, 1, 1))])
+def test_arrow_hashes_as_python_does(rows: list[tuple[Any, ...]]) -> None:
+    """Scenario: columns with extremes, nulls, all null, signs of zero; whole, as a slice of a longer batch, over some
+    columns. Outcome: the halves of the reference."""
+    columns = {name: pa.array([row[at] for row in rows], ARROW[kind]) for at, (name, kind) in enumerate(TYPES.items())}
+    expected = [row_hash(dict(zip(TYPES, row, strict=True)), TYPES) for row in rows]
+
+    first, second = Encoded(columns, TYPES).hashes()
+
+    assert list(zip(first.to_pylist(), second.to_pylist(), strict=True)) == expected
+    some = dict(list(TYPES.items())[2:5])
+    first, second = Encoded(columns, TYPES).hashes(some)
+    assert list(zip(first.to_pylist(), second.to_pylist(), strict=True)) == [
+        row_hash(dict(zip(TYPES, row, strict=True)), some) for row in rows
+    ]
+    start = len(rows) // 2
+    first, second = Encoded({name: column.slice(start) for name, column in columns.items()}, TYPES).hashes()
+    assert list(zip(first.to_pylist(), second.to_pylist(), strict=True)) == expected[start:]
+
+
+@pytest.mark.parametrize("kind", ["binary", "decimal(38,6)"])
+def test_a_type_that_events_do_not_have_is_refused(kind: str) -> None:
+    with pytest.raises(ValueError, match="events have no column of type"):
+        Encoded({"x": pa.array([None])}, {"x": kind})
