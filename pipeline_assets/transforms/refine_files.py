@@ -132,13 +132,11 @@ class _Refining:
             there = set(file.schema_arrow.names)
             wanted = [name for name in self.layout.field_ids if name in there and name != "_source"]
             for number in range(file.num_row_groups):
-                rows = file.read_row_group(number, columns=wanted)
+                rows = self._placed(file.read_row_group(number, columns=wanted), entry["source"])
                 self._require_as_parsed(rows, f"{store.url}/{entry['path']}")
-                kept = is_lost.leave_out(rows)
-                if kept.num_rows:
-                    yield from self._placed(kept, entry["source"])
+                yield from is_lost.leave_out(rows).to_batches()
 
-    def _placed(self, rows: pa.Table, source: str) -> Iterator[pa.RecordBatch]:
+    def _placed(self, rows: pa.Table, source: str) -> pa.Table:
         schema = self.layout.schema
         columns = []
         for entry in schema:
@@ -149,7 +147,7 @@ class _Refining:
             else:
                 # A column that raw came to have after this file was written.
                 columns.append(pa.nulls(rows.num_rows, entry.type))
-        yield from pa.Table.from_arrays(columns, schema=schema).to_batches()
+        return pa.Table.from_arrays(columns, schema=schema)
 
     def _require_as_parsed(self, rows: pa.Table, path: str) -> None:
         start = int.from_bytes(os.urandom(4)) % max(1, rows.num_rows - _SAMPLED_ROWS + 1)

@@ -48,5 +48,5 @@ def distribute(
 
 def in_buckets(spark: SparkSession, work: pa.Table) -> DataFrame:
     """Rows of work, one task for each value of its column `bucket` (int), from 0."""
-    count = 1 + pc.max(work.column("bucket")).as_py()
+    count = 1 + (pc.max(work.column("bucket")).as_py() or 0)
     return spark.createDataFrame(work).repartitionById(count, F.col("bucket"))

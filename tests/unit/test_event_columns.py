@@ -119,7 +119,7 @@ def test_odd_lines_among_good_ones_keep_their_place(kinds: list[str], ends_with_
         "source": "regular", "project_id": PROJECT, "arrival_date": DAY, "object_key": "k", "object_etag": "e",
         "size_bytes": 1, "known_sha256": None,
     }  # fmt: skip
-    work = parse._ObjectWork(_Shelf(gzip.compress(text)), 1 << 24, MAX_LINE_BYTES)
+    work = parse.ObjectWork(_Shelf(gzip.compress(text)), 1 << 24, MAX_LINE_BYTES)
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(parse, "_BATCH_ROWS", 16)
         patched.setattr(parse, "_ODD_LINES", 3)

@@ -1,0 +1,184 @@
+"""Files that tasks write are to Iceberg what its own writer would have made of the same rows.
+
+Lives here: metrics, rolling, columns that came later. Put here: another property of a file. Keep out: what a task puts into them
+(unit/test_write_objects.py), who reads them (scenarios/test_readers.py).
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from dataclasses import replace
+from datetime import UTC, date, datetime, timedelta
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from pipeline_assets.domain.slices import Slice
+from pipeline_assets.tables.raw_events import REGULAR_EVENTS
+from pipeline_assets.tables.refined_events import REFINED_EVENTS, event_hashes
+from pipeline_assets.transforms.data_files import DataFileWriter, FileLayout
+from pipeline_assets.transforms.refine_files import RawFile, refine_files
+from resources.lakehouse import Lakehouse
+from resources.spark import configure_catalog
+from tests.builders import PROJECT
+
+pytestmark = pytest.mark.slow
+FIRST, DAYS = date(2026, 1, 1), 60
+_MOST = "\U0010ffff"
+NASTY: dict[str, tuple[Any, ...]] = {
+    "string": ("", "a", "x" * 16, "x" * 17, "é" * 17, _MOST * 17, "a" + _MOST * 17, "b" * 15 + "\ud7ff" + "c", "\x00", "z" * 9000,
+               "\U0001f600" * 20, "y" * 15 + "\U0001f600" * 2),
+    "bigint": (0, -1, (1 << 63) - 1, -(1 << 63)), "int": (0, -5, (1 << 31) - 1), "boolean": (True, False),
+    "double": (0.0, -0.0, float("nan"), float("inf"), -float("inf"), 1.5, -2.25),
+    "timestamp": (datetime(1970, 1, 1, tzinfo=UTC), datetime(1, 1, 2, tzinfo=UTC), datetime(9999, 12, 30, 1, 2, 3, 4, UTC)),
+    "date": (date(1970, 1, 1), date(2, 1, 1), date(9999, 12, 31)),
+}  # fmt: skip
+_TOLD = ("value-counts", "null-value-counts", "nan-value-counts", "lower-bounds", "upper-bounds")
+
+
+def _rows(rng: random.Random, day: date) -> list[dict[str, Any]]:
+    """Of one day; each column draws on few of its extremes, so that days differ in what their bounds are."""
+    drawn = {
+        column.name: rng.choices((*NASTY[column.type], None), k=rng.randrange(1, 4))
+        for column in REGULAR_EVENTS.columns
+    }
+    rows = [{name: rng.choice(values) for name, values in drawn.items()} for _ in range(rng.randrange(1, 6))]
+    return [row | {"event_date": day, "project_id": PROJECT} for row in rows]
+
+
+def _batches(layout: FileLayout, rows: list[dict[str, Any]]) -> list[pa.RecordBatch]:
+    return pa.Table.from_pylist(rows, layout.schema).to_batches()
+
+
+def _told(java: Any, spark: Any, file: Any) -> dict[str, Any]:
+    return dict(json.loads(spark._jvm.org.apache.iceberg.ContentFileParser.toJson(file, java.spec())))
+
+
+def _figures(told: dict[str, Any]) -> dict[str, Any]:
+    return {name: dict(zip(told[name]["keys"], told[name]["values"], strict=True)) for name in _TOLD if name in told}
+
+
+@pytest.fixture
+def lakehouse(pipeline: Any) -> Lakehouse:
+    p = pipeline()
+    configure_catalog(p.spark, p.settings)
+    found: Lakehouse = p.lakehouse
+    found.ensure(REGULAR_EVENTS)
+    found.ensure(REFINED_EVENTS)
+    return found
+
+
+def _files(lakehouse: Lakehouse, snapshot_id: int) -> dict[str, Any]:
+    return lakehouse._tables.files(lakehouse._tables.load(REGULAR_EVENTS), snapshot_id, None)
+
+
+def test_metrics_are_those_of_icebergs_own_writer(lakehouse: Lakehouse) -> None:
+    """Scenario: sixty days of extremes, written by Spark and by our writer. Outcome: equal counts, nulls, NaNs and bounds in each
+    file; the same rows are read back."""
+    spark, rng = lakehouse.spark, random.Random(7)
+    layout, store = lakehouse.files.layout(REGULAR_EVENTS), lakehouse.files.store(REGULAR_EVENTS)
+    days = [_rows(rng, FIRST + timedelta(days=number)) for number in range(DAYS)]
+    whole = pa.Table.from_pylist([row for rows in days for row in rows], layout.schema)
+    base = lakehouse.head(REGULAR_EVENTS)
+
+    by_spark = lakehouse.stage(
+        REGULAR_EVENTS, base, "spark", lambda target: spark.createDataFrame(whole).writeTo(target).append()
+    )
+    writer = DataFileWriter(layout, store)
+    described = [one for rows in days for batch in _batches(layout, rows) for one in writer.add(batch)]
+    described += writer.finish()
+    by_us = lakehouse.stage(
+        REGULAR_EVENTS, base, "us", lambda target: lakehouse.files.append(REGULAR_EVENTS, target, described)
+    )
+
+    java = lakehouse._tables.load(REGULAR_EVENTS)
+    found = []
+    for staged in (by_spark, by_us):
+        told = [_told(java, spark, file) for file in _files(lakehouse, staged.snapshot_id).values()]
+        found.append({one["partition"][0]: one for one in told})
+        assert len(told) == len(found[-1]) == DAYS
+    for day, theirs in found[0].items():
+        ours = found[1][day]
+        assert _figures(ours) == _figures(theirs), day
+        assert ours["record-count"] == theirs["record-count"]
+        assert ours["sort-order-id"] == theirs["sort-order-id"]
+    order = [
+        "event_date",
+        "_line_number",
+        "event_id",
+        "session_id",
+        "_hash_a",
+        "_hash_b",
+        "amplitude_id",
+        "app",
+        "schema",
+    ]
+    read = [lakehouse.read(REGULAR_EVENTS, staged.snapshot_id).toArrow().to_pylist() for staged in (by_spark, by_us)]
+    one, other = (sorted(map(repr, rows)) for rows in read)
+    assert order[0] in read[0][0]
+    assert one == other
+
+
+def test_a_file_is_rolled_at_its_size_and_rows_are_flushed_in_groups(lakehouse: Lakehouse) -> None:
+    """Scenario: a slice of many row groups under small limits. Outcome: several files, several groups in each, no row lost, and
+    Iceberg splits a file where its groups begin."""
+    layout = replace(lakehouse.files.layout(REGULAR_EVENTS), row_group_bytes=20_000, file_bytes=60_000)
+    writer = DataFileWriter(layout, lakehouse.files.store(REGULAR_EVENTS))
+    rng = random.Random(3)
+    described: list[str] = []
+    for number in range(0, 4000, 10):
+        rows = [
+            {"event_date": FIRST, "project_id": PROJECT, "_line_number": at, "city": str(rng.random()) * 4}
+            for at in range(number, number + 10)
+        ]
+        described += [one for batch in _batches(layout, [dict.fromkeys(layout.field_ids) | row for row in rows])
+                      for one in writer.add(batch)]  # fmt: skip
+    described += writer.finish()
+
+    staged = lakehouse.stage(
+        REGULAR_EVENTS, lakehouse.head(REGULAR_EVENTS), "t",
+        lambda target: lakehouse.files.append(REGULAR_EVENTS, target, described),
+    )  # fmt: skip
+
+    told = [json.loads(one) for one in described]
+    assert len(told) > 3
+    assert all(len(one["split-offsets"]) > 1 for one in told[:-1])
+    read = lakehouse.read(REGULAR_EVENTS, staged.snapshot_id).select("_line_number").collect()
+    assert sorted(row["_line_number"] for row in read) == list(range(4000))
+    sizes = lakehouse.file_sizes(REGULAR_EVENTS, staged.snapshot_id, [Slice(FIRST, PROJECT)])[Slice(FIRST, PROJECT)]
+    assert sorted(sizes.values()) == sorted(one["file-size-in-bytes"] for one in told)
+
+
+def test_a_column_that_came_later_is_null_in_older_files(lakehouse: Lakehouse) -> None:
+    """Scenario: a file of raw from before a column was added. Outcome: Iceberg reads null there, and so does what refines it."""
+    raw, refined = lakehouse.files.layout(REGULAR_EVENTS), lakehouse.files.layout(REFINED_EVENTS)
+    names = [name for name in raw.field_ids if name != "city"]
+    before = replace(raw, field_ids={name: raw.field_ids[name] for name in names})
+    row = dict.fromkeys(names) | {"event_date": FIRST, "project_id": PROJECT, "_object_key": "o", "_line_number": 1}
+    (batch,) = pa.Table.from_pylist([row], before.schema).to_batches()
+    made = event_hashes().of(batch.append_column("city", pa.nulls(1, pa.string())))
+    hashed = pa.RecordBatch.from_arrays([made.get(name, batch.column(name)) for name in names], names=names)
+    store = lakehouse.files.store(REGULAR_EVENTS)
+    writer = DataFileWriter(before, store)
+    described = [*writer.add(hashed), *writer.finish()]
+    staged = lakehouse.stage(
+        REGULAR_EVENTS, lakehouse.head(REGULAR_EVENTS), "t",
+        lambda target: lakehouse.files.append(REGULAR_EVENTS, target, described),
+    )  # fmt: skip
+    (read,) = lakehouse.read(REGULAR_EVENTS, staged.snapshot_id).collect()
+    assert (read["city"], read["_object_key"]) == (None, "o")
+
+    path = json.loads(described[0])["file-path"].removeprefix(f"{store.url}/")
+    target = lakehouse.files.store(REFINED_EVENTS)
+    files = refine_files(
+        lakehouse.spark, [RawFile(Slice(FIRST, PROJECT), "regular", path, 1)], {}, stores={"regular": store},
+        hashes=event_hashes(), layout=refined, target=target, parallelism=2,
+    )  # fmt: skip
+    staged = lakehouse.stage(
+        REFINED_EVENTS, lakehouse.head(REFINED_EVENTS), "t",
+        lambda name: lakehouse.files.append(REFINED_EVENTS, name, files),
+    )  # fmt: skip
+    (read,) = lakehouse.read(REFINED_EVENTS, staged.snapshot_id).collect()
+    assert (read["city"], read["_source"], read["_object_key"]) == (None, "regular", "o")
