@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from pipeline_assets.domain.errors import LakehouseError, PublishConflictError
 from pipeline_assets.domain.slices import Slice
+from pipeline_assets.transforms.event_hashes import HASH_COLUMNS
 
 from resources.branches import Branches
 from resources.crash_points import CrashPoint, crash_point
@@ -167,6 +168,9 @@ class Lakehouse:
     def _require_columns(self, table: Table) -> None:
         name = self._tables.identifier(table)
         missing = {column.name for column in table.columns} - set(self.spark.table(name).columns)
+        if missing and missing <= set(HASH_COLUMNS):
+            reason = "was written by a Tidemark before rows carried their hashes, and nothing was touched"
+            raise LakehouseError(name, reason, "Load the days into a new warehouse with a new catalog: docs/operations.md")
         if missing:
             raise LakehouseError(
                 name, f"has no column {sorted(missing)[0]}", "Point Tidemark at a warehouse of its own"

@@ -49,6 +49,7 @@ _OF_TABLES = (
     CrashPoint.BEFORE_LEDGER, CrashPoint.BETWEEN_TABLES, CrashPoint.BEFORE_EVENTS,
 )  # fmt: skip
 _OF_QUARANTINE = (CrashPoint.AFTER_STAGE, CrashPoint.BEFORE_COMMIT, CrashPoint.AFTER_COMMIT)
+_OF_FILES = ((CrashPoint.AFTER_FILES, RAW), (CrashPoint.AFTER_FILES, REFINED))
 _MEETINGS = (
     (CrashPoint.AFTER_PIN, RAW), (CrashPoint.AFTER_STAGE, REFINED), (CrashPoint.BEFORE_COMMIT, AGGREGATE),
 )  # fmt: skip
@@ -63,10 +64,10 @@ def planned(project: str, *, is_full: bool) -> Sequence[Trial]:
     )
     tables, ways = (RAW, REFINED, AGGREGATE), (Event.RETRIED, Event.FRESH)
     if is_full:
-        places = [*alone, *((point, QUARANTINE) for point in _OF_QUARANTINE)]
+        places = [*alone, *_OF_FILES, *((point, QUARANTINE) for point in _OF_QUARANTINE)]
         places += [(point, table) for table in tables for point in _OF_TABLES]
         kills = [Trial(way, point, qualifier) for point, qualifier in places for way in ways]
     else:
-        places = [*alone, *((point, tables[turn % 3]) for turn, point in enumerate(_OF_TABLES))]
+        places = [*alone, _OF_FILES[1], *((point, tables[turn % 3]) for turn, point in enumerate(_OF_TABLES))]
         kills = [Trial(ways[turn % 2], *place) for turn, place in enumerate(places)]
     return [*kills, *(Trial(Event.MET, *place) for place in _MEETINGS)]

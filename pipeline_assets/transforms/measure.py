@@ -20,12 +20,15 @@ from pipeline_assets.transforms.row_hash import former_row_hashes, row_hashes
 
 HASH_A, HASH_B, MEANING_HASH = "_hash_a", "_hash_b", "_meaning_hash"
 """Of event tables they are stored columns, of others computed where they are needed."""
+_STORED_A, _STORED_B, _FALSE = "_stored_a", "_stored_b", "false_hashes"
+_UNMEASURABLE = 0
+"""Version of the digest of rows whose stored hashes are not those of their content: equal to none that is on record."""
 _HALF = 32
 """Bits: a sum of 64-bit hashes overflows a long, one of their halves does not below two billion rows."""
 
 
 def with_row_hashes(frame: DataFrame, columns: Sequence[str], *, version: int = ROW_HASH_VERSION) -> DataFrame:
-    """The frame plus `_hash_a` and `_hash_b` (long) over the given columns."""
+    """The frame plus `_hash_a` and `_hash_b` (long) over the given columns, in place of any that are stored."""
     types = dict(frame.dtypes)
     former = version != ROW_HASH_VERSION
     first, second = former_row_hashes(columns) if former else row_hashes({name: types[name] for name in columns})
@@ -38,8 +41,18 @@ def digest_aggregates() -> list[Column]:
 
 
 def digest_of(row: Mapping[str, Any], version: int = ROW_HASH_VERSION) -> Digest:
-    """The digest in a collected row of `digest_aggregates`."""
-    return Digest(int(row["rows"]), _sum_of(row, "a"), _sum_of(row, "b"), version)
+    """The digest in a collected row of `digest_aggregates`, or of `_false_hashes` as well."""
+    known = _UNMEASURABLE if row.get(_FALSE) else version
+    return Digest(int(row["rows"]), _sum_of(row, "a"), _sum_of(row, "b"), known)
+
+
+def _measurable(frame: DataFrame, columns: Sequence[str], version: int) -> tuple[DataFrame, list[Column]]:
+    """The frame with hashes over its content, and an aggregate that counts rows for which others are stored."""
+    if version != ROW_HASH_VERSION or not {HASH_A, HASH_B} <= set(frame.columns):
+        return with_row_hashes(frame, columns, version=version), []
+    kept = frame.withColumns({_STORED_A: F.col(HASH_A), _STORED_B: F.col(HASH_B)})
+    are_equal = F.col(_STORED_A).eqNullSafe(F.col(HASH_A)) & F.col(_STORED_B).eqNullSafe(F.col(HASH_B))
+    return with_row_hashes(kept, columns), [F.count_if(~are_equal).alias(_FALSE)]
 
 
 def _sums(hashes: Column, name: str) -> list[Column]:
@@ -55,8 +68,9 @@ def _sum_of(row: Mapping[str, Any], name: str) -> int:
 def digests(
     frame: DataFrame, columns: Sequence[str], by: Sequence[str], *, version: int = ROW_HASH_VERSION
 ) -> DataFrame:
-    """`by` and `digest_aggregates`: one row per group."""
-    return with_row_hashes(frame, columns, version=version).groupBy(*by).agg(*digest_aggregates())
+    """`by` and what `digest_of` reads: one row per group."""
+    hashed, also = _measurable(frame, columns, version)
+    return hashed.groupBy(*by).agg(*digest_aggregates(), *also)
 
 
 def slice_digests(
@@ -78,8 +92,8 @@ def batch_day_digests(frame: DataFrame, columns: Sequence[str] | None, *, versio
         first, second = F.xxhash64(F.col(HASH_A), F.col("_object_key")), F.lit(0)
     held = [*_sums(first, "held_a"), *_sums(second, "held_b")]
     by = ["project_id", "_arrival_date", "event_date"]
-    hashed = frame if columns is None else with_row_hashes(frame, columns, version=version)
-    return hashed.groupBy(*by).agg(*digest_aggregates(), *held)
+    hashed, also = (frame, []) if columns is None else _measurable(frame, columns, version)
+    return hashed.groupBy(*by).agg(*digest_aggregates(), *held, *also)
 
 
 def measured_parts(

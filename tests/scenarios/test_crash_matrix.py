@@ -41,20 +41,27 @@ OF_TABLES = (
     CrashPoint.AFTER_COMMIT, CrashPoint.BEFORE_LEDGER, CrashPoint.BETWEEN_TABLES, CrashPoint.BEFORE_EVENTS,
 )  # fmt: skip
 ALONE = (f"{CrashPoint.DURING_LISTING}:regular/{PROJECT}", str(CrashPoint.MID_PARSE), str(CrashPoint.BETWEEN_CHUNKS))
+FILES = tuple(f"{CrashPoint.AFTER_FILES}:{table}" for table in (RAW, REFINED))
+"""Tasks have written what no snapshot names yet."""
 QUARANTINE = tuple(
     f"{point}:raw/quarantine" for point in (CrashPoint.AFTER_STAGE, CrashPoint.BEFORE_COMMIT, CrashPoint.AFTER_COMMIT)
 )
 
 
 def _whole_matrix() -> list[tuple[str, str]]:
-    points = [*ALONE, *QUARANTINE, *(f"{point}:{table}" for table in (RAW, REFINED, AGGREGATE) for point in OF_TABLES)]
+    points = [
+        *ALONE,
+        *FILES,
+        *QUARANTINE,
+        *(f"{point}:{table}" for table in (RAW, REFINED, AGGREGATE) for point in OF_TABLES),
+    ]
     return [(point, restart) for point in points for restart in (RETRY, FRESH)]
 
 
 def _every_point_once() -> list[tuple[str, str]]:
     """Tables and ways of starting again by turns."""
     tables, restarts = (RAW, REFINED, AGGREGATE), (RETRY, FRESH)
-    points = [*ALONE, *(f"{point}:{tables[turn % 3]}" for turn, point in enumerate(OF_TABLES))]
+    points = [*ALONE, FILES[1], *(f"{point}:{tables[turn % 3]}" for turn, point in enumerate(OF_TABLES))]
     return [(point, restarts[turn % 2]) for turn, point in enumerate(points)]
 
 

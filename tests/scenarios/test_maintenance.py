@@ -22,6 +22,7 @@ from pipeline_assets.load_path.survey import survey
 from pipeline_assets.tables.raw_events import RAW_TABLES
 from pipeline_assets.tables.refined_events import REFINED_EVENTS
 from pipeline_assets.tables.registry import ALL_TABLES, table_by_key
+from resources import crash_points
 from resources.crash_points import CrashPoint
 from resources.iceberg import JavaTables
 from resources.landing_store import LandingStore
@@ -137,6 +138,39 @@ def test_leftovers_go_and_what_rollback_needs_stays(pipeline: Any) -> None:
     assert p.count(REFINED) == 300
     snapshots = p.spark.table(f"{lakehouse.identifier(REFINED_EVENTS)}.snapshots").collect()
     assert {row["snapshot_id"] for row in snapshots} == {lakehouse.head(REFINED_EVENTS)}
+
+
+def test_files_that_a_dead_load_wrote_are_removed_by_maintenance_alone(pipeline: Any) -> None:
+    """Scenario: a load ends after its tasks wrote files of raw, the next one after those of refined, before a snapshot names
+    them; then one goes through. Outcome: no load touches them, days later maintenance removes them and nothing else."""
+    p = pipeline()
+    p.deliver(DAY, events_on(DAY, 20))
+    left: set[str] = set()
+    for table in (RAW, REFINED):
+
+        def die(point: CrashPoint, qualifier: str, table: str = table) -> None:
+            if (point, qualifier) == (CrashPoint.AFTER_FILES, table):
+                left.update(_data_files(p))
+                raise RuntimeError("killed")
+
+        crash_points.watch(die)
+        try:
+            assert not p.load(DAY).success
+        finally:
+            crash_points.watch()
+    assert p.load(DAY).success
+    orphans = _data_files(p) - _live_files(p)
+    assert len(left) == 3
+    assert orphans < left
+    assert len(orphans) == 2
+    assert not _maintain(p, now=datetime.now(UTC))[REFINED].orphans
+    _grow_old(p)
+
+    reports = _maintain(p)
+
+    assert {path.removeprefix("file:") for key in (RAW, REFINED) for path in reports[key].orphans} == orphans
+    assert _data_files(p) == _live_files(p)
+    assert p.count(RAW) == p.count(REFINED) == 20
 
 
 def test_a_dry_run_tells_and_touches_nothing(pipeline: Any) -> None:

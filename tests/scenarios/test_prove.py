@@ -60,9 +60,10 @@ def _found(proof: Proof) -> list[tuple[str, date, Verdict]]:
 
 
 def test_what_is_published_is_proven_and_what_was_tampered_with_is_named(loaded: Any, tmp_path: Path) -> None:
-    """Scenario: days that were loaded, re-loaded, recovered, corrected; all of them, then one in the middle, are proven. Then one
-    row is changed behind our back, another day is deleted, rows are added where none belong. Outcome: all is equal, tables
-    and ledger are as before; afterwards exactly the three slices are named, each for what it is."""
+    """Scenario: days that were loaded, re-loaded, recovered, corrected; all of them, then one in the middle, are proven. Then a
+    wide column of raw and one of refined is changed behind our back with the stored hash left alone, a stored hash with the
+    content left alone, another day is deleted, rows are added where none belong. Outcome: all is equal, tables and ledger are as
+    before; afterwards exactly these slices are named, each for what it is."""
     p = loaded
     before = p.history(), p.digests(), len(p.ledger.publications())
 
@@ -78,13 +79,20 @@ def test_what_is_published_is_proven_and_what_was_tampered_with_is_named(loaded:
     assert {c.key.event_date for c in one.slices} == {DAYS[2]}
     assert (p.history(), p.digests(), len(p.ledger.publications())) == before
 
-    refined = f"{p.settings.catalog_name}.refined.events"
+    raw, refined = (f"{p.settings.catalog_name}.{name}" for name in ("raw.regular_events", "refined.events"))
     revenue = f"{p.settings.catalog_name}.aggregates.daily_revenue"
     extra = DAYS[-1] + timedelta(days=1)
     p.spark.sql(
         f"UPDATE {refined} SET city = 'Elsewhere' WHERE event_date = DATE '{DAYS[0]}' AND insert_id = 'e-{DAYS[0]}-5'"
     )
     p.spark.sql(f"DELETE FROM {refined} WHERE event_date = DATE '{DAYS[2]}'")
+    p.spark.sql(
+        f"UPDATE {refined} SET _hash_b = _hash_b + 1 WHERE event_date = DATE '{DAYS[3]}' AND insert_id = 'late1'"
+        f" OR event_date = DATE '{DAYS[3]}' AND insert_id = 'e-{DAYS[3]}-5'"
+    )
+    p.spark.sql(
+        f"UPDATE {raw} SET region = 'Elsewhere' WHERE event_date = DATE '{DAYS[1]}' AND insert_id = 'e-{DAYS[1]}-7'"
+    )
     p.spark.sql(
         f"INSERT INTO {revenue} SELECT DATE '{extra}', project_id, currency, revenue, purchases, paying_users "
         f"FROM {revenue} WHERE event_date = DATE '{DAYS[0]}'"
@@ -94,11 +102,13 @@ def test_what_is_published_is_proven_and_what_was_tampered_with_is_named(loaded:
 
     assert not proof.is_proven
     assert _found(proof) == [
+        ("raw/regular_events", DAYS[1], Verdict.DIFFERS),
         (REFINED, DAYS[0], Verdict.DIFFERS),
         (REFINED, DAYS[2], Verdict.MISSING),
+        (REFINED, DAYS[3], Verdict.DIFFERS),
         (REVENUE, extra, Verdict.EXTRA),
     ]
-    (tampered,) = [one for one in proof.slices if one.verdict is Verdict.DIFFERS]
+    tampered = next(one for one in proof.slices if (one.table, one.key.event_date) == (REFINED, DAYS[0]))
     assert tampered.published.rows == tampered.replayed.rows == 43
     assert tampered.published != tampered.replayed
 

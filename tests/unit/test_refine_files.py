@@ -1,0 +1,134 @@
+"""A task that refines leaves out the rows that lost, and only those; a row that is not what was parsed stops it.
+
+Lives here: the refining task without Spark, and how files are spread. Put here: another thing that a task is told. Keep out: who
+loses (spark/test_dedupe.py).
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+from dataclasses import replace
+from datetime import date, timedelta
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pipeline_assets.domain.errors import LakehouseError, error_in
+from pipeline_assets.domain.slices import Slice
+from pipeline_assets.tables.refined_events import REFINED_EVENTS, event_hashes
+from pipeline_assets.transforms.refine_files import RawFile, _as_bytes, _parts, _Refining
+from tests.builders import PROJECT
+from tests.unit.test_write_objects import DAY, LAYOUT, Shelf, a_line, rows_of, run
+
+REFINED = replace(
+    LAYOUT, field_ids={column.name: at for at, column in enumerate(REFINED_EVENTS.columns, 1)},
+    types={column.name: column.type for column in REFINED_EVENTS.columns}, exact_bounds=frozenset(), row_group_bytes=4096,
+)  # fmt: skip
+
+
+def a_raw(objects: int, lines: int, days: int = 1) -> tuple[Shelf, list[str]]:
+    """A shelf with raw files of some objects, and their paths."""
+    bodies = {
+        f"o{n}": gzip.compress(b"\n".join(a_line(100 * n + at, DAY - timedelta(days=at % days)) for at in range(lines)))
+        for n in range(objects)
+    }
+    shelf = Shelf(bodies)
+    run(shelf, *[PROJECT] * objects)
+    return shelf, sorted(shelf.files)
+
+
+def refined(shelf: Shelf, paths: list[str], losers: dict[str, list[tuple[str, int]]]) -> list[dict[str, Any]]:
+    """Rows of the refined files; the files of raw are read from the shelf, which `open` finds by their path."""
+    target = Shelf({})
+    entries = [{"source": "regular", "path": path, "losers": _as_bytes(_table(losers.get(path, [])))} for path in paths]
+    store = Shelf(shelf.files)
+    task = _Refining({"regular": store}, event_hashes(), REFINED, target)
+    batch = pa.RecordBatch.from_pylist(
+        entries, pa.schema([("source", pa.string()), ("path", pa.string()), ("losers", pa.binary())])
+    )
+    described = [json.loads(row["file"]) for found in task([batch]) for row in found.to_pylist()]
+    assert {one["file-path"].removeprefix("shelf://") for one in described} == set(target.files)
+    rows = rows_of(target)
+    assert sum(one["record-count"] for one in described) == len(rows)
+    return rows
+
+
+def _table(losers: list[tuple[str, int]]) -> pa.Table:
+    return pa.table({
+        "_object_key": pa.array([one[0] for one in losers], pa.string()),
+        "_line_number": pa.array([one[1] for one in losers], pa.int32()),
+    })  # fmt: skip
+
+
+@settings(deadline=None, max_examples=25)
+@given(st.sets(st.tuples(st.sampled_from(["o0", "o1", "o2"]), st.integers(1, 40)), max_size=60))
+def test_exactly_the_losers_are_left_out(lost: set[tuple[str, int]]) -> None:
+    """Scenario: three objects of forty lines, any of which lost; also lines that another day holds. Outcome: all others, as they
+    were, with their hashes and their source."""
+    shelf, paths = a_raw(3, 40, days=3)
+    before = {(row["_object_key"], row["_line_number"]): row for row in rows_of(shelf)}
+    elsewhere = {path: [("o9", 1), *sorted(lost)] for path in paths}
+
+    rows = refined(shelf, paths, elsewhere)
+
+    assert {(row["_object_key"], row["_line_number"]) for row in rows} == before.keys() - lost
+    for row in rows:
+        origin = before[row["_object_key"], row["_line_number"]]
+        assert row == {name: origin[name] for name in REFINED.field_ids if name != "_source"} | {"_source": "regular"}
+
+
+def test_a_row_that_is_not_what_was_parsed_stops_the_load() -> None:
+    """Scenario: a wide column of one row of raw is changed in its file, with the stored hash left alone; then a stored hash with
+    the row left alone. Outcome: both are named, with the file."""
+    shelf, (path,) = a_raw(1, 40)
+    rows = pq.read_table(io.BytesIO(shelf.files[path]))
+    assert len(refined(shelf, [path], {})) == 40
+    for name, value in (("city", "Elsewhere"), ("_hash_b", 1), ("_meaning_hash", 1)):
+        at = rows.schema.get_field_index(name)
+        is_one = pc.equal(rows["_line_number"], 17)
+        changed = rows.set_column(
+            at, rows.schema.field(at), pc.if_else(is_one, pa.scalar(value, rows.schema.field(at).type), rows[name])
+        )
+        sink = io.BytesIO()
+        pq.write_table(changed, sink)
+        with pytest.raises(RuntimeError) as failure:
+            refined(Shelf({}, files={path: sink.getvalue()}), [path], {})
+        told = error_in(str(failure.value))
+        assert isinstance(told, LakehouseError)
+        assert path in told.subject
+
+
+@settings(deadline=None, max_examples=200)
+@given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 1 << 30)), min_size=1, max_size=60), st.integers(1, 16))
+def test_files_are_spread_and_none_is_read_twice(sizes: list[tuple[int, int]], parallelism: int) -> None:
+    """Outcome: each file is in one part; parts are not many more than tasks; a slice of at most a share is in two at most."""
+    files = [
+        RawFile(Slice(DAY - timedelta(days=day), PROJECT), "regular", f"f{number}", size)
+        for number, (day, size) in enumerate(sizes)
+    ]
+    parts = _parts(files, parallelism)
+    assert sorted(file.path for part in parts for file in part) == sorted(file.path for file in files)
+    assert len(parts) <= 2 * parallelism + 6
+    weight = {file.key: 0 for file in files}
+    for file in files:
+        weight[file.key] += file.size_bytes + (256 << 10)
+    share = sum(weight.values()) / parallelism
+    for key, own in weight.items():
+        if own <= share:
+            assert sum(any(file.key == key for file in part) for part in parts) <= 2
+
+
+def test_dates_survive() -> None:
+    shelf, paths = a_raw(1, 3, days=3)
+    assert {row["event_date"] for row in refined(shelf, paths, {})} == {
+        date(2026, 2, 2),
+        date(2026, 2, 1),
+        date(2026, 1, 31),
+    }
