@@ -15,6 +15,7 @@ from pipeline_assets.domain.checks import Evaluation
 from pipeline_assets.domain.plain_text import shown
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import EMPTY, Digest, Slice, Verdict
+from pipeline_assets.load_path.derived.shared_facts import SharedFacts
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -131,6 +132,8 @@ class Workbench:
     settings: Settings
     say: Callable[[str], None] = lambda _: None
     """Tells a person what is being done, with counts; names in it are data, and no line of it is endless."""
+    facts: SharedFacts = field(default_factory=SharedFacts, compare=False)
+    """Of this load's aggregates."""
 
     def __post_init__(self) -> None:
         """Whatever the load path says goes through one place, on its way to a terminal as to Dagster's log."""

@@ -62,12 +62,15 @@ def load(bench: Workbench, request: LoadRequest, is_live: Callable[[str], bool |
     derived = [table for table in DERIVED if table.key in request.tables]
     if derived:
         ground = read_ground(bench, request)
-        for table in derived:
-            with lakehouse_failures(table.key):
-                report = rebuild_stale(bench, request, table, ground)
-            if table == REFINED_EVENTS:
-                ground = _with_what_changed(bench, ground, report)
-            yield seen(report)
+        try:
+            for table in derived:
+                with lakehouse_failures(table.key):
+                    report = rebuild_stale(bench, request, table, ground)
+                if table == REFINED_EVENTS:
+                    ground = _with_what_changed(bench, ground, report)
+                yield seen(report)
+        finally:
+            bench.facts.release()
     bench.ledger.record_run(
         request.run_id,
         tables=sorted(request.tables),

@@ -1,39 +1,31 @@
 """aggregates.active_users: exact distinct users per platform.
 
 Lives here: the table, its build and its control totals. Put here: what this table holds. Keep out: who a user is
-(transforms/revenue.py).
+(transforms/revenue.py, facts.py).
 """
 
 from __future__ import annotations
 
 import pyspark.sql.functions as F
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import DataFrame
 
 from pipeline_assets.domain.checks import Check
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.tables.table import EVENT_DATE, PROJECT_ID, AggregateTable, TableColumn
-from pipeline_assets.transforms.named import named
-from pipeline_assets.transforms.revenue import USER_COLUMNS, user
+from pipeline_assets.transforms.revenue import USER_COLUMNS
 
 
-def _platform() -> Column:
-    return F.coalesce(named("platform"), F.lit("unknown"))
-
-
-def _build(refined: DataFrame, settings: Settings) -> DataFrame:  # noqa: ARG001 - every build has this form
+def _build(facts: DataFrame, settings: Settings) -> DataFrame:  # noqa: ARG001 - every build has this form
     return (
-        refined.select("event_date", "project_id", _platform().alias("platform"), user().alias("_user"))
-        .where(F.col("_user").isNotNull())
+        facts.where(F.col("user").isNotNull())
         .groupBy("event_date", "project_id", "platform")
-        .agg(F.countDistinct("_user").alias("active_users"))
+        .agg(F.countDistinct("user").alias("active_users"))
     )
 
 
-def _controls(refined: DataFrame, settings: Settings) -> DataFrame:  # noqa: ARG001 - every control has this form
+def _controls(facts: DataFrame, settings: Settings) -> DataFrame:  # noqa: ARG001 - every control has this form
     # Values and not their hashes: who may choose an id could make two of them collide.
-    users = refined.where(user().isNotNull()).select(
-        "event_date", "project_id", _platform().alias("platform"), user().alias("_user")
-    )
+    users = facts.where(F.col("user").isNotNull()).select("event_date", "project_id", "platform", "user")
     return users.distinct().groupBy("event_date", "project_id").agg(F.count(F.lit(1)).alias("active_users"))
 
 
@@ -52,6 +44,7 @@ ACTIVE_USERS = AggregateTable(
     upstream=("refined/events",),
     checks=(Check.RECONCILES_WITH_REFINED, Check.CHANGE_IS_EXPLAINED),
     recovery="Recover refined/events for the day; this table follows.",
+    reads_facts=True,
     build=_build,
     measures={"active_users": lambda: F.sum("active_users")},
     controls=_controls,

@@ -1,7 +1,7 @@
 """aggregates.daily_revenue: revenue, purchases and paying users per currency.
 
 Lives here: the table, its build and its control totals. Put here: what this table holds. Keep out: how revenue is read
-from an event (transforms/revenue.py).
+from an event (transforms/revenue.py, facts.py).
 """
 
 from __future__ import annotations
@@ -12,49 +12,27 @@ from pyspark.sql import DataFrame
 from pipeline_assets.domain.checks import Check
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.tables.table import EVENT_DATE, PROJECT_ID, AggregateTable, TableColumn
-from pipeline_assets.transforms.revenue import (
-    MONEY,
-    PROPERTIES,
-    USER_COLUMNS,
-    currency,
-    may_claim_revenue,
-    revenue,
-    revenue_text,
-    user,
-)
+from pipeline_assets.transforms.revenue import MONEY, PROPERTIES, USER_COLUMNS
 
 
-def _build(refined: DataFrame, settings: Settings) -> DataFrame:
-    events = refined.where(may_claim_revenue(settings)).select(
-        "event_date",
-        "project_id",
-        revenue(settings).alias("_revenue"),
-        currency(settings).alias("currency"),
-        user().alias("_user"),
-    )
-    # Filtered after the sums: a filter on rows would be pushed below and read every event's JSON twice.
+def _build(facts: DataFrame, settings: Settings) -> DataFrame:  # noqa: ARG001 - every build has this form
     return (
-        events.groupBy("event_date", "project_id", "currency")
+        facts.where(F.col("revenue").isNotNull())
+        .groupBy("event_date", "project_id", "currency")
         .agg(
-            F.sum("_revenue").cast(MONEY).alias("revenue"),
-            F.count("_revenue").alias("purchases"),
-            F.countDistinct(F.when(F.col("_revenue").isNotNull(), F.col("_user"))).alias("paying_users"),
+            F.sum("revenue").cast(MONEY).alias("revenue"),
+            F.count(F.lit(1)).alias("purchases"),
+            F.countDistinct("user").alias("paying_users"),
         )
-        .where("purchases > 0")
     )
 
 
-def _controls(refined: DataFrame, settings: Settings) -> DataFrame:
-    claims = refined.where(may_claim_revenue(settings)).select(
-        "event_date",
-        "project_id",
-        revenue(settings).alias("_revenue"),
-        revenue_text(settings).isNotNull().alias("_is_claimed"),
-    )
+def _controls(facts: DataFrame, settings: Settings) -> DataFrame:  # noqa: ARG001 - every control has this form
+    claims = facts.where("claims_revenue")
     return claims.groupBy("event_date", "project_id").agg(
-        F.sum("_revenue").cast(MONEY).alias("revenue"),
-        F.count("_revenue").alias("purchases"),
-        F.count_if(F.col("_is_claimed") & F.col("_revenue").isNull()).alias("unreadable_revenue"),
+        F.sum("revenue").cast(MONEY).alias("revenue"),
+        F.count("revenue").alias("purchases"),
+        F.count_if(F.col("revenue").isNull()).alias("unreadable_revenue"),
     )
 
 
@@ -76,6 +54,7 @@ DAILY_REVENUE = AggregateTable(
     upstream=("refined/events",),
     checks=(Check.RECONCILES_WITH_REFINED, Check.CHANGE_IS_EXPLAINED),
     recovery="Recover refined/events for the day; this table follows.",
+    reads_facts=True,
     build=_build,
     measures={"revenue": lambda: F.sum("revenue"), "purchases": lambda: F.sum("purchases")},
     controls=_controls,

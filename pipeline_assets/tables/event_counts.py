@@ -1,7 +1,7 @@
 """aggregates.event_counts: events and users per event type.
 
 Lives here: the table, its build and its control totals. Put here: what this table holds. Keep out: who a user is
-(transforms/revenue.py).
+(transforms/revenue.py, facts.py).
 """
 
 from __future__ import annotations
@@ -12,19 +12,17 @@ from pyspark.sql import DataFrame
 from pipeline_assets.domain.checks import Check
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.tables.table import EVENT_DATE, PROJECT_ID, AggregateTable, TableColumn
-from pipeline_assets.transforms.revenue import USER_COLUMNS, user
+from pipeline_assets.transforms.revenue import USER_COLUMNS
 
 
-def _build(refined: DataFrame, settings: Settings) -> DataFrame:  # noqa: ARG001 - every build has this form
-    return (
-        refined.select("event_date", "project_id", "event_type", user().alias("_user"))
-        .groupBy("event_date", "project_id", "event_type")
-        .agg(F.count(F.lit(1)).alias("events"), F.countDistinct("_user").alias("users"))
+def _build(facts: DataFrame, settings: Settings) -> DataFrame:  # noqa: ARG001 - every build has this form
+    return facts.groupBy("event_date", "project_id", "event_type").agg(
+        F.count(F.lit(1)).alias("events"), F.countDistinct("user").alias("users")
     )
 
 
-def _controls(refined: DataFrame, settings: Settings) -> DataFrame:  # noqa: ARG001 - every control has this form
-    return refined.groupBy("event_date", "project_id").agg(F.count(F.lit(1)).alias("events"))
+def _controls(facts: DataFrame, settings: Settings) -> DataFrame:  # noqa: ARG001 - every control has this form
+    return facts.groupBy("event_date", "project_id").agg(F.count(F.lit(1)).alias("events"))
 
 
 EVENT_COUNTS = AggregateTable(
@@ -43,6 +41,7 @@ EVENT_COUNTS = AggregateTable(
     upstream=("refined/events",),
     checks=(Check.RECONCILES_WITH_REFINED, Check.CHANGE_IS_EXPLAINED),
     recovery="Recover refined/events for the day; this table follows.",
+    reads_facts=True,
     build=_build,
     measures={"events": lambda: F.sum("events")},
     controls=_controls,

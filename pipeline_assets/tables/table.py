@@ -90,12 +90,14 @@ class AggregateTable(Table):
 
     key_columns: tuple[str, ...] = ()
     """What names a row within a slice."""
+    reads_facts: bool = False
+    """Whether build and controls read the facts that all aggregates of a load share (transforms/facts.py), not refined.events."""
     build: Callable[[DataFrame, Settings], DataFrame] | None = None
-    """refined.events (whole slices) -> this table's rows."""
+    """refined.events, or its facts (whole slices) -> this table's rows."""
     measures: Mapping[str, Callable[[], SparkColumn]] | None = None
     """Measure name -> aggregate expression over this table's rows of a slice."""
     controls: Callable[[DataFrame, Settings], DataFrame] | None = None
-    """refined.events -> event_date, project_id and one column per measure, computed another way than the build."""
+    """The same -> event_date, project_id and one column per measure, computed another way than the build."""
 
     def __post_init__(self) -> None:
         """Rows that nothing names could not be compared; raises ValueError."""

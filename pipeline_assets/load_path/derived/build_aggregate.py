@@ -13,15 +13,15 @@ from resources.iceberg import slices_condition
 from pipeline_assets.domain.checks import Check, Evaluation
 from pipeline_assets.domain.slices import EMPTY, Slice
 from pipeline_assets.load_path.derived.build import Audit, Build
+from pipeline_assets.load_path.derived.shared_facts import input_of
 from pipeline_assets.load_path.request import Workbench
-from pipeline_assets.tables.refined_events import REFINED_EVENTS
 from pipeline_assets.tables.table import AggregateTable
 from pipeline_assets.transforms.measure import digest_aggregates, digest_of, number, with_row_hashes
 
 
 def build_aggregate(bench: Workbench, table: AggregateTable, pin: int, todo: Sequence[Slice]) -> Build:
     """The build of an aggregate for these slices, from refined.events as of the pinned snapshot."""
-    refined = bench.lakehouse.read(REFINED_EVENTS, pin).where(slices_condition(REFINED_EVENTS, todo))
+    events = input_of(bench, table, pin, todo)
     if table.build is None or table.controls is None or table.measures is None:
         msg = f"{table.key} declares no build, controls or measures"
         raise TypeError(msg)
@@ -38,11 +38,11 @@ def build_aggregate(bench: Workbench, table: AggregateTable, pin: int, todo: Seq
         found = {Slice(row["event_date"], row["project_id"]): row.asDict() for row in measured.collect()}
         control = {
             Slice(row["event_date"], row["project_id"]): row.asDict()
-            for row in controls(refined, bench.settings).collect()
+            for row in controls(events, bench.settings).collect()
         }
         return {key: _aggregate_audit(table, found.get(key, {}), control.get(key, {})) for key in todo}
 
-    return Build(build(refined, bench.settings), audit)
+    return Build(build(events, bench.settings), audit)
 
 
 def _aggregate_audit(table: AggregateTable, found: Mapping[str, object], control: Mapping[str, object]) -> Audit:

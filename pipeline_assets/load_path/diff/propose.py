@@ -17,6 +17,7 @@ from pipeline_assets.load_path.derived.build_refined import build_refined
 from pipeline_assets.load_path.request import Workbench
 from pipeline_assets.tables.refined_events import REFINED_EVENTS
 from pipeline_assets.tables.table import AggregateTable, Table
+from pipeline_assets.transforms.facts import facts
 from pipeline_assets.transforms.key_changes import named_keys, row_contents
 from pipeline_assets.transforms.shared_keys import IDENTITY
 
@@ -62,7 +63,8 @@ def _kept(rows: DataFrame) -> Iterator[DataFrame]:
 
 def _aggregated(bench: Workbench, table: AggregateTable, refined: DataFrame) -> DataFrame:
     assert table.build is not None
-    return table.build(refined, bench.settings).select(*[column.name for column in table.columns])
+    events = facts(refined, bench.settings) if table.reads_facts else refined
+    return table.build(events, bench.settings).select(*[column.name for column in table.columns])
 
 
 def _nowhere(rows: DataFrame, table: AggregateTable) -> tuple[DataFrame, DataFrame]:
