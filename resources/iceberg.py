@@ -128,6 +128,11 @@ class JavaTables:
                     found[str(file.location())] = file
         return found
 
+    def may_hold(self, java: Any, snapshot_id: int, expression: Any) -> bool:
+        """Whether a scan of a snapshot with this filter would open any file."""
+        with closing(java.newScan().useSnapshot(snapshot_id).filter(expression).planFiles()) as tasks:
+            return bool(tasks.iterator().hasNext())
+
     def expression(self, day_column: str, slices: Collection[Slice]) -> Any:
         """The slices as an Iceberg expression."""
         expressions = self.java_class("org.apache.iceberg.expressions.Expressions")

@@ -112,6 +112,10 @@ class Lakehouse:
             found.setdefault(slice_of(file), {})[path] = int(file.fileSizeInBytes())
         return found
 
+    def may_hold(self, table: Table, snapshot_id: int, column: str, days: Collection[Slice]) -> bool:
+        """Whether any file may hold rows of a project with one of these days in a column, by its metrics alone."""
+        return self._tables.may_hold(self._load(table), snapshot_id, self._tables.expression(column, days))
+
     def commits(self, table: Table, since: int | None) -> list[Commit]:
         """Commits to main since its head was the snapshot `since`, newest first; all that are kept for None."""
         return list(self._tables.commits(self._load(table), since))
@@ -170,7 +174,9 @@ class Lakehouse:
         missing = {column.name for column in table.columns} - set(self.spark.table(name).columns)
         if missing and missing <= set(HASH_COLUMNS):
             reason = "was written by a Tidemark before rows carried their hashes, and nothing was touched"
-            raise LakehouseError(name, reason, "Load the days into a new warehouse with a new catalog: docs/operations.md")
+            raise LakehouseError(
+                name, reason, "Load the days into a new warehouse with a new catalog: docs/operations.md"
+            )
         if missing:
             raise LakehouseError(
                 name, f"has no column {sorted(missing)[0]}", "Point Tidemark at a warehouse of its own"

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from itertools import groupby
 from typing import Any
 
@@ -155,11 +156,14 @@ class _Refining:
         if not sample.num_rows:
             return
         made = self.hashes.of(sample)
-        if any(not made[name].equals(whole(sample.column(name))) for name in HASH_COLUMNS):
+        are_as_parsed = [pc.fill_null(pc.equal(made[name], whole(sample.column(name))), False) for name in HASH_COLUMNS]
+        at = pc.index(reduce(pc.and_, are_as_parsed), False).as_py()
+        if at >= 0:
+            line, key = sample.column("_line_number")[at], sample.column("_object_key")[at]
             raise LakehouseError(
                 path,
-                "holds rows that are not what was parsed: their hashes differ",
-                "Something else than Tidemark changed the table; see docs/operations.md, A row that differs from its hash",
+                f"holds line {line} of {key} with another hash than its own",
+                "Something else than Tidemark changed the file: docs/operations.md, A row that differs from its hash",
             )
 
 

@@ -103,6 +103,7 @@ def test_a_row_that_is_not_what_was_parsed_stops_the_load() -> None:
         told = error_in(str(failure.value))
         assert isinstance(told, LakehouseError)
         assert path in told.subject
+        assert "line 17 of o0 " in told.reason
 
 
 @settings(deadline=None, max_examples=200)

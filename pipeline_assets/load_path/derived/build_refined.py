@@ -49,7 +49,7 @@ def build_refined(bench: Workbench, pins: Mapping[str, int], todo: Sequence[Slic
     decided = outcomes(contenders, settings.source_precedence, window)
     decided = decided.where(is_todo | F.col("rival").isNotNull()).persist()
     try:
-        reasons = _reasons(decided.where(is_todo), todo)
+        reasons, are_shared = _reasons(decided.where(is_todo), todo)
     except BaseException:
         decided.unpersist()
         keys.unpersist()
@@ -61,24 +61,28 @@ def build_refined(bench: Workbench, pins: Mapping[str, int], todo: Sequence[Slic
     ]
     rows = winners(_raw(bench, pins, set(todo), names), decided, do_few_lose=do_few_lose)
     files = raw_files(bench, pins, todo) if contending <= _MOST_NAMED_ROWS else None
-    write = None if files is None else lambda: write_refined(bench, files, decided.where(is_todo))
+    do_any_lose = any(outcome != RowOutcome.WINNER.value for counts in reasons.values() for outcome in counts)
+    lost = decided.where(is_todo) if do_any_lose else None
+    write = None if files is None else lambda: write_refined(bench, files, lost)
 
     def audit(snapshot_id: int) -> dict[Slice, Audit]:
         raw_rows = _raw_rows(bench, pins, todo)
         measured = _measure_refined(bench, snapshot_id, near, todo)
         shared = decided.where(F.col("rival").isNotNull()).select("event_date", "project_id", "rival.*")
-        rivals = _digests(shared, window, todo)
+        rivals = _digests(shared, window, todo) if are_shared else dict.fromkeys(todo, str(EMPTY))
         return {key: _audit(measured.get(key), raw_rows[key], reasons[key], rivals[key]) for key in todo}
 
     return Build(rows, audit, (keys, decided), is_shuffled=not do_few_lose, write=write)
 
 
-def _reasons(decided: DataFrame, todo: Sequence[Slice]) -> dict[Slice, dict[str, int]]:
-    """Slice -> outcome -> rows."""
+def _reasons(decided: DataFrame, todo: Sequence[Slice]) -> tuple[dict[Slice, dict[str, int]], bool]:
+    """Slice -> outcome -> rows; and whether any of them has a rival on another day."""
     found: dict[Slice, dict[str, int]] = {key: {} for key in todo}
-    for row in decided.groupBy("event_date", "project_id", "outcome").count().collect():
+    counted = decided.groupBy("event_date", "project_id", "outcome")
+    rows = counted.agg(F.count(F.lit(1)).alias("count"), F.count("rival").alias("rivals")).collect()
+    for row in rows:
         found[Slice(row["event_date"], row["project_id"])][row["outcome"]] = row["count"]
-    return found
+    return found, any(row["rivals"] for row in rows)
 
 
 def rivals_now(bench: Workbench, pins: Mapping[str, int], slices: Sequence[Slice]) -> dict[Slice, str]:

@@ -38,16 +38,14 @@ def raw_files(bench: Workbench, pins: Mapping[str, int], slices: Sequence[Slice]
     return found
 
 
-def write_refined(bench: Workbench, files: Sequence[RawFile], decided: DataFrame) -> list[str]:
-    """New files with the rows of raw's that did not lose; `decided`: `dedupe.outcomes` of the same slices."""
-    lost = decided.where(F.col("outcome") != RowOutcome.WINNER.value)
-    rows = lost.select("event_date", "project_id", "_source", "_object_key", "_line_number").toArrow()
+def write_refined(bench: Workbench, files: Sequence[RawFile], decided: DataFrame | None) -> list[str]:
+    """New files with the rows of raw's that did not lose; `decided`: `dedupe.outcomes` of the same slices, None if none lost."""
     names = bench.lakehouse.files
     with naming_what_workers_met():
         return refine_files(
             bench.spark,
             files,
-            _by_slice(rows),
+            {} if decided is None else _losers(decided),
             stores={source.value: names.store(table) for source, table in RAW_TABLES.items()},
             hashes=event_hashes(),
             layout=names.layout(REFINED_EVENTS),
@@ -56,8 +54,10 @@ def write_refined(bench: Workbench, files: Sequence[RawFile], decided: DataFrame
         )
 
 
-def _by_slice(rows: pa.Table) -> dict[tuple[Slice, str], pa.Table]:
+def _losers(decided: DataFrame) -> dict[tuple[Slice, str], pa.Table]:
     """Slice and source -> `_object_key` and `_line_number`."""
+    lost = decided.where(F.col("outcome") != RowOutcome.WINNER.value)
+    rows = lost.select("event_date", "project_id", "_source", "_object_key", "_line_number").toArrow()
     found = {}
     for source in RAW_TABLES:
         of_source = rows.filter(pc.equal(rows["_source"], source.value))

@@ -138,10 +138,13 @@ def _standing(step: RawStep, changed: Collection[Slice]) -> _Standing:
 
 def _objects_in(step: RawStep, batches: Sequence[BatchKey]) -> dict[BatchKey, dict[str, int]]:
     """Batch -> object -> rows of it in raw now."""
+    found: dict[BatchKey, dict[str, int]] = {batch: {} for batch in batches}
+    arrivals = {Slice(batch.arrival_date, batch.project_id) for batch in batches}
+    if not step.bench.lakehouse.may_hold(step.table, step.base_id, "_arrival_date", arrivals):
+        return found
     base = step.bench.lakehouse.read(step.table, step.base_id)
     rows = base.where(in_batches(batches, None, "_arrival_date"))
     counted = rows.groupBy("project_id", "_arrival_date", "_object_key").count().collect()
-    found: dict[BatchKey, dict[str, int]] = {batch: {} for batch in batches}
     for row in counted:
         found[BatchKey(step.source, row["project_id"], row["_arrival_date"])][row["_object_key"]] = row["count"]
     return found
