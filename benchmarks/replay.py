@@ -90,7 +90,7 @@ def replay(work: Path, days: int) -> Iterator[dict[str, Any]]:
     yield found | {"corrected": [str(day) for day in corrected]}
     with closing(Ledger(arm.settings.ledger_database_url)) as ledger:
         bench = Workbench(
-            arm.spark, Lakehouse(arm.spark, arm.catalog), ledger, LandingStore.from_settings(arm.settings), arm.settings
+            Lakehouse(arm.spark, arm.catalog), ledger, LandingStore.from_settings(arm.settings), arm.settings
         )
         started = time.perf_counter()
         now = datetime.now(UTC) + LATER

@@ -31,8 +31,8 @@ def workbench(settings: Settings, say: Callable[[str], None]) -> Iterator[Workbe
         landing = LandingStore.from_settings(settings, S3Resource())
         lakehouse = Lakehouse(session, settings.catalog_name)
         words = LastWords(say)
-        with naming_a_dead_engine(session, words, settings.spark_driver_memory):
+        with naming_a_dead_engine(lambda: session, words, settings.spark_driver_memory):
             with lakehouse_failures("tables"):
                 lakehouse.require_own(settings, ALL_TABLES, Purpose.LOOK)
                 ledger.lake.require(lakehouse.lake(settings), may_take=False)
-            yield Workbench(session, lakehouse, ledger, landing, settings, words)
+            yield Workbench(lakehouse, ledger, landing, settings, words)

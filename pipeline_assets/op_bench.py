@@ -10,6 +10,7 @@ from contextlib import closing, contextmanager
 
 import dagster as dg
 from dagster_pyspark import LazyPySparkResource
+from pyspark.sql import SparkSession
 
 from pipeline_assets.domain.errors import PublishConflictError, TidemarkError, TransientError
 from pipeline_assets.domain.masking import tellable
@@ -21,10 +22,10 @@ from resources.engine_life import LastWords, naming_a_dead_engine
 from resources.heartbeat import heartbeat
 from resources.lake_identity import Purpose
 from resources.lake_objects import LakeObjects
-from resources.lakehouse import Lakehouse
 from resources.lakehouse_errors import lakehouse_failures
 from resources.landing_store import LandingStore
 from resources.ledger import Ledger
+from resources.resting_lakehouse import RestingLakehouse
 from resources.spark import configure_catalog
 
 
@@ -50,16 +51,17 @@ def op_bench(
     try:
         # First of all: a process that is not known to live is missed.
         with heartbeat(url, run.run_id, run.job_name, _steps(context)), closing(production_ledger(settings)) as ledger:
-            session = spark.spark_session
-            configure_catalog(session, settings)
-            lakehouse = Lakehouse(session, settings.catalog_name)
             words = LastWords(context.log.info)
-            with naming_a_dead_engine(session, words, settings.spark_driver_memory):
+            # Spark starts with the first need of it: a load that finds nothing to do has none.
+            with (
+                closing(RestingLakehouse(settings, lambda: _started(spark, settings))) as lakehouse,
+                naming_a_dead_engine(lambda: lakehouse.engine, words, settings.spark_driver_memory),
+            ):
                 with lakehouse_failures("tables"):
                     lakehouse.require_own(settings, ALL_TABLES, Purpose.LOOK)
                     # Before decisions are read back and tables settled: both write what the ledger of another lake says.
                     ledger.lake.require(lakehouse.lake(settings), may_take=not is_dry_run)
-                yield Workbench(session, lakehouse, ledger, landing, settings, words)
+                yield Workbench(lakehouse, ledger, landing, settings, words)
     except PublishConflictError as error:
         raise dg.Failure(str(error), allow_retries=True) from tellable(error)
     except TransientError as error:
@@ -71,6 +73,12 @@ def op_bench(
         if told is error:
             raise
         raise told from None
+
+
+def _started(spark: LazyPySparkResource, settings: Settings) -> SparkSession:
+    session: SparkSession = spark.spark_session
+    configure_catalog(session, settings)
+    return session
 
 
 def _steps(context: dg.OpExecutionContext) -> int:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 IsLive = Callable[[str], bool | None]
 """Whether the attempt that a branch is named for still works; None where nobody knows it."""
-_PREFIX = "tidemark_"
+PREFIX = "tidemark_"
 _KEEPS = "_keep_"
 
 
@@ -35,7 +35,7 @@ class Branches:
 
     def create(self, table: Table, attempt: str, snapshot_id: int) -> str:
         """A branch of this attempt at a snapshot, in place of one of the same name; returns its name."""
-        name = _PREFIX + attempt
+        name = PREFIX + attempt
         self.drop(table, [name])
         self._create(table, {name: snapshot_id})
         return name
@@ -61,7 +61,7 @@ class Branches:
 
         Raises LakehouseError where one is expired already.
         """
-        names = {f"{_PREFIX}{attempt}{_KEEPS}{snapshot_id}": snapshot_id for snapshot_id in snapshot_ids}
+        names = {f"{PREFIX}{attempt}{_KEEPS}{snapshot_id}": snapshot_id for snapshot_id in snapshot_ids}
         try:
             self._create(table, names)
         except FAILURES as error:
@@ -88,7 +88,7 @@ class Branches:
         yesterday = datetime.now(UTC) - YOUNGEST
         found = []
         for name in sorted(self._ours(java)):
-            lives = is_live(name.removeprefix(_PREFIX))
+            lives = is_live(name.removeprefix(PREFIX))
             if lives is False or (lives is None and self.was_there(java, name, yesterday)):
                 found.append(name)
         return found
@@ -126,7 +126,7 @@ class Branches:
         return bool(metadata.refs().containsKey(name))
 
     def _ours(self, java: Any) -> dict[str, int]:
-        return {str(name): int(ref.snapshotId()) for name, ref in dict(java.refs()).items() if name.startswith(_PREFIX)}
+        return {str(name): int(ref.snapshotId()) for name, ref in dict(java.refs()).items() if name.startswith(PREFIX)}
 
     def _create(self, table: Table, names: Mapping[str, int]) -> None:
         def change() -> None:

@@ -36,17 +36,20 @@ class LastWords:
 
 
 @contextmanager
-def naming_a_dead_engine(spark: SparkSession, words: LastWords, memory: str) -> Iterator[None]:
+def naming_a_dead_engine(engine: Callable[[], SparkSession | None], words: LastWords, memory: str) -> Iterator[None]:
     """Raise EngineError where the JVM died, or ran out of memory and lives; other failures pass as they are.
 
     A person must act, and so nothing is tried again at once: this process has no engine any more, and another one with as
-    much memory would meet the same.
+    much memory would meet the same. `engine` gives the session, None where none was started.
     """
-    # Asked for now: a dead JVM answers nothing.
-    process: subprocess.Popen[bytes] | None = getattr(spark.sparkContext._gateway, "proc", None)
     try:
         yield
     except Exception as error:
+        session = engine()
+        if session is None:
+            raise
+        # Python's own record of the process: a dead JVM answers nothing.
+        process: subprocess.Popen[bytes] | None = getattr(session.sparkContext._gateway, "proc", None)
         what = _end_of(process, error)
         if what is None:
             raise

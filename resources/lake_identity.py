@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import time
 import uuid
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import IntEnum
@@ -32,7 +32,7 @@ MARKER = "warehouse.json"
 """Below the warehouse's own folder."""
 PROPERTY = "tidemark.warehouse-id"
 _LAKE_PROPERTY = "tidemark.lake-id"
-_NAMESPACE = "raw"
+NAMESPACE = "raw"
 """Its properties in the catalog hold the identity: it lives as long as the tables do, in a catalog of any type."""
 _PAUSES = (0.2, 0.5, 1.0, 2.0)
 """Another process may be beginning the same lake: what looks wrong is looked at again before it is refused."""
@@ -99,10 +99,10 @@ def mark(tables: JavaTables, settings: Settings, identity: str) -> None:
     The warehouse comes first: a process that dies in between leaves a marked warehouse, and whoever knows its tables, or finds
     that it has none, takes over the mark.
     """
-    lake = tables.namespace_properties(_NAMESPACE).get(_LAKE_PROPERTY, identity)
+    lake = tables.namespace_properties(NAMESPACE).get(_LAKE_PROPERTY, identity)
     LakeObjects.of(settings).put(MARKER, _written(settings, _Mark(identity, lake)))
     found = _mark(settings) or _Mark(identity, lake)
-    namespace = f"{tables.catalog_name}.{_NAMESPACE}"
+    namespace = f"{tables.catalog_name}.{NAMESPACE}"
     for pause in (*_PAUSES, None):
         try:
             tables.spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {namespace}")
@@ -134,13 +134,25 @@ def marker(settings: Settings) -> str | None:
     return None if found is None else found.fence
 
 
+def are_marked_alike(settings: Settings, of_catalog: Mapping[str, str]) -> bool:
+    """Whether the warehouse carries the identity that the properties of the catalog's NAMESPACE name."""
+    known = _mark(settings)
+    return known is not None and known.fence == of_catalog.get(PROPERTY)
+
+
+def marked_lake(settings: Settings) -> str | None:
+    """What the warehouse's own mark says of the lake, None where it has none."""
+    found = _mark(settings)
+    return None if found is None else found.lake
+
+
 def lake_of(tables: JavaTables, settings: Settings) -> str | None:
     """The identity that the lake keeps whatever catalog it is attached to, None for one that is not marked yet."""
     found = _mark(settings)
     if found is not None:
         return found.lake
     # Somebody removed the warehouse's mark; it is written again from what the catalog knows.
-    known = tables.namespace_properties(_NAMESPACE)
+    known = tables.namespace_properties(NAMESPACE)
     return known.get(_LAKE_PROPERTY, known.get(PROPERTY))
 
 
@@ -169,7 +181,7 @@ def _written(settings: Settings, found: _Mark) -> bytes:
 
 def catalog_identity(tables: JavaTables) -> str | None:
     """The identity that the catalog carries, None where it has none."""
-    return tables.namespace_properties(_NAMESPACE).get(PROPERTY)
+    return tables.namespace_properties(NAMESPACE).get(PROPERTY)
 
 
 def catalog_place(settings: Settings) -> str:

@@ -8,16 +8,17 @@ Keep out: branches (branches.py), creating a table (table_creation.py), joining 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from pipeline_assets.domain.errors import LakehouseError, PublishConflictError
 from pipeline_assets.domain.slices import Slice
 from pipeline_assets.transforms.event_hashes import HASH_COLUMNS
 
-from resources.branches import Branches
+from resources.branches import Branches, IsLive
 from resources.crash_points import CrashPoint, crash_point
 from resources.iceberg import RUN_PROPERTY, Commit, JavaTables, SliceFiles, by_slice, slice_of, slices_condition
 from resources.lake_identity import Purpose, lake_of, require_own_lake
@@ -65,25 +66,43 @@ class Publication:
 class Lakehouse:
     """Iceberg tables behind one catalog name, written through branches and exact file swaps."""
 
-    def __init__(self, spark: SparkSession, catalog_name: str) -> None:
-        """Wrap a session whose catalog `catalog_name` is configured (resources/spark.py)."""
-        self.spark = spark
-        self._tables = JavaTables(spark, catalog_name)
-        self.branches = Branches(self._tables)
-        self.files = TableFiles(self._tables)
+    def __init__(self, spark: SparkSession | Callable[[], SparkSession], catalog_name: str) -> None:
+        """Wrap a session whose catalog `catalog_name` is configured (resources/spark.py), or what starts one."""
+        self._session = spark
+        self.engine: SparkSession | None = spark if not callable(spark) else None
+        """The session, None as long as nothing needed one."""
+        self.catalog_name = catalog_name
+        """The catalog's name in SQL."""
         self._known: set[str] = set()
         self._ensured: set[str] = set()
+
+    @cached_property
+    def spark(self) -> SparkSession:
+        """The session; starts it."""
+        if self.engine is None:
+            assert callable(self._session)
+            self.engine = self._session()
+        return self.engine
+
+    @cached_property
+    def _tables(self) -> JavaTables:
+        return JavaTables(self.spark, self.catalog_name)
+
+    @cached_property
+    def branches(self) -> Branches:
+        """Our branches of its tables."""
+        return Branches(self._tables)
+
+    @cached_property
+    def files(self) -> TableFiles:
+        """Files that tasks wrote, and where they go."""
+        return TableFiles(self._tables)
 
     # -- reading -----------------------------------------------------------------------------------------------
 
     def identifier(self, table: Table) -> str:
         """The table's name in SQL, `lake.refined.events`."""
         return self._tables.identifier(table)
-
-    @property
-    def catalog_name(self) -> str:
-        """The catalog's name in SQL."""
-        return self._tables.catalog_name
 
     def head(self, table: Table) -> int:
         """Snapshot id of main; raises LakehouseError for a table that the catalog does not know."""
@@ -155,6 +174,10 @@ class Lakehouse:
         self._require_columns(table)
         again(lambda: begin_history(self._tables, table))
         self._ensured.add(table.key)
+
+    def sweep(self, tables: Sequence[Table], is_live: IsLive) -> list[str]:
+        """Drop the branches of attempts that are not live; returns `table:branch` of each dropped one."""
+        return self.branches.sweep(tables, is_live)
 
     def _require(self, table: Table) -> None:
         """Raise LakehouseError unless the catalog knows the table, and it is ours."""

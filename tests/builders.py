@@ -224,7 +224,7 @@ class Pipeline(LandingFolder):
         """The same load of all tables without Dagster around it: table -> what it did."""
         configure_catalog(self.spark, self.settings)
         landing = LandingStore.from_settings(self.settings)
-        bench = Workbench(self.spark, self.lakehouse, self.ledger, landing, self.settings)
+        bench = Workbench(self.lakehouse, self.ledger, landing, self.settings)
         days = tuple(first + timedelta(days=n) for n in range(((last or first) - first).days + 1))
         tables = frozenset(table.key for table in ASSET_TABLES)
         request = LoadRequest(days, self.settings.projects, tables, str(uuid.uuid4()), self.now)

@@ -61,9 +61,7 @@ class Writer:
         said: list[str] = []
         with closing(Ledger(settings.ledger_database_url)) as ledger:
             lakehouse = Lakehouse(self.spark, settings.catalog_name)
-            bench = Workbench(
-                self.spark, lakehouse, ledger, LandingStore.from_settings(settings), settings, said.append
-            )
+            bench = Workbench(lakehouse, ledger, LandingStore.from_settings(settings), settings, said.append)
             do: Callable[[Workbench, dict[str, Any]], dict[str, Any]] = getattr(self, order["do"])
             try:
                 found = do(bench, order)

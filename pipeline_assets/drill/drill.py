@@ -102,7 +102,7 @@ def carry_out(
 
 def _bench(spark: SparkSession, settings: Settings, ledger: Ledger) -> Workbench:
     landing = LandingStore.from_settings(settings, S3Resource())
-    return Workbench(spark, Lakehouse(spark, settings.catalog_name), ledger, landing, settings)
+    return Workbench(Lakehouse(spark, settings.catalog_name), ledger, landing, settings)
 
 
 @dataclass

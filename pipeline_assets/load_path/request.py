@@ -125,7 +125,6 @@ class OpenBooks:
 class Workbench:
     """Everything a step of the load path works with."""
 
-    spark: SparkSession
     lakehouse: Lakehouse
     ledger: Ledger
     landing: LandingStore
@@ -139,3 +138,8 @@ class Workbench:
         """Whatever the load path says goes through one place, on its way to a terminal as to Dagster's log."""
         say = self.say
         object.__setattr__(self, "say", lambda text: say(shown(text)))
+
+    @property
+    def spark(self) -> SparkSession:
+        """The lakehouse's session; starts one where nothing needed it yet."""
+        return self.lakehouse.spark

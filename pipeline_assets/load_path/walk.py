@@ -36,7 +36,7 @@ def load(bench: Workbench, request: LoadRequest, is_live: Callable[[str], bool |
         bench.ledger.lake.require(bench.lakehouse.lake(bench.settings), may_take=True)
         for table in tables:
             bench.lakehouse.ensure(table)
-        swept = bench.lakehouse.branches.sweep(tables, is_live)
+        swept = bench.lakehouse.sweep(tables, is_live)
     if swept:
         bench.say(f"dropped {len(swept)} branches that dead runs left: {few(swept, 10)}")
     started_at = request.now.isoformat()

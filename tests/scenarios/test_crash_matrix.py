@@ -209,7 +209,7 @@ def _require_nothing_left(p: Pipeline) -> None:
         os.utime(path, (old, old))
     configure_catalog(p.spark, p.settings)
     landing = LandingStore.from_settings(p.settings)
-    bench = Workbench(p.spark, p.lakehouse, p.ledger, landing, p.settings)
+    bench = Workbench(p.lakehouse, p.ledger, landing, p.settings)
     digests = p.digests()
     later = datetime.now(UTC) + timedelta(days=40)
     reports = list(maintain(bench, str(uuid.uuid4()), later, lambda _: False, is_dry_run=False))

@@ -23,7 +23,7 @@ REFINED, REVENUE = "refined/events", "aggregates/daily_revenue"
 
 
 def _diff(p: Any, table: str, day: date = DAY, samples: int = 20) -> Difference:
-    bench = Workbench(p.spark, p.lakehouse, p.ledger, LandingStore.from_settings(p.settings), p.settings)
+    bench = Workbench(p.lakehouse, p.ledger, LandingStore.from_settings(p.settings), p.settings)
     return compare(bench, table, day, PROJECT, p.now, samples=samples)
 
 

@@ -31,7 +31,7 @@ NEXT = DAY + timedelta(days=1)
 def _explain(p: Any, identifier: str, **scope: Any) -> Explanation:
     configure_catalog(p.spark, p.settings)
     landing = LandingStore.from_settings(p.settings)
-    return explain(Workbench(p.spark, p.lakehouse, p.ledger, landing, p.settings), identifier, now=p.now, **scope)
+    return explain(Workbench(p.lakehouse, p.ledger, landing, p.settings), identifier, now=p.now, **scope)
 
 
 def _only(explanation: Explanation) -> Event:

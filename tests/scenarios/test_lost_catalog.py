@@ -42,7 +42,7 @@ def _loaded(pipeline: Any, **settings: Any) -> Pipeline:
 
 def _maintain(p: Pipeline, *, is_dry_run: bool = False) -> dict[str, TableUpkeep]:
     configure_catalog(p.spark, p.settings)
-    bench = Workbench(p.spark, p.lakehouse, p.ledger, LandingStore.from_settings(p.settings), p.settings)
+    bench = Workbench(p.lakehouse, p.ledger, LandingStore.from_settings(p.settings), p.settings)
     now = datetime.now(UTC)
     return {one.table: one for one in maintain(bench, str(uuid.uuid4()), now, lambda _: False, is_dry_run=is_dry_run)}
 

@@ -40,7 +40,7 @@ LATER = datetime.now(UTC) + timedelta(days=40)
 
 
 def _bench(p: Pipeline) -> Workbench:
-    return Workbench(p.spark, p.lakehouse, p.ledger, LandingStore.from_settings(p.settings), p.settings)
+    return Workbench(p.lakehouse, p.ledger, LandingStore.from_settings(p.settings), p.settings)
 
 
 def _maintain(

@@ -25,12 +25,12 @@ REFINED, REVENUE = "refined/events", "aggregates/daily_revenue"
 
 def _prove(p: Pipeline, folder: Path, first: date = DAYS[0], last: date = DAYS[-1]) -> Proof:
     landing = LandingStore.from_settings(p.settings)
-    bench = Workbench(p.spark, p.lakehouse, p.ledger, landing, p.settings)
+    bench = Workbench(p.lakehouse, p.ledger, landing, p.settings)
     own = scratch_settings(p.settings, str(folder), str(folder / "warehouse"))
     folder.mkdir()
     configure_catalog(p.spark, own)
     with closing(Ledger(own.ledger_database_url)) as ledger:
-        scratch = Workbench(p.spark, Lakehouse(p.spark, own.catalog_name), ledger, landing, own)
+        scratch = Workbench(Lakehouse(p.spark, own.catalog_name), ledger, landing, own)
         return prove(bench, scratch, first, last, (PROJECT,), p.now)
 
 

@@ -44,7 +44,7 @@ NAMES = tuple(table.key for table in DERIVED)
 
 
 def _bench(p: Any) -> Workbench:
-    return Workbench(p.spark, p.lakehouse, p.ledger, LandingStore.from_settings(p.settings), p.settings)
+    return Workbench(p.lakehouse, p.ledger, LandingStore.from_settings(p.settings), p.settings)
 
 
 def _request(

@@ -86,7 +86,7 @@ def test_a_folder_of_strangers_is_counted(tmp_path: Path) -> None:
     said: list[str] = []
     with closing(Ledger(f"sqlite:///{tmp_path}/ledger.db")) as ledger:
         nothing: Any = None
-        bench = Workbench(nothing, nothing, ledger, LandingStore.from_settings(settings), settings, said.append)
+        bench = Workbench(nothing, ledger, LandingStore.from_settings(settings), settings, said.append)
         now = datetime(2026, 2, 20, tzinfo=UTC)
         _plan(bench, LoadRequest((DAY,), ("10001",), frozenset(), "run", now), Source.REGULAR)
     assert len(said) < 30

@@ -1,0 +1,56 @@
+"""A load that finds nothing to do starts no Spark.
+
+Lives here: what is answered from ledger, catalog and a listing. Put here: another load that has nothing to do. Keep out: what is
+stale, and why (test_standing.py).
+"""
+
+from __future__ import annotations
+
+from datetime import date
+from typing import Any
+
+import pytest
+from dagster_pyspark import LazyPySparkResource
+
+from pipeline_assets.domain.slices import Source
+from tests.builders import events_on
+
+pytestmark = pytest.mark.slow
+DAY = date(2026, 2, 2)
+
+
+class NoSpark(LazyPySparkResource):
+    """A resource that nobody may use."""
+
+    def _init_session(self) -> None:
+        raise RuntimeError("Spark was started")
+
+
+@pytest.mark.parametrize("catalog", ["sqlite", "postgresql"])
+def test_the_same_day_again_starts_no_spark(pipeline: Any, request: pytest.FixtureRequest, catalog: str) -> None:
+    """Scenario: a loaded day, loaded again where Spark must not start; then an object came. Outcome: unchanged, every day shown
+    with the same data version; the object is not passed over: Spark is asked for, and loads it once it may."""
+    settings = {} if catalog == "sqlite" else {"catalog_url": request.getfixturevalue("postgres")}
+    p = pipeline(**settings)
+    p.deliver(DAY, events_on(DAY, 20))
+    p.deliver(DAY, events_on(DAY, 5, prefix="r"), source=Source.BACKFILL)
+    assert p.load(DAY).success
+    first = p.load(DAY, source=Source.BACKFILL)
+    assert first.success
+    history, digests = p.history(), p.digests()
+    p.resources = {"spark": NoSpark(spark_config={})}
+
+    for source in Source:
+        again = p.load(DAY, source=source)
+        assert again.success, again.failure()
+        assert again.materialized("refined/events") == {str(DAY)}
+        shown = [run.metadata("refined/events", DAY)["data_version"] for run in (first, again)]
+        assert shown[0] == shown[1]
+    p.deliver(DAY, events_on(DAY, 1, prefix="late"), hour=12)
+    woken = p.load(DAY)
+    assert not woken.success
+    assert "Spark was started" in woken.failure()
+    assert (p.history(), p.digests()) == (history, digests)
+    p.resources = {}
+    assert p.load(DAY).success
+    assert p.count("refined/events") == 26
