@@ -11,7 +11,7 @@ import os
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Self, cast
@@ -77,6 +77,36 @@ class _NewObject:
             self._body.close()
 
 
+class _OpenObject:
+    """What is being read, as a file; failures come as ours."""
+
+    def __init__(self, body: Any, failures: Callable[[], AbstractContextManager[None]]) -> None:
+        self._body = body
+        self._failures = failures
+        self.closed = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def read(self, size: int = -1) -> bytes:
+        with self._failures():
+            return bytes(self._body.read(None if size < 0 else size))
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        with self._failures():
+            return int(self._body.seek(offset, whence))
+
+    def tell(self) -> int:
+        return int(self._body.tell())
+
+    def close(self) -> None:
+        self.closed = True
+        self._body.close()
+
+
 class LakeObjects:
     """Objects below one URL, by names relative to it; use plain names, letters, digits, `-`, `_`, `.` and `/`.
 
@@ -87,6 +117,9 @@ class LakeObjects:
         """`url`: a path, `file:` or `s3://bucket[/prefix]`, as settings and Iceberg write it; need not exist."""
         self.url = url.rstrip("/")
         self._folder = _folder_of(self.url)
+        # Known here and told to workers, who have an environment of their own; credentials are theirs, as for Iceberg's files.
+        self._endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
+        self._region = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
         self._store: LocalStore | S3Store | None = None
 
     @classmethod
@@ -149,8 +182,9 @@ class LakeObjects:
         with self._failures(name):
             if self._folder is not None:
                 return (self._folder / name).open("rb")
-            found: Any = obstore.open_reader(self._opened(), name)
-            return cast("IO[bytes]", found)
+            body: Any = obstore.open_reader(self._opened(), name)
+        found: Any = _OpenObject(body, lambda: self._failures(name))
+        return cast("IO[bytes]", found)
 
     def list(self, folder: str = "") -> Iterator[LakeObject]:
         """All objects below a folder, in no order; without the marks that some tools leave for folders."""
@@ -190,9 +224,11 @@ class LakeObjects:
 
     def _opened(self) -> LocalStore | S3Store:
         if self._store is None:
-            self._store = (
-                LocalStore(prefix=self._folder) if self._folder is not None else Bucket.from_url(self.url, None).open()
-            )
+            if self._folder is not None:
+                self._store = LocalStore(prefix=self._folder)
+            else:
+                bucket = Bucket.from_url(self.url, None)
+                self._store = replace(bucket, endpoint_url=self._endpoint, region_name=self._region).open()
         return self._store
 
     @contextmanager

@@ -20,7 +20,9 @@ from pipeline_assets.transforms.row_hash import former_row_hashes, row_hashes
 
 HASH_A, HASH_B, MEANING_HASH = "_hash_a", "_hash_b", "_meaning_hash"
 """Of event tables they are stored columns, of others computed where they are needed."""
-_STORED_A, _STORED_B, _FALSE = "_stored_a", "_stored_b", "false_hashes"
+_STORED_A, _STORED_B = "_stored_a", "_stored_b"
+FALSE_HASHES = "false_hashes"
+"""Figure of `checked_hashes`: rows whose stored hash is not that of their content."""
 _UNMEASURABLE = 0
 """Version of the digest of rows whose stored hashes are not those of their content: equal to none that is on record."""
 _HALF = 32
@@ -41,18 +43,20 @@ def digest_aggregates() -> list[Column]:
 
 
 def digest_of(row: Mapping[str, Any], version: int = ROW_HASH_VERSION) -> Digest:
-    """The digest in a collected row of `digest_aggregates`, or of `_false_hashes` as well."""
-    known = _UNMEASURABLE if row.get(_FALSE) else version
+    """The digest in a collected row of `digest_aggregates`, and of `checked_hashes` where they were checked."""
+    known = _UNMEASURABLE if row.get(FALSE_HASHES) else version
     return Digest(int(row["rows"]), _sum_of(row, "a"), _sum_of(row, "b"), known)
 
 
-def _measurable(frame: DataFrame, columns: Sequence[str], version: int) -> tuple[DataFrame, list[Column]]:
-    """The frame with hashes over its content, and an aggregate that counts rows for which others are stored."""
+def checked_hashes(
+    frame: DataFrame, columns: Sequence[str], version: int = ROW_HASH_VERSION
+) -> tuple[DataFrame, list[Column]]:
+    """The frame with hashes over its content, and FALSE_HASHES as an aggregate where hashes are stored with it."""
     if version != ROW_HASH_VERSION or not {HASH_A, HASH_B} <= set(frame.columns):
         return with_row_hashes(frame, columns, version=version), []
     kept = frame.withColumns({_STORED_A: F.col(HASH_A), _STORED_B: F.col(HASH_B)})
     are_equal = F.col(_STORED_A).eqNullSafe(F.col(HASH_A)) & F.col(_STORED_B).eqNullSafe(F.col(HASH_B))
-    return with_row_hashes(kept, columns), [F.count_if(~are_equal).alias(_FALSE)]
+    return with_row_hashes(kept, columns), [F.count_if(~are_equal).alias(FALSE_HASHES)]
 
 
 def _sums(hashes: Column, name: str) -> list[Column]:
@@ -69,7 +73,7 @@ def digests(
     frame: DataFrame, columns: Sequence[str], by: Sequence[str], *, version: int = ROW_HASH_VERSION
 ) -> DataFrame:
     """`by` and what `digest_of` reads: one row per group."""
-    hashed, also = _measurable(frame, columns, version)
+    hashed, also = checked_hashes(frame, columns, version)
     return hashed.groupBy(*by).agg(*digest_aggregates(), *also)
 
 
@@ -92,7 +96,7 @@ def batch_day_digests(frame: DataFrame, columns: Sequence[str] | None, *, versio
         first, second = F.xxhash64(F.col(HASH_A), F.col("_object_key")), F.lit(0)
     held = [*_sums(first, "held_a"), *_sums(second, "held_b")]
     by = ["project_id", "_arrival_date", "event_date"]
-    hashed, also = (frame, []) if columns is None else _measurable(frame, columns, version)
+    hashed, also = (frame, []) if columns is None else checked_hashes(frame, columns, version)
     return hashed.groupBy(*by).agg(*digest_aggregates(), *held, *also)
 
 

@@ -22,10 +22,18 @@ from pipeline_assets.load_path.derived.build import Audit, Build
 from pipeline_assets.load_path.derived.write_refined import raw_files, write_refined
 from pipeline_assets.load_path.request import Workbench
 from pipeline_assets.tables.raw_events import RAW_TABLES
-from pipeline_assets.tables.refined_events import REFINED_EVENTS
+from pipeline_assets.tables.refined_events import CONTENT, REFINED_EVENTS
 from pipeline_assets.transforms.dedupe import outcomes, winners
 from pipeline_assets.transforms.event_keys import KEY, contested, day_number, identified, with_contested_keys, with_key
-from pipeline_assets.transforms.measure import HASH_A, HASH_B, digest_aggregates, digest_of, number
+from pipeline_assets.transforms.measure import (
+    FALSE_HASHES,
+    HASH_A,
+    HASH_B,
+    checked_hashes,
+    digest_aggregates,
+    digest_of,
+    number,
+)
 from pipeline_assets.transforms.named import has_blank_id, is_nameless
 from pipeline_assets.transforms.shared_keys import IDENTITY, exchanges, key_days, rival_digests, rivals_of, shared_rows
 
@@ -67,7 +75,7 @@ def build_refined(bench: Workbench, pins: Mapping[str, int], todo: Sequence[Slic
 
     def audit(snapshot_id: int) -> dict[Slice, Audit]:
         raw_rows = _raw_rows(bench, pins, todo)
-        measured = _measure_refined(bench, snapshot_id, near, todo)
+        measured = _measure_refined(bench, snapshot_id, near, todo, is_checked=write is None)
         shared = decided.where(F.col("rival").isNotNull()).select("event_date", "project_id", "rival.*")
         rivals = _digests(shared, window, todo) if are_shared else dict.fromkeys(todo, str(EMPTY))
         return {key: _audit(measured.get(key), raw_rows[key], reasons[key], rivals[key]) for key in todo}
@@ -157,16 +165,21 @@ def _raw_rows(bench: Workbench, pins: Mapping[str, int], todo: Sequence[Slice]) 
 
 
 def _measure_refined(
-    bench: Workbench, snapshot_id: int, near: set[Slice], todo: Sequence[Slice]
+    bench: Workbench, snapshot_id: int, near: set[Slice], todo: Sequence[Slice], *, is_checked: bool
 ) -> dict[Slice, dict[str, Any]]:
-    """Per slice its digest and figures, from the hashes that were stored with its rows; and its duplicate keys."""
+    """Per slice its digest and figures, from the hashes that were stored with its rows; and its duplicate keys.
+
+    `is_checked`: each hash is made again from its row. Tasks that write files themselves have checked a sample.
+    """
     staged = bench.lakehouse.read(REFINED_EVENTS, snapshot_id)
     content = staged.where(slices_condition(REFINED_EVENTS, todo))
     lateness = F.datediff(F.to_date("server_upload_time"), F.col("event_date"))
+    hashed, also = checked_hashes(content, CONTENT) if is_checked else (content, [])
     rows = (
-        content.groupBy("event_date", "project_id")
+        hashed.groupBy("event_date", "project_id")
         .agg(
             *digest_aggregates(),
+            *also,
             F.count_if(is_nameless()).alias("rows_without_id"),
             F.count_if(has_blank_id()).alias("rows_with_blank_id"),
             F.count_if(lateness > 0).alias("late_rows"),
@@ -218,6 +231,12 @@ def _audit(row: Mapping[str, Any] | None, raw_rows: int, reasons: Mapping[str, i
         outcome.value: reasons.get(outcome.value, 0) for outcome in RowOutcome if outcome is not RowOutcome.WINNER
     }
     missing = raw_rows - digest.rows - sum(duplicates.values())
+    others = row.get(FALSE_HASHES) or 0 if row is not None else 0
+    told = [
+        f"{raw_rows} raw rows but {digest.rows} rows and {sum(duplicates.values())} duplicates" if missing else None,
+        f"{others} rows are not what raw holds: their hashes differ" if others else None,
+    ]
+    reason = "; ".join(filter(None, told)) or None
     unique = Evaluation(
         Check.UNIQUE_EVENT_KEY,
         twice == 0,
@@ -227,12 +246,10 @@ def _audit(row: Mapping[str, Any] | None, raw_rows: int, reasons: Mapping[str, i
     )
     reconciles = Evaluation(
         Check.RECONCILES_WITH_RAW,
-        missing == 0,
-        None
-        if missing == 0
-        else f"{raw_rows} raw rows but {digest.rows} rows and {sum(duplicates.values())} duplicates",
-        None if missing == 0 else "This is a defect of Tidemark: report it with the day's raw rows",
-        {"raw_rows": raw_rows, "mismatch_count": abs(missing), **duplicates},
+        reason is None,
+        reason,
+        None if reason is None else "This is a defect of Tidemark: report it with the day's raw rows",
+        {"raw_rows": raw_rows, "mismatch_count": abs(missing) + others, **duplicates},
     )
     figures = {
         "rows": digest.rows,
