@@ -23,7 +23,8 @@ from pipeline_assets.load_path.settle import FOREIGN, UNRECORDED, settle
 from pipeline_assets.tables.refined_events import REFINED_EVENTS
 from pipeline_assets.tables.registry import DERIVED
 from pipeline_assets.tables.table import Table
-from pipeline_assets.transforms.shared_keys import IDENTITY, key_days, torn_keys
+from pipeline_assets.transforms.event_keys import KEY
+from pipeline_assets.transforms.shared_keys import key_days, torn_keys
 
 
 @dataclass(frozen=True)
@@ -280,7 +281,7 @@ def _keys(bench: Workbench, slices: Iterable[tuple[Slice, int | None]]) -> DataF
     for key, snapshot_id in slices:
         if snapshot_id is not None:
             by_snapshot.setdefault(snapshot_id, []).append(key)
-    ids = ("event_date", "project_id", *IDENTITY)
+    ids = ("event_date", "project_id", *KEY)
     frames = [
         bench.lakehouse.read(REFINED_EVENTS, snapshot_id).where(slices_condition(REFINED_EVENTS, keys)).select(*ids)
         for snapshot_id, keys in by_snapshot.items()

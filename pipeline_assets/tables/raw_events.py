@@ -22,6 +22,10 @@ HASHES = (
     ),
     TableColumn("_hash_b", "bigint", "its second half"),
     TableColumn("_meaning_hash", "bigint", "the same, in 64 bits, without how the row travelled"),
+    TableColumn(
+        "_key_a", "bigint", "first half of the hash of what tells events apart: project and ids, else the content"
+    ),
+    TableColumn("_key_b", "bigint", "its second half"),
 )
 """What tasks compute of a row once; docs/operations.md says who computes it again."""
 

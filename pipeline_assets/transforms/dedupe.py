@@ -12,9 +12,9 @@ from pyspark.sql import DataFrame
 
 from pipeline_assets.domain.identity import Outcome
 from pipeline_assets.domain.slices import Source
-from pipeline_assets.transforms.event_keys import KEY, day_number, key_window, with_key
+from pipeline_assets.transforms.event_keys import KEY, day_number, key_window
 from pipeline_assets.transforms.measure import HASH_A, HASH_B
-from pipeline_assets.transforms.named import named
+from pipeline_assets.transforms.named import is_nameless, named
 from pipeline_assets.transforms.shared_keys import is_shared, rival_columns
 
 ROW_ID = ("_source", "_object_key", "_line_number")
@@ -23,16 +23,18 @@ ROW_ID = ("_source", "_object_key", "_line_number")
 def outcomes(raw: DataFrame, precedence: Sequence[Source], dedupe_window_days: int) -> DataFrame:
     """One narrow row per raw row: event_date, project_id, _source, _object_key, _line_number, outcome (string), rival.
 
-    `raw` is both raw tables' rows, over the days to decide and `dedupe_window_days` on either side: event_date, ROW_ID, IDENTITY,
-    `_hash_a`, `_hash_b`.
+    `raw` is both raw tables' rows, over the days to decide and `dedupe_window_days` on either side: event_date,
+    project_id, ROW_ID, IDENTITY, `_hash_a`, `_hash_b`.
     `rival` (struct of `shared_keys.rival_columns`) is null but for rows whose key lies on several days.
     """
     order = F.create_map(*[part for i, s in enumerate(precedence) for part in (F.lit(s.value), F.lit(-i))])
-    narrow = with_key(raw).select(
+    narrow = raw.select(
         "event_date",
+        "project_id",
         *KEY,
         *ROW_ID,
         named("uuid").alias("uuid"),
+        is_nameless().alias("_is_nameless"),
         day_number().alias("_day"),
         # A null compares lower than any value inside a struct, which is "nulls last" for a maximum.
         F.struct(
@@ -55,9 +57,7 @@ def outcomes(raw: DataFrame, precedence: Sequence[Source], dedupe_window_days: i
             "processed_time": F.col("_rank.processed_time"),
         }
     )
-    is_same_row = (F.col("_rank") < F.col("_best_same_row")) & (
-        F.col("uuid").isNotNull() | (F.col("_key_kind") == "content")
-    )
+    is_same_row = (F.col("_rank") < F.col("_best_same_row")) & (F.col("uuid").isNotNull() | F.col("_is_nameless"))
     outcome = (
         F.when(F.col("_rank") == F.col("_best.rank"), Outcome.WINNER.value)
         .when(is_same_row, Outcome.DELIVERY_DUPLICATE.value)

@@ -11,20 +11,21 @@ from collections.abc import Sequence
 import pyspark.sql.functions as F
 from pyspark.sql import DataFrame
 
-from pipeline_assets.transforms.event_keys import KEY_TYPES, identified, with_key
+from pipeline_assets.transforms.event_keys import KEY
 from pipeline_assets.transforms.measure import HASH_A, HASH_B, MEANING_HASH, with_row_hashes
+from pipeline_assets.transforms.named import is_nameless
 from pipeline_assets.transforms.row_hash import row_hashes
 
 KEPT, ADDED, REMOVED, CHANGED = "kept", "added", "removed", "changed"
-_KEY = ("_key_a", "_key_b")
-_AT = ("event_date", "project_id", *_KEY)
+_AT = ("event_date", "project_id", *KEY)
 
 
 def with_event_keys(events: DataFrame) -> DataFrame:
-    """The events plus `_key_a`, `_key_b` of the key, `_hash_a`, `_hash_b` of the meaning; needs IDENTITY and `_meaning_hash`."""
-    first, second = row_hashes(KEY_TYPES)
-    keyed = events.withColumns({HASH_A: F.col(MEANING_HASH), HASH_B: F.lit(0).cast("long")}).transform(with_key)
-    return keyed.withColumns({"_key_a": first, "_key_b": second})
+    """The events with `_hash_a`, `_hash_b` of their meaning, and it for a key where they have no id; needs IDENTITY too."""
+    meaning, nothing = F.col(MEANING_HASH), F.lit(0).cast("long")
+    keys = {"_key_a": F.when(is_nameless(), meaning).otherwise(F.col("_key_a")),
+            "_key_b": F.when(is_nameless(), nothing).otherwise(F.col("_key_b"))}  # fmt: skip
+    return events.withColumns({HASH_A: meaning, HASH_B: nothing, **keys})
 
 
 def with_keys(rows: DataFrame, key_columns: Sequence[str]) -> DataFrame:
@@ -39,13 +40,12 @@ def event_contents(events: DataFrame) -> DataFrame:
     return with_event_keys(events).select(*_AT, HASH_A, HASH_B)
 
 
-def named_keys(events: DataFrame) -> DataFrame:
-    """event_date, project_id, `_key_a`, `_key_b` of the events that have an id; needs project_id, event_date and IDENTITY.
+def held_keys(events: DataFrame) -> DataFrame:
+    """event_date, project_id, KEY of events.
 
     An event without any id has the key of its content, its time included, which no other day holds.
     """
-    first, second = row_hashes(KEY_TYPES)
-    return identified(events).withColumns({"_key_a": first, "_key_b": second}).select(*_AT)
+    return events.select(*_AT)
 
 
 def row_contents(rows: DataFrame, key_columns: Sequence[str], content_columns: Sequence[str]) -> DataFrame:
@@ -70,7 +70,7 @@ def key_changes(
         .otherwise(CHANGED)
     )
     joined = left.join(right, on=list(_AT), how="full_outer").select(*_AT, change.alias("change"))
-    names = ["project_id", *_KEY]
+    names = ["project_id", *KEY]
     was = before_near.select(*names, F.col("event_date").alias("_was_day"), F.lit(ADDED).alias("change"))
     is_now = after_near.select(*names, F.col("event_date").alias("_was_day"), F.lit(REMOVED).alias("change"))
     elsewhere = was.unionByName(is_now)

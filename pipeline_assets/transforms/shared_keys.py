@@ -13,16 +13,13 @@ import pyspark.sql.functions as F
 from pyspark.sql import Column, DataFrame, WindowSpec
 
 from pipeline_assets.domain.identity import TIED
-from pipeline_assets.transforms.event_keys import KEY_TYPES, identified, key_window
+from pipeline_assets.transforms.event_keys import KEY, day_number, key_window
 from pipeline_assets.transforms.measure import HASH_A, HASH_B, digest_aggregates, digest_of
 from pipeline_assets.transforms.named import named
 from pipeline_assets.transforms.row_hash import row_hashes
 
-IDENTITY = ("app", "device_id", "insert_id", "uuid", "server_upload_time", "processed_time")
-"""The few columns that decide which rows are one event and, but for ties, which of them wins."""
 _ORDER = {"server_upload_time": "timestamp", "processed_time": "timestamp", "_source": "string"}
-_RIVAL = {"_day": "int", **KEY_TYPES, "uuid": "string", **_ORDER}
-_PAIR = ("_key_a", "_key_b")
+_RIVAL = {"_day": "int", **dict.fromkeys(KEY, "bigint"), "uuid": "string", **_ORDER}
 
 
 def rival_columns() -> list[Column]:
@@ -31,10 +28,9 @@ def rival_columns() -> list[Column]:
     Expects key, `_day` and IDENTITY, the uuid as `named`. Content is not among them, because it decides ties alone:
     those are flagged where rivals are compared, so that a slice with one never counts as unchanged.
     """
-    key, row, order = row_hashes(KEY_TYPES), row_hashes(_RIVAL), row_hashes(_ORDER)
+    row, order = row_hashes(_RIVAL), row_hashes(_ORDER)
     return [
-        F.col("_day"), key[0].alias("_key_a"), key[1].alias("_key_b"), row[0].alias(HASH_A), row[1].alias(HASH_B),
-        order[0].alias("_order"),
+        *map(F.col, ("_day", *KEY)), row[0].alias(HASH_A), row[1].alias(HASH_B), order[0].alias("_order"),
     ]  # fmt: skip
 
 
@@ -43,7 +39,7 @@ def is_shared(window: WindowSpec) -> Column:
 
     Equal content is of the same day, since it includes the time: rows without any id have no rivals elsewhere.
     """
-    return (F.col("_key_kind") != "content") & (F.min("_day").over(window) != F.max("_day").over(window))
+    return F.min("_day").over(window) != F.max("_day").over(window)
 
 
 def shared_rows(raw: DataFrame, dedupe_window_days: int) -> DataFrame:
@@ -52,7 +48,7 @@ def shared_rows(raw: DataFrame, dedupe_window_days: int) -> DataFrame:
     `raw` needs event_date, project_id, `_source` and IDENTITY, no more.
     """
     return (
-        identified(raw)
+        raw.withColumn("_day", day_number())
         .withColumn("uuid", named("uuid"))
         .withColumn("_is_shared", is_shared(key_window(dedupe_window_days)))
         .where("_is_shared")
@@ -65,16 +61,16 @@ def rival_digests(shared: DataFrame, dedupe_window_days: int) -> DataFrame:
 
     `ties` counts those that only content decides.
     """
-    own = shared.select("event_date", "project_id", "_day", *_PAIR).distinct()
-    own_orders = shared.select("event_date", "project_id", *_PAIR, "_order", F.lit(True).alias("_is_tied")).distinct()
+    own = shared.select("event_date", "project_id", "_day", *KEY).distinct()
+    own_orders = shared.select("event_date", "project_id", *KEY, "_order", F.lit(True).alias("_is_tied")).distinct()
     other = shared.select(
-        "project_id", *_PAIR, HASH_A, HASH_B, "_order", F.col("_day").alias("_other_day")
+        "project_id", *KEY, HASH_A, HASH_B, "_order", F.col("_day").alias("_other_day")
     )  # fmt: skip
     distance = F.abs(F.col("_day") - F.col("_other_day"))
     return (
-        own.join(other, on=["project_id", *_PAIR])
+        own.join(other, on=["project_id", *KEY])
         .where((distance > 0) & (distance <= dedupe_window_days))
-        .join(own_orders, on=["event_date", "project_id", *_PAIR, "_order"], how="left")
+        .join(own_orders, on=["event_date", "project_id", *KEY, "_order"], how="left")
         .groupBy("event_date", "project_id")
         .agg(*digest_aggregates(), F.count("_is_tied").alias("ties"))
     )
@@ -86,9 +82,8 @@ def rivals_of(row: Mapping[str, Any]) -> str:
 
 
 def key_days(events: DataFrame) -> DataFrame:
-    """project_id, `_day`, `_key_a`, `_key_b`, distinct: which days hold which keys; rows without any id left out."""
-    first, second = row_hashes(KEY_TYPES)
-    return identified(events).select("project_id", "_day", first.alias("_key_a"), second.alias("_key_b")).distinct()
+    """project_id, `_day`, KEY, distinct: which days hold which keys."""
+    return events.select("project_id", day_number().alias("_day"), *KEY).distinct()
 
 
 def exchanges(
@@ -100,10 +95,10 @@ def exchanges(
     a day (`is_built`, over `_day` and project_id) links it to the days whose raw rows hold the key and whose published
     ones do not: they are to gain it. A key that two days hold afterwards links a built one to one that is not.
     """
-    at = ["project_id", "_day", *_PAIR]
+    at = ["project_id", "_day", *KEY]
     left = before.where(is_built).join(after, on=at, how="left_anti")
-    moving = left.select("project_id", *_PAIR).distinct()
-    gaining = raw.join(moving, on=["project_id", *_PAIR], how="left_semi").join(before, on=at, how="left_anti")
+    moving = left.select("project_id", *KEY).distinct()
+    gaining = raw.join(moving, on=["project_id", *KEY], how="left_semi").join(before, on=at, how="left_anti")
     giving_or_gaining = left.select(*at).unionByName(gaining.select(*at)).distinct()
     moved = _pairs(giving_or_gaining, giving_or_gaining, dedupe_window_days)
     twice = _pairs(after.where(is_built), after.where(~is_built), dedupe_window_days)
@@ -123,7 +118,7 @@ def torn_keys(
     All are `key_days`. Doubled: a chosen day holds it again while a day beside holds it now. Lost: a day beside held it then, and
     a chosen day alone holds it now.
     """
-    at = ["project_id", *_PAIR]
+    at = ["project_id", *KEY]
     doubled = _near(now_beside, then_chosen, dedupe_window_days)
     taken = _near(then_beside, now_chosen, dedupe_window_days)
     lost = taken.join(now_beside, on=at, how="left_anti").join(then_chosen, on=at, how="left_anti")
@@ -133,14 +128,14 @@ def torn_keys(
 
 def _near(one: DataFrame, other: DataFrame, dedupe_window_days: int) -> DataFrame:
     """Rows of `one` whose key `other` holds on a day within the window."""
-    renamed = other.select("project_id", F.col("_day").alias("_other_day"), *_PAIR)
+    renamed = other.select("project_id", F.col("_day").alias("_other_day"), *KEY)
     distance = F.abs(F.col("_day") - F.col("_other_day"))
-    found = one.join(renamed, on=["project_id", *_PAIR]).where((distance > 0) & (distance <= dedupe_window_days))
+    found = one.join(renamed, on=["project_id", *KEY]).where((distance > 0) & (distance <= dedupe_window_days))
     return found.select(*one.columns).distinct()
 
 
 def _pairs(one: DataFrame, other: DataFrame, dedupe_window_days: int) -> DataFrame:
-    renamed = other.select("project_id", F.col("_day").alias("_other_day"), *_PAIR)
+    renamed = other.select("project_id", F.col("_day").alias("_other_day"), *KEY)
     distance = F.abs(F.col("_day") - F.col("_other_day"))
-    found = one.join(renamed, on=["project_id", *_PAIR]).where((distance > 0) & (distance <= dedupe_window_days))
+    found = one.join(renamed, on=["project_id", *KEY]).where((distance > 0) & (distance <= dedupe_window_days))
     return found.select("project_id", "_day", "_other_day")

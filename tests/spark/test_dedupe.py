@@ -12,9 +12,12 @@ from pipeline_assets.domain.identity import Outcome, RawRow, named
 from pipeline_assets.domain.identity import outcomes as pure_outcomes
 from pipeline_assets.domain.slices import Source
 from pipeline_assets.transforms.dedupe import outcomes, winners
-from pipeline_assets.transforms.measure import HASH_A, HASH_B, with_row_hashes
+from pipeline_assets.transforms.event_hashes import key_hashes, whole
+from pipeline_assets.transforms.event_keys import IDENTITY, KEY
+from pipeline_assets.transforms.measure import HASH_A, HASH_B
 from pipeline_assets.transforms.named import named as named_in_spark
-from pipeline_assets.transforms.shared_keys import IDENTITY, rival_digests, rivals_of, shared_rows
+from pipeline_assets.transforms.row_hash_arrow import Encoded
+from pipeline_assets.transforms.shared_keys import rival_digests, rivals_of, shared_rows
 
 pytestmark = pytest.mark.slow
 CONTENT = ("app", "device_id", "insert_id", "uuid", "server_upload_time", "processed_time", "event_type")
@@ -26,6 +29,18 @@ SCHEMA = (
     "project_id string, event_date date, _source string, _object_key string, _line_number int, app long, device_id string, "
     "insert_id string, uuid string, server_upload_time timestamp, processed_time timestamp, event_type string"
 )
+
+
+def with_stored_hashes(spark: Any, raw: Any) -> Any:
+    """The rows with the hashes that the task which parsed them would have stored."""
+    types = {name: kind for name, kind in raw.dtypes if name in CONTENT}
+    rows = raw.toArrow()
+    content = Encoded(
+        {name: whole(rows.column(name)) for name in CONTENT}, {name: types[name] for name in CONTENT}
+    ).hashes()
+    for name, values in zip((HASH_A, HASH_B, *KEY), (*content, *key_hashes(rows, content)), strict=True):
+        rows = rows.append_column(name, values)
+    return spark.createDataFrame(rows)
 
 
 def _case(number: int) -> list[tuple[Any, ...]]:
@@ -45,12 +60,11 @@ def _case(number: int) -> list[tuple[Any, ...]]:
 @pytest.mark.parametrize("window", [0, 1, 2])
 def test_spark_and_the_pure_rule_agree(spark: Any, window: int) -> None:
     rows = [row for number in range(CASES) for row in _case(number)]
-    raw = spark.createDataFrame(rows, SCHEMA).repartition(3)
+    raw = with_stored_hashes(spark, spark.createDataFrame(rows, SCHEMA)).repartition(3)
     hashed = {
-        (row["project_id"], row["_source"], row["_object_key"], row["_line_number"]): row
-        for row in with_row_hashes(raw, CONTENT).collect()
+        (row["project_id"], row["_source"], row["_object_key"], row["_line_number"]): row for row in raw.collect()
     }
-    decided = outcomes(with_row_hashes(raw, CONTENT), PRECEDENCE, window)
+    decided = outcomes(raw, PRECEDENCE, window)
     found = {
         (row["project_id"], row["_source"], row["_object_key"], row["_line_number"]): row["outcome"]
         for row in decided.collect()
@@ -86,8 +100,8 @@ def test_rivals_have_one_digest_whether_a_slice_is_built_or_looked_at(spark: Any
         ("blank", day, "regular", f"blank/{uuid!r}", 1, None, None, f"i {uuid!r}", uuid, None, None, "x")
         for uuid in (*BLANK, None, "u") for day in (early, late)
     ]  # fmt: skip
-    raw = spark.createDataFrame(rows, SCHEMA).repartition(3).persist()
-    rivals = outcomes(with_row_hashes(raw, CONTENT), PRECEDENCE, 1).where("rival IS NOT NULL")
+    raw = with_stored_hashes(spark, spark.createDataFrame(rows, SCHEMA)).repartition(3).persist()
+    rivals = outcomes(raw, PRECEDENCE, 1).where("rival IS NOT NULL")
     built = rivals.select("event_date", "project_id", "rival.*")
     looked_at = shared_rows(raw.select("event_date", "project_id", "_source", *IDENTITY), 1)
     found = [

@@ -103,7 +103,7 @@ def test_two_events_made_to_collide_stay_two(spark: Any) -> None:
         for n, pair in enumerate(pairs)
         for line, text in enumerate(pair)
     ]  # fmt: skip
-    from tests.spark.test_dedupe import CONTENT, PRECEDENCE, SCHEMA
+    from tests.spark.test_dedupe import CONTENT, PRECEDENCE, SCHEMA, with_stored_hashes
 
     raw = spark.createDataFrame(rows, SCHEMA)
     former: dict[str, set[Any]] = {}
@@ -112,7 +112,7 @@ def test_two_events_made_to_collide_stay_two(spark: Any) -> None:
     broken = sorted(project for project, found in former.items() if len(found) == 1)
     assert len(broken) >= 5, len(broken)
     attacked = raw.where(raw.project_id.isin(broken))
-    decided = outcomes(with_row_hashes(attacked, CONTENT), PRECEDENCE, 1).collect()
+    decided = outcomes(with_stored_hashes(spark, attacked), PRECEDENCE, 1).collect()
     assert {row["outcome"] for row in decided} == {Outcome.WINNER.value}
     assert len(decided) == 2 * len(broken)
     one, other = (slice_digests(attacked.where(f"_line_number = {line}"), CONTENT, "event_date") for line in (0, 1))

@@ -90,7 +90,7 @@ def test_a_row_that_is_not_what_was_parsed_stops_the_load() -> None:
     shelf, (path,) = a_raw(1, 40)
     rows = pq.read_table(io.BytesIO(shelf.files[path]))
     assert len(refined(shelf, [path], {})) == 40
-    for name, value in (("city", "Elsewhere"), ("_hash_b", 1), ("_meaning_hash", 1)):
+    for name, value in (("city", "Elsewhere"), ("_hash_b", 1), ("_meaning_hash", 1), ("_key_a", 1)):
         at = rows.schema.get_field_index(name)
         is_one = pc.equal(rows["_line_number"], 17)
         changed = rows.set_column(

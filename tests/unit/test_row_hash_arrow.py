@@ -13,7 +13,11 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from pipeline_assets.domain.identity import RawRow
+from pipeline_assets.domain.identity import named as named_in_python
 from pipeline_assets.domain.row_hash import row_hash
+from pipeline_assets.domain.slices import Source
+from pipeline_assets.transforms.event_hashes import key_hashes, named
 from pipeline_assets.transforms.row_hash_arrow import Encoded
 
 TYPES = {
@@ -60,6 +64,35 @@ def test_arrow_hashes_as_python_does(rows: list[tuple[Any, ...]]) -> None:
     start = len(rows) // 2
     first, second = Encoded({name: column.slice(start) for name, column in columns.items()}, TYPES).hashes()
     assert list(zip(first.to_pylist(), second.to_pylist(), strict=True)) == expected[start:]
+
+
+_IDS = st.none() | st.sampled_from(("", " ", "\u3000\u200b", "\x00", "i", "i ", "j", "\U0001d173", "\U0001f600"))
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    st.lists(
+        st.tuples(st.sampled_from("12"), st.none() | st.integers(0, 1), _IDS, _IDS, _IDS, st.integers(0, 1)), min_size=1
+    )
+)
+def test_keys_are_equal_where_those_of_the_rule_are(rows: list[tuple[Any, ...]]) -> None:
+    """Scenario: ids of every kind, blank ones too, in two projects. Outcome: two rows share the hash of their key where the rule
+    in Python gives them one key, and nowhere else."""
+    names = ("project_id", "app", "device_id", "insert_id", "uuid")
+    kinds = (pa.string(), pa.int64(), pa.string(), pa.string(), pa.string())
+    table = pa.table({name: pa.array([row[at] for row in rows], kinds[at]) for at, name in enumerate(names)})
+    content = [pa.array([row[5] for row in rows], pa.int64())] * 2
+
+    found = list(zip(*(half.to_pylist() for half in key_hashes(table, (content[0], content[1]))), strict=True))
+
+    day, source = date(2026, 2, 2), Source.REGULAR
+    keys = [RawRow(row[0], day, source, "o", 1, *row[1:5], None, None, (row[5], row[5])).key for row in rows]
+    assert len(set(zip(found, keys, strict=True))) == len(set(found)) == len(set(keys))
+
+
+def test_arrow_and_python_see_the_same_characters() -> None:
+    every = [chr(code) for code in range(0x110000) if not 0xD800 <= code <= 0xDFFF]
+    assert named(pa.array(every)).to_pylist() == [named_in_python(one) for one in every]
 
 
 @pytest.mark.parametrize("kind", ["binary", "decimal(38,6)"])

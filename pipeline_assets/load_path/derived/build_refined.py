@@ -24,7 +24,7 @@ from pipeline_assets.load_path.request import Workbench
 from pipeline_assets.tables.raw_events import RAW_TABLES
 from pipeline_assets.tables.refined_events import CONTENT, REFINED_EVENTS
 from pipeline_assets.transforms.dedupe import outcomes, winners
-from pipeline_assets.transforms.event_keys import KEY, contested, day_number, identified, with_contested_keys, with_key
+from pipeline_assets.transforms.event_keys import IDENTITY, KEY, contested, day_number, with_contested_keys
 from pipeline_assets.transforms.measure import (
     FALSE_HASHES,
     HASH_A,
@@ -35,7 +35,7 @@ from pipeline_assets.transforms.measure import (
     number,
 )
 from pipeline_assets.transforms.named import has_blank_id, is_nameless
-from pipeline_assets.transforms.shared_keys import IDENTITY, exchanges, key_days, rival_digests, rivals_of, shared_rows
+from pipeline_assets.transforms.shared_keys import exchanges, key_days, rival_digests, rivals_of, shared_rows
 
 _EPOCH = date(1970, 1, 1)
 _MOST_NAMED_ROWS = 300_000
@@ -52,7 +52,7 @@ def build_refined(bench: Workbench, pins: Mapping[str, int], todo: Sequence[Slic
     ids = ("_object_key", "_line_number")
     is_todo = slices_condition(REFINED_EVENTS, todo)
     # Whose key nobody else has won: only the others are compared.
-    keys = contested(_raw(bench, pins, near, IDENTITY)).persist()
+    keys = contested(_raw(bench, pins, near, KEY)).persist()
     contenders = with_contested_keys(_raw(bench, pins, near, (*IDENTITY, *ids, HASH_A, HASH_B)), _sent(keys))
     decided = outcomes(contenders, settings.source_precedence, window)
     decided = decided.where(is_todo | F.col("rival").isNotNull()).persist()
@@ -123,11 +123,10 @@ def exchanged_keys(
     """Pairs of slices of which publishing one without the other would lose or double events."""
     window = bench.settings.dedupe_window_days
     near = neighbourhood(todo, window)
-    ids = ("event_date", "project_id", *IDENTITY)
 
     def refined(snapshot_id: int) -> DataFrame:
         events = bench.lakehouse.read(REFINED_EVENTS, snapshot_id)
-        return key_days(events.where(slices_condition(REFINED_EVENTS, near)).select(*ids))
+        return key_days(events.where(slices_condition(REFINED_EVENTS, near)))
 
     by_project: dict[str, list[int]] = {}
     for key in todo:
@@ -135,7 +134,7 @@ def exchanged_keys(
     is_built = reduce(
         Column.__or__, [(F.col("project_id") == name) & F.col("_day").isin(*days) for name, days in by_project.items()]
     )
-    raw = key_days(_raw(bench, pins, near, IDENTITY))
+    raw = key_days(_raw(bench, pins, near, KEY))
     found = exchanges(refined(base_id), refined(staged_id), raw, is_built, window).collect()
     return {(_slice(row["_day"], row["project_id"]), _slice(row["_other_day"], row["project_id"])) for row in found}
 
@@ -188,29 +187,25 @@ def _measure_refined(
         .collect()
     )
     measured = {Slice(row["event_date"], row["project_id"]): row.asDict() for row in rows}
-    # Without an id a row is its content, which includes the time: it may be twice on its own day alone.
-    has_nameless = any(row["rows_without_id"] for row in measured.values())
     events = staged.where(slices_condition(REFINED_EVENTS, near))
     suspected = contested(events)
     twice: dict[Slice, dict[str, Any]] = {}
     # Hardly ever any: one narrow pass that finds no key twice spares the join that tells where it lies twice.
-    if has_nameless or not suspected.isEmpty():
-        ids = ("event_date", "project_id", *IDENTITY, *((HASH_A, HASH_B) if has_nameless else ()))
-        suspects = with_contested_keys(events.select(*ids), suspected)
-        found = _keys_twice(suspects, bench.settings.dedupe_window_days, has_nameless=has_nameless)
+    if not suspected.isEmpty():
+        suspects = with_contested_keys(events.select("event_date", "project_id", *KEY), suspected)
+        found = _keys_twice(suspects, bench.settings.dedupe_window_days)
         rows_twice = found.where(slices_condition(REFINED_EVENTS, todo)).collect()
         twice = {Slice(row["event_date"], row["project_id"]): row.asDict() for row in rows_twice}
     nothing = {"keys_twice": 0, "keys_twice_a_day": 0}
     return {key: row | twice.get(key, nothing) for key, row in measured.items()}
 
 
-def _keys_twice(suspects: DataFrame, window: int, *, has_nameless: bool) -> DataFrame:
+def _keys_twice(suspects: DataFrame, window: int) -> DataFrame:
     """event_date, project_id, keys_twice, keys_twice_a_day: rows that share their key with another one within the window."""
-    keyed = with_key(suspects) if has_nameless else identified(suspects)
     by_key = Window.partitionBy(*KEY).orderBy("_day")
     gaps = (
-        keyed.withColumn("_day", day_number())
-        .select("event_date", "_day", *KEY)
+        suspects.withColumn("_day", day_number())
+        .select("event_date", "project_id", "_day", *KEY)
         .withColumns({
             "_gap_before": F.col("_day") - F.lag("_day").over(by_key),
             "_gap_after": F.lead("_day").over(by_key) - F.col("_day"),

@@ -23,10 +23,9 @@ from pipeline_assets.transforms.key_changes import (
     KEPT,
     REMOVED,
     event_contents,
+    held_keys,
     key_changes,
-    named_keys,
 )
-from pipeline_assets.transforms.shared_keys import IDENTITY
 
 MOVED, CODE, DELIVERED, WITHDRAWN = "moved day", "code", "new delivery", "withdrawn"
 
@@ -68,7 +67,7 @@ def _contents(step: DerivedStep, snapshot_id: int, slices: Collection[Slice]) ->
 
 
 def _keys(step: DerivedStep, snapshot_id: int, slices: Collection[Slice]) -> DataFrame:
-    return named_keys(_events(step, snapshot_id, slices).select("event_date", "project_id", *IDENTITY))
+    return held_keys(_events(step, snapshot_id, slices))
 
 
 def _events(step: DerivedStep, snapshot_id: int, slices: Collection[Slice]) -> DataFrame:

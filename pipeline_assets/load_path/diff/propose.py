@@ -18,8 +18,7 @@ from pipeline_assets.load_path.request import Workbench
 from pipeline_assets.tables.refined_events import REFINED_EVENTS
 from pipeline_assets.tables.table import AggregateTable, Table
 from pipeline_assets.transforms.facts import facts
-from pipeline_assets.transforms.key_changes import named_keys, row_contents
-from pipeline_assets.transforms.shared_keys import IDENTITY
+from pipeline_assets.transforms.key_changes import held_keys, row_contents
 
 
 @contextmanager
@@ -44,8 +43,7 @@ def proposed_rows(
             return
         with _kept(build.rows) as refined:
             is_near = slices_condition(REFINED_EVENTS, around)
-            identities = ("event_date", "project_id", *IDENTITY)
-            near = (named_keys(published.where(is_near).select(*identities)), named_keys(refined.select(*identities)))
+            near = (held_keys(published.where(is_near)), held_keys(refined))
             yield refined.where(is_slice), near
     finally:
         build.release()
