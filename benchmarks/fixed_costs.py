@@ -65,6 +65,7 @@ def _round() -> Iterator[tuple[str, float]]:
         folder = Path(name)
         landing = folder / "landing" / PROJECT
         landing.mkdir(parents=True)
+        (folder / "home").mkdir()
         os.link(one, landing / one.name)
         lines = len(gzip.decompress(one.read_bytes()).splitlines())
         bare = [sys.executable, "-c", _BARE, str(folder / "bare"), str(one), str(lines)]

@@ -45,6 +45,11 @@ MUTATIONS = (
         "writer.overwrite(slices_condition(table, slices))", "writer.append()", _LATE,
     ),
     Mutation(
+        1, "files of a slice built again are added to those that are there", "resources/table_files.py",
+        "self._commit(table, branch, [file for _, file in sorted(old.items())], files)",
+        "self._commit(table, branch, (), files)", _LATE,
+    ),
+    Mutation(
         2, "a commit does not ask whether another one came first", "resources/lakehouse.py",
         "operation.validateNoConflictingData().validateNoConflictingDeletes()", "pass",
         "tests/scenarios/test_recovery.py::test_a_writer_that_comes_second_publishes_nothing",
@@ -74,6 +79,11 @@ MUTATIONS = (
         7, "a refused line is counted and kept nowhere", "pipeline_assets/transforms/parse.py",
         'yield _records("quarantine", place, refused)', "pass",
         "tests/unit/test_parse.py::test_a_bad_line_costs_that_line_only",
+    ),
+    Mutation(
+        7, "a row that is not what was parsed goes on", "pipeline_assets/transforms/refine_files.py",
+        "        if at >= 0:", "        if False:",
+        "tests/unit/test_refine_files.py::test_a_row_that_is_not_what_was_parsed_stops_the_load",
     ),
     Mutation(
         8, "a publication is not recorded", "pipeline_assets/load_path/derived/rebuild.py",
