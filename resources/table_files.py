@@ -39,6 +39,7 @@ class TableFiles:
             types={column.name: column.type for column in table.columns},
             required=frozenset(column.name for column in table.columns if column.is_required),
             exact_bounds=frozenset(table.exact_bounds),
+            many_valued=frozenset(table.many_valued),
             day_column=table.day_column,
             spec_id=int(java.spec().specId()),
             sort_order_id=int(java.sortOrder().orderId()),

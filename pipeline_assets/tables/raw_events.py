@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from pipeline_assets.domain.checks import Check
 from pipeline_assets.domain.slices import Source
-from pipeline_assets.domain.vendor import EXTRA_COLUMN, MEANINGS, VENDOR_COLUMNS
+from pipeline_assets.domain.vendor import EXTRA_COLUMN, MEANINGS, VENDOR_COLUMNS, ColumnType
 from pipeline_assets.tables.table import EVENT_DATE, PROJECT_ID, Table, TableColumn
 
 VENDOR = tuple(
@@ -42,6 +42,12 @@ _COLUMNS = (
 )
 
 
+MANY_VALUED = (
+    *(column.name for column in HASHES), "uuid", "insert_id", "event_id", "event_properties", "user_properties", "data",
+    *(name for name, kind in VENDOR_COLUMNS.items() if kind is ColumnType.TIMESTAMP),
+)  # fmt: skip
+
+
 def _raw(source: Source, prefix: str) -> Table:
     return Table(
         key=f"raw/{source.value}_events",
@@ -50,6 +56,7 @@ def _raw(source: Source, prefix: str) -> Table:
         write_order=("_arrival_date", "_object_key", "_line_number"),
         checks=(Check.DELIVERY_RECONCILES, Check.DELIVERY_COMPLETE),
         exact_bounds=("_arrival_date",),
+        many_valued=MANY_VALUED,
         settings_read=("max_object_bytes", "max_line_bytes"),
         recovery="Have the vendor export the named hours again, or recover the day with a backfill export.",
     )

@@ -7,7 +7,7 @@ rule (domain/identity.py) and its Spark form (transforms/dedupe.py).
 from __future__ import annotations
 
 from pipeline_assets.domain.checks import Check
-from pipeline_assets.tables.raw_events import EXTRA, HASHES, RAW_TABLES, VENDOR
+from pipeline_assets.tables.raw_events import EXTRA, HASHES, MANY_VALUED, RAW_TABLES, VENDOR
 from pipeline_assets.tables.table import EVENT_DATE, PROJECT_ID, Table, TableColumn
 from pipeline_assets.transforms.event_hashes import EventHashes
 
@@ -25,6 +25,7 @@ REFINED_EVENTS = Table(
         *HASHES,
     ),
     write_order=("event_type", "event_time"),
+    many_valued=MANY_VALUED,
     version="2",
     settings_read=("dedupe_window_days", "source_precedence"),
     upstream=tuple(table.key for table in RAW_TABLES.values()),

@@ -52,6 +52,8 @@ class Table:
     checks: tuple[Check, ...] = ()
     exact_bounds: tuple[str, ...] = ()
     """Columns whose file metrics keep exact bounds."""
+    many_valued: tuple[str, ...] = ()
+    """Columns of which hardly two rows share a value: writers of files try no dictionary for them."""
     day_column: str = "event_date"
     recovery: str = ""
     """One sentence: what a person does when a day of this table is red."""

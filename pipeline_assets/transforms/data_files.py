@@ -53,6 +53,8 @@ class FileLayout:
     """Column -> Spark type."""
     required: frozenset[str]
     exact_bounds: frozenset[str]
+    many_valued: frozenset[str]
+    """Written without a dictionary: trying one would cost time, and bytes too."""
     day_column: str
     spec_id: int
     sort_order_id: int
@@ -73,6 +75,7 @@ class FileLayout:
 class _OpenFile:
     name: str
     schema: pa.Schema
+    many_valued: frozenset[str]
     metrics: FileMetrics
     body: IO[bytes]
     _writer: Any = field(init=False)
@@ -80,7 +83,10 @@ class _OpenFile:
 
     def __post_init__(self) -> None:
         self._sink = pa.PythonFile(self.body, mode="w")
-        self._writer = pq.ParquetWriter(self._sink, self.schema, compression="zstd", store_schema=False)
+        with_dictionary = [name for name in self.schema.names if name not in self.many_valued]
+        self._writer = pq.ParquetWriter(
+            self._sink, self.schema, compression="zstd", use_dictionary=with_dictionary, store_schema=False
+        )
 
     def write(self, rows: pa.Table) -> None:
         self._writer.write_table(rows, row_group_size=max(1, rows.num_rows))
@@ -139,7 +145,7 @@ class DataFileWriter:
         if self._file is None:
             name = f"{self._folder()}/{uuid.uuid4().hex}.parquet"
             metrics = FileMetrics(self._schema, self._layout.exact_bounds)
-            self._file = _OpenFile(name, self._schema, metrics, self._store.create(name))
+            self._file = _OpenFile(name, self._schema, self._layout.many_valued, metrics, self._store.create(name))
         self._file.write(rows)
 
     def _folder(self) -> str:

@@ -31,7 +31,8 @@ DAY = date(2026, 2, 2)
 LAYOUT = FileLayout(
     folder="data", field_ids={column.name: at for at, column in enumerate(REGULAR_EVENTS.columns, 1)},
     types={column.name: column.type for column in REGULAR_EVENTS.columns}, required=frozenset(("event_date", "project_id")),
-    exact_bounds=frozenset(("_arrival_date",)), day_column="event_date", spec_id=0, sort_order_id=1,
+    exact_bounds=frozenset(("_arrival_date",)), many_valued=frozenset(("uuid",)), day_column="event_date", spec_id=0,
+    sort_order_id=1,
 )  # fmt: skip
 
 
