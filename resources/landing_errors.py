@@ -29,7 +29,7 @@ def landing_errors(subject: str, *, is_object: bool = False) -> Iterator[None]:
         yield
     except (BaseError, BotoCoreError, ClientError, OSError) as error:
         is_moved = isinstance(error, PreconditionError | FileNotFoundError) and "NoSuchBucket" not in str(error)
-        is_full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
+        is_full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
         # The disk that is full is the worker's.
         if (is_object and is_moved) or is_full:
             raise

@@ -96,7 +96,8 @@ class DigestsOnRecord:
 
 
 def _is_former(digest: sa.Column[str]) -> Any:
-    return sa.and_(digest.not_like(f"h{ROW_HASH_VERSION}:%"), digest != str(EMPTY))
+    # What no version could measure (h0) is of none.
+    return sa.and_(digest.not_like(f"h{ROW_HASH_VERSION}:%"), digest.not_like("h0:%"), digest != str(EMPTY))
 
 
 def _replace(

@@ -29,8 +29,8 @@ class TableFiles:
         """Of these tables."""
         self._tables = tables
 
-    def layout(self, table: Table) -> FileLayout:
-        """How tasks write files of a table that the catalog knows."""
+    def layout(self, table: Table, *, is_ordered: bool) -> FileLayout:
+        """How tasks write files of a table that the catalog knows; `is_ordered`: rows come in the table's order."""
         java = self._tables.load(table)
         ids = {str(column.name()): int(column.fieldId()) for column in java.schema().columns()}
         return FileLayout(
@@ -42,7 +42,8 @@ class TableFiles:
             many_valued=frozenset(table.many_valued),
             day_column=table.day_column,
             spec_id=int(java.spec().specId()),
-            sort_order_id=int(java.sortOrder().orderId()),
+            sort_order_id=int(java.sortOrder().orderId()) if is_ordered else 0,
+            sort_by=() if is_ordered else table.write_order,
         )
 
     def store(self, table: Table) -> LakeObjects:

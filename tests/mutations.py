@@ -82,8 +82,8 @@ MUTATIONS = (
     ),
     Mutation(
         7, "a row that is not what was parsed goes on", "pipeline_assets/transforms/refine_files.py",
-        "        if at >= 0:", "        if False:",
-        "tests/unit/test_refine_files.py::test_a_row_that_is_not_what_was_parsed_stops_the_load",
+        "        if at < 0:", "        if True:",
+        "tests/unit/test_refine_files.py::test_a_row_that_is_not_what_was_parsed_is_named",
     ),
     Mutation(
         8, "a publication is not recorded", "pipeline_assets/load_path/derived/rebuild.py",

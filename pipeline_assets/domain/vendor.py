@@ -49,6 +49,9 @@ DOLLAR_COLUMNS = frozenset({"insert_id", "insert_key", "schema"})
 DELIVERED_KEYS: dict[str, str] = {(f"${name}" if name in DOLLAR_COLUMNS else name): name for name in VENDOR_COLUMNS}
 """Key as delivered -> column name."""
 
+TRAVEL_COLUMNS = ("uuid", "client_upload_time", "server_received_time", "server_upload_time", "processed_time")
+"""Columns that say how a row travelled, and not what happened."""
+
 MEANINGS: dict[str, str] = {
     "insert_id": "unique id of a send; with `device_id` and `app` the key of an event",
     "uuid": "unique id of a row as the vendor stored it",

@@ -7,6 +7,7 @@ rule (domain/identity.py) and its Spark form (transforms/dedupe.py).
 from __future__ import annotations
 
 from pipeline_assets.domain.checks import Check
+from pipeline_assets.domain.vendor import TRAVEL_COLUMNS
 from pipeline_assets.tables.raw_events import EXTRA, HASHES, MANY_VALUED, RAW_TABLES, VENDOR
 from pipeline_assets.tables.table import EVENT_DATE, PROJECT_ID, Table, TableColumn
 from pipeline_assets.transforms.event_hashes import EventHashes
@@ -36,8 +37,7 @@ REFINED_EVENTS = Table(
 CONTENT = tuple(column.name for column in (*VENDOR, EXTRA))
 """What a raw or refined row's hash covers: the vendor's columns and `_extra`."""
 
-_TRAVEL = ("uuid", "client_upload_time", "server_received_time", "server_upload_time", "processed_time")
-MEANING = tuple(name for name in CONTENT if name not in _TRAVEL)
+MEANING = tuple(name for name in CONTENT if name not in TRAVEL_COLUMNS)
 """What an event says, without how its row travelled: an event that is sent again unchanged does not count as changed."""
 
 

@@ -111,16 +111,16 @@ class DayClusters:
             self._parts.append([_part(batch, batch) for batch in self._sorted()])
         file: Any = self._spill.reader() if self._spill is not None else None
         for first, last in self._windows():
-            found = [
+            found = (
                 _between(batch, first, last)
                 for run in self._parts
                 for part in run
                 if part.first <= last and first <= part.last
                 for batch in [part.place if isinstance(part.place, pa.RecordBatch) else file.get_batch(part.place)]
-            ]
-            found = [batch for batch in found if batch.num_rows]
-            # Runs are in the order in which rows came, so one day needs no sorting.
-            yield from found if first == last else _in_order(found)
+            )
+            some = (batch for batch in found if batch.num_rows)
+            # Runs are in the order in which rows came, so one day needs no sorting, and is never in memory as a whole.
+            yield from some if first == last else _in_order(list(some))
 
     def close(self) -> None:
         """Let go of all that is held."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import date
 from typing import IO, Any, Protocol
@@ -18,6 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from pipeline_assets.domain.errors import TidemarkError
 from pipeline_assets.transforms.file_metrics import FileMetrics
 
 ARROW_TYPES = {"string": pa.string(), "bigint": pa.int64(), "timestamp": pa.timestamp("us", tz="UTC"),
@@ -40,6 +42,9 @@ class Store(Protocol):
     def open(self, name: str) -> IO[bytes]:
         """An object's bytes, from any place in it."""
 
+    def delete(self, name: str) -> None:
+        """Delete an object; nothing happens where it is gone."""
+
 
 @dataclass(frozen=True)
 class FileLayout:
@@ -58,6 +63,9 @@ class FileLayout:
     day_column: str
     spec_id: int
     sort_order_id: int
+    """Of the order in which rows are handed over; 0 where that is none."""
+    sort_by: tuple[str, ...] = ()
+    """Order within each group of rows, for rows that come in none."""
     row_group_bytes: int = _ROW_GROUP_BYTES
     file_bytes: int = _FILE_BYTES
 
@@ -116,6 +124,7 @@ class DataFileWriter:
         self._held: list[pa.RecordBatch] = []
         self._held_bytes = 0
         self._file: _OpenFile | None = None
+        self._begun: list[str] = []
 
     def add(self, rows: pa.RecordBatch) -> Iterator[str]:
         """Take rows with the layout's columns, those of a slice together; gives what is finished, as `data_file` describes it."""
@@ -139,12 +148,21 @@ class DataFileWriter:
         if self._file is not None:
             yield self._end()
 
+    def discard(self) -> None:
+        """Delete what was written, as well as can be: nobody will name it. What stays is removed by maintenance."""
+        for name in self._begun:
+            with suppress(TidemarkError, OSError):
+                self._store.delete(name)
+
     def _flush(self) -> None:
         rows = pa.Table.from_batches(self._held, self._schema)
         self._held, self._held_bytes = [], 0
+        if self._layout.sort_by:
+            rows = rows.sort_by([(name, "ascending") for name in self._layout.sort_by])
         if self._file is None:
             name = f"{self._folder()}/{uuid.uuid4().hex}.parquet"
             metrics = FileMetrics(self._schema, self._layout.exact_bounds)
+            self._begun.append(name)
             self._file = _OpenFile(name, self._schema, self._layout.many_valued, metrics, self._store.create(name))
         self._file.write(rows)
 

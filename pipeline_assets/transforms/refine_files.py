@@ -19,16 +19,22 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 
-from pipeline_assets.domain.errors import LakehouseError, TidemarkError
+from pipeline_assets.domain.errors import TidemarkError
 from pipeline_assets.domain.slices import Slice
 from pipeline_assets.transforms.data_files import DataFileWriter, FileLayout, Store
 from pipeline_assets.transforms.event_hashes import HASH_COLUMNS, EventHashes, whole
 from pipeline_assets.transforms.spread import in_buckets
 
-_WORK = pa.schema([("bucket", pa.int32()), ("source", pa.string()), ("path", pa.string()), ("losers", pa.binary())])
+_WORK = pa.schema([("bucket", pa.int32()), ("place", pa.int32()), ("event_date", pa.date32()), ("project_id", pa.string()),
+                   ("source", pa.string()), ("paths", pa.list_(pa.string())), ("losers", pa.binary())])  # fmt: skip
+_WRITTEN = pa.schema(
+    [("file", pa.string()), ("event_date", pa.date32()), ("project_id", pa.string()), ("wrong", pa.string())]
+)
 _FILE_COST_BYTES = 256 * 1024
 """What it takes to open a file and to begin another one."""
-_SAMPLED_ROWS = 1000
+_BATCH_ROWS = 10_000
+_SAMPLED_ROWS = 200
+"""Of each batch: so many are hashed again."""
 
 
 @dataclass(frozen=True)
@@ -46,6 +52,16 @@ Losers = Mapping[tuple[Slice, str], pa.Table]
 """Slice and source -> `_object_key` (string) and `_line_number` (int) of rows that are left out."""
 
 
+@dataclass(frozen=True)
+class Refined:
+    """What tasks wrote."""
+
+    files: list[str]
+    """As `data_file` (data_files.py) describes them."""
+    wrong: dict[Slice, str]
+    """Slices of which a row of raw is not what was parsed -> which one."""
+
+
 def refine_files(
     spark: SparkSession,
     files: Sequence[RawFile],
@@ -56,26 +72,30 @@ def refine_files(
     layout: FileLayout,
     target: Store,
     parallelism: int,
-) -> list[str]:
-    """Write the rows of these files that did not lose; the new files, as `data_file` (data_files.py) describes them.
+) -> Refined:
+    """Write the rows of these files that did not lose, and hash some of them again.
 
-    `stores`: source -> where its raw files lie. A slice has as many files as tasks read it. Some rows of each file are
-    hashed again: raises RuntimeError with the line of a LakehouseError where one is not what was parsed.
+    `stores`: source -> where its raw files lie. A slice has as many files as tasks read it.
     """
+    told = {at: _as_bytes(rows) for at, rows in losers.items()}
     rows = [
-        {"bucket": bucket, "source": file.source, "path": file.path, "losers": _as_bytes(losers.get((file.key, file.source)))}
-        for bucket, part in enumerate(_parts(files, parallelism)) for file in part
+        {"bucket": bucket, "place": place, "event_date": key.event_date, "project_id": key.project_id, "source": source,
+         "paths": [file.path for file in same], "losers": told.get((key, source))}
+        for bucket, part in enumerate(_parts(files, parallelism))
+        for place, ((key, source), same) in enumerate(groupby(part, lambda file: (file.key, file.source)))
     ]  # fmt: skip
     if not rows:
-        return []
-    work = in_buckets(spark, pa.Table.from_pylist(rows, _WORK)).sortWithinPartitions("path").drop("bucket")
-    written = work.mapInArrow(_Refining(dict(stores), hashes, layout, target), "file string")
-    return [row["file"] for row in written.collect()]
+        return Refined([], {})
+    work = in_buckets(spark, pa.Table.from_pylist(rows, _WORK)).sortWithinPartitions("place").drop("bucket", "place")
+    schema = "file string, event_date date, project_id string, wrong string"
+    written = work.mapInArrow(_Refining(dict(stores), hashes, layout, target), schema).collect()
+    wrong = {Slice(row["event_date"], row["project_id"]): row["wrong"] for row in written if row["wrong"] is not None}
+    return Refined([row["file"] for row in written if row["file"] is not None], wrong)
 
 
 def _parts(files: Sequence[RawFile], parallelism: int) -> list[list[RawFile]]:
     """About as many bytes in each, the files of a slice together unless they alone are more than that."""
-    ordered = sorted(files, key=lambda file: (file.key.project_id, file.key.event_date, file.path))
+    ordered = sorted(files, key=lambda file: (file.key.project_id, file.key.event_date, file.source, file.path))
     slices = [list(group) for _, group in groupby(ordered, lambda file: file.key)]
     share = sum(map(_weight, ordered)) / max(1, parallelism)
     parts: list[list[RawFile]] = [[]]
@@ -120,22 +140,30 @@ class _Refining:
         try:
             for batch in batches:
                 for entry in batch.to_pylist():
-                    for rows in self._rows(entry):
-                        yield from _described(writer.add(rows))
-            yield from _described(writer.finish())
-        except TidemarkError as error:
-            raise RuntimeError(error.as_line()) from error
+                    is_lost = _Losers(entry["losers"])
+                    for path in entry["paths"]:
+                        wrong = None
+                        for rows in self._rows(entry["source"], path):
+                            wrong = wrong or self._wrong(rows)
+                            for kept in is_lost.leave_out(rows).to_batches():
+                                yield from map(_file, writer.add(kept))
+                        if wrong is not None:
+                            yield _row(entry | {"wrong": f"{self.stores[entry['source']].url}/{path} {wrong}"})
+            yield from map(_file, writer.finish())
+        except BaseException as error:
+            writer.discard()
+            if isinstance(error, TidemarkError):
+                raise RuntimeError(error.as_line()) from error
+            raise
 
-    def _rows(self, entry: Mapping[str, Any]) -> Iterator[pa.RecordBatch]:
-        store = self.stores[entry["source"]]
-        is_lost = _Losers(entry["losers"])
-        with store.open(entry["path"]) as body, pq.ParquetFile(pa.PythonFile(body, mode="r"), pre_buffer=True) as file:
+    def _rows(self, source: str, path: str) -> Iterator[pa.Table]:
+        """In batches: a group of rows may be as large as whoever wrote the file wanted."""
+        store = self.stores[source]
+        with store.open(path) as body, pq.ParquetFile(pa.PythonFile(body, mode="r"), pre_buffer=False) as file:
             there = set(file.schema_arrow.names)
             wanted = [name for name in self.layout.field_ids if name in there and name != "_source"]
-            for number in range(file.num_row_groups):
-                rows = self._placed(file.read_row_group(number, columns=wanted), entry["source"])
-                self._require_as_parsed(rows, f"{store.url}/{entry['path']}")
-                yield from is_lost.leave_out(rows).to_batches()
+            for batch in file.iter_batches(_BATCH_ROWS, columns=wanted):
+                yield self._placed(pa.Table.from_batches([batch]), source)
 
     def _placed(self, rows: pa.Table, source: str) -> pa.Table:
         schema = self.layout.schema
@@ -150,21 +178,19 @@ class _Refining:
                 columns.append(pa.nulls(rows.num_rows, entry.type))
         return pa.Table.from_arrays(columns, schema=schema)
 
-    def _require_as_parsed(self, rows: pa.Table, path: str) -> None:
+    def _wrong(self, rows: pa.Table) -> str | None:
+        """Which of some rows has another hash than its own, None where none has."""
         start = int.from_bytes(os.urandom(4)) % max(1, rows.num_rows - _SAMPLED_ROWS + 1)
         sample = rows.slice(start, _SAMPLED_ROWS)
         if not sample.num_rows:
-            return
+            return None
         made = self.hashes.of(sample)
         are_as_parsed = [pc.fill_null(pc.equal(made[name], whole(sample.column(name))), False) for name in HASH_COLUMNS]
         at = pc.index(reduce(pc.and_, are_as_parsed), False).as_py()
-        if at >= 0:
-            line, key = sample.column("_line_number")[at], sample.column("_object_key")[at]
-            raise LakehouseError(
-                path,
-                f"holds line {line} of {key} with another hash than its own",
-                "Something else than Tidemark changed the file: docs/operations.md, A row that differs from its hash",
-            )
+        if at < 0:
+            return None
+        line, key = sample.column("_line_number")[at], sample.column("_object_key")[at]
+        return f"holds line {line} of {key} with another hash than its own"
 
 
 class _Losers:
@@ -196,6 +222,9 @@ def _place(objects: pa.Array | pa.ChunkedArray, lines: pa.ChunkedArray) -> np.nd
     return found
 
 
-def _described(files: Iterable[str]) -> Iterator[pa.RecordBatch]:
-    for one in files:
-        yield pa.RecordBatch.from_pydict({"file": [one]})
+def _file(described: str) -> pa.RecordBatch:
+    return _row({"file": described})
+
+
+def _row(values: Mapping[str, Any]) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pylist([{name: values.get(name) for name in _WRITTEN.names}], _WRITTEN)

@@ -59,8 +59,11 @@ class _Writing:
                             elif kind == OBJECT:
                                 yield _summary(found)
                 yield from _files(task.finish())
-        except TidemarkError as error:
-            raise RuntimeError(error.as_line()) from error
+        except BaseException as error:
+            task.discard()
+            if isinstance(error, TidemarkError):
+                raise RuntimeError(error.as_line()) from error
+            raise
         finally:
             task.close()
 
@@ -95,6 +98,10 @@ class _Task:
         for rows in self._days.rest():
             yield from self._writer.add(rows)
         yield from self._writer.finish()
+
+    def discard(self) -> None:
+        """Delete what was written."""
+        self._writer.discard()
 
     def close(self) -> None:
         """Let go of what was held back."""

@@ -61,8 +61,8 @@ def _found(proof: Proof) -> list[tuple[str, date, Verdict]]:
 
 def test_what_is_published_is_proven_and_what_was_tampered_with_is_named(loaded: Any, tmp_path: Path) -> None:
     """Scenario: days that were loaded, re-loaded, recovered, corrected; all of them, then one in the middle, are proven. Then a
-    wide column of raw and one of refined is changed behind our back with the stored hash left alone, a stored hash with the
-    content left alone, another day is deleted, rows are added where none belong. Outcome: all is equal, tables and ledger are as
+    wide column of raw and one of refined is changed behind our back with the stored hash left alone, a stored key and
+    a stored hash with the content left alone, another day is deleted, rows are added where none belong. Outcome: all is equal, tables and ledger are as
     before; afterwards exactly these slices are named, each for what it is."""
     p = loaded
     before = p.history(), p.digests(), len(p.ledger.publications())
@@ -87,8 +87,10 @@ def test_what_is_published_is_proven_and_what_was_tampered_with_is_named(loaded:
     )
     p.spark.sql(f"DELETE FROM {refined} WHERE event_date = DATE '{DAYS[2]}'")
     p.spark.sql(
-        f"UPDATE {refined} SET _hash_b = _hash_b + 1 WHERE event_date = DATE '{DAYS[3]}' AND insert_id = 'late1'"
-        f" OR event_date = DATE '{DAYS[3]}' AND insert_id = 'e-{DAYS[3]}-5'"
+        f"UPDATE {refined} SET _key_b = _key_b + 1 WHERE event_date = DATE '{DAYS[3]}' AND insert_id = 'e-{DAYS[3]}-5'"
+    )
+    p.spark.sql(
+        f"UPDATE {raw} SET _meaning_hash = 1 WHERE event_date = DATE '{DAYS[2]}' AND insert_id = 'e-{DAYS[2]}-7'"
     )
     p.spark.sql(
         f"UPDATE {raw} SET region = 'Elsewhere' WHERE event_date = DATE '{DAYS[1]}' AND insert_id = 'e-{DAYS[1]}-7'"
@@ -103,6 +105,7 @@ def test_what_is_published_is_proven_and_what_was_tampered_with_is_named(loaded:
     assert not proof.is_proven
     assert _found(proof) == [
         ("raw/regular_events", DAYS[1], Verdict.DIFFERS),
+        ("raw/regular_events", DAYS[2], Verdict.DIFFERS),
         (REFINED, DAYS[0], Verdict.DIFFERS),
         (REFINED, DAYS[2], Verdict.MISSING),
         (REFINED, DAYS[3], Verdict.DIFFERS),

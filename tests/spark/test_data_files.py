@@ -78,7 +78,7 @@ def test_metrics_are_those_of_icebergs_own_writer(lakehouse: Lakehouse) -> None:
     """Scenario: sixty days of extremes, written by Spark and by our writer. Outcome: equal counts, nulls, NaNs and bounds in each
     file; the same rows are read back."""
     spark, rng = lakehouse.spark, random.Random(7)
-    layout, store = lakehouse.files.layout(REGULAR_EVENTS), lakehouse.files.store(REGULAR_EVENTS)
+    layout, store = lakehouse.files.layout(REGULAR_EVENTS, is_ordered=True), lakehouse.files.store(REGULAR_EVENTS)
     days = [_rows(rng, FIRST + timedelta(days=number)) for number in range(DAYS)]
     whole = pa.Table.from_pylist([row for rows in days for row in rows], layout.schema)
     base = lakehouse.head(REGULAR_EVENTS)
@@ -124,7 +124,7 @@ def test_metrics_are_those_of_icebergs_own_writer(lakehouse: Lakehouse) -> None:
 def test_a_file_is_rolled_at_its_size_and_rows_are_flushed_in_groups(lakehouse: Lakehouse) -> None:
     """Scenario: a slice of many row groups under small limits. Outcome: several files, several groups in each, no row lost, and
     Iceberg splits a file where its groups begin."""
-    layout = replace(lakehouse.files.layout(REGULAR_EVENTS), row_group_bytes=20_000, file_bytes=60_000)
+    layout = replace(lakehouse.files.layout(REGULAR_EVENTS, is_ordered=True), row_group_bytes=20_000, file_bytes=60_000)
     writer = DataFileWriter(layout, lakehouse.files.store(REGULAR_EVENTS))
     rng = random.Random(3)
     described: list[str] = []
@@ -153,7 +153,10 @@ def test_a_file_is_rolled_at_its_size_and_rows_are_flushed_in_groups(lakehouse: 
 
 def test_a_column_that_came_later_is_null_in_older_files(lakehouse: Lakehouse) -> None:
     """Scenario: a file of raw from before a column was added. Outcome: Iceberg reads null there, and so does what refines it."""
-    raw, refined = lakehouse.files.layout(REGULAR_EVENTS), lakehouse.files.layout(REFINED_EVENTS)
+    raw, refined = (
+        lakehouse.files.layout(REGULAR_EVENTS, is_ordered=True),
+        lakehouse.files.layout(REFINED_EVENTS, is_ordered=False),
+    )
     names = [name for name in raw.field_ids if name != "city"]
     before = replace(raw, field_ids={name: raw.field_ids[name] for name in names})
     row = dict.fromkeys(names) | {"event_date": FIRST, "project_id": PROJECT, "_object_key": "o", "_line_number": 1}
@@ -176,9 +179,10 @@ def test_a_column_that_came_later_is_null_in_older_files(lakehouse: Lakehouse) -
         lakehouse.spark, [RawFile(Slice(FIRST, PROJECT), "regular", path, 1)], {}, stores={"regular": store},
         hashes=event_hashes(), layout=refined, target=target, parallelism=2,
     )  # fmt: skip
+    assert not files.wrong
     staged = lakehouse.stage(
         REFINED_EVENTS, lakehouse.head(REFINED_EVENTS), "t",
-        lambda name: lakehouse.files.append(REFINED_EVENTS, name, files),
+        lambda name: lakehouse.files.append(REFINED_EVENTS, name, files.files),
     )  # fmt: skip
     (read,) = lakehouse.read(REFINED_EVENTS, staged.snapshot_id).collect()
     assert (read["city"], read["_source"], read["_object_key"]) == (None, "regular", "o")

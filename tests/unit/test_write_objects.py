@@ -52,6 +52,9 @@ class Shelf:
             raise ObjectMovedError(key, "was overwritten", "Load again")
         return io.BytesIO(self.objects[key])
 
+    def delete(self, name: str) -> None:
+        self.files.pop(name, None)
+
     def create(self, name: str) -> IO[bytes]:
         assert name not in self.files
         if self.full_after is not None and len(self.files) >= self.full_after:
@@ -149,10 +152,11 @@ def test_an_object_that_moved_is_told_and_costs_the_others_nothing() -> None:
     assert len(rows_of(shelf)) == 1
 
 
-def test_a_full_warehouse_fails_the_task_by_its_name() -> None:
+def test_a_full_warehouse_fails_the_task_by_its_name_and_leaves_nothing() -> None:
     shelf = Shelf({"a": gzip.compress(b"\n".join(a_line(n, DAY - timedelta(days=n)) for n in range(3)))}, full_after=1)
     with pytest.raises(RuntimeError) as failure:
         run(shelf, PROJECT)
     told = error_in(str(failure.value))
     assert isinstance(told, LakehouseError)
     assert "No space left" in told.reason
+    assert not shelf.files

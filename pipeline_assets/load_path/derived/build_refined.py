@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import date, timedelta
-from functools import reduce
+from functools import partial, reduce
 from typing import Any
 
 import pyspark.sql.functions as F
@@ -35,9 +35,11 @@ from pipeline_assets.transforms.measure import (
     number,
 )
 from pipeline_assets.transforms.named import has_blank_id, is_nameless
+from pipeline_assets.transforms.refine_files import RawFile
 from pipeline_assets.transforms.shared_keys import exchanges, key_days, rival_digests, rivals_of, shared_rows
 
 _EPOCH = date(1970, 1, 1)
+_TAMPERED = "Something else than Tidemark changed the file: docs/operations.md, A row that differs from its hash"
 _MOST_NAMED_ROWS = 300_000
 """Of rows that share their key, so many are told to tasks by name: the driver holds them meanwhile."""
 _MOST_SENT_ROWS = 1_000_000
@@ -58,29 +60,42 @@ def build_refined(bench: Workbench, pins: Mapping[str, int], todo: Sequence[Slic
     decided = decided.where(is_todo | F.col("rival").isNotNull()).persist()
     try:
         reasons, are_shared = _reasons(decided.where(is_todo), todo)
+        contending = sum(sum(counts.values()) for counts in reasons.values())
+        files = raw_files(bench, pins, todo) if contending <= _MOST_NAMED_ROWS else None
     except BaseException:
         decided.unpersist()
         keys.unpersist()
         raise
-    contending = sum(sum(counts.values()) for counts in reasons.values())
     do_few_lose = contending <= _MOST_SENT_ROWS
     names = [
         column.name for column in REFINED_EVENTS.columns if column.name not in ("event_date", "project_id", "_source")
     ]
     rows = winners(_raw(bench, pins, set(todo), names), decided, do_few_lose=do_few_lose)
-    files = raw_files(bench, pins, todo) if contending <= _MOST_NAMED_ROWS else None
     do_any_lose = any(outcome != RowOutcome.WINNER.value for counts in reasons.values() for outcome in counts)
     lost = decided.where(is_todo) if do_any_lose else None
-    write = None if files is None else lambda: write_refined(bench, files, lost)
+    wrong: dict[Slice, str] = {}
+
+    def write(files: Sequence[RawFile]) -> list[str]:
+        refined = write_refined(bench, files, lost)
+        wrong.update(refined.wrong)
+        return refined.files
 
     def audit(snapshot_id: int) -> dict[Slice, Audit]:
         raw_rows = _raw_rows(bench, pins, todo)
-        measured = _measure_refined(bench, snapshot_id, near, todo, is_checked=write is None)
+        measured = _measure_refined(bench, snapshot_id, near, todo, is_checked=files is None)
         shared = decided.where(F.col("rival").isNotNull()).select("event_date", "project_id", "rival.*")
         rivals = _digests(shared, window, todo) if are_shared else dict.fromkeys(todo, str(EMPTY))
-        return {key: _audit(measured.get(key), raw_rows[key], reasons[key], rivals[key]) for key in todo}
+        return {
+            key: _audit(measured.get(key), raw_rows[key], reasons[key], rivals[key], wrong.get(key)) for key in todo
+        }
 
-    return Build(rows, audit, (keys, decided), is_shuffled=not do_few_lose, write=write)
+    return Build(
+        rows,
+        audit,
+        (keys, decided),
+        is_shuffled=not do_few_lose,
+        write=None if files is None else partial(write, files),
+    )
 
 
 def _reasons(decided: DataFrame, todo: Sequence[Slice]) -> tuple[dict[Slice, dict[str, int]], bool]:
@@ -219,7 +234,9 @@ def _keys_twice(suspects: DataFrame, window: int) -> DataFrame:
     )
 
 
-def _audit(row: Mapping[str, Any] | None, raw_rows: int, reasons: Mapping[str, int], rivals: str) -> Audit:
+def _audit(
+    row: Mapping[str, Any] | None, raw_rows: int, reasons: Mapping[str, int], rivals: str, wrong: str | None
+) -> Audit:
     digest = digest_of(row) if row is not None else EMPTY
     twice = row["keys_twice"] if row is not None else 0
     duplicates = {
@@ -230,6 +247,7 @@ def _audit(row: Mapping[str, Any] | None, raw_rows: int, reasons: Mapping[str, i
     told = [
         f"{raw_rows} raw rows but {digest.rows} rows and {sum(duplicates.values())} duplicates" if missing else None,
         f"{others} rows are not what raw holds: their hashes differ" if others else None,
+        wrong,
     ]
     reason = "; ".join(filter(None, told)) or None
     unique = Evaluation(
@@ -243,8 +261,12 @@ def _audit(row: Mapping[str, Any] | None, raw_rows: int, reasons: Mapping[str, i
         Check.RECONCILES_WITH_RAW,
         reason is None,
         reason,
-        None if reason is None else "This is a defect of Tidemark: report it with the day's raw rows",
-        {"raw_rows": raw_rows, "mismatch_count": abs(missing) + others, **duplicates},
+        None
+        if reason is None
+        else _TAMPERED
+        if wrong
+        else "This is a defect of Tidemark: report it with the day's raw rows",
+        {"raw_rows": raw_rows, "mismatch_count": abs(missing) + others + (wrong is not None), **duplicates},
     )
     figures = {
         "rows": digest.rows,

@@ -20,7 +20,7 @@ from pipeline_assets.load_path.request import Workbench
 from pipeline_assets.tables.raw_events import RAW_TABLES
 from pipeline_assets.tables.refined_events import REFINED_EVENTS, event_hashes
 from pipeline_assets.transforms.data_files import by_slice
-from pipeline_assets.transforms.refine_files import RawFile, refine_files
+from pipeline_assets.transforms.refine_files import RawFile, Refined, refine_files
 
 _TASKS_PER_CORE = 2
 
@@ -38,7 +38,7 @@ def raw_files(bench: Workbench, pins: Mapping[str, int], slices: Sequence[Slice]
     return found
 
 
-def write_refined(bench: Workbench, files: Sequence[RawFile], decided: DataFrame | None) -> list[str]:
+def write_refined(bench: Workbench, files: Sequence[RawFile], decided: DataFrame | None) -> Refined:
     """New files with the rows of raw's that did not lose; `decided`: `dedupe.outcomes` of the same slices, None if none lost."""
     names = bench.lakehouse.files
     with naming_what_workers_met():
@@ -48,7 +48,7 @@ def write_refined(bench: Workbench, files: Sequence[RawFile], decided: DataFrame
             {} if decided is None else _losers(decided),
             stores={source.value: names.store(table) for source, table in RAW_TABLES.items()},
             hashes=event_hashes(),
-            layout=names.layout(REFINED_EVENTS),
+            layout=names.layout(REFINED_EVENTS, is_ordered=False),
             target=names.store(REFINED_EVENTS),
             parallelism=bench.spark.sparkContext.defaultParallelism * _TASKS_PER_CORE,
         )

@@ -105,7 +105,9 @@ def write_files(step: RawStep, deliveries: Collection[Delivery]) -> Writing:
     bench, settings, table = step.bench, step.bench.settings, step.table
     work = ObjectWork(bench.landing, settings.max_object_bytes, settings.max_line_bytes)
     files = bench.lakehouse.files
-    rows = write_objects(_spread(step, deliveries, {}), work, event_hashes(), files.layout(table), files.store(table))
+    rows = write_objects(
+        _spread(step, deliveries, {}), work, event_hashes(), files.layout(table, is_ordered=True), files.store(table)
+    )
     return Writing({delivery.key: delivery for delivery in deliveries}, rows)
 
 
