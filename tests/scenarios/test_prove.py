@@ -61,9 +61,9 @@ def _found(proof: Proof) -> list[tuple[str, date, Verdict]]:
 
 def test_what_is_published_is_proven_and_what_was_tampered_with_is_named(loaded: Any, tmp_path: Path) -> None:
     """Scenario: days that were loaded, re-loaded, recovered, corrected; all of them, then one in the middle, are proven. Then a
-    wide column of raw and one of refined is changed behind our back with the stored hash left alone, a stored key and
-    a stored hash with the content left alone, another day is deleted, rows are added where none belong. Outcome: all is equal, tables and ledger are as
-    before; afterwards exactly these slices are named, each for what it is."""
+    wide column of raw and one of refined is changed behind our back with the stored hash left alone, a stored key and a stored
+    hash with the content left alone, another day is deleted, rows are added where none belong. Outcome: all is equal, tables and
+    ledger are as before; afterwards exactly these slices are named, each for what it is."""
     p = loaded
     before = p.history(), p.digests(), len(p.ledger.publications())
 
