@@ -286,6 +286,7 @@ def _keys(bench: Workbench, slices: Iterable[tuple[Slice, int | None]]) -> DataF
         bench.lakehouse.read(REFINED_EVENTS, snapshot_id).where(slices_condition(REFINED_EVENTS, keys)).select(*ids)
         for snapshot_id, keys in by_snapshot.items()
     ]
+    live = bench.lakehouse.read(REFINED_EVENTS, bench.lakehouse.head(REFINED_EVENTS))
     nothing: Column = F.lit(False)
-    head = bench.lakehouse.read(REFINED_EVENTS, bench.lakehouse.head(REFINED_EVENTS)).where(nothing).select(*ids)
+    head = live.where(nothing).select(*ids)
     return key_days(reduce(DataFrame.unionByName, frames, head))

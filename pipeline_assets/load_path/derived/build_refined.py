@@ -52,9 +52,10 @@ def build_refined(bench: Workbench, pins: Mapping[str, int], todo: Sequence[Slic
     window = settings.dedupe_window_days
     near = neighbourhood(todo, window)
     ids = ("_object_key", "_line_number")
-    is_todo = slices_condition(REFINED_EVENTS, todo)
     # Whose key nobody else has won: only the others are compared.
     keys = contested(_raw(bench, pins, near, KEY)).persist()
+    # After a first read: conditions need the engine, which a load that found raw as it was has not started yet.
+    is_todo = slices_condition(REFINED_EVENTS, todo)
     contenders = with_contested_keys(_raw(bench, pins, near, (*IDENTITY, *ids, HASH_A, HASH_B)), _sent(keys))
     decided = outcomes(contenders, settings.source_precedence, window)
     decided = decided.where(is_todo | F.col("rival").isNotNull()).persist()
