@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame
 
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.transforms.named import named
-from pipeline_assets.transforms.revenue import currency, may_claim_revenue, revenue, revenue_text, user
+from pipeline_assets.transforms.revenue import user, with_money
 
 
 def facts(refined: DataFrame, settings: Settings) -> DataFrame:
@@ -20,15 +20,12 @@ def facts(refined: DataFrame, settings: Settings) -> DataFrame:
 
     platform is `unknown` where absent or blank; currency is null where an event has no revenue.
     """  # noqa: D205 - columns in one sentence
-    may_claim = may_claim_revenue(settings)
-    read = refined.select(
+    events = refined.select(
         "event_date",
         "project_id",
         "event_type",
         F.coalesce(named("platform"), F.lit("unknown")).alias("platform"),
         user().alias("user"),
-        F.when(may_claim, revenue(settings)).alias("revenue"),
-        F.when(may_claim, currency(settings)).alias("currency"),
-        F.coalesce(may_claim & revenue_text(settings).isNotNull(), F.lit(False)).alias("claims_revenue"),
+        "event_properties",
     )
-    return read.withColumn("currency", F.when(F.col("revenue").isNotNull(), F.col("currency")))
+    return with_money(events, settings).drop("event_properties")

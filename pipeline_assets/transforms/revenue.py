@@ -1,6 +1,6 @@
 """Revenue and users of an event, as the tables define them (tables/daily_revenue.py, tables/active_users.py).
 
-Lives here: the expressions that read money and users from an event. Put here: another value read from property bags.
+Lives here: how money and users are read from an event. Put here: another value read from property bags.
 Keep out: grouping (tables/).
 """
 
@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from functools import reduce
 
 import pyspark.sql.functions as F
-from pyspark.sql import Column
+from pyspark.sql import Column, DataFrame
 
 from pipeline_assets.domain.property_paths import property_path
 from pipeline_assets.domain.settings import Settings
@@ -18,6 +18,7 @@ from pipeline_assets.transforms.named import named
 
 MONEY = "decimal(38,6)"
 _REVENUE = "decimal(28,6)"
+_FACTOR = "decimal(18,6)"
 _MOST_DIGITS = 1_000
 PROPERTIES = ("event_properties",)
 """Columns that revenue and currency are read from."""
@@ -25,9 +26,50 @@ USER_COLUMNS = ("amplitude_id", "user_id", "device_id")
 """Columns that a user is read from."""
 
 
+def with_money(events: DataFrame, settings: Settings) -> DataFrame:
+    """The events, with `event_properties`, plus revenue (decimal(28,6)), currency (string) and claims_revenue (boolean).
+
+    revenue is null where an event has none or where it does not read as a number of that size: ten digits narrower than the
+    sums, which would else fail the load over two absurd values. currency is `unknown` where absent or blank, null without
+    revenue. claims_revenue: revenue or a price is delivered, readable or not; and also where Spark's reader gives up on the
+    properties (a number of over 1000 digits, a name of over 50,000 characters): what may be revenue is to be counted as
+    unreadable, not to pass for none.
+    """
+    # One select for each value that others are made of: Spark would read the JSON once for each time that it is named.
+    claiming = events.withColumn("_json", F.when(_may_claim_revenue(settings), F.col("event_properties")))
+    told = claiming.withColumns(
+        {"_revenue": _property(settings.revenue_properties), "_price": _property(settings.price_properties)}
+    )
+    is_told = F.col("_revenue").isNotNull() | F.col("_price").isNotNull()
+    read = told.withColumns(
+        {
+            "_quantity": F.when(F.col("_price").isNotNull(), _property(settings.quantity_properties)),
+            "_currency": F.when(is_told, _property(settings.currency_properties)),
+            "claims_revenue": F.col("_json").isNotNull() & (is_told | F.get_json_object("_json", "$").isNull()),
+        }
+    )
+    price, quantity = _number(F.col("_price"), _FACTOR), _number(F.col("_quantity"), _FACTOR)
+    product = price * F.when(F.col("_quantity").isNull(), F.lit(1).cast(_FACTOR)).otherwise(quantity)
+    direct = F.when(F.col("_revenue").isNotNull(), _number(F.col("_revenue"), _REVENUE))
+    valued = read.withColumn("revenue", direct.otherwise(product.try_cast(_REVENUE)))
+    currency = F.coalesce(named(F.col("_currency")), F.lit("unknown"))
+    found = valued.withColumn("currency", F.when(F.col("revenue").isNotNull(), currency))
+    return found.drop("_json", "_revenue", "_price", "_quantity", "_currency")
+
+
+def _may_claim_revenue(settings: Settings) -> Column:
+    """False only where an event has neither revenue nor price: a look at its text, far cheaper than reading it as JSON.
+
+    A name may be written with escapes, so any text with one may hold it.
+    """
+    names = (*settings.revenue_properties, *settings.price_properties)
+    shortest = [name for name in names if not any(other != name and other in name for other in names)]
+    return reduce(Column.__or__, [F.contains("event_properties", F.lit(part)) for part in (*shortest, "\\")])
+
+
 def _property(names: Sequence[str]) -> Column:
     """The first present event property of these names, as text."""
-    found = [F.get_json_object("event_properties", property_path(name)) for name in names]
+    found = [F.get_json_object("_json", property_path(name)) for name in names]
     return F.coalesce(*found, F.lit(None).cast("string"))
 
 
@@ -37,46 +79,6 @@ def _number(text: Column, kind: str) -> Column:
     Java reads digits in quadratic time; a text so long is no amount.
     """
     return F.when(F.octet_length(text) <= _MOST_DIGITS, text.try_cast(kind))
-
-
-def may_claim_revenue(settings: Settings) -> Column:
-    """False only where an event has neither revenue nor price: a look at its text, far cheaper than reading it as JSON.
-
-    A name may be written with escapes, so any text with one may hold it.
-    """
-    names = (*settings.revenue_properties, *settings.price_properties)
-    return reduce(Column.__or__, [F.contains(F.col("event_properties"), F.lit(name)) for name in (*names, "\\")])
-
-
-def revenue_text(settings: Settings) -> Column:
-    """The delivered revenue, price or null: set where the event claims revenue, readable or not.
-
-    Properties that Spark's reader gives up on (a number of over 1000 digits, a name of over 50,000 characters) claim it too: what
-    may be revenue is to be counted as unreadable, not to pass for none.
-    """
-    is_unreadable = F.col("event_properties").isNotNull() & F.get_json_object("event_properties", "$").isNull()
-    unread = F.when(is_unreadable, F.lit("unreadable properties"))
-    return F.coalesce(_property(settings.revenue_properties), _property(settings.price_properties), unread)
-
-
-def revenue(settings: Settings) -> Column:
-    """Revenue of an event, decimal(28,6), null where it has none or it does not read as a number of that size.
-
-    Ten digits narrower than the sums, which would else fail the load over two absurd values.
-    """
-    direct = _number(_property(settings.revenue_properties), _REVENUE)
-    price = _number(_property(settings.price_properties), "decimal(18,6)")
-    delivered_quantity = _property(settings.quantity_properties)
-    quantity = F.when(delivered_quantity.isNull(), F.lit(1).cast("decimal(18,6)")).otherwise(
-        _number(delivered_quantity, "decimal(18,6)")
-    )
-    product = (price * quantity).try_cast(_REVENUE)
-    return F.when(_property(settings.revenue_properties).isNotNull(), direct).otherwise(product)
-
-
-def currency(settings: Settings) -> Column:
-    """Currency of a revenue event, `unknown` where absent or blank."""
-    return F.coalesce(named(_property(settings.currency_properties)), F.lit("unknown"))
 
 
 def user() -> Column:

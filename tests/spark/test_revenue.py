@@ -14,7 +14,7 @@ import pytest
 from pyspark.sql import functions as F
 
 from pipeline_assets.domain.settings import Settings
-from pipeline_assets.transforms.revenue import may_claim_revenue, revenue, revenue_text
+from pipeline_assets.transforms.revenue import with_money
 
 pytestmark = pytest.mark.slow
 
@@ -27,9 +27,8 @@ TEXTS = {
 def test_no_revenue_is_lost_to_the_look_at_the_text(spark: Any) -> None:
     settings = Settings()
     events = spark.createDataFrame([(text,) for text in TEXTS], "event_properties string")
-    claims = may_claim_revenue(settings).alias("may_claim")
-    rows = events.select("event_properties", claims, revenue(settings).alias("revenue"))
-    found = {row["event_properties"]: (row["may_claim"], row["revenue"] is not None) for row in rows.collect()}
+    rows = with_money(events, settings).collect()
+    found = {row["event_properties"]: (row["claims_revenue"], row["revenue"] is not None) for row in rows}
     assert found == {text: (has_revenue, has_revenue) for text, has_revenue in TEXTS.items()}
 
 
@@ -42,12 +41,11 @@ def test_an_absurd_amount_is_unreadable_and_fails_nothing(spark: Any) -> None:
     the sum of the day is the good one's."""
     settings = Settings()
     events = spark.createDataFrame([(text,) for text in (*ABSURD, '{"revenue": 2.5}')], "event_properties string")
-    (row,) = events.select(revenue(settings).alias("revenue")).groupBy().agg({"revenue": "sum", "*": "count"}).collect()
-    claimed = events.where(may_claim_revenue(settings)).count()
+    (row,) = with_money(events, settings).groupBy().agg({"revenue": "sum", "*": "count"}).collect()
+    claimed = with_money(events, settings).where("claims_revenue").count()
     assert (row["sum(revenue)"], row["count(1)"], claimed) == (Decimal("2.5"), 7, 7)
-    (widest,) = spark.createDataFrame([('{"revenue": 9999999999999999999999}',)] * 3, "event_properties string").select(
-        revenue(settings).alias("revenue")
-    ).groupBy().agg({"revenue": "sum"}).collect()  # fmt: skip
+    wide = spark.createDataFrame([('{"revenue": 9999999999999999999999}',)] * 3, "event_properties string")
+    (widest,) = with_money(wide, settings).groupBy().agg({"revenue": "sum"}).collect()
     assert widest[0] == 3 * Decimal("9999999999999999999999")
 
 
@@ -60,10 +58,8 @@ def test_every_name_that_settings_take_is_read(spark: Any) -> None:
     events = spark.createDataFrame(list(zip(NAMES, texts, strict=True)), "name string, event_properties string")
     for name in NAMES:
         settings = Settings(revenue_properties=(name,), price_properties=())
-        found = (
-            events.where(F.col("name") == name).where(may_claim_revenue(settings)).select(revenue(settings)).collect()
-        )
-        assert [row[0] for row in found] == [Decimal("7.5")], name
+        found = with_money(events.where(F.col("name") == name), settings).collect()
+        assert [row["revenue"] for row in found] == [Decimal("7.5")], name
 
 
 def test_an_amount_of_a_million_digits_is_unreadable_at_once(spark: Any) -> None:
@@ -77,10 +73,7 @@ def test_an_amount_of_a_million_digits_is_unreadable_at_once(spark: Any) -> None
     settings = Settings()
     events = spark.createDataFrame([(text,) for text in (*long_texts, *beyond)], "event_properties string").cache()
     began = events.count() and time.monotonic()
-    found = events.where(may_claim_revenue(settings)).select(
-        revenue(settings).alias("r"), revenue_text(settings).alias("t")
-    )
-    rows = found.collect()
+    rows = with_money(events, settings).drop("event_properties").collect()
     assert time.monotonic() - began < 20
-    assert [(row["r"], row["t"] is not None) for row in rows] == [(None, True)] * len(rows)
+    assert [(row["revenue"], row["claims_revenue"]) for row in rows] == [(None, True)] * len(rows)
     assert len(rows) == len(long_texts) + len(beyond)
