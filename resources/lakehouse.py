@@ -292,14 +292,19 @@ class Lakehouse:
         if old.keys() == new.keys():
             return Publication(base_id, base_id, files, is_empty=True)
         publish_id = f"{name}-{hashlib.sha256(repr(sorted(map(str, wanted))).encode()).hexdigest()[:12]}"
-        operation = java.newOverwrite()
+        # A row delta, unlike an overwrite, is able to insist on files that it leaves where they are.
+        operation = java.newRowDelta()
         for path in sorted(old.keys() - new.keys()):
-            operation.deleteFile(old[path])
+            operation.removeRows(old[path])
         for path in sorted(new.keys() - old.keys()):
-            operation.addFile(new[path])
+            operation.addRows(new[path])
+        kept = self._tables.java_class("java.util.ArrayList")()
+        for path in sorted(old.keys() & new.keys()):
+            kept.add(path)
         operation.validateFromSnapshot(base_id)
         operation.conflictDetectionFilter(self._tables.expression(table.day_column, wanted))
-        operation.validateNoConflictingData().validateNoConflictingDeletes()
+        operation.validateDataFilesExist(kept).validateDeletedFiles()
+        operation.validateNoConflictingDataFiles().validateNoConflictingDeleteFiles()
         # Files that a failed commit would clean up stay for maintenance: one that succeeded while its answer was lost is tried
         # again inside of Iceberg, conflicts with itself, and would delete the manifests of a live snapshot.
         operation.deleteWith(self._tables.java_class("java.util.stream.Stream").builder())

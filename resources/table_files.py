@@ -6,20 +6,34 @@ writing them (transforms/data_files.py), branches and publishing (lakehouse.py).
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from pipeline_assets.domain.errors import LakehouseError
 from pipeline_assets.domain.slices import Slice
 from pipeline_assets.transforms.data_files import FileLayout
 
 from resources.crash_points import CrashPoint, crash_point
-from resources.iceberg import JavaTables
+from resources.iceberg import JavaTables, slice_of
 from resources.lake_objects import LakeObjects
 
 if TYPE_CHECKING:
     from pipeline_assets.tables.table import Table
 
 DATA_FOLDER = "data"
+
+
+@dataclass(frozen=True)
+class FileChange:
+    """Files that take the place of others."""
+
+    files: Sequence[str]
+    """New ones, as `transforms.data_files.data_file` describes them."""
+    whole: Collection[Slice]
+    """Slices of which all former files go."""
+    gone: Mapping[Slice, Collection[str]] = field(default_factory=dict)
+    """Other slices -> the files of them that go; the rest stays."""
 
 
 class TableFiles:
@@ -54,11 +68,15 @@ class TableFiles:
         """Add files, described as `transforms.data_files.data_file` does, to a branch by its SQL name; in one commit."""
         self._commit(table, _branch(target), (), files)
 
-    def replace(self, table: Table, target: str, slices: Collection[Slice], files: Iterable[str]) -> None:
-        """Make these files the only ones of these slices of a branch, in one commit."""
+    def replace(self, table: Table, target: str, change: FileChange) -> None:
+        """Change the files of a branch, in one commit."""
         branch, java = _branch(target), self._tables.load(table)
-        old = self._tables.files(java, int(java.snapshot(branch).snapshotId()), set(slices))
-        self._commit(table, branch, [file for _, file in sorted(old.items())], files)
+        held = self._tables.files(java, int(java.snapshot(branch).snapshotId()), {*change.whole, *change.gone})
+        gone = {path for paths in change.gone.values() for path in paths}
+        if lost := gone - held.keys():
+            raise LakehouseError(sorted(lost)[0], "is no file of the snapshot it was read from", "Report it")
+        old = [file for path, file in sorted(held.items()) if path in gone or slice_of(file) in change.whole]
+        self._commit(table, branch, old, change.files)
 
     def _commit(self, table: Table, branch: str, old: Collection[Any], files: Iterable[str]) -> None:
         described = list(files)

@@ -129,6 +129,8 @@ class Settings(BaseSettings):
     """Event days older than this are cold."""
     compact_min_files: int = Field(4, ge=2)
     """A cold slice of so many files is rewritten into few."""
+    rewrite_min_files: int = Field(12, ge=1)
+    """A changed slice of refined.events with so many small files is written whole; with fewer, only what differs is written."""
     max_orphan_share: float = Field(0.25, ge=0, le=1)
     """Where more of a table's files than this share (and more than ten) are known to no snapshot, maintenance removes none."""
 

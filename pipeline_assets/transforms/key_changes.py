@@ -70,15 +70,19 @@ def key_changes(
         .otherwise(CHANGED)
     )
     joined = left.join(right, on=list(_AT), how="full_outer").select(*_AT, change.alias("change"))
+    moved = moved_keys(joined, before_near, after_near, window_days).withColumn("is_moved", F.lit(True))
+    return joined.join(moved, on=list(_AT), how="left").withColumn("is_moved", F.coalesce("is_moved", F.lit(False)))
+
+
+def moved_keys(changes: DataFrame, before_near: DataFrame, after_near: DataFrame, window_days: int) -> DataFrame:
+    """`_AT` of the keys among `changes` (`_AT`, change) that moved; the other two as `key_changes` takes them."""
     names = ["project_id", *KEY]
     was = before_near.select(*names, F.col("event_date").alias("_was_day"), F.lit(ADDED).alias("change"))
     is_now = after_near.select(*names, F.col("event_date").alias("_was_day"), F.lit(REMOVED).alias("change"))
     elsewhere = was.unionByName(is_now)
-    moved = (
-        joined.join(elsewhere, on=[*names, "change"])
+    return (
+        changes.join(elsewhere, on=[*names, "change"])
         .where(F.abs(F.datediff("_was_day", "event_date")).between(1, window_days))
         .select(*_AT)
         .distinct()
-        .withColumn("is_moved", F.lit(True))
     )
-    return joined.join(moved, on=list(_AT), how="left").withColumn("is_moved", F.coalesce("is_moved", F.lit(False)))

@@ -22,7 +22,8 @@ from hypothesis import strategies as st
 
 from pipeline_assets.domain.slices import Slice
 from pipeline_assets.tables.refined_events import REFINED_EVENTS, event_hashes
-from pipeline_assets.transforms.refine_files import RawFile, _as_bytes, _parts, _Refining
+from pipeline_assets.transforms.refine_files import RawFile, _parts
+from pipeline_assets.transforms.refine_task import Refining, as_bytes
 from tests.builders import PROJECT
 from tests.unit.test_write_objects import DAY, LAYOUT, Shelf, a_line, rows_of, run
 
@@ -48,11 +49,12 @@ def refined(shelf: Shelf, paths: list[str], losers: dict[str, list[tuple[str, in
     """Rows of the refined files; the files of raw are read from the shelf, which `open` finds by their path."""
     target = Shelf({})
     entries = [
-        {"event_date": DAY, "project_id": PROJECT, "source": "regular", "paths": [path],
-         "losers": _as_bytes(_table(losers.get(path, [])))} for path in paths
+        {"event_date": DAY, "project_id": PROJECT, "held": None,
+         "inputs": [{"source": "regular", "paths": [path], "losers": as_bytes(_table(losers.get(path, [])))}]}
+        for path in paths
     ]  # fmt: skip
     store = Shelf(shelf.files)
-    task = _Refining({"regular": store}, event_hashes(), REFINED, target)
+    task = Refining({"regular": store}, event_hashes(), REFINED, target)
     found = [row for batch in task([pa.RecordBatch.from_pylist(entries)]) for row in batch.to_pylist()]
     wrong = [row["wrong"] for row in found if row["wrong"]]
     if wrong:

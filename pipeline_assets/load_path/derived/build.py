@@ -15,6 +15,9 @@ from pipeline_assets.domain.slices import Digest, Slice
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+    from resources.table_files import FileChange
+
+    from pipeline_assets.transforms.slice_difference import KeyDifference
 
 
 @dataclass(frozen=True)
@@ -42,8 +45,10 @@ class Build:
     cached: tuple[DataFrame, ...] = field(default=())
     is_shuffled: bool = True
     """Whether rows of a slice may lie anywhere; False where tasks hold what upstream files of few slices hold."""
-    write: Callable[[], list[str]] | None = None
-    """Writes the same rows into files of the table without Spark's writer, and describes them; None where it is not able to."""
+    write: Callable[[], FileChange] | None = None
+    """Writes the same rows into files of the table without Spark's writer; None where it is not able to."""
+    keys: dict[Slice, KeyDifference] = field(default_factory=dict)
+    """Filled by `write`: what becomes of the keys of slices that it wrote as their difference."""
 
     def release(self) -> None:
         """Free what was cached between build and audit."""

@@ -14,6 +14,7 @@ from typing import Any
 import pyspark.sql.functions as F
 from pyspark.sql import Column, DataFrame, Window
 from resources.iceberg import slices_condition
+from resources.table_files import FileChange
 
 from pipeline_assets.domain.checks import Check, Evaluation
 from pipeline_assets.domain.identity import Outcome as RowOutcome
@@ -37,6 +38,7 @@ from pipeline_assets.transforms.measure import (
 from pipeline_assets.transforms.named import has_blank_id, is_nameless
 from pipeline_assets.transforms.refine_files import RawFile
 from pipeline_assets.transforms.shared_keys import exchanges, key_days, rival_digests, rivals_of, shared_rows
+from pipeline_assets.transforms.slice_difference import KeyDifference
 
 _EPOCH = date(1970, 1, 1)
 _TAMPERED = "Something else than Tidemark changed the file: docs/operations.md, A row that differs from its hash"
@@ -46,8 +48,13 @@ _MOST_SENT_ROWS = 1_000_000
 """About 200 MB in a driver: far more than usual duplicates of any day, and less than a history delivered again."""
 
 
-def build_refined(bench: Workbench, pins: Mapping[str, int], todo: Sequence[Slice]) -> Build:
-    """The build of refined.events for these slices, from both raw tables as of the pinned snapshots."""
+def build_refined(
+    bench: Workbench, pins: Mapping[str, int], todo: Sequence[Slice], held: Mapping[Slice, Sequence[str]]
+) -> Build:
+    """The build of refined.events for these slices, from both raw tables as of the pinned snapshots.
+
+    `held`: those of which only the difference is to be written -> their files (write_refined.held_files).
+    """
     settings = bench.settings
     window = settings.dedupe_window_days
     near = neighbourhood(todo, window)
@@ -75,11 +82,15 @@ def build_refined(bench: Workbench, pins: Mapping[str, int], todo: Sequence[Slic
     do_any_lose = any(outcome != RowOutcome.WINNER.value for counts in reasons.values() for outcome in counts)
     lost = decided.where(is_todo) if do_any_lose else None
     wrong: dict[Slice, str] = {}
+    keys_of: dict[Slice, KeyDifference] = {}
 
-    def write(files: Sequence[RawFile]) -> list[str]:
-        refined = write_refined(bench, files, lost)
+    def write(files: Sequence[RawFile]) -> FileChange:
+        refined = write_refined(bench, files, lost, held)
         wrong.update(refined.wrong)
-        return refined.files
+        keys_of.update(refined.keys)
+        place = bench.lakehouse.files.store(REFINED_EVENTS).url
+        gone = {key: [f"{place}/{path}" for path in paths] for key, paths in refined.gone.items()}
+        return FileChange(refined.files, set(todo) - gone.keys(), gone)
 
     def audit(snapshot_id: int) -> dict[Slice, Audit]:
         raw_rows = _raw_rows(bench, pins, todo)
@@ -96,6 +107,7 @@ def build_refined(bench: Workbench, pins: Mapping[str, int], todo: Sequence[Slic
         (keys, decided),
         is_shuffled=not do_few_lose,
         write=None if files is None else partial(write, files),
+        keys=keys_of,
     )
 
 

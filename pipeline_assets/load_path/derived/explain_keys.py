@@ -8,6 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyspark.sql.functions as F
 from pyspark.sql import DataFrame
 from resources.iceberg import slices_condition
 
@@ -17,6 +20,7 @@ from pipeline_assets.domain.slices import EMPTY, Slice, neighbourhood
 from pipeline_assets.load_path.derived.step import DerivedStep
 from pipeline_assets.load_path.standing import Decision
 from pipeline_assets.tables.refined_events import REFINED_EVENTS
+from pipeline_assets.transforms.event_keys import KEY
 from pipeline_assets.transforms.key_changes import (
     ADDED,
     CHANGED,
@@ -25,7 +29,9 @@ from pipeline_assets.transforms.key_changes import (
     event_contents,
     held_keys,
     key_changes,
+    moved_keys,
 )
+from pipeline_assets.transforms.slice_difference import KeyDifference
 
 MOVED, CODE, DELIVERED, WITHDRAWN = "moved day", "code", "new delivery", "withdrawn"
 
@@ -38,19 +44,66 @@ def explain_keys(step: DerivedStep, todo: Mapping[Slice, Decision], staged_id: i
     chosen = [key for key, decision in todo.items() if _is_compared(step, decision)]
     if not chosen:
         return {}
+    told = {key: step.keys[key] for key in chosen if key in step.keys}
+    asked = [key for key in chosen if key not in told]
+    counted = _counted(step, staged_id, asked) | _told(step, staged_id, told)
+    return {key: key_change(todo[key].cause, counts) for key, counts in counted.items()}
+
+
+_Counts = dict[tuple[str, bool], int]
+"""(change, whether the key moved) -> keys."""
+
+
+def _counted(step: DerivedStep, staged_id: int, slices: Collection[Slice]) -> dict[Slice, _Counts]:
+    """Slice -> what becomes of its keys, from all of them."""
+    if not slices:
+        return {}
     window = step.bench.settings.dedupe_window_days
-    near = neighbourhood(chosen, window)
+    near = neighbourhood(slices, window)
     found = key_changes(
-        _contents(step, step.base_id, chosen),
-        _contents(step, staged_id, chosen),
+        _contents(step, step.base_id, slices),
+        _contents(step, staged_id, slices),
         _keys(step, step.base_id, near),
         _keys(step, staged_id, near),
         window,
     )
-    counted: dict[Slice, dict[tuple[str, bool], int]] = {key: {} for key in chosen}
+    counted: dict[Slice, _Counts] = {key: {} for key in slices}
     for row in found.groupBy("event_date", "project_id", "change", "is_moved").count().collect():
         counted[Slice(row["event_date"], row["project_id"])][row["change"], row["is_moved"]] = row["count"]
-    return {key: key_change(todo[key].cause, counts) for key, counts in counted.items()}
+    return counted
+
+
+def _told(step: DerivedStep, staged_id: int, told: Mapping[Slice, KeyDifference]) -> dict[Slice, _Counts]:
+    """The same of slices that were written as their difference: only keys that they gain or lose are looked for elsewhere."""
+    counted: dict[Slice, _Counts] = {}
+    for key, found in told.items():
+        added = pc.sum(found.differing["is_added"]).as_py() or 0
+        counts = {(KEPT, False): found.kept, (CHANGED, False): found.changed, (ADDED, False): added}
+        counted[key] = counts | {(REMOVED, False): found.differing.num_rows - added}
+    differing = [_placed(key, found.differing) for key, found in told.items() if found.differing.num_rows]
+    if not differing:
+        return counted
+    window = step.bench.settings.dedupe_window_days
+    near = neighbourhood(told, window)
+    changes = F.broadcast(step.bench.spark.createDataFrame(pa.concat_tables(differing)))
+    moved = moved_keys(changes, _keys(step, step.base_id, near), _keys(step, staged_id, near), window)
+    by_change = moved.join(changes, on=["event_date", "project_id", *KEY])
+    for row in by_change.groupBy("event_date", "project_id", "change").count().collect():
+        counts = counted[Slice(row["event_date"], row["project_id"])]
+        counts[row["change"], True] = row["count"]
+        counts[row["change"], False] -= row["count"]
+    return counted
+
+
+def _placed(key: Slice, differing: pa.Table) -> pa.Table:
+    """event_date, project_id, KEY, change: as `moved_keys` takes them."""
+    rows = differing.num_rows
+    return pa.table({
+        "event_date": pa.repeat(pa.scalar(key.event_date, pa.date32()), rows),
+        "project_id": pa.repeat(pa.scalar(key.project_id), rows),
+        **{name: differing[name] for name in KEY},
+        "change": pc.if_else(differing["is_added"], ADDED, REMOVED),
+    })  # fmt: skip
 
 
 def _is_compared(step: DerivedStep, decision: Decision) -> bool:

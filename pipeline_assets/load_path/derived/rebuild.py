@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from resources.crash_points import CrashPoint, crash_point
 from resources.iceberg import SliceFiles
-from resources.ledger_records import Changes, PublicationRecord
+from resources.ledger_records import Changes, PublicationRecord, SliceRecord
 
 from pipeline_assets.domain.errors import PublishConflictError
 from pipeline_assets.domain.slices import EMPTY, Digest, Slice
@@ -21,6 +21,7 @@ from pipeline_assets.load_path.derived.build_aggregate import build_aggregate
 from pipeline_assets.load_path.derived.build_refined import build_refined, rivals_now
 from pipeline_assets.load_path.derived.judge import judge, stand
 from pipeline_assets.load_path.derived.step import DerivedStep
+from pipeline_assets.load_path.derived.write_refined import held_files
 from pipeline_assets.load_path.ground import Ground
 from pipeline_assets.load_path.request import LoadRequest, TableReport, Workbench
 from pipeline_assets.load_path.settle import settle
@@ -116,7 +117,7 @@ def _run(step: DerivedStep) -> None:
 
 def _rebuild(step: DerivedStep, todo: Mapping[Slice, Decision]) -> None:
     lakehouse, table = step.bench.lakehouse, step.table
-    build = _build(step, sorted(todo))
+    build = _build(step, todo)
     try:
         staged = lakehouse.stage(
             table,
@@ -125,7 +126,7 @@ def _rebuild(step: DerivedStep, todo: Mapping[Slice, Decision]) -> None:
             lambda target: _write(step, build, target, todo.keys()),
         )
         try:
-            step.audits = build.audit(staged.snapshot_id)
+            step.audits, step.keys = build.audit(staged.snapshot_id), build.keys
             crash_point(CrashPoint.AFTER_AUDIT, table.key)
             changed = judge(step, todo, staged.snapshot_id)
             _require_none_held_since(step)
@@ -143,7 +144,7 @@ def _write(step: DerivedStep, build: Build, target: str, slices: Collection[Slic
     if build.write is None:
         lakehouse.replace_slices(table, target, slices, build.rows, is_shuffled=build.is_shuffled)
     else:
-        lakehouse.files.replace(table, target, slices, build.write())
+        lakehouse.files.replace(table, target, build.write())
 
 
 def _require_none_held_since(step: DerivedStep) -> None:
@@ -155,10 +156,17 @@ def _require_none_held_since(step: DerivedStep) -> None:
         )
 
 
-def _build(step: DerivedStep, todo: Sequence[Slice]) -> Build:
+def _build(step: DerivedStep, todo: Mapping[Slice, Decision]) -> Build:
     if isinstance(step.table, AggregateTable):
-        return build_aggregate(step.bench, step.table, step.pins[REFINED_EVENTS.key], todo)
-    return build_refined(step.bench, step.pins, todo)
+        return build_aggregate(step.bench, step.table, step.pins[REFINED_EVENTS.key], sorted(todo))
+    code = step.table.code_version(step.bench.settings)
+    # What other code made, or what was found in the table, is not built upon.
+    known = [key for key, found in todo.items() if found.record and _is_as_built(found.record, code)]
+    return build_refined(step.bench, step.pins, sorted(todo), held_files(step.bench, step.base_id, known))
+
+
+def _is_as_built(record: SliceRecord, code: str) -> bool:
+    return record.knows_inputs and record.code_version == code and record.digest != EMPTY
 
 
 def _record(step: DerivedStep, published: Sequence[Slice]) -> None:

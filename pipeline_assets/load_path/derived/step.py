@@ -16,6 +16,7 @@ from pipeline_assets.load_path.derived.build import Audit
 from pipeline_assets.load_path.request import LoadRequest, Outcome, Workbench
 from pipeline_assets.load_path.standing import Decision
 from pipeline_assets.tables.table import Table
+from pipeline_assets.transforms.slice_difference import KeyDifference
 
 
 @dataclass
@@ -31,6 +32,8 @@ class DerivedStep:
     decisions: Sequence[Decision]
     started_at: float
     audits: dict[Slice, Audit] = field(default_factory=dict)
+    keys: Mapping[Slice, KeyDifference] = field(default_factory=dict)
+    """What becomes of the keys of slices, where that is known without reading them."""
     publication: Publication | None = None
     records: dict[Slice, SliceRecord] = field(default_factory=dict)
     outcomes: dict[Slice, Outcome] = field(default_factory=dict)

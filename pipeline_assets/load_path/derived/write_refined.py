@@ -23,6 +23,9 @@ from pipeline_assets.transforms.data_files import by_slice
 from pipeline_assets.transforms.refine_files import RawFile, Refined, refine_files
 
 _TASKS_PER_CORE = 2
+_SMALL_FILE_BYTES = 8 * 1024**2
+_MOST_COMPARED_ROWS = 8_000_000
+"""Of one slice: a task holds about 25 bytes for each."""
 
 
 def raw_files(bench: Workbench, pins: Mapping[str, int], slices: Sequence[Slice]) -> list[RawFile] | None:
@@ -38,14 +41,37 @@ def raw_files(bench: Workbench, pins: Mapping[str, int], slices: Sequence[Slice]
     return found
 
 
-def write_refined(bench: Workbench, files: Sequence[RawFile], decided: DataFrame | None) -> Refined:
-    """New files with the rows of raw's that did not lose; `decided`: `dedupe.outcomes` of the same slices, None if none lost."""
+def held_files(bench: Workbench, base_id: int, slices: Sequence[Slice]) -> dict[Slice, list[str]]:
+    """Slices that can be written as their difference -> the files that refined.events holds of them, below its place.
+
+    A slice with many small files is none of them, so that readers never meet too many.
+    """
+    lakehouse = bench.lakehouse
+    place = f"{lakehouse.files.store(REFINED_EVENTS).url}/"
+    rows = lakehouse.slice_files(REFINED_EVENTS, base_id, set(slices))
+    found = {}
+    for key, files in lakehouse.file_sizes(REFINED_EVENTS, base_id, slices).items():
+        small = sum(size < _SMALL_FILE_BYTES for size in files.values())
+        is_ours = all(path.startswith(place) for path in files)
+        if is_ours and small < bench.settings.rewrite_min_files and rows[key].rows <= _MOST_COMPARED_ROWS:
+            found[key] = sorted(path.removeprefix(place) for path in files)
+    return found
+
+
+def write_refined(
+    bench: Workbench, files: Sequence[RawFile], decided: DataFrame | None, held: Mapping[Slice, Sequence[str]]
+) -> Refined:
+    """New files with the rows of raw's that did not lose, or of the slices in `held` with those that differ.
+
+    `decided`: `dedupe.outcomes` of the same slices, None if none lost.
+    """
     names = bench.lakehouse.files
     with naming_what_workers_met():
         return refine_files(
             bench.spark,
             files,
             {} if decided is None else _losers(decided),
+            held,
             stores={source.value: names.store(table) for source, table in RAW_TABLES.items()},
             hashes=event_hashes(),
             layout=names.layout(REFINED_EVENTS, is_ordered=False),

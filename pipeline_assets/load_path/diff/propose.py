@@ -35,7 +35,7 @@ def proposed_rows(
     window = bench.settings.dedupe_window_days
     # What an aggregate is made of is the day itself; only an event may move to another one.
     around = [key] if isinstance(table, AggregateTable) else sorted(neighbourhood([key], window))
-    build = build_refined(bench, {name: heads[name] for name in REFINED_EVENTS.upstream}, around)
+    build = build_refined(bench, {name: heads[name] for name in REFINED_EVENTS.upstream}, around, {})
     try:
         if isinstance(table, AggregateTable):
             with _kept(_aggregated(bench, table, build.rows.where(is_slice))) as rows:

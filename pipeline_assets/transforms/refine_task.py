@@ -1,0 +1,288 @@
+"""The task that writes files of refined from files of raw; of a slice that refined holds, only what differs.
+
+Lives here: reading, leaving out, hashing a sample again. Put here: what else is done to a row on its way. Keep out: which files a
+task is given (refine_files.py), the comparison (slice_difference.py), how files are laid out (data_files.py).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from pipeline_assets.domain.errors import TidemarkError
+from pipeline_assets.transforms.data_files import DataFileWriter, FileLayout, Store
+from pipeline_assets.transforms.event_hashes import HASH_COLUMNS, EventHashes, whole
+from pipeline_assets.transforms.slice_difference import (
+    KEYS_OF,
+    NAMES,
+    HeldRows,
+    Mask,
+    RowNumbers,
+    event_keys,
+    key_difference,
+)
+
+WRITTEN_DDL = (
+    "file string, event_date date, project_id string, wrong string, gone array<string>, kept long, changed long, "
+    "keys binary"
+)
+"""A file that was written, or what is told of a slice."""
+_WRITTEN = pa.schema([("file", pa.string()), ("event_date", pa.date32()), ("project_id", pa.string()), ("wrong", pa.string()),
+                      ("gone", pa.list_(pa.string())), ("kept", pa.int64()), ("changed", pa.int64()),
+                      ("keys", pa.binary())])  # fmt: skip
+_BATCH_ROWS = 10_000
+_SAMPLED_ROWS = 200
+"""Of each batch: so many are hashed again."""
+_NARROW_BATCH_ROWS = 200_000
+_MOST_TOLD_KEYS = 200_000
+"""Of one slice: so many that it gains or loses are told to the driver."""
+
+
+def as_bytes(rows: pa.Table | None) -> bytes | None:
+    """Some rows as a value of one row."""
+    if rows is None:
+        return None
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, rows.schema, options=pa.ipc.IpcWriteOptions(compression="zstd")) as writer:
+        writer.write_table(rows)
+    return bytes(sink.getvalue())
+
+
+def from_bytes(told: bytes) -> pa.Table:
+    """The rows of `as_bytes`."""
+    with pa.ipc.open_stream(told) as stream:
+        return stream.read_all()
+
+
+@dataclass(frozen=True)
+class Refining:
+    """Runs in Spark's Python workers."""
+
+    stores: Mapping[str, Store]
+    hashes: EventHashes
+    layout: FileLayout
+    target: Store
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Rows of work (refine_files.py) to rows of WRITTEN_DDL."""
+        writer = DataFileWriter(self.layout, self.target)
+        try:
+            for batch in batches:
+                for entry in batch.to_pylist():
+                    write = self._difference if entry["held"] else self._whole
+                    yield from write(entry, writer)
+            yield from map(_file, writer.finish())
+        except BaseException as error:
+            writer.discard()
+            if isinstance(error, TidemarkError):
+                raise RuntimeError(error.as_line()) from error
+            raise
+
+    def _whole(self, entry: Mapping[str, Any], writer: DataFileWriter) -> Iterator[pa.RecordBatch]:
+        """Write all rows that did not lose."""
+        for given in entry["inputs"]:
+            is_lost = _Losers(given["losers"])
+            for path in given["paths"]:
+                file = _File(self.stores[given["source"]], path, given["source"])
+                for rows in self._rows(file):
+                    yield from _added(writer, rows.filter(pa.array(~is_lost.of(rows))))
+                yield from _told_wrong(entry, file)
+
+    def _difference(self, entry: Mapping[str, Any], writer: DataFileWriter) -> Iterator[pa.RecordBatch]:
+        """Write the rows that are new, and again what stays of files that hold rows which are to go."""
+        files = [_File(self.target, path, None) for path in entry["held"]]
+        numbers = RowNumbers()
+        held, counts = self._held(numbers, files)
+        if not held.are_distinct:
+            # Somebody else's files: nothing of them is taken over.
+            yield from self._whole(entry, writer)
+            yield _row({**_slice(entry), "gone": entry["held"]})
+            return
+        new: list[tuple[int, int, int]] = []
+        for given in entry["inputs"]:
+            is_lost = _Losers(given["losers"])
+            for path in given["paths"]:
+                file = _File(self.stores[given["source"]], path, given["source"])
+                is_new = self._is_new(numbers, held, file, is_lost)
+                for rows in self._rows(file, is_new):
+                    _take_keys(new, rows)
+                    yield from _added(writer, rows)
+                yield from _told_wrong(entry, file)
+        gone: list[tuple[int, int, int]] = []
+        replaced = []
+        ends = np.cumsum(counts)
+        for file, is_wanted in zip(files, np.split(held.is_wanted, ends[:-1]), strict=True):
+            if is_wanted.all():
+                continue
+            replaced.append(file.path)
+            _take_keys(gone, file.narrow(KEYS_OF).filter(pa.array(~is_wanted)))
+            for rows in self._rows(file, is_wanted):
+                yield from _added(writer, rows)
+            yield from _told_wrong(entry, file)
+        told: dict[str, Any] = {"gone": replaced}
+        if max(len(new), len(gone)) <= _MOST_TOLD_KEYS:
+            found = key_difference(int(ends[-1]), gone, new)
+            told |= {"kept": found.kept, "changed": found.changed, "keys": as_bytes(found.differing)}
+        yield _row({**_slice(entry), **told})
+
+    def _held(self, numbers: RowNumbers, files: Sequence[_File]) -> tuple[HeldRows, list[int]]:
+        """The rows that refined holds of a slice, in the order of its files; and how many each file has."""
+        found, hashes, counts = [], [], []
+        for file in files:
+            counts.append(0)
+            for rows in file.batches(("_source", *NAMES), _NARROW_BATCH_ROWS):
+                found.append(numbers.of(whole(rows["_source"]), rows))
+                hashes.append(rows["_hash_a"].to_numpy())
+                counts[-1] += rows.num_rows
+        return HeldRows(np.concatenate(found), np.concatenate(hashes)), counts
+
+    def _is_new(self, numbers: RowNumbers, held: HeldRows, file: _File, is_lost: _Losers) -> Mask:
+        """Which rows of a file of raw refined is to hold and does not."""
+        found = []
+        for rows in file.batches(NAMES, _NARROW_BATCH_ROWS):
+            is_wanted = ~is_lost.of(rows)
+            wanted = rows.filter(pa.array(is_wanted))
+            is_wanted[is_wanted] = ~held.holds(numbers.of(pa.scalar(file.source), wanted), wanted["_hash_a"].to_numpy())
+            found.append(is_wanted)
+        return np.concatenate(found) if found else np.zeros(0, dtype=np.bool_)
+
+    def _rows(self, file: _File, is_chosen: Mask | None = None) -> Iterator[pa.Table]:
+        """Rows of a file as refined has them; some of those that are read are hashed again."""
+        for start, rows in file.read(self.layout.field_ids, is_chosen):
+            placed = self._placed(rows, file.source)
+            file.wrong = file.wrong or self._wrong(placed)
+            yield placed if is_chosen is None else placed.filter(pa.array(is_chosen[start : start + rows.num_rows]))
+
+    def _placed(self, rows: pa.Table, source: str | None) -> pa.Table:
+        schema = self.layout.schema
+        columns = []
+        for entry in schema:
+            if entry.name == "_source" and source is not None:
+                columns.append(pa.repeat(pa.scalar(source, entry.type), rows.num_rows))
+            elif entry.name in rows.schema.names:
+                columns.append(rows.column(entry.name).cast(entry.type))
+            else:
+                # A column that raw came to have after this file was written.
+                columns.append(pa.nulls(rows.num_rows, entry.type))
+        return pa.Table.from_arrays(columns, schema=schema)
+
+    def _wrong(self, rows: pa.Table) -> str | None:
+        """Which of some rows has another hash than its own, None where none has."""
+        start = int.from_bytes(os.urandom(4)) % max(1, rows.num_rows - _SAMPLED_ROWS + 1)
+        sample = rows.slice(start, _SAMPLED_ROWS)
+        if not sample.num_rows:
+            return None
+        made = self.hashes.of(sample)
+        are_as_parsed = [pc.fill_null(pc.equal(made[name], whole(sample.column(name))), False) for name in HASH_COLUMNS]
+        at = pc.index(reduce(pc.and_, are_as_parsed), False).as_py()
+        if at < 0:
+            return None
+        line, key = sample.column("_line_number")[at], sample.column("_object_key")[at]
+        return f"holds line {line} of {key} with another hash than its own"
+
+
+@dataclass
+class _File:
+    """A file of raw, or with no source one of refined."""
+
+    store: Store
+    path: str
+    source: str | None
+    wrong: str | None = None
+
+    def read(self, columns: Iterable[str], is_chosen: Mask | None) -> Iterator[tuple[int, pa.Table]]:
+        """Where they start, and some rows: in batches, because a group of rows may be as large as whoever wrote it wanted.
+
+        Groups of which no row is chosen are left alone.
+        """
+        with (
+            self.store.open(self.path) as body,
+            pq.ParquetFile(pa.PythonFile(body, mode="r"), pre_buffer=False) as file,
+        ):
+            there = set(file.schema_arrow.names)
+            # What raw calls its source is told by its place.
+            wanted = [name for name in columns if name in there and not (name == "_source" and self.source is not None)]
+            end = 0
+            for group in range(file.num_row_groups):
+                start, end = end, end + file.metadata.row_group(group).num_rows
+                if is_chosen is not None and not is_chosen[start:end].any():
+                    continue
+                for batch in file.iter_batches(_BATCH_ROWS, row_groups=[group], columns=wanted):
+                    yield start, pa.Table.from_batches([batch])
+                    start += batch.num_rows
+
+    def batches(self, columns: Sequence[str], rows: int) -> Iterator[pa.Table]:
+        """All rows, in so few columns that many of them are read at once."""
+        with (
+            self.store.open(self.path) as body,
+            pq.ParquetFile(pa.PythonFile(body, mode="r"), pre_buffer=False) as file,
+        ):
+            for batch in file.iter_batches(rows, columns=list(columns)):
+                yield pa.Table.from_batches([batch])
+
+    def narrow(self, columns: Sequence[str]) -> pa.Table:
+        """All rows in a few columns."""
+        return pa.concat_tables(self.batches(columns, _NARROW_BATCH_ROWS))
+
+
+class _Losers:
+    """Rows of one slice and source that are left out."""
+
+    def __init__(self, told: bytes | None) -> None:
+        self._keys: pa.Array | None = None
+        if told is not None:
+            rows = from_bytes(told)
+            names = whole(rows.column("_object_key"))
+            self._keys = names.unique()
+            self._places = _place(pc.index_in(names, self._keys), rows.column("_line_number"))
+
+    def of(self, rows: pa.Table) -> Mask:
+        """Which of some rows are among them."""
+        if self._keys is None:
+            return np.zeros(rows.num_rows, dtype=np.bool_)
+        at = _place(pc.fill_null(pc.index_in(rows.column("_object_key"), self._keys), -1), rows.column("_line_number"))
+        return np.isin(at, self._places)
+
+
+def _place(objects: pa.Array | pa.ChunkedArray, lines: pa.ChunkedArray) -> np.ndarray[Any, np.dtype[np.int64]]:
+    """Object and line in one number."""
+    found: np.ndarray[Any, np.dtype[np.int64]] = objects.to_numpy().astype(np.int64) << 32 | lines.to_numpy().astype(
+        np.int64
+    )
+    return found
+
+
+def _take_keys(keys: list[tuple[int, int, int]], rows: pa.Table) -> None:
+    """One row more than are told, at least, where there are more."""
+    if len(keys) <= _MOST_TOLD_KEYS:
+        keys += event_keys(rows)
+
+
+def _added(writer: DataFileWriter, rows: pa.Table) -> Iterator[pa.RecordBatch]:
+    for batch in rows.to_batches():
+        yield from map(_file, writer.add(batch))
+
+
+def _told_wrong(entry: Mapping[str, Any], file: _File) -> Iterator[pa.RecordBatch]:
+    if file.wrong is not None:
+        yield _row({**_slice(entry), "wrong": f"{file.store.url}/{file.path} {file.wrong}"})
+
+
+def _slice(entry: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: entry[name] for name in ("event_date", "project_id")}
+
+
+def _file(described: str) -> pa.RecordBatch:
+    return _row({"file": described})
+
+
+def _row(values: Mapping[str, Any]) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pylist([{name: values.get(name) for name in _WRITTEN.names}], _WRITTEN)

@@ -1,0 +1,175 @@
+"""A slice written as its difference has the rows of the slice written whole, and tells what becomes of its keys.
+
+Lives here: the comparing task without Spark. Put here: another way in which rows of a slice change. Keep out: loads
+(scenarios/test_difference.py), the whole slice (test_refine_files.py).
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pipeline_assets.tables.refined_events import event_hashes
+from pipeline_assets.transforms import refine_task
+from pipeline_assets.transforms.refine_task import Refining, as_bytes, from_bytes
+from tests.builders import PROJECT
+from tests.unit.test_refine_files import REFINED, _table
+from tests.unit.test_write_objects import DAY, Shelf, a_line, rows_of, run
+
+LINES = 12
+SOURCES = ("regular", "backfill")
+SMALL_FILES = replace(REFINED, file_bytes=12_000, row_group_bytes=6_000)
+
+State = Mapping[str, int]
+"""Object -> version of it."""
+Lost = frozenset[tuple[str, int]]
+"""(object, line)."""
+_OBJECTS = [f"{source}/o{number}" for source in SOURCES for number in range(3)]
+_STATE = st.dictionaries(st.sampled_from(_OBJECTS), st.integers(0, 2), min_size=1)
+_LOST = st.frozensets(st.tuples(st.sampled_from(_OBJECTS), st.integers(1, LINES)), max_size=30)
+
+
+def _a_body(name: str, version: int) -> bytes:
+    """Some lines have another content in each version, some another id, some no id at all."""
+    lines = []
+    for at in range(LINES):
+        number = 100 * _OBJECTS.index(name) + at
+        more: dict[str, Any] = {"city": f"v{version}"} if at % 4 == 1 else {}
+        more |= {"uuid": f"u{number}-{version}"} if at % 4 == 2 else {}
+        more |= {"uuid": None, "city": f"{number}"} if at % 4 == 3 else {}
+        lines.append(a_line(number, DAY, **more))
+    return gzip.compress(b"\n".join(lines))
+
+
+def _raw(state: State) -> dict[str, Shelf]:
+    """Source -> the files of raw, one for each object."""
+    shelves = {source: Shelf({}) for source in SOURCES}
+    for name, version in sorted(state.items()):
+        one = Shelf({name: _a_body(name, version)})
+        run(one, PROJECT)
+        source = shelves[name.split("/")[0]]
+        source.objects |= one.files
+        source.files |= one.files
+    return shelves
+
+
+def _refine(state: State, lost: Lost, held: Shelf | None) -> tuple[Shelf, list[dict[str, Any]]]:
+    """The files that a task writes, and what else it tells."""
+    raw = _raw(state)
+    told = as_bytes(_table(sorted(lost)))
+    inputs = [
+        {"source": source, "paths": sorted(shelf.files), "losers": told} for source, shelf in raw.items() if shelf.files
+    ]
+    paths = sorted(held.files) if held is not None else None
+    entry = {"event_date": DAY, "project_id": PROJECT, "held": paths, "inputs": inputs}
+    target = Shelf(dict(held.files) if held is not None else {})
+    task = Refining(dict(raw), event_hashes(), SMALL_FILES, target)
+    rows = [row for batch in task([pa.RecordBatch.from_pylist([entry])]) for row in batch.to_pylist()]
+    assert [row["wrong"] for row in rows if row["wrong"]] == []
+    described = [json.loads(row["file"])["file-path"].removeprefix("shelf://") for row in rows if row["file"]]
+    assert sorted(described) == sorted(target.files)
+    return target, [row for row in rows if not row["file"]]
+
+
+def _as_counted(rows: list[dict[str, Any]]) -> Counter[Any]:
+    return Counter(tuple(row.items()) for row in rows)
+
+
+def _changes(before: list[dict[str, Any]], after: list[dict[str, Any]]) -> Counter[str]:
+    """By brute force; an event without any id is named by what it says."""
+
+    def by_key(rows: list[dict[str, Any]]) -> dict[Any, int]:
+        return {
+            (row["uuid"] or ("says", row["_meaning_hash"])): row["_meaning_hash"] for row in rows
+        }  # fmt: skip
+
+    was, now = by_key(before), by_key(after)
+    both = was.keys() & now.keys()
+    return +Counter({
+        "kept": sum(was[key] == now[key] for key in both), "changed": sum(was[key] != now[key] for key in both),
+        "added": len(now.keys() - was.keys()), "removed": len(was.keys() - now.keys()),
+    })  # fmt: skip
+
+
+@settings(deadline=None, max_examples=60)
+@given(_STATE, _LOST, _STATE, _LOST)
+def test_the_difference_makes_the_same_slice(then: State, then_lost: Lost, now: State, now_lost: Lost) -> None:
+    """Scenario: objects of both sources come, go and change, other rows lose than before. Outcome: the files that stay and the
+    new ones hold the rows of the slice written whole; files without a row that goes are left alone; keys as by brute force."""
+    held, _ = _refine(then, then_lost, None)
+    whole, _ = _refine(now, now_lost, None)
+    if not held.files:
+        return
+
+    written, told = _refine(now, now_lost, held)
+
+    (row,) = told
+    left = {path: body for path, body in held.files.items() if path not in row["gone"]}
+    assert _as_counted(rows_of(Shelf({}, files=left | written.files))) == _as_counted(rows_of(whole))
+    wanted = _as_counted(rows_of(whole))
+    for path, body in held.files.items():
+        of_file = _as_counted(rows_of(Shelf({}, files={path: body})))
+        assert (path in row["gone"]) == bool(of_file - wanted), path
+    differing = from_bytes(row["keys"])
+    added = sum(differing["is_added"].to_pylist())
+    counts = {"kept": row["kept"], "changed": row["changed"], "added": added, "removed": differing.num_rows - added}
+    assert +Counter(counts) == _changes(rows_of(held), rows_of(whole))
+
+
+def test_rows_that_are_held_twice_are_all_replaced() -> None:
+    """Scenario: somebody copied a file of the slice. Outcome: every file goes, and the slice is written whole."""
+    held, _ = _refine({"regular/o0": 0, "regular/o1": 0}, frozenset(), None)
+    path = sorted(held.files)[0]
+    held.files["data/copy.parquet"] = held.files[path]
+    whole, _ = _refine({"regular/o0": 0}, frozenset(), None)
+
+    written, told = _refine({"regular/o0": 0}, frozenset(), held)
+
+    assert [sorted(row["gone"]) for row in told] == [sorted(held.files)]
+    assert _as_counted(rows_of(written)) == _as_counted(rows_of(whole))
+
+
+def test_a_row_that_stays_is_checked_where_its_file_is_written_again() -> None:
+    """Scenario: a column of refined was changed in its file, its hash left alone; a load takes another row out of the same file.
+    Outcome: the file is named."""
+    held, _ = _refine({"regular/o0": 0}, frozenset(), None)
+    (path,) = held.files
+    rows = pq.read_table(io.BytesIO(held.files[path]))
+    at = rows.schema.get_field_index("language")
+    sink = io.BytesIO()
+    pq.write_table(rows.set_column(at, rows.schema.field(at), pa.array(["xx"] * rows.num_rows)), sink)
+    raw = _raw({"regular/o0": 0})
+    inputs = [
+        {"source": "regular", "paths": sorted(raw["regular"].files), "losers": as_bytes(_table([("regular/o0", 3)]))}
+    ]
+    entry = {"event_date": DAY, "project_id": PROJECT, "held": [path], "inputs": inputs}
+    task = Refining(dict(raw), event_hashes(), SMALL_FILES, Shelf({path: sink.getvalue()}))
+
+    told = [row for batch in task([pa.RecordBatch.from_pylist([entry])]) for row in batch.to_pylist()]
+
+    assert [row["wrong"] for row in told if row["wrong"]] == [
+        f"shelf://{path} holds line 1 of regular/o0 with another hash than its own"
+    ]
+
+
+def test_a_slice_that_changes_much_tells_no_keys(monkeypatch: Any) -> None:
+    """Scenario: more keys than are told. Outcome: none is told, and the rows are right; the driver asks the tables then."""
+    monkeypatch.setattr(refine_task, "_MOST_TOLD_KEYS", 5)
+    held, _ = _refine({"regular/o0": 0}, frozenset(), None)
+    for state, is_told in (
+        ({"regular/o0": 0}, True),
+        ({"regular/o0": 0, "regular/o1": 0}, False),
+        ({"backfill/o2": 0}, False),
+    ):
+        _, told = _refine(state, frozenset(), held)
+        assert [row["keys"] is not None for row in told] == [is_told]
