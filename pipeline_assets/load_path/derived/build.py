@@ -42,15 +42,11 @@ class Build:
     rows: DataFrame
     audit: Callable[[int], dict[Slice, Audit]]
     """Staged snapshot id -> one audit per slice to build, empty ones included."""
-    cached: tuple[DataFrame, ...] = field(default=())
+    release: Callable[[], None] = lambda: None
+    """Frees what was cached between build and audit."""
     is_shuffled: bool = True
     """Whether rows of a slice may lie anywhere; False where tasks hold what upstream files of few slices hold."""
     write: Callable[[], FileChange] | None = None
     """Writes the same rows into files of the table without Spark's writer; None where it is not able to."""
     keys: dict[Slice, KeyDifference] = field(default_factory=dict)
     """Filled by `write`: what becomes of the keys of slices that it wrote as their difference."""
-
-    def release(self) -> None:
-        """Free what was cached between build and audit."""
-        for frame in self.cached:
-            frame.unpersist()

@@ -6,7 +6,7 @@ Lives here: the reads of raw and refined around the winner rule. Put here: anoth
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import date, timedelta
 from functools import partial, reduce
 from typing import Any
@@ -20,16 +20,15 @@ from pipeline_assets.domain.checks import Check, Evaluation
 from pipeline_assets.domain.identity import Outcome as RowOutcome
 from pipeline_assets.domain.slices import EMPTY, Slice, neighbourhood
 from pipeline_assets.load_path.derived.build import Audit, Build
+from pipeline_assets.load_path.derived.contention import Contention, raw_rows, rivals_among
 from pipeline_assets.load_path.derived.write_refined import raw_files, write_refined
 from pipeline_assets.load_path.request import Workbench
 from pipeline_assets.tables.raw_events import RAW_TABLES
 from pipeline_assets.tables.refined_events import CONTENT, REFINED_EVENTS
-from pipeline_assets.transforms.dedupe import outcomes, winners
-from pipeline_assets.transforms.event_keys import IDENTITY, KEY, contested, day_number, with_contested_keys
+from pipeline_assets.transforms.dedupe import winners
+from pipeline_assets.transforms.event_keys import KEY, contested, day_number, with_contested_keys
 from pipeline_assets.transforms.measure import (
     FALSE_HASHES,
-    HASH_A,
-    HASH_B,
     checked_hashes,
     digest_aggregates,
     digest_of,
@@ -37,7 +36,7 @@ from pipeline_assets.transforms.measure import (
 )
 from pipeline_assets.transforms.named import has_blank_id, is_nameless
 from pipeline_assets.transforms.refine_files import RawFile
-from pipeline_assets.transforms.shared_keys import exchanges, key_days, rival_digests, rivals_of, shared_rows
+from pipeline_assets.transforms.shared_keys import exchanges, key_days
 from pipeline_assets.transforms.slice_difference import KeyDifference
 
 _EPOCH = date(1970, 1, 1)
@@ -45,40 +44,44 @@ _TAMPERED = "Something else than Tidemark changed the file: docs/operations.md, 
 _MOST_NAMED_ROWS = 300_000
 """Of rows that share their key, so many are told to tasks by name: the driver holds them meanwhile."""
 _MOST_SENT_ROWS = 1_000_000
-"""About 200 MB in a driver: far more than usual duplicates of any day, and less than a history delivered again."""
+"""Of rows that share their key: with more of them, wide rows are shuffled to their losers instead of these sent to all."""
 
 
 def build_refined(
-    bench: Workbench, pins: Mapping[str, int], todo: Sequence[Slice], held: Mapping[Slice, Sequence[str]]
+    bench: Workbench,
+    pins: Mapping[str, int],
+    todo: Sequence[Slice],
+    held: Mapping[Slice, Sequence[str]],
+    contention: Contention | None = None,
 ) -> Build:
     """The build of refined.events for these slices, from both raw tables as of the pinned snapshots.
 
-    `held`: those of which only the difference is to be written -> their files (write_refined.held_files).
+    `held`: those of which only the difference is to be written -> their files (write_refined.held_files). `contention`: of the
+    same snapshots, where there is one already; the build releases it.
     """
     settings = bench.settings
     window = settings.dedupe_window_days
     near = neighbourhood(todo, window)
-    ids = ("_object_key", "_line_number")
-    # Whose key nobody else has won: only the others are compared.
-    keys = contested(_raw(bench, pins, near, KEY)).persist()
     # After a first read: conditions need the engine, which a load that found raw as it was has not started yet.
+    if contention is None or not contention.covers(todo):
+        if contention is not None:
+            contention.release()
+        contention = Contention(bench, pins, todo)
     is_todo = slices_condition(REFINED_EVENTS, todo)
-    contenders = with_contested_keys(_raw(bench, pins, near, (*IDENTITY, *ids, HASH_A, HASH_B)), _sent(keys))
-    decided = outcomes(contenders, settings.source_precedence, window)
-    decided = decided.where(is_todo | F.col("rival").isNotNull()).persist()
+    decided = contention.outcomes(todo).persist()
+    release = _releasing(contention, decided)
     try:
         reasons, are_shared = _reasons(decided.where(is_todo), todo)
         contending = sum(sum(counts.values()) for counts in reasons.values())
         files = raw_files(bench, pins, todo) if contending <= _MOST_NAMED_ROWS else None
     except BaseException:
-        decided.unpersist()
-        keys.unpersist()
+        release()
         raise
     do_few_lose = contending <= _MOST_SENT_ROWS
     names = [
         column.name for column in REFINED_EVENTS.columns if column.name not in ("event_date", "project_id", "_source")
     ]
-    rows = winners(_raw(bench, pins, set(todo), names), decided, do_few_lose=do_few_lose)
+    rows = winners(raw_rows(bench, pins, todo, names), decided, do_few_lose=do_few_lose)
     do_any_lose = any(outcome != RowOutcome.WINNER.value for counts in reasons.values() for outcome in counts)
     lost = decided.where(is_todo) if do_any_lose else None
     wrong: dict[Slice, str] = {}
@@ -93,22 +96,28 @@ def build_refined(
         return FileChange(refined.files, set(todo) - gone.keys(), gone)
 
     def audit(snapshot_id: int) -> dict[Slice, Audit]:
-        raw_rows = _raw_rows(bench, pins, todo)
+        counted = _raw_counts(bench, pins, todo)
         measured = _measure_refined(bench, snapshot_id, near, todo, is_checked=files is None)
         shared = decided.where(F.col("rival").isNotNull()).select("event_date", "project_id", "rival.*")
-        rivals = _digests(shared, window, todo) if are_shared else dict.fromkeys(todo, str(EMPTY))
-        return {
-            key: _audit(measured.get(key), raw_rows[key], reasons[key], rivals[key], wrong.get(key)) for key in todo
-        }
+        rivals = rivals_among(shared, window, todo) if are_shared else dict.fromkeys(todo, str(EMPTY))
+        return {key: _audit(measured.get(key), counted[key], reasons[key], rivals[key], wrong.get(key)) for key in todo}
 
     return Build(
         rows,
         audit,
-        (keys, decided),
+        release,
         is_shuffled=not do_few_lose,
         write=None if files is None else partial(write, files),
         keys=keys_of,
     )
+
+
+def _releasing(contention: Contention, decided: DataFrame) -> Callable[[], None]:
+    def release() -> None:
+        decided.unpersist()
+        contention.release()
+
+    return release
 
 
 def _reasons(decided: DataFrame, todo: Sequence[Slice]) -> tuple[dict[Slice, dict[str, int]], bool]:
@@ -119,30 +128,6 @@ def _reasons(decided: DataFrame, todo: Sequence[Slice]) -> tuple[dict[Slice, dic
     for row in rows:
         found[Slice(row["event_date"], row["project_id"])][row["outcome"]] = row["count"]
     return found, any(row["rivals"] for row in rows)
-
-
-def rivals_now(bench: Workbench, pins: Mapping[str, int], slices: Sequence[Slice]) -> dict[Slice, str]:
-    """Per slice the digest of the rows elsewhere that share a key with its own: a join of keys, no content is read."""
-    window = bench.settings.dedupe_window_days
-    raw = _raw(bench, pins, neighbourhood(slices, window), IDENTITY)
-    keys = contested(raw).persist()
-    shared = shared_rows(with_contested_keys(raw, _sent(keys)), window).persist()
-    try:
-        return _digests(shared, window, slices)
-    finally:
-        shared.unpersist()
-        keys.unpersist()
-
-
-def _sent(keys: DataFrame) -> DataFrame:
-    """Sent whole to every task where they are few, so that the rows they are joined with stay where they are."""
-    return F.broadcast(keys) if keys.count() <= _MOST_SENT_ROWS else keys
-
-
-def _digests(shared: DataFrame, window: int, slices: Sequence[Slice]) -> dict[Slice, str]:
-    found = dict.fromkeys(slices, str(EMPTY))
-    rows = rival_digests(shared, window).where(slices_condition(REFINED_EVENTS, slices)).collect()
-    return found | {Slice(row["event_date"], row["project_id"]): rivals_of(row.asDict()) for row in rows}
 
 
 def exchanged_keys(
@@ -162,7 +147,7 @@ def exchanged_keys(
     is_built = reduce(
         Column.__or__, [(F.col("project_id") == name) & F.col("_day").isin(*days) for name, days in by_project.items()]
     )
-    raw = key_days(_raw(bench, pins, near, KEY))
+    raw = key_days(raw_rows(bench, pins, near, KEY))
     found = exchanges(refined(base_id), refined(staged_id), raw, is_built, window).collect()
     return {(_slice(row["_day"], row["project_id"]), _slice(row["_other_day"], row["project_id"])) for row in found}
 
@@ -171,18 +156,7 @@ def _slice(day: int, project_id: str) -> Slice:
     return Slice(_EPOCH + timedelta(days=day), project_id)
 
 
-def _raw(bench: Workbench, pins: Mapping[str, int], slices: set[Slice], columns: Sequence[str]) -> DataFrame:
-    """Both raw tables' rows of these slices: event_date, project_id, the columns asked for, `_source`."""
-    frames = [
-        bench.lakehouse.read(table, pins[table.key])
-        .where(slices_condition(table, slices))
-        .select("event_date", "project_id", *columns, F.lit(source.value).alias("_source"))
-        for source, table in RAW_TABLES.items()
-    ]
-    return reduce(DataFrame.unionByName, frames)
-
-
-def _raw_rows(bench: Workbench, pins: Mapping[str, int], todo: Sequence[Slice]) -> dict[Slice, int]:
+def _raw_counts(bench: Workbench, pins: Mapping[str, int], todo: Sequence[Slice]) -> dict[Slice, int]:
     """Rows per slice of both raw tables from their metadata, independent of what the build read."""
     found = dict.fromkeys(todo, 0)
     for table in RAW_TABLES.values():

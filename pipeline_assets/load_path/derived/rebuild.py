@@ -18,7 +18,8 @@ from pipeline_assets.domain.errors import PublishConflictError
 from pipeline_assets.domain.slices import EMPTY, Digest, Slice
 from pipeline_assets.load_path.derived.build import Build
 from pipeline_assets.load_path.derived.build_aggregate import build_aggregate
-from pipeline_assets.load_path.derived.build_refined import build_refined, rivals_now
+from pipeline_assets.load_path.derived.build_refined import build_refined
+from pipeline_assets.load_path.derived.contention import Contention
 from pipeline_assets.load_path.derived.judge import judge, stand
 from pipeline_assets.load_path.derived.step import DerivedStep
 from pipeline_assets.load_path.derived.write_refined import held_files
@@ -50,10 +51,10 @@ def rebuild_stale(bench: Workbench, request: LoadRequest, table: Table, ground: 
     started_at = time.monotonic()
     for attempt in range(bench.settings.publish_attempts):
         base_id, pins, decided = _pinned(bench, request, table, ground)
-        decisions = _resolved(bench, request, table, pins, decided)
+        decisions, contention = _resolved(bench, request, table, pins, decided)
         crash_point(CrashPoint.AFTER_PIN, table.key)
         name = f"{request.attempt}_{attempt}"
-        step = DerivedStep(bench, request, table, base_id, pins, name, decisions, started_at)
+        step = DerivedStep(bench, request, table, base_id, pins, name, decisions, started_at, contention)
         try:
             _run(step)
         except PublishConflictError as conflict:
@@ -89,17 +90,25 @@ def _is_head(bench: Workbench, name: str, pin: int) -> bool:
 
 def _resolved(
     bench: Workbench, request: LoadRequest, table: Table, pins: Mapping[str, int], decisions: Sequence[Decision]
-) -> list[Decision]:
-    """The decisions with none left to CHECK: only slices that hold a changed key are built with those that changed."""
+) -> tuple[list[Decision], Contention | None]:
+    """The decisions with none left to CHECK: only slices that hold a changed key are built with those that changed.
+
+    And the contested rows, where they were read for that.
+    """
     unclear = [decision.key for decision in decisions if decision.todo is Todo.CHECK]
-    if unclear:
-        bench.say(f"{table.key}: comparing the keys of {len(unclear)} slices with those of their neighbours")
-        rivals = rivals_now(bench, pins, unclear)
-        decisions = [
-            resolve(bench, request, table, decision, rivals[decision.key]) if decision.todo is Todo.CHECK else decision
-            for decision in decisions
-        ]
-    return release_waits(decisions)
+    if not unclear:
+        return release_waits(decisions), None
+    bench.say(f"{table.key}: comparing the keys of {len(unclear)} slices with those of their neighbours")
+    # With those of the slices to build, which are asked about next.
+    contention = Contention(
+        bench, pins, [decision.key for decision in decisions if decision.todo in (Todo.CHECK, Todo.REBUILD)]
+    )
+    rivals = contention.rivals(unclear)
+    decisions = [
+        resolve(bench, request, table, decision, rivals[decision.key]) if decision.todo is Todo.CHECK else decision
+        for decision in decisions
+    ]
+    return release_waits(decisions), contention
 
 
 def _run(step: DerivedStep) -> None:
@@ -111,6 +120,8 @@ def _run(step: DerivedStep) -> None:
     if todo:
         _rebuild(step, {decision.key: decision for decision in todo})
     else:
+        if step.contention is not None:
+            step.contention.release()
         _require_none_held_since(step)
         _record(step, [])
 
@@ -162,7 +173,8 @@ def _build(step: DerivedStep, todo: Mapping[Slice, Decision]) -> Build:
     code = step.table.code_version(step.bench.settings)
     # What other code made, or what was found in the table, is not built upon.
     known = [key for key, found in todo.items() if found.record and _is_as_built(found.record, code)]
-    return build_refined(step.bench, step.pins, sorted(todo), held_files(step.bench, step.base_id, known))
+    held = held_files(step.bench, step.base_id, known)
+    return build_refined(step.bench, step.pins, sorted(todo), held, step.contention)
 
 
 def _is_as_built(record: SliceRecord, code: str) -> bool:

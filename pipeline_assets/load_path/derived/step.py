@@ -13,6 +13,7 @@ from resources.ledger_records import SliceRecord
 
 from pipeline_assets.domain.slices import Slice
 from pipeline_assets.load_path.derived.build import Audit
+from pipeline_assets.load_path.derived.contention import Contention
 from pipeline_assets.load_path.request import LoadRequest, Outcome, Workbench
 from pipeline_assets.load_path.standing import Decision
 from pipeline_assets.tables.table import Table
@@ -31,6 +32,8 @@ class DerivedStep:
     attempt: str
     decisions: Sequence[Decision]
     started_at: float
+    contention: Contention | None = None
+    """Read before the build, where slices had to be compared with their neighbours."""
     audits: dict[Slice, Audit] = field(default_factory=dict)
     keys: Mapping[Slice, KeyDifference] = field(default_factory=dict)
     """What becomes of the keys of slices, where that is known without reading them."""
