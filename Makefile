@@ -3,7 +3,7 @@ PYTHON ?=
 VENV := .venv
 STAMP := $(VENV)/.installed
 JARS := .jars/.verified
-CLASSES := .jars/tests.jsa
+CLASSES := .jars/classes.jsa
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test test-full test-fast crash-matrix two-writers mutations bench images dev check lock
@@ -21,15 +21,16 @@ $(STAMP): requirements.lock pyproject.toml
 $(JARS): $(STAMP) resources/jars.py
 	@$(VENV)/bin/python -m resources.jars && touch $@
 
-setup: $(STAMP) ## Install the locked packages into .venv, fetch and verify the pinned jars
+setup: $(STAMP) ## Install the locked packages into .venv, fetch and verify the pinned jars, prepare the JVM's classes
 	@$(VENV)/bin/python -m resources.jars && touch $(JARS)
+	@$(MAKE) --no-print-directory $(CLASSES)
 
 demo: $(JARS) ## Load two weeks of sample exports, load them again, recover a lost part, and show the account
 	@$(VENV)/bin/python -m sample_export.demo
 
-# Tests run without it as well, only slower, so a JVM that cannot make one stops nothing.
-$(CLASSES): $(JARS) tests/class_archive.py
-	-@$(VENV)/bin/python -m tests.class_archive
+# Everything runs without it as well, only slower, so a JVM that cannot make one stops nothing.
+$(CLASSES): $(JARS) resources/class_archive.py
+	-@$(VENV)/bin/python -m resources.class_archive
 
 test: $(CLASSES) ## Run all tests
 	@$(VENV)/bin/python -m pytest -n 2 --dist worksteal --durations 40

@@ -163,7 +163,7 @@ class DeltaMerge(IcebergMerge):
         self.spark = a_session(
             self.settings,
             **{
-                "spark.jars": ",".join([config["spark.jars"], *jars]),
+                "spark.jars": ",".join(filter(None, [config["spark.jars"], *jars])),
                 "spark.sql.extensions": f"{config['spark.sql.extensions']},io.delta.sql.DeltaSparkSessionExtension",
                 "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
                 "spark.sql.warehouse.dir": str(self.folder / "delta"),

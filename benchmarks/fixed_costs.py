@@ -25,8 +25,12 @@ from sample_export.spec import ExportSpec
 
 _BARE = """
 import sys
-from benchmarks.arms import NaiveAppend
 from pathlib import Path
+from resources import spark
+from benchmarks.arms import NaiveAppend
+# As anybody's Spark starts.
+spark.jvm_options = lambda jars_dir: ""
+spark.remember_names = lambda: None
 arm = NaiveAppend(Path(sys.argv[1]), Path(sys.argv[2]).parent)
 arm.start()
 arm.load([Path(sys.argv[2])], [])

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlencode
@@ -20,7 +20,9 @@ from pipeline_assets.domain.masking import NAMES_OF_SECRETS, is_secret_name
 from pipeline_assets.domain.settings import Settings, local_path
 from sqlalchemy.engine import URL, make_url
 
+from resources.class_archive import jvm_options
 from resources.jars import verified
+from resources.jvm_names import remember_names
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -37,11 +39,12 @@ def engine_config(settings: Settings) -> dict[str, str]:
     # On a cluster workers elsewhere have to reach the driver, under the name that Spark finds for this machine.
     is_local = settings.spark_master.startswith("local")
     nowhere_else = {"spark.driver.bindAddress": "127.0.0.1", "spark.driver.host": "127.0.0.1"}
+    jars = [str(path) for path in verified(settings.jars_dir)]
     config = {
         "spark.app.name": "tidemark",
         "spark.master": settings.spark_master,
         "spark.driver.memory": settings.spark_driver_memory,
-        "spark.jars": ",".join(str(path) for path in verified(settings.jars_dir)),
+        "spark.jars": ",".join(jars),
         "spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
         "spark.sql.execution.arrow.pyspark.enabled": "true",
         "spark.sql.execution.arrow.maxRecordsPerBatch": "5000",
@@ -53,7 +56,19 @@ def engine_config(settings: Settings) -> dict[str, str]:
         "spark.python.daemon.module": "resources.worker_daemon",
         **settings.spark_config,
     }
+    if settings.spark_master == "local" or settings.spark_master.startswith("local["):
+        config |= _in_one_process(config, jars, settings)
     return config | _in_utc(config)
+
+
+def _in_one_process(config: Mapping[str, str], jars: Sequence[str], settings: Settings) -> dict[str, str]:
+    """The jars on the class path instead of in the session: nothing copies them, and an archive holds no classes of a session."""
+    added = [jar for jar in config["spark.jars"].split(",") if jar not in jars]
+    path = ":".join([*jars, *filter(None, [config.get("spark.driver.extraClassPath")])])
+    options = f"{config.get('spark.driver.defaultJavaOptions', '')} {jvm_options(settings.jars_dir)}".strip()
+    return {
+        "spark.jars": ",".join(added), "spark.driver.extraClassPath": path, "spark.driver.defaultJavaOptions": options,
+    }  # fmt: skip
 
 
 def _in_utc(config: Mapping[str, str]) -> dict[str, str]:
@@ -119,6 +134,7 @@ def configure_catalog(spark: SparkSession, settings: Settings) -> None:
 
     Raises SettingsError for a session whose JVM would shift dates.
     """
+    remember_names()
     _require_utc(spark)
     warehouse = local_path(settings.warehouse_url)
     if warehouse is not None:

@@ -26,12 +26,12 @@ from pipeline_assets.domain.settings import PROJECT_ROOT, Settings
 from pipeline_assets.drill.victim import kill_session
 from resources.ledger import Ledger
 from tests.builders import LandingFolder, events_on
-from tests.small_spark import CLASS_PATH, FIRST_COMPILER, small_config
+from tests.small_spark import FIRST_COMPILER, small_config
 
 PROJECTS = ("10001", "10002")
 GROUP = "/locations/tidemark/asset-groups/events/lineage"
 # But for the tests' class path: here the jars come to the session as they do in production.
-_SMALL = {key: value for key, value in small_config(FIRST_COMPILER).items() if key not in ("spark.jars", CLASS_PATH)}
+_SMALL = small_config(FIRST_COMPILER)
 _START_SECONDS, _RUN_SECONDS = 180, 400
 _ENDED = {"SUCCESS", "FAILURE", "CANCELED"}
 _RUNS = """

@@ -19,7 +19,7 @@ from pipeline_assets.domain.settings import PROJECT_ROOT, Settings
 from pipeline_assets.drill.scratch import as_environment
 from resources.landing_store import LandingStore
 from tests.builders import a_body, events_on
-from tests.small_spark import CLASS_PATH, FIRST_COMPILER, small_config
+from tests.small_spark import FIRST_COMPILER, small_config
 from tests.spark_cluster import a_cluster
 
 pytestmark = pytest.mark.slow
@@ -127,7 +127,7 @@ def _on_cluster(settings: Settings, master: str, folder: Path) -> list[dict[str,
     """`tidemark load` of the day, with the jars brought to the session as in production."""
     home = folder / "dagster_home"
     home.mkdir(exist_ok=True)
-    small = {key: value for key, value in small_config(FIRST_COMPILER).items() if key not in (CLASS_PATH, "spark.jars")}
+    small = small_config(FIRST_COMPILER)
     config = {
         **small,
         "spark.executor.memory": "768m",
