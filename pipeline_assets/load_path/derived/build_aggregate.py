@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+import pyspark.sql.functions as F
+from pyspark.sql import DataFrame
 from resources.iceberg import slices_condition
 
 from pipeline_assets.domain.checks import Check, Evaluation
@@ -17,6 +19,8 @@ from pipeline_assets.load_path.derived.shared_facts import input_of
 from pipeline_assets.load_path.request import Workbench
 from pipeline_assets.tables.table import AggregateTable
 from pipeline_assets.transforms.measure import digest_aggregates, digest_of, number, with_row_hashes
+
+_CONTROL = "_control_"
 
 
 def build_aggregate(bench: Workbench, table: AggregateTable, pin: int, todo: Sequence[Slice]) -> Build:
@@ -35,14 +39,28 @@ def build_aggregate(bench: Workbench, table: AggregateTable, pin: int, todo: Seq
             .groupBy(*by)
             .agg(*digest_aggregates(), *[expression().alias(name) for name, expression in measures.items()])
         )
-        found = {Slice(row["event_date"], row["project_id"]): row.asDict() for row in measured.collect()}
-        control = {
-            Slice(row["event_date"], row["project_id"]): row.asDict()
-            for row in controls(events, bench.settings).collect()
-        }
+        found: dict[Slice, Mapping[str, object]] = {}
+        control: dict[Slice, Mapping[str, object]] = {}
+        for row in _beside(measured, controls(events, bench.settings)).collect():
+            told = row.asDict()
+            of_control = {
+                name.removeprefix(_CONTROL): value for name, value in told.items() if name.startswith(_CONTROL)
+            }
+            side, values = (control, of_control) if told["_is_control"] else (found, told)
+            side[Slice(row["event_date"], row["project_id"])] = values
         return {key: _aggregate_audit(table, found.get(key, {}), control.get(key, {})) for key in todo}
 
     return Build(build(events, bench.settings), audit)
+
+
+def _beside(measured: DataFrame, control: DataFrame) -> DataFrame:
+    """Both in one query: columns of the second with a name of their own, so that no type of one changes that of the other."""
+    by = ("event_date", "project_id")
+    renamed = control.select(
+        *by, *[F.col(name).alias(f"{_CONTROL}{name}") for name in control.columns if name not in by]
+    )
+    sides = (measured.withColumn("_is_control", F.lit(False)), renamed.withColumn("_is_control", F.lit(True)))
+    return sides[0].unionByName(sides[1], allowMissingColumns=True)
 
 
 def _aggregate_audit(table: AggregateTable, found: Mapping[str, object], control: Mapping[str, object]) -> Audit:

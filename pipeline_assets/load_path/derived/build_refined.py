@@ -71,7 +71,7 @@ def build_refined(
     decided = contention.outcomes(todo).persist()
     release = _releasing(contention, decided)
     try:
-        reasons, are_shared = _reasons(decided.where(is_todo), todo)
+        reasons, are_shared = _reasons(decided.where(is_todo) if contention.is_any else None, todo)
         contending = sum(sum(counts.values()) for counts in reasons.values())
         files = raw_files(bench, pins, todo) if contending <= _MOST_NAMED_ROWS else None
     except BaseException:
@@ -120,9 +120,11 @@ def _releasing(contention: Contention, decided: DataFrame) -> Callable[[], None]
     return release
 
 
-def _reasons(decided: DataFrame, todo: Sequence[Slice]) -> tuple[dict[Slice, dict[str, int]], bool]:
+def _reasons(decided: DataFrame | None, todo: Sequence[Slice]) -> tuple[dict[Slice, dict[str, int]], bool]:
     """Slice -> outcome -> rows; and whether any of them has a rival on another day."""
     found: dict[Slice, dict[str, int]] = {key: {} for key in todo}
+    if decided is None:
+        return found, False
     counted = decided.groupBy("event_date", "project_id", "outcome")
     rows = counted.agg(F.count(F.lit(1)).alias("count"), F.count("rival").alias("rivals")).collect()
     for row in rows:

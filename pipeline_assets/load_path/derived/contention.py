@@ -37,7 +37,10 @@ class Contention:
         near = neighbourhood(slices, self._window)
         self._keys = contested(raw_rows(bench, pins, near, KEY)).persist()
         # Sent whole to every task where they are few, so that the rows they are joined with stay where they are.
-        keys = F.broadcast(self._keys) if self._keys.count() <= _MOST_SENT_ROWS else self._keys
+        count = self._keys.count()
+        self.is_any = count > 0
+        """Whether there is any such row."""
+        keys = F.broadcast(self._keys) if count <= _MOST_SENT_ROWS else self._keys
         columns = (*IDENTITY, "_object_key", "_line_number", HASH_A, HASH_B)
         self._rows = with_contested_keys(raw_rows(bench, pins, near, columns), keys).persist()
 
@@ -54,6 +57,8 @@ class Contention:
 
     def rivals(self, slices: Sequence[Slice]) -> dict[Slice, str]:
         """Per slice the digest of the rows elsewhere that share a key with its own; no content is read."""
+        if not self.is_any:
+            return dict.fromkeys(slices, str(EMPTY))
         return rivals_among(shared_rows(self._rows, self._window), self._window, slices)
 
     def release(self) -> None:
