@@ -36,7 +36,7 @@ test: $(CLASSES) ## Run all tests
 	@$(VENV)/bin/python -m pytest -n 2 --dist worksteal --durations 40
 
 test-full: $(CLASSES) ## Run the random scenarios as often as is claimed for them (about half an hour)
-	@$(VENV)/bin/python -m pytest -s --full tests/scenarios/test_order.py tests/scenarios/test_exactness.py
+	@$(VENV)/bin/python -m pytest -s --full tests/scenarios/test_order.py tests/scenarios/test_exactness.py tests/scenarios/test_difference.py
 
 crash-matrix: $(CLASSES) ## Kill a load at every point x table, start it again both ways
 	@$(VENV)/bin/python -m pytest -n 2 --full tests/scenarios/test_crash_matrix.py

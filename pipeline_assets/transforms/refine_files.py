@@ -27,6 +27,8 @@ _FILE_COST_BYTES = 256 * 1024
 """What it takes to open a file and to begin another one."""
 _NARROW = 0.15
 """What it takes to compare a byte, beside what it takes to write it."""
+_SPLIT_BYTES = 16 * 1024**2
+"""A slice of less is no work for several tasks: each would write a small file."""
 
 
 @dataclass(frozen=True)
@@ -103,7 +105,7 @@ def refine_files(
 
 
 def _parts(files: Sequence[RawFile], parallelism: int, compared: Collection[Slice] = ()) -> list[list[RawFile]]:
-    """About as much work in each: the files of a slice together, of those not `compared` unless they alone are more than that."""
+    """About as much work in each; the files of a slice together, unless it is large, not `compared`, and more than that."""
     ordered = sorted(files, key=lambda file: (file.key.project_id, file.key.event_date, file.source, file.path))
     slices = [list(group) for _, group in groupby(ordered, lambda file: file.key)]
 
@@ -117,8 +119,9 @@ def _parts(files: Sequence[RawFile], parallelism: int, compared: Collection[Slic
         if weight and weight + sum(map(weight_of, same)) > 1.5 * share:
             parts.append([])
             weight = 0.0
+        is_whole = same[0].key in compared or sum(map(weight_of, same)) < _SPLIT_BYTES
         for file in same:
-            if weight >= share and (file.key not in compared or file is same[0]):
+            if weight >= share and (file is same[0] or not is_whole):
                 parts.append([])
                 weight = 0.0
             parts[-1].append(file)

@@ -1,0 +1,230 @@
+"""A slice published as its difference is the slice built whole, whatever came before, and whoever else writes.
+
+Lives here: random histories told to two lakes, and other hands between build and commit. Put here: another thing that may come
+between. Keep out: the task that compares (unit/test_slice_difference.py), which slices change (test_exactness.py).
+"""
+
+from __future__ import annotations
+
+import random
+import uuid
+from collections import Counter
+from collections.abc import Callable
+from contextlib import suppress
+from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipeline_assets.domain.errors import UsageError
+from pipeline_assets.domain.slices import Slice, Source
+from pipeline_assets.load_path.exclude import exclude
+from pipeline_assets.load_path.maintain import maintain, require_done
+from pipeline_assets.load_path.release import preview, release
+from pipeline_assets.load_path.request import LoadRequest, TableReport, Workbench
+from pipeline_assets.load_path.roll_back import roll_back
+from pipeline_assets.load_path.rollback_plan import RollbackRequest
+from pipeline_assets.load_path.walk import load
+from pipeline_assets.tables.refined_events import REFINED_EVENTS
+from resources.lakehouse import Lakehouse
+from resources.landing_store import LandingStore
+from resources.spark import configure_catalog
+from tests.builders import PROJECT, Pipeline, a_pipeline, events_on
+from tests.random_exports import DAYS, KINDS, WINDOW, Vendor, change, first_exports
+from tests.reference import raw_rows, refined_rows, require_known, winners
+
+pytestmark = pytest.mark.slow
+REFINED = REFINED_EVENTS.key
+SOON = datetime(2026, 2, 20, tzinfo=UTC)
+"""Inside the redelivery horizon, so that what is withdrawn leaves raw."""
+LOADED = frozenset(("raw/regular_events", "raw/backfill_events", REFINED))
+STEPS, FULL_STEPS = 6, 110
+OTHER_KINDS = ("exclusion", "rollback", "compaction", "moved objects")
+
+
+def _bench(p: Pipeline) -> Workbench:
+    return Workbench(p.lakehouse, p.ledger, LandingStore.from_settings(p.settings), p.settings)
+
+
+def _rows(p: Pipeline) -> Counter[Any]:
+    """All that refined holds, lineage and stored hashes included."""
+    return Counter(tuple(sorted(row.items(), key=str)) for row in map(_plain, p.rows(REFINED)))
+
+
+def _plain(row: dict[str, Any]) -> dict[str, Any]:
+    return {name: str(value) for name, value in row.items()}
+
+
+class _TwoLakes:
+    """The same history, published as differences in one lake and whole in the other."""
+
+    def __init__(self, by_difference: Pipeline, whole: Pipeline) -> None:
+        self.lakes = (by_difference, whole)
+        self.kept = 0
+        """Publications that left files of their slice where they were."""
+
+    def deliver(self, day: date, lines: list[dict[str, Any]], hour: int, source: Source) -> str:
+        """One object to both; returns its key."""
+        key, _ = (p.deliver(day, lines, hour=hour, source=source) for p in self.lakes)
+        return key
+
+    def load(self, first: date, last: date | None = None) -> None:
+        """Load raw and refined in both, and compare all that is told and all that is held."""
+        p, whole = self.lakes
+        known = len(p.ledger.publications())
+        files = {day: p.files(REFINED, day) for day in DAYS} if known else {}
+
+        told = [self._told(p, first, last or first) for p in self.lakes]
+
+        assert told[0] == told[1]
+        assert _rows(p) == _rows(whole)
+        assert p.digests() == whole.digests()
+        assert refined_rows(p.lakehouse) == winners(raw_rows(p.lakehouse), p.settings)
+        published = {record.key.event_date for record in p.ledger.publications()[known:] if record.table == REFINED}
+        self.kept += sum(bool(files.get(day, frozenset()) & p.files(REFINED, day)) for day in published)
+
+    @staticmethod
+    def _told(p: Pipeline, first: date, last: date) -> dict[Slice, Any]:
+        """What a load says of each slice of refined: verdict, figures, checks, and what becomes of its keys."""
+        return {
+            one.key: (one.verdict, one.reason, one.digest, one.figures, [e.to_json() for e in one.evaluations])
+            for one in _load(p, first, last).outcomes
+        }
+
+
+def _load(p: Pipeline, first: date, last: date | None = None) -> TableReport:
+    """What a load of raw and refined tells of refined."""
+    configure_catalog(p.spark, p.settings)
+    reports = load(_bench(p), _request(p, first, last or first), lambda _: False)
+    (report,) = [one for one in reports if one.table == REFINED]
+    return report
+
+
+def _request(p: Pipeline, first: date, last: date) -> LoadRequest:
+    days = tuple(first + timedelta(days=n) for n in range((last - first).days + 1))
+    return LoadRequest(days, p.settings.projects, LOADED, str(uuid.uuid4()), p.now)
+
+
+def _exclude(key: str, arrival: date) -> Callable[[Pipeline], None]:
+    def act(p: Pipeline) -> None:
+        exclude(_bench(p), {key: "ruled out"}, _request(p, arrival, arrival), even_if_gone=False)
+
+    return act
+
+
+def _roll_back_and_release(day: date, then: datetime) -> Callable[[Pipeline], None]:
+    def act(p: Pipeline) -> None:
+        bench = _bench(p)
+        with suppress(UsageError):  # keys that other days share, or nothing to go back to: in both lakes alike
+            roll_back(bench, RollbackRequest((REFINED,), (PROJECT,), day, day, then, "a look back", str(uuid.uuid4())))
+        held = preview(bench, (), (PROJECT,), DAYS[0], DAYS[-1], p.now, is_load_next=True)
+        release(bench, held, "go on", str(uuid.uuid4()))
+
+    return act
+
+
+def _compact(p: Pipeline) -> None:
+    require_done(list(maintain(_bench(p), str(uuid.uuid4()), SOON, lambda _: False, is_dry_run=False)))
+
+
+def test_random_histories_end_in_the_same_rows(spark: Any, tmp_path: Path, is_full: bool) -> None:
+    """Scenario: late facts, corrections, withdrawals, exclusions, days that events move to, objects under another name, rollbacks
+    and compactions, one after another, through both sources. Outcome: after each, every row, digest, verdict, figure and check is
+    the same as in a lake where slices are built whole; and most publications left files where they were."""
+    window = {"dedupe_window_days": WINDOW, "reprocessing_window_days": 3, "compact_min_files": 2}
+    bounds = {"change_min_rows": 1, "change_max_shrink": 9, "change_max_growth": 9, "change_max_changed": 9}
+    with (
+        a_pipeline(spark, tmp_path / "difference", **window, **bounds) as p,
+        a_pipeline(spark, tmp_path / "whole", **window, **bounds, rewrite_min_files=1) as q,
+    ):
+        p.now = q.now = SOON
+        lakes, vendor = _TwoLakes(p, q), Vendor(random.Random(7))
+        files = first_exports(vendor)
+        for (day, hour), lines in files.items():
+            lakes.deliver(day, lines, hour, Source.REGULAR)
+        lakes.load(DAYS[0], DAYS[-1])
+        seen: Counter[str] = Counter()
+        started = datetime.now(UTC)
+        for number in range(FULL_STEPS if is_full else STEPS):
+            kind = (*KINDS, *OTHER_KINDS)[number * 4 % (len(KINDS) + len(OTHER_KINDS))]
+            seen[kind] += 1
+            if kind in KINDS:
+                day, hour = change(vendor, files, kind)
+                # The last hours are recovered ones, so that both sources take part.
+                lakes.deliver(day, files[day, hour], hour, Source.BACKFILL if hour > 19 else Source.REGULAR)
+                lakes.load(day)
+                continue
+            day, hour = vendor.rng.choice(sorted(name for name in files if name[1] < 16))
+            if kind == "exclusion":
+                key = lakes.deliver(day, files[day, hour], hour, Source.REGULAR)
+                act = _exclude(key, day)
+                del files[day, hour]
+            elif kind == "rollback":
+                act = _roll_back_and_release(day, started)
+            elif kind == "compaction":
+                act = _compact
+            else:
+                key = lakes.deliver(day, files[day, hour], hour, Source.REGULAR)
+                files[day, hour + 1] = files.pop((day, hour))
+                lakes.deliver(day, files[day, hour + 1], hour + 1, Source.REGULAR)
+                act = lambda p, key=key: p.remove(key)  # noqa: E731
+            for lake in lakes.lakes:
+                act(lake)
+            lakes.load(DAYS[0], DAYS[-1])
+        assert lakes.kept >= 2, seen
+        require_known(p)
+        print(f"\n{dict(seen)}: {lakes.kept} publications left files of their slice where they were")
+
+
+def test_files_that_vanish_meanwhile_are_noticed(pipeline: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Scenario: a late fact is published into a day whose files another hand joins meanwhile, then into one that it empties.
+    Outcome: both loads see it before anything is published, and build from what is there; nothing is lost or doubled."""
+    p = pipeline(publish_attempts=3)
+    day = DAYS[0]
+    p.deliver(day, events_on(day, 30), hour=1)
+    _load(p, day)
+    name = p.lakehouse.identifier(REFINED_EVENTS)
+    hands = {
+        "joined": f"CALL {p.settings.catalog_name}.system.rewrite_data_files(table => '{REFINED_EVENTS.identifier}', "
+        "options => map('rewrite-all', 'true'))",
+        "emptied": f"DELETE FROM {name} WHERE event_date = DATE '{day}'",
+    }  # fmt: skip
+    publish = Lakehouse.publish
+    for number, (hand, statement) in enumerate(hands.items(), 2):
+        p.deliver(day, events_on(day, 3, prefix=hand), hour=number)
+        met: list[int] = []
+
+        def meddled(self: Lakehouse, staged: Any, *more: Any, statement: str = statement, met: Any = met) -> Any:
+            if staged.table == REFINED_EVENTS and not met:
+                met.append(len(self.commits(REFINED_EVENTS, None)))
+                p.spark.sql(statement)
+            return publish(self, staged, *more)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Lakehouse, "publish", meddled)
+            (outcome,) = _load(p, day).outcomes
+
+        assert outcome.verdict.value == "published", hand
+        # The foreign commit, then one of ours: none came between.
+        ours = [commit.run_id is not None for commit in p.lakehouse.commits(REFINED_EVENTS, None)]
+        assert ours[:2] == [True, False], hand
+        assert len(ours) == met[0] + 2
+        assert refined_rows(p.lakehouse) == winners(raw_rows(p.lakehouse), p.settings), hand
+        require_known(p)
+    assert p.count(REFINED) == 36
+
+
+def test_a_slice_of_many_small_files_is_written_whole(pipeline: Any) -> None:
+    """Scenario: late facts of a day, load after load. Outcome: each adds a file and leaves the others, until there are as many as
+    the setting says; then one file holds the day again."""
+    p = pipeline(rewrite_min_files=3)
+    day = DAYS[0]
+    counts = []
+    for hour in range(5):
+        p.deliver(day, events_on(day, 5, prefix=f"h{hour}"), hour=hour)
+        before = p.files(REFINED, day) if hour else frozenset()
+        p.reports(day)
+        counts.append((len(p.files(REFINED, day)), len(before & p.files(REFINED, day))))
+    assert counts == [(1, 0), (2, 1), (3, 2), (1, 0), (2, 1)]
+    assert p.count(REFINED) == 25
