@@ -18,19 +18,19 @@ $(STAMP): requirements.lock pyproject.toml
 	@$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
 	@touch $@
 
-$(JARS): $(STAMP) resources/jars.py
-	@$(VENV)/bin/python -m resources.jars && touch $@
+$(JARS): $(STAMP) resources/spark/jars.py
+	@$(VENV)/bin/python -m resources.spark.jars && touch $@
 
 setup: $(STAMP) ## Install the locked packages into .venv, fetch and verify the pinned jars, prepare the JVM's classes
-	@$(VENV)/bin/python -m resources.jars && touch $(JARS)
+	@$(VENV)/bin/python -m resources.spark.jars && touch $(JARS)
 	@$(MAKE) --no-print-directory $(CLASSES)
 
 demo: $(JARS) ## Load two weeks of sample exports, load them again, recover a lost part, and show the account
 	@$(VENV)/bin/python -m sample_export.demo
 
 # Everything runs without it as well, only slower, so a JVM that cannot make one stops nothing.
-$(CLASSES): $(JARS) resources/class_archive.py
-	-@$(VENV)/bin/python -m resources.class_archive
+$(CLASSES): $(JARS) resources/spark/class_archive.py
+	-@$(VENV)/bin/python -m resources.spark.class_archive
 
 test: $(CLASSES) ## Run all tests
 	@$(VENV)/bin/python -m pytest -n 2 --dist worksteal --durations 40

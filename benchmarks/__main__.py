@@ -1,6 +1,8 @@
 """`make bench`: every arm, interleaved, in one run on one machine; medians, ratios and memory as table, JSON and chart.
 
-Lives here: the command. Put here: another comparison. Keep out: arms, files, measuring.
+Contains: the command.
+Add here: another comparison.
+Does not contain: arms, files, measuring.
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
 """The ways of loading that are compared: each loads the same files into a table of the same columns.
 
-Lives here: one class per arm. Put here: another way of loading. Keep out: timing (measure.py) and files (workload.py).
+Contains: one class per arm.
+Add here: another way of loading.
+Does not contain: timing (measure.py) and files (workload.py).
 """
 
 from __future__ import annotations
@@ -22,10 +24,10 @@ from pyspark.sql import DataFrame, SparkSession, Window
 from benchmarks.jars import DELTA_JARS, fetched
 from benchmarks.workload import FIRST_DAY, PROJECT
 from pipeline_assets.domain.settings import Settings
-from pipeline_assets.domain.vendor import DELIVERED_KEYS, VENDOR_COLUMNS, ColumnType
+from pipeline_assets.formats.amplitude.columns import DELIVERED_KEYS, VENDOR_COLUMNS, ColumnType
 from pipeline_assets.tables.registry import ALL_TABLES
-from resources.lakehouse import Lakehouse
-from resources.spark import configure_catalog, engine_config
+from resources.iceberg.lakehouse import Lakehouse
+from resources.spark.session import configure_catalog, engine_config
 
 CORES = 2
 DRIVER_MEMORY = "2g"
@@ -193,7 +195,7 @@ class OurLoad(Arm):
         import dagster as dg
 
         from pipeline_assets.definitions import build_defs
-        from pipeline_assets.load import Clock
+        from pipeline_assets.orchestration.assets import Clock
 
         self.settings = settings_in(self.folder, self.landing, self.catalog, **self.changes)
         self.spark = a_session(self.settings)
@@ -207,7 +209,7 @@ class OurLoad(Arm):
     def load(self, objects: Sequence[Path], days: Sequence[date]) -> dict[str, float]:
         import dagster as dg
 
-        op: Any = importlib.import_module("pipeline_assets.load")
+        op: Any = importlib.import_module("pipeline_assets.orchestration.assets")
 
         parts: dict[str, float] = {}
         walk = op.load

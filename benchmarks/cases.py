@@ -1,6 +1,8 @@
 """`python -m benchmarks.cases`: how the cost of a load grows, and what odd shapes of deliveries cost.
 
-Lives here: the cases, all through the whole pipeline. Put here: another shape. Keep out: other ways of loading (arms.py).
+Contains: the cases, all through the whole pipeline.
+Add here: another shape.
+Does not contain: other ways of loading (arms.py).
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
 """`python -m benchmarks.fixed_costs`: what a day of ten events costs on the shell, beside a bare Spark process.
 
-Lives here: whole processes, interleaved. Put here: another command whose start is felt. Keep out: cost per row (cases.py).
+Contains: whole processes, interleaved.
+Add here: another command whose start is felt.
+Does not contain: cost per row (cases.py).
 """
 
 from __future__ import annotations

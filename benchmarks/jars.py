@@ -1,6 +1,8 @@
 """The jars of other table formats, pinned: only benchmarks need them.
 
-Lives here: their coordinates and sums. Put here: another format to compare with. Keep out: the product's own (resources/jars.py).
+Contains: their coordinates and sums.
+Add here: another format to compare with.
+Does not contain: the product's own (resources/spark/jars.py).
 """
 
 from __future__ import annotations
@@ -9,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from pipeline_assets.domain.settings import PROJECT_ROOT
-from resources.jars import Jar, fetch
+from resources.spark.jars import Jar, fetch
 
 _FOLDER = PROJECT_ROOT / ".bench" / "jars"
 

@@ -1,6 +1,8 @@
 """Run one arm in a process of its own and watch it: seconds as it tells them, peak memory as the system does.
 
-Lives here: starting, sampling, collecting. Put here: another figure seen from outside. Keep out: what is loaded (workload.py).
+Contains: starting, sampling, collecting.
+Add here: another figure seen from outside.
+Does not contain: what is loaded (workload.py).
 """
 
 from __future__ import annotations

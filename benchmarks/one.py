@@ -1,7 +1,8 @@
 """One arm in a process of its own: start, warm up, load stage after stage, print what it took as JSON.
 
-Lives here: what is timed. Put here: another figure that only the process itself knows. Keep out: memory, which is seen from
-outside (measure.py).
+Contains: what is timed.
+Add here: another figure that only the process itself knows.
+Does not contain: memory, which is seen from outside (measure.py).
 """
 
 from __future__ import annotations

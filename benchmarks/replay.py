@@ -1,7 +1,8 @@
 """`python -m benchmarks.replay`: three years of one project through Dagster, again unchanged, then corrections to ten old days.
 
-Lives here: the passes, their figures and goals. Put here: another pass over a long history.
-Keep out: growth within a day (cases.py).
+Contains: the passes, their figures and goals.
+Add here: another pass over a long history.
+Does not contain: growth within a day (cases.py).
 """
 
 from __future__ import annotations
@@ -30,12 +31,12 @@ from benchmarks.measure import run_and_watch
 from benchmarks.workload import KEPT, PROJECT
 from pipeline_assets.domain.days import chunks
 from pipeline_assets.domain.settings import local_path
-from pipeline_assets.load_path.maintain import maintain, require_done
-from pipeline_assets.load_path.request import Workbench
+from pipeline_assets.load.request import Workbench
+from pipeline_assets.operations.maintenance import maintain, require_done
 from pipeline_assets.tables.registry import ALL_TABLES, ASSET_TABLES
-from resources.lakehouse import Lakehouse
-from resources.landing_store import LandingStore
-from resources.ledger import Ledger
+from resources.iceberg.lakehouse import Lakehouse
+from resources.landing.store import LandingStore
+from resources.ledger.store import Ledger
 from sample_export.objects import write_export
 from sample_export.spec import ExportSpec
 

@@ -1,6 +1,8 @@
 """Figures of a comparison: medians, ratios to the naive arm, memory; printed, saved, drawn.
 
-Lives here: what is made of measurements. Put here: another way to look at them. Keep out: measuring.
+Contains: what is made of measurements.
+Add here: another way to look at them.
+Does not contain: measuring.
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
 """The files that are loaded: generated once, kept, and handed to every arm alike.
 
-Lives here: stages of deliveries below a landing folder. Put here: another kind of export to measure. Keep out: loading them.
+Contains: stages of deliveries below a landing folder.
+Add here: another kind of export to measure.
+Does not contain: loading them.
 """
 
 from __future__ import annotations

@@ -1,7 +1,9 @@
 """Everything wired, nothing decided: the one `build_defs` that production, tests and scripts call.
 
-Lives here: assets, jobs, resources in one Definitions. Put here: wiring. Keep out: rules, and any I/O at import: settings
-are read when Dagster asks for the definitions.
+Contains: assets, jobs, resources in one Definitions.
+Add here: wiring.
+Does not contain: rules, and any I/O at import: settings are read when Dagster asks for the
+definitions.
 """
 
 from __future__ import annotations
@@ -12,19 +14,19 @@ from typing import Any
 import dagster as dg
 from dagster_aws.s3 import S3Resource
 
-from pipeline_assets.dead_runs import dead_runs_sensor
-from pipeline_assets.domain.read_settings import load_settings
+from pipeline_assets.config import load_settings
 from pipeline_assets.domain.settings import Settings
-from pipeline_assets.jobs import load_jobs
-from pipeline_assets.landing import landing_assets
-from pipeline_assets.load import Clock, load_assets
-from pipeline_assets.maintenance import maintenance_job, maintenance_schedule
-from pipeline_assets.partitions import calendar
-from pipeline_assets.rollback import release_job, rollback_job
-from pipeline_assets.sensors import load_sensors
+from pipeline_assets.orchestration.assets import Clock, load_assets
+from pipeline_assets.orchestration.dead_runs import dead_runs_sensor
+from pipeline_assets.orchestration.jobs import load_jobs
+from pipeline_assets.orchestration.landing_assets import landing_assets
+from pipeline_assets.orchestration.maintenance_job import maintenance_job, maintenance_schedule
+from pipeline_assets.orchestration.partitions import calendar
+from pipeline_assets.orchestration.rollback_jobs import release_job, rollback_job
+from pipeline_assets.orchestration.sensors import load_sensors
 from pipeline_assets.tables.registry import require_known_bounds
-from resources.landing_store import LandingStore
-from resources.spark import spark_resource
+from resources.landing.store import LandingStore
+from resources.spark.session import spark_resource
 
 
 def build_defs(

@@ -1,7 +1,9 @@
 """A thread that says every few seconds, in the ledger, that the process of a run lives.
 
-Lives here: beating beside an op. Put here: what must go on while an op works. Keep out: what is written (ledger_processes.py),
-what silence means (pipeline_assets/domain/processes.py).
+Contains: beating beside an op.
+Add here: what must go on while an op works.
+Does not contain: what is written (ledger/processes.py), what silence means
+(pipeline_assets/domain/processes.py).
 """
 
 from __future__ import annotations
@@ -11,10 +13,10 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 
 import sqlalchemy as sa
+
 from pipeline_assets.domain.errors import TidemarkError
 from pipeline_assets.domain.processes import BEAT_SECONDS
-
-from resources.ledger import Ledger
+from resources.ledger.store import Ledger
 from resources.this_process import identity
 
 _LONGEST_GOODBYE = 5.0
@@ -28,7 +30,7 @@ def heartbeat(url: str, run_id: str, job: str, steps: int, *, seconds: float = B
 
     A process that is paused, or that does not reach the ledger for a minute, may be taken for dead: its run is reported as failed
     and may be started again beside it, and what it staged may be swept. It goes on when it comes back, and then it is one of two
-    writers: what it commits passes the same conflict detection (resources/lakehouse.py), what was swept fails it. The JVM of a
+    writers: what it commits passes the same conflict detection (lakehouse.py), what was swept fails it. The JVM of a
     killed process ends by itself when its standard input closes; what it commits until then is a commit of a dead run.
     """
     with closing(Ledger(url)) as ledger:

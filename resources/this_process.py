@@ -1,7 +1,8 @@
 """Who this process is, and whether another one runs: by boot, namespaces, number and start, which no later process shares.
 
-Lives here: what the operating system tells of processes. Put here: another system. Keep out: what follows from it
-(pipeline_assets/domain/processes.py).
+Contains: what the operating system tells of processes.
+Add here: another system.
+Does not contain: what follows from it (pipeline_assets/domain/processes.py).
 """
 
 from __future__ import annotations

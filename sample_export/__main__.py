@@ -1,6 +1,8 @@
 """Write a sample export from the shell: `python -m sample_export --out landing --days 14`.
 
-Lives here: options and the printed account. Put here: a new option. Keep out: generating.
+Contains: options and the printed account.
+Add here: a new option.
+Does not contain: generating.
 """
 
 from __future__ import annotations

@@ -1,7 +1,9 @@
 """`make demo`: two weeks loaded, loaded again, a lost part recovered, and the account of it.
 
-Lives here: the story of the demo and how it is told. Put here: another step a newcomer should see. Keep out: anything the
-pipeline does; the demo only calls `tidemark` and reads tables and ledger.
+Contains: the story of the demo and how it is told.
+Add here: another step a newcomer should see.
+Does not contain: anything the pipeline does; the demo only calls `tidemark` and reads tables and
+ledger.
 """
 
 from __future__ import annotations
@@ -21,9 +23,9 @@ from pyiceberg.catalog.sql import SqlCatalog
 from rich.console import Console
 from rich.table import Table
 
-from pipeline_assets.cli_terminal import line, page, print_lines_of, styled
+from pipeline_assets.cli.terminal import line, page, print_lines_of, styled
 from pipeline_assets.domain.settings import PROJECT_ROOT
-from resources.ledger import Ledger
+from resources.ledger.store import Ledger
 from sample_export.account import REASONS, ExportAccount
 from sample_export.objects import account_of, write_export, write_recovery
 from sample_export.spec import ExportSpec, Recovery

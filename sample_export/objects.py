@@ -1,7 +1,8 @@
 """Rows to objects: hourly files, shards, markers, bad and blank lines; the regular export and a recovery of it.
 
-Lives here: how copies of events are spread over objects, written and counted. Put here: another way of delivering. Keep
-out: which copies there are (events.py, recovery.py).
+Contains: how copies of events are spread over objects, written and counted.
+Add here: another way of delivering.
+Does not contain: which copies there are (events.py, recovery.py).
 """
 
 from __future__ import annotations

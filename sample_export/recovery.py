@@ -1,7 +1,8 @@
 """A recovery of an event: the copies a manual export makes of it.
 
-Lives here: what a recovery holds of an event. Put here: another way in which recovered rows differ. Keep out: the regular
-export's copies (events.py), writing objects (objects.py).
+Contains: what a recovery holds of an event.
+Add here: another way in which recovered rows differ.
+Does not contain: the regular export's copies (events.py), writing objects (objects.py).
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """The content of one exported row: the 55 delivered keys and what a shop's app writes into them.
 
-Lives here: keys and values of a row. Put here: another realistic value. Keep out: when and how often a row is sent
-(events.py).
+Contains: keys and values of a row.
+Add here: another realistic value.
+Does not contain: when and how often a row is sent (events.py).
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """What a sample export is like: every knob of the generator.
 
-Lives here: the specifications of the regular export and of a recovery, with defaults. Put here: a new behaviour's rate.
-Keep out: generating anything.
+Contains: the specifications of the regular export and of a recovery, with defaults.
+Add here: a new behaviour's rate.
+Does not contain: generating anything.
 """
 
 from __future__ import annotations

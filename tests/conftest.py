@@ -55,7 +55,7 @@ def _environment() -> None:
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """A small local session with the lakehouse's jars."""
-    from tests.small_spark import small_session
+    from tests.support.small_spark import small_session
 
     warehouse = str(tmp_path_factory.mktemp("spark"))
     session = small_session("local[2]", "2g", **{"spark.sql.warehouse.dir": warehouse})
@@ -66,7 +66,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 @pytest.fixture
 def pipeline(spark: Any, tmp_path: Path) -> Iterator[Callable[..., Any]]:
     """`pipeline(**settings)` makes a pipeline of its own."""
-    from tests.builders import a_pipeline
+    from tests.support.builders import a_pipeline
 
     with ExitStack() as stack:
         made = 0
@@ -86,7 +86,7 @@ def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """An empty bucket, `tidemark-test`, on an S3-compatible server that `AWS_ENDPOINT_URL_S3` names."""
     import boto3
 
-    from tests.s3 import BUCKET, a_working_server
+    from tests.support.s3 import BUCKET, a_working_server
 
     with a_working_server() as url:
         monkeypatch.setenv("AWS_ENDPOINT_URL_S3", url)
@@ -96,7 +96,7 @@ def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 @pytest.fixture
 def postgres() -> Iterator[str]:
     """URL of a database in a private PostgreSQL cluster."""
-    from tests.postgres import a_postgres
+    from tests.support.postgres import a_postgres
 
     with a_postgres() as server:
         yield server.url

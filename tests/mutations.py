@@ -1,6 +1,8 @@
 """Break the one line that upholds each law and see a test fail (`make mutations`, about twenty minutes).
 
-Lives here: the lines, and the tests that must fail without them. Put here: the line of a new law. Keep out: the tests.
+Contains: the lines, and the tests that must fail without them.
+Add here: the line of a new law.
+Does not contain: the tests.
 """
 
 from __future__ import annotations
@@ -41,27 +43,27 @@ _LOST = "tests/scenarios/test_lost_catalog.py"
 _LATE = "tests/scenarios/test_late_facts.py::test_a_fact_two_days_late_republishes_its_day_only"
 MUTATIONS = (
     Mutation(
-        1, "a slice built again is added to what is there", "resources/lakehouse.py",
+        1, "a slice built again is added to what is there", "resources/iceberg/lakehouse.py",
         "writer.overwrite(slices_condition(table, slices))", "writer.append()", _LATE,
     ),
     Mutation(
-        1, "files of a slice built again are added to those that are there", "resources/table_files.py",
+        1, "files of a slice built again are added to those that are there", "resources/iceberg/table_files.py",
         "self._commit(table, branch, [file for _, file in sorted(old.items())], files)",
         "self._commit(table, branch, (), files)", _LATE,
     ),
     Mutation(
-        2, "a commit does not ask whether another one came first", "resources/lakehouse.py",
+        2, "a commit does not ask whether another one came first", "resources/iceberg/lakehouse.py",
         "operation.validateNoConflictingData().validateNoConflictingDeletes()", "pass",
         "tests/scenarios/test_recovery.py::test_a_writer_that_comes_second_publishes_nothing",
     ),
     Mutation(
-        3, "a backfill builds other tables than a daily load", "pipeline_assets/jobs.py",
+        3, "a backfill builds other tables than a daily load", "pipeline_assets/orchestration/jobs.py",
         "selection=dg.AssetSelection.assets(asset_key(RAW_TABLES[source]), *derived),",
         "selection=dg.AssetSelection.assets(asset_key(RAW_TABLES[source]), *derived[: 4 if source is Source.REGULAR else 1]),",
         "tests/unit/test_graph.py::test_jobs_load_one_source_each",
     ),
     Mutation(
-        4, "an event is filed on the day it was uploaded", "pipeline_assets/transforms/event_columns.py",
+        4, "an event is filed on the day it was uploaded", "pipeline_assets/formats/amplitude/line_blocks.py",
         '"event_date": event_time.cast(pa.date32(), safe=False)',
         '"event_date": columns["server_upload_time"].cast(pa.date32(), safe=False)', _LATE,
     ),
@@ -71,7 +73,7 @@ MUTATIONS = (
         "tests/unit/test_object_keys.py",
     ),
     Mutation(
-        6, "a slice that fails a check is published", "pipeline_assets/load_path/derived/judge.py",
+        6, "a slice that fails a check is published", "pipeline_assets/load/build/verdicts.py",
         "        elif key in failed:", "        elif key in failed and not decision.is_requested:",
         "tests/scenarios/test_bad_loads.py::test_a_bad_load_is_refused[halved]",
     ),
@@ -86,34 +88,34 @@ MUTATIONS = (
         "tests/unit/test_refine_files.py::test_a_row_that_is_not_what_was_parsed_is_named",
     ),
     Mutation(
-        8, "a publication is not recorded", "pipeline_assets/load_path/derived/rebuild.py",
+        8, "a publication is not recorded", "pipeline_assets/load/build/rebuild.py",
         "        for key in published:", "        for key in published[1:]:", _LATE,
     ),
     Mutation(
-        9, "a slice with the same content is published again", "pipeline_assets/load_path/derived/judge.py",
+        9, "a slice with the same content is published again", "pipeline_assets/load/build/verdicts.py",
         "            if not is_same:", "            if True:",
         "tests/scenarios/test_corrections.py::test_an_older_correction_alone_publishes_nothing",
     ),
     Mutation(
-        10, "the ledger is believed without a look at the table", "pipeline_assets/load_path/settle.py",
+        10, "the ledger is believed without a look at the table", "pipeline_assets/load/ledger_sync.py",
         "        if known == head or ", "        if known is not None or ",
         "tests/scenarios/test_recovery.py::test_a_writer_that_comes_second_publishes_nothing",
     ),
     Mutation(
-        11, "maintenance and loads work on the files of another catalog", "resources/lake_identity.py",
+        11, "maintenance and loads work on the files of another catalog", "resources/iceberg/lake_identity.py",
         "        if marks.are_equal:", "        if True:",
         f"{_LOST}::test_another_catalog_touches_nothing_and_attach_brings_the_lake_back",
     ),
     Mutation(
-        11, "a table is created over files that lie there", "resources/table_creation.py",
+        11, "a table is created over files that lie there", "resources/iceberg/creation.py",
         "        if used is None:", "        if True:", f"{_LOST}::test_no_table_is_created_where_anything_lies",
     ),
     Mutation(
-        11, "the files of another table count as orphans", "pipeline_assets/load_path/leftovers.py",
+        11, "the files of another table count as orphans", "pipeline_assets/operations/leftovers.py",
         "    if foreign:", "    if False:", f"{_LOST}::test_orphans_that_history_does_not_explain_stay",
     ),
     Mutation(
-        11, "any share of a table's files may be orphans", "pipeline_assets/load_path/leftovers.py",
+        11, "any share of a table's files may be orphans", "pipeline_assets/operations/leftovers.py",
         "    if is_bulk(len(orphans), files, max_share):", "    if False:",
         f"{_LOST}::test_orphans_that_history_does_not_explain_stay",
     ),

@@ -1,7 +1,8 @@
 """Rounds of loads at once on the same tables (`make two-writers`): what was lost, doubled or published stale must be nothing.
 
-Lives here: what the writers are told, and the account of it. Put here: another way for two writers to meet. Keep out: what one
-writer does (writer.py).
+Contains: what the writers are told, and the account of it.
+Add here: another way for two writers to meet.
+Does not contain: what one writer does (support/writer.py).
 """
 
 from __future__ import annotations
@@ -26,13 +27,13 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from pipeline_assets.domain.object_keys import KeyGrammar
 from pipeline_assets.domain.settings import PROJECT_ROOT, Settings
 from pipeline_assets.domain.slices import Source
-from tests.builders import PROJECT, LandingFolder
-from tests.postgres import a_postgres
-from tests.random_exports import DAYS, KINDS, WINDOW, Files, Vendor, change, first_exports
-from tests.writer import TABLES
+from pipeline_assets.formats.amplitude.keys import KeyGrammar
+from tests.support.builders import PROJECT, LandingFolder
+from tests.support.postgres import a_postgres
+from tests.support.random_exports import DAYS, KINDS, WINDOW, Files, Vendor, change, first_exports
+from tests.support.writer import TABLES
 
 WRITERS = 3
 _ROUNDS_OF_A_LAKE = 15
@@ -50,7 +51,7 @@ class Hand:
         environment = {name: value for name, value in os.environ.items() if not name.startswith("TIDEMARK_")}
         self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115 - as long as the process
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.writer"], cwd=PROJECT_ROOT, env=environment, stdin=subprocess.PIPE,
+            [sys.executable, "-m", "tests.support.writer"], cwd=PROJECT_ROOT, env=environment, stdin=subprocess.PIPE,
             stdout=subprocess.PIPE, stderr=self._errors, text=True,
         )  # fmt: skip
 

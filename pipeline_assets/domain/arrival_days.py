@@ -1,7 +1,9 @@
 """Which arrival days are believed and asked for: a name's date is what somebody wrote, and may be wrong by decades.
 
-Lives here: the first arrival of a project, and days that no load will ever ask for. Put here: another question about days of
-arrival. Keep out: listing (resources/landing_store.py) and what is on record (resources/ledger.py).
+Contains: the first arrival of a project, and days that no load will ever ask for.
+Add here: another question about days of arrival.
+Does not contain: listing (resources/landing/store.py) and what is on record
+(resources/ledger/store.py).
 """
 
 from __future__ import annotations

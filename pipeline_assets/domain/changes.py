@@ -1,7 +1,8 @@
 """What becomes of a final slice: its keys in one publication, and the baseline that all of them together are measured against.
 
-Lives here: the change of keys, the baseline and how it moves on. Put here: another figure that changes are measured by. Keep out:
-the bounds (checks.py), comparing tables (transforms/key_changes.py).
+Contains: the change of keys, the baseline and how it moves on.
+Add here: another figure that changes are measured by.
+Does not contain: the bounds (checks.py), comparing tables (transforms/key_changes.py).
 """
 
 from __future__ import annotations

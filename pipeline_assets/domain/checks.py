@@ -1,7 +1,8 @@
 """Checks: what a check is called, what it found, and the rules that need nothing but numbers.
 
-Lives here: names, evaluations, the rules for batches and changes as pure functions. Put here: a rule that refuses
-a slice or batch. Keep out: measuring (transforms/measure.py) and reporting (load_events.py).
+Contains: names, evaluations, the rules for batches and changes as pure functions.
+Add here: a rule that refuses a slice or batch.
+Does not contain: measuring (transforms/measure.py) and reporting (orchestration/events.py).
 """
 
 from __future__ import annotations

@@ -1,7 +1,9 @@
 """Ranges of days: as text, in parts, day by day.
 
-Lives here: day arithmetic. Put here: a question about days that needs no ledger. Keep out: partitions (partitions.py) and the
-neighbourhood of slices (slices.py).
+Contains: day arithmetic.
+Add here: a question about days that needs no ledger.
+Does not contain: partitions (orchestration/partitions.py) and the neighbourhood of slices
+(slices.py).
 """
 
 from __future__ import annotations

@@ -1,7 +1,9 @@
 """What landing holds: deliveries, markers, batches, and everything that is neither.
 
-Lives here: the frozen values that listing produces and the load path consumes. Put here: facts about objects in
-landing. Keep out: the grammar of keys (domain/object_keys.py), listing and reading (resources/landing_store.py).
+Contains: the frozen values that listing produces and the load path consumes.
+Add here: facts about objects in landing.
+Does not contain: the grammar of keys (amplitude/keys.py), listing and reading
+(resources/landing/store.py).
 """
 
 from __future__ import annotations

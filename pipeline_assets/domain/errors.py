@@ -1,7 +1,8 @@
 """Errors as types: one sentence each, and whether a retry can help.
 
-Lives here: every exception Tidemark raises on purpose. Put here: a failure that a caller or the retry policy tells
-apart by type. Keep out: wrapping of library errors (done where the library is called).
+Contains: every exception Tidemark raises on purpose.
+Add here: a failure that a caller or the retry policy tells apart by type.
+Does not contain: wrapping of library errors (done where the library is called).
 """
 
 import json

@@ -1,8 +1,9 @@
 """Identity and winner: which rows are the same event, and which of them is kept.
 
-Lives here: the rule over plain values, the reference that the Spark expression is tested against. Put here: a change of
-the rule. Keep out: its Spark form (transforms/dedupe.py). Source of the 7-day send rule the window narrows: the
-vendor's export documentation on `$insert_id`.
+Contains: the rule over plain values, the reference that the Spark expression is tested against.
+Add here: a change of the rule.
+Does not contain: its Spark form (transforms/dedupe.py). Source of the 7-day send rule the window
+narrows: the vendor's export documentation on `$insert_id`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
 """What this machine can hold: memory and cores, of the container where there is one.
 
-Lives here: asking the operating system. Put here: another default that follows from the machine. Keep out: settings themselves.
+Contains: asking the operating system.
+Add here: another default that follows from the machine.
+Does not contain: settings themselves.
 """
 
 from __future__ import annotations

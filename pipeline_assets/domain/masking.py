@@ -1,7 +1,9 @@
 """What no output shows: passwords of databases, keys of stores. One place masks them.
 
-Lives here: which values are secret, and their removal from text. Put here: another place a secret may stand. Keep out: what
-else is done to text before it is shown (plain_text.py), where settings come from (read_settings.py).
+Contains: which values are secret, and their removal from text.
+Add here: another place a secret may stand.
+Does not contain: what else is done to text before it is shown (plain_text.py), where settings come
+from (config.py).
 """
 
 from __future__ import annotations

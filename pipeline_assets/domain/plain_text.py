@@ -1,7 +1,9 @@
 """Names, values and reasons as data: what others wrote is shown, and does nothing.
 
-Lives here: the form that text takes before it reaches a terminal, a log, a page or Dagster. Put here: another form.
-Keep out: secrets (masking.py), drawing (cli_terminal.py, event_text.py, load_path/diff/page.py).
+Contains: the form that text takes before it reaches a terminal, a log, a page or Dagster.
+Add here: another form.
+Does not contain: secrets (masking.py), drawing (cli/terminal.py, orchestration/event_text.py,
+diff/page.py).
 """
 
 from __future__ import annotations

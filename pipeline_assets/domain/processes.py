@@ -1,7 +1,10 @@
 """Whether a process that works on the lake is dead: what is on record of it, what this machine sees, what observers counted.
 
-Lives here: the rule and its values. Put here: another sign of life. Keep out: looking (resources/this_process.py), what is on
-record (resources/ledger_processes.py), what follows (dead_runs.py, live_runs.py).
+Contains: the rule and its values.
+Add here: another sign of life.
+Does not contain: looking (resources/this_process.py), what is on record
+(resources/ledger/processes.py), what follows (orchestration/dead_runs.py,
+orchestration/live_runs.py).
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """The path by which Spark's `get_json_object` reads one property of an event, or why it cannot read that name.
 
-Lives here: names to paths. Put here: another thing that its path language does to a name. Keep out: which properties are read
-(settings.py) and reading them (transforms/revenue.py).
+Contains: names to paths.
+Add here: another thing that its path language does to a name.
+Does not contain: which properties are read (settings.py) and reading them (transforms/revenue.py).
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
 """Why a line or object is quarantined.
 
-Lives here: the names. Put here: a new reason, with its line in CHANGELOG and docs/bad-inputs.md. Keep out: detecting them.
+Contains: the names.
+Add here: a new reason, with its line in CHANGELOG and docs/bad-inputs.md.
+Does not contain: detecting them.
 """
 
 from enum import StrEnum

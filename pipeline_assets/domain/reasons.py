@@ -1,6 +1,8 @@
 """Reasons that people give: they stay on record, so each says something, in bounds, in characters that any database keeps.
 
-Lives here: the one condition of a reason. Put here: another one. Keep out: what is decided for a reason (load_path/).
+Contains: the one condition of a reason.
+Add here: another one.
+Does not contain: what is decided for a reason (load_path/).
 """
 
 from __future__ import annotations

@@ -1,7 +1,9 @@
 """What may be thrown away: snapshots that no reader, no rollback and no run needs any more.
 
-Lives here: rules about age and reachability. Put here: another thing that grows old. Keep out: finding and removing it
-(load_path/maintain.py, resources/upkeep.py).
+Contains: rules about age and reachability.
+Add here: another thing that grows old.
+Does not contain: finding and removing it (operations/maintenance.py,
+resources/iceberg/procedures.py).
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """The hash of a row: 128 bits of SHA-256 over an encoding that no two different rows share.
 
-Lives here: encoding and hash over plain values, the reference of transforms/row_hash.py. Put here: a change of the encoding, with
-a new version. Keep out: digests of many rows (slices.py).
+Contains: encoding and hash over plain values, the reference of transforms/row_hash.py.
+Add here: a change of the encoding, with a new version.
+Does not contain: digests of many rows (slices.py).
 """
 
 from __future__ import annotations

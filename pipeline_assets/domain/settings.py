@@ -1,7 +1,9 @@
 """Settings: every value with its type, default, meaning and what makes it wrong.
 
-Lives here: the typed settings. Put here: a new value a deployment may change. Keep out: where values are read from
-(read_settings.py), secrets (they come from the environment of the libraries that use them), anything computed from landing.
+Contains: the typed settings.
+Add here: a new value a deployment may change.
+Does not contain: where values are read from (config.py), secrets (they come from the environment of
+the libraries that use them), anything computed from landing.
 """
 
 from __future__ import annotations

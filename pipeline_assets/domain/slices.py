@@ -1,8 +1,10 @@
 """Slices, digests and verdicts: the nouns that every other module speaks in.
 
-Lives here: (project, event day) as a value, the additive content digest, the verdict of a slice or batch. Put here: a
-value that raw, refined and aggregates share. Keep out: how digests are computed (transforms/measure.py) and stored
-(resources/ledger.py).
+Contains: (project, event day) as a value, the additive content digest, the verdict of a slice or
+batch.
+Add here: a value that raw, refined and aggregates share.
+Does not contain: how digests are computed (transforms/measure.py) and stored
+(resources/ledger/store.py).
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Bytes too many for memory: a file without a name where Spark keeps what does not fit, gone with the process.
 
-Lives here: where such files lie, and what a full disk is called. Put here: another thing a worker keeps out of its memory. Keep
-out: what is in them.
+Contains: where such files lie, and what a full disk is called.
+Add here: another thing a worker keeps out of its memory.
+Does not contain: what is in them.
 """
 
 from __future__ import annotations

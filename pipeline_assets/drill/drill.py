@@ -1,7 +1,9 @@
 """Carry out a drill: sample data is delivered day by day, each load of it is disturbed, and what survived is looked at.
 
-Lives here: the course of a drill. Put here: another way to disturb a load. Keep out: which trials there are (trials.py), what
-must hold (survival.py), where it happens (scratch.py).
+Contains: the course of a drill.
+Add here: another way to disturb a load.
+Does not contain: which trials there are (scenarios.py), what must hold (invariants.py), where it
+happens (sandbox.py).
 """
 
 from __future__ import annotations
@@ -21,30 +23,30 @@ import dagster as dg
 from dagster_aws.s3 import S3Resource
 from pyspark.sql import SparkSession
 
-from pipeline_assets.asset_specs import asset_key
-from pipeline_assets.cli_load import run_job
-from pipeline_assets.dead_runs import report_dead_runs
 from pipeline_assets.domain.errors import LakehouseError, TidemarkError
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import Slice
-from pipeline_assets.drill.scratch import Scratch, scratch
-from pipeline_assets.drill.survival import Change, Look, faults
-from pipeline_assets.drill.trials import Event, Trial
-from pipeline_assets.drill.victim import VictimError, a_victim
-from pipeline_assets.jobs import JOB_OF_SOURCE
-from pipeline_assets.live_runs import WORKING, liveness
-from pipeline_assets.load_path.request import LoadRequest, Workbench
-from pipeline_assets.load_path.walk import load
+from pipeline_assets.drill.invariants import Change, Look, faults
+from pipeline_assets.drill.process import VictimError, a_victim
+from pipeline_assets.drill.sandbox import Scratch, scratch
+from pipeline_assets.drill.scenarios import Event, Trial
+from pipeline_assets.in_process import run_job
+from pipeline_assets.load.request import LoadRequest, Workbench
+from pipeline_assets.load.run import load
+from pipeline_assets.orchestration.dead_runs import report_dead_runs
+from pipeline_assets.orchestration.jobs import JOB_OF_SOURCE
+from pipeline_assets.orchestration.live_runs import WORKING, liveness
+from pipeline_assets.orchestration.specs import asset_key
 from pipeline_assets.tables.quarantine import QUARANTINE
 from pipeline_assets.tables.raw_events import RAW_TABLES
 from pipeline_assets.tables.registry import ALL_TABLES, ASSET_TABLES
 from pipeline_assets.tables.table import Table
 from pipeline_assets.transforms.measure import slice_digests
-from resources.crash_points import CrashPoint
-from resources.lakehouse import Lakehouse
-from resources.lakehouse_errors import FAILURES
-from resources.landing_store import LandingStore
-from resources.ledger import Ledger
+from resources.failpoints import CrashPoint
+from resources.iceberg.errors import FAILURES
+from resources.iceberg.lakehouse import Lakehouse
+from resources.landing.store import LandingStore
+from resources.ledger.store import Ledger
 from sample_export.account import ExportAccount
 from sample_export.objects import iter_export
 from sample_export.spec import ExportSpec

@@ -1,7 +1,8 @@
 """aggregates.daily_revenue: revenue, purchases and paying users per currency.
 
-Lives here: the table, its build and its control totals. Put here: what this table holds. Keep out: how revenue is read
-from an event (transforms/revenue.py, facts.py).
+Contains: the table, its build and its control totals.
+Add here: what this table holds.
+Does not contain: how revenue is read from an event (transforms/revenue.py, facts.py).
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """aggregates.event_counts: events and users per event type.
 
-Lives here: the table, its build and its control totals. Put here: what this table holds. Keep out: who a user is
-(transforms/revenue.py, facts.py).
+Contains: the table, its build and its control totals.
+Add here: what this table holds.
+Does not contain: who a user is (transforms/revenue.py, facts.py).
 """
 
 from __future__ import annotations

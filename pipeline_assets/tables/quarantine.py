@@ -1,7 +1,8 @@
 """raw.quarantine: refused lines and objects, each with its place and reason.
 
-Lives here: the table's columns and layout. Put here: a change of what is kept of a refused line. Keep out: why a line is
-refused (domain/event_lines.py).
+Contains: the table's columns and layout.
+Add here: a change of what is kept of a refused line.
+Does not contain: why a line is refused (amplitude/lines.py).
 """
 
 from __future__ import annotations

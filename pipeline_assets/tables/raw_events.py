@@ -1,14 +1,15 @@
 """raw.regular_events and raw.backfill_events: every parsed line, exactly as delivered.
 
-Lives here: the two tables' columns and layout. Put here: a change of what raw keeps. Keep out: parsing
-(transforms/parse.py) and accepting batches (load_path/raw/).
+Contains: the two tables' columns and layout.
+Add here: a change of what raw keeps.
+Does not contain: parsing (transforms/parse.py) and accepting batches (load_path/raw/).
 """
 
 from __future__ import annotations
 
 from pipeline_assets.domain.checks import Check
 from pipeline_assets.domain.slices import Source
-from pipeline_assets.domain.vendor import EXTRA_COLUMN, MEANINGS, VENDOR_COLUMNS, ColumnType
+from pipeline_assets.formats.amplitude.columns import EXTRA_COLUMN, MEANINGS, VENDOR_COLUMNS, ColumnType
 from pipeline_assets.tables.table import EVENT_DATE, PROJECT_ID, Table, TableColumn
 
 VENDOR = tuple(

@@ -1,13 +1,14 @@
 """refined.events: one row per event, the winner among all deliveries of both sources.
 
-Lives here: columns, layout, code version. Put here: a change of what an event is after refinement. Keep out: the winner
-rule (domain/identity.py) and its Spark form (transforms/dedupe.py).
+Contains: columns, layout, code version.
+Add here: a change of what an event is after refinement.
+Does not contain: the winner rule (domain/identity.py) and its Spark form (transforms/dedupe.py).
 """
 
 from __future__ import annotations
 
 from pipeline_assets.domain.checks import Check
-from pipeline_assets.domain.vendor import TRAVEL_COLUMNS
+from pipeline_assets.formats.amplitude.columns import TRAVEL_COLUMNS
 from pipeline_assets.tables.raw_events import EXTRA, HASHES, MANY_VALUED, RAW_TABLES, VENDOR
 from pipeline_assets.tables.table import EVENT_DATE, PROJECT_ID, Table, TableColumn
 from pipeline_assets.transforms.event_hashes import EventHashes

@@ -1,6 +1,8 @@
 """All tables in topological order: the one list the load path, the graph and the shell walk.
 
-Lives here: the order. Put here: a new table. Keep out: everything about a table (its own module).
+Contains: the order.
+Add here: a new table.
+Does not contain: everything about a table (its own module).
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """What a table is: columns, layout, upstream, checks and how it is built and measured.
 
-Lives here: the declaration every table module fills in. Put here: a property all tables have. Keep out: any one table's
-content (its own module) and walking the tables (load_path/).
+Contains: the declaration every table module fills in.
+Add here: a property all tables have.
+Does not contain: any one table's content (its own module) and walking the tables (load_path/).
 """
 
 from __future__ import annotations

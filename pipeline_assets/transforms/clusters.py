@@ -1,7 +1,8 @@
 """Rows of one task, day after day, in bounded memory: whoever writes them needs one open file, whatever the number of days.
 
-Lives here: holding rows back, the spill to disk, the merge. Put here: how rows of a task are put in order. Keep out: what the
-rows are (parse.py).
+Contains: holding rows back, the spill to disk, the merge.
+Add here: how rows of a task are put in order.
+Does not contain: what the rows are (parse.py).
 """
 
 from __future__ import annotations

@@ -1,7 +1,9 @@
 """Parquet files of an Iceberg table, written by whoever holds the rows; no snapshot names them before the driver commits them.
 
-Lives here: layout and rolling of files, and a file as Iceberg's JSON. Put here: how a file is laid out. Keep out: what is counted
-of it (file_metrics.py), committing (resources/lakehouse.py), where rows come from (write_objects.py, refine_files.py).
+Contains: layout and rolling of files, and a file as Iceberg's JSON.
+Add here: how a file is laid out.
+Does not contain: what is counted of it (file_metrics.py), committing
+(resources/iceberg/lakehouse.py), where rows come from (write_objects.py, refine_files.py).
 """
 
 from __future__ import annotations
@@ -32,7 +34,7 @@ _FILE_BYTES = 256 * 1024**2
 
 
 class Store(Protocol):
-    """Where files go; picklable (resources/lake_objects.py)."""
+    """Where files go; picklable (resources/iceberg/lake_objects.py)."""
 
     url: str
 

@@ -1,6 +1,8 @@
 """Raw rows to outcomes and winners: the rule of domain/identity.py in Spark, equal to it by test.
 
-Lives here: rank and outcome as Spark expressions. Put here: how the rule is computed. Keep out: the rule itself.
+Contains: rank and outcome as Spark expressions.
+Add here: how the rule is computed.
+Does not contain: the rule itself.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """The hashes that an event carries through raw and refined: made where it is parsed, made again where a file is doubted.
 
-Lives here: their columns, and which columns they cover. Put here: another hash that is stored with an event. Keep out: the hash
-itself (row_hash_arrow.py, domain/row_hash.py).
+Contains: their columns, and which columns they cover.
+Add here: another hash that is stored with an event.
+Does not contain: the hash itself (row_hash_arrow.py, domain/row_hash.py).
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """The event key in Spark: two stored columns (event_hashes.py), equal where `RawRow.key` of domain/identity.py is.
 
-Lives here: windows over keys, and which keys several rows share. Put here: what every question about keys needs. Keep out: those
-questions, and how a key is made.
+Contains: windows over keys, and which keys several rows share.
+Add here: what every question about keys needs.
+Does not contain: those questions, and how a key is made.
 """
 
 from __future__ import annotations

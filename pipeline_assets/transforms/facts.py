@@ -1,7 +1,9 @@
 """What aggregates read of an event, computed once: user, platform, revenue, currency.
 
-Lives here: the narrow frame. Put here: a value that several aggregates read. Keep out: how a value is read (revenue.py), grouping
-(tables/), keeping the frame during a load (load_path/derived/shared_facts.py).
+Contains: the narrow frame.
+Add here: a value that several aggregates read.
+Does not contain: how a value is read (revenue.py), grouping (tables/), keeping the frame during a
+load (build/shared_facts.py).
 """
 
 from __future__ import annotations

@@ -1,7 +1,9 @@
 """Iceberg's metrics of a data file, computed from the rows that go into it: counts, bounds, nulls, NaNs.
 
-Lives here: how Iceberg counts, truncates and encodes (its specification, appendix D "Binary single-value serialization", and
-`truncate(16)`, its default mode of metrics). Put here: a type that events come to have. Keep out: writing (data_files.py).
+Contains: how Iceberg counts, truncates and encodes (its specification, appendix D "Binary
+single-value serialization", and `truncate(16)`, its default mode of metrics).
+Add here: a type that events come to have.
+Does not contain: writing (data_files.py).
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """What becomes of the keys of slices between two states: kept, added, removed, changed, moved to or from another day.
 
-Lives here: the comparison of two states by key. Put here: another thing that may become of a key. Keep out: bounds
-(domain/checks.py) and what a key of a table is (tables/, event_keys.py).
+Contains: the comparison of two states by key.
+Add here: another thing that may become of a key.
+Does not contain: bounds (domain/checks.py) and what a key of a table is (tables/, event_keys.py).
 """
 
 from __future__ import annotations

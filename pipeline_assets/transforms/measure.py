@@ -1,7 +1,8 @@
 """Measuring staged data: content digests and figures per slice.
 
-Lives here: the digest expressions and grouped measurements. Put here: a figure computed from rows. Keep out: comparing
-figures with anything (domain/checks.py).
+Contains: the digest expressions and grouped measurements.
+Add here: a figure computed from rows.
+Does not contain: comparing figures with anything (domain/checks.py).
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from pyspark.sql import Column, DataFrame
 
 from pipeline_assets.domain.row_hash import ROW_HASH_VERSION
 from pipeline_assets.domain.slices import Digest, Slice
-from pipeline_assets.domain.vendor import TRAVEL_COLUMNS
+from pipeline_assets.formats.amplitude.columns import TRAVEL_COLUMNS
 from pipeline_assets.transforms.named import named
 from pipeline_assets.transforms.row_hash import former_row_hashes, row_hashes
 

@@ -1,6 +1,8 @@
 """Values that name something, as domain/identity.py reads them: an empty or blank id, user or currency names nothing.
 
-Lives here: the Spark form of `named`. Put here: what every use of a delivered name needs. Keep out: which columns are ids.
+Contains: the Spark form of `named`.
+Add here: what every use of a delivered name needs.
+Does not contain: which columns are ids.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Objects to rows, quarantined lines and one summary per object, in one pass over Arrow batches.
 
-Lives here: reading one object, and a job for those who want no more than summaries and refused lines. Put here: how rows are
-batched. Keep out: what becomes of good rows (write_objects.py), how work is spread (spread.py), the meaning of a line
-(domain/event_lines.py) and of an object's bytes (domain/object_bodies.py).
+Contains: reading one object, and a job for those who want no more than summaries and refused lines.
+Add here: how rows are batched.
+Does not contain: what becomes of good rows (write_objects.py), how work is spread (spread.py), the
+meaning of a line (amplitude/lines.py) and of an object's bytes (formats/gzip_lines.py).
 """
 
 from __future__ import annotations
@@ -18,13 +19,13 @@ from pyspark.sql import Column, DataFrame
 
 from pipeline_assets.domain.deliveries import NOT_READABLE
 from pipeline_assets.domain.errors import ObjectMovedError, TidemarkError, UnreadableObjectError
-from pipeline_assets.domain.event_lines import COLUMN_NAMES, LineParser, ParsedLine
-from pipeline_assets.domain.object_bodies import BadObjectError, Block, blocks, decompress
 from pipeline_assets.domain.quarantine_reasons import QuarantineReason
 from pipeline_assets.domain.spool import naming_the_disk
-from pipeline_assets.domain.vendor import EXTRA_COLUMN, VENDOR_COLUMNS
+from pipeline_assets.formats.amplitude.columns import EXTRA_COLUMN, VENDOR_COLUMNS
+from pipeline_assets.formats.amplitude.line_blocks import ColumnParser
+from pipeline_assets.formats.amplitude.lines import COLUMN_NAMES, LineParser, ParsedLine
+from pipeline_assets.formats.gzip_lines import BadObjectError, Block, blocks, decompress
 from pipeline_assets.transforms.data_files import ARROW_TYPES
-from pipeline_assets.transforms.event_columns import ColumnParser
 
 MOVED = "moved"
 """`error` of an object that was overwritten or deleted between listing and reading."""
@@ -61,7 +62,7 @@ _ARROW_SCHEMA = pa.schema([(name, ARROW_TYPES[kind]) for name, kind in _FIELDS.i
 
 
 class ObjectReader(Protocol):
-    """Reads exactly the listed version of an object; picklable (resources/landing_store.py)."""
+    """Reads exactly the listed version of an object; picklable (resources/landing/store.py)."""
 
     def open(self, key: str, etag: str) -> IO[bytes]:
         """The object's bytes, to be closed; raises ObjectMovedError, LandingAccessError or LandingUnavailableError."""

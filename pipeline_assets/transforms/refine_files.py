@@ -1,7 +1,9 @@
 """Files of raw to files of refined: rows that lost are left out, the others go on as they are, hashes included.
 
-Lives here: spreading files over tasks, and what these tell. Put here: another figure that tasks tell. Keep out: the task
-(refine_task.py), which rows lost (dedupe.py), how files are laid out (data_files.py).
+Contains: spreading files over tasks, and what these tell.
+Add here: another figure that tasks tell.
+Does not contain: the task (refine_task.py), which rows lost (dedupe.py), how files are laid out
+(data_files.py).
 """
 
 from __future__ import annotations

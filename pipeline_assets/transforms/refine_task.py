@@ -1,7 +1,9 @@
 """The task that writes files of refined from files of raw; of a slice that refined holds, only what differs.
 
-Lives here: reading, leaving out, hashing a sample again. Put here: what else is done to a row on its way. Keep out: which files a
-task is given (refine_files.py), the comparison (slice_difference.py), how files are laid out (data_files.py).
+Contains: reading, leaving out, hashing a sample again.
+Add here: what else is done to a row on its way.
+Does not contain: which files a task is given (refine_files.py), the comparison
+(slice_difference.py), how files are laid out (data_files.py).
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Revenue and users of an event, as the tables define them (tables/daily_revenue.py, tables/active_users.py).
 
-Lives here: how money and users are read from an event. Put here: another value read from property bags.
-Keep out: grouping (tables/).
+Contains: how money and users are read from an event.
+Add here: another value read from property bags.
+Does not contain: grouping (tables/).
 """
 
 from __future__ import annotations

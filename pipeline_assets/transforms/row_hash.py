@@ -1,7 +1,9 @@
 """The hash of a row in Spark, equal to domain/row_hash.py by test.
 
-Lives here: the hash as one SQL expression, and that of version 1, by which older records are recognized. Put here: a faster
-form of it. Keep out: what is hashed and why (domain/row_hash.py), digests of many rows (measure.py).
+Contains: the hash as one SQL expression, and that of version 1, by which older records are
+recognized.
+Add here: a faster form of it.
+Does not contain: what is hashed and why (domain/row_hash.py), digests of many rows (measure.py).
 """
 
 from __future__ import annotations

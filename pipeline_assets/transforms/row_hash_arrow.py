@@ -1,7 +1,8 @@
 """The hash of a row in Arrow, equal to domain/row_hash.py by test: made where a row is parsed, and made again to check a file.
 
-Lives here: encoding and hash over whole columns. Put here: a type that an event table comes to have. Keep out: what is hashed and
-why (domain/row_hash.py), the hash in Spark (row_hash.py).
+Contains: encoding and hash over whole columns.
+Add here: a type that an event table comes to have.
+Does not contain: what is hashed and why (domain/row_hash.py), the hash in Spark (row_hash.py).
 """
 
 from __future__ import annotations

@@ -1,7 +1,9 @@
 """Keys that several days hold: what makes a slice depend on its neighbours, and what they give to each other.
 
-Lives here: the digest of a slice's rivals, and the keys that a publication would take from one day and give to another. Put here:
-another question about keys across days. Keep out: which row of a key wins (dedupe.py).
+Contains: the digest of a slice's rivals, and the keys that a publication would take from one day
+and give to another.
+Add here: another question about keys across days.
+Does not contain: which row of a key wins (dedupe.py).
 """
 
 from __future__ import annotations

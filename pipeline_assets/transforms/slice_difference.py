@@ -1,7 +1,9 @@
 """How the rows that a slice is to hold differ from those that its files hold, told by the narrow columns of both.
 
-Lives here: numbering rows, finding those on one side alone, and what that does to keys. Put here: another comparison of the two
-sides. Keep out: reading and writing files (refine_files.py), what keys of other days say (key_changes.py).
+Contains: numbering rows, finding those on one side alone, and what that does to keys.
+Add here: another comparison of the two sides.
+Does not contain: reading and writing files (refine_files.py), what keys of other days say
+(key_changes.py).
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
 """Objects to tasks: every task reads about as many bytes, in the order of names.
 
-Lives here: how work is spread. Put here: another weight of an object. Keep out: reading and parsing (parse.py).
+Contains: how work is spread.
+Add here: another weight of an object.
+Does not contain: reading and parsing (parse.py).
 """
 
 from __future__ import annotations

@@ -1,7 +1,9 @@
 """Objects to data files of raw, within the tasks that read them: what comes back is a row for each object and for each file.
 
-Lives here: the mapInArrow job that reads, hashes and writes. Put here: what else is computed of a row once, for good. Keep out:
-parsing (parse.py), the order of rows (clusters.py), how files are laid out (data_files.py).
+Contains: the mapInArrow job that reads, hashes and writes.
+Add here: what else is computed of a row once, for good.
+Does not contain: parsing (parse.py), the order of rows (clusters.py), how files are laid out
+(data_files.py).
 """
 
 from __future__ import annotations

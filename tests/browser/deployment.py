@@ -1,7 +1,8 @@
 """A deployment as a person runs it: landing, tables and Dagster's webserver and daemon, started by `deploy/dev.sh`.
 
-Lives here: starting and stopping it, and asking Dagster how its runs ended. Put here: another thing that takes waiting. Keep out:
-what is seen in the browser (test_ui.py).
+Contains: starting and stopping it, and asking Dagster how its runs ended.
+Add here: another thing that takes waiting.
+Does not contain: what is seen in the browser (test_ui.py).
 """
 
 from __future__ import annotations
@@ -21,12 +22,12 @@ from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any, Self
 
-from pipeline_assets.domain.object_keys import KeyGrammar
 from pipeline_assets.domain.settings import PROJECT_ROOT, Settings
-from pipeline_assets.drill.victim import kill_session
-from resources.ledger import Ledger
-from tests.builders import LandingFolder, events_on
-from tests.small_spark import FIRST_COMPILER, small_config
+from pipeline_assets.drill.process import kill_session
+from pipeline_assets.formats.amplitude.keys import KeyGrammar
+from resources.ledger.store import Ledger
+from tests.support.builders import LandingFolder, events_on
+from tests.support.small_spark import FIRST_COMPILER, small_config
 
 PROJECTS = ("10001", "10002")
 GROUP = "/locations/tidemark/asset-groups/events/lineage"

@@ -1,7 +1,9 @@
 """What dies is noticed and done again with nobody helping: a run's process alone, then everything at once.
 
-Lives here: deaths under a real daemon and code server. Put here: another way to die there. Keep out: what a kill leaves in tables
-(scenarios/test_crash_matrix.py), when a process counts as dead (unit/test_processes.py).
+Contains: deaths under a real daemon and code server.
+Add here: another way to die there.
+Does not contain: what a kill leaves in tables (scenarios/test_crash_matrix.py), when a process
+counts as dead (unit/test_processes.py).
 """
 
 from __future__ import annotations
@@ -14,9 +16,9 @@ from typing import Any
 
 import pytest
 
-from resources.crash_points import SIGNAL_FILE_VARIABLE, VARIABLE, CrashPoint
+from resources.failpoints import SIGNAL_FILE_VARIABLE, VARIABLE, CrashPoint
 from tests.browser.deployment import PROJECTS, Deployment, a_day
-from tests.builders import events_on
+from tests.support.builders import events_on
 
 pytestmark = pytest.mark.slow
 FREE_WITHIN_SECONDS = 120

@@ -1,6 +1,8 @@
 """A daily load does not wait for a long backfill: it goes after the chunk that is under way.
 
-Lives here: the queue of a real daemon. Put here: another rule about which run goes first. Keep out: what runs do (scenarios/).
+Contains: the queue of a real daemon.
+Add here: another rule about which run goes first.
+Does not contain: what runs do (scenarios/).
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """What a person does and sees in Dagster's UI: a range with a red day, its recovery, a single day, an arrival, an asset's page.
 
-Lives here: stories told through a real browser at a running webserver and daemon. Put here: another thing users click. Keep out:
-what is true of tables (scenarios/).
+Contains: stories told through a real browser at a running webserver and daemon.
+Add here: another thing users click.
+Does not contain: what is true of tables (scenarios/).
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import pytest
 
 from pipeline_assets.tables.registry import ASSET_TABLES
 from tests.browser.deployment import GROUP, PROJECTS, Deployment, a_day, launch
-from tests.builders import events_on
+from tests.support.builders import events_on
 
 pytestmark = pytest.mark.slow
 SENSOR = "/locations/tidemark/sensors/regular_exports_arrived"

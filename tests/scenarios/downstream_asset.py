@@ -4,11 +4,11 @@ import dagster as dg
 import pyspark.sql.functions as F
 from dagster_pyspark import LazyPySparkResource
 
+from pipeline_assets.config import load_settings
 from pipeline_assets.definitions import build_defs
-from pipeline_assets.domain.read_settings import load_settings
 from pipeline_assets.domain.settings import Settings
-from pipeline_assets.partitions import calendar
-from resources.spark import configure_catalog
+from pipeline_assets.orchestration.partitions import calendar
+from resources.spark.session import configure_catalog
 
 DAILY_REVENUE = dg.AssetKey(["aggregates", "daily_revenue"])
 REVENUE_REPORT = dg.AssetKey(["reports", "revenue_report"])

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.builders import events_on
+from tests.support.builders import events_on
 
 pytestmark = pytest.mark.slow
 DAYS = [date(2026, 2, 2) + timedelta(days=shift) for shift in range(5)]

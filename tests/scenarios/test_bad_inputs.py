@@ -1,8 +1,9 @@
 """Every bad input ends as the table says: its line, its object, its batch, and all other days.
 
-Lives here: the table of cases, one landing that holds them all, and the rendering of docs/bad-inputs.md. Put here: another
-way for an export to be bad. Keep out: single lines and bodies (unit tests), bad days among good ones (test_bad_days.py).
-
+Contains: the table of cases, one landing that holds them all, and the rendering of
+docs/bad-inputs.md.
+Add here: another way for an export to be bad.
+Does not contain: single lines and bodies (unit tests), bad days among good ones (test_bad_days.py).
 `python -m tests.scenarios.test_bad_inputs` writes the table into docs/bad-inputs.md again.
 """
 
@@ -24,7 +25,7 @@ import pytest
 
 from pipeline_assets.domain.deliveries import BatchKey
 from pipeline_assets.domain.slices import Source
-from tests.builders import PROJECT, Outcome, Pipeline, a_pipeline, an_event, events_on
+from tests.support.builders import PROJECT, Outcome, Pipeline, a_pipeline, an_event, events_on
 
 pytestmark = pytest.mark.slow
 DOCUMENT = Path(__file__).parents[2] / "docs" / "bad-inputs.md"
@@ -636,7 +637,7 @@ def test_a_key_with_an_empty_segment_hides_no_other(pipeline: Any, bucket: Any) 
     """Scenario: one key in a bucket holds `//`, which a folder cannot. Outcome: it is named, all others are loaded."""
     from dagster_aws.s3 import S3Resource
 
-    from resources.landing_store import LandingStore
+    from resources.landing.store import LandingStore
 
     p = pipeline(landing_url="s3://tidemark-test/exports")
     # Given to the resource, because the workers of this session started before the server did.

@@ -12,13 +12,13 @@ import pytest
 
 from pipeline_assets.domain.checks import Check
 from pipeline_assets.domain.slices import Slice
-from pipeline_assets.load_path.derived import build_refined
+from pipeline_assets.load.build import refined as build_refined
 from pipeline_assets.tables.refined_events import CONTENT, MEANING, REFINED_EVENTS
 from pipeline_assets.tables.table import Table
 from pipeline_assets.transforms.measure import with_row_hashes
 from pipeline_assets.transforms.row_hash import row_hashes
-from tests.builders import PROJECT, Pipeline, a_pipeline, events_on
-from tests.reference import require_known
+from tests.support.builders import PROJECT, Pipeline, a_pipeline, events_on
+from tests.support.reference import require_known
 
 pytestmark = pytest.mark.slow
 DAY = date(2026, 2, 2)

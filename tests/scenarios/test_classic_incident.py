@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from pipeline_assets.domain.slices import Source
-from tests.builders import events_on
+from tests.support.builders import events_on
 
 pytestmark = pytest.mark.slow
 FIRST = date(2026, 2, 2)

@@ -1,10 +1,11 @@
 """Nothing disappears and nothing is counted twice (law 7), from the bytes in landing to the rows in refined.events.
 
-Lives here: the balance of lines per source and arrival day and of rows per event day, each figure from three places that know
-nothing of each other. Put here: another figure that must balance. Keep out: what is done about one that does not
-(test_bad_days.py).
-
-`pytest -s tests/scenarios/test_conservation.py 2>/dev/null` prints the balance; figures that differ stand side by side in it.
+Contains: the balance of lines per source and arrival day and of rows per event day, each figure
+from three places that know nothing of each other.
+Add here: another figure that must balance.
+Does not contain: what is done about one that does not (test_bad_days.py). `pytest -s
+tests/scenarios/test_conservation.py 2>/dev/null` prints the balance; figures that differ stand side
+by side in it.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from pipeline_assets.domain.slices import Digest, Source
 from sample_export.account import REASONS, ExportAccount
 from sample_export.objects import account_of, write_export, write_recovery
 from sample_export.spec import ExportSpec, Recovery
-from tests.builders import Pipeline, a_pipeline
+from tests.support.builders import Pipeline, a_pipeline
 
 pytestmark = pytest.mark.slow
 

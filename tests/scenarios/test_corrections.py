@@ -12,8 +12,8 @@ from rich.console import Console
 from rich.table import Table
 
 from pipeline_assets.domain.slices import Slice, Source
-from tests.builders import PROJECT, an_event, events_on
-from tests.reference import raw_rows, refined_rows, require_known, winners
+from tests.support.builders import PROJECT, an_event, events_on
+from tests.support.reference import raw_rows, refined_rows, require_known, winners
 
 pytestmark = pytest.mark.slow
 DAY, NEXT, FAR = date(2026, 2, 2), date(2026, 2, 3), date(2026, 1, 30)

@@ -15,19 +15,19 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from pipeline_assets.dead_runs import report_dead_runs
 from pipeline_assets.domain.slices import EMPTY
-from pipeline_assets.drill.victim import Victim
-from pipeline_assets.load_path.maintain import maintain
-from pipeline_assets.load_path.request import Workbench
-from pipeline_assets.load_path.settle import UNRECORDED
+from pipeline_assets.drill.process import Victim
+from pipeline_assets.load.ledger_sync import UNRECORDED
+from pipeline_assets.load.request import Workbench
+from pipeline_assets.operations.maintenance import maintain
+from pipeline_assets.orchestration.dead_runs import report_dead_runs
 from pipeline_assets.tables.registry import ALL_TABLES, ASSET_TABLES
-from resources.crash_points import CrashPoint
-from resources.landing_store import LandingStore
-from resources.spark import configure_catalog
-from tests.builders import PROJECT, Pipeline, a_pipeline, an_event, events_on
-from tests.reference import measured_digests, require_known
-from tests.victim import a_victim, home_below
+from resources.failpoints import CrashPoint
+from resources.landing.store import LandingStore
+from resources.spark.session import configure_catalog
+from tests.support.builders import PROJECT, Pipeline, a_pipeline, an_event, events_on
+from tests.support.reference import measured_digests, require_known
+from tests.support.victim import a_victim, home_below
 
 pytestmark = pytest.mark.slow
 DAYS = [date(2026, 2, 2) + timedelta(days=shift) for shift in range(3)]

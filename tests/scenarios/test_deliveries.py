@@ -12,10 +12,10 @@ import pytest
 
 from pipeline_assets.domain.deliveries import Listing
 from pipeline_assets.domain.slices import Source
-from pipeline_assets.load_path.raw import accept
+from pipeline_assets.load.deliveries import accept
 from pipeline_assets.tables.registry import table_by_key
-from resources.landing_store import LandingStore
-from tests.builders import PROJECT, a_body, an_event, events_on
+from resources.landing.store import LandingStore
+from tests.support.builders import PROJECT, a_body, an_event, events_on
 
 pytestmark = pytest.mark.slow
 DAY = date(2026, 2, 2)

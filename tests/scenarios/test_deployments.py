@@ -16,11 +16,11 @@ import pytest
 from dagster_aws.s3 import S3Resource
 
 from pipeline_assets.domain.settings import PROJECT_ROOT, Settings
-from pipeline_assets.drill.scratch import as_environment
-from resources.landing_store import LandingStore
-from tests.builders import a_body, events_on
-from tests.small_spark import FIRST_COMPILER, small_config
-from tests.spark_cluster import a_cluster
+from pipeline_assets.drill.sandbox import as_environment
+from resources.landing.store import LandingStore
+from tests.support.builders import a_body, events_on
+from tests.support.small_spark import FIRST_COMPILER, small_config
+from tests.support.spark_cluster import a_cluster
 
 pytestmark = pytest.mark.slow
 DAY = date(2026, 2, 2)

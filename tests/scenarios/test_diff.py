@@ -9,12 +9,12 @@ import dagster as dg
 import pytest
 
 from pipeline_assets.domain.errors import UsageError
-from pipeline_assets.load_path.diff.compare import compare
-from pipeline_assets.load_path.diff.difference import Difference, lines_of
-from pipeline_assets.load_path.diff.page import page_of
-from pipeline_assets.load_path.request import Workbench
-from resources.landing_store import LandingStore
-from tests.builders import PROJECT, events_on
+from pipeline_assets.inspection.diff.compare import compare
+from pipeline_assets.inspection.diff.difference import Difference, lines_of
+from pipeline_assets.inspection.diff.page import page_of
+from pipeline_assets.load.request import Workbench
+from resources.landing.store import LandingStore
+from tests.support.builders import PROJECT, events_on
 
 pytestmark = pytest.mark.slow
 DAY, NEXT = date(2026, 2, 2), date(2026, 2, 3)

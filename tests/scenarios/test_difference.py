@@ -1,7 +1,9 @@
 """A slice published as its difference is the slice built whole, whatever came before, and whoever else writes.
 
-Lives here: random histories told to two lakes, and other hands between build and commit. Put here: another thing that may come
-between. Keep out: the task that compares (unit/test_slice_difference.py), which slices change (test_exactness.py).
+Contains: random histories told to two lakes, and other hands between build and commit.
+Add here: another thing that may come between.
+Does not contain: the task that compares (unit/test_slice_difference.py), which slices change
+(test_exactness.py).
 """
 
 from __future__ import annotations
@@ -19,20 +21,20 @@ import pytest
 
 from pipeline_assets.domain.errors import UsageError
 from pipeline_assets.domain.slices import Slice, Source
-from pipeline_assets.load_path.exclude import exclude
-from pipeline_assets.load_path.maintain import maintain, require_done
-from pipeline_assets.load_path.release import preview, release
-from pipeline_assets.load_path.request import LoadRequest, TableReport, Workbench
-from pipeline_assets.load_path.roll_back import roll_back
-from pipeline_assets.load_path.rollback_plan import RollbackRequest
-from pipeline_assets.load_path.walk import load
+from pipeline_assets.load.request import LoadRequest, TableReport, Workbench
+from pipeline_assets.load.run import load
+from pipeline_assets.operations.exclude import exclude
+from pipeline_assets.operations.maintenance import maintain, require_done
+from pipeline_assets.operations.release import preview, release
+from pipeline_assets.operations.rollback import roll_back
+from pipeline_assets.operations.rollback_plan import RollbackRequest
 from pipeline_assets.tables.refined_events import REFINED_EVENTS
-from resources.lakehouse import Lakehouse
-from resources.landing_store import LandingStore
-from resources.spark import configure_catalog
-from tests.builders import PROJECT, Pipeline, a_pipeline, events_on
-from tests.random_exports import DAYS, KINDS, WINDOW, Vendor, change, first_exports
-from tests.reference import raw_rows, refined_rows, require_known, winners
+from resources.iceberg.lakehouse import Lakehouse
+from resources.landing.store import LandingStore
+from resources.spark.session import configure_catalog
+from tests.support.builders import PROJECT, Pipeline, a_pipeline, events_on
+from tests.support.random_exports import DAYS, KINDS, WINDOW, Vendor, change, first_exports
+from tests.support.reference import raw_rows, refined_rows, require_known, winners
 
 pytestmark = pytest.mark.slow
 REFINED = REFINED_EVENTS.key

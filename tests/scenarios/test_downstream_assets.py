@@ -9,9 +9,9 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from tests.builders import events_on
 from tests.scenarios import downstream_asset
 from tests.scenarios.downstream_asset import REVENUE_REPORT, with_tidemark
+from tests.support.builders import events_on
 
 DAYS = [date(2026, 2, 2) + timedelta(days=shift) for shift in range(4)]
 COUNTS = (110, 120, 130, 140)

@@ -13,19 +13,19 @@ import pytest
 import sqlalchemy as sa
 from rich.console import Console
 
+from pipeline_assets.cli.render_drill import print_drill
 from pipeline_assets.domain.slices import Source
 from pipeline_assets.drill import drill
-from pipeline_assets.drill.report import print_drill
-from pipeline_assets.drill.scratch import scratch
-from pipeline_assets.drill.trials import AGGREGATE, REFINED, Event, Trial
-from pipeline_assets.drill.victim import VictimError
+from pipeline_assets.drill.process import VictimError
+from pipeline_assets.drill.sandbox import scratch
+from pipeline_assets.drill.scenarios import AGGREGATE, REFINED, Event, Trial
 from pipeline_assets.tables.raw_events import RAW_TABLES
-from resources.crash_points import CrashPoint
-from resources.lakehouse import Lakehouse
-from resources.ledger import Ledger
-from tests.builders import events_on
-from tests.postgres import a_postgres
-from tests.small_spark import SMALL
+from resources.failpoints import CrashPoint
+from resources.iceberg.lakehouse import Lakehouse
+from resources.ledger.store import Ledger
+from tests.support.builders import events_on
+from tests.support.postgres import a_postgres
+from tests.support.small_spark import SMALL
 
 pytestmark = pytest.mark.slow
 DAY = date(2026, 2, 2)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from pipeline_assets.tables.registry import DERIVED
-from tests.builders import events_on
+from tests.support.builders import events_on
 
 pytestmark = pytest.mark.slow
 DAY = date(2026, 2, 2)

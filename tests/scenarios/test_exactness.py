@@ -1,7 +1,9 @@
 """Late files and corrections republish exactly the slices whose winners changed, and build exactly those that could change.
 
-Lives here: the sets of slices found by brute force. Put here: another claim on them. Keep out: random changes
-(tests/random_exports.py), orders of delivery (test_order.py).
+Contains: the sets of slices found by brute force.
+Add here: another claim on them.
+Does not contain: random changes (tests/support/random_exports.py), orders of delivery
+(test_order.py).
 """
 
 from __future__ import annotations
@@ -15,8 +17,8 @@ import pytest
 from pipeline_assets.domain.identity import RawRow
 from pipeline_assets.domain.slices import Slice, Source
 from pipeline_assets.tables.refined_events import REFINED_EVENTS
-from tests.random_exports import DAYS, KINDS, WINDOW, Vendor, change, first_exports
-from tests.reference import by_slice, raw_rows, refined_rows, winners
+from tests.support.random_exports import DAYS, KINDS, WINDOW, Vendor, change, first_exports
+from tests.support.reference import by_slice, raw_rows, refined_rows, winners
 
 pytestmark = pytest.mark.slow
 REFINED = REFINED_EVENTS.key

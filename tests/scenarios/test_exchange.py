@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from pipeline_assets.domain.slices import Digest, Source
-from pipeline_assets.load_path.derived import build_refined
-from tests.builders import an_event, events_on
+from pipeline_assets.load.build import refined as build_refined
+from tests.support.builders import an_event, events_on
 
 pytestmark = pytest.mark.slow
 DAYS = [date(2026, 2, 2) + timedelta(days=shift) for shift in range(5)]

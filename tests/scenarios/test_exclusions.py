@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from pipeline_assets.domain.slices import Source
-from resources.ledger_records import Exclusion
-from tests.builders import LATER, PROJECT, events_on
-from tests.reference import require_known
+from resources.ledger.records import Exclusion
+from tests.support.builders import LATER, PROJECT, events_on
+from tests.support.reference import require_known
 
 pytestmark = pytest.mark.slow
 DAY = date(2026, 2, 2)

@@ -14,14 +14,14 @@ import pytest
 from pipeline_assets.domain.errors import LakehouseError, SettingsError, UsageError
 from pipeline_assets.domain.identity import Outcome, RankPart
 from pipeline_assets.domain.slices import Source
-from pipeline_assets.load_path.explain.explain import explain
-from pipeline_assets.load_path.explain.explanation import Event, Explanation, place
-from pipeline_assets.load_path.request import Workbench
+from pipeline_assets.inspection.trace.explanation import Event, Explanation, place
+from pipeline_assets.inspection.trace.trace import explain
+from pipeline_assets.load.request import Workbench
 from pipeline_assets.tables.refined_events import REFINED_EVENTS
-from resources.landing_store import LandingStore
-from resources.spark import configure_catalog
-from tests.builders import PROJECT, a_body, an_event, events_on
+from resources.landing.store import LandingStore
+from resources.spark.session import configure_catalog
 from tests.scenarios.test_shell import InThisProcess, _load
+from tests.support.builders import PROJECT, a_body, an_event, events_on
 
 pytestmark = pytest.mark.slow
 DAY = date(2026, 2, 2)

@@ -1,7 +1,8 @@
 """A ledger whose digests another version of the row hash measured goes on, and nothing is lost, refused or counted twice.
 
-Lives here: claims on carrying records over. Put here: another place where digests are on record. Keep out: the hash itself
-(tests/spark/test_row_hash.py).
+Contains: claims on carrying records over.
+Add here: another place where digests are on record.
+Does not contain: the hash itself (tests/spark/test_row_hash.py).
 """
 
 from __future__ import annotations
@@ -15,10 +16,10 @@ from pipeline_assets.domain.deliveries import BatchKey
 from pipeline_assets.domain.slices import EMPTY, Digest, Source
 from pipeline_assets.tables.registry import ASSET_TABLES, SOURCE_OF_TABLE
 from pipeline_assets.transforms.measure import measured_parts
-from resources.ledger_digests import Renamed
-from resources.ledger_records import BatchDay
-from tests.builders import PROJECT, Pipeline, an_event, events_on
-from tests.reference import require_known
+from resources.ledger.digests import Renamed
+from resources.ledger.records import BatchDay
+from tests.support.builders import PROJECT, Pipeline, an_event, events_on
+from tests.support.reference import require_known
 
 pytestmark = pytest.mark.slow
 FIRST, SECOND = date(2026, 2, 2), date(2026, 2, 3)

@@ -15,17 +15,17 @@ from typing import Any
 import pytest
 
 from pipeline_assets.domain.errors import LakehouseError
-from pipeline_assets.load_path.maintain import TableUpkeep, maintain
-from pipeline_assets.load_path.request import Workbench
+from pipeline_assets.load.request import Workbench
+from pipeline_assets.operations.maintenance import TableUpkeep, maintain
 from pipeline_assets.tables.refined_events import REFINED_EVENTS
 from pipeline_assets.tables.registry import ALL_TABLES
-from resources.attach import attach, attachable
-from resources.lake_identity import MARKER, Purpose
-from resources.landing_store import LandingStore
-from resources.spark import configure_catalog
-from tests.builders import Pipeline, a_body, events_on
-from tests.s3 import BUCKET
+from resources.iceberg.attach import attach, attachable
+from resources.iceberg.lake_identity import MARKER, Purpose
+from resources.landing.store import LandingStore
+from resources.spark.session import configure_catalog
 from tests.scenarios.test_shell import InThisProcess
+from tests.support.builders import Pipeline, a_body, events_on
+from tests.support.s3 import BUCKET
 
 pytestmark = pytest.mark.slow
 DAY = date(2026, 2, 2)

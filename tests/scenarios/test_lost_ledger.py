@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from pipeline_assets.cli import app
+from pipeline_assets.cli.app import app
 from pipeline_assets.definitions import build_defs
-from pipeline_assets.drill.scratch import as_environment
-from pipeline_assets.load import Clock
-from resources.ledger import Ledger
-from tests.builders import PROJECT, Outcome, Pipeline, events_on
-from tests.reference import require_known
+from pipeline_assets.drill.sandbox import as_environment
+from pipeline_assets.orchestration.assets import Clock
+from resources.ledger.store import Ledger
+from tests.support.builders import PROJECT, Outcome, Pipeline, events_on
+from tests.support.reference import require_known
 
 pytestmark = pytest.mark.slow
 DAY = date(2026, 2, 2)

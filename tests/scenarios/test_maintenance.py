@@ -15,21 +15,21 @@ from moto.s3.models import s3_backends
 
 from pipeline_assets.definitions import build_defs
 from pipeline_assets.domain.slices import Source
-from pipeline_assets.load import Clock
-from pipeline_assets.load_path.maintain import TableUpkeep, maintain, require_done
-from pipeline_assets.load_path.request import Workbench
-from pipeline_assets.load_path.survey import survey
+from pipeline_assets.load.request import Workbench
+from pipeline_assets.load.staleness.scan import survey
+from pipeline_assets.operations.maintenance import TableUpkeep, maintain, require_done
+from pipeline_assets.orchestration.assets import Clock
 from pipeline_assets.tables.raw_events import RAW_TABLES
 from pipeline_assets.tables.refined_events import REFINED_EVENTS
 from pipeline_assets.tables.registry import ALL_TABLES, table_by_key
-from resources import crash_points
-from resources.crash_points import CrashPoint
-from resources.iceberg import JavaTables
-from resources.landing_store import LandingStore
-from tests.builders import Pipeline, events_on
-from tests.reference import require_known
-from tests.s3 import BUCKET
-from tests.victim import a_victim
+from resources import failpoints as crash_points
+from resources.failpoints import CrashPoint
+from resources.iceberg.metadata import JavaTables
+from resources.landing.store import LandingStore
+from tests.support.builders import Pipeline, events_on
+from tests.support.reference import require_known
+from tests.support.s3 import BUCKET
+from tests.support.victim import a_victim
 
 pytestmark = pytest.mark.slow
 DAY = date(2026, 2, 2)

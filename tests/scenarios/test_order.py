@@ -1,7 +1,8 @@
 """The tables depend on what landing holds in the end, never on the order, the runs or the sources by which it came.
 
-Lives here: random orders of delivery that end in the same landing. Put here: another way to get there. Keep out: what is
-published on the way (test_exactness.py).
+Contains: random orders of delivery that end in the same landing.
+Add here: another way to get there.
+Does not contain: what is published on the way (test_exactness.py).
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import pytest
 from pipeline_assets.domain.slices import Digest, Slice, Source
 from pipeline_assets.tables.registry import ALL_TABLES
 from pipeline_assets.transforms.measure import digest_of, digests
-from tests.builders import PROJECT, Pipeline, a_pipeline, an_event
+from tests.support.builders import PROJECT, Pipeline, a_pipeline, an_event
 
 pytestmark = pytest.mark.slow
 DAYS = (date(2026, 2, 2), date(2026, 2, 3))

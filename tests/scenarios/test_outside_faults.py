@@ -17,12 +17,12 @@ from typing import Any
 import pytest
 from dagster_aws.s3 import S3Resource
 
-from resources import crash_points
-from resources.crash_points import CrashPoint
-from resources.landing_store import LandingStore
-from tests.builders import Pipeline, a_body, events_on
-from tests.faulty_proxy import Fault, Faults, a_faulty_proxy
-from tests.postgres import a_postgres
+from resources import failpoints as crash_points
+from resources.failpoints import CrashPoint
+from resources.landing.store import LandingStore
+from tests.support.builders import Pipeline, a_body, events_on
+from tests.support.faulty_proxy import Fault, Faults, a_faulty_proxy
+from tests.support.postgres import a_postgres
 
 pytestmark = pytest.mark.slow
 DAY, NEXT = date(2026, 2, 2), date(2026, 2, 3)
@@ -195,11 +195,11 @@ def test_postgresql_restarts_during_a_publish(pipeline: Any, point: CrashPoint) 
 
 _ENGINE_DIES = """
 import os, signal, sys
-from pipeline_assets.cli_bench import workbench
+from pipeline_assets.cli.runtime import workbench
 from pipeline_assets.domain.errors import TidemarkError
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.tables.raw_events import REGULAR_EVENTS
-from tests.small_spark import SMALL
+from tests.support.small_spark import SMALL
 folder = sys.argv[1]
 settings = Settings(landing_url=folder, warehouse_url=folder + "/w", catalog_url=f"sqlite:///{folder}/c.db", projects=("10001",),
                     spark_master="local[1]", spark_driver_memory="1g", spark_config=SMALL)

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 from pipeline_assets.domain.slices import Source
-from pipeline_assets.load_path.prove import Proof, Verdict, prove, scratch_settings
-from pipeline_assets.load_path.request import Workbench
-from resources.lakehouse import Lakehouse
-from resources.landing_store import LandingStore
-from resources.ledger import Ledger
-from resources.spark import configure_catalog
-from tests.builders import PROJECT, Pipeline, an_event, events_on
+from pipeline_assets.inspection.verify import Proof, Verdict, prove, scratch_settings
+from pipeline_assets.load.request import Workbench
+from resources.iceberg.lakehouse import Lakehouse
+from resources.landing.store import LandingStore
+from resources.ledger.store import Ledger
+from resources.spark.session import configure_catalog
+from tests.support.builders import PROJECT, Pipeline, an_event, events_on
 
 pytestmark = pytest.mark.slow
 DAYS = tuple(date(2026, 2, 2) + timedelta(days=shift) for shift in range(4))

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from pipeline_assets.tables.registry import ALL_TABLES
-from tests.builders import events_on
+from tests.support.builders import events_on
 
 DAY = date(2026, 2, 2)
 

@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from pipeline_assets.domain.errors import PublishConflictError
 from pipeline_assets.domain.slices import Slice
 from pipeline_assets.tables.refined_events import REFINED_EVENTS
-from tests.builders import PROJECT, events_on
+from tests.support.builders import PROJECT, events_on
 
 pytestmark = pytest.mark.slow
 DAY = date(2026, 2, 2)

@@ -19,23 +19,23 @@ import sqlalchemy as sa
 from pipeline_assets.definitions import build_defs
 from pipeline_assets.domain.errors import LakehouseError, PublishConflictError, UsageError
 from pipeline_assets.domain.slices import Digest, Slice
-from pipeline_assets.load import Clock
-from pipeline_assets.load_path import roll_back as rolling
-from pipeline_assets.load_path.maintain import maintain
-from pipeline_assets.load_path.release import preview, release
-from pipeline_assets.load_path.request import Workbench
-from pipeline_assets.load_path.roll_back import roll_back
-from pipeline_assets.load_path.rollback_plan import RollbackRequest, plan
+from pipeline_assets.load.request import Workbench
+from pipeline_assets.operations import rollback as rolling
+from pipeline_assets.operations.maintenance import maintain
+from pipeline_assets.operations.release import preview, release
+from pipeline_assets.operations.rollback import roll_back
+from pipeline_assets.operations.rollback_plan import RollbackRequest, plan
+from pipeline_assets.orchestration.assets import Clock
 from pipeline_assets.tables.refined_events import REFINED_EVENTS
 from pipeline_assets.tables.registry import DERIVED
-from resources import crash_points
-from resources.crash_points import CrashPoint
-from resources.iceberg import JavaTables
-from resources.landing_store import LandingStore
-from resources.ledger_schema import PUBLICATIONS
-from resources.upkeep import Upkeep
-from tests.builders import PROJECT, events_on
-from tests.reference import require_known
+from resources import failpoints as crash_points
+from resources.failpoints import CrashPoint
+from resources.iceberg.metadata import JavaTables
+from resources.iceberg.procedures import Upkeep
+from resources.landing.store import LandingStore
+from resources.ledger.schema import PUBLICATIONS
+from tests.support.builders import PROJECT, events_on
+from tests.support.reference import require_known
 
 pytestmark = pytest.mark.slow
 DAYS = tuple(date(2026, 2, 2) + timedelta(days=shift) for shift in range(3))

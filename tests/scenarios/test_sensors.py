@@ -1,7 +1,10 @@
 """Days are loaded without anybody asking: markers, changed and vanished objects, deadlines, failures, stale days.
 
-Lives here: situations of landing, ledger and runs, and what an evaluation makes of them, on a real instance. Put here: another
-situation. Keep out: what makes an hour complete (unit/test_readiness.py), the daemon and the UI (browser/).
+Contains: situations of landing, ledger and runs, and what an evaluation makes of them, on a real
+instance.
+Add here: another situation.
+Does not contain: what makes an hour complete (unit/test_readiness.py), the daemon and the UI
+(browser/).
 """
 
 from __future__ import annotations
@@ -14,13 +17,13 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from pipeline_assets.dead_runs import DIED_TAG
 from pipeline_assets.definitions import build_defs
 from pipeline_assets.domain.settings import Completeness
 from pipeline_assets.domain.slices import Source
-from pipeline_assets.load import Clock
-from resources.landing_store import LandingStore
-from tests.builders import PROJECT, Pipeline, events_on
+from pipeline_assets.orchestration.assets import Clock
+from pipeline_assets.orchestration.dead_runs import DIED_TAG
+from resources.landing.store import LandingStore
+from tests.support.builders import PROJECT, Pipeline, events_on
 
 pytestmark = pytest.mark.slow
 DAY = date(2026, 2, 2)

@@ -16,14 +16,14 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from pipeline_assets.cli import app
+from pipeline_assets.cli.app import app
 from pipeline_assets.domain.deliveries import BatchKey
-from pipeline_assets.domain.object_keys import KeyGrammar
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import Source
-from resources.ledger import Ledger
-from tests.builders import PROJECT, a_body, events_on
-from tests.small_spark import SMALL
+from pipeline_assets.formats.amplitude.keys import KeyGrammar
+from resources.ledger.store import Ledger
+from tests.support.builders import PROJECT, a_body, events_on
+from tests.support.small_spark import SMALL
 
 pytestmark = pytest.mark.slow
 DAY = date(2026, 2, 2)

@@ -11,7 +11,7 @@ import pytest
 from pipeline_assets.domain.deliveries import BatchKey
 from pipeline_assets.domain.slices import Slice, Source
 from pipeline_assets.tables.registry import table_by_key
-from tests.builders import LATER, PROJECT, events_on
+from tests.support.builders import LATER, PROJECT, events_on
 
 pytestmark = pytest.mark.slow
 DAY = date(2026, 2, 2)

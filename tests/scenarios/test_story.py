@@ -15,11 +15,11 @@ from rich.table import Table
 
 from pipeline_assets.definitions import build_defs
 from pipeline_assets.domain.slices import Digest, Slice, Source
-from pipeline_assets.load import Clock
+from pipeline_assets.orchestration.assets import Clock
 from pipeline_assets.tables.registry import DERIVED
 from sample_export.objects import write_export, write_recovery
 from sample_export.spec import ExportSpec
-from tests.reference import require_known
+from tests.support.reference import require_known
 
 pytestmark = pytest.mark.slow
 SPEC = ExportSpec(projects=("10001",), days=5, events_per_day=150, shards=1, hours=(1, 17), tail_share=0.0)

@@ -8,7 +8,7 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from tests.builders import an_event, events_on
+from tests.support.builders import an_event, events_on
 
 pytestmark = pytest.mark.slow
 DAY, NEXT, LAST = date(2026, 2, 2), date(2026, 2, 3), date(2026, 2, 4)

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from resources import crash_points
-from resources.crash_points import CrashPoint
-from tests.builders import events_on
-from tests.reference import require_known
+from resources import failpoints as crash_points
+from resources.failpoints import CrashPoint
+from tests.support.builders import events_on
+from tests.support.reference import require_known
 from tests.two_writers import page_of, run_rounds
 
 pytestmark = pytest.mark.slow

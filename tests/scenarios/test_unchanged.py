@@ -1,7 +1,8 @@
 """A load that finds nothing to do starts no Spark.
 
-Lives here: what is answered from ledger, catalog and a listing. Put here: another load that has nothing to do. Keep out: what is
-stale, and why (test_standing.py).
+Contains: what is answered from ledger, catalog and a listing.
+Add here: another load that has nothing to do.
+Does not contain: what is stale, and why (test_standing.py).
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import pytest
 from dagster_pyspark import LazyPySparkResource
 
 from pipeline_assets.domain.slices import Source
-from tests.builders import events_on
+from tests.support.builders import events_on
 
 pytestmark = pytest.mark.slow
 DAY = date(2026, 2, 2)

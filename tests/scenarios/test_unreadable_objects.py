@@ -12,9 +12,9 @@ from dagster_aws.s3 import S3Resource
 
 from pipeline_assets.domain.deliveries import BatchKey
 from pipeline_assets.domain.slices import Source
-from resources.landing_store import LandingStore
-from tests.builders import PROJECT, Pipeline, a_body, events_on
-from tests.faulty_proxy import Fault, Faults, a_faulty_proxy
+from resources.landing.store import LandingStore
+from tests.support.builders import PROJECT, Pipeline, a_body, events_on
+from tests.support.faulty_proxy import Fault, Faults, a_faulty_proxy
 
 pytestmark = pytest.mark.slow
 DAY = date(2026, 2, 2)

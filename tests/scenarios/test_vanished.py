@@ -19,9 +19,9 @@ from dagster_aws.s3 import S3Resource
 from pipeline_assets.domain.deliveries import BatchKey
 from pipeline_assets.domain.slices import BatchVerdict, Source
 from pipeline_assets.tables.registry import DERIVED
-from resources.landing_store import LandingStore
-from tests.builders import LATER, PROJECT, Outcome, events_on
-from tests.s3 import a_server_that_answers
+from resources.landing.store import LandingStore
+from tests.support.builders import LATER, PROJECT, Outcome, events_on
+from tests.support.s3 import a_server_that_answers
 
 pytestmark = pytest.mark.slow
 DAY = date(2026, 2, 2)

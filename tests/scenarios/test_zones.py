@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 
 from pipeline_assets.domain.errors import SettingsError
-from pipeline_assets.drill.scratch import as_environment
+from pipeline_assets.drill.sandbox import as_environment
 from pipeline_assets.tables.registry import ALL_TABLES
-from resources.spark import configure_catalog
-from tests.builders import Pipeline, an_event
-from tests.small_spark import FIRST_COMPILER, small_config
+from resources.spark.session import configure_catalog
+from tests.support.builders import Pipeline, an_event
+from tests.support.small_spark import FIRST_COMPILER, small_config
 
 pytestmark = pytest.mark.slow
 DAY = date(2026, 2, 2)
@@ -27,7 +27,7 @@ MOMENTS = ("2011-12-30 12:00:00.000000", f"{DAY} 00:30:00.000000", f"{DAY} 12:00
 _TWICE = """
 import sys
 from typer.testing import CliRunner
-from pipeline_assets.cli import app
+from pipeline_assets.cli.app import app
 for words in ("load --source regular --from {day} --to {day}", "maintenance --dry-run"):
     done = CliRunner().invoke(app, words.format(day=sys.argv[1]).split())
     print(done.stdout, done.stderr, done.exit_code)

@@ -1,7 +1,9 @@
 """Files that tasks write are to Iceberg what its own writer would have made of the same rows.
 
-Lives here: metrics, rolling, columns that came later. Put here: another property of a file. Keep out: what a task puts into them
-(unit/test_write_objects.py), who reads them (scenarios/test_readers.py).
+Contains: metrics, rolling, columns that came later.
+Add here: another property of a file.
+Does not contain: what a task puts into them (unit/test_write_objects.py), who reads them
+(scenarios/test_readers.py).
 """
 
 from __future__ import annotations
@@ -20,9 +22,9 @@ from pipeline_assets.tables.raw_events import REGULAR_EVENTS
 from pipeline_assets.tables.refined_events import REFINED_EVENTS, event_hashes
 from pipeline_assets.transforms.data_files import DataFileWriter, FileLayout
 from pipeline_assets.transforms.refine_files import RawFile, refine_files
-from resources.lakehouse import Lakehouse
-from resources.spark import configure_catalog
-from tests.builders import PROJECT
+from resources.iceberg.lakehouse import Lakehouse
+from resources.spark.session import configure_catalog
+from tests.support.builders import PROJECT
 
 pytestmark = pytest.mark.slow
 FIRST, DAYS = date(2026, 1, 1), 60

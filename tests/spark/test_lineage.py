@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from pipeline_assets.asset_specs import column_lineage
 from pipeline_assets.domain.settings import Settings
+from pipeline_assets.orchestration.specs import column_lineage
 from pipeline_assets.tables.raw_events import RAW_TABLES
 from pipeline_assets.tables.refined_events import REFINED_EVENTS
 from pipeline_assets.tables.registry import AGGREGATES

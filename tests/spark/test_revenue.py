@@ -1,6 +1,8 @@
 """The cheap look at an event's text loses no revenue that reading it as JSON would find.
 
-Lives here: claims on revenue expressions. Put here: another way revenue is written. Keep out: the table built of it (scenarios/).
+Contains: claims on revenue expressions.
+Add here: another way revenue is written.
+Does not contain: the table built of it (scenarios/).
 """
 
 from __future__ import annotations

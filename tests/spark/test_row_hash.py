@@ -1,7 +1,8 @@
 """The hash of a row is the same in Spark and in Python, and nobody makes two rows share it.
 
-Lives here: claims on the encoding, and texts made to collide in the hash of version 1. Put here: another value that is hard to
-tell from its neighbour. Keep out: digests of slices in a ledger (scenarios/test_former_digests.py).
+Contains: claims on the encoding, and texts made to collide in the hash of version 1.
+Add here: another value that is hard to tell from its neighbour.
+Does not contain: digests of slices in a ledger (scenarios/test_former_digests.py).
 """
 
 from __future__ import annotations

@@ -6,8 +6,8 @@ import pytest
 
 from pipeline_assets.domain.errors import SettingsError
 from pipeline_assets.domain.settings import Settings
-from pipeline_assets.load import valid_acceptances
-from pipeline_assets.load_path.raw.batches import judge_absent
+from pipeline_assets.load.deliveries.batch import judge_absent
+from pipeline_assets.orchestration.assets import valid_acceptances
 from tests.unit.test_batches import BATCH, DAY, PROJECT, SOON, a_delivery, a_record, markers_of, plan_of
 
 RAW = "raw/regular_events"

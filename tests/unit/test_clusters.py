@@ -1,7 +1,8 @@
 """Rows of a task come out day after day, each day as it came, whatever the number of days and in bounded memory.
 
-Lives here: claims on the order of rows and on what is held. Put here: another way for days to come mixed. Keep out: the table
-that is written so (test_write_objects.py).
+Contains: claims on the order of rows and on what is held.
+Add here: another way for days to come mixed.
+Does not contain: the table that is written so (test_write_objects.py).
 """
 
 from __future__ import annotations

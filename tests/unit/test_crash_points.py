@@ -10,7 +10,7 @@ import sys
 import pytest
 
 _PROGRAM = (
-    "from resources.crash_points import CrashPoint, crash_point\n"
+    "from resources.failpoints import CrashPoint, crash_point\n"
     "crash_point(CrashPoint.AFTER_STAGE, 'refined/events')\n"
     "print('went on')"
 )

@@ -14,13 +14,13 @@ from pipeline_assets.domain.deliveries import BatchKey
 from pipeline_assets.domain.errors import LakehouseError
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import Slice, Source
-from pipeline_assets.load_path.read_back import read_back
-from pipeline_assets.op_bench import production_ledger
-from resources import crash_points
-from resources.crash_points import CrashPoint
-from resources.decision_objects import DecisionObjects
-from resources.ledger import Ledger
-from resources.ledger_records import Exclusion
+from pipeline_assets.load.read_back import read_back
+from pipeline_assets.orchestration.runtime import production_ledger
+from resources import failpoints as crash_points
+from resources.failpoints import CrashPoint
+from resources.ledger.decision_objects import DecisionObjects
+from resources.ledger.records import Exclusion
+from resources.ledger.store import Ledger
 
 PROJECT, TABLE = "10001", "refined/events"
 DAY = date(2026, 2, 2)

@@ -9,11 +9,11 @@ import pytest
 
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import EMPTY, Slice
-from pipeline_assets.drill.scratch import as_environment, ledger_url
-from pipeline_assets.drill.survival import Change, Look, faults
-from pipeline_assets.drill.trials import Event, planned
+from pipeline_assets.drill.invariants import Change, Look, faults
+from pipeline_assets.drill.sandbox import as_environment, ledger_url
+from pipeline_assets.drill.scenarios import Event, planned
 from pipeline_assets.tables.raw_events import REGULAR_EVENTS
-from resources.crash_points import CrashPoint
+from resources.failpoints import CrashPoint
 
 DAY = date(2026, 2, 2)
 KEY = Slice(DAY, "10001")

@@ -1,7 +1,8 @@
 """Whole columns parsed at once are what parsing line by line gives, or nothing.
 
-Lives here: claims on the columnar fast path. Put here: another way for a column to look right and be wrong. Keep out: what a line
-means (test_event_lines.py).
+Contains: claims on the columnar fast path.
+Add here: another way for a column to look right and be wrong.
+Does not contain: what a line means (test_event_lines.py).
 """
 
 from __future__ import annotations
@@ -17,11 +18,11 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from pipeline_assets.domain.event_lines import COLUMN_NAMES, LineParser, ParsedLine, RefusedLine
-from pipeline_assets.domain.vendor import EXTRA_COLUMN
+from pipeline_assets.formats.amplitude.columns import EXTRA_COLUMN
+from pipeline_assets.formats.amplitude.line_blocks import ColumnParser
+from pipeline_assets.formats.amplitude.lines import COLUMN_NAMES, LineParser, ParsedLine, RefusedLine
 from pipeline_assets.transforms import parse
-from pipeline_assets.transforms.event_columns import ColumnParser
-from tests.builders import PROJECT, an_event
+from tests.support.builders import PROJECT, an_event
 from tests.unit.test_event_lines import REAL_OBJECTS, members, nested
 
 DAY = date(2026, 2, 2)

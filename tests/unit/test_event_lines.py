@@ -1,7 +1,8 @@
 """Every delivered line becomes the event it says, or one named refusal; the fast and the lenient parser agree.
 
-Lives here: claims on single lines. Put here: another way for a value to be delivered. Keep out: objects
-(test_object_bodies.py) and Spark (test_parse.py).
+Contains: claims on single lines.
+Add here: another way for a value to be delivered.
+Does not contain: objects (test_object_bodies.py) and Spark (test_parse.py).
 """
 
 from __future__ import annotations
@@ -19,7 +20,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from pipeline_assets.domain.event_lines import (
+from pipeline_assets.domain.quarantine_reasons import QuarantineReason as Reason
+from pipeline_assets.formats.amplitude.columns import DELIVERED_KEYS, VENDOR_COLUMNS, ColumnType
+from pipeline_assets.formats.amplitude.lines import (
     COLUMN_NAMES,
     MAX_DEPTH,
     LineParser,
@@ -27,9 +30,7 @@ from pipeline_assets.domain.event_lines import (
     RefusedLine,
     parse_leniently,
 )
-from pipeline_assets.domain.quarantine_reasons import QuarantineReason as Reason
-from pipeline_assets.domain.vendor import DELIVERED_KEYS, VENDOR_COLUMNS, ColumnType
-from tests.builders import PROJECT, an_event
+from tests.support.builders import PROJECT, an_event
 
 MAX_LINE_BYTES = 100_000
 PARSER = LineParser(PROJECT, date(2026, 2, 2), MAX_LINE_BYTES)

@@ -12,13 +12,13 @@ from pipeline_assets.domain.checks import Check, Evaluation
 from pipeline_assets.domain.plain_text import LONGEST
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import EMPTY, Digest, Slice, Source, Verdict
-from pipeline_assets.event_text import LONGEST_DESCRIPTION, LONGEST_TAG, description, markdown_table
-from pipeline_assets.load_events import _data_version, failure_of
-from pipeline_assets.load_path.diff.difference import Difference, Sample, lines_of
-from pipeline_assets.load_path.raw.accept import _plan
-from pipeline_assets.load_path.request import LoadRequest, Outcome, Workbench
-from resources.landing_store import LandingStore
-from resources.ledger import Ledger
+from pipeline_assets.inspection.diff.difference import Difference, Sample, lines_of
+from pipeline_assets.load.deliveries.accept import _plan
+from pipeline_assets.load.request import LoadRequest, Outcome, Workbench
+from pipeline_assets.orchestration.event_text import LONGEST_DESCRIPTION, LONGEST_TAG, description, markdown_table
+from pipeline_assets.orchestration.events import _data_version, failure_of
+from resources.landing.store import LandingStore
+from resources.ledger.store import Ledger
 
 DAY = date(2026, 2, 2)
 LONG = "k" * 100_000

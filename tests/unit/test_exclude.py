@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from pipeline_assets.domain.errors import UsageError
-from pipeline_assets.domain.object_keys import KeyGrammar
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import Source
-from pipeline_assets.load_path.exclude import hash_of
-from resources.landing_store import LandingStore
-from tests.builders import PROJECT, LandingFolder, events_on
+from pipeline_assets.formats.amplitude.keys import KeyGrammar
+from pipeline_assets.operations.exclude import hash_of
+from resources.landing.store import LandingStore
+from tests.support.builders import PROJECT, LandingFolder, events_on
 from tests.unit.test_batches import DAY, an_exclusion
 
 

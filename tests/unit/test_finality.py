@@ -13,13 +13,13 @@ from pipeline_assets.domain.changes import Baseline
 from pipeline_assets.domain.deliveries import BatchKey
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import BatchVerdict, Digest, Slice, Source, Verdict
-from pipeline_assets.load_path.ground import read_ground
-from pipeline_assets.load_path.request import LoadRequest, OpenBooks
-from pipeline_assets.load_path.standing import Decision, decide_all
-from pipeline_assets.load_path.survey import survey
+from pipeline_assets.load.request import LoadRequest, OpenBooks
+from pipeline_assets.load.staleness.decide import Decision, decide_all
+from pipeline_assets.load.staleness.facts import read_ground
+from pipeline_assets.load.staleness.scan import survey
 from pipeline_assets.tables.refined_events import REFINED_EVENTS
-from resources.ledger import Ledger
-from resources.ledger_records import BatchRecord, Changes, SliceRecord
+from resources.ledger.records import BatchRecord, Changes, SliceRecord
+from resources.ledger.store import Ledger
 
 PROJECT, DAY = "10001", date(2026, 2, 2)
 KEY = Slice(DAY, PROJECT)

@@ -14,7 +14,7 @@ import pytest
 from markdown_it import MarkdownIt
 from typer.testing import CliRunner
 
-from pipeline_assets.cli import app
+from pipeline_assets.cli.app import app
 from pipeline_assets.domain.checks import Check, Evaluation
 from pipeline_assets.domain.deliveries import BatchKey
 from pipeline_assets.domain.errors import UsageError
@@ -30,8 +30,8 @@ from pipeline_assets.domain.plain_text import (
 )
 from pipeline_assets.domain.settings import PROJECT_ROOT
 from pipeline_assets.domain.slices import BatchVerdict, Digest, Slice, Source, Verdict
-from resources.ledger import Ledger
-from resources.ledger_records import BatchRecord, Changes, Exclusion, PublicationRecord, SliceRecord
+from resources.ledger.records import BatchRecord, Changes, Exclusion, PublicationRecord, SliceRecord
+from resources.ledger.store import Ledger
 
 DAY = date(2026, 2, 2)
 HOSTILE = (
@@ -162,8 +162,8 @@ def test_nothing_is_printed_past_the_one_place() -> None:
     """Scenario: the code is read. Outcome: consoles, rich's Text and markup, Dagster's Markdown are made in the modules that
     escape, and nowhere else."""
     homes = {
-        "Console(": {"pipeline_assets/cli_terminal.py"}, "Text(": {"pipeline_assets/cli_terminal.py"},
-        "MetadataValue.md(": {"pipeline_assets/event_text.py"}, "rich.markup": set(), "html.escape(":
+        "Console(": {"pipeline_assets/cli/terminal.py"}, "Text(": {"pipeline_assets/cli/terminal.py"},
+        "MetadataValue.md(": {"pipeline_assets/orchestration/event_text.py"}, "rich.markup": set(), "html.escape(":
         {"pipeline_assets/domain/plain_text.py"}, "print_exc(": set(), "json.dumps(rows": set(),
     }  # fmt: skip
     found = []

@@ -21,13 +21,17 @@ FENCES = [
     ("pipeline_assets/domain", "import dagster as dg", "dagster"),
     ("pipeline_assets/domain", "from dagster_pyspark import LazyPySparkResource", "dagster_pyspark"),
     ("pipeline_assets/domain", "import pyspark.sql.functions as F", "pyspark"),
-    ("pipeline_assets/domain", "from pipeline_assets.load_path.walk import walk", "pipeline_assets.load_path"),
-    ("pipeline_assets/domain", "from pipeline_assets import load_path", "pipeline_assets.load_path"),
-    ("pipeline_assets/domain", "from resources.ledger import Ledger", "resources"),
+    ("pipeline_assets/domain", "from pipeline_assets.load.run import walk", "pipeline_assets.load"),
+    ("pipeline_assets/domain", "from pipeline_assets import load_path", "pipeline_assets.load"),
+    ("pipeline_assets/domain", "from resources.ledger.store import Ledger", "resources"),
     ("pipeline_assets/transforms", "import dagster as dg", "dagster"),
-    ("pipeline_assets/transforms", "from resources.lakehouse import Lakehouse", "resources"),
+    ("pipeline_assets/transforms", "from resources.iceberg.lakehouse import Lakehouse", "resources"),
     ("pipeline_assets/load_path", "from dagster import AssetKey", "dagster"),
-    ("pipeline_assets/load_path", "from pipeline_assets.load import LoadConfig", "pipeline_assets.load"),
+    (
+        "pipeline_assets/load_path",
+        "from pipeline_assets.orchestration.assets import LoadConfig",
+        "pipeline_assets.orchestration.assets",
+    ),
     ("pipeline_assets/tables", "from dagster import AssetKey", "dagster"),
     ("resources", "import dagster as dg", "dagster"),
     ("resources", "from dagster_aws.s3 import S3Resource", "dagster_aws"),
@@ -36,10 +40,10 @@ FENCES = [
 GATES = [
     ("pipeline_assets/domain/probe.py", "import json"),
     ("pipeline_assets/transforms/probe.py", "import pyspark.sql.functions as F"),
-    ("pipeline_assets/load_path/probe.py", "from resources.ledger import Ledger"),
+    ("pipeline_assets/load_path/probe.py", "from resources.ledger.store import Ledger"),
     ("pipeline_assets/probe.py", "import dagster as dg"),
-    ("resources/landing_store.py", "from dagster_aws.s3 import S3Resource"),
-    ("resources/spark.py", "from dagster_pyspark import LazyPySparkResource"),
+    ("resources/landing/store.py", "from dagster_aws.s3 import S3Resource"),
+    ("resources/spark/session.py", "from dagster_pyspark import LazyPySparkResource"),
 ]
 
 

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from pipeline_assets.domain.errors import LakehouseError
-from resources.lake_clock import require_true_clock
-from resources.lake_objects import LakeObjects
-from tests.s3 import BUCKET
+from resources.iceberg.lake_clock import require_true_clock
+from resources.iceberg.lake_objects import LakeObjects
+from tests.support.s3 import BUCKET
 
 
 def test_a_clock_that_is_hours_away_from_the_stores_is_refused(bucket: Any) -> None:

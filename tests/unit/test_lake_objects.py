@@ -13,8 +13,8 @@ import pytest
 
 from pipeline_assets.domain.errors import LakehouseError, TidemarkError
 from pipeline_assets.domain.settings import Settings
-from resources.lake_objects import LakeObjects
-from tests.s3 import BUCKET
+from resources.iceberg.lake_objects import LakeObjects
+from tests.support.s3 import BUCKET
 
 
 @pytest.fixture(params=["folder", "folder with spaces, # and %20", "bucket"])

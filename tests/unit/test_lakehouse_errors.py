@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pipeline_assets.domain.errors import LakehouseError, LakehouseUnavailableError
-from resources.lakehouse_errors import failure, is_conflict, may_pass
+from resources.iceberg.errors import failure, is_conflict, may_pass
 
 RACES = (
     # Two processes are the first to use an empty catalog; seen twice among rounds of three writers.

@@ -1,7 +1,8 @@
 """Landing behaves the same in a folder and in a bucket, and its failures say what a person can do.
 
-Lives here: claims on listing and reading, against real files and a real S3 server. Put here: a new kind of place
-or failure. Keep out: names (test_object_keys.py).
+Contains: claims on listing and reading, against real files and a real S3 server.
+Add here: a new kind of place or failure.
+Does not contain: names (test_object_keys.py).
 """
 
 from __future__ import annotations
@@ -43,11 +44,13 @@ from pipeline_assets.domain.errors import (
 )
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import Source
-from resources import landing_folder, landing_places, landing_store
-from resources.crash_points import CrashPoint
-from resources.landing_folder import Folder
-from resources.landing_store import LandingStore
-from tests.s3 import a_server_that_answers
+from resources.failpoints import CrashPoint
+from resources.landing import backends as landing_places
+from resources.landing import folder as landing_folder
+from resources.landing import store as landing_store
+from resources.landing.folder import Folder
+from resources.landing.store import LandingStore
+from tests.support.s3 import a_server_that_answers
 
 DAY = date(2026, 2, 2)
 _REST = '<LastModified>2026-02-02T00:00:00Z</LastModified><ETag>"e"</ETag>'

@@ -8,9 +8,9 @@ from pathlib import Path
 
 from pipeline_assets.domain.deliveries import BatchKey
 from pipeline_assets.domain.slices import EMPTY, Digest, Slice, Source, Verdict
-from resources.ledger import Ledger
-from resources.ledger_digests import DOUBTED, Renamed
-from resources.ledger_records import BatchDay, Changes, PublicationRecord, SliceRecord
+from resources.ledger.digests import DOUBTED, Renamed
+from resources.ledger.records import BatchDay, Changes, PublicationRecord, SliceRecord
+from resources.ledger.store import Ledger
 
 RAW, REFINED = "raw/regular_events", "refined/events"
 DAY, OTHER = date(2026, 2, 2), date(2026, 2, 3)

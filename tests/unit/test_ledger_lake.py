@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from pipeline_assets.domain.errors import LedgerError
-from resources.ledger import Ledger
+from resources.ledger.store import Ledger
 
 OURS, THEIRS = str(uuid.uuid4()), str(uuid.uuid4())
 REFUSAL = r"is the ledger of another lake .*Check TIDEMARK_LEDGER_URL .*each lake needs a ledger of its own"

@@ -13,8 +13,7 @@ import sqlalchemy as sa
 
 from pipeline_assets.domain.deliveries import BatchKey
 from pipeline_assets.domain.slices import EMPTY, BatchVerdict, Digest, Slice, Source, Verdict
-from resources.ledger import Ledger
-from resources.ledger_records import (
+from resources.ledger.records import (
     BatchAsRead,
     BatchDay,
     BatchRecord,
@@ -23,6 +22,7 @@ from resources.ledger_records import (
     PublicationRecord,
     SliceRecord,
 )
+from resources.ledger.store import Ledger
 
 TABLE, PROJECT = "refined/events", "10001"
 DAY = date(2026, 2, 2)

@@ -15,9 +15,9 @@ import sqlalchemy as sa
 from pipeline_assets.domain.deliveries import BatchKey
 from pipeline_assets.domain.errors import LedgerError
 from pipeline_assets.domain.slices import Digest, Slice, Source
-from resources.ledger import Ledger
-from resources.ledger_records import BatchDay, Changes, DeliveryRecord
-from resources.ledger_schema import METADATA, SCHEMA_VERSION
+from resources.ledger.records import BatchDay, Changes, DeliveryRecord
+from resources.ledger.schema import METADATA, SCHEMA_VERSION
+from resources.ledger.store import Ledger
 
 PROJECT = "10001"
 DAY, BEFORE = date(2026, 2, 2), date(2026, 2, 1)

@@ -13,8 +13,8 @@ import pytest
 from pipeline_assets.domain.deliveries import BatchKey
 from pipeline_assets.domain.errors import PublishConflictError
 from pipeline_assets.domain.slices import BatchVerdict, Digest, Slice, Source, Verdict
-from resources.ledger import Ledger
-from resources.ledger_records import BatchAsRead, BatchRecord, Changes, DeliveryRecord, PublicationRecord, SliceRecord
+from resources.ledger.records import BatchAsRead, BatchRecord, Changes, DeliveryRecord, PublicationRecord, SliceRecord
+from resources.ledger.store import Ledger
 
 TABLE = "refined/events"
 DAY = date(2026, 2, 2)

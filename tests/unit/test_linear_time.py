@@ -1,7 +1,9 @@
 """What is delivered costs no more than its length to read, whatever it is.
 
-Lives here: long values that make a reader look at the same digit again and again. Put here: another shape of that kind. Keep
-out: what the values mean (test_event_lines.py) and amounts of money (tests/spark/test_revenue.py).
+Contains: long values that make a reader look at the same digit again and again.
+Add here: another shape of that kind.
+Does not contain: what the values mean (test_event_lines.py) and amounts of money
+(tests/spark/test_revenue.py).
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ from datetime import date
 
 import pytest
 
-from pipeline_assets.domain.event_lines import LineParser
+from pipeline_assets.formats.amplitude.lines import LineParser
 
 _LENGTH = 250_000
 _ADVERSE = {

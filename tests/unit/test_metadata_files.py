@@ -8,9 +8,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from resources.lake_identity import is_below
-from resources.lake_objects import LakeObjects
-from resources.metadata_files import first_use, histories, not_ahead, predecessor, read_metadata_files
+from resources.iceberg.lake_identity import is_below
+from resources.iceberg.lake_objects import LakeObjects
+from resources.iceberg.metadata_files import first_use, histories, not_ahead, predecessor, read_metadata_files
 
 
 def _write(place: Path, name: str, **changes: Any) -> None:

@@ -1,7 +1,8 @@
 """An object is read whole or refused whole, within its bound, and every byte of it lies in a numbered line.
 
-Lives here: claims on gzip framing and splitting. Put here: another way for an object to be broken. Keep out: what a
-line says (test_event_lines.py).
+Contains: claims on gzip framing and splitting.
+Add here: another way for an object to be broken.
+Does not contain: what a line says (test_event_lines.py).
 """
 
 from __future__ import annotations
@@ -16,9 +17,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline_assets.domain import object_bodies
-from pipeline_assets.domain.object_bodies import BadObjectError, Line, blocks
 from pipeline_assets.domain.quarantine_reasons import QuarantineReason as Reason
+from pipeline_assets.formats import gzip_lines as object_bodies
+from pipeline_assets.formats.gzip_lines import BadObjectError, Line, blocks
 
 TEXT = b'{"a": 1}\n' * 500
 GOOD = gzip.compress(TEXT, mtime=0)
@@ -153,7 +154,7 @@ def test_a_bomb_is_refused_before_it_goes_off() -> None:
 
 _WORKER = """
 import gzip, io, resource, sys
-from pipeline_assets.domain.object_bodies import BadObjectError, blocks, decompress
+from pipeline_assets.formats.gzip_lines import BadObjectError, blocks, decompress
 body = io.BytesIO(gzip.compress(bytes(64 << 20), 1, mtime=0) * 32)
 base = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 try:

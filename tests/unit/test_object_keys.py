@@ -1,6 +1,8 @@
 """The grammar of keys reads back what it writes, and has an answer for every other text.
 
-Lives here: claims on names. Put here: a new form of name. Keep out: listing (test_landing_store.py).
+Contains: claims on names.
+Add here: a new form of name.
+Does not contain: listing (test_landing_store.py).
 """
 
 from __future__ import annotations
@@ -14,8 +16,8 @@ from hypothesis import strategies as st
 
 from pipeline_assets.domain.deliveries import BatchKey, Delivery, Marker, Oddity, OddObject
 from pipeline_assets.domain.errors import SettingsError
-from pipeline_assets.domain.object_keys import KeyGrammar
 from pipeline_assets.domain.slices import Source
+from pipeline_assets.formats.amplitude.keys import KeyGrammar
 
 DEFAULT = "{prefix}_{date}_{hour}_complete"
 PATTERNS = (

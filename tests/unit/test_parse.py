@@ -1,7 +1,8 @@
 """The parse job accounts for every line of every object, whatever is in them, and spreads the objects evenly.
 
-Lives here: claims on the job's three views and on how work is spread. Put here: what a bad object does to the rest of a
-load. Keep out: how one line reads (test_event_lines.py) and one body (test_object_bodies.py).
+Contains: claims on the job's three views and on how work is spread.
+Add here: what a bad object does to the rest of a load.
+Does not contain: how one line reads (test_event_lines.py) and one body (test_object_bodies.py).
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from pipeline_assets.domain.deliveries import NOT_READABLE, BatchKey, Delivery
 from pipeline_assets.domain.errors import LandingUnavailableError, ObjectMovedError, UnreadableObjectError
 from pipeline_assets.domain.quarantine_reasons import QuarantineReason as Reason
 from pipeline_assets.domain.slices import Source
-from pipeline_assets.domain.vendor import DELIVERED_KEYS, EXTRA_COLUMN, VENDOR_COLUMNS, ColumnType
+from pipeline_assets.formats.amplitude.columns import DELIVERED_KEYS, EXTRA_COLUMN, VENDOR_COLUMNS, ColumnType
 from pipeline_assets.transforms import parse
 from pipeline_assets.transforms.parse import (
     MOVED,

@@ -28,8 +28,8 @@ from pipeline_assets.domain.processes import (
 )
 from resources import this_process
 from resources.heartbeat import heartbeat
-from resources.ledger import Ledger
-from resources.ledger_schema import PROCESSES
+from resources.ledger.schema import PROCESSES
+from resources.ledger.store import Ledger
 
 NOON = datetime(2026, 2, 2, 12, tzinfo=UTC)
 ELSEWHERE = Identity("other", "another boot", 4711, 99)

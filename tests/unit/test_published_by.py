@@ -7,8 +7,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from pipeline_assets.domain.slices import EMPTY
-from pipeline_assets.load_path.rollback_plan import published_by
-from resources.ledger_records import PublicationRecord
+from pipeline_assets.operations.rollback_plan import published_by
+from resources.ledger.records import PublicationRecord
 from tests.unit.test_finality import KEY
 
 NOW = datetime(2026, 2, 10, tzinfo=UTC)

@@ -1,7 +1,8 @@
 """A task that refines leaves out the rows that lost, and only those; a row that is not what was parsed stops it.
 
-Lives here: the refining task without Spark, and how files are spread. Put here: another thing that a task is told. Keep out: who
-loses (spark/test_dedupe.py).
+Contains: the refining task without Spark, and how files are spread.
+Add here: another thing that a task is told.
+Does not contain: who loses (spark/test_dedupe.py).
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from pipeline_assets.domain.slices import Slice
 from pipeline_assets.tables.refined_events import REFINED_EVENTS, event_hashes
 from pipeline_assets.transforms.refine_files import RawFile, _parts
 from pipeline_assets.transforms.refine_task import Refining, as_bytes
-from tests.builders import PROJECT
+from tests.support.builders import PROJECT
 from tests.unit.test_write_objects import DAY, LAYOUT, Shelf, a_line, rows_of, run
 
 REFINED = replace(

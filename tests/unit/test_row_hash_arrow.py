@@ -1,6 +1,8 @@
 """The hash of rows in Arrow is the hash of each row in Python.
 
-Lives here: random columns against the reference. Put here: another type. Keep out: the hash in Spark (spark/test_row_hash.py).
+Contains: random columns against the reference.
+Add here: another type.
+Does not contain: the hash in Spark (spark/test_row_hash.py).
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """The sample exporter: seeded, stable under range, with all the habits of real exports, and its account is true.
 
-Lives here: what demo, benchmarks and scenarios rely on in the exporter. Put here: a claim about a new habit of it. Keep out:
-what the pipeline makes of an export (scenarios/test_conservation.py).
+Contains: what demo, benchmarks and scenarios rely on in the exporter.
+Add here: a claim about a new habit of it.
+Does not contain: what the pipeline makes of an export (scenarios/test_conservation.py).
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from typing import Any
 import pytest
 
 from pipeline_assets.domain.identity import Outcome
-from pipeline_assets.domain.vendor import DELIVERED_KEYS
+from pipeline_assets.formats.amplitude.columns import DELIVERED_KEYS
 from sample_export import demo
 from sample_export.account import REASONS, ExportAccount
 from sample_export.events import KEYS

@@ -13,15 +13,15 @@ import dagster as dg
 import pytest
 from typer.testing import CliRunner
 
-from pipeline_assets.cli import app
+from pipeline_assets.cli.app import app
+from pipeline_assets.config import load_settings
 from pipeline_assets.definitions import build_defs
 from pipeline_assets.domain.errors import LedgerError, SettingsError, TidemarkError
 from pipeline_assets.domain.masking import MASK, masked, remember, scrubbed, tellable
-from pipeline_assets.domain.read_settings import load_settings
 from pipeline_assets.domain.settings import Settings
-from pipeline_assets.landing import landing_assets
-from pipeline_assets.load import Clock
-from resources.spark import catalog_config, engine_config, spark_resource
+from pipeline_assets.orchestration.assets import Clock
+from pipeline_assets.orchestration.landing_assets import landing_assets
+from resources.spark.session import catalog_config, engine_config, spark_resource
 
 CANARY = "c4n4ry-Pa55"
 LOAD = ("load", "--source", "regular", "--from", "soon", "--to", "soon", "--verbose")
@@ -56,7 +56,7 @@ def _is_clean(text: str) -> bool:
 @pytest.fixture
 def shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("resources.ledger_engine._FIRST_PAUSE_SECONDS", 0)
+    monkeypatch.setattr("resources.ledger.engine._FIRST_PAUSE_SECONDS", 0)
     (tmp_path / "home").mkdir()
 
     def invoke(*words: str, **environment: str) -> Any:

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from pipeline_assets.config import load_settings
 from pipeline_assets.domain import machine
 from pipeline_assets.domain.errors import SettingsError
-from pipeline_assets.domain.read_settings import load_settings
 from pipeline_assets.domain.settings import PROJECT_ROOT, Settings, local_path
 from pipeline_assets.tables.raw_events import REGULAR_EVENTS
 

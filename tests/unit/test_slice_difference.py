@@ -1,7 +1,8 @@
 """A slice written as its difference has the rows of the slice written whole, and tells what becomes of its keys.
 
-Lives here: the comparing task without Spark. Put here: another way in which rows of a slice change. Keep out: loads
-(scenarios/test_difference.py), the whole slice (test_refine_files.py).
+Contains: the comparing task without Spark.
+Add here: another way in which rows of a slice change.
+Does not contain: loads (scenarios/test_difference.py), the whole slice (test_refine_files.py).
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from hypothesis import strategies as st
 from pipeline_assets.tables.refined_events import event_hashes
 from pipeline_assets.transforms import refine_task
 from pipeline_assets.transforms.refine_task import Refining, as_bytes, from_bytes
-from tests.builders import PROJECT
+from tests.support.builders import PROJECT
 from tests.unit.test_refine_files import REFINED, _table
 from tests.unit.test_write_objects import DAY, Shelf, a_line, rows_of, run
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from pipeline_assets.domain.settings import Settings
-from resources.spark import catalog_config, engine_config
+from resources.spark.session import catalog_config, engine_config
 
 
 @pytest.mark.parametrize(

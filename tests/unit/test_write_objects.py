@@ -1,7 +1,9 @@
 """A task writes what it reads: each slice into a file of its own, one open at a time, hashes included.
 
-Lives here: the writing task without Spark. Put here: another way for rows to reach a task. Keep out: parsing (test_parse.py), the
-order of rows (test_clusters.py), metrics (spark/test_data_files.py).
+Contains: the writing task without Spark.
+Add here: another way for rows to reach a task.
+Does not contain: parsing (test_parse.py), the order of rows (test_clusters.py), metrics
+(spark/test_data_files.py).
 """
 
 from __future__ import annotations
@@ -19,13 +21,13 @@ import pytest
 
 from pipeline_assets.domain.errors import LakehouseError, ObjectMovedError, error_in
 from pipeline_assets.domain.row_hash import row_hash
-from pipeline_assets.domain.vendor import VENDOR_COLUMNS
+from pipeline_assets.formats.amplitude.columns import VENDOR_COLUMNS
 from pipeline_assets.tables.raw_events import EXTRA, REGULAR_EVENTS, VENDOR
 from pipeline_assets.tables.refined_events import CONTENT, MEANING, event_hashes
 from pipeline_assets.transforms.data_files import FileLayout
 from pipeline_assets.transforms.parse import ObjectWork
 from pipeline_assets.transforms.write_objects import _Writing
-from tests.builders import PROJECT
+from tests.support.builders import PROJECT
 
 DAY = date(2026, 2, 2)
 LAYOUT = FileLayout(

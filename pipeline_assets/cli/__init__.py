@@ -1,0 +1,1 @@
+"""`tidemark`: the same jobs and questions from the shell."""

@@ -1,0 +1,209 @@
+"""`tidemark`: the same jobs and looks from the shell, for scripts and for people who are not in the UI.
+
+Contains: the app, and the commands that load, show and look after days.
+Add here: another of them.
+Does not contain: commands that correct (correct.py) or prove (inspect.py), what a command does
+(in_process.py, load_path/), how it looks (render_tables.py, render_trace.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import closing
+from datetime import UTC, datetime, timedelta
+from typing import Annotated
+
+import typer
+
+from pipeline_assets.cli import attach as cli_attach
+from pipeline_assets.cli import correct as cli_correct
+from pipeline_assets.cli import inspect as cli_look
+from pipeline_assets.cli.command import (
+    EXIT_NOT_STANDING,
+    EXIT_OK,
+    AcceptChangesOption,
+    AcceptMissingOption,
+    FromOption,
+    JsonOption,
+    ProjectOption,
+    SourceOption,
+    ToOption,
+    VerboseOption,
+    print_failures,
+    require_one_meant,
+    require_reasons,
+    run,
+)
+from pipeline_assets.cli.render_processes import process_lines
+from pipeline_assets.cli.render_tables import day_lines, print_lines, print_status
+from pipeline_assets.cli.terminal import PlainConsole, page, plainly, terminal, write_json
+from pipeline_assets.config import load_settings
+from pipeline_assets.domain.days import days_between, parse_day, requested_range
+from pipeline_assets.domain.errors import UsageError
+from pipeline_assets.domain.slices import Source
+from resources.ledger.store import Ledger
+
+app = typer.Typer(
+    name="tidemark", no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False,
+    help="An event pipeline that can recover: load, look, and know where every day stands.",
+)  # fmt: skip
+
+
+@app.callback()
+def _root() -> None:
+    """Group the commands, so that one command alone keeps its name."""
+
+
+@app.command()
+def load(
+    source: SourceOption,
+    first: FromOption,
+    last: ToOption,
+    project: ProjectOption = None,
+    accept_changes: AcceptChangesOption = None,
+    accept_missing: AcceptMissingOption = None,
+    as_json: JsonOption = False,
+    verbose: VerboseOption = False,
+) -> None:
+    """Run the load job of a source over a range of days, in this process.
+
+    Exits 0 when every requested day stands published or unchanged, 1 when one stands refused, waiting or held, 2 on
+    bad usage.
+    """
+    reasons = {"--accept-changes": accept_changes, "--accept-missing": accept_missing}
+    run(lambda: _load(source, first, last, tuple(project or ()), reasons, as_json, verbose), verbose)
+
+
+@app.command()
+def status(
+    first: Annotated[str | None, typer.Option("--from", help="First day; default two weeks ago.")] = None,
+    last: Annotated[str | None, typer.Option("--to", help="Last day; default today.")] = None,
+    as_json: JsonOption = False,
+    verbose: VerboseOption = False,
+) -> None:
+    """Show where days stand: one row per day, one column per table; then which runs work, and which are found dead."""
+    run(lambda: _status(first, last, as_json), verbose)
+
+
+@app.command()
+def explain(
+    identifier: Annotated[str, typer.Argument(metavar="ID", help="The insert_id or uuid of an event.")],
+    project: ProjectOption = None,
+    first: Annotated[str | None, typer.Option("--from", help="First event day; default all.")] = None,
+    last: Annotated[str | None, typer.Option("--to", help="Last event day; default all.")] = None,
+    as_json: JsonOption = False,
+    verbose: VerboseOption = False,
+) -> None:
+    """Show where a row came from: every delivery of an event, which one won and why, and where it was published.
+
+    Writes nothing. Exits 0 when something was found, 1 when nothing was, 2 on bad usage.
+    """
+    run(lambda: _explain(identifier, tuple(project or ()), first, last, as_json, verbose), verbose)
+
+
+@app.command()
+def maintenance(
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only tell what would be done.")] = False,
+    verbose: VerboseOption = False,
+) -> None:
+    """Throw away what no reader, no rollback and no run needs: dead branches, small files, old snapshots, orphan files.
+
+    Safe beside a load. Exits 0 when every table was looked after, 1 when one could not be, 2 on bad usage.
+    """
+    run(lambda: _maintenance(dry_run, verbose), verbose)
+
+
+cli_correct.register(app)
+cli_look.register(app)
+cli_attach.register(app)
+
+
+def main() -> None:
+    """Entry point of the `tidemark` script."""
+    app()
+
+
+def _load(
+    source: Source,
+    first: str,
+    last: str,
+    projects: tuple[str, ...],
+    reasons: Mapping[str, str | None],
+    as_json: bool,
+    verbose: bool,
+) -> int:
+    from pipeline_assets.cli.run import load_in_chunks  # noqa: PLC0415 - `status` starts without Dagster
+
+    settings = load_settings()
+    days = requested_range(first, last, settings)
+    chosen = settings.require_projects(projects)
+    require_reasons(reasons)
+    require_one_meant(reasons, projects, settings.projects)
+    with terminal(verbose=verbose) as console:
+        failures = load_in_chunks(settings, source, days, projects, reasons, console, verbose=verbose)
+        print_failures(console, failures, verbose)
+    with closing(Ledger(settings.ledger_database_url)) as ledger:
+        lines = day_lines(ledger, chosen, days, sources=(source,))
+    if as_json:
+        write_json([line.to_json() for line in lines])
+    else:
+        print_lines(page(), lines)
+    is_standing = all(line.verdict is not None and line.verdict.is_good for line in lines)
+    return EXIT_OK if is_standing and not failures else EXIT_NOT_STANDING
+
+
+def _status(first: str | None, last: str | None, as_json: bool) -> int:
+    settings = load_settings()
+    projects = settings.require_projects()
+    end = parse_day(last) if last else datetime.now(UTC).date()
+    start = parse_day(first) if first else end - timedelta(days=13)
+    if end < start:
+        raise UsageError(f"--from {start} --to {end}", "the range ends before it begins", "Swap the two days")
+    with closing(Ledger(settings.ledger_database_url)) as ledger:
+        lines = day_lines(ledger, projects, days_between(start, end), sources=tuple(Source))
+        processes = process_lines(ledger)
+        strays = list(ledger.strays.all(projects))
+    if as_json:
+        write_json([line.to_json() for line in lines])
+    else:
+        print_status(page(), lines, strays)
+    # JSON stays what scripts know.
+    console = PlainConsole(stderr=True, soft_wrap=True) if as_json else page()
+    for line in processes:
+        console.print(line)
+    return EXIT_OK
+
+
+def _explain(
+    identifier: str, projects: tuple[str, ...], first: str | None, last: str | None, as_json: bool, verbose: bool
+) -> int:
+    from pipeline_assets.cli.render_trace import print_explanation, to_json  # noqa: PLC0415 - `status` starts without Spark
+    from pipeline_assets.cli.runtime import workbench  # noqa: PLC0415 - `status` starts without Spark
+    from pipeline_assets.inspection.trace.trace import explain as explain_event  # noqa: PLC0415 - `status` starts without Spark
+
+    settings = load_settings()
+    start, end = (parse_day(day) if day else None for day in (first, last))
+    with (
+        terminal(verbose=verbose) as console,
+        workbench(settings, plainly(console)) as bench,
+    ):
+        explanation = explain_event(bench, identifier, projects=projects, first=start, last=end)
+    if as_json:
+        write_json(to_json(explanation))
+    else:
+        print_explanation(page(), explanation)
+    return EXIT_OK if explanation.is_found else EXIT_NOT_STANDING
+
+
+def _maintenance(is_dry_run: bool, verbose: bool) -> int:
+    from pipeline_assets.cli.run import maintain  # noqa: PLC0415 - `status` starts without Dagster
+
+    settings = load_settings()
+    with terminal(verbose=verbose) as console:
+        failures = maintain(settings, console, is_dry_run=is_dry_run, verbose=verbose)
+        print_failures(console, failures, verbose)
+    return EXIT_NOT_STANDING if failures else EXIT_OK
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,102 @@
+"""What every command shares: options, exit codes, errors as one line with their cure.
+
+Contains: the frame of a command.
+Add here: an option that several commands take.
+Does not contain: any one command.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Annotated, NoReturn
+
+import typer
+from rich.console import Console
+
+from pipeline_assets.cli.terminal import LOG_NAME, PlainConsole, line, print_trace, styled
+from pipeline_assets.config import dagster_home
+from pipeline_assets.domain.errors import SettingsError, TidemarkError, UsageError
+from pipeline_assets.domain.reasons import a_reason
+from pipeline_assets.domain.slices import Source
+
+EXIT_OK, EXIT_NOT_STANDING, EXIT_USAGE = 0, 1, 2
+_MOST_LINES = 20
+
+SourceOption = Annotated[Source, typer.Option("--source", help="Which exports to load.")]
+FromOption = Annotated[str, typer.Option("--from", help="First day, YYYY-MM-DD.")]
+ToOption = Annotated[str, typer.Option("--to", help="Last day, YYYY-MM-DD.")]
+ProjectOption = Annotated[list[str] | None, typer.Option("--project", help="Only this project; may be repeated.")]
+AcceptChangesOption = Annotated[
+    str | None,
+    typer.Option(
+        "--accept-changes",
+        metavar="REASON",
+        help="Let refined days of the named project change beyond bounds, for this reason.",
+    ),
+]
+AcceptMissingOption = Annotated[
+    str | None,
+    typer.Option(
+        "--accept-missing", metavar="REASON", help="Let go what landing lost of the named project, for this reason."
+    ),
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
+VerboseOption = Annotated[bool, typer.Option("--verbose", help="Show logs and stack traces.")]
+
+
+def run(command: Callable[[], int], verbose: bool) -> NoReturn:
+    """Run it and leave with its exit code; errors of ours are printed without a stack trace."""
+    error_console = PlainConsole(stderr=True, soft_wrap=True)
+    try:
+        code = command()
+    except (UsageError, SettingsError) as error:
+        _print_error(error_console, error, verbose)
+        code = EXIT_USAGE
+    except TidemarkError as error:
+        _print_error(error_console, error, verbose)
+        code = EXIT_NOT_STANDING
+    except Exception as error:
+        # A defect is told in full, but as text, and without what the interpreter would repeat of a URL.
+        print_trace(error_console, error)
+        code = EXIT_NOT_STANDING
+    raise typer.Exit(code)
+
+
+def _print_error(console: Console, error: TidemarkError, verbose: bool) -> None:
+    if verbose:
+        print_trace(console, error)
+    console.print(line(styled(error.subject, "bold red"), f": {error.reason}"))
+    console.print(f"  cure: {error.cure}")
+
+
+def require_reasons(reasons: Mapping[str, str | None]) -> None:
+    """Options that were given must say something; raises UsageError."""
+    for option, reason in reasons.items():
+        if reason is not None:
+            a_reason(option, reason)
+
+
+def require_one_meant(reasons: Mapping[str, str | None], asked: Sequence[str], configured: Sequence[str]) -> None:
+    """What is let through is let through for projects that were named, where there are several; raises UsageError."""
+    for option, reason in reasons.items():
+        if reason is not None and not asked and len(configured) > 1:
+            raise UsageError(
+                option,
+                f"would speak for all projects ({', '.join(configured)})",
+                f"Name those you looked at: --project {configured[0]}",
+            )
+
+
+def print_failures(console: Console, failures: Sequence[str], verbose: bool) -> None:
+    """What went wrong in a run beyond verdicts."""
+    # A range that is loaded in parts may fail for the same reason in each.
+    for failure in dict.fromkeys(failures):
+        # What broke without a name of ours tells pages; a line of it never begins like one of the load's.
+        first, *more = failure.splitlines() or [""]
+        console.print(styled(first, "bold red"))
+        for one in more[:_MOST_LINES]:
+            console.print(styled(f"  {one}", "red"))
+        if len(more) > _MOST_LINES:
+            console.print(f"  and {len(more) - _MOST_LINES:,} more lines")
+    if failures and not verbose:
+        console.print(f"  details: {dagster_home() / LOG_NAME}, or run again with --verbose")

@@ -1,0 +1,208 @@
+"""Commands that correct what is published: exclude and lift deliveries, roll days back and release them.
+
+Contains: these commands.
+Add here: another way to undo a mistake.
+Does not contain: what is done (load_path/), how it looks (render_tables.py), commands that only
+look (inspect.py).
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from contextlib import closing
+from datetime import UTC, datetime
+from typing import Annotated, Any
+
+import typer
+
+from pipeline_assets.cli.command import (
+    EXIT_NOT_STANDING,
+    EXIT_OK,
+    AcceptChangesOption,
+    FromOption,
+    ProjectOption,
+    ToOption,
+    VerboseOption,
+    print_failures,
+    require_reasons,
+    run,
+)
+from pipeline_assets.cli.render_tables import (
+    concerned_lines,
+    print_held,
+    print_lines,
+    print_moves,
+)
+from pipeline_assets.cli.terminal import page, plainly, terminal
+from pipeline_assets.config import load_settings
+from pipeline_assets.domain.days import parse_day
+from pipeline_assets.domain.slices import Source
+from resources.ledger.store import Ledger
+
+KeysArgument = Annotated[list[str], typer.Argument(metavar="KEY...", help="Keys of objects, as landing names them.")]
+ReasonOption = Annotated[str, typer.Option("--reason", help="Why; it stays on record.")]
+
+
+def exclude(
+    keys: KeysArgument,
+    reason: ReasonOption,
+    accept_changes: AcceptChangesOption = None,
+    even_if_gone: Annotated[
+        bool, typer.Option("--even-if-gone", help="Also what landing no longer holds, which cannot be brought back.")
+    ] = False,
+    verbose: VerboseOption = False,
+) -> None:
+    """Rule out deliveries, and load the days they arrived on without them. `lift` reverses it.
+
+    Exits 0 when every touched day stands without them, 1 when one stands refused, waiting or held, 2 on bad usage.
+    """
+    run(lambda: _decide("exclude", keys, reason, accept_changes, even_if_gone, verbose), verbose)
+
+
+def lift(
+    keys: KeysArgument,
+    reason: ReasonOption,
+    accept_changes: AcceptChangesOption = None,
+    verbose: VerboseOption = False,
+) -> None:
+    """Let excluded deliveries count again, and load the days they arrived on with them.
+
+    Exits 0 when every touched day stands with them, 1 when one stands refused, waiting or held, 2 on bad usage.
+    """
+    run(lambda: _decide("lift", keys, reason, accept_changes, False, verbose), verbose)
+
+
+TableOption = Annotated[
+    list[str] | None, typer.Option("--table", help="Only this table, such as refined/events; may be repeated.")
+]
+
+
+def rollback(
+    first: FromOption,
+    last: ToOption,
+    back_to: Annotated[
+        str,
+        typer.Option("--back-to", metavar="TIME|NUMBER", help="As it was then (UTC), or after that publication's run."),
+    ],
+    reason: ReasonOption,
+    table: TableOption = None,
+    project: ProjectOption = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would change.")] = False,
+    verbose: VerboseOption = False,
+) -> None:
+    """Make published days of refined and aggregates what they were, by metadata alone, and hold them. `release` reverses it.
+
+    Exits 0 when every slice was rolled back or held, 1 when it could not be, 2 on bad usage.
+    """
+    config = {
+        "first": first, "last": last, "back_to": back_to, "reason": reason,
+        "tables": list(table or ()), "projects": list(project or ()),
+    }  # fmt: skip
+    run(lambda: _rollback(config, dry_run, verbose), verbose)
+
+
+def release(
+    first: FromOption,
+    last: ToOption,
+    reason: ReasonOption,
+    table: TableOption = None,
+    project: ProjectOption = None,
+    yes: Annotated[
+        bool, typer.Option("--yes", help="Do not ask; without a terminal nothing is released else.")
+    ] = False,
+    accept_changes: AcceptChangesOption = None,
+    verbose: VerboseOption = False,
+) -> None:
+    """Show what becomes of held days, release them when you say so, and build what is stale among them.
+
+    Exits 0 when every released day stands, 1 when one does not or nothing was released, 2 on bad usage.
+    """
+    config = {
+        "first": first,
+        "last": last,
+        "reason": reason,
+        "tables": list(table or ()),
+        "projects": list(project or ()),
+    }
+    run(lambda: _release(config, yes, accept_changes, verbose), verbose)
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands."""
+    for command in (exclude, lift, rollback, release):
+        app.command()(command)
+
+
+def _decide(
+    verb: str, keys: list[str], reason: str, accept_changes: str | None, even_if_gone: bool, verbose: bool
+) -> int:
+    from pipeline_assets.cli.run import decide  # noqa: PLC0415 - `status` starts without Dagster
+    from pipeline_assets.load.request import OpenBooks  # noqa: PLC0415 - `status` starts without Spark
+    from pipeline_assets.operations.exclude import touched_slices  # noqa: PLC0415 - `status` starts without Spark
+
+    settings = load_settings()
+    settings.require_projects()
+    require_reasons({"--reason": reason, "--accept-changes": accept_changes})
+    with terminal(verbose=verbose) as console:
+        failures = decide(
+            settings, verb, keys, reason, console,
+            accept_changes=accept_changes, even_if_gone=even_if_gone, verbose=verbose,
+        )  # fmt: skip
+        print_failures(console, failures, verbose)
+    with closing(Ledger(settings.ledger_database_url)) as ledger:
+        touched = touched_slices(OpenBooks(ledger, settings), keys)
+        lines = concerned_lines(ledger, touched, sources=tuple(Source))
+    print_lines(page(), lines)
+    is_standing = all(line.verdict is not None and line.verdict.is_good for line in lines)
+    return EXIT_OK if is_standing and not failures else EXIT_NOT_STANDING
+
+
+def _rollback(config: Mapping[str, Any], dry_run: bool, verbose: bool) -> int:
+    from pipeline_assets.cli.run import run_rollback  # noqa: PLC0415 - `status` starts without Dagster
+    from pipeline_assets.cli.runtime import workbench  # noqa: PLC0415 - `status` starts without Spark
+    from pipeline_assets.operations.rollback_plan import plan  # noqa: PLC0415 - `status` starts without Spark
+    from pipeline_assets.orchestration.rollback_jobs import RollbackConfig, rollback_request  # noqa: PLC0415 - `status` starts without Dagster
+
+    settings = load_settings()
+    require_reasons({"--reason": config["reason"]})
+    request = rollback_request(RollbackConfig(**config), settings, "preview")
+    with (
+        terminal(verbose=verbose) as console,
+        workbench(settings, plainly(console)) as bench,
+    ):
+        moves = plan(bench, request)
+        if not dry_run:
+            failures = run_rollback(settings, config, console, verbose=verbose)
+            print_failures(console, failures, verbose)
+            if failures:
+                return EXIT_NOT_STANDING
+    print_moves(page(), moves)
+    return EXIT_OK
+
+
+def _release(config: Mapping[str, Any], yes: bool, accept_changes: str | None, verbose: bool) -> int:
+    from pipeline_assets.cli.run import run_release  # noqa: PLC0415 - `status` starts without Dagster
+    from pipeline_assets.load.request import OpenBooks  # noqa: PLC0415 - `status` starts without Spark
+    from pipeline_assets.operations.release import preview  # noqa: PLC0415 - `status` starts without Spark
+
+    settings = load_settings()
+    require_reasons({"--reason": config["reason"], "--accept-changes": accept_changes})
+    projects = settings.require_projects(tuple(config["projects"]))
+    first, last = parse_day(config["first"]), parse_day(config["last"])
+    with closing(Ledger(settings.ledger_database_url)) as ledger:
+        held = preview(
+            OpenBooks(ledger, settings), config["tables"], projects, first, last, datetime.now(UTC), is_load_next=True
+        )
+    print_held(page(), held)
+    if not yes and not (sys.stdin.isatty() and typer.confirm("Release them?")):
+        page().print("Nothing was released; say --yes to release them.")
+        return EXIT_NOT_STANDING
+    with terminal(verbose=verbose) as console:
+        failures = run_release(settings, config, held, console, accept_changes=accept_changes, verbose=verbose)
+        print_failures(console, failures, verbose)
+    with closing(Ledger(settings.ledger_database_url)) as ledger:
+        found = concerned_lines(ledger, {one.key for one in held}, sources=())
+    print_lines(page(), found)
+    is_standing = all(line.verdict is not None and line.verdict.is_good for line in found)
+    return EXIT_OK if is_standing and not failures else EXIT_NOT_STANDING

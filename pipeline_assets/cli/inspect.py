@@ -1,0 +1,217 @@
+"""Commands that look at what is published and why, and prove it: exclusions, history, differences, replay, drill.
+
+Contains: these commands.
+Add here: another look that changes nothing.
+Does not contain: what is found (load_path/), how it looks (render_tables.py, verify.py, drill/),
+commands that correct (correct.py).
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+from contextlib import closing
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from pipeline_assets.cli.command import (
+    EXIT_NOT_STANDING,
+    EXIT_OK,
+    FromOption,
+    JsonOption,
+    ProjectOption,
+    ToOption,
+    VerboseOption,
+    run,
+)
+from pipeline_assets.cli.render_tables import print_exclusions, print_publications
+from pipeline_assets.cli.terminal import page, plainly, print_lines_of, terminal, write_json
+from pipeline_assets.config import load_settings
+from pipeline_assets.domain.days import parse_day
+from pipeline_assets.domain.errors import UsageError
+from pipeline_assets.tables.registry import ALL_TABLES
+from resources.ledger.records import PublicationRecord
+from resources.ledger.store import Ledger
+
+TABLE_KEYS = tuple(table.key for table in ALL_TABLES)
+
+
+def exclusions(as_json: JsonOption = False, verbose: VerboseOption = False) -> None:
+    """List the deliveries that were ruled out, with reasons, and those that count again."""
+    run(lambda: _exclusions(as_json), verbose)
+
+
+def history(
+    table: Annotated[str, typer.Argument(metavar="TABLE", help="Such as refined/events.")],
+    day: Annotated[str | None, typer.Argument(metavar="DAY", help="Only this day, YYYY-MM-DD.")] = None,
+    project: ProjectOption = None,
+    as_json: JsonOption = False,
+    verbose: VerboseOption = False,
+) -> None:
+    """List every change of a table on record, oldest first: rows before and after, cause, reason, run."""
+    run(lambda: _history(table, day, tuple(project or ()), as_json), verbose)
+
+
+def prove(
+    first: FromOption,
+    last: ToOption,
+    project: ProjectOption = None,
+    as_json: JsonOption = False,
+    verbose: VerboseOption = False,
+) -> None:
+    """Replay days from landing into scratch tables, in another order and split, and compare every slice with what is published.
+
+    Exits 0 when every slice is equal, 1 when one is not, 2 on bad usage. Writes nothing that stays.
+    """
+    run(lambda: _prove(first, last, tuple(project or ()), as_json, verbose), verbose)
+
+
+def diff(
+    table: Annotated[str, typer.Argument(metavar="TABLE", help="Such as refined/events.")],
+    day: Annotated[str, typer.Argument(metavar="DAY", help="YYYY-MM-DD.")],
+    project: ProjectOption = None,
+    html: Annotated[
+        Path | None, typer.Option("--html", help="Write a page per project into this folder as well.")
+    ] = None,
+    samples: Annotated[
+        int, typer.Option("--samples", min=0, help="About so many keys are shown with their values.")
+    ] = 20,
+    verbose: VerboseOption = False,
+) -> None:
+    """Show what a load would make of a day, refused or not yet loaded, beside what is published; publishes nothing.
+
+    Exits 0 when both are equal, 1 when they differ, 2 on bad usage.
+    """
+    run(lambda: _diff(table, day, tuple(project or ()), html, samples, verbose), verbose)
+
+
+def drill(
+    full: Annotated[
+        bool, typer.Option("--full", help="Every point x table x way of starting again; else every point once.")
+    ] = False,
+    as_json: JsonOption = False,
+    verbose: VerboseOption = False,
+) -> None:
+    """Kill loads of sample data and let others overtake them, on this deployment's catalog, storage and engine.
+
+    It works under names of its own, which are removed afterwards. Exits 0 when all survived, else 1.
+    """
+    run(lambda: _drill(full, as_json, verbose), verbose)
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands."""
+    for command in (exclusions, history, diff, prove, drill):
+        app.command()(command)
+
+
+def _exclusions(as_json: bool) -> int:
+    settings = load_settings()
+    with closing(Ledger(settings.ledger_database_url)) as ledger:
+        found = ledger.decisions.all_exclusions(settings.require_projects())
+    if as_json:
+        names = ("object_key", "etag", "reason", "excluded_at", "lift_reason", "lifted_at")
+        write_json([{name: getattr(one, name) for name in names} for one in found])
+    else:
+        print_exclusions(page(), found)
+    return EXIT_OK
+
+
+def _history(table: str, day: str | None, projects: tuple[str, ...], as_json: bool) -> int:
+    settings = load_settings()
+    chosen = settings.require_projects(projects)
+    if table not in TABLE_KEYS:
+        raise UsageError(table, "is not a table", f"There are {', '.join(TABLE_KEYS)}")
+    wanted = parse_day(day) if day else None
+    with closing(Ledger(settings.ledger_database_url)) as ledger:
+        records = [
+            record
+            for record in ledger.publications(table)
+            if record.key.project_id in chosen and wanted in (None, record.key.event_date)
+        ]
+    if as_json:
+        write_json([_publication_json(record) for record in records])
+    else:
+        print_publications(page(), records)
+    return EXIT_OK
+
+
+def _publication_json(record: PublicationRecord) -> dict[str, Any]:
+    names = ("number", "table", "published_at", "cause", "accepted_reason", "run_id", "code_version")
+    place = {"day": record.key.event_date.isoformat(), "project": record.key.project_id}
+    rows = {"rows_before": record.digest_before.rows, "rows_after": record.digest_after.rows}
+    digests = {"digest_before": str(record.digest_before), "digest_after": str(record.digest_after)}
+    # Text, because snapshot ids exceed what JSON readers hold exactly.
+    return (
+        {name: getattr(record, name) for name in names}
+        | place
+        | rows
+        | digests
+        | {"snapshot_id": str(record.snapshot_id)}
+    )
+
+
+def _prove(first: str, last: str, projects: tuple[str, ...], as_json: bool, verbose: bool) -> int:
+    from pipeline_assets.cli.runtime import workbench  # noqa: PLC0415 - `status` starts without Spark
+    from pipeline_assets.cli.verify import print_proof, proof_json, prove_range  # noqa: PLC0415 - `status` starts without Spark
+
+    settings = load_settings()
+    chosen = settings.require_projects(projects)
+    start, end = parse_day(first), parse_day(last)
+    if end < start:
+        raise UsageError(f"--from {first} --to {last}", "the range ends before it begins", "Swap the two days")
+    with (
+        terminal(verbose=verbose) as console,
+        workbench(settings, plainly(console)) as bench,
+    ):
+        proof = prove_range(bench, start, end, chosen)
+    if as_json:
+        write_json(proof_json(proof))
+    else:
+        print_proof(page(), proof)
+    return EXIT_OK if proof.is_proven else EXIT_NOT_STANDING
+
+
+def _diff(table: str, day: str, projects: tuple[str, ...], html: Path | None, samples: int, verbose: bool) -> int:
+    from pipeline_assets.cli.runtime import workbench  # noqa: PLC0415 - `status` starts without Spark
+    from pipeline_assets.inspection.diff.compare import compare  # noqa: PLC0415 - `status` starts without Spark
+    from pipeline_assets.inspection.diff.difference import lines_of  # noqa: PLC0415 - `status` starts without Spark
+    from pipeline_assets.inspection.diff.page import write_page  # noqa: PLC0415 - `status` starts without Spark
+
+    settings = load_settings()
+    chosen, wanted = settings.require_projects(projects), parse_day(day)
+    with (
+        terminal(verbose=verbose) as console,
+        workbench(settings, plainly(console)) as bench,
+    ):
+        now = datetime.now(UTC)
+        found = [compare(bench, table, wanted, name, now, samples=samples) for name in chosen]
+    for one in found:
+        print_lines_of(page(), lines_of(one))
+        if html is not None:
+            print_lines_of(page(), ["", f"  page: {write_page(one, html)}"])
+    return EXIT_OK if all(one.is_equal for one in found) else EXIT_NOT_STANDING
+
+
+def _drill(is_full: bool, as_json: bool, verbose: bool) -> int:
+    from pipeline_assets.cli.render_drill import drill_json, print_drill  # noqa: PLC0415 - `status` starts without Spark
+    from pipeline_assets.cli.runtime import workbench  # noqa: PLC0415 - `status` starts without Spark
+    from pipeline_assets.drill.drill import PROJECT, carry_out  # noqa: PLC0415 - `status` starts without Spark
+    from pipeline_assets.drill.scenarios import planned  # noqa: PLC0415 - `status` starts without Spark
+
+    settings = load_settings()
+    # A terminated drill removes what it made, like one that is interrupted.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(EXIT_NOT_STANDING))
+    with (
+        terminal(verbose=verbose) as console,
+        workbench(settings, plainly(console)) as bench,
+    ):
+        results = list(carry_out(bench.spark, settings, planned(PROJECT, is_full=is_full), bench.say))
+    if as_json:
+        write_json(drill_json(results))
+    else:
+        print_drill(page(), results)
+    return EXIT_OK if all(one.is_survived for one in results) else EXIT_NOT_STANDING

@@ -1,0 +1,37 @@
+"""Which runs work and which died, for `tidemark status`.
+
+Contains: one look at the processes on record, and a line for each.
+Add here: another thing to say of a process.
+Does not contain: who counts as dead (domain/processes.py), what Dagster is told
+(orchestration/dead_runs.py).
+"""
+
+from __future__ import annotations
+
+from pipeline_assets.config import dagster_home
+from pipeline_assets.domain.processes import Process, Sight
+from resources.ledger.store import Ledger
+from resources.this_process import sight
+
+
+def process_lines(ledger: Ledger) -> list[str]:
+    """A line for each run that works, and for each that was found dead, which Dagster is told of."""
+    found = [(one, sight(one.identity)) for one in ledger.processes.look([], {}).values()]
+    lines = [_working(one, seen) for one, seen in found if one.identity and not one.has_died_with_its_run(seen)]
+    if any(one.has_died_with_its_run(seen) for one, seen in found):
+        import dagster as dg  # noqa: PLC0415 - `status` starts without Dagster
+
+        from pipeline_assets.orchestration.dead_runs import report_dead_runs  # noqa: PLC0415 - `status` starts without Dagster
+
+        dagster_home()
+        with dg.DagsterInstance.get() as instance:
+            lines += [str(dead) for dead in report_dead_runs(instance, ledger)]
+    return lines
+
+
+def _working(process: Process, seen: Sight) -> str:
+    assert process.identity is not None
+    who = f"process {process.identity.pid} on {process.identity.host}"
+    line = f"run {process.run_id} ({process.job}) works: {who}, begun {(process.begun_at or '')[:19]} UTC"
+    is_silent = seen is not Sight.THERE and process.watch.still > 0
+    return f"{line}; not heard of since {(process.beat_at or '')[:19]} UTC" if is_silent else line

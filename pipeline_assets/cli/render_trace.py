@@ -1,0 +1,188 @@
+"""`tidemark explain`: where a row came from, and why another one lost.
+
+Contains: the answer as JSON, and how it is drawn.
+Add here: how something about one event is shown.
+Does not contain: finding and judging it (load_path/explain/), commands (inspect.py), exit codes
+(command.py).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table as RichTable
+from rich.text import Text
+
+from pipeline_assets.cli.terminal import line as joined
+from pipeline_assets.cli.terminal import stacked, styled
+from pipeline_assets.domain.identity import Outcome, RawRow
+from pipeline_assets.inspection.trace.explanation import (
+    Delivered,
+    Event,
+    Explanation,
+    Published,
+    Standing,
+    place,
+    spelled,
+)
+from pipeline_assets.inspection.trace.rows import MAX_QUARANTINED, MAX_ROWS, QuarantinedLine
+
+
+def to_json(explanation: Explanation) -> dict[str, Any]:
+    """For `--json`; snapshot ids are text, because they exceed what JSON readers hold exactly."""
+    return {
+        "identifier": explanation.identifier,
+        "is_found": explanation.is_found,
+        "searched": explanation.searched,
+        "is_cut": explanation.is_cut,
+        "events": [_event_json(event) for event in explanation.events],
+        "quarantined": [_quarantined_json(line) for line in explanation.quarantined],
+        "batches_not_in_raw": [str(batch.key) for batch in explanation.not_in_raw],
+        "deliveries_excluded": [one.object_key for one in explanation.excluded],
+    }
+
+
+def _event_json(event: Event) -> dict[str, Any]:
+    return {
+        "project_id": event.project_id,
+        "key": dict(zip(_KEY_NAMES[str(event.key[1])], event.key[2:], strict=True)),
+        "verdict": event.verdict,
+        "agrees": event.agrees,
+        "deliveries": [_delivered_json(delivered) for delivered in event.deliveries],
+        "publications": [_published_json(publication) for publication in event.publications],
+        "standings": [_standing_json(standing) for standing in event.standings],
+    }
+
+
+_KEY_NAMES = {"insert_id": ("app", "device_id", "insert_id"), "uuid": ("uuid",)}
+
+
+def _delivered_json(delivered: Delivered) -> dict[str, Any]:
+    row, found, defeat = delivered.row, delivered.found, delivered.defeat
+    return {
+        "outcome": delivered.outcome.value,
+        "reason": delivered.reason,
+        **_row_json(row),
+        "etag": found.etag,
+        "arrival_date": found.arrival_date.isoformat(),
+        "event_time": spelled(found.event_time) if found.event_time else None,
+        "server_upload_time": spelled(row.server_upload_time) if row.server_upload_time else None,
+        "processed_time": spelled(row.processed_time) if row.processed_time else None,
+        "beaten_by": _row_json(defeat.by) if defeat else None,
+        "decided_by": defeat.part.value if defeat else None,
+    }
+
+
+def _row_json(row: RawRow) -> dict[str, Any]:
+    return {
+        "source": row.source.value, "object_key": row.object_key, "line_number": row.line_number,
+        "event_date": row.event_date.isoformat(), "uuid": row.uuid,
+    }  # fmt: skip
+
+
+def _published_json(publication: Published) -> dict[str, Any]:
+    record = publication.record
+    return {
+        "event_date": record.key.event_date.isoformat(), "published_at": record.published_at, "cause": record.cause,
+        "accepted_reason": record.accepted_reason, "run_id": record.run_id, "snapshot_id": str(record.snapshot_id),
+        "visible": publication.visible,
+        "rows": None if publication.rows is None else [_row_json(row) for row in publication.rows],
+    }  # fmt: skip
+
+
+def _standing_json(standing: Standing) -> dict[str, Any]:
+    record = standing.record
+    return {
+        "event_date": standing.key.event_date.isoformat(), "agrees": standing.agrees, "is_stale": standing.is_stale,
+        "verdict": record.verdict.value if record else None, "reason": standing.reason, "cure": standing.cure,
+        "expected": [_row_json(row) for row in standing.expected], "live": [_row_json(row) for row in standing.live],
+    }  # fmt: skip
+
+
+def _quarantined_json(line: QuarantinedLine) -> dict[str, Any]:
+    return {
+        "source": line.source.value, "project_id": line.project_id, "arrival_date": line.arrival_date.isoformat(),
+        "object_key": line.object_key, "etag": line.etag, "line_number": line.line_number, "reason": line.reason,
+        "detail": line.detail, "is_batch_accepted": line.is_batch_accepted,
+    }  # fmt: skip
+
+
+def print_explanation(console: Console, explanation: Explanation) -> None:
+    """One block per event; else the refused lines that hold the identifier; else what was searched."""
+    for event in explanation.events:
+        _print_event(console, event)
+    if explanation.is_cut:
+        told = f"Only the {MAX_ROWS:,} rows of highest rank were read; narrow it with --from and --to."
+        console.print(styled(told, "yellow"))
+    if explanation.quarantined:
+        _print_quarantined(console, explanation)
+    if not explanation.is_found:
+        console.print(joined(styled(explanation.identifier, "bold"), ": found nowhere"))
+        console.print(f"  searched: {explanation.searched}")
+    for batch in explanation.not_in_raw:
+        text = f"  not searched, because it is not in raw: {batch.key} stands {batch.verdict.value}, {batch.reason}"
+        console.print(text)
+    for one in explanation.excluded:
+        text = f"  not searched, because it is excluded: {one.object_key}, {one.reason}"
+        console.print(text)
+
+
+def _print_event(console: Console, event: Event) -> None:
+    console.print(styled(event.title, "bold"))
+    console.print(f"  {event.verdict}", style=None if event.agrees else "yellow")
+    for standing in event.standings:
+        if standing.reason is not None:
+            text = f"  {standing.key.event_date}: refined/events {standing.reason}. {standing.cure or ''}"
+            console.print(text, style="yellow")
+    console.print()
+    if event.deliveries:
+        table = RichTable(
+            "delivered as", "arrived", "event day", "server_upload_time", "processed_time", "uuid", "outcome",
+            box=None, pad_edge=False,
+        )  # fmt: skip
+        for delivered in event.deliveries:
+            table.add_row(*_delivered_cells(delivered), style="green" if delivered.outcome is Outcome.WINNER else None)
+        console.print(table)
+        console.print()
+    _print_publications(console, event)
+
+
+def _delivered_cells(delivered: Delivered) -> list[str | Text]:
+    row, found = delivered.row, delivered.found
+    return [
+        stacked(f"{row.source.value} {place(row)}", f"etag {found.etag}"), found.arrival_date.isoformat(),
+        row.event_date.isoformat(), spelled(row.server_upload_time), spelled(row.processed_time),
+        row.uuid or "none", delivered.reason,
+    ]  # fmt: skip
+
+
+def _print_publications(console: Console, event: Event) -> None:
+    if not event.publications:
+        console.print(styled("not published yet: no publication of its days is on record", "dim"))
+        console.print()
+        return
+    table = RichTable("published", "event day", "visible", "cause", "run", "snapshot", box=None, pad_edge=False)
+    for publication in event.publications:
+        record = publication.record
+        accepted = f", accepted: {record.accepted_reason}" if record.accepted_reason else ""
+        table.add_row(
+            record.published_at[:19].replace("T", " "), record.key.event_date.isoformat(), publication.visible,
+            f"{record.cause}{accepted}", record.run_id or "none", str(record.snapshot_id),
+        )  # fmt: skip
+    console.print(table)
+    console.print()
+
+
+def _print_quarantined(console: Console, explanation: Explanation) -> None:
+    console.print(joined(styled(explanation.identifier, "bold"), ": not in raw; refused lines hold it"))
+    table = RichTable("line", "arrived", "reason", "detail", "batch", box=None, pad_edge=False)
+    for line in explanation.quarantined:
+        where = "the whole object" if line.line_number is None else f"line {line.line_number}"
+        table.add_row(
+            f"{line.source.value} {line.object_key} {where}", line.arrival_date.isoformat(), line.reason,
+            line.detail or "", "loaded without it" if line.is_batch_accepted else "refused",
+        )  # fmt: skip
+    console.print(table)
+    if len(explanation.quarantined) == MAX_QUARANTINED:
+        console.print(styled(f"Only the newest {MAX_QUARANTINED} are shown.", "yellow"))

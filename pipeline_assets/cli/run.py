@@ -1,0 +1,191 @@
+"""`tidemark load`, `exclude`, `lift`, `rollback`, `release` and `maintenance`: the jobs, in this process.
+
+Contains: running the job and what of it reaches the terminal.
+Add here: how a job is started from the shell.
+Does not contain: commands (cli/app.py, cli/correct.py), exit codes (cli/command.py), what a job
+does (orchestration/assets.py, orchestration/maintenance_job.py, orchestration/rollback_jobs.py).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
+from datetime import UTC, date, datetime
+from typing import Any
+
+import dagster as dg
+from rich.console import Console
+
+from pipeline_assets.cli.terminal import line, styled
+from pipeline_assets.domain.days import chunks, stretches
+from pipeline_assets.domain.deliveries import BatchKey
+from pipeline_assets.domain.settings import Settings
+from pipeline_assets.domain.slices import Slice, Source
+from pipeline_assets.in_process import run_job
+from pipeline_assets.load.request import OpenBooks
+from pipeline_assets.operations.exclude import delivery_named, touched_slices
+from pipeline_assets.operations.release import Held
+from pipeline_assets.orchestration.jobs import HEAL_JOB, JOB_OF_SOURCE
+from pipeline_assets.orchestration.maintenance_job import JOB_NAME as MAINTENANCE_JOB
+from pipeline_assets.orchestration.rollback_jobs import RELEASE_JOB, RELEASE_OP, ROLLBACK_JOB, ROLLBACK_OP
+from pipeline_assets.tables.raw_events import RAW_TABLES
+from pipeline_assets.tables.refined_events import REFINED_EVENTS
+from pipeline_assets.tables.registry import DERIVED, table_by_key
+from resources.failpoints import CrashPoint, crash_point
+from resources.ledger.store import Ledger
+
+
+def load_in_chunks(
+    settings: Settings,
+    source: Source,
+    days: tuple[date, ...],
+    projects: tuple[str, ...],
+    reasons: Mapping[str, str | None],
+    console: Console,
+    *,
+    verbose: bool,
+) -> list[str]:
+    """Run the job over the days; returns what went wrong beyond the verdicts that the ledger tells.
+
+    `reasons`: option (`--accept-changes`, `--accept-missing`) -> why, None where it was not given.
+    """
+    failures: list[str] = []
+    for chunk in chunks(days, settings.days_per_run):
+        logger = _console_logger(console, verbose=verbose)
+        accepted = _accepted(source, chunk, projects or settings.projects, reasons)
+        config = {"projects": list(projects), "accept_changes": accepted}
+        tags = {
+            "dagster/asset_partition_range_start": chunk[0].isoformat(),
+            "dagster/asset_partition_range_end": chunk[-1].isoformat(),
+        }
+        failures += run_job(settings, JOB_OF_SOURCE[source], {"load": {"config": config}}, tags, logger, _say(console))
+        crash_point(CrashPoint.BETWEEN_CHUNKS)
+    return failures
+
+
+def _accepted(
+    source: Source, days: tuple[date, ...], projects: Sequence[str], reasons: Mapping[str, str | None]
+) -> dict[str, str]:
+    """`table:day/project` -> reason: what landing lost is let go in raw alone, and changes are let through below it alone."""
+    tables = {"--accept-missing": (RAW_TABLES[source],), "--accept-changes": DERIVED}
+    return {
+        f"{table.key}:{Slice(day, project)}": reason
+        for option, reason in reasons.items()
+        if reason is not None
+        for table in tables[option]
+        for day in days
+        for project in projects
+    }
+
+
+def decide(
+    settings: Settings,
+    verb: str,
+    keys: Sequence[str],
+    reason: str,
+    console: Console,
+    *,
+    accept_changes: str | None,
+    even_if_gone: bool,
+    verbose: bool,
+) -> list[str]:
+    """`exclude` or `lift` objects and load the days they arrived on; returns what went wrong beyond verdicts."""
+    by_batch: dict[BatchKey, list[str]] = {}
+    for key in keys:
+        by_batch.setdefault(delivery_named(key, settings).batch, []).append(key)
+    failures: list[str] = []
+    for batch, named in sorted(by_batch.items()):
+        with closing(Ledger(settings.ledger_database_url)) as ledger:
+            touched = sorted({key.event_date for key in touched_slices(OpenBooks(ledger, settings), named)})
+        config = {
+            # What is accepted is accepted for the project of these objects alone.
+            "projects": [batch.project_id],
+            verb: dict.fromkeys(named, reason),
+            "exclude_even_if_gone": even_if_gone,
+            "accept_changes": _accepted(
+                batch.source, tuple(touched), [batch.project_id], {"--accept-changes": accept_changes}
+            ),
+        }
+        day = str(batch.arrival_date)
+        tags = {"dagster/asset_partition_range_start": day, "dagster/asset_partition_range_end": day}
+        logger = _console_logger(console, verbose=verbose)
+        failures += run_job(
+            settings, JOB_OF_SOURCE[batch.source], {"load": {"config": config}}, tags, logger, _say(console)
+        )
+    return failures
+
+
+def run_rollback(settings: Settings, config: Mapping[str, Any], console: Console, *, verbose: bool) -> list[str]:
+    """Run the rollback job; returns what went wrong."""
+    ops = {ROLLBACK_OP: {"config": dict(config)}}
+    return run_job(settings, ROLLBACK_JOB, ops, {}, _console_logger(console, verbose=verbose), _say(console))
+
+
+def run_release(
+    settings: Settings,
+    config: Mapping[str, Any],
+    held: Sequence[Held],
+    console: Console,
+    *,
+    accept_changes: str | None,
+    verbose: bool,
+) -> list[str]:
+    """Run the release job, then build what is stale among the days that were held; returns what went wrong beyond verdicts.
+
+    `accept_changes`: why what was held, and aggregates of events that were, may change beyond bounds; nothing else may.
+    """
+    logger = _console_logger(console, verbose=verbose)
+    failures = run_job(settings, RELEASE_JOB, {RELEASE_OP: {"config": dict(config)}}, {}, logger, _say(console))
+    if failures:
+        return failures
+    for project in sorted({one.key.project_id for one in held}):
+        released = [one for one in held if one.key.project_id == project]
+        accepted = {
+            f"{table.key}:{one.key}": accept_changes
+            for one in released
+            for table in (DERIVED if one.table == REFINED_EVENTS.key else (table_by_key(one.table),))
+            if accept_changes is not None
+        }
+        ops = {"load": {"config": {"projects": [project], "accept_changes": accepted}}}
+        for part in stretches(sorted({one.key.event_date for one in released}), settings.days_per_run):
+            tags = {
+                "dagster/asset_partition_range_start": str(part[0]),
+                "dagster/asset_partition_range_end": str(part[-1]),
+            }
+            failures += run_job(settings, HEAL_JOB, ops, tags, logger, _say(console))
+    return failures
+
+
+def maintain(settings: Settings, console: Console, *, is_dry_run: bool, verbose: bool) -> list[str]:
+    """Run the maintenance job; returns what went wrong."""
+    ops = {"maintain": {"config": {"dry_run": is_dry_run}}}
+    return run_job(settings, MAINTENANCE_JOB, ops, {}, _console_logger(console, verbose=verbose), _say(console))
+
+
+def _say(console: Console) -> Callable[[str], None]:
+    return lambda text: console.print(text, style="yellow")
+
+
+def _console_logger(console: Console, *, verbose: bool) -> dg.LoggerDefinition:
+    """Dagster's console logger: what the load says, and with --verbose everything Dagster says."""
+
+    def progress(_: dg.InitLoggerContext) -> logging.Logger:
+        logger = logging.Logger("tidemark", logging.INFO)
+        logger.addHandler(_Handler(console))
+        return logger
+
+    return dg.colored_console_logger if verbose else dg.LoggerDefinition(progress)
+
+
+class _Handler(logging.Handler):
+    """Prints what the load says; Dagster's own events are for --verbose."""
+
+    def __init__(self, console: Console) -> None:
+        super().__init__(logging.INFO)
+        self._console = console
+
+    def emit(self, record: logging.LogRecord) -> None:
+        meta = getattr(record, "dagster_meta", None) or {}
+        if meta.get("orig_message") and not meta.get("dagster_event"):
+            self._console.print(line(styled(f"{datetime.now(UTC):%H:%M:%S}", "dim"), f" {meta['orig_message']}"))

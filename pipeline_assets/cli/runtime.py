@@ -1,0 +1,40 @@
+"""The workbench of a command that works without Dagster.
+
+Contains: opening and closing it.
+Add here: what such commands share.
+Does not contain: what they do with it (load_path/).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+
+from dagster_aws.s3 import S3Resource
+
+from pipeline_assets.domain.settings import Settings
+from pipeline_assets.load.request import Workbench
+from pipeline_assets.tables.registry import ALL_TABLES
+from resources.iceberg.errors import lakehouse_failures
+from resources.iceberg.lake_identity import Purpose
+from resources.iceberg.lakehouse import Lakehouse
+from resources.landing.store import LandingStore
+from resources.ledger.store import Ledger
+from resources.spark.engine_life import LastWords, naming_a_dead_engine
+from resources.spark.session import configure_catalog, spark_resource
+
+
+@contextmanager
+def workbench(settings: Settings, say: Callable[[str], None]) -> Iterator[Workbench]:
+    """What the load path works with, for a process without Dagster; starts Spark."""
+    with closing(Ledger(settings.ledger_database_url)) as ledger:
+        session = spark_resource(settings).spark_session
+        configure_catalog(session, settings)
+        landing = LandingStore.from_settings(settings, S3Resource())
+        lakehouse = Lakehouse(session, settings.catalog_name)
+        words = LastWords(say)
+        with naming_a_dead_engine(lambda: session, words, settings.spark_driver_memory):
+            with lakehouse_failures("tables"):
+                lakehouse.require_own(settings, ALL_TABLES, Purpose.LOOK)
+                ledger.lake.require(lakehouse.lake(settings), may_take=False)
+            yield Workbench(lakehouse, ledger, landing, settings, words)

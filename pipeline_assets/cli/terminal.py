@@ -1,0 +1,112 @@
+"""Where the shell command writes: the terminal, and the log beside it.
+
+Contains: standard output and error, and what is kept out of them: text of others never acts on a
+terminal.
+Add here: how a command speaks to a terminal.
+Does not contain: what it says (render_tables.py, render_trace.py).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import traceback
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from rich.console import Console
+from rich.text import Text
+
+from pipeline_assets.config import dagster_home
+from pipeline_assets.domain.masking import scrubbed
+from pipeline_assets.domain.plain_text import shown
+
+LOG_NAME = "tidemark-load.log"
+
+
+class PlainConsole(Console):
+    """A console to which every string is data, cells of tables and titles included: no markup, no emoji, one line each."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(markup=False, highlight=False, emoji=False, **options)
+
+    def render_str(self, text: str, **options: Any) -> Text:
+        """All that rich makes of a string passes here."""
+        plain = {"markup": False, "highlight": False, "emoji": False, "highlighter": None}
+        return super().render_str(shown(text), **(options | plain))
+
+
+def styled(text: object, style: str = "") -> Text:
+    """Text in a style, which is never written into the text itself."""
+    return Text(shown(text), style)
+
+
+def line(*parts: str | Text) -> Text:
+    """A line of plain and styled parts."""
+    return Text.assemble(*(styled(part) if isinstance(part, str) else part for part in parts))
+
+
+def stacked(*parts: str) -> Text:
+    """Lines in one cell of a table; a break in a part does not make another one."""
+    return Text("\n").join(styled(part) for part in parts)
+
+
+def page() -> PlainConsole:
+    """Standard output; a pipe gets the width that tables need."""
+    return PlainConsole(width=None if sys.stdout.isatty() else 200, soft_wrap=sys.stdout.isatty())
+
+
+def plainly(console: Console) -> Callable[[str], None]:
+    """What a load says, in the background of what it shows."""
+    return lambda text: console.print(styled(text, "dim"))
+
+
+def write_json(value: Any) -> None:
+    """JSON on standard output: characters that act on a terminal are escaped, secrets left out."""
+    text = json.dumps(_scrubbed(value), indent=2, default=str)
+    sys.stdout.write(text.replace("\x7f", "\\u007f") + "\n")
+
+
+def _scrubbed(value: Any) -> Any:
+    if isinstance(value, str):
+        return scrubbed(value)
+    if isinstance(value, Mapping):
+        return {str(name): _scrubbed(one) for name, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_scrubbed(one) for one in value]
+    return value
+
+
+def print_trace(console: Console, error: BaseException) -> None:
+    """A stack trace, line by line, as text."""
+    print_lines_of(console, "".join(traceback.format_exception(error)).splitlines())
+
+
+def print_lines_of(console: Console, lines: Iterable[str]) -> None:
+    """Lines that are ours to break."""
+    for one in lines:
+        console.print(styled(one), soft_wrap=True)
+
+
+@contextmanager
+def terminal(*, verbose: bool) -> Iterator[Console]:
+    """A console on standard error; Spark's and Dagster's own lines go to a log file unless --verbose."""
+    if verbose:
+        yield PlainConsole(stderr=True, soft_wrap=True)
+        return
+    warnings.simplefilter("ignore")
+    home = dagster_home()
+    sys.stderr.flush()
+    kept = os.dup(2)
+    with (home / LOG_NAME).open("a", encoding="utf-8") as log, os.fdopen(kept, "w", encoding="utf-8") as terminal:
+        # The JVM inherits the descriptor, so it has to be the descriptor that is moved.
+        os.dup2(log.fileno(), 2)
+        try:
+            yield PlainConsole(file=terminal, soft_wrap=True)
+        finally:
+            sys.stderr.flush()
+            terminal.flush()
+            os.dup2(kept, 2)

@@ -1,0 +1,134 @@
+"""Read the settings of a process: `tidemark.toml`, then `TIDEMARK_*` variables over it; and find its Dagster home.
+
+Contains: finding values, resolving paths, refusing what is wrong by name.
+Add here: another place settings come from.
+Does not contain: the values themselves (settings.py).
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tomllib
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+from pydantic_settings import SettingsError as UnreadableVariableError
+
+from pipeline_assets.domain.errors import SettingsError, UsageError
+from pipeline_assets.domain.masking import URL_SETTINGS, remember
+from pipeline_assets.domain.settings import ENV_PREFIX, PROJECT_ROOT, Settings
+
+CONFIG_VARIABLE = "TIDEMARK_CONFIG"
+CONFIG_NAME = "tidemark.toml"
+_TEST_PREFIX = "TIDEMARK_CRASH_"
+"""Tests and drills switch crash points on by variables that are no settings (resources/failpoints.py)."""
+_UNTOLD = frozenset({*URL_SETTINGS, "spark_config"})
+
+
+def load_settings(**overrides: Any) -> Settings:
+    """Read `tidemark.toml` and the environment; raises SettingsError naming the value and the cure.
+
+    The file is `$TIDEMARK_CONFIG`, else `./tidemark.toml`, else the one beside the code. Relative paths in it are
+    relative to the file; relative paths in variables to the working directory. Environment wins over file.
+    """
+    path = _config_path()
+    values = _read_toml(path) if path is not None else {}
+    _refuse_unknown_variables()
+    base = path.parent if path is not None else Path.cwd()
+    if path is not None:
+        values = {**_default_paths(), **values}
+    values = {key: _absolute(key, value, base) for key, value in values.items()} | overrides
+    remember(values)
+    try:
+        settings = Settings(**values)
+    except ValidationError as error:
+        raise _readable(error, path) from None
+    except UnreadableVariableError as error:
+        raise _unreadable(error) from None
+    resolved = {
+        key: _absolute(key, getattr(settings, key), Path.cwd())
+        for key in ("landing_url", "warehouse_url", "catalog_url", "ledger_url", "jars_dir")
+    }
+    return settings.model_copy(update=resolved)
+
+
+def _default_paths() -> dict[str, Any]:
+    names = ("landing_url", "warehouse_url", "catalog_url")
+    return {name: Settings.model_fields[name].default for name in names}
+
+
+def _config_path() -> Path | None:
+    named = os.environ.get(CONFIG_VARIABLE)
+    if named:
+        path = Path(named).resolve()
+        if not path.is_file():
+            raise SettingsError(CONFIG_VARIABLE, f"there is no file {named}", "Correct the path or unset it")
+        return path
+    for folder in (Path.cwd(), PROJECT_ROOT):
+        if (folder / CONFIG_NAME).is_file():
+            return (folder / CONFIG_NAME).resolve()
+    return None
+
+
+def _read_toml(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text("utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise SettingsError(str(path), f"is not valid TOML ({error})", "Correct the line it names") from None
+
+
+def _refuse_unknown_variables() -> None:
+    known = {f"{ENV_PREFIX}{name.upper()}" for name in Settings.model_fields} | {CONFIG_VARIABLE}
+    for name in os.environ:
+        if name.upper().startswith(ENV_PREFIX) and name.upper() not in known and not name.startswith(_TEST_PREFIX):
+            raise SettingsError(
+                name, "is not a setting", "Correct its name or unset it; tidemark.toml lists all settings"
+            )
+
+
+def _absolute(key: str, value: Any, base: Path) -> Any:
+    """Make a relative path absolute against `base`; leave everything else as it is."""
+    if value is None:
+        return None
+    if key in {"landing_url", "warehouse_url"} and "://" not in str(value):
+        return str((base / Path(str(value)).expanduser()).resolve())
+    if key == "jars_dir":
+        return (base / value).resolve()
+    if key in {"catalog_url", "ledger_url"} and str(value).startswith("sqlite:///"):
+        return f"sqlite:///{(base / str(value).removeprefix('sqlite:///')).resolve()}"
+    return value
+
+
+def _readable(error: ValidationError, path: Path | None) -> SettingsError:
+    first = error.errors()[0]
+    name = str(first["loc"][0]) if first["loc"] else "settings"
+    where = f"{ENV_PREFIX}{name.upper()}" if f"{ENV_PREFIX}{name.upper()}" in os.environ else f"{path}: {name}"
+    if first["type"] == "extra_forbidden":
+        return SettingsError(
+            where, "is not a setting", "Correct its name or remove it; tidemark.toml lists all settings"
+        )
+    reason = str(first["msg"]).removeprefix("Value error, ")
+    # What may hold a password or a key is not repeated, least of all where it is mistyped.
+    got = "" if name in _UNTOLD else f" (got {first.get('input')!r})"
+    return SettingsError(where, f"{reason}{got}", "Correct the value")
+
+
+def _unreadable(error: UnreadableVariableError) -> SettingsError:
+    name = next((name for name in Settings.model_fields if f'"{name}"' in str(error)), "")
+    return SettingsError(f"{ENV_PREFIX}{name.upper()}", "is not the JSON that this setting takes", "Correct the value")
+
+
+def dagster_home() -> Path:
+    """DAGSTER_HOME; without one, the folder that `make dev` uses, so that the UI shows these runs."""
+    if not os.environ.get("DAGSTER_HOME"):
+        home = Path.cwd() / "data" / "dagster_home"
+        home.mkdir(parents=True, exist_ok=True)
+        os.environ["DAGSTER_HOME"] = str(home)
+    home = Path(os.environ["DAGSTER_HOME"])
+    if not home.is_dir():
+        raise UsageError("DAGSTER_HOME", f"there is no folder {home}", "Create it, or unset the variable")
+    if not (home / "dagster.yaml").exists() and (PROJECT_ROOT / "dagster.yaml").exists():
+        shutil.copy(PROJECT_ROOT / "dagster.yaml", home / "dagster.yaml")
+    return home

@@ -1,0 +1,76 @@
+"""What must hold after a disturbed load, and what of it does not.
+
+Contains: the comparison, on plain values.
+Add here: another thing that must have survived.
+Does not contain: disturbing and looking (drill.py).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass
+from datetime import date
+from typing import NamedTuple
+
+from pipeline_assets.domain.slices import EMPTY, Slice
+
+
+class Change(NamedTuple):
+    """One publication of a slice on record."""
+
+    table: str
+    key: Slice
+    before: str
+    """Digest."""
+    after: str
+
+
+@dataclass(frozen=True)
+class Look:
+    """What is found in tables, ledger and Dagster."""
+
+    digests: Mapping[str, Mapping[Slice, str]]
+    """Table -> slice -> digest of the rows as they are read."""
+    changes: Sequence[Change]
+    """In the order in which they are on record."""
+    branches: Sequence[str]
+    """Staged branches that are left: `table branch`."""
+    shown: Mapping[str, Set[date]]
+    """Table -> days that Dagster shows as materialized."""
+
+
+def faults(look: Look, calm: Mapping[str, Mapping[Slice, str]], days: Sequence[date]) -> Iterator[str]:
+    """What did not survive, in words.
+
+    `calm`: the digests of undisturbed loads of the same deliveries; `days`: all that were loaded.
+    """
+    for table, expected in calm.items():
+        found = look.digests.get(table, {})
+        for key in sorted(expected.keys() | found.keys()):
+            if expected.get(key) != found.get(key):
+                yield f"{table} {key}: {found.get(key, EMPTY)} instead of {expected.get(key, EMPTY)}"
+    for change, count in Counter(look.changes).items():
+        if count > 1:
+            yield f"{change.table} {change.key}: the same change is on record {count} times"
+    present: dict[tuple[str, Slice], str] = {}
+    for change in look.changes:
+        place = change.table, change.key
+        if change.before != present.get(place, str(EMPTY)):
+            yield f"{change.table} {change.key}: a change is missing on record"
+        present[place] = change.after
+    recorded = {place: digest for place, digest in present.items() if digest != str(EMPTY)}
+    # Of quarantine no changes are recorded, and Dagster shows nothing of it.
+    held = {
+        (table, key): digest
+        for table, found in look.digests.items()
+        for key, digest in found.items()
+        if table in look.shown
+    }
+    for table, key in sorted(
+        place for place in recorded.keys() | held.keys() if recorded.get(place) != held.get(place)
+    ):
+        yield f"{table} {key}: the last change on record is not what the table holds"
+    yield from (f"{branch}: a staged branch is left" for branch in look.branches)
+    for table, shown in look.shown.items():
+        yield from (f"{table} {day}: Dagster shows no materialization" for day in days if day not in shown)

@@ -1,0 +1,111 @@
+"""A process that is paused at a point of the load path and let go or killed there, with its JVM and its workers.
+
+Contains: starting, pausing, killing.
+Add here: another way to die.
+Does not contain: what it does and what must hold afterwards.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from resources.failpoints import SIGNAL_FILE_VARIABLE, VARIABLE
+
+_POLL_SECONDS = 0.05
+_LONGEST_SECONDS = 600
+_LOG_END = 2000
+
+
+class VictimError(Exception):
+    """It did not do what it was started for; tells the end of what it wrote."""
+
+
+class Victim:
+    """A running command in a session of its own."""
+
+    def __init__(self, words: Sequence[str], environment: Mapping[str, str], point: str, folder: Path) -> None:
+        """Start it; it will pause at `point`. What it writes goes to `victim.log` in the folder."""
+        self._signal_file = folder / "paused"
+        self._signal_file.unlink(missing_ok=True)
+        self._log = folder / "victim.log"
+        armed = {**environment, VARIABLE: point, SIGNAL_FILE_VARIABLE: str(self._signal_file)}
+        with self._log.open("wb") as log:
+            self._process = subprocess.Popen(words, env=armed, stdout=log, stderr=log, start_new_session=True)
+
+    @property
+    def log(self) -> str:
+        """What it wrote so far."""
+        return self._log.read_text("utf-8", "replace")
+
+    def wait_until_paused(self) -> str:
+        """The point it pauses at; raises VictimError when it ends before."""
+        self.wait_until(lambda: self._signal_file.exists() and self._signal_file.read_text("utf-8"), "did not pause")
+        return self._signal_file.read_text("utf-8")
+
+    def go_on(self) -> None:
+        """Let it run on from where it paused."""
+        self._signal_file.unlink()
+
+    def wait_until_it_ends(self) -> int:
+        """Its exit code; raises VictimError when it does not end."""
+        try:
+            return self._process.wait(_LONGEST_SECONDS)
+        except subprocess.TimeoutExpired:
+            raise VictimError(f"the process did not end:\n{self.log[-_LOG_END:]}") from None
+
+    def wait_until(self, is_so: Callable[[], object], what: str) -> None:
+        """Wait for something that it does; raises VictimError when it ends before."""
+        deadline = time.monotonic() + _LONGEST_SECONDS
+        while not is_so():
+            if self._process.poll() is not None or time.monotonic() > deadline:
+                raise VictimError(f"the process {what}:\n{self.log[-_LOG_END:]}")
+            time.sleep(_POLL_SECONDS)
+
+    def kill(self) -> None:
+        """SIGKILL to every process of its session; returns when all of them are gone."""
+        kill_session(self._process)
+
+
+@contextmanager
+def a_victim(words: Sequence[str], environment: Mapping[str, str], point: str, folder: Path) -> Iterator[Victim]:
+    """A victim that does not outlive its use."""
+    victim = Victim(words, environment, point, folder)
+    try:
+        yield victim
+    finally:
+        victim.kill()
+
+
+def kill_session(leader: subprocess.Popen[bytes]) -> None:
+    """SIGKILL to every process of the session that `leader` began; returns when all of them are gone."""
+    deadline = time.monotonic() + _LONGEST_SECONDS
+    while members := _members(leader.pid):
+        if time.monotonic() > deadline:
+            raise VictimError(f"processes survived SIGKILL: {members}")
+        for pid in members:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        leader.poll()
+        time.sleep(_POLL_SECONDS)
+    leader.wait()
+
+
+def _members(session: int) -> list[int]:
+    """Living processes of a session; workers have a process group of their own, but not a session."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdecimal():
+            continue
+        try:
+            fields = (entry / "stat").read_text().rsplit(")", 1)[1].split()
+        except (OSError, IndexError):
+            continue
+        if int(fields[3]) == session and fields[0] != "Z":
+            found.append(int(entry.name))
+    return found

@@ -1,0 +1,197 @@
+"""Where a drill happens: the deployment's catalog, storage and engine, under names of their own that are removed afterwards.
+
+Contains: names, places and their removal.
+Add here: another thing a drill must not share with the deployment.
+Does not contain: what is done there (drill.py).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tempfile
+import uuid
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from datetime import date, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import obstore
+import sqlalchemy as sa
+from dagster_aws.s3 import S3Resource
+from sqlalchemy.engine import make_url
+
+from pipeline_assets.domain.errors import LedgerError
+from pipeline_assets.domain.masking import masked
+from pipeline_assets.domain.settings import ENV_PREFIX, Settings, local_path
+from pipeline_assets.tables.registry import ALL_TABLES
+from resources.landing.backends import Bucket
+from resources.landing.folder import Folder
+from resources.spark.session import configure_catalog
+
+if TYPE_CHECKING:
+    from obstore.store import LocalStore, S3Store
+    from pyspark.sql import SparkSession
+
+_UNBOUNDED_ROWS = 1 << 60
+_FARTHEST_FACT = timedelta(days=120)
+_DAGSTER = """
+storage:
+  sqlite:
+    base_dir: {folder}
+telemetry:
+  enabled: false
+"""
+
+
+@dataclass(frozen=True)
+class Scratch:
+    """A place for a drill."""
+
+    settings: Settings
+    """Of the tables that loads are killed on."""
+    calm: Settings
+    """Of those where the same deliveries are loaded undisturbed."""
+    home: Path
+    """Dagster's home for the runs."""
+    store: LocalStore | S3Store
+    """Of the folder that holds landing and both warehouses."""
+
+    def deliver(self, key: str, body: bytes) -> None:
+        """Put an object into the drill's landing."""
+        obstore.put(self.store, f"landing/{key}", body)
+
+    def environment(self, **changes: str) -> dict[str, str]:
+        """For a process that works here; `changes` are variables beside the settings."""
+        inherited = {name: value for name, value in os.environ.items() if not name.startswith(ENV_PREFIX)}
+        return {**inherited, **as_environment(self.settings), "DAGSTER_HOME": str(self.home), **changes}
+
+
+def as_environment(settings: Settings) -> dict[str, str]:
+    """The variables that give a process these settings."""
+    # A process of the same machine derives the same: given as set, it would count as another parser.
+    derived = {name for name in Settings.model_fields if settings.is_of_machine(name)}
+    values = settings.model_dump(mode="json", exclude_none=True, exclude=derived)
+    return {f"{ENV_PREFIX}{name.upper()}": _as_variable(value) for name, value in values.items()}
+
+
+@contextmanager
+def scratch(spark: SparkSession, settings: Settings, project: str, first_day: date) -> Iterator[Scratch]:
+    """A place for a drill; nothing of it stays, each thing being removed even where the removal of another one fails.
+
+    Raises LedgerError where the database does not let it make a schema.
+    """
+    name = f"drill_{uuid.uuid4().hex[:8]}"
+    url = f"{settings.warehouse_url.rstrip('/')}/_{name}"
+    place = _place(url)
+    own, calm = (
+        settings.model_copy(
+            update={
+                "landing_url": f"{url}/landing", "warehouse_url": f"{url}/{kind}", "catalog_name": f"{name}_{kind}",
+                "ledger_url": ledger_url(settings, f"{name}_{kind}"), "projects": (project,),
+                "calendar_start": first_day - _FARTHEST_FACT, "change_min_rows": _UNBOUNDED_ROWS,
+                # Sample data has bad lines on purpose.
+                "max_quarantined_share": 1.0,
+            }
+        )
+        for kind in ("disturbed", "calm")
+    )  # fmt: skip
+    with ExitStack() as removals:
+        folder = Path(removals.enter_context(tempfile.TemporaryDirectory(prefix="tidemark-drill-")))
+        # Of its own: the deployment's dagster.yaml may name a server that holds real runs.
+        (folder / "dagster.yaml").write_text(_DAGSTER.format(folder=folder), "utf-8")
+        removals.enter_context(_dagster_home(folder))
+        store = place.open()
+        removals.callback(_empty, place)
+        for one in (own, calm):
+            _make_schema(one)
+            removals.callback(_forget_ledger, one)
+            configure_catalog(spark, one)
+            removals.callback(_forget_tables, spark, one)
+        yield Scratch(own, calm, folder, store)
+
+
+@contextmanager
+def _dagster_home(folder: Path) -> Iterator[None]:
+    before = os.environ.get("DAGSTER_HOME")
+    os.environ["DAGSTER_HOME"] = str(folder)
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ["DAGSTER_HOME"]
+        else:
+            os.environ["DAGSTER_HOME"] = before
+
+
+def ledger_url(settings: Settings, name: str) -> str:
+    """A ledger of its own: beside a SQLite one, in a schema of its own on a server."""
+    parsed = make_url(settings.ledger_database_url)
+    if parsed.get_backend_name() == "sqlite":
+        return f"sqlite:///{Path(str(parsed.database)).with_name(f'{name}.db')}"
+    return parsed.update_query_dict({"options": f"-csearch_path={name}"}).render_as_string(hide_password=False)
+
+
+def _as_variable(value: Any) -> str:
+    if isinstance(value, list):
+        return ",".join(map(str, value))
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def _place(url: str) -> Folder | Bucket:
+    folder = local_path(url)
+    if folder is None:
+        return Bucket.from_url(url, S3Resource())
+    (folder / "landing").mkdir(parents=True)
+    return Folder(folder)
+
+
+def _make_schema(settings: Settings) -> None:
+    url = make_url(settings.ledger_database_url)
+    if url.get_backend_name() != "sqlite":
+        try:
+            _on_server(settings, f"CREATE SCHEMA {settings.catalog_name}")
+        except sa.exc.SQLAlchemyError as error:
+            reason = f"lets the drill make no schema ({getattr(error, 'orig', error)})"
+            raise LedgerError(
+                masked(settings.ledger_database_url), reason, "GRANT CREATE ON DATABASE to this role"
+            ) from error
+
+
+def _forget_ledger(settings: Settings) -> None:
+    url = make_url(settings.ledger_database_url)
+    if url.get_backend_name() != "sqlite":
+        _on_server(settings, f"DROP SCHEMA IF EXISTS {settings.catalog_name} CASCADE")
+        return
+    for suffix in ("", "-wal", "-shm"):
+        Path(f"{url.database}{suffix}").unlink(missing_ok=True)
+
+
+def _on_server(settings: Settings, statement: str) -> None:
+    url = make_url(settings.ledger_database_url).difference_update_query(["options"])
+    engine = sa.create_engine(url.set(drivername="postgresql+psycopg2"))
+    try:
+        with engine.begin() as connection:
+            connection.execute(sa.text(statement))
+    finally:
+        engine.dispose()
+
+
+def _forget_tables(spark: SparkSession, settings: Settings) -> None:
+    """Their rows in the catalog; the files go with the folder."""
+    for table in ALL_TABLES:
+        spark.sql(f"DROP TABLE IF EXISTS {settings.catalog_name}.{table.identifier}")
+    for namespace in {table.identifier.split(".")[0] for table in ALL_TABLES}:
+        spark.sql(f"DROP NAMESPACE IF EXISTS {settings.catalog_name}.{namespace}")
+
+
+def _empty(place: Folder | Bucket) -> None:
+    if isinstance(place, Folder):
+        shutil.rmtree(place.root)
+        return
+    store = place.open()
+    for page in obstore.list(store):
+        obstore.delete(store, [item["path"] for item in page])

@@ -1,0 +1,75 @@
+"""Which trials a drill holds: where a load is killed or meets another one, and how it is started again.
+
+Contains: the plan.
+Add here: another trial.
+Does not contain: carrying it out (drill.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from resources.failpoints import CrashPoint
+
+RAW, REFINED, AGGREGATE, QUARANTINE = (
+    "raw/regular_events",
+    "refined/events",
+    "aggregates/event_counts",
+    "raw/quarantine",
+)
+
+
+class Event(StrEnum):
+    """What happens to a load."""
+
+    RETRIED = "killed, retried"
+    """Dagster notices the dead run and starts it again."""
+    FRESH = "killed, another run"
+    """Another run comes before anybody noticed."""
+    MET = "overtaken by another run"
+    """It is paused, another run publishes the same days, it goes on."""
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One load that is disturbed."""
+
+    event: Event
+    point: CrashPoint
+    qualifier: str = ""
+
+    @property
+    def armed(self) -> str:
+        """As a process is told of it."""
+        return f"{self.point}:{self.qualifier}" if self.qualifier else str(self.point)
+
+
+_OF_TABLES = (
+    CrashPoint.AFTER_PIN, CrashPoint.AFTER_STAGE, CrashPoint.AFTER_AUDIT, CrashPoint.BEFORE_COMMIT, CrashPoint.AFTER_COMMIT,
+    CrashPoint.BEFORE_LEDGER, CrashPoint.BETWEEN_TABLES, CrashPoint.BEFORE_EVENTS,
+)  # fmt: skip
+_OF_QUARANTINE = (CrashPoint.AFTER_STAGE, CrashPoint.BEFORE_COMMIT, CrashPoint.AFTER_COMMIT)
+_OF_FILES = ((CrashPoint.AFTER_FILES, RAW), (CrashPoint.AFTER_FILES, REFINED))
+_MEETINGS = (
+    (CrashPoint.AFTER_PIN, RAW), (CrashPoint.AFTER_STAGE, REFINED), (CrashPoint.BEFORE_COMMIT, AGGREGATE),
+)  # fmt: skip
+
+
+def planned(project: str, *, is_full: bool) -> Sequence[Trial]:
+    """Every point once, tables and ways of starting again by turns; in full, all points x tables x ways. Then the meetings."""
+    alone = (
+        (CrashPoint.DURING_LISTING, f"regular/{project}"),
+        (CrashPoint.MID_PARSE, ""),
+        (CrashPoint.BETWEEN_CHUNKS, ""),
+    )
+    tables, ways = (RAW, REFINED, AGGREGATE), (Event.RETRIED, Event.FRESH)
+    if is_full:
+        places = [*alone, *_OF_FILES, *((point, QUARANTINE) for point in _OF_QUARANTINE)]
+        places += [(point, table) for table in tables for point in _OF_TABLES]
+        kills = [Trial(way, point, qualifier) for point, qualifier in places for way in ways]
+    else:
+        places = [*alone, _OF_FILES[1], *((point, tables[turn % 3]) for turn, point in enumerate(_OF_TABLES))]
+        kills = [Trial(ways[turn % 2], *place) for turn, place in enumerate(places)]
+    return [*kills, *(Trial(Event.MET, *place) for place in _MEETINGS)]

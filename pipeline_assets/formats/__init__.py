@@ -1,0 +1,1 @@
+"""What an export looks like: bytes, names, lines and columns, before anything is made of them."""

@@ -1,0 +1,1 @@
+"""Exports of Amplitude: names of objects, lines and columns."""

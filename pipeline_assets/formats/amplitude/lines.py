@@ -1,0 +1,311 @@
+"""One exported line to the typed values of an event, or the reason why it is quarantined.
+
+Contains: the fast typed parser and the lenient one behind it, equal by test.
+Add here: how a delivered value is read.
+Does not contain: files and bytes (formats/gzip_lines.py), batches of rows (transforms/parse.py).
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, time, timedelta
+from decimal import Decimal, InvalidOperation
+from typing import Annotated, Any
+
+import msgspec
+
+from pipeline_assets.domain.quarantine_reasons import QuarantineReason
+from pipeline_assets.formats.amplitude.columns import DELIVERED_KEYS, DOLLAR_COLUMNS, VENDOR_COLUMNS, ColumnType
+
+_LONG_MIN, _LONG_MAX = -(1 << 63), (1 << 63) - 1
+_SURROGATE = re.compile("[\ud800-\udfff]")
+# Each digit has one place in the expression: a second way to split a run of them is tried for every length of it.
+_NUMBER = re.compile(r"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
+_PLAIN_INTEGER = re.compile(r"-?[0-9]+")
+_FINER_THAN_MICROSECONDS = re.compile(r":[0-9]{2}\.[0-9]{6}0*[1-9]")
+_STRING_OR_BRACKET = re.compile(rb'(?s)"[^"\\]*(?:\\.[^"\\]*)*"?|[\[{]|[\]}]')
+MAX_DEPTH = 500
+"""Nested arrays and objects, the line's own included. Parsers stop at the interpreter's recursion limit, which varies
+with the caller and the Python version; a bound of our own below it gives a line the same answer everywhere."""
+_Long = Annotated[int, msgspec.Meta(ge=_LONG_MIN, le=_LONG_MAX)]
+
+_FIELD_TYPES: dict[ColumnType, tuple[Any, Any]] = {
+    ColumnType.STRING: (str | None, None),
+    ColumnType.LONG: (_Long | None, None),
+    ColumnType.TIMESTAMP: (str | None, None),
+    ColumnType.DOUBLE: (float | None, None),
+    ColumnType.BOOLEAN: (bool | None, None),
+    ColumnType.JSON: (msgspec.Raw, msgspec.Raw(b"null")),
+}
+_Event: Any = msgspec.defstruct(
+    "_Event",
+    [(name, *_FIELD_TYPES[kind]) for name, kind in VENDOR_COLUMNS.items()],
+    rename={column: key for key, column in DELIVERED_KEYS.items()},
+    forbid_unknown_fields=True,
+    gc=False,
+)
+COLUMN_NAMES = tuple(VENDOR_COLUMNS)
+_KINDS = tuple(VENDOR_COLUMNS.values())
+_JSON_PLACES = tuple(i for i, kind in enumerate(_KINDS) if kind is ColumnType.JSON)
+_TIME_PLACES = tuple(i for i, kind in enumerate(_KINDS) if kind is ColumnType.TIMESTAMP)
+_EVENT_TIME = COLUMN_NAMES.index("event_time")
+_APP = COLUMN_NAMES.index("app")
+_RAW_MEMBERS = msgspec.json.Decoder(dict[str, msgspec.Raw])
+
+
+@dataclass(frozen=True, slots=True)
+class ParsedLine:
+    """An event: its values in the order of COLUMN_NAMES, then `_extra`; times are aware UTC datetimes."""
+
+    values: list[Any]
+    extra: str | None
+    replaced_surrogates: int = 0
+    """Lone surrogates in string columns, each stored as U+FFFD; JSON text and `_extra` keep theirs escaped."""
+    lenient_conversions: int = 0
+    """Values delivered as another JSON type than their column's and read without loss."""
+
+
+@dataclass(frozen=True, slots=True)
+class RefusedLine:
+    """A line that is quarantined."""
+
+    reason: QuarantineReason
+    detail: str
+
+
+class _RefusedError(Exception):
+    def __init__(self, reason: QuarantineReason, detail: str) -> None:
+        super().__init__(detail)
+        self.refused = RefusedLine(reason, detail)
+
+
+class LineParser:
+    """Parses the lines of one object."""
+
+    def __init__(self, project_id: str, arrival_date: date, max_line_bytes: int) -> None:
+        """`project_id` and `arrival_date` (UTC) come from the object's name."""
+        self._app = int(project_id)
+        self._too_late = too_late(arrival_date)
+        self._max_line_bytes = max_line_bytes
+        self._decoder = event_decoder()
+
+    def parse(self, line: bytes, length: int = 0) -> ParsedLine | RefusedLine:
+        """Typed values of one non-blank line, or why it is refused; never raises for bad input.
+
+        `length`: bytes of the line where not all of it is here.
+        """
+        length = max(length, len(line))
+        if length > self._max_line_bytes:
+            return RefusedLine(QuarantineReason.LINE_TOO_LONG, f"{length} bytes, at most {self._max_line_bytes}")
+        if is_too_deep(line):
+            return RefusedLine(QuarantineReason.TOO_DEEP, f"nested more than {MAX_DEPTH} deep")
+        try:
+            return self._checked(self._fast(line) or parse_leniently(line))
+        except _RefusedError as error:
+            return error.refused
+
+    def _fast(self, line: bytes) -> ParsedLine | None:
+        """None where the lenient parser must look."""
+        try:
+            values = list(msgspec.structs.astuple(self._decoder.decode(line)))
+            for place in _JSON_PLACES:
+                text = str(values[place], "utf-8")
+                values[place] = None if text == "null" else text
+            for place in _TIME_PLACES:
+                if values[place] is not None:
+                    values[place] = _instant(values[place])
+                    if values[place] is None:
+                        return None
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            return None
+        return ParsedLine(values, None)
+
+    def _checked(self, parsed: ParsedLine) -> ParsedLine | RefusedLine:
+        event_time, app = parsed.values[_EVENT_TIME], parsed.values[_APP]
+        if event_time is None:
+            return RefusedLine(QuarantineReason.EVENT_TIME_MISSING, "no event_time")
+        if event_time < FIRST_MOMENT:
+            return RefusedLine(
+                QuarantineReason.EVENT_TIME_UNREADABLE, f"event_time {event_time.isoformat()}: no clock's"
+            )
+        if event_time >= self._too_late:
+            return RefusedLine(QuarantineReason.EVENT_TIME_IN_FUTURE, f"event_time {event_time.isoformat()}")
+        if app is not None and app != self._app:
+            return RefusedLine(QuarantineReason.PROJECT_MISMATCH, f"app {app} in an object of project {self._app}")
+        return parsed
+
+
+def event_decoder() -> msgspec.json.Decoder[Any]:
+    """Decodes a line to a struct of COLUMN_NAMES where every value is of its column's type; else raises DecodeError."""
+    return msgspec.json.Decoder(_Event)
+
+
+FIRST_MOMENT = datetime(1900, 1, 1, tzinfo=UTC)
+"""Before it lie the zeros of clients that have no time (the years 1, 1601, 1899), and days that no date of Spark's or Python's
+can be reckoned from."""
+
+
+def too_late(arrival_date: date) -> datetime:
+    """More than a day after the arrival day: a device clock that no lateness explains."""
+    return datetime.combine(arrival_date, time.min, UTC) + timedelta(days=2)
+
+
+def is_too_deep(line: bytes) -> bool:
+    """Whether a line is nested deeper than MAX_DEPTH."""
+    if line.count(b"[") + line.count(b"{") <= MAX_DEPTH:
+        return False
+    depth = 0
+    for found in _STRING_OR_BRACKET.finditer(line):
+        if found[0] in b"[{":
+            depth += 1
+            if depth > MAX_DEPTH:
+                return True
+        elif found[0] in b"]}":
+            depth -= 1
+    return False
+
+
+def parse_leniently(line: bytes) -> ParsedLine:
+    """What the typed parser cannot take: unknown keys, numbers as text, lone surrogates; raises _RefusedError.
+
+    A duplicate key counts once, the last one, as in every JSON parser. A number, boolean or bag delivered for a string
+    column is kept as its JSON text. Of `$insert_id` and `insert_id` the one with `$` wins unless it is null or absent.
+    """
+    members = _members(line)
+    delivered = {DELIVERED_KEYS[key]: text for key, text in members.items() if key in DELIVERED_KEYS}
+    extra: dict[str, str] = {}
+    for key in sorted(members.keys() - DELIVERED_KEYS.keys()):
+        if key in DOLLAR_COLUMNS and delivered.get(key, "null") == "null":
+            delivered[key] = members[key]
+        else:
+            extra[key] = members[key]
+    replaced = lenient = 0
+    values: list[Any] = []
+    for name, kind in VENDOR_COLUMNS.items():
+        text = delivered.get(name, "null")
+        value = None
+        if text != "null":
+            value = _read(name, kind, text)
+            lenient += _is_other_type(kind, text)
+            if kind is ColumnType.STRING:
+                value, count = _SURROGATE.subn("\N{REPLACEMENT CHARACTER}", value)
+                replaced += count
+        values.append(value)
+    # json.dumps writes ASCII, so a lone surrogate in a key stays the escape it was delivered as.
+    extra_text = "{" + ",".join(f"{json.dumps(key)}:{text}" for key, text in extra.items()) + "}" if extra else None
+    return ParsedLine(values, extra_text, replaced, lenient)
+
+
+def _is_other_type(kind: ColumnType, text: str) -> bool:
+    if kind is ColumnType.STRING:
+        return text[0] != '"'
+    if kind is ColumnType.LONG:
+        return not _PLAIN_INTEGER.fullmatch(text)
+    return kind in (ColumnType.DOUBLE, ColumnType.BOOLEAN) and text[0] == '"'
+
+
+def _members(line: bytes) -> dict[str, str]:
+    """Key -> JSON text of each member, byte for byte."""
+    try:
+        text = line.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise _RefusedError(QuarantineReason.INVALID_UTF8, str(error)) from None
+    try:
+        return {key: str(raw, "utf-8") for key, raw in _RAW_MEMBERS.decode(line).items()}
+    except msgspec.DecodeError:
+        # msgspec refuses lone surrogates, which real exports hold (a cut emoji); the standard parser takes them, and
+        # tells broken JSON from JSON that is no object.
+        return _members_with_surrogates(text)
+
+
+def _members_with_surrogates(text: str) -> dict[str, str]:
+    # Numbers stay text: the interpreter refuses to read integers of thousands of digits.
+    scan = json.JSONDecoder(parse_int=str, parse_float=str, parse_constant=_no_constant)
+    try:
+        decoded = scan.decode(text)
+    except ValueError as error:
+        raise _RefusedError(QuarantineReason.BAD_JSON, str(error)) from None
+    if not isinstance(decoded, dict):
+        raise _RefusedError(QuarantineReason.NOT_AN_OBJECT, f"starts with {text[:20]!r}")
+    # Walk the members with the scanner, which tells where each value ends, to keep its text as delivered.
+    members: dict[str, str] = {}
+    place = _skip(text, text.index("{") + 1)
+    while text[place] != "}":
+        key, place = scan.raw_decode(text, place)
+        start = _skip(text, _skip(text, place) + 1)
+        _, end = scan.raw_decode(text, start)
+        members[key] = text[start:end]
+        place = _skip(text, end)
+        if text[place] == ",":
+            place = _skip(text, place + 1)
+    return members
+
+
+def _skip(text: str, place: int) -> int:
+    while text[place] in " \t\r\n":
+        place += 1
+    return place
+
+
+def _no_constant(name: str) -> None:
+    msg = f"{name} is not JSON"
+    raise ValueError(msg)
+
+
+def _read(name: str, kind: ColumnType, text: str) -> Any:
+    if kind is ColumnType.JSON:
+        return text
+    is_string = text[0] == '"'
+    value: str = text
+    if is_string:
+        value = json.loads(text) if "\\" in text else text[1:-1]
+    if kind is ColumnType.STRING:
+        return value
+    if kind is ColumnType.BOOLEAN and value.lower() in ("true", "false"):
+        return value.lower() == "true"
+    if kind is ColumnType.LONG and _NUMBER.fullmatch(value.strip()):
+        return _long(name, value.strip())
+    if kind is ColumnType.DOUBLE and _NUMBER.fullmatch(value.strip()) and math.isfinite(float(value)):
+        return float(value)
+    if kind is ColumnType.TIMESTAMP and is_string:
+        instant = _instant(value)
+        if instant is not None:
+            return instant
+    is_event_time = name == "event_time"
+    reason = QuarantineReason.EVENT_TIME_UNREADABLE if is_event_time else QuarantineReason.VALUE_UNREADABLE
+    raise _RefusedError(reason, f"{name} is {text[:80]}, which does not read as {kind.value} without loss")
+
+
+def _long(name: str, number: str) -> int:
+    try:
+        value = Decimal(number)
+    except InvalidOperation:  # an exponent beyond even decimal's
+        value = Decimal("Infinity")
+    if not _LONG_MIN <= value <= _LONG_MAX:
+        raise _RefusedError(QuarantineReason.VALUE_OUT_OF_RANGE, f"{name} is {number[:80]}, beyond 64 bits")
+    if value != int(value):
+        raise _RefusedError(QuarantineReason.VALUE_UNREADABLE, f"{name} is {number[:80]}, not an integer")
+    return int(value)
+
+
+def _instant(text: str) -> datetime | None:
+    """The UTC instant, without a zone = UTC; None for what is no time or is finer than microseconds."""
+    try:
+        if (
+            len(text) == 26
+            and text[4] == text[7] == "-"
+            and text[10] == " "
+            and text[19] == "."
+            and text[20:].isdigit()
+        ):
+            # The vendor's own form, by far the most frequent: a fifth of the time of what follows.
+            return datetime.fromisoformat(text + "+00:00")
+        if _FINER_THAN_MICROSECONDS.search(text):
+            return None  # msgspec would round it, possibly into another day
+        value = msgspec.convert(text, datetime)
+        return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
+    except (ValueError, OverflowError):
+        return None  # no time, a lone surrogate, or outside of the years 1 to 9999 in UTC

@@ -1,0 +1,210 @@
+"""From an object's bytes to its lines, or the reason why the whole object is refused.
+
+Contains: bounded decompression, what is wrong with a gzip, splitting.
+Add here: another way for an object to be broken.
+Does not contain: what is in a line (amplitude/lines.py). Source of the framing rules: RFC 1952.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import IO
+
+from pipeline_assets.domain.quarantine_reasons import QuarantineReason
+from pipeline_assets.domain.spool import a_spool
+
+_BOM = b"\xef\xbb\xbf"
+_MAGIC = b"\x1f\x8b"
+_READ_BYTES = 1 << 16
+_WRITE_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One line of an object."""
+
+    number: int
+    """From 1."""
+    offset: int
+    """Bytes from the start of the decompressed object."""
+    text: bytes
+    """Without the line break."""
+    left_out: int = 0
+    """Bytes at its end that were not kept, where it is longer than any may be."""
+    is_blank_beyond: bool = True
+    """Whether those are white space only."""
+
+    @property
+    def length(self) -> int:
+        """Bytes without the line break."""
+        return len(self.text) + self.left_out
+
+    @property
+    def is_blank(self) -> bool:
+        """Empty or white space only: counted, never quarantined."""
+        return self.is_blank_beyond and not self.text.strip()
+
+
+class BadObjectError(Exception):
+    """The whole object cannot be read; none of its lines is used."""
+
+    def __init__(self, reason: QuarantineReason, detail: str) -> None:
+        """Name the reason of the contract and what was found."""
+        super().__init__(f"{reason.value}: {detail}")
+        self.reason = reason
+        self.detail = detail
+
+
+def decompress(stored: IO[bytes], max_bytes: int) -> IO[bytes]:
+    """The decompressed object, all gzip members of it, to be closed by the caller; raises BadObjectError.
+
+    Neither side is held in memory where it is large. Zero bytes up to the end of the object are padding, which gzip's
+    own tool allows; anything else that is no member refuses the object, and so do zero bytes between members.
+    """
+    text = a_spool()
+    try:
+        _members(stored, text, max_bytes)
+    except BaseException:
+        text.close()
+        raise
+    text.seek(0)
+    return text
+
+
+def _members(stored: IO[bytes], text: IO[bytes], max_bytes: int) -> None:
+    pending = stored.read(_READ_BYTES)
+    if not pending:
+        raise BadObjectError(QuarantineReason.EMPTY_OBJECT, "the object has no bytes")
+    is_first = True
+    while pending:
+        if len(pending) < len(_MAGIC):
+            pending += stored.read(_READ_BYTES)
+        if not pending.startswith(_MAGIC):
+            if is_first:
+                raise BadObjectError(QuarantineReason.NOT_GZIP, f"starts with {pending[:4]!r}")
+            _require_padding(pending, stored)
+            return
+        pending = _member(pending, stored, text, max_bytes) or stored.read(_READ_BYTES)
+        is_first = False
+
+
+def _require_padding(pending: bytes, stored: IO[bytes]) -> None:
+    left, is_padding = 0, True
+    while pending:
+        left += len(pending)
+        is_padding = is_padding and not pending.strip(b"\0")
+        pending = stored.read(_READ_BYTES)
+    if not is_padding:
+        raise BadObjectError(QuarantineReason.TRAILING_GARBAGE, f"{left} bytes after the last gzip member")
+
+
+def _member(pending: bytes, stored: IO[bytes], text: IO[bytes], max_bytes: int) -> bytes:
+    """Append the member that `pending` and what follows it begin with; returns what was read beyond it."""
+    # In small steps on both sides: zlib copies what it leaves unread, and one step may expand a thousandfold.
+    member = zlib.decompressobj(wbits=31)
+    while not member.eof:
+        pending = pending or stored.read(_READ_BYTES)
+        is_at_end = not pending
+        try:
+            part = member.decompress(pending, _WRITE_BYTES)
+        except zlib.error as error:
+            reason = QuarantineReason.CRC_ERROR if "check" in str(error) else QuarantineReason.NOT_GZIP
+            raise BadObjectError(reason, str(error)) from None
+        if text.tell() + len(part) > max_bytes:
+            raise BadObjectError(QuarantineReason.OBJECT_TOO_LARGE, f"decompresses to more than {max_bytes} bytes")
+        text.write(part)
+        pending = member.unconsumed_tail
+        if is_at_end and not part and not member.eof:
+            raise BadObjectError(QuarantineReason.TRUNCATED_GZIP, f"ends after {text.tell()} decompressed bytes")
+    return member.unused_data
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Consecutive lines of an object."""
+
+    first_number: int
+    """Of the first line, from 1."""
+    first_offset: int
+    """Of the first line, bytes from the start of the decompressed object."""
+    lines: Sequence[bytes]
+    """Without their `\\n`."""
+    left_out: int = 0
+    """Bytes at the end of its only line that were not kept: the line is longer than any may be."""
+    is_blank_beyond: bool = True
+    """Whether those are white space only, so that what a line is does not depend on where the block ends."""
+
+    @property
+    def is_blank(self) -> bool:
+        """Whether all its lines are."""
+        return self.is_blank_beyond and not self.lines[0].strip() and not b"".join(self.lines).strip()
+
+    def halves(self) -> tuple[Block, Block]:
+        """The first and the second half."""
+        middle = len(self.lines) // 2
+        first = self.lines[:middle]
+        offset = self.first_offset + sum(map(len, first)) + middle
+        return (
+            Block(self.first_number, self.first_offset, first),
+            Block(self.first_number + middle, offset, self.lines[middle:]),
+        )
+
+    def each(self) -> Iterator[Line]:
+        """Its lines one by one, each with its place."""
+        offset = self.first_offset
+        for number, line in enumerate(self.lines, self.first_number):
+            text = line if self.left_out else line.removesuffix(b"\r")
+            yield Line(number, offset, text, self.left_out, self.is_blank_beyond)
+            offset += len(line) + 1
+
+
+def blocks(text: IO[bytes], max_lines: int, max_bytes: int, max_line_bytes: int) -> Iterator[Block]:
+    """All lines in blocks of so many lines at most, ended by the line that reaches so many bytes; without a byte order mark.
+
+    Of a longer line than `max_line_bytes` one byte more than that is kept where it would not fit otherwise.
+    """
+    head = text.read(len(_BOM))
+    offset, number = (len(_BOM), 1) if head == _BOM else (0, 1)
+    head = b"" if head == _BOM else head
+    while part := head + text.read(max(0, max_bytes - len(head))):
+        head = b""
+        if not part.endswith(b"\n"):
+            part += text.readline(max_line_bytes + 1)
+        start = len(part) if part.endswith(b"\n") else part.rfind(b"\n") + 1
+        last, part = part[start:], part[:start]
+        for found in _of_lines(part.split(b"\n")[:-1], number, offset, max_lines):
+            yield found
+            number += len(found.lines)
+        offset += len(part)
+        if last:
+            kept = last[: max_line_bytes + 1]
+            is_ended, rest, is_blank = _skip_line(text, last[-1:])
+            is_blank = is_blank and not last[len(kept) :].strip()
+            yield Block(number, offset, [kept], max(0, len(last) - len(kept) + rest - is_ended), is_blank)
+            number += 1
+            offset += len(last) + rest
+
+
+def _of_lines(lines: Sequence[bytes], number: int, offset: int, max_lines: int) -> Iterator[Block]:
+    for start in range(0, len(lines), max_lines):
+        part = lines[start : start + max_lines]
+        yield Block(number, offset, part)
+        number += len(part)
+        offset += sum(map(len, part)) + len(part)
+
+
+def _skip_line(text: IO[bytes], before: bytes) -> tuple[int, int, bool]:
+    """Bytes that end the line (feed, and a return before it), bytes up to and with them, and whether all are white space.
+
+    `before` is the byte read last.
+    """
+    skipped, is_blank = 0, True
+    while part := text.readline(_WRITE_BYTES):
+        skipped += len(part)
+        is_blank = is_blank and not part.strip()
+        if part.endswith(b"\n"):
+            return (2 if (before + part).endswith(b"\r\n") else 1), skipped, is_blank
+        before = part[-1:]
+    return 0, skipped, is_blank

@@ -1,0 +1,63 @@
+"""Run a job of the graph in this process, as the shell and the drill do.
+
+Contains: the run, its record in the ledger, what went wrong.
+Add here: another thing that every run in a process needs.
+Does not contain: which job and with what (cli/run.py), what a job does (orchestration/).
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Mapping
+from contextlib import closing
+from typing import Any
+
+import dagster as dg
+
+from pipeline_assets.config import dagster_home
+from pipeline_assets.definitions import build_defs
+from pipeline_assets.domain.settings import Settings
+from pipeline_assets.orchestration.dead_runs import report_dead_runs
+from resources.heartbeat import heartbeat
+from resources.ledger.store import Ledger
+
+
+def run_job(
+    settings: Settings,
+    job_name: str,
+    ops: Mapping[str, Any],
+    tags: Mapping[str, str],
+    logger: dg.LoggerDefinition,
+    say: Callable[[str], None] = lambda _: None,
+) -> list[str]:
+    """Run a job in this process; returns what went wrong beyond the verdicts that the ledger tells.
+
+    Says which runs died before; they are reported to Dagster first.
+    """
+    job = build_defs(settings, loggers={"console": logger}).resolve_job_def(job_name)
+    dagster_home()
+    url, run_id = settings.ledger_database_url, str(uuid.uuid4())
+    # On record before Dagster knows the run: no monitor could tell that a process is missing which had none yet.
+    with dg.DagsterInstance.get() as instance, heartbeat(url, run_id, job_name, 1):
+        with closing(Ledger(url)) as ledger:
+            for dead in report_dead_runs(instance, ledger):
+                say(str(dead))
+        result = job.execute_in_process(
+            run_config={"ops": dict(ops), "loggers": {"console": {}}},
+            tags=dict(tags), instance=instance, raise_on_error=False, run_id=run_id,
+        )  # fmt: skip
+        return [] if result.success else _unexpected(result)
+
+
+def _unexpected(result: dg.ExecuteInProcessResult) -> list[str]:
+    """Failures that are no verdict: everything but the op's own Failure at its end."""
+    found = []
+    for event in result.all_events:
+        if event.event_type is dg.DagsterEventType.STEP_FAILURE:
+            data: Any = event.event_specific_data
+            if data.user_failure_data is not None and "reasons" in data.user_failure_data.metadata:
+                continue
+            error = data.error.cause or data.error
+            label = data.user_failure_data.description if data.user_failure_data is not None else None
+            found.append(label or str(error.message).strip())
+    return found

@@ -1,0 +1,1 @@
+"""What an operator asks of published data; nothing is changed."""

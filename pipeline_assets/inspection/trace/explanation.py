@@ -1,0 +1,224 @@
+"""What `explain` answers: an event, its deliveries, publications and standing, each able to say itself in words.
+
+Contains: the values and their wording.
+Add here: a fact that is said about an event.
+Does not contain: finding it out (trace.py, rows.py) and drawing it (cli/render_trace.py).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import date, datetime
+
+from pipeline_assets.domain.identity import Defeat, Outcome, RankPart, RawRow
+from pipeline_assets.domain.slices import Slice
+from pipeline_assets.inspection.trace.rows import FoundRow, QuarantinedLine
+from pipeline_assets.load.staleness.decide import Decision, Todo
+from resources.ledger.records import BatchRecord, Exclusion, PublicationRecord, SliceRecord
+
+
+def place(row: RawRow) -> str:
+    """Where a row was delivered."""
+    return f"{row.object_key} line {row.line_number}"
+
+
+@dataclass(frozen=True)
+class Delivered:
+    """One raw row of the event and what became of it."""
+
+    found: FoundRow
+    outcome: Outcome
+    defeat: Defeat | None
+    """None for a winner."""
+
+    @property
+    def row(self) -> RawRow:
+        """Identity, rank and place."""
+        return self.found.row
+
+    @property
+    def reason(self) -> str:
+        """Why it won or lost, in words; names the row that beats it and the part of the rank that decides."""
+        if self.defeat is None:
+            return "winner"
+        better = self.defeat.by
+        said = {
+            Outcome.DELIVERY_DUPLICATE: f"delivery duplicate of {place(better)}",
+            Outcome.SEND_DUPLICATE: f"send duplicate: sent again as uuid {better.uuid}, {place(better)}",
+            Outcome.SUPERSEDED_BY_OTHER_DAY: f"superseded by another day: {better.event_date}, {place(better)}",
+        }[self.outcome]
+        return f"{said}; {_ground(self.row, self.defeat)}"
+
+
+@dataclass(frozen=True)
+class Published:
+    """One publication on record of a slice of refined.events that the event belongs to."""
+
+    record: PublicationRecord
+    rows: tuple[RawRow, ...] | None
+    """The event's rows in all its days as of that snapshot; None where that cannot be said any more."""
+    obstacle: str | None = None
+    """Why it cannot be said."""
+
+    @property
+    def visible(self) -> str:
+        """Whether the event was visible in the published slice, and as which row."""
+        if self.rows is None:
+            return f"unknown: {self.obstacle}"
+        day = self.record.key.event_date
+        here = [place(row) for row in self.rows if row.event_date == day]
+        elsewhere = [f"{row.event_date} as {place(row)}" for row in self.rows if row.event_date != day]
+        if here:
+            return f"yes, as {' and '.join(here)}"
+        return f"no, but on {' and on '.join(elsewhere)}" if elsewhere else "no"
+
+
+@dataclass(frozen=True)
+class Standing:
+    """Whether one day of refined.events shows of the event what the present rule says, and if not, why."""
+
+    key: Slice
+    expected: tuple[RawRow, ...]
+    live: tuple[RawRow, ...]
+    record: SliceRecord | None
+    decision: Decision | None
+    """What a load of the day would do about it now."""
+
+    @property
+    def agrees(self) -> bool:
+        """Compared by content: of identical rows any may have named the lineage when the day was published."""
+        return sorted(row.content for row in self.expected) == sorted(row.content for row in self.live)
+
+    @property
+    def is_stale(self) -> bool:
+        """Whether a load of the day would build it again."""
+        return self.decision is not None and self.decision.todo in (Todo.REBUILD, Todo.CHECK)
+
+    @property
+    def reason(self) -> str | None:
+        """Why the day is not as it should be, None where it is."""
+        bad = self.decision.reason if self.decision is not None else None
+        if self.record is not None and not self.record.verdict.is_good:
+            verdict = f"{self.record.verdict.value}: "
+            bad = f"stands {verdict}{(self.record.reason or '').removeprefix(verdict)}"
+        if self.is_stale and self.decision is not None and not self.agrees:
+            stale = f"not built since its inputs changed ({self.decision.cause})"
+            return f"{bad}; {stale}" if bad else stale
+        if bad is None and not self.agrees:
+            return "the ledger takes it for up to date"
+        return bad
+
+    @property
+    def cure(self) -> str | None:
+        """What a person can do, None where nothing is wrong."""
+        if self.reason is None:
+            return None
+        if self.record is not None and not self.record.verdict.is_good and self.record.cure:
+            return self.record.cure
+        day = self.key.event_date
+        return f"Load it again: tidemark load --source regular --from {day} --to {day}"
+
+
+@dataclass(frozen=True)
+class Event:
+    """One event: rows of one key whose days are near enough to be compared."""
+
+    project_id: str
+    key: tuple[object, ...]
+    deliveries: tuple[Delivered, ...]
+    """Winners first, then by rank. Empty where the event is in refined.events but no more in raw."""
+    publications: tuple[Published, ...]
+    """Oldest first."""
+    standings: tuple[Standing, ...]
+    """One per event day."""
+
+    @property
+    def winners(self) -> tuple[RawRow, ...]:
+        """The rows to keep by the present rule; more than one where a row on a day between them beats none."""
+        return tuple(delivered.row for delivered in self.deliveries if delivered.outcome is Outcome.WINNER)
+
+    @property
+    def agrees(self) -> bool:
+        """Whether refined.events shows the event as the present rule says."""
+        return all(standing.agrees for standing in self.standings)
+
+    @property
+    def title(self) -> str:
+        """The key in words."""
+        if self.key[1] == "uuid":
+            return f"project {self.project_id}, uuid {self.key[2]} (no insert_id)"
+        app, device_id, insert_id = self.key[2:]
+        return f"project {self.project_id}, insert_id {insert_id}, app {app or 'none'}, device_id {device_id or 'none'}"
+
+    @property
+    def verdict(self) -> str:
+        """What became of the event, in a sentence."""
+        if not self.deliveries:
+            return "no longer in raw (its delivery was replaced or withdrawn), still in refined/events"
+        kept = " and ".join(f"{place(row)} on {row.event_date}" for row in self.winners)
+        count = len(self.deliveries)
+        deliveries = "the only delivery" if count == 1 else f"of {count} deliveries"
+        live = "refined/events shows it" if self.agrees else "refined/events does not show it yet"
+        return f"kept: {kept}, {deliveries}; {live}"
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """All that is known of an identifier."""
+
+    identifier: str
+    projects: tuple[str, ...]
+    first: date | None
+    last: date | None
+    events: tuple[Event, ...] = ()
+    is_cut: bool = False
+    """Whether there are more raw rows than were collected; those of lowest rank are left out."""
+    quarantined: tuple[QuarantinedLine, ...] = ()
+    """Looked for only where raw and refined hold nothing."""
+    not_in_raw: tuple[BatchRecord, ...] = ()
+    """Batches whose latest deliveries are not in raw; named where nothing was found."""
+    excluded: tuple[Exclusion, ...] = ()
+    """Deliveries that a person ruled out, so that raw does not hold them; named where nothing was found."""
+
+    @property
+    def is_found(self) -> bool:
+        """Whether anything was found."""
+        return bool(self.events or self.quarantined)
+
+    @property
+    def searched(self) -> str:
+        """What was searched, in words."""
+        days = f"event days {self.first or 'from the first'} to {self.last or 'the last'}"
+        span = days if self.first or self.last else "all event days"
+        return (
+            f"insert_id and uuid in raw/regular_events, raw/backfill_events and refined/events ({span}), and the bytes "
+            f"kept of refused lines in raw/quarantine (all arrival days), of project {', '.join(self.projects)}"
+        )
+
+
+def _ground(row: RawRow, lost: Defeat) -> str:
+    """The part of the rank that decides, in words."""
+    better = lost.by
+    if lost.part is RankPart.SERVER_UPLOAD_TIME:
+        return (
+            f"that one has the later server_upload_time ({_against(better.server_upload_time, row.server_upload_time)})"
+        )
+    if lost.part is RankPart.PROCESSED_TIME:
+        return (
+            "same server_upload_time, that one has the later processed_time "
+            f"({_against(better.processed_time, row.processed_time)})"
+        )
+    if lost.part is RankPart.SOURCE:
+        return f"same times, and by source precedence {better.source.value} goes before {row.source.value}"
+    if lost.part is RankPart.CONTENT:
+        return "same times and source but other content, and that one has the greater content hash"
+    return "an identical row; object and line only choose which of the two is named"
+
+
+def _against(greater: datetime | None, lesser: datetime | None) -> str:
+    return f"{spelled(greater)} against {spelled(lesser)}"
+
+
+def spelled(instant: datetime | None) -> str:
+    """A time as the vendor writes it, UTC."""
+    return "none" if instant is None else f"{instant:%Y-%m-%d %H:%M:%S.%f}"

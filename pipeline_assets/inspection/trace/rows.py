@@ -1,0 +1,265 @@
+"""Find the rows of one event in raw, refined and quarantine, by the narrowest reads that do.
+
+Contains: the Spark reads behind `explain`.
+Add here: another table in which an event is looked for.
+Does not contain: judging what was found (trace.py).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, date, datetime, timedelta
+from functools import reduce
+from typing import Any
+
+import pyspark.sql.functions as F
+from pyspark.sql import Column, DataFrame, Row
+
+from pipeline_assets.domain.errors import LakehouseError
+from pipeline_assets.domain.identity import RawRow
+from pipeline_assets.domain.identity import named as named_text
+from pipeline_assets.domain.slices import Slice, Source
+from pipeline_assets.load.request import Workbench
+from pipeline_assets.tables.quarantine import QUARANTINE
+from pipeline_assets.tables.raw_events import RAW_TABLES
+from pipeline_assets.tables.refined_events import CONTENT, REFINED_EVENTS
+from pipeline_assets.tables.table import Table
+from pipeline_assets.transforms.measure import HASH_A, HASH_B, with_row_hashes
+from pipeline_assets.transforms.named import named
+from resources.iceberg.metadata import slices_condition
+
+MAX_ROWS = 2_000
+"""Most raw rows that are collected and judged; judging compares them pairwise."""
+MAX_QUARANTINED = 100
+_MAX_OTHER_KEYS = 100
+_READS_PER_JOB = 10
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_NOT_READ = (0, 0)
+_IDENTITY = (
+    "event_date",
+    "project_id",
+    "app",
+    "device_id",
+    "insert_id",
+    "uuid",
+    "_source",
+    "_object_key",
+    "_line_number",
+)
+
+
+@dataclass(frozen=True)
+class FoundRow:
+    """A raw row of the event, with what is shown of it beyond identity and rank."""
+
+    row: RawRow
+    etag: str
+    arrival_date: date
+    event_time: datetime | None
+
+
+@dataclass(frozen=True)
+class QuarantinedLine:
+    """A refused line whose kept bytes hold the identifier."""
+
+    source: Source
+    project_id: str
+    arrival_date: date
+    object_key: str
+    etag: str
+    line_number: int | None
+    reason: str
+    detail: str | None
+    is_batch_accepted: bool
+
+
+@dataclass(frozen=True)
+class Search:
+    """What is looked for, and where."""
+
+    bench: Workbench
+    pins: Mapping[str, int]
+    """Table key -> snapshot id; one set for all reads, so that they agree with each other."""
+    identifier: str
+    projects: tuple[str, ...]
+    first: date | None = None
+    last: date | None = None
+    other_keys: tuple[tuple[int | None, str | None, str], ...] = ()
+    """(app, device_id, insert_id) of rows that have the identifier as uuid: their other rows belong to the event."""
+
+    def raw(self) -> DataFrame:
+        """Both raw tables, with `_source`."""
+        frames = [
+            self.bench.lakehouse.read(table, self.pins[table.key]).withColumn("_source", F.lit(source.value))
+            for source, table in RAW_TABLES.items()
+        ]
+        return reduce(DataFrame.unionByName, frames)
+
+    def refined(self, snapshot_id: int | None = None) -> DataFrame:
+        """refined.events as of a snapshot, by default the pinned one."""
+        pin = self.pins[REFINED_EVENTS.key] if snapshot_id is None else snapshot_id
+        return self.bench.lakehouse.read(REFINED_EVENTS, pin)
+
+    def matches(self) -> Column:
+        """Rows that carry the identifier, and the other rows of their keys."""
+        is_named = (F.col("insert_id") == self.identifier) | (F.col("uuid") == self.identifier)
+        return reduce(Column.__or__, [_has_key(*key) for key in self.other_keys], is_named)
+
+    def in_reach(self) -> Column:
+        """The projects, and the asked event days with those that decide about them or about their rivals."""
+        reach = timedelta(days=2 * self.bench.settings.dedupe_window_days)
+        inside = F.col("project_id").isin(*self.projects)
+        if self.first is not None:
+            inside = inside & (F.col("event_date") >= F.lit(_shifted(self.first, -reach)))
+        if self.last is not None:
+            inside = inside & (F.col("event_date") <= F.lit(_shifted(self.last, reach)))
+        return inside
+
+
+def pin(bench: Workbench) -> dict[str, int]:
+    """The present snapshots of all tables that are searched; raises LakehouseError where no load ever ran."""
+    tables: tuple[Table, ...] = (*RAW_TABLES.values(), REFINED_EVENTS, QUARANTINE)
+    for table in tables:
+        name = bench.lakehouse.identifier(table)
+        # Asked first, because asking for the head of a table that is not there would create it.
+        if not bench.spark.catalog.tableExists(name):
+            raise LakehouseError(name, "is not there: nothing is loaded yet", "Load days first: tidemark load --help")
+    return {table.key: bench.lakehouse.head(table) for table in tables}
+
+
+def find_slices(search: Search) -> tuple[Search, set[Slice]]:
+    """The slices of raw and refined that hold rows of the event, and the search extended by the keys it found.
+
+    Reads a handful of columns; all others are read of these slices only. The newest slices, where there are very many.
+    """
+    is_other = named("insert_id").isNotNull() & (F.col("insert_id") != search.identifier)
+    columns = ("event_date", "project_id", "app", "device_id", "insert_id", "uuid")
+    narrow = search.raw().select(*columns).unionByName(search.refined().select(*columns)).where(search.in_reach())
+    found = (
+        narrow.where(search.matches())
+        .select("event_date", "project_id", *[F.when(is_other, F.col(name)).alias(name) for name in columns[2:5]])
+        .distinct()
+        .orderBy(F.desc("event_date"), "project_id")
+        .limit(MAX_ROWS)
+        .collect()
+    )
+    slices = {Slice(row["event_date"], row["project_id"]) for row in found}
+    others = {
+        (row["app"], named_text(row["device_id"]), row["insert_id"]): None
+        for row in found
+        if row["insert_id"] is not None
+    }
+    if not others:
+        return search, slices
+    extended = replace(search, other_keys=tuple(others)[:_MAX_OTHER_KEYS])
+    days = narrow.where(extended.matches()).select("event_date", "project_id").distinct().limit(MAX_ROWS).collect()
+    return extended, slices | {Slice(row["event_date"], row["project_id"]) for row in days}
+
+
+def raw_rows(search: Search, slices: Collection[Slice]) -> tuple[list[FoundRow], bool]:
+    """The raw rows of the event, and whether there are more than were collected.
+
+    The greatest by rank are kept, so that what is said of a kept row holds: what beats it ranks higher.
+    """
+    extra = ("_object_etag", "_arrival_date", F.unix_micros("event_time").alias("_event_time"))
+    rows = (
+        _hashed(search.raw(), search, slices)
+        .select(*_identified(), HASH_A, HASH_B, *extra)
+        .orderBy(F.desc_nulls_last("server_upload_time"), F.desc_nulls_last("processed_time"))
+        .limit(MAX_ROWS + 1)
+        .collect()
+    )
+    found = [
+        FoundRow(_raw_row(row), row["_object_etag"], row["_arrival_date"], _instant(row["_event_time"]))
+        for row in rows[:MAX_ROWS]
+    ]
+    return found, len(rows) > MAX_ROWS
+
+
+def live_rows(search: Search, slices: Collection[Slice]) -> list[RawRow]:
+    """The event's rows in refined.events now."""
+    rows = _hashed(search.refined(), search, slices).select(*_identified(), HASH_A, HASH_B).limit(MAX_ROWS)
+    return [_raw_row(row) for row in rows.collect()]
+
+
+def published_rows(search: Search, slices: Collection[Slice], snapshots: Sequence[int]) -> dict[int, list[RawRow]]:
+    """Snapshot of refined.events -> the event's rows in these slices of it; their `content` is not read."""
+    found: dict[int, list[RawRow]] = {snapshot: [] for snapshot in snapshots}
+    for start in range(0, len(snapshots), _READS_PER_JOB):
+        frames = [
+            search.refined(snapshot)
+            .where(slices_condition(REFINED_EVENTS, slices) & search.matches())
+            .select(*_identified(), F.lit(snapshot).cast("long").alias("_snapshot"))
+            for snapshot in snapshots[start : start + _READS_PER_JOB]
+        ]
+        for row in reduce(DataFrame.unionByName, frames).collect():
+            found[row["_snapshot"]].append(_raw_row(row))
+    return found
+
+
+def kept_snapshots(bench: Workbench) -> set[int]:
+    """Snapshots of refined.events that are not expired."""
+    rows = bench.spark.table(f"{bench.lakehouse.identifier(REFINED_EVENTS)}.snapshots").select("snapshot_id")
+    return {int(row["snapshot_id"]) for row in rows.collect()}
+
+
+def quarantined_lines(search: Search) -> list[QuarantinedLine]:
+    """Refused lines whose kept bytes hold the identifier, as it is or as JSON writes it; the newest first."""
+    as_json = (json.dumps(search.identifier, ensure_ascii=is_ascii)[1:-1] for is_ascii in (True, False))
+    spellings = {search.identifier, *as_json}
+    holds = [F.contains(F.col("sample"), F.lit(spelling.encode())) for spelling in sorted(spellings)]
+    rows = (
+        search.bench.lakehouse.read(QUARANTINE, search.pins[QUARANTINE.key])
+        .where(F.col("project_id").isin(*search.projects) & reduce(Column.__or__, holds))
+        .select(*[column.name for column in QUARANTINE.columns if column.name != "sample"])
+        .orderBy(F.desc("arrival_date"), "object_key", "line_number")
+        .limit(MAX_QUARANTINED)
+        .collect()
+    )
+    return [
+        QuarantinedLine(
+            Source(row["source"]), row["project_id"], row["arrival_date"], row["object_key"], row["object_etag"],
+            row["line_number"], row["reason"], row["detail"], bool(row["is_batch_accepted"]),
+        )
+        for row in rows
+    ]  # fmt: skip
+
+
+def _hashed(frame: DataFrame, search: Search, slices: Collection[Slice]) -> DataFrame:
+    wanted = slices_condition(REFINED_EVENTS, slices) & search.matches()
+    return with_row_hashes(frame.where(wanted), CONTENT)
+
+
+def _identified() -> list[Any]:
+    # As microseconds: a collected timestamp comes in the local time of the machine.
+    return [*_IDENTITY, *[F.unix_micros(name).alias(name) for name in ("server_upload_time", "processed_time")]]
+
+
+def _has_key(app: int | None, device_id: str | None, insert_id: str) -> Column:
+    same_app, same_device = F.col("app").eqNullSafe(F.lit(app)), named("device_id").eqNullSafe(F.lit(device_id))
+    return (F.col("insert_id") == insert_id) & same_app & same_device
+
+
+def _raw_row(row: Row) -> RawRow:
+    has_content = HASH_A in row
+    return RawRow(
+        project_id=row["project_id"], event_date=row["event_date"], source=Source(row["_source"]),
+        object_key=row["_object_key"], line_number=row["_line_number"], app=row["app"], device_id=row["device_id"],
+        insert_id=row["insert_id"], uuid=row["uuid"], server_upload_time=_instant(row["server_upload_time"]),
+        processed_time=_instant(row["processed_time"]),
+        content=(row[HASH_A], row[HASH_B]) if has_content else _NOT_READ,
+    )  # fmt: skip
+
+
+def _instant(micros: int | None) -> datetime | None:
+    return None if micros is None else _EPOCH + timedelta(microseconds=micros)
+
+
+def _shifted(day: date, by: timedelta) -> date:
+    """The day moved, or the end of the calendar that Python knows."""
+    try:
+        return day + by
+    except OverflowError:
+        return date.max if by > timedelta() else date.min

@@ -1,0 +1,212 @@
+"""Explain one event: every delivery of it, which row won, why each other one lost, and where it was published.
+
+Contains: judging the rows of an identifier by the present rule and putting them beside the ledger.
+Add here: another question about one event.
+Does not contain: finding rows (rows.py), words (explanation.py) and the rule (domain/identity.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, timedelta
+
+from pipeline_assets.domain.errors import UsageError
+from pipeline_assets.domain.identity import Outcome, RawRow, defeat, named, outcomes, rank
+from pipeline_assets.domain.slices import BatchVerdict, Slice, neighbourhood
+from pipeline_assets.inspection.trace.explanation import Delivered, Event, Explanation, Published, Standing
+from pipeline_assets.inspection.trace.rows import (
+    FoundRow,
+    Search,
+    find_slices,
+    kept_snapshots,
+    live_rows,
+    pin,
+    published_rows,
+    quarantined_lines,
+    raw_rows,
+)
+from pipeline_assets.load.request import LoadRequest, Workbench
+from pipeline_assets.load.staleness.decide import Decision, decide
+from pipeline_assets.load.staleness.facts import read_ground
+from pipeline_assets.tables.refined_events import REFINED_EVENTS
+from resources.ledger.records import BatchRecord
+
+MAX_SNAPSHOTS = 50
+"""How many publications are looked into, the newest first; each is a read of the table."""
+
+
+def explain(
+    bench: Workbench,
+    identifier: str,
+    *,
+    projects: Sequence[str] = (),
+    first: date | None = None,
+    last: date | None = None,
+    now: datetime | None = None,
+) -> Explanation:
+    """Everything about the events whose insert_id or uuid is `identifier`, from the present snapshots.
+
+    Writes nothing. `first` and `last` bound the event days. Raises UsageError, SettingsError, and LakehouseError
+    before the first load.
+    """
+    if named(identifier) is None:
+        raise UsageError(
+            "identifier", "is empty or blank, which names no event", "Give the insert_id or the uuid of an event"
+        )
+    if first is not None and last is not None and last < first:
+        raise UsageError(f"{first} to {last}", "the range ends before it begins", "Swap the two days")
+    chosen = bench.settings.require_projects(tuple(projects))
+    search, slices = find_slices(Search(bench, pin(bench), identifier, chosen, first, last))
+    if slices:
+        bench.say(f"{identifier}: reading {len(slices)} days of raw and refined")
+        found, is_cut = raw_rows(search, slices)
+        sketches = _sketch(search, found, live_rows(search, slices), is_cut=is_cut)
+        if sketches:
+            published = _published(search, sketches)
+            events = tuple(_event(search, sketch, published, now or datetime.now(UTC)) for sketch in sketches)
+            return Explanation(identifier, chosen, first, last, events, is_cut)
+    standing = (one for one in bench.ledger.decisions.all_exclusions(chosen) if one.lifted_at is None)
+    return Explanation(
+        identifier, chosen, first, last, quarantined=tuple(quarantined_lines(search)), not_in_raw=_not_in_raw(search),
+        excluded=tuple(standing),
+    )  # fmt: skip
+
+
+def _not_in_raw(search: Search) -> tuple[BatchRecord, ...]:
+    batches = search.bench.ledger.batches(search.projects, date.min, date.max)
+    refused = (BatchVerdict.REFUSED, BatchVerdict.MOVED)
+    return tuple(batches[key] for key in sorted(batches) if batches[key].verdict in refused)
+
+
+@dataclass(frozen=True)
+class _Sketch:
+    """An event before publications and standings are looked up."""
+
+    key: tuple[object, ...]
+    deliveries: tuple[Delivered, ...]
+    live: tuple[RawRow, ...]
+
+    @property
+    def project_id(self) -> str:
+        return str(self.key[0])
+
+    @property
+    def days(self) -> list[date]:
+        return sorted(
+            {delivered.row.event_date for delivered in self.deliveries} | {row.event_date for row in self.live}
+        )
+
+    def near(self, window: int) -> set[Slice]:
+        """Slices that hold the event or may have held it: a row that moved further is another event."""
+        return neighbourhood((Slice(day, self.project_id) for day in self.days), window)
+
+
+def _sketch(search: Search, found: Sequence[FoundRow], live: Sequence[RawRow], *, is_cut: bool) -> list[_Sketch]:
+    """Rows to events: same key, no gap between days wider than the dedupe window."""
+    settings = search.bench.settings
+    window = settings.dedupe_window_days
+    by_key: dict[tuple[object, ...], tuple[list[FoundRow], list[RawRow]]] = {}
+    for row in found:
+        by_key.setdefault(row.row.key, ([], []))[0].append(row)
+    for live_row in live:
+        by_key.setdefault(live_row.key, ([], []))[1].append(live_row)
+    sketches = []
+    for key, (delivered, refined) in by_key.items():
+        judged = _judge(delivered, search)
+        days = {d.row.event_date for d in judged} | {row.event_date for row in refined}
+        for group in _groups(_inside(days, search, window), window):
+            deliveries = tuple(d for d in judged if d.row.event_date in group)
+            of_event = tuple(row for row in refined if row.event_date in group)
+            rows = [*(d.row for d in deliveries), *of_event]
+            is_asked = any(search.identifier in (row.insert_id, row.uuid) for row in rows)
+            # The raw rows of an event without any may be among those that were cut.
+            if is_asked and _inside(group, search, 0) and (deliveries or not is_cut):
+                sketches.append(_Sketch(key, deliveries, of_event))
+    return sorted(sketches, key=lambda sketch: (sketch.project_id, sketch.days[0], repr(sketch.key)))
+
+
+def _judge(found: Sequence[FoundRow], search: Search) -> list[Delivered]:
+    """What became of each row of one key, winners first, then by rank."""
+    settings = search.bench.settings
+    precedence, window = settings.source_precedence, settings.dedupe_window_days
+    rows = [delivered.row for delivered in found]
+    judged = [
+        Delivered(delivered, outcome, defeat(delivered.row, outcome, rows, precedence, window))
+        for delivered, outcome in zip(found, outcomes(rows, precedence, window), strict=True)
+    ]
+    judged.sort(key=lambda delivered: rank(delivered.row, precedence), reverse=True)
+    return sorted(judged, key=lambda delivered: delivered.outcome is not Outcome.WINNER)
+
+
+def _inside(days: Iterable[date], search: Search, margin: int) -> list[date]:
+    """The days that lie in the asked range, or at most `margin` days outside."""
+    return [
+        day for day in days
+        if (search.first is None or (search.first - day).days <= margin)
+        and (search.last is None or (day - search.last).days <= margin)
+    ]  # fmt: skip
+
+
+def _groups(days: Iterable[date], window: int) -> list[list[date]]:
+    groups: list[list[date]] = []
+    for day in sorted(days):
+        if groups and (day - groups[-1][-1]).days <= window:
+            groups[-1].append(day)
+        else:
+            groups.append([day])
+    return groups
+
+
+def _published(search: Search, sketches: Sequence[_Sketch]) -> list[Published]:
+    """Every publication on record of the slices near the events, with the rows that were visible in it."""
+    window = search.bench.settings.dedupe_window_days
+    near = {key for sketch in sketches for key in sketch.near(window)}
+    records = [record for record in search.bench.ledger.publications(REFINED_EVENTS.key) if record.key in near]
+    kept = kept_snapshots(search.bench)
+    readable = list(dict.fromkeys(r.snapshot_id for r in reversed(records) if r.snapshot_id in kept))
+    rows = published_rows(search, near, readable[:MAX_SNAPSHOTS])
+    found = []
+    for record in records:
+        if record.snapshot_id in rows:
+            found.append(Published(record, tuple(rows[record.snapshot_id])))
+        elif record.snapshot_id in kept:
+            found.append(Published(record, None, f"only the newest {MAX_SNAPSHOTS} publications are looked into"))
+        else:
+            found.append(Published(record, None, "the snapshot is expired"))
+    return found
+
+
+def _event(search: Search, sketch: _Sketch, published: Sequence[Published], now: datetime) -> Event:
+    near, days = sketch.near(search.bench.settings.dedupe_window_days), set(sketch.days)
+    publications = []
+    for publication in published:
+        key = publication.record.key
+        rows = publication.rows
+        if rows is not None:
+            rows = tuple(row for row in rows if row.key == sketch.key and Slice(row.event_date, row.project_id) in near)
+        # A day next to the event's own is named only where the event was seen on it.
+        was_here = any(row.event_date == key.event_date for row in rows or ())
+        if key in near and (key.event_date in days or was_here):
+            publications.append(Published(publication.record, rows, publication.obstacle))
+    standings = _standings(search.bench, sketch, now)
+    return Event(sketch.project_id, sketch.key, sketch.deliveries, tuple(publications), standings)
+
+
+def _standings(bench: Workbench, sketch: _Sketch, now: datetime) -> tuple[Standing, ...]:
+    days = sketch.days
+    whole = tuple(days[0] + timedelta(days=shift) for shift in range((days[-1] - days[0]).days + 1))
+    # Asks what a load of these days would do, without doing it.
+    request = LoadRequest(whole, (sketch.project_id,), frozenset({REFINED_EVENTS.key}), "explain", now)
+    decisions: Mapping[Slice, Decision] = {
+        decision.key: decision for decision in decide(bench, request, REFINED_EVENTS, read_ground(bench, request))
+    }
+    records = bench.ledger.slices(REFINED_EVENTS.key, [sketch.project_id], days)
+    winners = [delivered.row for delivered in sketch.deliveries if delivered.outcome is Outcome.WINNER]
+    standings = []
+    for day in days:
+        key = Slice(day, sketch.project_id)
+        expected = tuple(row for row in winners if row.event_date == day)
+        live = tuple(row for row in sketch.live if row.event_date == day)
+        standings.append(Standing(key, expected, live, records.get(key), decisions.get(key)))
+    return tuple(standings)

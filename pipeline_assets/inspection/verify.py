@@ -1,0 +1,258 @@
+"""Replay a range of days from landing into scratch tables, in another order and split, and compare with what is published.
+
+Contains: what is replayed, in which order, and the verdict per slice.
+Add here: another way for a replay to differ from the runs that published.
+Does not contain: loading (load/run.py), where scratch tables lie and when they are dropped (the
+caller).
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import date, datetime, timedelta
+from enum import StrEnum
+
+from pipeline_assets.domain.days import chunks, days_between, stretches
+from pipeline_assets.domain.deliveries import BatchKey
+from pipeline_assets.domain.settings import Settings
+from pipeline_assets.domain.slices import EMPTY, Digest, Slice, Source
+from pipeline_assets.load.request import LoadRequest, Workbench
+from pipeline_assets.load.run import load
+from pipeline_assets.load.staleness.inputs import widen
+from pipeline_assets.tables.raw_events import RAW_TABLES
+from pipeline_assets.tables.registry import ASSET_TABLES, DERIVED
+from pipeline_assets.tables.table import Table
+from pipeline_assets.transforms.measure import slice_digests
+from resources.iceberg.metadata import slices_condition
+from resources.ledger.records import DeliveryRecord
+
+_UNBOUNDED_ROWS = 1 << 60
+
+
+class Verdict(StrEnum):
+    """How a published slice compares with its replay."""
+
+    EQUAL = "equal"
+    DIFFERS = "differs"
+    MISSING = "missing"
+    """The replay has rows where nothing is published."""
+    EXTRA = "extra"
+    """Rows are published where the replay has none."""
+    UNPROVEN = "unproven"
+    """It differs, and could not be replayed: landing no longer holds what raw does, or holds what was not loaded."""
+
+
+@dataclass(frozen=True)
+class Compared:
+    """One slice of one table."""
+
+    table: str
+    key: Slice
+    published: Digest
+    replayed: Digest
+    verdict: Verdict
+    reason: str | None = None
+    """Why it may rightly differ: how the day stands, or what landing lacks."""
+
+
+@dataclass(frozen=True)
+class Proof:
+    """What a replay showed."""
+
+    first: date
+    last: date
+    projects: tuple[str, ...]
+    proven_at: datetime
+    snapshots: Mapping[str, int]
+    """Table -> the published snapshot that was compared."""
+    code_versions: Mapping[str, str]
+    arrivals: int
+    """Arrival days replayed."""
+    objects: int
+    """Objects read again."""
+    excluded: int
+    """Deliveries that a person ruled out and the replay left out as well."""
+    seconds: float
+    slices: tuple[Compared, ...]
+
+    @property
+    def is_proven(self) -> bool:
+        """Whether every slice is equal, and there is any."""
+        return bool(self.slices) and all(one.verdict is Verdict.EQUAL for one in self.slices)
+
+
+def scratch_settings(settings: Settings, folder: str, warehouse_url: str) -> Settings:
+    """The same rules over tables and a ledger of their own; only the bounds on change are off, for every slice is new there.
+
+    `folder` is a local one for catalog and ledger; `warehouse_url` must be within reach of Spark's workers.
+    """
+    return settings.model_copy(
+        update={
+            "warehouse_url": warehouse_url, "catalog_url": f"sqlite:///{folder}/scratch.db", "ledger_url": None,
+            "catalog_name": f"scratch_{uuid.uuid4().hex[:8]}", "change_min_rows": _UNBOUNDED_ROWS,
+        }
+    )  # fmt: skip
+
+
+def prove(
+    bench: Workbench, scratch: Workbench, first: date, last: date, projects: Sequence[str], now: datetime
+) -> Proof:
+    """Replay everything that the event days of the range are made of, and compare; writes to `scratch` alone."""
+    started_at = time.monotonic()
+    days = days_between(first, last)
+    snapshots = {table.key: bench.lakehouse.head(table) for table in ASSET_TABLES}
+    published = {table.key: _measured(bench, table, snapshots[table.key], days, projects) for table in ASSET_TABLES}
+    arrivals = _arrivals(bench, days, projects)
+    excluded = _copy_exclusions(bench, scratch, arrivals, projects)
+    _replay(scratch, days, arrivals, now, _accepted_losses(bench, arrivals, projects), projects)
+    replayed = {
+        table.key: _measured(scratch, table, scratch.lakehouse.head(table), days, projects) for table in ASSET_TABLES
+    }
+    lacking = _lacking(bench, scratch, arrivals, projects)
+    compared = [
+        _compare(bench, table, key, published[table.key], replayed[table.key], lacking)
+        for table in ASSET_TABLES
+        for key in sorted(published[table.key].keys() | replayed[table.key].keys())
+    ]
+    span = _reach(bench, arrivals)
+    objects = sum(len(scratch.ledger.deliveries(source, projects, *span)) for source in Source)
+    return Proof(
+        first, last, tuple(projects), now, snapshots,
+        {table.key: table.code_version(bench.settings) for table in ASSET_TABLES},
+        len(arrivals), objects, excluded, round(time.monotonic() - started_at, 1), tuple(compared),
+    )  # fmt: skip
+
+
+def _arrivals(bench: Workbench, days: Sequence[date], projects: Sequence[str]) -> list[date]:
+    """Arrival days whose deliveries hold rows of these event days, or of those that share events with them; and the days' own."""
+    settings = bench.settings
+    window = settings.dedupe_window_days
+    found = widen(days, window)
+    for source in Source:
+        for project in projects:
+            # Rows near the neighbours decide which of their rows are left, but not which rows of the days themselves win.
+            held = bench.ledger.batch_days_of(source, project, sorted(widen(days, window)))
+            found |= {batch.arrival_date for batches in held.values() for batch in batches}
+    return sorted(found)
+
+
+def _copy_exclusions(bench: Workbench, scratch: Workbench, arrivals: Sequence[date], projects: Sequence[str]) -> int:
+    """What a person ruled out is no part of what should be published; returns how many versions of objects."""
+    span = _reach(bench, arrivals)
+    standing = [
+        one
+        for source in Source
+        for exclusions in bench.ledger.decisions.exclusions(source, projects, *span).values()
+        for one in exclusions
+    ]
+    scratch.ledger.decisions.exclude(standing, "proof")
+    return len(standing)
+
+
+def _accepted_losses(bench: Workbench, arrivals: Sequence[date], projects: Sequence[str]) -> dict[str, str]:
+    """`table:day/project` of what a person lets go, to be let go in the replay -> why."""
+    batches = bench.ledger.batches(projects, *_reach(bench, arrivals))
+    return {
+        f"{RAW_TABLES[key.source].key}:{Slice(key.arrival_date, key.project_id)}": "accepted where it was published"
+        for key, batch in batches.items()
+        if batch.is_loss_accepted
+    }
+
+
+def _reach(bench: Workbench, arrivals: Sequence[date]) -> tuple[date, date]:
+    """First and last arrival day that loads of these consider."""
+    reach = timedelta(days=bench.settings.reprocessing_window_days)
+    return arrivals[0] - reach, arrivals[-1] + reach
+
+
+def _replay(
+    scratch: Workbench,
+    days: Sequence[date],
+    arrivals: Sequence[date],
+    now: datetime,
+    losses: Mapping[str, str],
+    projects: Sequence[str],
+) -> None:
+    """Latest arrivals first, recoveries before regular exports, in parts of another size; then the days themselves, backwards."""
+    size = max(1, scratch.settings.days_per_run // 2 - 1)
+    derived = frozenset(table.key for table in DERIVED)
+    for part in reversed(stretches(arrivals, size)):
+        for source in (Source.BACKFILL, Source.REGULAR):
+            _load(scratch, part, frozenset({RAW_TABLES[source].key}), now, losses, projects)
+        scratch.say(f"replayed the arrivals of {part[0]} to {part[-1]}")
+    for part in reversed(chunks(tuple(days), size)):
+        _load(scratch, part, derived, now, losses, projects)
+
+
+def _load(
+    scratch: Workbench,
+    days: tuple[date, ...],
+    tables: frozenset[str],
+    now: datetime,
+    losses: Mapping[str, str],
+    projects: Sequence[str],
+) -> None:
+    request = LoadRequest(days, tuple(projects), tables, str(uuid.uuid4()), now, losses)
+    for _ in load(scratch, request, lambda _: True):
+        continue
+
+
+def _measured(
+    bench: Workbench, table: Table, snapshot_id: int, days: Sequence[date], projects: Sequence[str]
+) -> dict[Slice, Digest]:
+    """Slice -> digest of its rows, read from the table and not from the ledger."""
+    wanted = [Slice(day, project) for day in days for project in projects]
+    rows = bench.lakehouse.read(table, snapshot_id).where(slices_condition(table, wanted))
+    return slice_digests(rows, table.content_columns, table.day_column)
+
+
+def _lacking(
+    bench: Workbench, scratch: Workbench, arrivals: Sequence[date], projects: Sequence[str]
+) -> dict[Slice, str]:
+    """Slices made of batches that landing does not hold as raw does -> what is the matter."""
+    found: dict[Slice, str] = {}
+    span = _reach(bench, arrivals)
+    for source in Source:
+        known = bench.ledger.deliveries(source, projects, *span)
+        again = scratch.ledger.deliveries(source, projects, *span)
+        days = bench.ledger.batch_days(source, projects, *span)
+        new_days = scratch.ledger.batch_days(source, projects, *span)
+        for batch, reason in _differing(known, again):
+            touched = {*days.get(batch, {}), *new_days.get(batch, {})}
+            for day in widen(touched, bench.settings.dedupe_window_days):
+                found.setdefault(Slice(day, batch.project_id), reason)
+    return found
+
+
+def _differing(
+    known: Mapping[str, DeliveryRecord], again: Mapping[str, DeliveryRecord]
+) -> Iterable[tuple[BatchKey, str]]:
+    for key in sorted(known.keys() | again.keys()):
+        if key not in again:
+            yield known[key].batch, f"landing no longer holds {key}, or holds a version that is refused"
+        elif key not in known:
+            yield again[key].batch, f"{key} is in landing and not loaded"
+        elif known[key].sha256 is not None and known[key].sha256 != again[key].sha256:
+            yield again[key].batch, f"landing holds another version of {key} than the one loaded"
+
+
+def _compare(
+    bench: Workbench,
+    table: Table,
+    key: Slice,
+    published: Mapping[Slice, Digest],
+    replayed: Mapping[Slice, Digest],
+    lacking: Mapping[Slice, str],
+) -> Compared:
+    left, right = published.get(key, EMPTY), replayed.get(key, EMPTY)
+    if left == right:
+        return Compared(table.key, key, left, right, Verdict.EQUAL)
+    verdict = Verdict.MISSING if left == EMPTY else Verdict.EXTRA if right == EMPTY else Verdict.DIFFERS
+    found = Compared(table.key, key, left, right, verdict)
+    record = bench.ledger.slices(table.key, [key.project_id], [key.event_date]).get(key)
+    if record is not None and not record.verdict.is_good:
+        return replace(found, reason=f"stands {record.verdict.value}: {record.reason}")
+    return replace(found, verdict=Verdict.UNPROVEN, reason=lacking[key]) if key in lacking else found

@@ -1,0 +1,83 @@
+"""Build an aggregate from refined.events, and audit it against totals computed another way.
+
+Contains: how any aggregate is built and measured.
+Add here: what all aggregates share.
+Does not contain: any one of them (tables/) and judging (verdicts.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import pyspark.sql.functions as F
+from pyspark.sql import DataFrame
+from resources.iceberg.metadata import slices_condition
+
+from pipeline_assets.domain.checks import Check, Evaluation
+from pipeline_assets.domain.slices import EMPTY, Slice
+from pipeline_assets.load.build.audit import Audit, Build
+from pipeline_assets.load.build.shared_facts import input_of
+from pipeline_assets.load.request import Workbench
+from pipeline_assets.tables.table import AggregateTable
+from pipeline_assets.transforms.measure import digest_aggregates, digest_of, number, with_row_hashes
+
+_CONTROL = "_control_"
+
+
+def build_aggregate(bench: Workbench, table: AggregateTable, pin: int, todo: Sequence[Slice]) -> Build:
+    """The build of an aggregate for these slices, from refined.events as of the pinned snapshot."""
+    events = input_of(bench, table, pin, todo)
+    if table.build is None or table.controls is None or table.measures is None:
+        msg = f"{table.key} declares no build, controls or measures"
+        raise TypeError(msg)
+    build, controls, measures = table.build, table.controls, table.measures
+
+    def audit(snapshot_id: int) -> dict[Slice, Audit]:
+        staged = bench.lakehouse.read(table, snapshot_id).where(slices_condition(table, todo))
+        by = ["event_date", "project_id"]
+        measured = (
+            with_row_hashes(staged, table.content_columns)
+            .groupBy(*by)
+            .agg(*digest_aggregates(), *[expression().alias(name) for name, expression in measures.items()])
+        )
+        found: dict[Slice, Mapping[str, object]] = {}
+        control: dict[Slice, Mapping[str, object]] = {}
+        for row in _beside(measured, controls(events, bench.settings)).collect():
+            told = row.asDict()
+            of_control = {
+                name.removeprefix(_CONTROL): value for name, value in told.items() if name.startswith(_CONTROL)
+            }
+            side, values = (control, of_control) if told["_is_control"] else (found, told)
+            side[Slice(row["event_date"], row["project_id"])] = values
+        return {key: _aggregate_audit(table, found.get(key, {}), control.get(key, {})) for key in todo}
+
+    return Build(build(events, bench.settings), audit)
+
+
+def _beside(measured: DataFrame, control: DataFrame) -> DataFrame:
+    """Both in one query: columns of the second with a name of their own, so that no type of one changes that of the other."""
+    by = ("event_date", "project_id")
+    renamed = control.select(
+        *by, *[F.col(name).alias(f"{_CONTROL}{name}") for name in control.columns if name not in by]
+    )
+    sides = (measured.withColumn("_is_control", F.lit(False)), renamed.withColumn("_is_control", F.lit(True)))
+    return sides[0].unionByName(sides[1], allowMissingColumns=True)
+
+
+def _aggregate_audit(table: AggregateTable, found: Mapping[str, object], control: Mapping[str, object]) -> Audit:
+    digest = digest_of(found) if found else EMPTY
+    names = tuple(table.measures or ())
+    differing = [name for name in names if (found.get(name) or 0) != (control.get(name) or 0)]
+    reason = ", ".join(
+        f"{name} {found.get(name) or 0} here, {control.get(name) or 0} in refined/events" for name in differing
+    )
+    measures = {name: number(found.get(name)) for name in names}
+    extra = {name: number(value) for name, value in control.items() if name not in (*names, "event_date", "project_id")}
+    reconciles = Evaluation(
+        Check.RECONCILES_WITH_REFINED,
+        not differing,
+        reason or None,
+        "This is a defect of Tidemark: report it with the day's refined rows" if differing else None,
+        {"mismatch_count": len(differing), **{f"{name}_in_refined": number(control.get(name)) for name in names}},
+    )
+    return Audit(digest, measures, {"rows": digest.rows, **measures, **extra}, (reconciles,))

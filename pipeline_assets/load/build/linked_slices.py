@@ -1,0 +1,55 @@
+"""Slices that give events to each other are published together or not at all.
+
+Contains: from pairs of slices to the ones that must wait.
+Add here: another reason for slices to stand or fall together.
+Does not contain: finding the pairs (refined.py) and the checks (verdicts.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+
+from pipeline_assets.domain.slices import Slice
+
+
+def held_back(links: Iterable[tuple[Slice, Slice]], blocked: Collection[Slice]) -> dict[Slice, tuple[Slice, ...]]:
+    """Slice -> the blocked slices it is tied to, over any number of others; blocked ones themselves are left out.
+
+    `links` are pairs in either order, of which the published state would lose or double events if one of the two were
+    published alone.
+    """
+    neighbours: dict[Slice, set[Slice]] = {}
+    for one, other in links:
+        neighbours.setdefault(one, set()).add(other)
+        neighbours.setdefault(other, set()).add(one)
+    found: dict[Slice, set[Slice]] = {}
+    for start in sorted(neighbours.keys() & set(blocked)):
+        reached, to_visit = {start}, [start]
+        while to_visit:
+            for neighbour in neighbours[to_visit.pop()] - reached:
+                reached.add(neighbour)
+                to_visit.append(neighbour)
+        for key in reached - set(blocked):
+            found.setdefault(key, set()).add(start)
+    return {key: tuple(sorted(tied)) for key, tied in sorted(found.items())}
+
+
+def waits_for(tied: Collection[Slice]) -> str:
+    """Their days as a refused state names them."""
+    return ",".join(key.event_date.isoformat() for key in sorted(tied))
+
+
+def waiting_reason(days: str) -> str:
+    """Why a slice waits for these days; the same text as long as it does."""
+    return f"shares events with {days.replace(',', ', ')}, which cannot be published now; alone it would lose or double them"
+
+
+WAITING_CURE = "It is published together with them: load or recover those days, or accept their change with a reason"
+
+
+def links_of(
+    exchanged: Collection[tuple[Slice, Slice]], blocked: Collection[Slice], built: Collection[Slice]
+) -> set[tuple[Slice, Slice]]:
+    """The pairs that tie a built slice to another built one or to a blocked one; one that is up to date ties nothing."""
+    relevant = {*blocked, *built}
+    return {(one, other) for one, other in exchanged if one in relevant and other in relevant}

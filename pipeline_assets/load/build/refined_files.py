@@ -1,0 +1,95 @@
+"""Write refined.events from the files of raw, without moving its rows through Spark.
+
+Contains: which files are read, and what tasks are told.
+Add here: another thing that tasks need to know.
+Does not contain: the task (transforms/refine_files.py) and who lost (refined.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyspark.sql.functions as F
+from pyspark.sql import DataFrame
+
+from pipeline_assets.domain.identity import Outcome as RowOutcome
+from pipeline_assets.domain.slices import Slice
+from pipeline_assets.load.deliveries.read import naming_what_workers_met
+from pipeline_assets.load.request import Workbench
+from pipeline_assets.tables.raw_events import RAW_TABLES
+from pipeline_assets.tables.refined_events import REFINED_EVENTS, event_hashes
+from pipeline_assets.transforms.data_files import by_slice
+from pipeline_assets.transforms.refine_files import RawFile, Refined, refine_files
+
+_TASKS_PER_CORE = 2
+_SMALL_FILE_BYTES = 8 * 1024**2
+_MOST_COMPARED_ROWS = 8_000_000
+"""Of one slice: a task holds about 25 bytes for each."""
+
+
+def raw_files(bench: Workbench, pins: Mapping[str, int], slices: Sequence[Slice]) -> list[RawFile] | None:
+    """The files of these slices in both raw tables; None where one lies elsewhere than below its table."""
+    found = []
+    for source, table in RAW_TABLES.items():
+        place = f"{bench.lakehouse.files.store(table).url}/"
+        for key, files in bench.lakehouse.file_sizes(table, pins[table.key], slices).items():
+            for path, size in files.items():
+                if not path.startswith(place):
+                    return None
+                found.append(RawFile(key, source.value, path.removeprefix(place), size))
+    return found
+
+
+def held_files(bench: Workbench, base_id: int, slices: Sequence[Slice]) -> dict[Slice, list[str]]:
+    """Slices that can be written as their difference -> the files that refined.events holds of them, below its place.
+
+    A slice with many small files is none of them, so that readers never meet too many.
+    """
+    lakehouse = bench.lakehouse
+    place = f"{lakehouse.files.store(REFINED_EVENTS).url}/"
+    rows = lakehouse.slice_files(REFINED_EVENTS, base_id, set(slices))
+    found = {}
+    for key, files in lakehouse.file_sizes(REFINED_EVENTS, base_id, slices).items():
+        small = sum(size < _SMALL_FILE_BYTES for size in files.values())
+        is_ours = all(path.startswith(place) for path in files)
+        if is_ours and small < bench.settings.rewrite_min_files and rows[key].rows <= _MOST_COMPARED_ROWS:
+            found[key] = sorted(path.removeprefix(place) for path in files)
+    return found
+
+
+def write_refined(
+    bench: Workbench, files: Sequence[RawFile], decided: DataFrame | None, held: Mapping[Slice, Sequence[str]]
+) -> Refined:
+    """New files with the rows of raw's that did not lose, or of the slices in `held` with those that differ.
+
+    `decided`: `dedupe.outcomes` of the same slices, None if none lost.
+    """
+    names = bench.lakehouse.files
+    with naming_what_workers_met():
+        return refine_files(
+            bench.spark,
+            files,
+            {} if decided is None else _losers(decided),
+            held,
+            stores={source.value: names.store(table) for source, table in RAW_TABLES.items()},
+            hashes=event_hashes(),
+            layout=names.layout(REFINED_EVENTS, is_ordered=False),
+            target=names.store(REFINED_EVENTS),
+            parallelism=bench.spark.sparkContext.defaultParallelism * _TASKS_PER_CORE,
+        )
+
+
+def _losers(decided: DataFrame) -> dict[tuple[Slice, str], pa.Table]:
+    """Slice and source -> `_object_key` and `_line_number`."""
+    lost = decided.where(F.col("outcome") != RowOutcome.WINNER.value)
+    rows = lost.select("event_date", "project_id", "_source", "_object_key", "_line_number").toArrow()
+    found = {}
+    for source in RAW_TABLES:
+        of_source = rows.filter(pc.equal(rows["_source"], source.value))
+        ordered = of_source.sort_by([("project_id", "ascending"), ("event_date", "ascending")]).combine_chunks()
+        for part in (part for batch in ordered.to_batches() for part in by_slice(batch, "event_date")):
+            key = Slice(part["event_date"][0].as_py(), part["project_id"][0].as_py())
+            found[key, source.value] = pa.Table.from_batches([part]).select(["_object_key", "_line_number"])
+    return found

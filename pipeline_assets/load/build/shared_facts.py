@@ -1,0 +1,56 @@
+"""The facts of a load: read from refined.events once, for all aggregates that are built from the same days.
+
+Contains: keeping them and letting go of them.
+Add here: another frame that tables of one load share.
+Does not contain: what they are (transforms/facts.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import TYPE_CHECKING
+
+from resources.iceberg.metadata import slices_condition
+
+from pipeline_assets.domain.slices import Slice
+from pipeline_assets.tables.refined_events import REFINED_EVENTS
+from pipeline_assets.tables.table import AggregateTable
+from pipeline_assets.transforms.facts import facts
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from pipeline_assets.load.request import Workbench
+
+
+class SharedFacts:
+    """At most one frame at a time, kept by Spark where it has room, on its disk where it has none."""
+
+    def __init__(self) -> None:
+        """Nothing is read yet."""
+        self._frame: DataFrame | None = None
+        self._pin: int | None = None
+        self._slices: frozenset[Slice] = frozenset()
+
+    def of(self, bench: Workbench, pin: int, slices: Collection[Slice]) -> DataFrame:
+        """The facts of these slices as of a snapshot; read when they are first needed."""
+        if self._frame is None or pin != self._pin or not self._slices.issuperset(slices):
+            self.release()
+            refined = bench.lakehouse.read(REFINED_EVENTS, pin).where(slices_condition(REFINED_EVENTS, slices))
+            self._frame, self._pin, self._slices = facts(refined, bench.settings).persist(), pin, frozenset(slices)
+        if self._slices == frozenset(slices):
+            return self._frame
+        return self._frame.where(slices_condition(REFINED_EVENTS, slices))
+
+    def release(self) -> None:
+        """Free what is kept."""
+        if self._frame is not None:
+            self._frame.unpersist()
+        self._frame = None
+
+
+def input_of(bench: Workbench, table: AggregateTable, pin: int, slices: Collection[Slice]) -> DataFrame:
+    """What a table's build and controls are given: shared facts, or refined.events itself."""
+    if table.reads_facts:
+        return bench.facts.of(bench, pin, slices)
+    return bench.lakehouse.read(REFINED_EVENTS, pin).where(slices_condition(REFINED_EVENTS, slices))

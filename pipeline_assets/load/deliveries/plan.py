@@ -1,0 +1,210 @@
+"""What a batch looks like now, next to what is recorded of it, and what of it is to be read or removed.
+
+Contains: the plan of one batch and what follows from it alone.
+Add here: a question to a plan.
+Does not contain: how plans are made and absent days judged (batch.py).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from pipeline_assets.domain.checks import Check, Evaluation
+from pipeline_assets.domain.deliveries import NOT_READABLE, BatchKey, Delivery
+from pipeline_assets.domain.settings import Settings
+from pipeline_assets.domain.slices import BatchVerdict, Source
+from pipeline_assets.formats.amplitude.keys import KeyGrammar
+from pipeline_assets.load.staleness.coverage import HOURS_A_DAY
+from resources.ledger.records import EXCLUDED, HOURS_HELD, MISSING, BatchAsRead, BatchRecord, DeliveryRecord, Exclusion
+
+
+@dataclass
+class BatchPlan:
+    """What a batch looks like now, next to what is recorded."""
+
+    key: BatchKey
+    listed: dict[str, Delivery] = field(default_factory=dict)
+    """What landing holds and nobody ruled out."""
+    excluded: dict[str, Delivery] = field(default_factory=dict)
+    """What landing holds and a person ruled out."""
+    exclusions: dict[str, Sequence[Exclusion]] = field(default_factory=dict)
+    """Object key -> the exclusions of its versions that stand."""
+    recorded: dict[str, DeliveryRecord] = field(default_factory=dict)
+    """Versions whose rows raw holds."""
+    refused: dict[str, DeliveryRecord] = field(default_factory=dict)
+    """Versions that were refused last."""
+    hours_marked: frozenset[int] = frozenset()
+    hours_elsewhere: frozenset[int] = frozenset()
+    """Hours of the day that the other source holds."""
+    prior: BatchRecord | None = None
+    is_requested: bool = False
+    is_awaited: bool = True
+    """False before the first arrival that the settings name: nothing of such a day is told to be missing."""
+    is_closed: bool = False
+    accepted_reason: str | None = None
+    """Why a person lets deliveries go that are missing."""
+    code_version: str = ""
+    """Of the parser now."""
+    changed: list[Delivery] = field(default_factory=list)
+    """New objects, other versions, and those with refused lines that another parser refused."""
+    withdrawn: list[str] = field(default_factory=list)
+    """Objects in raw whose rows are to go: landing no longer lists them, and their hour, or a person, says that this is meant."""
+    ruled_out: frozenset[str] = frozenset()
+    """Those among them that a person excluded."""
+    missing: list[str] = field(default_factory=list)
+    """Objects in raw that are gone together with their whole hour: a wrong bucket or a rewrite under way."""
+    is_standing_refusal: bool = False
+    verdict: tuple[BatchVerdict, Evaluation] | None = None
+    """Set where the batch is judged without parsing anything."""
+
+    @property
+    def needs_work(self) -> bool:
+        """Whether anything must be read or removed."""
+        return (
+            not self.is_standing_refusal
+            and not self.missing
+            and bool(self.changed or self.withdrawn or self.stale_refusals)
+        )
+
+    @property
+    def is_to_be_tried_again(self) -> bool:
+        """Whether an object of it could not be read, which says nothing of the next time."""
+        return any(key in self.listed and one.error == NOT_READABLE for key, one in self.refused.items())
+
+    @property
+    def stale_refusals(self) -> list[str]:
+        """Refused versions that landing no longer holds: deleted, or overwritten by the version raw holds."""
+        return sorted(self.refused.keys() - {delivery.key for delivery in self.changed})
+
+    @property
+    def exclusion_reason(self) -> str | None:
+        """Which deliveries a person ruled out, and why; None where there are none."""
+        named = sorted(self.excluded.keys() | self.ruled_out)
+        if not named and not self.listed and not self.recorded:
+            # Landing lost them since.
+            named = sorted(self.exclusions)
+        if not named:
+            return None
+        reasons = dict.fromkeys(one.reason for key in named for one in self.exclusions[key])
+        return f"{len(named)} excluded: {'; '.join(reasons)}"
+
+    @property
+    def as_read(self) -> BatchAsRead:
+        """What of the ledger this plan rests on."""
+        prior = self.prior
+        standing = None if prior is None else (prior.verdict.value, prior.input_state)
+        return BatchAsRead({key: record.etag for key, record in self.recorded.items()}, standing)
+
+    @property
+    def known_bytes(self) -> dict[str, str]:
+        """Object key -> sha256 of the bytes whose rows raw holds: the same bytes need no parsing."""
+        return {
+            d.key: record.sha256
+            for d in self.changed
+            if (record := self.recorded.get(d.key)) is not None
+            and record.sha256 is not None
+            and not is_to_be_replayed(record, self.code_version)
+        }
+
+    def input_state(self, settings: Settings) -> str:
+        """Names the listed versions, the parser and the bounds they are judged by: the same state is refused only once."""
+        bounds = (settings.max_unreadable_objects, settings.max_quarantined_share, settings.max_quarantined_lines)
+        parts = [f"{d.key}\t{d.etag}" for d in sorted(self.listed.values())] + [repr(bounds), self.code_version]
+        return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:32]
+
+    def rule_out(self, exclusion: Exclusion) -> None:
+        """Take a listed object for one that a person excluded."""
+        key = exclusion.object_key
+        self.excluded[key] = self.listed.pop(key)
+        self.exclusions[key] = (*self.exclusions.get(key, ()), exclusion)
+        self.changed = [delivery for delivery in self.changed if delivery.key != key]
+        if key in self.recorded and self.holds(key, exclusion):
+            self.ruled_out |= {key}
+            self.withdrawn = sorted({*self.withdrawn, key})
+
+    def holds(self, object_key: str, exclusion: Exclusion) -> bool:
+        """Whether raw holds the very version that was ruled out."""
+        record = self.recorded[object_key]
+        return exclusion.names(record.etag, record.sha256)
+
+    def record(self, verdict: BatchVerdict, evaluation: Evaluation, settings: Settings) -> BatchRecord:
+        """The batch's row in the ledger."""
+        hours = {delivery.hour for delivery in self.listed.values()}
+        return BatchRecord(
+            key=self.key, verdict=verdict, reason=evaluation.reason, cure=evaluation.cure,
+            input_state=self.input_state(settings), deliveries=len(self._known), hours_delivered=len(hours),
+            hours_marked=len(self.hours_marked), is_closed=self.is_closed,
+            hours=tuple(sorted(self.hours_marked | self._hours_known(settings))),
+            evaluations=(evaluation, self._completeness(evaluation)),
+        )  # fmt: skip
+
+    def hour_of(self, object_key: str, settings: Settings) -> int | None:
+        """The hour in the name of an object of this batch."""
+        parsed = KeyGrammar(settings.marker_pattern).parse(self.key.source, self.key.project_id, object_key, "", 0)
+        return parsed.hour if isinstance(parsed, Delivery) else None
+
+    @property
+    def _known(self) -> set[str]:
+        """Objects in landing, and those that raw keeps although landing no longer does."""
+        return self.listed.keys() | (self.recorded.keys() - set(self.withdrawn))
+
+    def told_loss(self, settings: Settings) -> str:
+        """What a person's reason lets go of this batch, before it is let go."""
+        gone = [key for key in self.withdrawn if key not in self.ruled_out]
+        if gone:
+            hours = sorted({hour for key in gone if (hour := self.hour_of(key, settings)) is not None})
+            rows = sum(self.recorded[key].rows for key in gone)
+            told = f"{len(gone)} objects with {rows} rows of hours {', '.join(map(str, hours))}, first {gone[0]}"
+            return f"lets go {told}: {self.accepted_reason}"
+        if (
+            self.verdict is not None
+            and self.verdict[0] is BatchVerdict.ACCEPTED
+            and self.verdict[1].figures.get(MISSING)
+        ):
+            held = (
+                ""
+                if self.partial_hours is None
+                else f", but for {self.partial_hours} hours that the other source holds"
+            )
+            return f"is let go whole, nothing of it was delivered{held}: {self.accepted_reason}"
+        return "lacks nothing that raw holds and may lose; the reason given is not needed"
+
+    def _hours_known(self, settings: Settings) -> set[int]:
+        return {hour for key in self._known if (hour := self.hour_of(key, settings)) is not None}
+
+    @property
+    def partial_hours(self) -> int | None:
+        """Hours that any source holds of a day that only the other source delivered, and not whole; None = no such day."""
+        is_absent = self.key.source is Source.REGULAR and self.is_awaited and not self._known
+        held = len(self.hours_marked | self.hours_elsewhere)
+        return held if is_absent and self.hours_elsewhere and held < HOURS_A_DAY else None
+
+    def _completeness(self, verdict: Evaluation) -> Evaluation:
+        held = self.partial_hours
+        is_decided = verdict.figures.get(MISSING) or verdict.figures.get(EXCLUDED)
+        if held is not None and verdict.is_passed and not is_decided:
+            return Evaluation(
+                Check.DELIVERY_COMPLETE,
+                False,
+                f"no regular delivery came, and any source holds {held} of 24 hours",
+                "Recover the other hours, or accept that they are lost, with a reason (--accept-missing, accept_changes in "
+                f"run config); the day stays provisional until then{'' if self.is_closed else ', and until its deadline'}",
+                {"hours_marked": len(self.hours_marked), "hours_delivered": 0, HOURS_HELD: held},
+            )
+        missing = HOURS_A_DAY - len(self.hours_marked)
+        # Recoveries need no markers, and an empty day of one source is complete.
+        is_complete = missing == 0 or self.is_closed or not self.listed
+        return Evaluation(
+            Check.DELIVERY_COMPLETE,
+            is_complete,
+            None if is_complete else f"{missing} of 24 hours have no marker yet",
+            None if is_complete else "The day stays provisional until they come or the deadline passes",
+            {"hours_marked": len(self.hours_marked), "hours_delivered": len({d.hour for d in self.listed.values()})},
+        )
+
+
+def is_to_be_replayed(record: DeliveryRecord, code_version: str) -> bool:
+    """Whether another parser refused lines of these bytes, or all of them."""
+    return record.code_version != code_version and bool(record.quarantined or record.error)

@@ -1,0 +1,204 @@
+"""Which batches are due for a load: from listing, ledger and what former looks saw; no JVM.
+
+Contains: when an hour is complete, when a batch is worth a run, and why.
+Add here: another reason to load a day.
+Does not contain: what a load then does (raw/), and runs, cursors and ticks (../sensors/).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date, datetime, timedelta
+
+from pipeline_assets.domain.deliveries import BatchKey
+from pipeline_assets.domain.settings import Completeness, Settings
+from pipeline_assets.domain.slices import BatchVerdict, Source
+from pipeline_assets.load.deliveries.batch import deadline
+from pipeline_assets.load.deliveries.plan import BatchPlan
+from pipeline_assets.load.staleness.coverage import HOURS_A_DAY
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What former looks saw of an hour that raw does not hold as landing does."""
+
+    objects: str
+    """Digest of the hour's listing."""
+    since: datetime
+    """When it was first seen like this."""
+
+
+@dataclass(frozen=True)
+class Look:
+    """What one look at landing and ledger found."""
+
+    due: Mapping[BatchKey, str]
+    """Batch -> why it is worth a load."""
+    waiting: Mapping[BatchKey, str]
+    """Batch -> what it waits for, where landing and raw differ."""
+    incomplete: Mapping[BatchKey, frozenset[int]]
+    """Batch -> hours that raw does not hold as landing does, and that are not complete yet."""
+    seen: Mapping[str, Seen]
+    """`batch/hour` -> what the next look compares with, of hours that are complete when they rest."""
+
+
+def look(
+    plans: Mapping[BatchKey, BatchPlan],
+    first_arrivals: Mapping[str, date],
+    delivered_elsewhere: Collection[BatchKey],
+    seen: Mapping[str, Seen],
+    settings: Settings,
+    now: datetime,
+) -> Look:
+    """Judge every batch of a plan; one whose refusal stands is not due, because a load would only say the same.
+
+    `first_arrivals`: project -> first arrival of this source, from which on its days are awaited; `delivered_elsewhere`: batches
+    for whose day the other source has deliveries.
+    """
+    due: dict[BatchKey, str] = {}
+    waiting: dict[BatchKey, str] = {}
+    incomplete: dict[BatchKey, frozenset[int]] = {}
+    still: dict[str, Seen] = {}
+    for key, plan in sorted(plans.items()):
+        if plan.is_standing_refusal or _is_known_to_be_missing(plan):
+            continue
+        hours = _hours_to_load(plan, settings)
+        for hour, kind in hours.items():
+            if not _is_told_by_marker(plan, kind, settings):
+                name, objects = _name(key, hour), _objects(plan, hour)
+                known = seen.get(name)
+                still[name] = known if known is not None and known.objects == objects else Seen(objects, now)
+        reason, obstacle = None, None
+        if hours:
+            complete = [hour for hour in hours if _is_complete(plan, hour, hours[hour], still, settings, now)]
+            incomplete[key] = frozenset(hours) - frozenset(complete)
+            reason, obstacle = _judge(plan, hours, complete, settings)
+        else:
+            first = first_arrivals.get(key.project_id)
+            is_awaited = key.source is Source.REGULAR and first is not None and key.arrival_date >= first
+            is_elsewhere = key in delivered_elsewhere
+            reason = _without_news(plan, settings, now, is_awaited=is_awaited, is_elsewhere=is_elsewhere)
+            obstacle = _told_partial(plan)
+        if reason is not None:
+            due[key] = reason
+        elif obstacle is not None:
+            waiting[key] = obstacle
+    return Look(due, waiting, incomplete, still)
+
+
+def state_of(plan: BatchPlan, settings: Settings) -> str:
+    """Names all that a load of the batch would start from: another state is another reason to try."""
+    parts = (plan.input_state(settings), sorted(plan.hours_marked), plan.is_closed, sorted(plan.missing))
+    return hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
+
+
+def _judge(
+    plan: BatchPlan, hours: Mapping[int, str], complete: Sequence[int], settings: Settings
+) -> tuple[str | None, str | None]:
+    """(why it is due, what it waits for); one of the two is None."""
+    if not complete:
+        return None, f"hours {_listed(hours)} are not complete yet"
+    if plan.key.source is Source.REGULAR and not plan.is_closed and not settings.load_open_days:
+        return (
+            None,
+            f"the day is open until {_told(deadline(plan.key.arrival_date, settings))} or all 24 markers are there",
+        )
+    counts = Counter(hours[hour] for hour in complete)
+    return ", ".join(f"{kind} hours: {count}" for kind, count in sorted(counts.items())), None
+
+
+def _is_told_by_marker(plan: BatchPlan, kind: str, settings: Settings) -> bool:
+    """A marker tells nothing of what is written after it, and recoveries come without."""
+    is_marked_export = plan.key.source is Source.REGULAR and settings.hours_complete_by is Completeness.MARKERS
+    return kind == NEW and is_marked_export
+
+
+def _is_complete(
+    plan: BatchPlan, hour: int, kind: str, seen: Mapping[str, Seen], settings: Settings, now: datetime
+) -> bool:
+    if _is_told_by_marker(plan, kind, settings):
+        return hour in plan.hours_marked or now > deadline(plan.key.arrival_date, settings)
+    return now - seen[_name(plan.key, hour)].since >= timedelta(minutes=settings.quiet_minutes)
+
+
+def _without_news(
+    plan: BatchPlan, settings: Settings, now: datetime, *, is_awaited: bool, is_elsewhere: bool
+) -> str | None:
+    prior = plan.prior
+    is_absent = not plan.listed and not plan.recorded
+    is_judged = prior is not None and prior.verdict in (BatchVerdict.ACCEPTED, BatchVerdict.REFUSED)
+    if is_awaited and is_absent and not plan.refused and not (prior and prior.verdict is BatchVerdict.ACCEPTED):
+        if len(plan.hours_marked) == HOURS_A_DAY:
+            return "all hours have markers, and none has events"
+        if is_elsewhere:
+            return "it was recovered by the other source"
+        is_past = now > deadline(plan.key.arrival_date, settings)
+        return "its deadline has passed without a delivery" if is_past and not is_judged else None
+    if prior is None or prior.verdict is BatchVerdict.WAITING:
+        return None
+    if prior.verdict is BatchVerdict.MOVED:
+        return "objects changed while they were read"
+    if prior.is_missing:
+        return "what was missing is back, or behind the horizon"
+    if plan.hours_elsewhere and is_absent and not prior.is_decided and plan.partial_hours != prior.partial_hours:
+        return "the other source holds other hours of it than before"
+    is_loaded = prior.verdict is BatchVerdict.ACCEPTED and prior.deliveries > 0
+    if is_loaded and plan.is_closed and not prior.is_closed:
+        return "it is closed now: all hours have markers, or its deadline has passed"
+    if is_loaded and prior.is_closed and not plan.is_closed and prior.hours_marked < HOURS_A_DAY:
+        return "it was judged closed by a clock that was ahead"
+    return None
+
+
+def _told_partial(plan: BatchPlan) -> str | None:
+    """What a day lacks of which a person has to hear until it is recovered or let go."""
+    if plan.partial_hours is None or (plan.prior is not None and plan.prior.is_decided):
+        return None
+    return f"no regular delivery came, and any source holds {plan.partial_hours} of 24 hours: recover or accept it"
+
+
+def _is_known_to_be_missing(plan: BatchPlan) -> bool:
+    prior = plan.prior
+    is_told = prior is not None and prior.verdict is BatchVerdict.REFUSED and prior.is_missing
+    return bool(plan.missing) and is_told and not plan.changed
+
+
+NEW = "new"
+CHANGED = "changed"
+GONE = "gone"
+
+
+def _hours_to_load(plan: BatchPlan, settings: Settings) -> dict[int, str]:
+    """Hour -> NEW, CHANGED or GONE, of the hours whose objects raw does not hold as landing does."""
+
+    def hour_of(key: str) -> int:
+        return plan.hour_of(key, settings) or 0
+
+    loaded = {hour_of(key) for key in (*plan.recorded, *plan.refused)}
+    hours = {delivery.hour: CHANGED if delivery.hour in loaded else NEW for delivery in plan.changed}
+    for key in plan.stale_refusals:
+        hours.setdefault(hour_of(key), CHANGED)
+    for key in (*plan.withdrawn, *plan.missing):
+        hours.setdefault(hour_of(key), GONE)
+    return dict(sorted(hours.items()))
+
+
+def _objects(plan: BatchPlan, hour: int) -> str:
+    listed = sorted((d.key, d.etag) for d in plan.listed.values() if d.hour == hour)
+    return hashlib.sha256(repr(listed).encode()).hexdigest()[:16]
+
+
+def _name(key: BatchKey, hour: int) -> str:
+    return f"{key}/{hour}"
+
+
+def _told(moment: datetime) -> str:
+    return moment.strftime("%Y-%m-%d %H:%M UTC")
+
+
+def _listed(hours: Mapping[int, str]) -> str:
+    named = ", ".join(str(hour) for hour in list(hours)[:6])
+    return named if len(hours) <= 6 else f"{named} and {len(hours) - 6} more"

@@ -1,0 +1,177 @@
+"""Settle the ledger: make it agree with the live table before anything is decided from it (law 10).
+
+Contains: comparing recorded with live files, recording what a dead run or a foreign hand did.
+Add here: a new way in which ledger and table can disagree.
+Does not contain: repairing content; a slice with unknown inputs is stale, the load does it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import replace
+from datetime import date
+
+import pyspark.sql.functions as F
+
+from pipeline_assets.domain.deliveries import BatchKey
+from pipeline_assets.domain.errors import PublishConflictError
+from pipeline_assets.domain.slices import EMPTY, Slice, Verdict
+from pipeline_assets.load.carry_over import carry_over
+from pipeline_assets.load.deliveries.step import in_batches
+from pipeline_assets.load.request import Workbench
+from pipeline_assets.tables.registry import SOURCE_OF_TABLE
+from pipeline_assets.tables.table import Table
+from pipeline_assets.transforms.measure import measured_parts
+from resources.iceberg.metadata import NO_FILES, slices_condition
+from resources.ledger.records import UNREAD, BatchDay, Changes, DeliveryRecord, PublicationRecord, SliceRecord
+
+FOREIGN = "foreign"
+UNRECORDED = "unrecorded run"
+
+
+def settle(bench: Workbench, table: Table, run_id: str) -> int:
+    """Main's snapshot id, after making the ledger agree with it.
+
+    Nothing is read where the ledger already knows this snapshot. A slice with other files but the same digest was
+    compacted; one with another digest was published by a run that died before its ledger entry, or by a foreign hand:
+    both are recorded as publications and left without known inputs, so that the load recomputes them. Raises
+    PublishConflictError where other runs keep settling the same table.
+    """
+    for _ in range(bench.settings.publish_attempts):
+        head = bench.lakehouse.head(table)
+        carry_over(bench, table, head)
+        known = bench.ledger.head(table.key)
+        if known == head or bench.ledger.record_found(_found(bench, table, head, known), run_id, known_head=known):
+            return head
+    raise PublishConflictError(table.key, "other runs keep recording what they find in it", "Load the days again later")
+
+
+def _found(bench: Workbench, table: Table, head: int, known: int | None) -> Changes:
+    """What the table holds at `head` and the ledger does not know of."""
+    live = bench.lakehouse.slice_files(table, head)
+    recorded = bench.ledger.slices(table.key, None)
+    differing = [
+        key
+        for key in live.keys() | recorded.keys()
+        if live.get(key, NO_FILES).file_hash != _file_hash(recorded.get(key))
+    ]
+    changes = Changes(head=(table.key, head, None))
+    if known is None and live:
+        bench.say(
+            f"{table.key}: the ledger knows nothing of it, though it holds {len(live)} slices: it was lost, is another one, or"
+            " the first load died. They are measured anew; what was final, accepted or published before is not known any more"
+        )
+    if not differing:
+        return changes
+    bench.say(f"{table.key}: {len(differing)} slices differ from the ledger; reading them")
+    commits = [
+        commit
+        for commit in bench.lakehouse.commits(table, None if known is None else abs(known))
+        if commit.run_id is not None
+    ]
+    told = bench.ledger.told_snapshots(table.key, [commit.snapshot_id for commit in commits])
+    measured = _measure(bench, table, head, differing)
+    for key in sorted(differing):
+        before = recorded.get(key) or SliceRecord(table.key, key, Verdict.PUBLISHED)
+        after = sum((part.digest for part in measured.get(key, {}).values()), EMPTY)
+        file_hash = live.get(key, NO_FILES).file_hash
+        if after == before.digest:
+            changes.slices.append(replace(before, file_hash=file_hash))
+            continue
+        changes.slices.append(
+            replace(
+                before, digest=after, file_hash=file_hash, input_state=None, figures={"rows": after.rows},
+                refused_state=None, refused_evaluations=(),
+            )
+        )  # fmt: skip
+        made = next((commit for commit in commits if key in commit.slices), None)
+        if made is not None and (key, made.snapshot_id) in told:
+            # It is on record already and does not explain the difference: main was set back, or a foreign hand came later.
+            made = None
+        changes.publications.append(
+            PublicationRecord(
+                table.key, key, made.snapshot_id if made else head, (made and made.parent_id) or abs(known or head),
+                before.digest, after, f"{UNRECORDED} {made.run_id}" if made else FOREIGN, made.run_id if made else None,
+                # Readers saw it from its commit on, whenever it is found.
+                published_at=made.committed_at if made else "",
+            )
+        )  # fmt: skip
+    if table.key in SOURCE_OF_TABLE:
+        _settle_batches(bench, table, head, differing, measured, changes)
+    return changes
+
+
+def _file_hash(record: SliceRecord | None) -> str:
+    return (record.file_hash if record else None) or NO_FILES.file_hash
+
+
+def _measure(
+    bench: Workbench, table: Table, snapshot_id: int, slices: Collection[Slice]
+) -> dict[Slice, dict[date | None, BatchDay]]:
+    """Slice -> arrival day (None for tables without) -> its rows."""
+    rows = bench.lakehouse.read(table, snapshot_id).where(slices_condition(table, slices))
+    by_arrival = table.key in SOURCE_OF_TABLE
+    measured = measured_parts(rows, table.content_columns, table.day_column, by_arrival=by_arrival)
+    return {key: {day: BatchDay(*part) for day, part in parts.items()} for key, parts in measured.items()}
+
+
+def _settle_batches(
+    bench: Workbench,
+    table: Table,
+    head: int,
+    slices: Collection[Slice],
+    measured: dict[Slice, dict[date | None, BatchDay]],
+    changes: Changes,
+) -> None:
+    """Rewrite the batch days of these event days, and the objects of batches that turn out different."""
+    source = SOURCE_OF_TABLE[table.key]
+    different: set[BatchKey] = set()
+    days_by_project: dict[str, set[date]] = {}
+    for key in slices:
+        days_by_project.setdefault(key.project_id, set()).add(key.event_date)
+    for project_id, days in days_by_project.items():
+        recorded = bench.ledger.batch_days_of(source, project_id, sorted(days))
+        present = {
+            day: {
+                BatchKey(source, project_id, arrival): part
+                for arrival, part in measured.get(Slice(day, project_id), {}).items()
+                if arrival is not None
+            }
+            for day in days
+        }
+        found = {
+            batch
+            for day in days
+            for batch in recorded[day].keys() | present[day].keys()
+            if recorded[day].get(batch, BatchDay()) != present[day].get(batch, BatchDay())
+        }
+        for batch in found:
+            arrival = batch.arrival_date
+            kept = bench.ledger.batch_days(source, [project_id], arrival, arrival).get(batch, {})
+            whole = {day: part for day, part in kept.items() if day not in days}
+            # An emptied day stays on record as one that the batch touched, so that what is derived from it follows.
+            whole |= {
+                day: present[day].get(batch, BatchDay()) for day in days if batch in {**present[day], **recorded[day]}
+            }
+            changes.batch_days[batch] = whole
+        different |= found
+    _settle_objects(bench, table, head, different, changes)
+
+
+def _settle_objects(bench: Workbench, table: Table, head: int, batches: Collection[BatchKey], changes: Changes) -> None:
+    """Record what raw holds of each object of these batches, as versions that have to be read again."""
+    if not batches:
+        return
+    for batch in batches:
+        known = bench.ledger.deliveries(batch.source, [batch.project_id], batch.arrival_date, batch.arrival_date)
+        changes.forgotten_deliveries.extend((batch.source, object_key) for object_key in known)
+    rows = bench.lakehouse.read(table, head).where(in_batches(sorted(batches), None, "_arrival_date"))
+    objects = rows.groupBy("project_id", "_arrival_date", "_object_key")
+    for row in objects.agg(F.count(F.lit(1)).alias("count"), F.max("_object_etag").alias("etag")).collect():
+        batch = BatchKey(SOURCE_OF_TABLE[table.key], row["project_id"], row["_arrival_date"])
+        changes.deliveries.append(
+            DeliveryRecord(
+                batch=batch, object_key=row["_object_key"], etag=f"{UNREAD}{row['etag']}", size_bytes=0, sha256=None,
+                lines=row["count"], rows=row["count"], quarantined=0, blank=0, error=None, is_accepted=True,
+            )
+        )  # fmt: skip

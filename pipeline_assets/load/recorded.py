@@ -1,0 +1,74 @@
+"""How recorded days stand, for whoever tells of them: a raw day as its batch does, a derived one as its slice.
+
+Contains: verdicts and outcomes read from the ledger.
+Add here: another thing to tell of a day that was not loaded now.
+Does not contain: decisions about slices (staleness/decide.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from datetime import date
+
+from pipeline_assets.domain.deliveries import BatchKey
+from pipeline_assets.domain.slices import EMPTY, BatchVerdict, Slice, Verdict
+from pipeline_assets.load.request import Outcome
+from pipeline_assets.tables.registry import SOURCE_OF_TABLE
+from resources.ledger.records import BatchRecord
+from resources.ledger.store import Ledger
+
+
+def early_slices(batches: Mapping[BatchKey, BatchRecord]) -> frozenset[Slice]:
+    """Days that nothing was delivered for by either source, with a deadline ahead."""
+    found: dict[Slice, list[BatchRecord]] = {}
+    for key, batch in batches.items():
+        found.setdefault(Slice(key.arrival_date, key.project_id), []).append(batch)
+    return frozenset(
+        key
+        for key, here in found.items()
+        if any(batch.verdict is BatchVerdict.WAITING for batch in here)
+        and not any(batch.deliveries or batch.verdict is BatchVerdict.REFUSED for batch in here)
+    )
+
+
+DAY_VERDICTS = {
+    BatchVerdict.ACCEPTED: Verdict.UNCHANGED,
+    BatchVerdict.REFUSED: Verdict.REFUSED,
+    BatchVerdict.WAITING: Verdict.WAITING,
+    BatchVerdict.MOVED: Verdict.WAITING,
+}
+"""The verdict a batch gives its raw day."""
+
+
+def standing_outcomes(ledger: Ledger, table: str, projects: Sequence[str], days: Collection[date]) -> list[Outcome]:
+    """Where a table's recorded slices of these days stand; a raw day stands as its batch does."""
+    if not days:
+        return []
+    records = ledger.slices(table, projects, days)
+    if table in SOURCE_OF_TABLE:
+        batches = ledger.batches(projects, min(days), max(days))
+        found = []
+        for batch_key, batch in batches.items():
+            key = Slice(batch_key.arrival_date, batch_key.project_id)
+            if batch_key.source is SOURCE_OF_TABLE[table] and key.event_date in days:
+                digest = records[key].digest if key in records else EMPTY
+                evaluation = next(iter(batch.evaluations), None)
+                figures = {"rows": digest.rows, **(evaluation.figures if evaluation else {})}
+                verdict = DAY_VERDICTS[batch.verdict]
+                found.append(
+                    Outcome(
+                        table, key, verdict, batch.reason, batch.cure, is_standing=True, digest=digest, figures=figures,
+                        evaluations=batch.evaluations, is_early=batch.verdict is BatchVerdict.WAITING,
+                    )
+                )  # fmt: skip
+        return found
+    early = early_slices(ledger.batches(projects, min(days), max(days)))
+    return [
+        Outcome(
+            table, key, record.verdict, record.reason, record.cure, is_standing=True, is_final=record.is_final,
+            is_early=record.verdict is Verdict.WAITING and key in early,
+            digest=record.digest, figures={"rows": record.digest.rows, **record.figures},
+            evaluations=record.refused_evaluations if record.verdict is Verdict.REFUSED else record.evaluations,
+        )
+        for key, record in records.items()
+    ]  # fmt: skip

@@ -1,0 +1,147 @@
+"""What a load is asked to do and what it reports.
+
+Contains: request, outcomes, the workbench every step uses.
+Add here: a value that crosses the border to Dagster or the shell.
+Does not contain: doing anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import date, datetime
+from typing import TYPE_CHECKING, Protocol
+
+from pipeline_assets.domain.checks import Evaluation
+from pipeline_assets.domain.plain_text import shown
+from pipeline_assets.domain.settings import Settings
+from pipeline_assets.domain.slices import EMPTY, Digest, Slice, Verdict
+from pipeline_assets.load.build.shared_facts import SharedFacts
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from resources.iceberg.lakehouse import Lakehouse
+    from resources.landing.store import LandingStore
+    from resources.ledger.store import Ledger
+
+
+@dataclass(frozen=True)
+class LoadRequest:
+    """One run of the load path."""
+
+    days: tuple[date, ...]
+    """Requested days, ascending and without gaps."""
+    projects: tuple[str, ...]
+    tables: frozenset[str]
+    """Keys of the selected tables."""
+    run_id: str
+    now: datetime
+    """Aware; deadlines are measured against it."""
+    accept_changes: Mapping[str, str] = field(default_factory=dict)
+    """`refined/events:2026-02-02/10001` -> the reason a person gives for letting the change, or the loss, through."""
+
+    @property
+    def first_day(self) -> date:
+        """First requested day."""
+        return self.days[0]
+
+    @property
+    def last_day(self) -> date:
+        """Last requested day."""
+        return self.days[-1]
+
+    def accepted_reason(self, table: str, key: Slice) -> str | None:
+        """Why a person accepts what a check would refuse of one project's day."""
+        return self.accept_changes.get(f"{table}:{key}")
+
+    @property
+    def attempt(self) -> str:
+        """The run's part of branch names."""
+        return self.run_id.replace("-", "")
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of one slice in this run."""
+
+    table: str
+    key: Slice
+    verdict: Verdict
+    reason: str | None = None
+    cure: str | None = None
+    is_standing: bool = False
+    """The same refusal, wait or hold as in an earlier run over the same inputs: it fails no further run."""
+    is_early: bool = False
+    """It waits for deliveries whose deadline lies ahead: nothing is wrong, so it fails no run and its checks only warn."""
+    is_requested: bool = True
+    was_good: bool = True
+    """Whether the day stood well before; one that recovers is told of even where nobody asked for it."""
+    is_final: bool | None = None
+    """Whether everything that may still change the day has arrived; None where that is not asked: raw days."""
+    digest: Digest = EMPTY
+    figures: Mapping[str, float] = field(default_factory=dict)
+    evaluations: tuple[Evaluation, ...] = ()
+
+    @property
+    def fails_the_run(self) -> bool:
+        """New refusals fail the run wherever they are, new waits only on requested days past their deadline."""
+        if self.is_standing or self.is_early or self.verdict.is_good or self.verdict is Verdict.HELD:
+            return False
+        return self.verdict is Verdict.REFUSED or self.is_requested
+
+
+@dataclass(frozen=True)
+class TableReport:
+    """All outcomes of one table, requested days first."""
+
+    table: str
+    outcomes: tuple[Outcome, ...]
+    snapshot_id: int | None = None
+    seconds: float = 0.0
+    built: tuple[Slice, ...] = ()
+    """Slices that were computed, whatever became of them."""
+
+
+class Books(Protocol):
+    """All that decisions are made from; no JVM."""
+
+    @property
+    def ledger(self) -> Ledger:
+        """What is on record."""
+
+    @property
+    def settings(self) -> Settings:
+        """What the deployment wants."""
+
+
+@dataclass(frozen=True)
+class OpenBooks:
+    """Ledger and settings alone."""
+
+    ledger: Ledger
+    settings: Settings
+
+
+@dataclass(frozen=True)
+class Workbench:
+    """Everything a step of the load path works with."""
+
+    lakehouse: Lakehouse
+    ledger: Ledger
+    landing: LandingStore
+    settings: Settings
+    say: Callable[[str], None] = lambda _: None
+    """Tells a person what is being done, with counts; names in it are data, and no line of it is endless."""
+    facts: SharedFacts = field(default_factory=SharedFacts, compare=False)
+    """Of this load's aggregates."""
+
+    def __post_init__(self) -> None:
+        """Whatever the load path says goes through one place, on its way to a terminal as to Dagster's log."""
+        say = self.say
+        object.__setattr__(self, "say", lambda text: say(shown(text)))
+
+    @property
+    def spark(self) -> SparkSession:
+        """The lakehouse's session; starts one where nothing needed it yet."""
+        return self.lakehouse.spark

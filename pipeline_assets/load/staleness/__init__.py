@@ -1,0 +1,1 @@
+"""Which slices are stale, from the ledger alone."""

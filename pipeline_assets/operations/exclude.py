@@ -1,0 +1,153 @@
+"""Rule out deliveries, and lift that again: recorded here, acted on by the load of their arrival day.
+
+Contains: which versions a person means by a key, and when that must be refused.
+Add here: another condition of an exclusion.
+Does not contain: what a load does about it (deliveries/batch.py), the record
+(resources/ledger/interventions.py).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Collection, Mapping, Sequence
+
+from pipeline_assets.domain.deliveries import Delivery
+from pipeline_assets.domain.errors import TidemarkError, UsageError
+from pipeline_assets.domain.plain_text import recordable
+from pipeline_assets.domain.reasons import a_reason
+from pipeline_assets.domain.settings import Settings
+from pipeline_assets.domain.slices import Slice, Source, neighbourhood
+from pipeline_assets.formats.amplitude.keys import KeyGrammar
+from pipeline_assets.load.request import Books, LoadRequest, Workbench
+from pipeline_assets.tables.raw_events import RAW_TABLES
+from resources.landing.store import LandingStore
+from resources.ledger.records import DeliveryRecord, Exclusion
+
+_READ_BYTES = 1024**2
+
+
+def delivery_named(key: str, settings: Settings) -> Delivery:
+    """The delivery that a key names, whether or not it is there; raises UsageError for any other name."""
+    grammar = KeyGrammar(settings.marker_pattern)
+    folder = key.partition("/")[0]
+    for project in settings.projects:
+        for source in Source:
+            if folder == source.prefix(project):
+                found = grammar.parse(source, project, key, "", 0)
+                if isinstance(found, Delivery):
+                    return found
+    raise UsageError(
+        key, "is not the key of a delivery of a configured project", "Copy it from landing or from `explain`"
+    )
+
+
+def exclude(
+    bench: Workbench, reasons: Mapping[str, str], request: LoadRequest, *, even_if_gone: bool
+) -> list[Exclusion]:
+    """Record that every known version of these objects is ruled out; returns what was not ruled out before.
+
+    `reasons`: object key -> why. An exclusion names bytes, so what landing holds and no load has read is read first. Raises
+    UsageError, with nothing recorded, for a key that is no delivery, that the run does not load, that nobody knows, whose bytes
+    cannot be read, or that landing lost, unless that was said to be meant: it could not be brought back.
+    """
+    found = [
+        one for key, reason in sorted(reasons.items()) for one in _versions(bench, key, reason, request, even_if_gone)
+    ]
+    fresh = bench.ledger.decisions.exclude(found, request.run_id)
+    for one in fresh:
+        bench.say(f"excluded {one.object_key} ({one.etag}): {one.reason}")
+    return fresh
+
+
+def _versions(bench: Workbench, key: str, reason: str, request: LoadRequest, even_if_gone: bool) -> list[Exclusion]:
+    named = _named_in(request, key, reason, bench.settings)
+    source, project, day = named.batch.source, named.batch.project_id, named.batch.arrival_date
+    recorded: Sequence[DeliveryRecord] = [
+        record
+        for is_accepted in (True, False)
+        if (record := bench.ledger.deliveries(source, [project], day, day, is_accepted=is_accepted).get(key))
+        is not None
+    ]
+    listing = bench.landing.list(source, [project], day, day)
+    listed = next((delivery for delivery in listing.deliveries if delivery.key == key), None)
+    if listed is None and not recorded:
+        raise UsageError(key, "is neither in landing nor on record", "Copy the key from landing or from `explain`")
+    if listed is None and not even_if_gone:
+        raise UsageError(
+            key,
+            "landing no longer holds it, so that its rows could not be brought back",
+            "Put it back into landing first, or exclude it for good (--even-if-gone, exclude_even_if_gone in run config)",
+        )
+    versions = {record.etag: record.sha256 for record in recorded if record.sha256 is not None}
+    if listed is not None and listed.etag not in versions:
+        versions[listed.etag] = hash_of(bench.landing, listed)
+    if not versions:
+        raise UsageError(
+            key,
+            "is not in landing any more, and which bytes its rows were read from is not on record, so that nothing can be named",
+            "Put it back into landing, load the day, then exclude it",
+        )
+    return [Exclusion(named.batch, key, etag, sha256, recordable(reason)) for etag, sha256 in versions.items()]
+
+
+def hash_of(landing: LandingStore, listed: Delivery) -> str:
+    """sha256 of the bytes that landing holds; raises UsageError where they cannot be read."""
+    try:
+        with landing.open(listed.key, listed.etag) as content:
+            digest = hashlib.sha256()
+            while part := content.read(_READ_BYTES):
+                digest.update(part)
+            return digest.hexdigest()
+    except TidemarkError as error:
+        raise UsageError(
+            listed.key,
+            f"cannot be read, and an exclusion names bytes: it {error.reason}",
+            "Exclude it again once it can be read; nothing was recorded",
+        ) from error
+
+
+def lift(bench: Workbench, reasons: Mapping[str, str], request: LoadRequest) -> None:
+    """Record that these objects are ruled out no more; `reasons`: object key -> why.
+
+    Raises UsageError, with nothing recorded, for a key that was never excluded or that the run does not load.
+    """
+    known = {one.object_key for one in bench.ledger.decisions.all_exclusions(request.projects)} if reasons else set()
+    standing = {}
+    for key, reason in sorted(reasons.items()):
+        batch = _named_in(request, key, reason, bench.settings).batch
+        day = batch.arrival_date
+        if key not in known:
+            raise UsageError(key, "was never excluded", "`tidemark exclusions` lists what is")
+        # None stands where a run that is tried again lifted it before.
+        standing[key] = bench.ledger.decisions.exclusions(batch.source, [batch.project_id], day, day).get(key, ())
+    for key, exclusions in standing.items():
+        if not exclusions:
+            continue
+        bench.ledger.decisions.lift(exclusions, recordable(reasons[key]), request.run_id)
+        bench.say(f"lifted the exclusion of {key}: {reasons[key]}")
+
+
+def _named_in(request: LoadRequest, key: str, reason: str, settings: Settings) -> Delivery:
+    a_reason(key, reason)
+    named = delivery_named(key, settings)
+    batch = named.batch
+    if batch.arrival_date not in request.days:
+        raise UsageError(key, f"arrived on {batch.arrival_date}, which is not loaded now", "Choose that partition")
+    if RAW_TABLES[batch.source].key not in request.tables:
+        raise UsageError(
+            key,
+            f"is one of the {batch.source.value} exports, which are not loaded now",
+            "Choose the job that loads them",
+        )
+    return named
+
+
+def touched_slices(books: Books, keys: Collection[str]) -> set[Slice]:
+    """Days that loads without, or again with, these objects may change: those their batches hold, and their neighbours."""
+    found: set[Slice] = set()
+    for key in keys:
+        batch = delivery_named(key, books.settings).batch
+        day = batch.arrival_date
+        held = books.ledger.batch_days(batch.source, [batch.project_id], day, day).get(batch, {})
+        found |= neighbourhood((Slice(d, batch.project_id) for d in (*held, day)), books.settings.dedupe_window_days)
+    return found

@@ -1,0 +1,92 @@
+"""Files below a table that nothing knows of: which of them go, which stay, and when none is touched.
+
+Contains: what the table's own history explains.
+Add here: another reason to leave files alone.
+Does not contain: how old is old (domain/retention.py), finding and deleting
+(resources/iceberg/procedures.py), the order of upkeep (maintenance.py).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+from pipeline_assets.domain.errors import LakehouseError
+from pipeline_assets.domain.retention import YOUNGEST, is_bulk, is_living_fork, outlived_metadata
+from pipeline_assets.tables.table import Table
+from resources.iceberg.lake_objects import LakeObjects
+from resources.iceberg.metadata_files import is_metadata, predecessor
+from resources.iceberg.procedures import Below, Upkeep
+
+
+@dataclass(frozen=True)
+class Leftovers:
+    """What may go."""
+
+    orphans: tuple[str, ...] = ()
+    """Paths of files that no snapshot and no history needs."""
+    metadata: tuple[str, ...] = ()
+    """Paths of metadata files that are older than the table's history."""
+    note: str = ""
+    """What a person should know."""
+    refusal: LakehouseError | None = None
+    """Why none of the orphans may go, nor anything else of the table."""
+
+
+def leftovers(
+    upkeep: Upkeep, table: Table, name: str, now: datetime, history: timedelta, max_share: float
+) -> Leftovers:
+    """What may be removed below a table's location; removes nothing."""
+    below = upkeep.below(table)
+    foreign = [one for one in below.unknown if one.commits and one.table_uuid != below.table_uuid]
+    if foreign:
+        where = f"{below.location}/{foreign[0].name}"
+        reason = f"the files of another table of this name lie there as well ({where}), and no orphan was removed"
+        cure = "Find out which catalog knows it; move its files away, or attach it to an empty catalog: tidemark attach"
+        return Leftovers(refusal=LakehouseError(name, reason, cure))
+    note = ""
+    # Files carry the time of the store's own clock.
+    clock = min(now, datetime.now(UTC))
+    before = clock - YOUNGEST
+    span = max(history, YOUNGEST)
+    if _is_forked(below, clock):
+        reason = (
+            f"another catalog commits to it: {below.location} holds commits of the last day that this one does not know"
+        )
+        cure = "Stop what uses the other catalog. If this one was restored from a backup, run maintenance again after a day"
+        return Leftovers(refusal=LakehouseError(name, f"{reason}, and nothing was touched", cure))
+    if any(one.commits and one.updated_at >= clock - span for one in below.unknown):
+        # What a commit that failed leaves looks like a commit that a restored catalog forgot: both are kept as long as snapshots.
+        before = clock - span
+        note = f"metadata that the catalog does not know of lies there, so orphans are kept for {span.days} days"
+    orphans = tuple(path for path in upkeep.orphans(table, before) if not is_metadata(_below(path)))
+    files = sum(1 for one in below.files if not is_metadata(one.name))
+    if is_bulk(len(orphans), files, max_share):
+        reason = f"no snapshot knows {len(orphans)} of the {files} files below {below.location}, so that none of them was removed"
+        cure = "Look at them (tidemark maintenance --dry-run); where nobody needs them, raise TIDEMARK_MAX_ORPHAN_SHARE for once"
+        return Leftovers(orphans, refusal=LakehouseError(name, reason, cure))
+    return Leftovers(orphans, _metadata(below, clock, history), note)
+
+
+def _is_forked(below: Below, now: datetime) -> bool:
+    """Whether commits that the table does not know follow each other: one that failed or was killed has none after it."""
+    young = [one for one in below.unknown if one.commits and abs(one.updated_at - now) <= YOUNGEST]
+    objects, unknown = LakeObjects(below.location), {_last(one.name) for one in below.unknown}
+    return is_living_fork(len(young)) and any(predecessor(objects, one.name) in unknown for one in young)
+
+
+def _metadata(below: Below, now: datetime, history: timedelta) -> tuple[str, ...]:
+    last_names = {_last(one.name): one for one in below.files if is_metadata(one.name)}
+    written = [(name, one.modified_at) for name, one in last_names.items()]
+    return tuple(
+        f"{below.location}/{last_names[name].name}" for name in outlived_metadata(written, below.log, now, history)
+    )
+
+
+def _below(path: str) -> str:
+    """The last two parts of a path, which is how a metadata file is told."""
+    return "/".join(path.rsplit("/", 2)[-2:])
+
+
+def _last(name: str) -> str:
+    return name.rpartition("/")[2]

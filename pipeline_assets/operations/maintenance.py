@@ -1,0 +1,251 @@
+"""Throw away what nobody needs any more: dead branches, small files of cold days, old snapshots, orphan files, old quarantine.
+
+Contains: the order of upkeep of one table, beside loads that may run.
+Add here: another kind of leftover.
+Does not contain: how old is old (domain/retention.py) and the procedures
+(resources/iceberg/procedures.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from pipeline_assets.domain.errors import LakehouseError, TidemarkError, TransientError
+from pipeline_assets.domain.retention import expirable
+from pipeline_assets.domain.slices import Slice, Source
+from pipeline_assets.load.ledger_sync import settle
+from pipeline_assets.load.request import Workbench
+from pipeline_assets.operations.leftovers import Leftovers, leftovers
+from pipeline_assets.tables.quarantine import QUARANTINE
+from pipeline_assets.tables.registry import ALL_TABLES, SOURCE_OF_TABLE
+from pipeline_assets.tables.table import Table
+from resources.iceberg.errors import lakehouse_failures
+from resources.iceberg.lake_clock import require_true_clock
+from resources.iceberg.lake_identity import Purpose, catalog_place, unknown_lake
+from resources.iceberg.lake_objects import LakeObjects
+from resources.iceberg.metadata_files import first_use
+from resources.iceberg.procedures import Compacted, Upkeep
+
+_SHOWN = 20
+"""Paths of one table that a dry run lists."""
+
+
+@dataclass(frozen=True)
+class TableUpkeep:
+    """What was done to one table, or would be."""
+
+    table: str
+    branches: tuple[str, ...] = ()
+    """Dropped: left by runs that died."""
+    compacted: tuple[Slice, ...] = ()
+    """Cold slices whose files were joined."""
+    files_before: int = 0
+    files_after: int = 0
+    """Of those slices; in a dry run as many as before."""
+    is_left_alone: bool = False
+    """A load published one of the cold slices meanwhile, so the next maintenance joins their files."""
+    snapshots: int = 0
+    """Expired."""
+    files_deleted: int = 0
+    """That only expired snapshots needed; unknown, so 0, in a dry run."""
+    orphans: tuple[str, ...] = ()
+    """Files that no snapshot knows of; all still there where there is a failure."""
+    metadata: tuple[str, ...] = ()
+    """Metadata files older than the table's history."""
+    quarantined: int = 0
+    """Rows of quarantine past their source's retention."""
+    note: str = ""
+    """What a person should know."""
+    failure: TidemarkError | None = None
+    """Why not all of it was done."""
+
+
+def maintain(
+    bench: Workbench, run_id: str, now: datetime, is_live: Callable[[str], bool | None], *, is_dry_run: bool
+) -> Iterator[TableUpkeep]:
+    """Look after every table that the catalog knows; yields a report per table as soon as it is done.
+
+    `is_live` tells whether the attempt a branch is named for still runs. Safe beside loads: nothing younger than a day is
+    removed, and a load that publishes a slice whose files are being joined wins. Creates no table. Raises LakehouseError, with
+    nothing touched, where the catalog knows none or lacks one whose files lie in the warehouse; what one table cannot be given
+    is in its report, and the others are looked after.
+    """
+    with lakehouse_failures("tables"):
+        tables = _known_tables(bench, is_dry_run=is_dry_run)
+    if not is_dry_run:
+        require_true_clock(LakeObjects.of(bench.settings))
+    upkeep = Upkeep(bench.spark, bench.lakehouse.catalog_name)
+    for table in tables:
+        try:
+            with lakehouse_failures(table.key):
+                report = _maintain(bench, upkeep, table, run_id, now, is_live, is_dry_run=is_dry_run)
+        except TidemarkError as error:
+            report = TableUpkeep(table.key, failure=error)
+        bench.say(f"{table.key}: {summary(report, is_dry_run=is_dry_run)}")
+        for path in listing((*report.orphans, *report.metadata)) if is_dry_run else ():
+            bench.say(f"  {path}")
+        yield report
+
+
+def require_done(reports: Sequence[TableUpkeep]) -> None:
+    """Raise what went wrong; a failure that a person must mend before one that time may heal."""
+    failures = [report.failure for report in reports if report.failure is not None]
+    lasting = [failure for failure in failures if not isinstance(failure, TransientError)]
+    if len(lasting) > 1:
+        said = "; ".join(f"{failure.subject}: {failure.reason}" for failure in lasting)
+        raise LakehouseError(f"{len(lasting)} tables", said, lasting[0].cure)
+    for failure in lasting or failures:
+        raise failure
+
+
+def listing(paths: Sequence[str]) -> list[str]:
+    """So many of the paths as a person reads, and how many more there are."""
+    more = len(paths) - _SHOWN
+    return [*paths[:_SHOWN], *([f"and {more} more"] if more > 0 else [])]
+
+
+def _known_tables(bench: Workbench, *, is_dry_run: bool) -> list[Table]:
+    """The tables to look after; what neither catalog nor warehouse knows is left out, and said."""
+    purpose = Purpose.LOOK if is_dry_run else Purpose.KEEP
+    bench.lakehouse.require_own(bench.settings, ALL_TABLES, purpose)
+    known = [table for table in ALL_TABLES if bench.lakehouse.knows(table)]
+    if not known:
+        raise LakehouseError(
+            catalog_place(bench.settings),
+            "knows none of our tables, and nothing was touched",
+            "Load days first, or check TIDEMARK_CATALOG_URL and TIDEMARK_CATALOG_NAME",
+        )
+    for table in ALL_TABLES:
+        if table in known:
+            continue
+        place = bench.lakehouse.place(table)
+        used = first_use(LakeObjects(place))
+        if used is not None:
+            raise unknown_lake(bench.settings, f"{place}/{used}")
+        bench.say(f"{table.key}: is not there yet")
+    return known
+
+
+def summary(report: TableUpkeep, *, is_dry_run: bool) -> str:
+    """One line for people."""
+    is_refused = report.failure is not None
+    # Into how many files only writing them tells.
+    compacted = (
+        f"slices of {report.files_before} files compacted"
+        if is_dry_run
+        else f"slices compacted from {report.files_before} to {report.files_after} files"
+    )
+    parts = [
+        (len(report.branches), "branches dropped"),
+        (len(report.compacted), compacted),
+        (report.snapshots, f"snapshots expired with {report.files_deleted} files"),
+        (0 if is_refused else len(report.orphans), "orphan files removed"),
+        (len(report.metadata), "old metadata files removed"),
+        (report.quarantined, "quarantined rows removed"),
+    ]
+    said = ", ".join(f"{count} {what}" for count, what in parts if count) or "nothing to do"
+    said += "; a load won over the compaction" if report.is_left_alone else ""
+    said += f"; {report.note}" if report.note else ""
+    said += f"; NOT DONE: {report.failure.reason}" if report.failure is not None else ""
+    return f"would do: {said}" if is_dry_run else said
+
+
+def _maintain(
+    bench: Workbench,
+    upkeep: Upkeep,
+    table: Table,
+    run_id: str,
+    now: datetime,
+    is_live: Callable[[str], bool | None],
+    *,
+    is_dry_run: bool,
+) -> TableUpkeep:
+    branches = tuple(bench.lakehouse.branches.dead(table, is_live))
+    history = timedelta(days=_history_days(bench, table))
+    # Looked at before anything is done: what another catalog's table may need is neither compacted nor expired away.
+    left = _leftovers(bench, upkeep, table, now, history)
+    if left.refusal is not None:
+        return TableUpkeep(table.key, orphans=left.orphans, note=left.note, failure=left.refusal)
+    if not is_dry_run:
+        bench.lakehouse.branches.sweep([table], is_live)
+        upkeep.keep_metadata(table)
+    if table is not QUARANTINE and not is_dry_run:
+        # While the snapshots are there that tell what happened since.
+        settle(bench, table, run_id)
+    cold, files = _cold(bench, table, now)
+    compacted = Compacted(files, files)
+    if cold and not is_dry_run:
+        compacted = _compact(bench, upkeep, table, cold, files, run_id)
+    quarantined = _old_quarantine(bench, upkeep, now, is_dry_run=is_dry_run) if table is QUARANTINE else 0
+    snapshots, named = upkeep.snapshots(table)
+    old = expirable(snapshots, named, now, history)
+    deleted = 0 if is_dry_run else upkeep.expire(table, old)
+    if not is_dry_run and left.refusal is None:
+        left = _leftovers(bench, upkeep, table, now, history)
+    if not is_dry_run and left.refusal is None:
+        upkeep.remove(table, (*left.orphans, *left.metadata))
+    return TableUpkeep(
+        table.key, branches, tuple(cold), compacted.files_before, compacted.files_after, compacted.is_left_alone,
+        len(old), deleted, left.orphans, left.metadata, quarantined, left.note, left.refusal,
+    )  # fmt: skip
+
+
+def _leftovers(bench: Workbench, upkeep: Upkeep, table: Table, now: datetime, history: timedelta) -> Leftovers:
+    name = bench.lakehouse.identifier(table)
+    return leftovers(upkeep, table, name, now, history, bench.settings.max_orphan_share)
+
+
+def _history_days(bench: Workbench, table: Table) -> int:
+    settings = bench.settings
+    by_source = {Source.REGULAR: settings.regular_history_days, Source.BACKFILL: settings.backfill_history_days}
+    source = SOURCE_OF_TABLE.get(table.key)
+    return settings.rollback_days if source is None else by_source[source]
+
+
+def _cold(bench: Workbench, table: Table, now: datetime) -> tuple[list[Slice], int]:
+    """Slices that hardly anything changes any more and that lie in many files, and how many files that are."""
+    coldest = now.date() - timedelta(days=bench.settings.compact_after_days)
+    live = bench.lakehouse.slice_files(table, bench.lakehouse.head(table))
+    found = {
+        key: len(files.paths)
+        for key, files in live.items()
+        if key.event_date < coldest and len(files.paths) >= bench.settings.compact_min_files
+    }
+    return sorted(found), sum(found.values())
+
+
+def _compact(bench: Workbench, upkeep: Upkeep, table: Table, cold: list[Slice], files: int, run_id: str) -> Compacted:
+    known = len(bench.ledger.publications(table.key))
+    before = _digests(bench, table)
+    compacted = upkeep.compact(table, cold, files)
+    if table is not QUARANTINE:
+        # The ledger's row counts only while it names the live files; settling reads them, and so proves the compaction.
+        settle(bench, table, run_id)
+        after = _digests(bench, table)
+        theirs = {record.key for record in bench.ledger.publications(table.key)[known:]}
+        changed = [key for key in cold if before.get(key) != after.get(key) and key not in theirs]
+        if changed:
+            reason = "holds other rows after a compaction than before"
+            raise LakehouseError(f"{table.key} {changed[0]}", reason, "This is a defect: report it; load the day again")
+    return compacted
+
+
+def _digests(bench: Workbench, table: Table) -> dict[Slice, str]:
+    return {key: str(record.digest) for key, record in bench.ledger.slices(table.key, None).items()}
+
+
+def _old_quarantine(bench: Workbench, upkeep: Upkeep, now: datetime, *, is_dry_run: bool) -> int:
+    """Rows that arrived before their source's retention begins."""
+    settings = bench.settings
+    kept = {Source.REGULAR: settings.regular_quarantine_days, Source.BACKFILL: settings.backfill_quarantine_days}
+    condition = " OR ".join(
+        f"(source = '{source.value}' AND arrival_date < DATE '{now.date() - timedelta(days=days)}')"
+        for source, days in kept.items()
+    )
+    head = bench.lakehouse.head(QUARANTINE)
+    found = bench.lakehouse.read(QUARANTINE, head).where(condition).count()
+    if found and not is_dry_run and not upkeep.delete(QUARANTINE, condition):
+        return 0
+    return found

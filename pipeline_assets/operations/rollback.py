@@ -1,0 +1,177 @@
+"""Roll slices of refined and aggregates back to what they were, held until a person releases them: metadata alone.
+
+Contains: the one operation over all tables, and what is recorded of it.
+Add here: another thing that happens to a slice that goes back.
+Does not contain: which state that is (rollback_plan.py), the commit
+(resources/iceberg/lakehouse.py), what a load does about a held slice (staleness/decide.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+
+from pipeline_assets.domain.changes import Baseline
+from pipeline_assets.domain.errors import LakehouseError, PublishConflictError
+from pipeline_assets.domain.slices import Slice, Verdict
+from pipeline_assets.load.ledger_sync import settle
+from pipeline_assets.load.request import Workbench
+from pipeline_assets.operations.rollback_plan import (
+    Move,
+    RollbackRequest,
+    after_its_run,
+    moves_of_table,
+    plan,
+    require_whole_exchanges,
+    snapshots_of,
+    tables_of,
+)
+from pipeline_assets.tables.refined_events import REFINED_EVENTS
+from pipeline_assets.tables.table import Table
+from resources.failpoints import CrashPoint, crash_point
+from resources.iceberg.metadata import SliceFiles
+from resources.ledger.records import Changes, PublicationRecord
+
+CAUSE = "rollback"
+CURE = "Release it when the rollback has served its purpose (tidemark release)"
+
+
+def roll_back(bench: Workbench, request: RollbackRequest) -> list[Move]:
+    """Hold the slices, then make each what it was; returns what was changed or only held.
+
+    Held first, so that no load undoes it meanwhile; one commit per table. A rollback that died half way is completed by another
+    one to the same state. Raises what `plan` raises, with nothing changed, and PublishConflictError where loads keep winning.
+    """
+    with ExitStack() as kept:
+        return _roll_back_all(bench, request, kept)
+
+
+def _roll_back_all(bench: Workbench, request: RollbackRequest, kept: ExitStack) -> list[Move]:
+    moves = plan(bench, request)
+    request = after_its_run(bench, request)
+    tables = tables_of(request)
+    # All tables at once: none goes back where another one cannot.
+    for table in tables:
+        _keep(bench, table, request, [move for move in moves if move.table == table.key], kept)
+    held: dict[str, set[Slice]] = {}
+    for move in moves:
+        held.setdefault(move.table, set()).add(move.key)
+    held_before = _held_by_others(bench, request)
+    bench.ledger.decisions.hold(held, request.reason, request.run_id)
+    done: dict[tuple[str, Slice], Move] = {}
+    for table in tables:
+        try:
+            done |= {(move.table, move.key): move for move in _roll_back(bench, table, request, held, kept)}
+        except LakehouseError as refusal:
+            if not done:
+                _hold_as_before(bench, held, held_before, request, refusal)
+            raise
+    # A load that was about to commit when they were held may have published one of them since.
+    for table in tables:
+        if any(not move.is_there for move in moves_of_table(bench, table, request)):
+            done |= {(m.table, m.key): m for m in _roll_back(bench, table, request, held, kept) if not m.is_there}
+    return list(done.values())
+
+
+def _held_by_others(bench: Workbench, request: RollbackRequest) -> dict[tuple[str, Slice], str]:
+    """Table and slice -> the reason why it was held before this rollback."""
+    holds = bench.ledger.decisions.all_holds(request.projects)
+    return {
+        (one.table, one.key): one.reason for one in holds if one.released_at is None and one.run_id != request.run_id
+    }
+
+
+def _hold_as_before(
+    bench: Workbench,
+    held: Mapping[str, Collection[Slice]],
+    held_before: Mapping[tuple[str, Slice], str],
+    request: RollbackRequest,
+    refusal: LakehouseError,
+) -> None:
+    """Nothing is rolled back, so nothing stays held for it; what others held is never let go for a moment."""
+    decisions = bench.ledger.decisions
+    alone = {table: [key for key in keys if (table, key) not in held_before] for table, keys in held.items()}
+    decisions.release(alone, f"the rollback was refused: {refusal.reason}", request.run_id)
+    for table, keys in held.items():
+        for key in keys:
+            if (table, key) in held_before:
+                decisions.hold({table: [key]}, held_before[table, key], request.run_id)
+
+
+def _keep(bench: Workbench, table: Table, request: RollbackRequest, moves: Sequence[Move], kept: ExitStack) -> None:
+    """What they go back to stays until it is live again, however old it is and whatever maintenance thinks of it."""
+    snapshots = {move.snapshot_id for move in moves if move.snapshot_id is not None}
+    kept.enter_context(bench.lakehouse.branches.keeping(table, snapshots, request.attempt))
+
+
+def _roll_back(
+    bench: Workbench, table: Table, request: RollbackRequest, held: dict[str, set[Slice]], kept: ExitStack
+) -> list[Move]:
+    """One table; adds to `held` what it holds, to `kept` what it needs."""
+    for attempt in range(bench.settings.publish_attempts):
+        base_id = settle(bench, table, request.run_id)
+        moves = moves_of_table(bench, table, request)
+        _keep(bench, table, request, moves, kept)
+        if table == REFINED_EVENTS:
+            require_whole_exchanges(bench, request, moves)
+        # Those that a load published for the first time meanwhile are not held yet.
+        held.setdefault(table.key, set()).update(move.key for move in moves)
+        bench.ledger.decisions.hold({table.key: held[table.key]}, request.reason, request.run_id)
+        changing = [move for move in moves if not move.is_there]
+        try:
+            _restore(bench, table, request, base_id, moves, changing)
+        except PublishConflictError as conflict:
+            bench.say(f"{table.key}: {conflict.reason}; looking at it again")
+            if attempt == bench.settings.publish_attempts - 1:
+                raise
+            continue
+        bench.say(f"{table.key}: {len(changing)} slices rolled back, {len(moves)} held")
+        break
+    return moves
+
+
+def _restore(
+    bench: Workbench,
+    table: Table,
+    request: RollbackRequest,
+    base_id: int,
+    moves: Sequence[Move],
+    changing: Sequence[Move],
+) -> None:
+    changes = Changes()
+    files: Mapping[Slice, SliceFiles] = {}
+    if changing:
+        name = f"rollback_{request.attempt}"
+        publication = bench.lakehouse.restore(table, base_id, snapshots_of(changing), name, request.run_id)
+        files = publication.files
+        changes.head = (table.key, publication.snapshot_id, publication.parent_id)
+        changes.publications.extend(
+            PublicationRecord(
+                table.key, move.key, publication.snapshot_id, publication.parent_id, move.present.digest, move.digest,
+                CAUSE, request.run_id, input_state=move.target.input_state if move.target else None,
+                code_version=move.target.code_version if move.target else None, accepted_reason=request.reason,
+                figures=move.target.figures if move.target else None,
+            )
+            for move in changing
+        )  # fmt: skip
+    for move in moves:
+        held = replace(move.present, verdict=Verdict.HELD, reason=f"held: {request.reason}", cure=CURE)
+        if move.key in files:
+            target = move.target
+            held = replace(
+                held,
+                digest=move.digest,
+                file_hash=files[move.key].file_hash,
+                evaluations=(),
+                refused_evaluations=(),
+                input_state=target.input_state if target else None,
+                code_version=target.code_version if target else None,
+                figures=(target.figures if target else None) or {"rows": move.digest.rows},
+                refused_state=None,
+            )  # fmt: skip
+            # A person decided what it is, so that is what later changes are measured against.
+            held = replace(held, baseline=Baseline(held.figures, content=str(held.digest)) if held.is_final else None)
+        changes.slices.append(held)
+    crash_point(CrashPoint.BEFORE_LEDGER, table.key)
+    bench.ledger.record(changes, request.run_id)

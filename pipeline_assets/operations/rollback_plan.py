@@ -1,0 +1,293 @@
+"""Which state slices of refined and aggregates go back to, and when they must not.
+
+Contains: the request, the state of then on record and in kept snapshots, the conditions.
+Add here: another condition of a rollback.
+Does not contain: holding and restoring (rollback.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, date, datetime
+from functools import reduce
+
+import pyspark.sql.functions as F
+from pyspark.sql import Column, DataFrame
+
+from pipeline_assets.domain.errors import LakehouseError, UsageError
+from pipeline_assets.domain.slices import EMPTY, Digest, Slice, neighbourhood
+from pipeline_assets.load.ledger_sync import FOREIGN, UNRECORDED, settle
+from pipeline_assets.load.request import Workbench
+from pipeline_assets.tables.refined_events import REFINED_EVENTS
+from pipeline_assets.tables.registry import DERIVED
+from pipeline_assets.tables.table import Table
+from pipeline_assets.transforms.event_keys import KEY
+from pipeline_assets.transforms.shared_keys import key_days, torn_keys
+from resources.iceberg.metadata import slices_condition
+from resources.ledger.records import PublicationRecord, SliceRecord
+
+
+@dataclass(frozen=True)
+class RollbackRequest:
+    """Which slices go back, and to when."""
+
+    tables: tuple[str, ...]
+    """Keys of derived tables; none = all of them."""
+    projects: tuple[str, ...]
+    first: date
+    last: date
+    to: datetime | int
+    """Aware: the state that was published then; or the number of a publication: the state right after the run that made it.
+
+    A run's publications belong together: one commit may move events from one day to another, and aggregates follow it.
+    """
+    reason: str
+    run_id: str
+
+    @property
+    def attempt(self) -> str:
+        """The run's part of branch names."""
+        return self.run_id.replace("-", "")
+
+
+@dataclass(frozen=True)
+class Move:
+    """One slice, what it is and what it is to be."""
+
+    table: str
+    key: Slice
+    present: SliceRecord
+    target: PublicationRecord | None
+    """The change that made it what it is to be; None where nothing was published by then."""
+    snapshot_id: int | None = None
+    """A kept snapshot in which it is that; None where it was empty, or is that now."""
+
+    @property
+    def digest(self) -> Digest:
+        """Of what it is to be."""
+        return self.target.digest_after if self.target is not None else EMPTY
+
+    @property
+    def is_there(self) -> bool:
+        """Whether it is that already, and is only held."""
+        return self.digest == self.present.digest
+
+
+def plan(bench: Workbench, request: RollbackRequest) -> list[Move]:
+    """What a rollback would change, tables in topological order; writes nothing but what settling finds.
+
+    Raises UsageError for tables, days or a publication that cannot be served, LakehouseError where files of then are gone, or
+    where events would be lost or doubled because they moved between a chosen day and one that is not.
+    """
+    tables = tables_of(request)
+    if not request.reason.strip():
+        raise UsageError("rollback", "needs a reason", "Say why; it stays on record")
+    for table in tables:
+        settle(bench, table, request.run_id)
+    request = after_its_run(bench, request)
+    moves = [move for table in tables for move in moves_of_table(bench, table, request)]
+    if not moves:
+        raise UsageError(f"{request.first} to {request.last}", "nothing of these days was ever published", "Check them")
+    if REFINED_EVENTS in tables:
+        require_whole_exchanges(bench, request, [move for move in moves if move.table == REFINED_EVENTS.key])
+    for table in tables:
+        chosen = snapshots_of(move for move in moves if move.table == table.key)
+        bench.lakehouse.require_files(table, chosen)
+    return moves
+
+
+def after_its_run(bench: Workbench, request: RollbackRequest) -> RollbackRequest:
+    """Back to the last publication of the run, or of the commit where no run is known, that made the publication named."""
+    if not isinstance(request.to, int):
+        return request
+    publications = bench.ledger.publications()
+    named = next((record for record in publications if record.number == request.to), None)
+    if named is None:
+        raise UsageError(f"publication {request.to}", "is not on record", "`tidemark history` lists them")
+
+    def belongs(record: PublicationRecord) -> bool:
+        if named.run_id is not None:
+            return record.run_id == named.run_id
+        return (record.table, record.snapshot_id) == (named.table, named.snapshot_id)
+
+    return replace(request, to=max(record.number for record in publications if belongs(record)))
+
+
+def tables_of(request: RollbackRequest) -> list[Table]:
+    """The tables that go back, in topological order; raises UsageError for one that cannot."""
+    known = {table.key: table for table in DERIVED}
+    for name in request.tables:
+        if name not in known:
+            raise UsageError(
+                name,
+                "cannot be rolled back",
+                f"Raw keeps what was delivered: exclude bad deliveries. Of the others there are {', '.join(known)}",
+            )
+    return [table for key, table in known.items() if not request.tables or key in request.tables]
+
+
+def moves_of_table(bench: Workbench, table: Table, request: RollbackRequest) -> list[Move]:
+    """What becomes of the chosen slices of a table, after settling it; raises LakehouseError where that is not known."""
+    settle(bench, table, request.run_id)
+    chosen = [
+        key
+        for key in bench.ledger.slices(table.key, request.projects)
+        if request.first <= key.event_date <= request.last
+    ]
+    return _moves_of(bench, table, chosen, request.to)
+
+
+def _moves_of(bench: Workbench, table: Table, slices: Iterable[Slice], to: datetime | int) -> list[Move]:
+    wanted = set(slices)
+    published: dict[Slice, list[PublicationRecord]] = {key: [] for key in wanted}
+    for record in bench.ledger.publications(table.key):
+        if record.key in wanted:
+            published[record.key].append(record)
+    present = bench.ledger.slices(table.key, None, {key.event_date for key in wanted})
+    ancestry = bench.lakehouse.ancestry(table)
+    kept = bench.lakehouse.branches.kept(table)
+    now = datetime.now(UTC)
+    moves = []
+    for key in sorted(wanted):
+        count = published_by(published[key], to, now)
+        target = published[key][count - 1] if count else None
+        later = published[key][count] if count < len(published[key]) else None
+        move = Move(table.key, key, present[key], target)
+        if not move.is_there and target is None:
+            _require_empty_then(bench, table, key, later, to, ancestry)
+        if not move.is_there and target is not None and target.digest_after != EMPTY:
+            move = replace(move, snapshot_id=_kept_snapshot(move, target, later, ancestry, kept))
+        moves.append(move)
+    _require_rows(bench, table, moves)
+    return moves
+
+
+def published_by(records: Sequence[PublicationRecord], to: datetime | int, now: datetime) -> int:
+    """How many of a slice's publications, oldest first, were made by then.
+
+    None was made later than one that followed it, and none later than now, whatever a clock that was ahead wrote.
+    """
+    if isinstance(to, int):
+        return max((place for place, record in enumerate(records, 1) if record.number <= to), default=0)
+    if to >= now:
+        return len(records)
+    return max(
+        (place for place, record in enumerate(records, 1) if datetime.fromisoformat(record.published_at) <= to),
+        default=0,
+    )
+
+
+def _require_empty_then(
+    bench: Workbench,
+    table: Table,
+    key: Slice,
+    first: PublicationRecord | None,
+    to: datetime | int,
+    ancestry: Mapping[int, datetime],
+) -> None:
+    """Nothing was published before its first change on record: that has to be known, and not only not be on record."""
+    if first is not None:
+        is_found = first.cause == FOREIGN or (first.cause or "").startswith(UNRECORDED)
+        if first.digest_before == EMPTY and not is_found:
+            return
+    # What was found afterwards tells nothing of what stood before it; a kept snapshot of then does.
+    if isinstance(to, datetime):
+        then = next((snapshot_id for snapshot_id, at in ancestry.items() if at <= to), None)
+    else:
+        then = first.parent_id if first is not None and first.parent_id in ancestry else None
+    if then is not None and key not in bench.lakehouse.slice_files(table, then, [key]):
+        return
+    raise LakehouseError(
+        f"{table.key} {key}",
+        "what it held then is not on record",
+        "Choose a later time, or a publication that `tidemark history` shows",
+    )
+
+
+def _kept_snapshot(
+    move: Move,
+    target: PublicationRecord,
+    later: PublicationRecord | None,
+    ancestry: Collection[int],
+    kept: Collection[int],
+) -> int:
+    """A kept snapshot of main in which the slice was as `target` left it: its own, or the one before the next change."""
+    candidates = [target.snapshot_id, later.parent_id if later is not None else None]
+    # In main's history first: what is kept may be another rollback's, and go with it.
+    for there in (ancestry, kept):
+        for snapshot_id in candidates:
+            if snapshot_id is not None and snapshot_id in there:
+                return snapshot_id
+    raise LakehouseError(
+        f"{move.table} {move.key}",
+        f"what was published at {target.published_at[:19]} is expired",
+        "Choose a later state, within rollback_days; or exclude the deliveries that spoilt it and load the day again",
+    )
+
+
+def snapshots_of(moves: Iterable[Move]) -> dict[Slice, int | None]:
+    """Slice to change -> the snapshot whose files it gets, None for none."""
+    return {move.key: move.snapshot_id for move in moves if not move.is_there}
+
+
+def _require_rows(bench: Workbench, table: Table, moves: Sequence[Move]) -> None:
+    """The files of then hold as many rows as are on record; by metadata."""
+    by_snapshot: dict[int, list[Move]] = {}
+    for move in moves:
+        if move.snapshot_id is not None:
+            by_snapshot.setdefault(move.snapshot_id, []).append(move)
+    for snapshot_id, found in by_snapshot.items():
+        files = bench.lakehouse.slice_files(table, snapshot_id, {move.key for move in found})
+        for move in found:
+            rows = files[move.key].rows if move.key in files else 0
+            if rows != move.digest.rows:
+                raise LakehouseError(
+                    f"{table.key} {move.key}", f"held {rows} rows then, but {move.digest.rows} are on record",
+                    "Choose another state, and report it",
+                )  # fmt: skip
+
+
+def require_whole_exchanges(bench: Workbench, request: RollbackRequest, moves: Sequence[Move]) -> None:
+    """Events that moved between a chosen day and another one since then would be lost or be there twice."""
+    chosen = {move.key for move in moves}
+    known = bench.ledger.slices(REFINED_EVENTS.key, request.projects)
+    near = {key for key in neighbourhood(chosen, bench.settings.dedupe_window_days) if key in known} - chosen
+    beside = [move for move in _moves_of(bench, REFINED_EVENTS, near, request.to) if not move.is_there]
+    changing = [move for move in moves if not move.is_there]
+    # A day beside that did not change since then gave and took nothing.
+    if not beside or not changing:
+        return
+    head = bench.lakehouse.head(REFINED_EVENTS)
+    torn = torn_keys(
+        then_chosen=_keys(bench, [(move.key, move.snapshot_id) for move in changing]),
+        now_chosen=_keys(bench, [(move.key, head) for move in changing]),
+        then_beside=_keys(bench, [(move.key, move.snapshot_id) for move in beside]),
+        now_beside=_keys(bench, [(move.key, head) for move in beside]),
+        dedupe_window_days=bench.settings.dedupe_window_days,
+    )
+    found = torn.groupBy("event_date", "project_id").count().collect()
+    if found:
+        days = ", ".join(sorted(f"{row['event_date']} {row['project_id']} ({row['count']} events)" for row in found))
+        raise LakehouseError(
+            f"{REFINED_EVENTS.key} {request.first} to {request.last}",
+            f"events moved between these days and {days} since then, and would be lost or be there twice",
+            "Roll those days back as well",
+        )
+
+
+def _keys(bench: Workbench, slices: Iterable[tuple[Slice, int | None]]) -> DataFrame:
+    """`key_days` of slices of refined.events, each as of a snapshot (None: empty)."""
+    by_snapshot: dict[int, list[Slice]] = {}
+    for key, snapshot_id in slices:
+        if snapshot_id is not None:
+            by_snapshot.setdefault(snapshot_id, []).append(key)
+    ids = ("event_date", "project_id", *KEY)
+    frames = [
+        bench.lakehouse.read(REFINED_EVENTS, snapshot_id).where(slices_condition(REFINED_EVENTS, keys)).select(*ids)
+        for snapshot_id, keys in by_snapshot.items()
+    ]
+    live = bench.lakehouse.read(REFINED_EVENTS, bench.lakehouse.head(REFINED_EVENTS))
+    nothing: Column = F.lit(False)
+    head = live.where(nothing).select(*ids)
+    return key_days(reduce(DataFrame.unionByName, frames, head))

@@ -1,0 +1,1 @@
+"""All of Dagster: assets, jobs, sensors and what its pages show."""

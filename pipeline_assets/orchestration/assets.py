@@ -1,0 +1,159 @@
+"""The `load` op: one multi-asset over raw, refined and aggregates that walks the tables and reports per day.
+
+Contains: the graph of our tables and the op behind it.
+Add here: config and wiring of a load.
+Does not contain: loading (load_path/), what Dagster is told of it (events.py) and of its assets
+(specs.py).
+"""
+
+# Dagster reads the op's annotations as types, so they are not postponed here.
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, date, datetime
+from typing import Any
+
+import dagster as dg
+from dagster_pyspark import LazyPySparkResource
+from pydantic import Field
+
+from pipeline_assets.domain.errors import SettingsError
+from pipeline_assets.domain.reasons import a_reason
+from pipeline_assets.domain.settings import Settings
+from pipeline_assets.inspection.diff.refused import refused_changes
+from pipeline_assets.load.read_back import read_back
+from pipeline_assets.load.request import LoadRequest, Outcome
+from pipeline_assets.load.run import load
+from pipeline_assets.operations.exclude import exclude, lift
+from pipeline_assets.orchestration.events import events_of, failure_of, standing_elsewhere
+from pipeline_assets.orchestration.live_runs import liveness
+from pipeline_assets.orchestration.runtime import op_bench
+from pipeline_assets.orchestration.specs import check_specs, table_spec
+from pipeline_assets.tables.registry import ASSET_TABLES, table_by_key
+from resources.failpoints import CrashPoint, crash_point
+from resources.landing.store import LandingStore
+
+POOL = "tidemark_load"
+OP_NAME = "load"
+_MOST_SHOWN = 5
+"""Differences that a failed run shows; each costs another build of its slice. `tidemark diff` shows the others."""
+
+
+class LoadConfig(dg.Config):
+    """Run config of the `load` op."""
+
+    projects: list[str] = Field(default_factory=list)
+    """Only these of the configured projects; all when empty."""
+    accept_changes: dict[str, str] = Field(default_factory=dict)
+    """`refined/events:2026-02-02/10001` -> why the change is right; kept on record. One project alone may be left out."""
+    exclude: dict[str, str] = Field(default_factory=dict)
+    """Key of an object in landing -> why its rows must not count; kept on record. It arrived on one of the days to load."""
+    exclude_even_if_gone: bool = False
+    """Exclude also what landing no longer holds, which cannot be brought back."""
+    lift: dict[str, str] = Field(default_factory=dict)
+    """Key of an excluded object -> why it counts again; kept on record."""
+
+
+@dataclass(frozen=True)
+class Clock:
+    """What time it is for deadlines; a resource, so that a test can stand at any moment."""
+
+    fixed: datetime | None = None
+
+    def now(self) -> datetime:
+        """Aware UTC time."""
+        return self.fixed or datetime.now(UTC)
+
+
+def load_assets(settings: Settings, days: dg.PartitionsDefinition[str]) -> dg.AssetsDefinition:
+    """The multi-asset of all tables; a subset of it is one run of the load path."""
+
+    @dg.multi_asset(
+        name=OP_NAME,
+        specs=[table_spec(table, days, settings) for table in ASSET_TABLES],
+        check_specs=check_specs(ASSET_TABLES, days),
+        can_subset=True,
+        backfill_policy=dg.BackfillPolicy.multi_run(settings.days_per_run),
+        pool=POOL,
+    )
+    def load_op(
+        context: dg.AssetExecutionContext,
+        config: LoadConfig,
+        spark: LazyPySparkResource,
+        landing: dg.ResourceParam[LandingStore],
+        clock: dg.ResourceParam[Clock],
+    ) -> Iterator[Any]:
+        yield from _load(context, config, settings, spark, landing, clock)
+
+    return load_op
+
+
+def _load(
+    context: dg.AssetExecutionContext,
+    config: LoadConfig,
+    settings: Settings,
+    spark: LazyPySparkResource,
+    landing: LandingStore,
+    clock: Clock,
+) -> Iterator[Any]:
+    keys = sorted({key.to_user_string() for key in context.selected_asset_keys})
+    failed: list[Outcome] = []
+    room = _MOST_SHOWN
+    with op_bench(context.op_execution_context, settings, spark, landing) as bench:
+        projects = settings.require_projects(tuple(config.projects))
+        request = LoadRequest(
+            days=tuple(date.fromisoformat(key) for key in context.partition_keys),
+            projects=projects,
+            tables=frozenset(keys),
+            run_id=context.run.run_id,
+            now=clock.now(),
+            accept_changes=valid_acceptances(config.accept_changes, projects),
+        )
+        read_back(bench.ledger, bench.say)
+        exclude(bench, config.exclude, request, even_if_gone=config.exclude_even_if_gone)
+        lift(bench, config.lift, request)
+        for report in load(bench, request, liveness(context.instance, bench.ledger, context.run.run_id)):
+            crash_point(CrashPoint.BEFORE_EVENTS, report.table)
+            table = table_by_key(report.table)
+            shown = list(refused_changes(bench, report, request.now, room))
+            room -= len(shown)
+            others = standing_elsewhere(bench.ledger, settings, report)
+            yield from events_of(context, request, table, report, others, shown)
+            failed.extend(outcome for outcome in report.outcomes if outcome.fails_the_run)
+    # Every declared output is yielded: a selected check that is not makes Dagster fail the step with a vaguer error.
+    for check in sorted(context.selected_asset_check_keys, key=str):
+        yield dg.Output(None, context.assets_def.get_output_name_for_asset_check_key(check))
+    if failed:
+        raise failure_of(failed)
+
+
+def valid_acceptances(acceptances: Mapping[str, str], projects: Sequence[str]) -> dict[str, str]:
+    """Table, day and project -> reason; raises SettingsError for what is none, or names no project where several are loaded."""
+    known = {table.key for table in ASSET_TABLES}
+    found = {}
+    for name, given in acceptances.items():
+        table, _, key = name.partition(":")
+        day, _, project = key.partition("/")
+        try:
+            date.fromisoformat(day)
+        except ValueError:
+            table = ""
+        if table not in known:
+            raise SettingsError(
+                f"accept_changes {name!r}",
+                "is not `table:day/project` with a reason",
+                'Example: {"refined/events:2026-02-02/10001": "why"}',
+            )
+        if not project and len(projects) > 1:
+            raise SettingsError(
+                f"accept_changes {name!r}",
+                f"names no project, and this run loads {', '.join(projects)}: it would let go what nobody looked at",
+                f'Name the one that is meant: "{name}/{projects[0]}"; an entry for each, or load one project alone',
+            )
+        if project and project not in projects:
+            raise SettingsError(
+                f"accept_changes {name!r}",
+                f"names a project that this run does not load ({', '.join(projects)})",
+                "Correct it, or load that project",
+            )
+        found[f"{table}:{day}/{project or projects[0]}"] = a_reason(f"accept_changes {name}", given)
+    return found

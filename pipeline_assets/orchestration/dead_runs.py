@@ -1,0 +1,123 @@
+"""Runs whose process died are reported to Dagster as failed, so that they hold no slot and no day any longer.
+
+Contains: one look at all processes, the sensor that takes it, and what Dagster is told.
+Add here: another one who looks.
+Does not contain: who counts as dead (domain/processes.py), starting again (Dagster's run retries,
+sensors/).
+"""
+
+from __future__ import annotations
+
+from contextlib import closing
+from dataclasses import dataclass
+
+import dagster as dg
+from dagster._core.events import JobFailureData, RunFailureReason
+
+from pipeline_assets.domain.errors import TidemarkError
+from pipeline_assets.domain.processes import Process
+from pipeline_assets.domain.settings import Settings
+from pipeline_assets.orchestration.live_runs import WORKING, only_ours
+from resources.ledger.store import Ledger
+from resources.this_process import sight
+
+SENSOR_NAME = "dead_runs"
+DIED_TAG = "tidemark/died"
+"""On a run whose process died: it says nothing against its days."""
+OWN_JOBS = frozenset({"daily_load", "backfill_load", "heal_load", "maintenance", "rollback", "release"})
+_EVERY_SECONDS = 20
+
+
+@dataclass(frozen=True)
+class DeadRun:
+    """A run that was found dead."""
+
+    run_id: str
+    job: str
+    what: str
+    """What became of its process, for people."""
+    is_reported: bool
+    """False where this Dagster does not know it: another one does, which will be told by the ledger."""
+
+    def __str__(self) -> str:
+        """One sentence."""
+        told = "is reported as failed" if self.is_reported else "belongs to another Dagster home, which learns it there"
+        return f"run {self.run_id} ({self.job}) is dead: {self.what}; it {told}"
+
+
+def dead_runs_sensor(settings: Settings) -> dg.SensorDefinition:
+    """Runs from the start: it starts nothing, and without it a dead run keeps the pool's slot."""
+
+    @dg.sensor(
+        name=SENSOR_NAME,
+        minimum_interval_seconds=_EVERY_SECONDS,
+        default_status=dg.DefaultSensorStatus.RUNNING,
+        description=(
+            "Reports runs of Tidemark as failed whose process died with its code server, container or machine. "
+            "Starts nothing by itself: Dagster's run retries and the other sensors do."
+        ),
+    )
+    def dead_runs(context: dg.SensorEvaluationContext) -> dg.SkipReason:
+        origin = context.code_location_origin
+        try:
+            with closing(Ledger(settings.ledger_database_url)) as ledger:
+                found = report_dead_runs(context.instance, ledger, origin.location_name if origin else None)
+        except TidemarkError as error:
+            return dg.SkipReason(str(error))
+        for one in found:
+            context.log.warning(str(one))
+        return dg.SkipReason("; ".join(map(str, found)) or "no run is dead")
+
+    return dead_runs
+
+
+def report_dead_runs(instance: dg.DagsterInstance, ledger: Ledger, location: str | None = None) -> list[DeadRun]:
+    """Look at every process once; tell ledger and Dagster of those that are dead, and return them.
+
+    `location`: the code location that asks. A run of it is missed that has no process though it should; of others' runs, and of
+    runs that do other work too, only those are touched that told of their process.
+    """
+    runs = {run.run_id: run for run in instance.get_runs(dg.RunsFilter(statuses=list(WORKING)))}
+    expected = {run_id: run.job_name for run_id, run in runs.items() if _is_expected(run, location)}
+    processes = ledger.processes.look(runs.keys(), expected)
+    dead = [one for one in processes.values() if one.has_died_with_its_run(sight(one.identity))]
+    found = []
+    for process in dead:
+        what, run = _what(process), instance.get_run_by_id(process.run_id)
+        if run is not None and not run.is_finished:
+            _report(instance, run, what)
+        # One that has ended was reported by somebody else, or its process did not reach the ledger to say so.
+        if run is None or not run.is_finished:
+            found.append(DeadRun(process.run_id, process.job, what, is_reported=run is not None))
+    # Last: who dies before it leaves the run to the next look.
+    ledger.processes.lose([process.run_id for process in dead])
+    return found
+
+
+def _is_expected(run: dg.DagsterRun, location: str | None) -> bool:
+    # One that is starting may wait for its machine or image as long as Dagster's own monitoring lets it.
+    if run.status is dg.DagsterRunStatus.STARTING:
+        return False
+    if location is None or run.remote_job_origin is None or run.remote_job_origin.location_name != location:
+        return False
+    return run.job_name in OWN_JOBS or only_ours(run)
+
+
+def _report(instance: dg.DagsterInstance, run: dg.DagsterRun, what: str) -> None:
+    message = f"The run is dead: {what}."
+    if run.status is dg.DagsterRunStatus.CANCELING:
+        instance.report_run_canceled(run, message)
+    else:
+        instance.add_run_tags(run.run_id, {DIED_TAG: "true"})
+        reason = JobFailureData(error=None, failure_reason=RunFailureReason.UNEXPECTED_TERMINATION)
+        instance.report_run_failed(run, message, reason)
+    # Where pools count ops, a slot is not free when its run ends.
+    if instance.event_log_storage.supports_global_concurrency_limits:
+        instance.event_log_storage.free_concurrency_slots_for_run(run.run_id)
+
+
+def _what(process: Process) -> str:
+    if process.identity is None:
+        return "its process ended before it began to work"
+    who = f"process {process.identity.pid} on {process.identity.host}"
+    return f"{who} is gone, last heard of at {(process.beat_at or '')[:19]} UTC"

@@ -1,0 +1,232 @@
+"""What Dagster is told of a load: materializations, check evaluations and the failure that names every reason.
+
+Contains: outcomes of slices to Dagster's events per day.
+Add here: metadata that a person looks for in the UI.
+Does not contain: the op (assets.py) and what becomes of a slice (load_path/).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
+from datetime import date
+from typing import Any
+
+import dagster as dg
+from dagster._core.definitions.asset_checks.asset_check_evaluation import (  # no public name in Dagster 1.13
+    AssetCheckEvaluationTargetMaterializationData as Target,
+)
+
+from pipeline_assets.domain.checks import Check, Evaluation
+from pipeline_assets.domain.settings import Settings
+from pipeline_assets.domain.slices import EMPTY, Verdict
+from pipeline_assets.inspection.diff.difference import Difference, lines_of
+from pipeline_assets.load.recorded import standing_outcomes
+from pipeline_assets.load.request import LoadRequest, Outcome, TableReport
+from pipeline_assets.orchestration.event_text import (
+    LONGEST_TAG,
+    description,
+    markdown_blocks,
+    markdown_list,
+    markdown_text,
+)
+from pipeline_assets.orchestration.specs import asset_key
+from pipeline_assets.tables.registry import ASSET_TABLES
+from pipeline_assets.tables.table import Table
+from resources.ledger.store import Ledger
+
+
+def events_of(
+    context: dg.AssetExecutionContext,
+    request: LoadRequest,
+    table: Table,
+    report: TableReport,
+    others: Mapping[date, Sequence[Outcome]],
+    shown: Sequence[Difference] = (),
+) -> Iterator[dg.AssetMaterialization | dg.AssetCheckEvaluation]:
+    """Materializations first, then evaluations aimed at them: the UI drops an evaluation older than its target."""
+    key = asset_key(table)
+    calendar = context.assets_def.specs_by_key[key].partitions_def
+    by_day: dict[date, list[Outcome]] = {}
+    for outcome in report.outcomes:
+        by_day.setdefault(outcome.key.event_date, []).append(outcome)
+    reported = []
+    for day, outcomes in sorted(by_day.items()):
+        partition = day.isoformat()
+        # A day outside the calendar has no partition to report on; the ledger and the log have it.
+        if calendar is None or not calendar.has_partition_key(partition):
+            continue
+        is_requested = day in request.days
+        if not is_requested and not any(_is_news(outcome) for outcome in outcomes):
+            continue
+        # A day speaks for all projects, also for those this run did not load.
+        everyone = sorted([*outcomes, *others.get(day, ())], key=lambda outcome: outcome.key)
+        reported.append((partition, everyone, is_requested))
+        if all(outcome.verdict.is_good for outcome in everyone):
+            yield dg.AssetMaterialization(
+                key, partition=partition, metadata=_metadata(everyone, report),
+                tags={"dagster/data_version": _data_version(everyone)},
+            )  # fmt: skip
+    targets = _targets(context.instance, key, [partition for partition, _, _ in reported])
+    for partition, outcomes, is_requested in reported:
+        for check in table.checks:
+            if is_requested or any(outcome.evaluations for outcome in outcomes):
+                yield _evaluation(key, partition, check, outcomes, targets.get(partition), shown)
+
+
+def standing_evaluations(
+    instance: dg.DagsterInstance, ledger: Ledger, settings: Settings, table: Table, days: Collection[date]
+) -> Iterator[dg.AssetCheckEvaluation]:
+    """How the checks of these days stand by the ledger, where no load tells it; days outside of the calendar are left out."""
+    first = settings.calendar_start
+    by_day: dict[date, list[Outcome]] = {}
+    for outcome in standing_outcomes(ledger, table.key, settings.projects, days):
+        if outcome.key.event_date >= first:
+            by_day.setdefault(outcome.key.event_date, []).append(outcome)
+    key = asset_key(table)
+    targets = _targets(instance, key, [day.isoformat() for day in by_day])
+    for day, outcomes in sorted(by_day.items()):
+        for check in table.checks:
+            yield _evaluation(key, day.isoformat(), check, outcomes, targets.get(day.isoformat()))
+
+
+def _is_news(outcome: Outcome) -> bool:
+    has_recovered = outcome.verdict.is_good and not outcome.was_good
+    return has_recovered or outcome.verdict in (Verdict.PUBLISHED, Verdict.REFUSED)
+
+
+def standing_elsewhere(ledger: Ledger, settings: Settings, report: TableReport) -> dict[date, list[Outcome]]:
+    """Day -> where its slices stand in the configured projects that this report does not name."""
+    days = {outcome.key.event_date for outcome in report.outcomes}
+    named = {outcome.key for outcome in report.outcomes}
+    found: dict[date, list[Outcome]] = {}
+    for outcome in standing_outcomes(ledger, report.table, settings.projects, days):
+        if outcome.key not in named:
+            verdict = Verdict.UNCHANGED if outcome.verdict.is_good else outcome.verdict
+            found.setdefault(outcome.key.event_date, []).append(replace(outcome, verdict=verdict))
+    return found
+
+
+def _data_version(outcomes: Sequence[Outcome]) -> str:
+    """The content of a day in all projects; the same whichever of them a run loads."""
+    whole = "+".join(str(outcome.digest) for outcome in outcomes if outcome.digest != EMPTY) or str(EMPTY)
+    return whole if len(whole) <= LONGEST_TAG else hashlib.sha256(whole.encode()).hexdigest()
+
+
+def _metadata(outcomes: Sequence[Outcome], report: TableReport) -> dict[str, Any]:
+    figures: dict[str, float] = {}
+    for outcome in outcomes:
+        for name, value in outcome.figures.items():
+            figures[name] = (
+                max(figures[name], value)
+                if name.endswith("_seconds") and name in figures
+                else figures.get(name, 0) + value
+            )
+    rows = sum(outcome.digest.rows for outcome in outcomes)
+    return {
+        "verdict": _verdicts(outcomes),
+        "dagster/partition_row_count": rows,
+        "rows": rows,
+        "snapshot_id": dg.MetadataValue.text(str(report.snapshot_id)),
+        **{name: value for name, value in figures.items() if name != "rows"},
+    }
+
+
+def _verdicts(outcomes: Sequence[Outcome]) -> str:
+    """`10001: published, provisional; 10002: refused`."""
+    finality = {None: "", True: ", final", False: ", provisional"}
+    return description(f"{o.key.project_id}: {o.verdict.value}{finality[o.is_final]}" for o in outcomes)
+
+
+def _targets(instance: dg.DagsterInstance, key: dg.AssetKey, partitions: list[str]) -> dict[str, Target]:
+    """The latest materialization of each partition, one query per table."""
+    if not partitions:
+        return {}
+    found = {}
+    latest = instance.event_log_storage.get_latest_storage_id_by_partition(
+        key, dg.DagsterEventType.ASSET_MATERIALIZATION, set(partitions)
+    )
+    if not latest:
+        return {}
+    wanted = dg.AssetRecordsFilter(asset_key=key, storage_ids=list(latest.values()))
+    records = instance.fetch_materializations(wanted, limit=len(latest)).records
+    for record in records:
+        partition = record.partition_key
+        if partition is not None:
+            found[partition] = Target(
+                storage_id=record.storage_id, run_id=record.event_log_entry.run_id,
+                timestamp=record.event_log_entry.timestamp,
+            )  # fmt: skip
+    return found
+
+
+def _evaluation(
+    key: dg.AssetKey,
+    partition: str,
+    check: Check,
+    outcomes: Sequence[Outcome],
+    target: Target | None,
+    shown: Sequence[Difference] = (),
+) -> dg.AssetCheckEvaluation:
+    """One evaluation for all projects of a day: passed only where every project passed."""
+    found: list[tuple[str, Evaluation]] = [
+        (outcome.key.project_id, evaluation)
+        for outcome in outcomes
+        for evaluation in outcome.evaluations
+        if evaluation.check is check
+    ]
+    bad = [(project, evaluation) for project, evaluation in found if not evaluation.is_passed]
+    # A day that waits has no evaluation of its own; what it waits for is the reason.
+    waiting = [o for o in outcomes if not o.verdict.is_good and not o.evaluations]
+    figures: dict[str, float] = {}
+    for _, evaluation in found:
+        for name, value in evaluation.figures.items():
+            figures[name] = figures.get(name, 0) + value
+    reasons = [f"{project}: {evaluation.reason}. {evaluation.cure}" for project, evaluation in bad]
+    reasons += [
+        f"{outcome.key.project_id}: {outcome.verdict.value}, {outcome.reason}. {outcome.cure}" for outcome in waiting
+    ]
+    is_only_early = bool(reasons) and all(one.is_early or one.verdict.is_good for one in outcomes)
+    is_error = check.is_blocking and not is_only_early
+    return dg.AssetCheckEvaluation(
+        asset_key=key,
+        check_name=check.value,
+        partition=partition,
+        passed=not reasons,
+        blocking=False,
+        severity=dg.AssetCheckSeverity.ERROR if is_error else dg.AssetCheckSeverity.WARN,
+        target_materialization_data=target,
+        description=markdown_text(reasons) or None,
+        metadata={
+            "verdict": _verdicts(outcomes),
+            **(_looks(key, partition, shown) if bad and check is Check.CHANGE_IS_EXPLAINED else {}),
+            **figures,
+        },
+    )
+
+
+def _looks(key: dg.AssetKey, partition: str, shown: Sequence[Difference]) -> dict[str, Any]:
+    """A link to what was refused beside what is published, where it was compared, and how to see all of it.
+
+    Delivered values, ids and times of events among them, stay out of Dagster's event log, which no retention and no
+    exclusion reaches.
+    """
+    table = key.to_user_string()
+    found = [
+        lines_of(one, with_values=False) for one in shown if (one.table, str(one.key.event_date)) == (table, partition)
+    ]
+    told = {"difference": markdown_blocks(found)} if found else {}
+    return {**told, "look": f"tidemark diff {table} {partition} --html DIR"}
+
+
+def failure_of(failed: Sequence[Outcome]) -> dg.Failure:
+    """The failure that names every slice and its reason, causes before what waits for them; a retry would find the same."""
+    order = [table.key for table in ASSET_TABLES]
+    told = [
+        f"{one.key.event_date} {one.table} {one.key.project_id} {one.verdict.value}: {one.reason}"
+        + (f". {one.cure}" if one.cure else "")
+        for one in sorted(failed, key=lambda one: (one.verdict is Verdict.WAITING, one.key, order.index(one.table)))
+    ]
+    metadata: dict[str, Any] = {"reasons": markdown_list(told), "slices": len(failed)}
+    return dg.Failure(description(told, "\n"), metadata=metadata, allow_retries=False)

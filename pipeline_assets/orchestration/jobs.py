@@ -1,0 +1,46 @@
+"""Jobs: which part of the graph runs together.
+
+Contains: the jobs of the load op.
+Add here: another selection of tables.
+Does not contain: jobs with an op of their own (maintenance_job.py, rollback_jobs.py), when they run
+(sensors/).
+"""
+
+from __future__ import annotations
+
+import dagster as dg
+
+from pipeline_assets.domain.slices import Source
+from pipeline_assets.orchestration.specs import asset_key
+from pipeline_assets.tables.raw_events import RAW_TABLES
+from pipeline_assets.tables.registry import DERIVED
+
+HEAL_JOB = "heal_load"
+HEAL_PRIORITY = 5
+JOB_OF_SOURCE = {Source.REGULAR: "daily_load", Source.BACKFILL: "backfill_load"}
+PRIORITIES = {Source.REGULAR: 10, Source.BACKFILL: 0}
+"""A daily load goes before recoveries and range backfills that wait in the queue with it."""
+_DESCRIPTIONS = {
+    Source.REGULAR: "Load the regular exports that arrived on the chosen days, and everything downstream.",
+    Source.BACKFILL: "Load the recovery exports of the chosen days, and everything downstream.",
+}
+
+
+def load_jobs() -> list[dg.UnresolvedAssetJobDefinition]:
+    """`daily_load` and `backfill_load`: one source each, then the same derived tables (law 3); `heal_load`: these alone."""
+    derived = [asset_key(table) for table in DERIVED]
+    loads = [
+        dg.define_asset_job(
+            name,
+            selection=dg.AssetSelection.assets(asset_key(RAW_TABLES[source]), *derived),
+            description=_DESCRIPTIONS[source],
+            tags={"tidemark/source": source.value, "dagster/priority": str(PRIORITIES[source])},
+        )
+        for source, name in JOB_OF_SOURCE.items()
+    ]
+    heal = dg.define_asset_job(
+        HEAL_JOB,
+        selection=dg.AssetSelection.assets(*derived),
+        description="Build what is stale among refined and aggregates from what raw holds; landing is not looked at.",
+    )
+    return [*loads, heal]

@@ -1,0 +1,66 @@
+"""Which runs are alive: by the processes on record in the ledger, and by Dagster for those that have none.
+
+Contains: the questions of sensors and of sweeping.
+Add here: another one.
+Does not contain: who counts as dead (domain/processes.py), telling Dagster of it (dead_runs.py),
+branches (resources/iceberg/branches.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import dagster as dg
+
+from pipeline_assets.domain.processes import Life
+from pipeline_assets.orchestration.specs import asset_key
+from pipeline_assets.tables.registry import ASSET_TABLES
+from resources.ledger.store import Ledger
+from resources.this_process import sight
+
+WORKING = (dg.DagsterRunStatus.STARTED, dg.DagsterRunStatus.STARTING, dg.DagsterRunStatus.CANCELING)
+"""A process should carry out a run of these."""
+_WAITING = (dg.DagsterRunStatus.QUEUED, dg.DagsterRunStatus.NOT_STARTED)
+
+
+def under_way(instance: dg.DagsterInstance, ledger: Ledger, job_name: str | None = None) -> list[dg.DagsterRun]:
+    """The runs that work or will: not those whose process is known to be dead, whatever Dagster takes them for."""
+    runs = instance.get_runs(dg.RunsFilter(job_name=job_name, statuses=[*_WAITING, *WORKING]))
+    return [run for run in runs if run.status in _WAITING or not _is_dead(ledger, run.run_id)]
+
+
+def _is_dead(ledger: Ledger, run_id: str) -> bool:
+    process = ledger.processes.find(run_id)
+    return process is not None and process.has_died_with_its_run(sight(process.identity))
+
+
+def only_ours(run: dg.DagsterRun) -> bool:
+    """Whether an asset run loads tables of ours and does nothing else."""
+    chosen = run.asset_selection or frozenset()
+    return bool(chosen) and chosen <= {asset_key(table) for table in ASSET_TABLES}
+
+
+def liveness(instance: dg.DagsterInstance, ledger: Ledger, own_run_id: str) -> Callable[[str], bool | None]:
+    """Whether the run a branch is named for still works; None where neither ledger nor Dagster knows it.
+
+    A run's own branches are leftovers of its earlier try. What nobody knows belongs to a deployment with a ledger and a Dagster
+    of its own, or to nobody.
+    """
+
+    def is_live(attempt: str) -> bool | None:
+        run_id = attempt.split("_", maxsplit=1)[0]
+        if run_id == own_run_id.replace("-", ""):
+            return False
+        # Asked anew each time: other runs start and end meanwhile.
+        process = ledger.processes.find(run_id)
+        if process is not None and process.identity is not None:
+            return process.life(sight(process.identity)) is Life.RUNNING
+        run = instance.get_run_by_id(_dashed(run_id))
+        return None if run is None else run.status in WORKING
+
+    return is_live
+
+
+def _dashed(run_id: str) -> str:
+    parts = run_id[:8], run_id[8:12], run_id[12:16], run_id[16:20], run_id[20:]
+    return "-".join(parts)

@@ -1,0 +1,78 @@
+"""The `maintenance` job: upkeep of all tables, by hand, from the shell or every night.
+
+Contains: the op, its config and its schedule.
+Add here: how maintenance is started.
+Does not contain: what it does (operations/maintenance.py).
+"""
+
+# Dagster reads the op's annotations as types, so they are not postponed here.
+import dagster as dg
+from dagster_pyspark import LazyPySparkResource
+
+from pipeline_assets.domain.settings import Settings
+from pipeline_assets.load.read_back import read_back
+from pipeline_assets.operations.maintenance import TableUpkeep, maintain, require_done, summary
+from pipeline_assets.orchestration.assets import Clock
+from pipeline_assets.orchestration.event_text import markdown_table
+from pipeline_assets.orchestration.live_runs import liveness
+from pipeline_assets.orchestration.runtime import op_bench
+from resources.landing.store import LandingStore
+
+JOB_NAME = "maintenance"
+SCHEDULE_NAME = "maintenance_nightly"
+_AT = "30 3 * * *"
+
+
+class MaintenanceConfig(dg.Config):
+    """Run config of the `maintain` op."""
+
+    dry_run: bool = False
+    """Only tell what would be done."""
+
+
+def maintenance_job(settings: Settings) -> dg.JobDefinition:
+    """Needs no pool: it is safe beside a load."""
+
+    @dg.op(
+        name="maintain", description="Expire, compact and clean up every table; with `dry_run` only tell what is due."
+    )
+    def maintain_op(
+        context: dg.OpExecutionContext,
+        config: MaintenanceConfig,
+        spark: LazyPySparkResource,
+        landing: dg.ResourceParam[LandingStore],
+        clock: dg.ResourceParam[Clock],
+    ) -> None:
+        with op_bench(context, settings, spark, landing, is_dry_run=config.dry_run) as bench:
+            if not config.dry_run:
+                read_back(bench.ledger, bench.say)
+            is_live = liveness(context.instance, bench.ledger, context.run_id)
+            reports = list(maintain(bench, context.run_id, clock.now(), is_live, is_dry_run=config.dry_run))
+            context.add_output_metadata({"what was done": _table(reports, is_dry_run=config.dry_run)})
+            require_done(reports)
+
+    @dg.job(name=JOB_NAME, description="Throw away what no reader, no rollback and no run needs any more.")
+    def job() -> None:
+        maintain_op()
+
+    return job
+
+
+def maintenance_schedule(settings: Settings, job: dg.JobDefinition) -> dg.ScheduleDefinition:
+    """Every night, when sensors run by themselves."""
+    is_running = settings.sensors_running
+    return dg.ScheduleDefinition(
+        name=SCHEDULE_NAME,
+        job=job,
+        cron_schedule=_AT,
+        default_status=dg.DefaultScheduleStatus.RUNNING if is_running else dg.DefaultScheduleStatus.STOPPED,
+    )
+
+
+def _table(reports: list[TableUpkeep], *, is_dry_run: bool) -> dg.MarkdownMetadataValue:
+    rows = [(report.table, summary(report, is_dry_run=is_dry_run)) for report in reports]
+    lists = {
+        "Orphan files": [path for report in reports for path in report.orphans],
+        "Old metadata files": [path for report in reports for path in report.metadata],
+    }
+    return markdown_table(("table", ""), rows, lists=lists)

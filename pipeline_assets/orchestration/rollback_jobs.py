@@ -1,0 +1,175 @@
+"""The jobs `rollback` and `release`: published slices back to what they were, held, and on again.
+
+Contains: the ops and their config.
+Add here: how a rollback is started, and what Dagster is told of it.
+Does not contain: what it does (operations/rollback_plan.py, operations/rollback.py,
+operations/release.py).
+"""
+
+# Dagster reads the op's annotations as types, so they are not postponed here.
+from collections.abc import Iterable
+from datetime import UTC, date, datetime
+
+import dagster as dg
+from dagster_pyspark import LazyPySparkResource
+from pydantic import Field
+
+from pipeline_assets.domain.days import parse_day
+from pipeline_assets.domain.errors import UsageError
+from pipeline_assets.domain.reasons import a_reason
+from pipeline_assets.domain.settings import Settings
+from pipeline_assets.load.read_back import read_back
+from pipeline_assets.load.request import Workbench
+from pipeline_assets.operations.release import Held, preview, release
+from pipeline_assets.operations.rollback import roll_back
+from pipeline_assets.operations.rollback_plan import Move, RollbackRequest, plan
+from pipeline_assets.orchestration.assets import POOL, Clock
+from pipeline_assets.orchestration.event_text import markdown_table
+from pipeline_assets.orchestration.events import standing_evaluations
+from pipeline_assets.orchestration.runtime import op_bench
+from pipeline_assets.tables.registry import table_by_key
+from resources.landing.store import LandingStore
+
+ROLLBACK_JOB, RELEASE_JOB = "rollback", "release"
+# An op and a job must not share a name within a code location.
+ROLLBACK_OP, RELEASE_OP = "roll_back", "release_held"
+
+
+class RollbackConfig(dg.Config):
+    """Run config of the `roll_back` op."""
+
+    first: str
+    """First day, YYYY-MM-DD."""
+    last: str
+    """Last day."""
+    back_to: str
+    """A time, UTC unless it says otherwise (2026-02-05T10:00): the state of then; or a publication: the state after its run."""
+    reason: str
+    """Why; kept on record."""
+    tables: list[str] = Field(default_factory=list)
+    """Only these of refined and aggregates; all when empty."""
+    projects: list[str] = Field(default_factory=list)
+    """Only these of the configured projects; all when empty."""
+    dry_run: bool = False
+    """Only tell what would change."""
+
+
+class ReleaseConfig(dg.Config):
+    """Run config of the `release_held` op."""
+
+    first: str
+    last: str
+    reason: str
+    """Why; kept on record."""
+    tables: list[str] = Field(default_factory=list)
+    projects: list[str] = Field(default_factory=list)
+    dry_run: bool = False
+    """Only tell what will change."""
+
+
+_DIGITS_OF_A_LONG = 19
+
+
+def moment_of(text: str) -> datetime | int:
+    """A time, or the number of a publication; raises UsageError."""
+    if text.isdecimal() and len(text) < _DIGITS_OF_A_LONG:
+        return int(text)
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        raise UsageError(
+            f"back to {text!r}",
+            "is neither a time nor the number of a publication",
+            "Write 2026-02-05T10:00, or a number that `tidemark history` shows",
+        ) from None
+    return found if found.tzinfo is not None else found.replace(tzinfo=UTC)
+
+
+def rollback_request(config: RollbackConfig, settings: Settings, run_id: str) -> RollbackRequest:
+    """What the config asks for; raises UsageError or SettingsError."""
+    first, last = parse_day(config.first), parse_day(config.last)
+    projects = settings.require_projects(tuple(config.projects))
+    reason = a_reason("reason", config.reason)
+    return RollbackRequest(tuple(config.tables), projects, first, last, moment_of(config.back_to), reason, run_id)
+
+
+def rollback_job(settings: Settings) -> dg.JobDefinition:
+    """Runs in the pool of loads, though it is safe beside one."""
+
+    @dg.op(name=ROLLBACK_OP, pool=POOL, description="Make refined and aggregate slices what they were, and hold them.")
+    def roll_back_op(
+        context: dg.OpExecutionContext,
+        config: RollbackConfig,
+        spark: LazyPySparkResource,
+        landing: dg.ResourceParam[LandingStore],
+    ) -> None:
+        with op_bench(context, settings, spark, landing, is_dry_run=config.dry_run) as bench:
+            request = rollback_request(config, settings, context.run_id)
+            if not config.dry_run:
+                read_back(bench.ledger, bench.say)
+            moves = plan(bench, request) if config.dry_run else roll_back(bench, request)
+            if not config.dry_run:
+                _tell(context, bench, {(move.table, move.key.event_date) for move in moves})
+        context.add_output_metadata({"slices": _moves_table(moves)})
+
+    @dg.job(name=ROLLBACK_JOB, description="Roll published days back, by metadata alone; held until they are released.")
+    def job() -> None:
+        roll_back_op()
+
+    return job
+
+
+def release_job(settings: Settings) -> dg.JobDefinition:
+    """What was held is built again by the next load, or by `heal_load`."""
+
+    @dg.op(name=RELEASE_OP, description="Hold rolled-back slices no more; what is stale among them is built again.")
+    def release_op(
+        context: dg.OpExecutionContext,
+        config: ReleaseConfig,
+        spark: LazyPySparkResource,
+        landing: dg.ResourceParam[LandingStore],
+        clock: dg.ResourceParam[Clock],
+    ) -> None:
+        with op_bench(context, settings, spark, landing, is_dry_run=config.dry_run) as bench:
+            if not config.dry_run:
+                read_back(bench.ledger, bench.say)
+            projects = settings.require_projects(tuple(config.projects))
+            days = parse_day(config.first), parse_day(config.last)
+            held = preview(bench, config.tables, projects, *days, clock.now(), is_load_next=False)
+            if not config.dry_run:
+                release(bench, held, a_reason("reason", config.reason), context.run_id)
+        context.add_output_metadata({"slices": _held_table(held)})
+
+    @dg.job(
+        name=RELEASE_JOB, description="Release slices that were rolled back; loads treat them like any other again."
+    )
+    def job() -> None:
+        release_op()
+
+    return job
+
+
+def _tell(context: dg.OpExecutionContext, bench: Workbench, places: Iterable[tuple[str, date]]) -> None:
+    """Held days go red in Dagster at once, and not only with the next load."""
+    days: dict[str, set[date]] = {}
+    for table, day in places:
+        days.setdefault(table, set()).add(day)
+    for table, found in days.items():
+        for event in standing_evaluations(context.instance, bench.ledger, bench.settings, table_by_key(table), found):
+            context.instance.report_runless_asset_event(event)
+
+
+def _moves_table(moves: list[Move]) -> dg.MarkdownMetadataValue:
+    rows = [
+        (m.table, m.key.event_date, m.key.project_id, m.present.digest.rows, m.digest.rows,
+         "held as it is" if m.is_there else "rolled back")
+        for m in moves
+    ]  # fmt: skip
+    return markdown_table(("table", "day", "project", "rows now", "rows then", ""), rows)
+
+
+def _held_table(held: list[Held]) -> dg.MarkdownMetadataValue:
+    rows = [
+        (h.table, h.key.event_date, h.key.project_id, h.digest.rows, h.digest_before.rows, h.then) for h in held
+    ]  # fmt: skip
+    return markdown_table(("table", "day", "project", "rows now", "rows before the rollback", "then"), rows)

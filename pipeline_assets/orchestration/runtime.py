@@ -1,0 +1,91 @@
+"""What every op works with: the workbench of its run, and failures as Dagster tells them.
+
+Contains: opening and closing it.
+Add here: what all ops need from Dagster.
+Does not contain: what any op does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+
+import dagster as dg
+from dagster_pyspark import LazyPySparkResource
+from pyspark.sql import SparkSession
+
+from pipeline_assets.domain.errors import PublishConflictError, TidemarkError, TransientError
+from pipeline_assets.domain.masking import tellable
+from pipeline_assets.domain.settings import Settings
+from pipeline_assets.load.request import Workbench
+from pipeline_assets.tables.registry import ALL_TABLES
+from resources.heartbeat import heartbeat
+from resources.iceberg.errors import lakehouse_failures
+from resources.iceberg.lake_identity import Purpose
+from resources.iceberg.lake_objects import LakeObjects
+from resources.iceberg.resting_lakehouse import RestingLakehouse
+from resources.landing.store import LandingStore
+from resources.ledger.decision_objects import FOLDER, DecisionObjects
+from resources.ledger.store import Ledger
+from resources.spark.engine_life import LastWords, naming_a_dead_engine
+from resources.spark.session import configure_catalog
+
+
+def production_ledger(settings: Settings) -> Ledger:
+    """The ledger whose decisions the warehouse keeps as well; for whoever may decide something in a person's name."""
+    return Ledger(settings.ledger_database_url, DecisionObjects(LakeObjects.of(settings, FOLDER)))
+
+
+@contextmanager
+def op_bench(
+    context: dg.OpExecutionContext,
+    settings: Settings,
+    spark: LazyPySparkResource,
+    landing: LandingStore,
+    *,
+    is_dry_run: bool = False,
+) -> Iterator[Workbench]:
+    """The workbench of an op's run, over a lake and a ledger that belong together.
+
+    Raises Failure, or RetryRequested where trying again can help, for errors of ours.
+    """
+    url, run = settings.ledger_database_url, context.run
+    try:
+        # First of all: a process that is not known to live is missed.
+        with heartbeat(url, run.run_id, run.job_name, _steps(context)), closing(production_ledger(settings)) as ledger:
+            words = LastWords(context.log.info)
+            # Spark starts with the first need of it: a load that finds nothing to do has none.
+            with (
+                closing(RestingLakehouse(settings, lambda: _started(spark, settings))) as lakehouse,
+                naming_a_dead_engine(lambda: lakehouse.engine, words, settings.spark_driver_memory),
+            ):
+                with lakehouse_failures("tables"):
+                    lakehouse.require_own(settings, ALL_TABLES, Purpose.LOOK)
+                    # Before decisions are read back and tables settled: both write what the ledger of another lake says.
+                    ledger.lake.require(lakehouse.lake(settings), may_take=not is_dry_run)
+                yield Workbench(lakehouse, ledger, landing, settings, words)
+    except PublishConflictError as error:
+        raise dg.Failure(str(error), allow_retries=True) from tellable(error)
+    except TransientError as error:
+        raise dg.RetryRequested(max_retries=2, seconds_to_wait=10) from tellable(error)
+    except TidemarkError as error:
+        raise dg.Failure(str(error), allow_retries=False) from tellable(error)
+    except Exception as error:
+        told = tellable(error)
+        if told is error:
+            raise
+        raise told from None
+
+
+def _started(spark: LazyPySparkResource, settings: Settings) -> SparkSession:
+    session: SparkSession = spark.spark_session
+    configure_catalog(session, settings)
+    return session
+
+
+def _steps(context: dg.OpExecutionContext) -> int:
+    """The steps of the run where this process carries out all of them, else 0: another process may live on without it."""
+    here = context.get_step_execution_context().execution_plan.step_keys_to_execute
+    planned = context.run.execution_plan_snapshot_id
+    known = context.instance.get_execution_plan_snapshot(planned).step_keys_to_execute if planned else here
+    return len(here) if set(here) == set(known) else 0

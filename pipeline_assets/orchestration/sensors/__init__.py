@@ -1,0 +1,13 @@
+"""When days are loaded without anybody asking."""
+
+import dagster as dg
+
+from pipeline_assets.domain.settings import Settings
+from pipeline_assets.domain.slices import Source
+from pipeline_assets.orchestration.sensors.arrivals import arrival_sensor
+from pipeline_assets.orchestration.sensors.heal import heal_sensor
+
+
+def load_sensors(settings: Settings) -> list[dg.SensorDefinition]:
+    """One sensor per source, and `heal`."""
+    return [*(arrival_sensor(settings, source) for source in Source), heal_sensor(settings)]

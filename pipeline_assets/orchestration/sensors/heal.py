@@ -1,0 +1,99 @@
+"""`heal`: what is published and what its inputs are now, compared by the ledger; what differs is built.
+
+Contains: one look at the ledger.
+Add here: when that look is worth taking.
+Does not contain: what is stale (staleness/scan.py) and runs (requests.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import date, timedelta
+
+import dagster as dg
+
+from pipeline_assets.domain.settings import Settings
+from pipeline_assets.domain.slices import Source
+from pipeline_assets.load.request import OpenBooks
+from pipeline_assets.load.staleness.scan import Stale, survey
+from pipeline_assets.orchestration.assets import Clock
+from pipeline_assets.orchestration.jobs import HEAL_JOB, HEAL_PRIORITY, JOB_OF_SOURCE
+from pipeline_assets.orchestration.live_runs import under_way
+from pipeline_assets.orchestration.sensors.requests import Due, Tick, default_status, digest, guarded, request
+from pipeline_assets.orchestration.specs import asset_key
+from pipeline_assets.tables.registry import ASSET_TABLES
+from resources.ledger.store import Ledger
+
+
+def heal_sensor(settings: Settings) -> dg.SensorDefinition:
+    """The sensor."""
+
+    @dg.sensor(
+        name="heal",
+        job_name=HEAL_JOB,
+        minimum_interval_seconds=300,
+        default_status=default_status(settings),
+        description=(
+            "Compares what is published with what its inputs are now, in the ledger alone, and rebuilds the days that are "
+            "stale, missing or newly final. Waits while a load is under way."
+        ),
+    )
+    def heal(context: dg.SensorEvaluationContext, clock: dg.ResourceParam[Clock]) -> dg.SensorResult:
+        return guarded(context, settings, clock.now(), _stale_days)
+
+    return heal
+
+
+def _stale_days(tick: Tick) -> dg.SensorResult:
+    settings = tick.settings
+    loads = [run for run in under_way(tick.context.instance, tick.ledger) if _is_load(run)]
+    if loads:
+        return tick.skip(f"loads under way: {len(loads)}; looked at again when they are through")
+    stale = survey(OpenBooks(tick.ledger, settings), tick.now)
+    found, beyond = _by_day_to_ask_for(stale, settings, tick.ledger, tick.now.date())
+    due = {
+        day: Due(
+            digest(one.state for one in ones), "; ".join(dict.fromkeys(f"{one.table} {one.reason}" for one in ones))
+        )
+        for day, ones in found.items()
+    }
+    waits = [f"{day} is stale and out of the calendar's reach; begin TIDEMARK_CALENDAR_START earlier" for day in beyond]
+    return request(tick, HEAL_JOB, due, priority=HEAL_PRIORITY, waits=waits)
+
+
+def _is_load(run: dg.DagsterRun) -> bool:
+    """Whether a run loads tables of ours; assets of others run beside it."""
+    if run.job_name in (*JOB_OF_SOURCE.values(), HEAL_JOB):
+        return True
+    return not {asset_key(table) for table in ASSET_TABLES}.isdisjoint(run.asset_selection or ())
+
+
+def _by_day_to_ask_for(
+    found: Mapping[date, Sequence[Stale]], settings: Settings, ledger: Ledger, today: date
+) -> tuple[dict[date, list[Stale]], list[date]]:
+    """A day outside the calendar has no partition: it is built with a day in whose reach the last arrival with events of it lies.
+
+    Second: the days that no day of the calendar reaches.
+    """
+    reach = timedelta(days=settings.reprocessing_window_days)
+    asked: dict[date, list[Stale]] = {}
+    beyond = []
+    for day, stale in found.items():
+        days = {day}
+        if not settings.calendar_start <= day <= today:
+            batches = [
+                batch
+                for source in Source
+                for project in settings.projects
+                for batch in ledger.batch_days_of(source, project, [day])[day]
+            ]
+            days = {
+                max(one.arrival_date, settings.calendar_start)
+                for one in batches
+                if settings.calendar_start - reach <= one.arrival_date <= today
+            }
+        if days:
+            asked.setdefault(max(days), []).extend(stale)
+        else:
+            beyond.append(day)
+    return asked, beyond

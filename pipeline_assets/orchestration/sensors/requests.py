@@ -1,0 +1,208 @@
+"""From due days to runs: coalesced, capped, never beside a run that loads them, tried a bounded number of times.
+
+Contains: what both kinds of sensors share.
+Add here: a rule about requesting runs.
+Does not contain: what makes a day due (arrivals.py, heal.py) and what is remembered (cursor.py).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from datetime import date, datetime, timedelta
+from functools import cache
+
+import dagster as dg
+
+from pipeline_assets.domain.days import chunks, days_between
+from pipeline_assets.domain.errors import TidemarkError
+from pipeline_assets.domain.masking import tellable
+from pipeline_assets.domain.plain_text import few, shown
+from pipeline_assets.domain.settings import Settings
+from pipeline_assets.orchestration.dead_runs import DIED_TAG
+from pipeline_assets.orchestration.event_text import LONGEST_TAG, description
+from pipeline_assets.orchestration.live_runs import under_way
+from pipeline_assets.orchestration.sensors.cursor import Admission, Cursor, admit, attempted
+from resources.ledger.store import Ledger
+
+RANGE_START, RANGE_END = "dagster/asset_partition_range_start", "dagster/asset_partition_range_end"
+REASON_TAG = "tidemark/reason"
+_NEWEST_RUNS = 200
+
+
+def default_status(settings: Settings) -> dg.DefaultSensorStatus:
+    """How a sensor starts that nobody has switched."""
+    return dg.DefaultSensorStatus.RUNNING if settings.sensors_running else dg.DefaultSensorStatus.STOPPED
+
+
+@dataclass(frozen=True)
+class Tick:
+    """One evaluation of a sensor."""
+
+    context: dg.SensorEvaluationContext
+    settings: Settings
+    ledger: Ledger
+    cursor: Cursor
+    """Changed by the evaluation, and kept by Dagster when it ends."""
+    now: datetime
+
+    def skip(self, reason: str) -> dg.SensorResult:
+        """Request nothing, and keep what was remembered."""
+        return dg.SensorResult(skip_reason=description([reason]), cursor=self.cursor.as_text())
+
+    def is_recent(self, day: date) -> bool:
+        """Whether a day belongs to the daily load, and not to a history that is being caught up with."""
+        return day >= self.now.date() - timedelta(days=self.settings.reprocessing_window_days + 1)
+
+
+@dataclass(frozen=True)
+class Due:
+    """A day to load."""
+
+    state: str
+    """A digest of what makes it due: when that changes, its attempts are counted anew."""
+    reason: str
+
+
+def guarded(
+    context: dg.SensorEvaluationContext,
+    settings: Settings,
+    now: datetime,
+    evaluate: Callable[[Tick], dg.SensorResult],
+) -> dg.SensorResult:
+    """What a person can mend is a reason to skip, not an error: a failing tick would be tried again without end."""
+    try:
+        cursor, note = Cursor.parse(context.cursor).as_of(now), ""
+    except ValueError as error:
+        cursor, note = Cursor(), f"The cursor could not be read and was started anew ({shown(error, LONGEST_TAG)}). "
+    try:
+        settings.require_projects()
+        with closing(Ledger(settings.ledger_database_url)) as ledger:
+            result = evaluate(Tick(context, settings, ledger, cursor, now))
+    except TidemarkError as error:
+        return dg.SensorResult(
+            skip_reason=description([f"{note}{error}"]), cursor=cursor.as_text() if note else context.cursor
+        )
+    except Exception as error:
+        told = tellable(error)
+        if told is error:
+            raise
+        raise told from None
+    if note:
+        context.log.warning(note)
+        if result.skip_reason is not None:
+            skip = dg.SkipReason(f"{note}{result.skip_reason.skip_message}")
+            return dg.SensorResult(skip_reason=skip, cursor=result.cursor, asset_events=result.asset_events)
+    return result
+
+
+def request(
+    tick: Tick,
+    job_name: str,
+    due: Mapping[date, Due],
+    *,
+    priority: int,
+    reach: int = 0,
+    is_looked_at: Callable[[date], bool] = lambda _: True,
+    waits: Sequence[str] = (),
+    events: Sequence[dg.AssetMaterialization] = (),
+) -> dg.SensorResult:
+    """Runs for the due days, coalesced into ranges, or the reason why there are none.
+
+    Recent days come first, with `priority`; then the oldest, with 0. `reach`: so many days before each due one are
+    loaded with it, their late events may be among what arrived. `is_looked_at`: whether a day that is not due was
+    looked at. `waits`: what is not due yet, and why.
+    """
+    settings, cursor = tick.settings, tick.cursor
+    covered = _covered(tick, job_name)
+    free = {day: one.state for day, one in due.items() if day not in covered}
+    has_died = died_on(tick.context.instance, job_name)
+    admission = admit(free, cursor.attempts, tick.now, settings.sensor_attempts, has_died)
+    by_urgency = sorted(admission.admitted, key=lambda day: (not tick.is_recent(day), day))
+    chosen = sorted(by_urgency[: settings.sensor_days_per_tick])
+    states = {day: one.state for day, one in due.items()}
+    cursor.attempts = attempted(states, cursor.attempts, chosen, tick.now, is_looked_at)
+    # With the time of the attempt: Dagster never launches a key again, and a state may come back after a failure.
+    key = digest(f"{day} {cursor.attempts[day]}" for day in chosen)
+    requests = []
+    for days in _ranges(chosen, reach, settings):
+        reasons = [(day, due[day].reason) for day in days if day in chosen]
+        is_recent = any(tick.is_recent(day) for day, _ in reasons)
+        why = few([f"{day}: {reason}" for day, reason in reasons]) or f"late events of the arrivals after {days[-1]}"
+        tags = {
+            RANGE_START: days[0].isoformat(), RANGE_END: days[-1].isoformat(),
+            "dagster/priority": str(priority if is_recent else 0), REASON_TAG: shown(why, LONGEST_TAG),
+        }  # fmt: skip
+        requests.append(dg.RunRequest(run_key=f"{job_name}:{days[0]}:{days[-1]}:{key}", tags=tags))
+    told = _told(due, admission, sorted(due.keys() & covered), waits)
+    if requests:
+        if told:
+            tick.context.log.info(told)
+        return dg.SensorResult(run_requests=requests, cursor=cursor.as_text(), asset_events=list(events))
+    skip = told or "nothing to do: what is published is what its inputs are"
+    return dg.SensorResult(skip_reason=skip, cursor=cursor.as_text(), asset_events=list(events))
+
+
+def _told(due: Mapping[date, Due], admission: Admission, loading: Sequence[date], waits: Sequence[str]) -> str:
+    """What is not requested, and why; may be empty."""
+    told = []
+    if admission.given_up:
+        named = few([f"{day} ({due[day].reason})" for day in admission.given_up])
+        told.append(f"given up until something changes: {named}; look at their failed runs, then load them by hand")
+    if admission.paused:
+        told.append(f"tried before, again after a pause: {few(map(str, admission.paused))}")
+    if loading:
+        told.append(f"a run is loading {few(map(str, loading))}")
+    if waits:
+        told.append(f"waiting: {few(waits)}")
+    return description(told)
+
+
+def _ranges(chosen: Sequence[date], reach: int, settings: Settings) -> list[tuple[date, ...]]:
+    """Runs of days in chunks: the chosen ones, and so many before each."""
+    with_reach = {day - timedelta(days=shift) for day in chosen for shift in range(reach + 1)}
+    wanted = sorted(day for day in with_reach if day >= settings.calendar_start)
+    return [part for run in _runs_of_days(wanted) for part in chunks(run, settings.days_per_run)]
+
+
+def _covered(tick: Tick, job_name: str) -> set[date]:
+    return {day for run in under_way(tick.context.instance, tick.ledger, job_name) for day in _days_of(run)}
+
+
+def died_on(instance: dg.DagsterInstance, job_name: str) -> Callable[[date], bool]:
+    """Whether the process of the newest run over a day died: that says nothing against the day.
+
+    Dagster is asked once, when the first day is asked about.
+    """
+
+    @cache
+    def newest() -> Mapping[date, dg.DagsterRun]:
+        runs = instance.get_runs(dg.RunsFilter(job_name=job_name), limit=_NEWEST_RUNS)
+        return {day: run for run in reversed(runs) for day in _days_of(run)}
+
+    return lambda day: day in newest() and DIED_TAG in newest()[day].tags
+
+
+def _days_of(run: dg.DagsterRun) -> Sequence[date]:
+    if RANGE_START in run.tags and RANGE_END in run.tags:
+        first, last = (date.fromisoformat(run.tags[name][:10]) for name in (RANGE_START, RANGE_END))
+        return days_between(first, last)
+    partition = run.tags.get("dagster/partition")
+    return [date.fromisoformat(partition[:10])] if partition else []
+
+
+def _runs_of_days(days: Sequence[date]) -> list[tuple[date, ...]]:
+    found: list[list[date]] = []
+    for day in days:
+        if found and (day - found[-1][-1]).days == 1:
+            found[-1].append(day)
+        else:
+            found.append([day])
+    return [tuple(run) for run in found]
+
+
+def digest(parts: Iterable[str]) -> str:
+    """A short name of a state."""
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:12]

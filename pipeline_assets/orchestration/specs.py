@@ -1,0 +1,105 @@
+"""What a person reads of an asset: description, columns, lineage, owners, where it lies and how it is recovered.
+
+Contains: tables as Dagster's asset and check specs.
+Add here: what the UI shows of an asset before any run.
+Does not contain: what it shows of a day (events.py) and anything about one table (tables/).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import dagster as dg
+
+from pipeline_assets.domain.masking import shown
+from pipeline_assets.domain.settings import Settings
+from pipeline_assets.orchestration.landing_assets import landing_key
+from pipeline_assets.tables.registry import SOURCE_OF_TABLE, table_by_key
+from pipeline_assets.tables.table import Table
+
+
+def asset_key(table: Table) -> dg.AssetKey:
+    """The asset of a table."""
+    return _key(table.key)
+
+
+def table_spec(table: Table, days: dg.PartitionsDefinition[str], settings: Settings) -> dg.AssetSpec:
+    """The asset of a table; `days` is the calendar."""
+    layer = table.key.split("/")[0]
+    columns = [dg.TableColumn(column.name, column.type, column.description) for column in table.columns]
+    return dg.AssetSpec(
+        asset_key(table),
+        deps=[landing_key(SOURCE_OF_TABLE[table.key])]
+        if table.key in SOURCE_OF_TABLE
+        else [_key(name) for name in table.upstream],
+        partitions_def=days,
+        skippable=True,
+        group_name="events",
+        owners=settings.owners,
+        description=_description(table, settings),
+        kinds={"iceberg", "spark", layer},
+        tags={"layer": layer},
+        metadata={
+            "dagster/column_schema": dg.TableSchema(columns),
+            "dagster/column_lineage": column_lineage(table),
+            "dagster/table_name": f"{settings.catalog_name}.{table.identifier}",
+            "dagster/uri": f"{shown(settings.warehouse_url)}/{table.key}",
+        },
+        code_version=table.code_version(settings),
+    )
+
+
+def check_specs(tables: Sequence[Table], days: dg.PartitionsDefinition[str]) -> list[dg.AssetCheckSpec]:
+    """All checks of the tables."""
+    return [
+        dg.AssetCheckSpec(
+            check.value,
+            asset=asset_key(table),
+            description=check.description,
+            blocking=check.is_blocking,
+            partitions_def=days,
+        )
+        for table in tables
+        for check in table.checks
+    ]
+
+
+def column_lineage(table: Table) -> dg.TableColumnLineage:
+    """Column -> columns of the upstream tables: the declared ones, else those of the same name."""
+    found: dict[str, list[dg.TableColumnDep]] = {}
+    for column in table.columns:
+        wanted = column.sources or (column.name,)
+        deps = [
+            dg.TableColumnDep(_key(name), source)
+            for name in table.upstream
+            for source in wanted
+            if any(one.name == source for one in table_by_key(name).columns)
+        ]
+        if deps:
+            found[column.name] = deps
+    return dg.TableColumnLineage(found)
+
+
+def _key(name: str) -> dg.AssetKey:
+    return dg.AssetKey(name.split("/"))
+
+
+def _description(table: Table, settings: Settings) -> str:
+    name = f"{settings.catalog_name}.{table.identifier}"
+    source = SOURCE_OF_TABLE.get(table.key)
+    if source is not None:
+        day = "the UTC day on which objects arrived (its checks) and on which events happened (its rows)"
+        again = "*Materialize…* looks at landing and loads what is new or changed there."
+        command = f"tidemark load --source {source.value} --from DAY --to DAY"
+    else:
+        day = "the UTC day on which events happened, all projects together"
+        again = "*Materialize…* builds it from the tables before it; *Materialize all…* of the group looks at landing first."
+        command = "tidemark load --source regular --from DAY --to DAY"
+    return "\n\n".join(
+        [
+            table.description,
+            f"**A partition** is {day}. The Iceberg table `{name}` is partitioned by `event_date` and `project_id`.",
+            f"**When a day is red:** {table.recovery} The red check of that day says what was found.",
+            f"**To load a day again:** {again} On the shell: `{command}`. Nothing is ever counted twice.",
+        ]
+    )

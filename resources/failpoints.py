@@ -1,0 +1,77 @@
+"""Named points where a test or a drill may kill or pause the process, to prove that whoever comes next converges.
+
+Contains: the names and the switch.
+Add here: a new step of the load path that must survive a kill.
+Does not contain: what happens afterwards (tests/scenarios, pipeline_assets/drill/). Costs a look at
+an empty list per point when off.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable
+from enum import StrEnum
+from pathlib import Path
+
+VARIABLE = "TIDEMARK_CRASH_AT"
+"""`point` or `point:qualifier`, for example `after_stage:refined/events`; read once per process."""
+
+SIGNAL_FILE_VARIABLE = "TIDEMARK_CRASH_FILE"
+"""When set, the process writes its point there instead of killing itself, and goes on once the file is gone."""
+
+_POLL_SECONDS = 0.02
+
+
+class CrashPoint(StrEnum):
+    """Every step of the load path between two durable states."""
+
+    DURING_LISTING = "during_listing"
+    MID_PARSE = "mid_parse"
+    AFTER_PIN = "after_pin"
+    AFTER_FILES = "after_files"
+    AFTER_STAGE = "after_stage"
+    AFTER_AUDIT = "after_audit"
+    BEFORE_COMMIT = "before_commit"
+    AFTER_COMMIT = "after_commit"
+    BEFORE_LEDGER = "before_ledger"
+    BETWEEN_TABLES = "between_tables"
+    BETWEEN_CHUNKS = "between_chunks"
+    BEFORE_EVENTS = "before_events"
+
+
+def crash_point(point: CrashPoint, qualifier: str = "") -> None:
+    """Tell whoever watches; does nothing where nobody does."""
+    for watcher in _watchers:
+        watcher(point, qualifier)
+
+
+def watch(*watchers: Callable[[CrashPoint, str], None]) -> None:
+    """Call these at every point of this process from now on, and nobody else."""
+    _watchers[:] = watchers
+
+
+def _stop_at(armed: str, signal_file: Path | None) -> Callable[[CrashPoint, str], None]:
+    """Dies, or waits once, at the point that the test which started this process asked for."""
+
+    def stop(point: CrashPoint, qualifier: str) -> None:
+        if armed not in (point.value, f"{point.value}:{qualifier}"):
+            return
+        if signal_file is None:
+            os.kill(os.getpid(), signal.SIGKILL)
+            return
+        watch()
+        signal_file.write_text(f"{point.value}:{qualifier}", "utf-8")
+        while signal_file.exists():
+            time.sleep(_POLL_SECONDS)
+
+    return stop
+
+
+def _armed() -> list[Callable[[CrashPoint, str], None]]:
+    armed, signal_file = os.environ.get(VARIABLE), os.environ.get(SIGNAL_FILE_VARIABLE)
+    return [_stop_at(armed, Path(signal_file) if signal_file else None)] if armed else []
+
+
+_watchers = _armed()

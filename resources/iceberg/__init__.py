@@ -1,0 +1,1 @@
+"""The lakehouse: Iceberg tables, their catalog and what lies in the warehouse."""

@@ -1,0 +1,163 @@
+"""Register tables whose files lie in the warehouse in a catalog that does not know them.
+
+Contains: what is found below each table's place, and the call that registers it.
+Add here: another thing to require before.
+Does not contain: how it is shown and asked for (pipeline_assets/cli/attach.py), the identity of the
+lake (lake_identity.py).
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from pipeline_assets.domain.errors import LakehouseError
+from pipeline_assets.domain.plain_text import sql_text
+from resources.iceberg.lake_identity import catalog_identity, catalog_place, fence, is_below, mark, marker
+from resources.iceberg.lake_objects import LakeObjects
+from resources.iceberg.metadata import JavaTables
+from resources.iceberg.metadata_files import MetadataFile, content, histories, not_ahead, read_metadata_files
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from pipeline_assets.domain.settings import Settings
+    from pipeline_assets.tables.table import Table
+
+
+@dataclass(frozen=True)
+class Attachable:
+    """What lies in the warehouse of one table."""
+
+    table: Table
+    metadata_file: str | None = None
+    """The newest that is whole; None where nothing lies there."""
+    updated_at: datetime | None = None
+    snapshot_id: int | None = None
+    rows: int = 0
+    is_attached: bool = False
+    """Whether the catalog knows the table, at this very metadata."""
+    left_out: int = 0
+    """Newer metadata files whose time lies ahead of this clock: on top of them nothing could be committed until then."""
+
+
+def attachable(spark: SparkSession, settings: Settings, ours: Sequence[Table]) -> list[Attachable]:
+    """The newest metadata below the place of each table; writes nothing.
+
+    Raises LakehouseError where none is there, where two tables lie in one place, and where the catalog knows another lake or
+    another state of one of the tables.
+    """
+    tables = JavaTables(spark, settings.catalog_name)
+    of_warehouse, of_catalog = marker(settings), catalog_identity(tables)
+    if of_catalog is not None and of_catalog != of_warehouse:
+        raise LakehouseError(
+            catalog_place(settings),
+            f"belongs to another warehouse than {settings.warehouse_url}",
+            "Attach to an empty catalog: set TIDEMARK_CATALOG_URL, or TIDEMARK_CATALOG_NAME",
+        )
+    found = [_found(tables, table) for table in ours]
+    if all(one.metadata_file is None for one in found):
+        raise LakehouseError(
+            settings.warehouse_url,
+            "holds no metadata of our tables",
+            "Check TIDEMARK_WAREHOUSE_URL; there is nothing to attach",
+        )
+    return found
+
+
+def attach(spark: SparkSession, settings: Settings, found: Sequence[Attachable]) -> list[Attachable]:
+    """Register what the catalog does not know, then take over the warehouse's identity; returns what was registered.
+
+    One after the other: where it breaks off, the same call again does the rest. Whatever catalog knew the lake before is refused
+    from then on.
+    """
+    tables = JavaTables(spark, settings.catalog_name)
+    if catalog_identity(tables) is None and any(one.metadata_file and not one.is_attached for one in found):
+        # First: a former catalog that is not lost after all must not commit beside this one, nor take its files for orphans.
+        fence(settings)
+    done = []
+    for one in found:
+        if one.metadata_file is None or one.is_attached:
+            continue
+        namespace = one.table.identifier.split(".", maxsplit=1)[0]
+        spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {settings.catalog_name}.{namespace}")
+        spark.sql(
+            f"CALL {settings.catalog_name}.system.register_table(table => '{one.table.identifier}', "
+            f"metadata_file => {sql_text(one.metadata_file)})"
+        )
+        done.append(one)
+    # Last, so that a catalog carries the identity of a lake only once it knows all of it.
+    mark(tables, settings, catalog_identity(tables) or marker(settings) or str(uuid.uuid4()))
+    return done
+
+
+def _found(tables: JavaTables, table: Table) -> Attachable:
+    place = tables.place(table)
+    objects = LakeObjects(place)
+    by_table = histories(read_metadata_files(objects, objects.list()))
+    if len(by_table) > 1:
+        named = "; ".join(f"{one}: {files[0].name}, {_when(files[0])}" for one, files in sorted(by_table.items()))
+        raise LakehouseError(
+            place,
+            f"holds the files of {len(by_table)} tables ({named})",
+            "Move the metadata files of the one that is not meant elsewhere, then attach again",
+        )
+    files = next(iter(by_table.values()), [])
+    known_at = _known_at(tables, table)
+    timely = files if known_at is not None else not_ahead(files, datetime.now(UTC))
+    newest = next(((one, whole) for one in timely if (whole := _whole(objects, one)) is not None), None)
+    if newest is None:
+        if known_at is not None:
+            raise _other_state(tables, table, known_at, "nothing")
+        return Attachable(table)
+    one, whole = newest
+    path = f"{place}/{one.name}"
+    if not (is_below(str(whole["location"]), place) and is_below(place, str(whole["location"]))):
+        raise LakehouseError(
+            path,
+            f"names files in {whole['location']}, and Iceberg's paths are absolute",
+            "Restore the warehouse where it was, and set TIDEMARK_WAREHOUSE_URL to that place",
+        )
+    if known_at is not None and known_at.rpartition("/")[2] != one.name.rpartition("/")[2]:
+        raise _other_state(tables, table, known_at, one.name)
+    snapshot = _snapshot(whole)
+    rows = int(snapshot.get("summary", {}).get("total-records", 0))
+    return Attachable(
+        table, path, one.updated_at, int(snapshot["snapshot-id"]), rows, known_at is not None, len(files) - len(timely)
+    )
+
+
+def _whole(objects: LakeObjects, one: MetadataFile) -> dict[str, Any] | None:
+    """The metadata, None where it breaks off or its snapshot is gone: a commit that failed leaves such."""
+    try:
+        whole = content(objects, one.name)
+        manifests = str(_snapshot(whole)["manifest-list"]).rpartition("/")[2]
+    except (ValueError, KeyError, TypeError):
+        return None
+    return whole if objects.get(f"metadata/{manifests}", first_bytes=1) is not None else None
+
+
+def _snapshot(whole: dict[str, Any]) -> dict[str, Any]:
+    current = whole["current-snapshot-id"]
+    return next(dict(one) for one in whole["snapshots"] if one["snapshot-id"] == current)
+
+
+def _known_at(tables: JavaTables, table: Table) -> str | None:
+    if not tables.exists(table):
+        return None
+    return str(tables.load(table).operations().current().metadataFileLocation())
+
+
+def _other_state(tables: JavaTables, table: Table, known_at: str, newest: str) -> LakehouseError:
+    return LakehouseError(
+        tables.identifier(table),
+        f"is known to the catalog at {known_at}, while the newest in the warehouse is {newest}",
+        "Go on with this catalog as it is, or attach to an empty one: set TIDEMARK_CATALOG_URL, or TIDEMARK_CATALOG_NAME",
+    )
+
+
+def _when(one: MetadataFile) -> str:
+    return f"{one.updated_at:%Y-%m-%d %H:%M:%S}, {one.commits} commits"

@@ -1,0 +1,146 @@
+"""Our branches of a table: staged attempts, and snapshots that a rollback keeps meanwhile.
+
+Contains: their names, creating, dropping, whose are dead.
+Add here: another use of a branch.
+Does not contain: what is written to one and published from it (lakehouse.py), which runs live
+(pipeline_assets/orchestration/live_runs.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from pipeline_assets.domain.errors import LakehouseError
+from pipeline_assets.domain.retention import YOUNGEST
+from resources.iceberg.errors import FAILURES, again
+from resources.iceberg.metadata import JavaTables, committed_at
+
+if TYPE_CHECKING:
+    from pipeline_assets.tables.table import Table
+
+IsLive = Callable[[str], bool | None]
+"""Whether the attempt that a branch is named for still works; None where nobody knows it."""
+PREFIX = "tidemark_"
+_KEEPS = "_keep_"
+
+
+class Branches:
+    """Branches named for the attempts of runs, so that others can tell whose they are."""
+
+    def __init__(self, tables: JavaTables) -> None:
+        """Of the tables of one catalog."""
+        self._tables = tables
+
+    def create(self, table: Table, attempt: str, snapshot_id: int) -> str:
+        """A branch of this attempt at a snapshot, in place of one of the same name; returns its name."""
+        name = PREFIX + attempt
+        self.drop(table, [name])
+        self._create(table, {name: snapshot_id})
+        return name
+
+    def drop(self, table: Table, names: Iterable[str]) -> None:
+        """Drop branches; their snapshots stay until maintenance expires them."""
+
+        def change() -> None:
+            java = self._tables.load(table)
+            # Gone already where another run swept it.
+            present = [name for name in names if java.refs().containsKey(name)]
+            if present:
+                management = java.manageSnapshots()
+                for name in present:
+                    management = management.removeBranch(name)
+                management.commit()
+
+        again(change)
+
+    @contextmanager
+    def keeping(self, table: Table, snapshot_ids: Collection[int], attempt: str) -> Iterator[None]:
+        """Meanwhile no maintenance expires these snapshots of main: a branch of the attempt names each, swept as others are.
+
+        Raises LakehouseError where one is expired already.
+        """
+        names = {f"{PREFIX}{attempt}{_KEEPS}{snapshot_id}": snapshot_id for snapshot_id in snapshot_ids}
+        try:
+            self._create(table, names)
+        except FAILURES as error:
+            java = self._load(table)
+            if all(java.snapshot(snapshot_id) is not None for snapshot_id in snapshot_ids):
+                raise
+            raise LakehouseError(
+                table.key, "a state that was about to come back is expired since", "Choose a later state"
+            ) from error
+        try:
+            yield
+        finally:
+            # Those that stay are swept with the branches of dead runs.
+            with suppress(*FAILURES):
+                self.drop(table, names)
+
+    def kept(self, table: Table) -> set[int]:
+        """Snapshots that main went through and that rollbacks keep: also where those that followed are expired."""
+        return {snapshot_id for name, snapshot_id in self._ours(self._load(table)).items() if _KEEPS in name}
+
+    def dead(self, table: Table, is_live: IsLive) -> list[str]:
+        """Branches of attempts that are not live; of those nobody knows only what is older than a day."""
+        java = self._load(table)
+        yesterday = datetime.now(UTC) - YOUNGEST
+        found = []
+        for name in sorted(self._ours(java)):
+            lives = is_live(name.removeprefix(PREFIX))
+            if lives is False or (lives is None and self.was_there(java, name, yesterday)):
+                found.append(name)
+        return found
+
+    def sweep(self, tables: Iterable[Table], is_live: IsLive) -> list[str]:
+        """Drop the branches of attempts that are not live; returns `table:branch` of each dropped one."""
+        dropped = []
+        for table in tables:
+            for name in self.dead(table, is_live):
+                self.drop(table, [name])
+                dropped.append(f"{table.key}:{name}")
+        return dropped
+
+    def was_there(self, java: Any, name: str, before: datetime) -> bool:
+        """Whether the branch was there at that time already; False where nothing that is kept tells.
+
+        Its snapshot alone does not tell: one of main may be old while the branch at it is young.
+        """
+        snapshot = java.snapshot(name)
+        is_of_main = _KEEPS in name or snapshot.snapshotId() in {found for found, _ in self._tables.ancestry(java)}
+        if not is_of_main and committed_at(snapshot) <= before:
+            return True
+        metadata, limit = java.operations().current(), int(before.timestamp() * 1000)
+        parser = self._tables.java_class("org.apache.iceberg.TableMetadataParser")
+        # Each version names some of those before it: from the oldest of these the walk goes on.
+        while metadata.lastUpdatedMillis() > limit:
+            older = list(metadata.previousFiles())
+            if not older:
+                return False
+            then = [entry for entry in older if entry.timestampMillis() <= limit]
+            try:
+                metadata = parser.read(java.io(), (then[-1] if then else older[0]).file())
+            except FAILURES:
+                return False
+        return bool(metadata.refs().containsKey(name))
+
+    def _ours(self, java: Any) -> dict[str, int]:
+        return {str(name): int(ref.snapshotId()) for name, ref in dict(java.refs()).items() if name.startswith(PREFIX)}
+
+    def _create(self, table: Table, names: Mapping[str, int]) -> None:
+        def change() -> None:
+            java = self._tables.load(table)
+            # There already where the answer to the first try was lost.
+            missing = [name for name in names if not java.refs().containsKey(name)]
+            if missing:
+                management = java.manageSnapshots()
+                for name in missing:
+                    management = management.createBranch(name, names[name])
+                management.commit()
+
+        again(change)
+
+    def _load(self, table: Table) -> Any:
+        return again(lambda: self._tables.load(table))

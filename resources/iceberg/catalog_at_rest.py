@@ -1,0 +1,133 @@
+"""What the catalog's database and a table's metadata file say, read without a JVM.
+
+Contains: the two tables of Iceberg's JDBC catalog, and the few figures of a metadata file that tell
+whether anything changed.
+Add here: another such figure.
+Does not contain: rows, commits, and any answer that is not certain (lakehouse.py).
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import sqlalchemy as sa
+from sqlalchemy.engine import make_url
+
+from pipeline_assets.domain.errors import TidemarkError
+from pipeline_assets.domain.settings import Settings
+from resources.iceberg.lake_objects import LakeObjects
+
+if TYPE_CHECKING:
+    from pipeline_assets.tables.table import Table
+
+_TABLES = sa.table(
+    "iceberg_tables", *map(sa.column, ("catalog_name", "table_namespace", "table_name", "metadata_location"))
+)
+_PROPERTIES = sa.table(
+    "iceberg_namespace_properties", *map(sa.column, ("catalog_name", "namespace", "property_key", "property_value"))
+)
+_UNCERTAIN = (sa.exc.SQLAlchemyError, TidemarkError, OSError, ValueError, KeyError, TypeError)
+"""Whatever goes wrong here is asked again of Iceberg itself, which says what is the matter."""
+
+
+@dataclass(frozen=True)
+class TableAtRest:
+    """A table as its present metadata file has it."""
+
+    head: int | None
+    """Main's snapshot, None for one that was never written."""
+    refs: frozenset[str]
+    columns: frozenset[str]
+    is_ordered: bool
+    properties: dict[str, str]
+
+
+class CatalogAtRest:
+    """Reads one catalog; every answer is None where it is not certain."""
+
+    def __init__(self, settings: Settings) -> None:
+        """Nothing is opened yet."""
+        self._settings = settings
+        self._engine: sa.Engine | None = None
+        self._known: dict[str, TableAtRest] = {}
+
+    def table(self, table: Table) -> TableAtRest | None:
+        """The table now; None where the catalog does not know it, too."""
+        try:
+            location = self._location(table)
+            if location is None or not location.endswith(".metadata.json") or location.endswith(".gz.metadata.json"):
+                return None
+            if location not in self._known:
+                self._known = {name: one for name, one in self._known.items() if not name.startswith(_folder(location))}
+                self._known[location] = _read(location)
+        except _UNCERTAIN:
+            return None
+        return self._known[location]
+
+    def namespace_properties(self, namespace: str) -> dict[str, str] | None:
+        """What the catalog keeps of a namespace."""
+        wanted = sa.select(_PROPERTIES.c.property_key, _PROPERTIES.c.property_value).where(
+            _PROPERTIES.c.catalog_name == self._settings.catalog_name, _PROPERTIES.c.namespace == namespace
+        )
+        try:
+            return {str(row[0]): str(row[1]) for row in self._rows(wanted)}
+        except _UNCERTAIN:
+            return None
+
+    def close(self) -> None:
+        """Let go of the database."""
+        if self._engine is not None:
+            self._engine.dispose()
+            self._engine = None
+
+    def _location(self, table: Table) -> str | None:
+        namespace, _, name = table.identifier.rpartition(".")
+        wanted = sa.select(_TABLES.c.metadata_location).where(
+            _TABLES.c.catalog_name == self._settings.catalog_name,
+            _TABLES.c.table_namespace == namespace,
+            _TABLES.c.table_name == name,
+        )
+        found = self._rows(wanted)
+        return str(found[0][0]) if found else None
+
+    def _rows(self, wanted: sa.Select[Any]) -> list[Any]:
+        if self._engine is None:
+            self._engine = _opened(self._settings.catalog_url)
+        with self._engine.connect() as connection:
+            return list(connection.execute(wanted))
+
+
+def _opened(text: str) -> sa.Engine:
+    url = make_url(text)
+    if url.drivername == "postgresql":
+        url = url.set(drivername="postgresql+psycopg2")
+    if url.get_backend_name() != "sqlite":
+        return sa.create_engine(url, hide_parameters=True, poolclass=sa.pool.NullPool)
+    if not url.database or not Path(url.database).is_file():
+        # Connecting would make an empty one.
+        raise FileNotFoundError(url.database)
+    return sa.create_engine(url, hide_parameters=True, poolclass=sa.pool.NullPool, connect_args={"timeout": 30})
+
+
+def _folder(location: str) -> str:
+    return location.rpartition("/")[0] + "/"
+
+
+def _read(location: str) -> TableAtRest:
+    folder, _, name = location.rpartition("/")
+    body = LakeObjects(folder).get(name)
+    if body is None:
+        raise FileNotFoundError(location)
+    told = json.loads(body)
+    schema = next(one for one in told["schemas"] if one["schema-id"] == told["current-schema-id"])
+    head = told.get("current-snapshot-id")
+    return TableAtRest(
+        None if head in (None, -1) else int(head),
+        frozenset(told.get("refs", {})),
+        frozenset(str(one["name"]) for one in schema["fields"]),
+        told["default-sort-order-id"] != 0,
+        dict(told.get("properties", {})),
+    )

@@ -1,0 +1,95 @@
+"""Create an Iceberg table as its declaration says, where nothing lies yet.
+
+Contains: layout and properties of our tables.
+Add here: a property every table has.
+Does not contain: columns and write orders of any one (pipeline_assets/tables/), writing rows
+(lakehouse.py).
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+from pipeline_assets.domain.errors import LakehouseError
+from resources.iceberg.lake_objects import LakeObjects
+from resources.iceberg.metadata import JavaTables
+from resources.iceberg.metadata_files import first_use
+
+if TYPE_CHECKING:
+    from pipeline_assets.tables.table import Table
+
+METADATA_IS_KEPT = {"write.metadata.delete-after-commit.enabled": "false"}
+_PROPERTIES = {
+    "format-version": "2",
+    "commit.retry.num-retries": "20",
+    "write.delete.mode": "copy-on-write",
+    "write.parquet.compression-codec": "zstd",
+    # A catalog restored from a backup names metadata of then: maintenance removes it when snapshots of its age are gone.
+    **METADATA_IS_KEPT,
+    "write.metadata.previous-versions-max": "20",
+}
+_PAUSES = (0.2, 0.5, 1.0, 2.0)
+"""Between looks whether another process has just created the table."""
+
+
+def create_table(tables: JavaTables, table: Table) -> None:
+    """Create the table and its write order, each unless it is there; raises LakehouseError where its place is in use."""
+    spark, name = tables.spark, tables.identifier(table)
+    for pause in (*_PAUSES, None):
+        if tables.exists(table):
+            break
+        objects = LakeObjects(tables.place(table))
+        used = first_use(objects)
+        if used is None:
+            _create_unordered(tables, table)
+            break
+        if pause is None:
+            raise LakehouseError(
+                name,
+                f"is not known to the catalog, while its place holds files ({objects.url}/{used}), and nothing was touched",
+                "Check TIDEMARK_CATALOG_URL and TIDEMARK_CATALOG_NAME, or register what lies there: tidemark attach",
+            )
+        # Another process may be creating it: its files lie there before the catalog knows them.
+        time.sleep(pause)
+    java = tables.load(table)
+    if java.sortOrder().isUnsorted():
+        order = ", ".join(table.write_order)
+        spark.sql(f"ALTER TABLE {name} WRITE DISTRIBUTED BY PARTITION LOCALLY ORDERED BY {order}")
+    keep_metadata(java)
+
+
+def keep_metadata(java: Any) -> None:
+    """Let no commit remove the metadata of former ones, as tables of 0.1.0 did."""
+    properties = java.properties()
+    differing = {name: value for name, value in METADATA_IS_KEPT.items() if properties.get(name) != value}
+    if differing:
+        update = java.updateProperties()
+        for name, value in differing.items():
+            update.set(name, value)
+        update.commit()
+
+
+def begin_history(tables: JavaTables, table: Table) -> None:
+    """Commit an empty snapshot, so that there is one to read and to branch from, unless there is any."""
+    java = tables.load(table)
+    # Of several creators each may add one: that changes nothing. Not through Spark, for which no rows are a job as well.
+    if java.currentSnapshot() is None:
+        java.newFastAppend().commit()
+
+
+def _create_unordered(tables: JavaTables, table: Table) -> None:
+    name = tables.identifier(table)
+    tables.spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {name.rsplit('.', 1)[0]}")
+    columns = ", ".join(f"`{c.name}` {c.type}{' NOT NULL' if c.is_required else ''}" for c in table.columns)
+    bounds = {f"write.metadata.metrics.column.{column}": "full" for column in table.exact_bounds}
+    listed = ", ".join(f"'{key}'='{value}'" for key, value in (_PROPERTIES | bounds).items())
+    tables.spark.sql(
+        f"CREATE TABLE IF NOT EXISTS {name} ({columns}) USING iceberg "
+        f"PARTITIONED BY ({table.day_column}, project_id) LOCATION '{_quoted(tables.place(table))}' "
+        f"TBLPROPERTIES ({listed})"
+    )
+
+
+def _quoted(text: str) -> str:
+    return text.replace("\\", "\\\\").replace("'", "\\'")

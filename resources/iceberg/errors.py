@@ -1,0 +1,141 @@
+"""Failures of Spark, Iceberg and their stores as ours: who won a race, what time may heal, what a person must mend.
+
+Contains: the reading of what the JVM says; trying again what may pass.
+Add here: another failure seen in the wild.
+Does not contain: what is tried (lakehouse.py, branches.py).
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from typing import TypeVar
+
+from py4j.protocol import Py4JError
+from pyspark.errors.exceptions.base import PySparkException
+
+from pipeline_assets.domain.errors import LakehouseError, LakehouseUnavailableError, TidemarkError
+
+FAILURES = (Py4JError, PySparkException)
+"""All that a call into the JVM raises: `IllegalArgumentException` and the like arrive as pyspark's own types."""
+_CONFLICTS = (
+    "Found conflicting files",
+    "Missing required files to delete",
+    "Cannot commit, found new",
+    "CommitFailedException",
+    "ValidationException",
+)
+_RACES = (
+    "CommitFailedException",
+    "AlreadyExistsException",
+    "already exists",
+    "SQLITE_CONSTRAINT",
+    "duplicate key value",
+    "duplicate column name",
+    "Branch does not exist",
+)
+_PASSING = (
+    "SQLITE_BUSY",
+    "database is locked",
+    "terminating connection",
+    "he database system is",
+    "I/O error occurred while sending to the backend",
+    "connection has been closed",
+    "connection attempt failed",
+    "SQLTransientConnectionException",
+    "SQLNonTransientConnectionException",
+    "CommitStateUnknownException",
+    "Connection refused",
+    "Connection reset",
+    "SdkClientException",
+    "SlowDown",
+    "Service: S3, Status Code: 5",
+)
+_SHUT = ("Failed to connect", "Failed to initialize catalog", "password authentication failed")
+"""Signs of a catalog that refuses us; looked for where nothing says that it may pass."""
+_EXPIRED = "Cannot find snapshot"
+_GONE = ("NotFoundException: Location does not exist", "NotFoundException: Failed to open input stream")
+_AHEAD = re.compile(r"Invalid update timestamp \S+: before [^\d\n]*(\d{10,14})?")
+"""Iceberg commits nothing that is older by more than a minute than what the table holds."""
+_FULL = ("No space left on device", "File too large", "Disk quota exceeded", "database or disk is full")
+
+_T = TypeVar("_T")
+_ATTEMPTS = 7
+_FIRST_PAUSE_SECONDS = 0.1
+"""Doubled each time, so that a catalog may be away for about six seconds."""
+
+
+def is_conflict(error: Exception) -> bool:
+    """Whether another writer changed what a commit rests on."""
+    return any(mark in str(error) for mark in _CONFLICTS)
+
+
+def may_pass(error: Exception) -> bool:
+    """Whether the same operation may do, tried again at once or a little later."""
+    return any(mark in str(error) for mark in (*_RACES, *_PASSING))
+
+
+def again(operation: Callable[[], _T]) -> _T:
+    """The result of a metadata operation that another writer, or a catalog out of reach for a moment, may fail."""
+    for attempt in range(_ATTEMPTS):
+        try:
+            return operation()
+        except FAILURES as error:
+            if attempt == _ATTEMPTS - 1 or not may_pass(error):
+                raise
+            time.sleep(_FIRST_PAUSE_SECONDS * 2**attempt)
+    raise AssertionError
+
+
+@contextmanager
+def lakehouse_failures(subject: str) -> Iterator[None]:
+    """Name failures that are not ours to solve; others, which may be defects, pass as they are."""
+    try:
+        yield
+    except FAILURES as error:
+        ours = failure(subject, error)
+        if ours is None:
+            raise
+        raise ours from error
+
+
+def failure(subject: str, error: Exception) -> TidemarkError | None:
+    """The failure as ours, None where it is none of those known."""
+    text = str(error)
+    full = next((mark for mark in _FULL if mark in text), None)
+    if full is not None:
+        return LakehouseError(subject, f"cannot be written: {full}", "Make room for the warehouse, then load again")
+    ahead = _AHEAD.search(text)
+    if ahead is not None:
+        at = f"{datetime.fromtimestamp(int(ahead[1]) / 1000, UTC):%Y-%m-%d %H:%M:%S} UTC" if ahead[1] else "a time"
+        reason = f"its newest commit is of {at}, which lies ahead of this machine's clock"
+        cure = "Correct this clock; where the other machine's was wrong, wait until then or attach without it: docs/operations.md"
+        return LakehouseError(subject, f"{reason}, so that Iceberg refuses to commit", cure)
+    if _EXPIRED in text:
+        reason = "a snapshot that it reads was expired, or main was set back over it"
+        return LakehouseUnavailableError(subject, reason, "Nothing more was published; load again")
+    if any(mark in text for mark in _GONE):
+        reason = f"a file that the catalog names is not in the warehouse: {first_line(error)}"
+        cure = "Check TIDEMARK_WAREHOUSE_URL; where files were lost or the catalog is too old: docs/operations.md"
+        return LakehouseError(subject, reason, cure)
+    what = None
+    if any(mark in text for mark in _SHUT) and not any(mark in text for mark in _PASSING):
+        return LakehouseError(
+            subject, f"the catalog cannot be opened: {first_line(error)}", "Check TIDEMARK_CATALOG_URL"
+        )
+    if any(mark in text for mark in _PASSING):
+        what = "catalog or warehouse is out of reach"
+    elif is_conflict(error) or may_pass(error):
+        what = "another writer was faster"
+    if what is None:
+        return None
+    return LakehouseUnavailableError(subject, f"{what}: {first_line(error)}", "Nothing more was published; load again")
+
+
+def first_line(error: Exception) -> str:
+    """The line of a Java stack trace that says most."""
+    lines = [line.strip() for line in str(error).splitlines() if "Exception" in line or "Error" in line]
+    return (lines[-1] if lines else type(error).__name__)[:300]

@@ -1,0 +1,34 @@
+"""Whether this machine's clock is the warehouse's: files carry the store's time, and what is old is reckoned from ours.
+
+Contains: comparing the two.
+Add here: another clock to compare.
+Does not contain: how old is old (pipeline_assets/domain/retention.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+
+from pipeline_assets.domain.errors import LakehouseError
+from resources.iceberg.lake_objects import LakeObjects
+
+_APART = timedelta(hours=1)
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)
+
+
+def require_true_clock(objects: LakeObjects, now: Callable[[], datetime] = _now) -> None:
+    """Raise LakehouseError where this machine's clock is more than an hour away from the store's; a folder has the same."""
+    before = now()
+    theirs = objects.clock()
+    after = now()
+    if theirs is not None and not before - _APART <= theirs <= after + _APART:
+        raise LakehouseError(
+            objects.url,
+            f"is by its own clock at {theirs:%Y-%m-%d %H:%M:%S} UTC, while this machine's says {after:%Y-%m-%d %H:%M:%S}, so "
+            "that nobody can tell what is old, and nothing was touched",
+            "Correct this machine's clock, then run maintenance again",
+        )

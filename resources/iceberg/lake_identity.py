@@ -1,0 +1,252 @@
+"""Which lake this is: the warehouse carries an identity, and the catalog that knows its tables carries the same.
+
+Contains: the two marks and what follows where they do not agree.
+Add here: another sign that catalog and warehouse belong together.
+Does not contain: creating tables (creation.py), registering those that a lost catalog knew
+(attach.py).
+"""
+
+from __future__ import annotations
+
+import json
+import time
+import uuid
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from enum import IntEnum
+from typing import TYPE_CHECKING
+
+from sqlalchemy.engine import make_url
+
+from pipeline_assets.domain.errors import LakehouseError
+from pipeline_assets.domain.settings import Settings, local_path
+from resources.iceberg.errors import FAILURES, may_pass
+from resources.iceberg.lake_objects import LakeObjects
+from resources.iceberg.metadata_files import first_use
+
+if TYPE_CHECKING:
+    from pipeline_assets.tables.table import Table
+    from resources.iceberg.metadata import JavaTables
+
+MARKER = "warehouse.json"
+"""Below the warehouse's own folder."""
+PROPERTY = "tidemark.warehouse-id"
+_LAKE_PROPERTY = "tidemark.lake-id"
+NAMESPACE = "raw"
+"""Its properties in the catalog hold the identity: it lives as long as the tables do, in a catalog of any type."""
+_PAUSES = (0.2, 0.5, 1.0, 2.0)
+"""Another process may be beginning the same lake: what looks wrong is looked at again before it is refused."""
+
+
+class Purpose(IntEnum):
+    """What comes after the question; a later one may do all that an earlier one may."""
+
+    LOOK = 1
+    """Write nothing."""
+    KEEP = 2
+    """Mark a lake that this catalog knows and that nobody marked."""
+    BEGIN = 3
+    """Begin a new lake where there is none."""
+
+
+@dataclass(frozen=True)
+class _Mark:
+    """What the warehouse's own mark says."""
+
+    fence: str
+    """The one catalog that may work here carries it as well; attaching changes it."""
+    lake: str
+    """Of the lake as long as it lives; the ledger carries it as well."""
+
+
+@dataclass(frozen=True)
+class _Marks:
+    of_warehouse: str | None
+    of_catalog: str | None
+
+    @property
+    def are_equal(self) -> bool:
+        return self.of_warehouse is not None and self.of_warehouse == self.of_catalog
+
+
+def require_own_lake(tables: JavaTables, settings: Settings, ours: Collection[Table], purpose: Purpose) -> None:
+    """Raise LakehouseError where the warehouse holds a lake that the catalog does not know, or the other way round."""
+    refusal: LakehouseError | None = None
+    for pause in (*_PAUSES, None):
+        marks = _marks(tables, settings)
+        if marks.are_equal:
+            return
+        try:
+            is_lake = _is_known(tables, settings, ours, marks)
+        except LakehouseError as error:
+            refusal = error
+        else:
+            if purpose < (Purpose.KEEP if is_lake else Purpose.BEGIN):
+                return
+            refusal = None
+            # Looked at once more: another process may have marked it meanwhile, and then its mark counts.
+            mark(tables, settings, marks.of_warehouse or marks.of_catalog or str(uuid.uuid4()))
+            continue
+        if pause is not None:
+            time.sleep(pause)
+    if refusal is not None:
+        raise refusal
+
+
+def mark(tables: JavaTables, settings: Settings, identity: str) -> None:
+    """Mark the warehouse with this identity unless it has one, and then the catalog with the one that the warehouse has.
+
+    The warehouse comes first: a process that dies in between leaves a marked warehouse, and whoever knows its tables, or finds
+    that it has none, takes over the mark.
+    """
+    lake = tables.namespace_properties(NAMESPACE).get(_LAKE_PROPERTY, identity)
+    LakeObjects.of(settings).put(MARKER, _written(settings, _Mark(identity, lake)))
+    found = _mark(settings) or _Mark(identity, lake)
+    namespace = f"{tables.catalog_name}.{NAMESPACE}"
+    for pause in (*_PAUSES, None):
+        try:
+            tables.spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {namespace}")
+            tables.spark.sql(
+                f"ALTER NAMESPACE {namespace} SET PROPERTIES "
+                f"('{PROPERTY}'='{found.fence}', '{_LAKE_PROPERTY}'='{found.lake}')"
+            )
+        except FAILURES as error:
+            # Two that are first write the same rows.
+            if pause is None or not may_pass(error):
+                raise
+            time.sleep(pause)
+        else:
+            return
+
+
+def fence(settings: Settings) -> None:
+    """Give the warehouse a new identity, which no catalog carries yet: every catalog that worked here is refused from now on."""
+    identity = str(uuid.uuid4())
+    known = _mark(settings)
+    body = _written(settings, _Mark(identity, identity if known is None else known.lake))
+    # In one step: without a mark in between, the former catalog would write its own again.
+    LakeObjects.of(settings).replace(MARKER, body)
+
+
+def marker(settings: Settings) -> str | None:
+    """The warehouse's identity, None where it has none; raises LakehouseError for a mark that cannot be read."""
+    found = _mark(settings)
+    return None if found is None else found.fence
+
+
+def are_marked_alike(settings: Settings, of_catalog: Mapping[str, str]) -> bool:
+    """Whether the warehouse carries the identity that the properties of the catalog's NAMESPACE name."""
+    known = _mark(settings)
+    return known is not None and known.fence == of_catalog.get(PROPERTY)
+
+
+def marked_lake(settings: Settings) -> str | None:
+    """What the warehouse's own mark says of the lake, None where it has none."""
+    found = _mark(settings)
+    return None if found is None else found.lake
+
+
+def lake_of(tables: JavaTables, settings: Settings) -> str | None:
+    """The identity that the lake keeps whatever catalog it is attached to, None for one that is not marked yet."""
+    found = _mark(settings)
+    if found is not None:
+        return found.lake
+    # Somebody removed the warehouse's mark; it is written again from what the catalog knows.
+    known = tables.namespace_properties(NAMESPACE)
+    return known.get(_LAKE_PROPERTY, known.get(PROPERTY))
+
+
+def _mark(settings: Settings) -> _Mark | None:
+    objects = LakeObjects.of(settings)
+    body = objects.get(MARKER)
+    if body is None:
+        return None
+    try:
+        found = json.loads(body)
+        # Of a version that knew one identity: the lake's own is the same.
+        return _Mark(str(uuid.UUID(found["id"])), str(uuid.UUID(found.get("lake", found["id"]))))
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise LakehouseError(
+            f"{objects.url}/{MARKER}",
+            "is no identity of a warehouse",
+            "Restore it, or remove it: the next load writes it",
+        ) from None
+
+
+def _written(settings: Settings, found: _Mark) -> bytes:
+    made_at = datetime.now(UTC).isoformat()
+    made = {"id": found.fence, "lake": found.lake, "catalog": settings.catalog_name, "made_at": made_at}
+    return json.dumps(made, indent=1).encode()
+
+
+def catalog_identity(tables: JavaTables) -> str | None:
+    """The identity that the catalog carries, None where it has none."""
+    return tables.namespace_properties(NAMESPACE).get(PROPERTY)
+
+
+def catalog_place(settings: Settings) -> str:
+    """The catalog for people: name and place, without user, password and options."""
+    url = make_url(settings.catalog_url).set(username=None, password=None, query={})
+    return f"catalog {settings.catalog_name} ({url.render_as_string()})"
+
+
+def unknown_lake(settings: Settings, found: str) -> LakehouseError:
+    """The refusal of a warehouse whose tables the catalog does not know."""
+    return LakehouseError(
+        settings.warehouse_url,
+        f"holds tables ({found}) that {catalog_place(settings)} does not know, and nothing was touched",
+        "Check TIDEMARK_CATALOG_URL, TIDEMARK_CATALOG_NAME and TIDEMARK_WAREHOUSE_URL; where the catalog is lost, attach the "
+        "tables to an empty one: tidemark attach",
+    )
+
+
+def _marks(tables: JavaTables, settings: Settings) -> _Marks:
+    return _Marks(marker(settings), catalog_identity(tables))
+
+
+def _is_known(tables: JavaTables, settings: Settings, ours: Collection[Table], marks: _Marks) -> bool:
+    """True for a lake that the catalog knows and whose marks a person or a crash took away, False where there is no lake yet.
+
+    Raises LakehouseError for a lake that another catalog knows, or where the catalog's tables lie in another warehouse.
+    """
+    if marks.of_warehouse and marks.of_catalog:
+        raise LakehouseError(
+            settings.warehouse_url,
+            f"belongs to another catalog than {catalog_place(settings)}: one carries the identity {marks.of_warehouse}, the "
+            f"other {marks.of_catalog}, and nothing was touched",
+            "Check TIDEMARK_CATALOG_URL, TIDEMARK_CATALOG_NAME and TIDEMARK_WAREHOUSE_URL; where the warehouse's catalog is "
+            "lost, attach the tables to an empty one: tidemark attach",
+        )
+    known = [table for table in ours if tables.exists(table)]
+    if known:
+        # Loaded, and not only listed: a warehouse that is not mounted has the same address and none of the files.
+        elsewhere = [place for place in map(tables.location, known) if not is_below(place, settings.warehouse_url)]
+        if elsewhere:
+            raise LakehouseError(
+                settings.warehouse_url,
+                f"is not the warehouse of {catalog_place(settings)}, whose tables lie in {elsewhere[0]}, and nothing was touched",
+                "Check TIDEMARK_WAREHOUSE_URL and TIDEMARK_CATALOG_URL",
+            )
+        return True
+    for table in ours:
+        objects = LakeObjects(tables.place(table))
+        used = first_use(objects)
+        if used is not None:
+            raise unknown_lake(settings, f"{objects.url}/{used}")
+    return False
+
+
+def is_below(location: str, warehouse_url: str) -> bool:
+    """Whether a table's location lies in a warehouse, whatever way the two are spelt."""
+    return f"{_plain(location)}/".startswith(f"{_plain(warehouse_url)}/")
+
+
+def _plain(url: str) -> str:
+    if url.startswith("file://"):
+        # As settings spell it; Iceberg's own `file:/` names a folder as it is.
+        return f"{local_path(url)}".rstrip("/")
+    scheme, colon, path = url.rstrip("/").partition(":")
+    if not colon or scheme not in ("file", "s3", "s3a", "s3n"):
+        return url.rstrip("/")
+    return f"/{path.lstrip('/')}" if scheme == "file" else f"s3:{path}"

@@ -1,0 +1,290 @@
+"""Small objects and listings in the warehouse without a JVM: in a local folder or a bucket, below any URL of it.
+
+Contains: put (conditional), replace, get, list, delete.
+Add here: another thing to do with an object as bytes.
+Does not contain: what is kept below `_tidemark/` (lake_identity.py and others), tables' rows
+(lakehouse.py).
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, Self, cast
+
+import obstore
+from obstore.exceptions import AlreadyExistsError
+from obstore.store import LocalStore
+
+from pipeline_assets.domain.errors import (
+    LakehouseError,
+    LakehouseUnavailableError,
+    LandingAccessError,
+    LandingUnavailableError,
+)
+from pipeline_assets.domain.settings import Settings, local_path
+from resources.landing.backends import Bucket
+from resources.landing.errors import landing_errors
+
+if TYPE_CHECKING:
+    from obstore.store import S3Store
+
+OWN_FOLDER = "_tidemark"
+"""Below the warehouse: what is about the lake as a whole, and no table's."""
+_PROBES = "clock"
+_CURE = "Check TIDEMARK_WAREHOUSE_URL, region, endpoint and credentials, and the rights to list, read, write and delete"
+
+
+@dataclass(frozen=True)
+class LakeObject:
+    """An object as a listing shows it."""
+
+    name: str
+    """Relative to where the listing began its names: the root of the objects."""
+    size_bytes: int
+    modified_at: datetime
+    """Aware, by the store's clock."""
+
+
+class _NewObject:
+    """What is being written, as a file; failures come as ours."""
+
+    def __init__(self, body: Any, failures: Callable[[], AbstractContextManager[None]]) -> None:
+        self._body = body
+        self._failures = failures
+        self._size = 0
+        self.closed = False
+
+    def write(self, part: bytes) -> int:
+        with self._failures():
+            self._body.write(part)
+        self._size += len(part)
+        return len(part)
+
+    def tell(self) -> int:
+        return self._size
+
+    def flush(self) -> None:
+        """Nothing is to be seen before the end."""
+
+    def close(self) -> None:
+        self.closed = True
+        with self._failures():
+            self._body.close()
+
+
+class _OpenObject:
+    """What is being read, as a file; failures come as ours."""
+
+    def __init__(self, body: Any, failures: Callable[[], AbstractContextManager[None]]) -> None:
+        self._body = body
+        self._failures = failures
+        self.closed = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def read(self, size: int = -1) -> bytes:
+        with self._failures():
+            return bytes(self._body.read(None if size < 0 else size))
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        with self._failures():
+            return int(self._body.seek(offset, whence))
+
+    def tell(self) -> int:
+        return int(self._body.tell())
+
+    def close(self) -> None:
+        self.closed = True
+        self._body.close()
+
+
+class LakeObjects:
+    """Objects below one URL, by names relative to it; use plain names, letters, digits, `-`, `_`, `.` and `/`.
+
+    Raises LakehouseError or LakehouseUnavailableError where the place refuses or is out of reach.
+    """
+
+    def __init__(self, url: str) -> None:
+        """`url`: a path, `file:` or `s3://bucket[/prefix]`, as settings and Iceberg write it; need not exist."""
+        self.url = url.rstrip("/")
+        self._folder = _folder_of(self.url)
+        # Known here and told to workers, who have an environment of their own; credentials are theirs, as for Iceberg's files.
+        self._endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
+        self._region = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
+        self._store: LocalStore | S3Store | None = None
+
+    @classmethod
+    def of(cls, settings: Settings, folder: str = "") -> Self:
+        """Tidemark's own objects, `<warehouse>/_tidemark[/folder]`."""
+        own = f"{settings.warehouse_url.rstrip('/')}/{OWN_FOLDER}"
+        return cls(f"{own}/{folder}" if folder else own)
+
+    def put(self, name: str, body: bytes) -> bool:
+        """Create an object, whole or not at all; False, and nothing changed, where there is one of this name already."""
+        with self._failures(name):
+            if self._folder is not None:
+                self._folder.mkdir(parents=True, exist_ok=True)
+            try:
+                obstore.put(self._opened(), name, body, mode="create")
+            except AlreadyExistsError:
+                return False
+            if self._folder is not None:
+                _outlive_a_power_cut(self._folder / name)
+        return True
+
+    def replace(self, name: str, body: bytes) -> None:
+        """Put an object in the place of what is there: readers see the one or the other, whole."""
+        with self._failures(name):
+            if self._folder is not None:
+                self._folder.mkdir(parents=True, exist_ok=True)
+            obstore.put(self._opened(), name, body)
+            if self._folder is not None:
+                _outlive_a_power_cut(self._folder / name)
+
+    def get(self, name: str, first_bytes: int | None = None) -> bytes | None:
+        """The object's bytes, or the first of them; None where there is no such object."""
+        if self._is_absent():
+            return None
+        with self._failures(name):
+            try:
+                found = obstore.get(self._opened(), name)
+                if first_bytes is None or found.meta["size"] <= first_bytes:
+                    return bytes(found.bytes())
+                return bytes(obstore.get_range(self._opened(), name, start=0, end=first_bytes))
+            except FileNotFoundError as error:
+                if "NoSuchBucket" in str(error):
+                    raise
+                return None
+
+    def create(self, name: str) -> IO[bytes]:
+        """A new object to write to, by a name that nobody else uses: whole once it is closed."""
+        with self._failures(name):
+            if self._folder is None:
+                body: Any = obstore.open_writer(self._opened(), name)
+            else:
+                path = self._folder / name
+                path.parent.mkdir(parents=True, exist_ok=True)
+                body = path.open("xb")
+        found: Any = _NewObject(body, lambda: self._failures(name))
+        return cast("IO[bytes]", found)
+
+    def open(self, name: str) -> IO[bytes]:
+        """An object to read from any place in it."""
+        with self._failures(name):
+            if self._folder is not None:
+                return (self._folder / name).open("rb")
+            body: Any = obstore.open_reader(self._opened(), name)
+        found: Any = _OpenObject(body, lambda: self._failures(name))
+        return cast("IO[bytes]", found)
+
+    def list(self, folder: str = "") -> Iterator[LakeObject]:
+        """All objects below a folder, in no order; without the marks that some tools leave for folders."""
+        with self._failures(folder):
+            if self._folder is not None:
+                yield from _walk(self._folder, folder)
+                return
+            for page in obstore.list(self._opened(), prefix=folder or None):
+                for item in page:
+                    if not (item["path"].endswith("/") or (item["size"] == 0 and item["path"] == folder)):
+                        yield LakeObject(item["path"], item["size"], item["last_modified"])
+
+    def clock(self) -> datetime | None:
+        """The time by the store's own clock, which listings show; None for a folder, which has this machine's."""
+        if self._folder is not None:
+            return None
+        name = f"{_PROBES}/{uuid.uuid4().hex}"
+        self.put(name, b"")
+        try:
+            return next((one.modified_at for one in self.list(_PROBES) if one.name == name), None)
+        finally:
+            self.delete(name)
+
+    def delete(self, name: str) -> None:
+        """Delete an object; nothing happens where it is gone."""
+        if self._is_absent():
+            return
+        with self._failures(name):
+            try:
+                obstore.delete(self._opened(), name)
+            except FileNotFoundError as error:
+                if "NoSuchBucket" in str(error):
+                    raise
+
+    def _is_absent(self) -> bool:
+        return self._folder is not None and not self._folder.is_dir()
+
+    def _opened(self) -> LocalStore | S3Store:
+        if self._store is None:
+            if self._folder is not None:
+                self._store = LocalStore(prefix=self._folder)
+            else:
+                bucket = Bucket.from_url(self.url, None)
+                self._store = replace(bucket, endpoint_url=self._endpoint, region_name=self._region).open()
+        return self._store
+
+    @contextmanager
+    def _failures(self, name: str) -> Iterator[None]:
+        try:
+            # The same stores fail in the same ways wherever they are used; only the words are landing's.
+            with landing_errors(f"{self.url}/{name}".rstrip("/")):
+                yield
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+                raise
+            reason = f"cannot be written: {error.strerror}"
+            raise LakehouseError(
+                f"{self.url}/{name}", reason, "Make room for the warehouse, then load again"
+            ) from error
+        except LandingAccessError as error:
+            raise LakehouseError(error.subject, error.reason.replace("landing", "warehouse", 1), _CURE) from error
+        except LandingUnavailableError as error:
+            reason = error.reason.replace("landing", "warehouse", 1)
+            if isinstance(error.__cause__, NotADirectoryError | FileExistsError):
+                raise LakehouseError(error.subject, reason, _CURE) from error
+            raise LakehouseUnavailableError(error.subject, reason, "Try again later") from error
+
+
+def _folder_of(url: str) -> Path | None:
+    # Iceberg writes `file:/path`, which no setting does.
+    if url.startswith("file:/") and not url.startswith("file://"):
+        return Path(url.removeprefix("file:"))
+    return local_path(url)
+
+
+def _raise_unless_gone(error: OSError) -> None:
+    """A folder that cannot be listed is not an empty one: what lies there would be taken for lost."""
+    if not isinstance(error, FileNotFoundError):
+        raise error
+
+
+def _walk(root: Path, folder: str) -> Iterator[LakeObject]:
+    for parent, _, names in os.walk(root / folder, onerror=_raise_unless_gone):
+        for name in names:
+            path = Path(parent, name)
+            try:
+                found = path.lstat()
+            except FileNotFoundError:
+                continue
+            relative = str(path.relative_to(root))
+            yield LakeObject(relative, found.st_size, datetime.fromtimestamp(found.st_mtime, UTC))
+
+
+def _outlive_a_power_cut(path: Path) -> None:
+    """Both the bytes and the name: who relies on an object goes on to write what rests on it."""
+    for one in (path, path.parent):
+        descriptor = os.open(one, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)

@@ -1,0 +1,390 @@
+"""Stage, audit, publish: the only code that changes what main says of a slice (ARCHITECTURE, laws 2 and 6).
+
+Contains: staged snapshots, the exact file diff, one conflict-checked commit per publish.
+Add here: another way to publish.
+Does not contain: branches (branches.py), creating a table (creation.py), joining and removing files
+(procedures.py), reading metadata (metadata.py), what is written (tables/), whether it may be seen
+(load_path/).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from pipeline_assets.domain.errors import LakehouseError, PublishConflictError
+from pipeline_assets.domain.slices import Slice
+from pipeline_assets.transforms.event_hashes import HASH_COLUMNS
+from resources.failpoints import CrashPoint, crash_point
+from resources.iceberg.branches import Branches, IsLive
+from resources.iceberg.creation import begin_history, create_table
+from resources.iceberg.errors import FAILURES, again, failure, is_conflict
+from resources.iceberg.lake_identity import Purpose, lake_of, require_own_lake
+from resources.iceberg.metadata import (
+    RUN_PROPERTY,
+    Commit,
+    JavaTables,
+    SliceFiles,
+    by_slice,
+    slice_of,
+    slices_condition,
+)
+from resources.iceberg.table_files import TableFiles
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from pipeline_assets.domain.settings import Settings
+    from pipeline_assets.tables.table import Table
+
+PUBLISH_PROPERTY = "tidemark.publish-id"
+_AS_IT_COMES = {
+    "use-table-distribution-and-ordering": "false",
+    "distribution-mode": "none",
+    # Else the default here: an open file for each slice and task, which is as much memory as there are days.
+    "fanout-enabled": "false",
+}
+"""Options of a write whose rows are in place already: those of a slice follow each other within their task."""
+
+
+@dataclass(frozen=True)
+class Staged:
+    """A staged snapshot on a branch: complete, readable, invisible on main."""
+
+    table: Table
+    branch: str
+    base_id: int
+    snapshot_id: int
+
+
+@dataclass(frozen=True)
+class Publication:
+    """One commit to main."""
+
+    snapshot_id: int
+    parent_id: int
+    files: Mapping[Slice, SliceFiles]
+    """The live files of every published slice after the commit."""
+    is_empty: bool = False
+    """True where the staged files were live already and nothing was committed."""
+
+
+class Lakehouse:
+    """Iceberg tables behind one catalog name, written through branches and exact file swaps."""
+
+    def __init__(self, spark: SparkSession | Callable[[], SparkSession], catalog_name: str) -> None:
+        """Wrap a session whose catalog `catalog_name` is configured (resources/spark/session.py), or what starts one."""
+        self._session = spark
+        self.engine: SparkSession | None = spark if not callable(spark) else None
+        """The session, None as long as nothing needed one."""
+        self.catalog_name = catalog_name
+        """The catalog's name in SQL."""
+        self._known: set[str] = set()
+        self._ensured: set[str] = set()
+
+    @cached_property
+    def spark(self) -> SparkSession:
+        """The session; starts it."""
+        if self.engine is None:
+            assert callable(self._session)
+            self.engine = self._session()
+        return self.engine
+
+    @cached_property
+    def _tables(self) -> JavaTables:
+        return JavaTables(self.spark, self.catalog_name)
+
+    @cached_property
+    def branches(self) -> Branches:
+        """Our branches of its tables."""
+        return Branches(self._tables)
+
+    @cached_property
+    def files(self) -> TableFiles:
+        """Files that tasks wrote, and where they go."""
+        return TableFiles(self._tables)
+
+    # -- reading -----------------------------------------------------------------------------------------------
+
+    def identifier(self, table: Table) -> str:
+        """The table's name in SQL, `lake.refined.events`."""
+        return self._tables.identifier(table)
+
+    def head(self, table: Table) -> int:
+        """Snapshot id of main; raises LakehouseError for a table that the catalog does not know."""
+        self._require(table)
+        snapshot = self._load(table).currentSnapshot()
+        if snapshot is None:
+            raise LakehouseError(
+                self.identifier(table), "was created and never written", "Load days: tidemark load --help"
+            )
+        return int(snapshot.snapshotId())
+
+    def read(self, table: Table, snapshot_id: int) -> DataFrame:
+        """The table as of a snapshot, staged ones included."""
+        return self.spark.read.option("versionAsOf", snapshot_id).table(self._tables.identifier(table))
+
+    def slice_files(
+        self, table: Table, snapshot_id: int, slices: Collection[Slice] | None = None
+    ) -> dict[Slice, SliceFiles]:
+        """Live files and row counts per slice from metadata alone; all slices, or only those asked for."""
+        return by_slice(self._tables.files(self._load(table), snapshot_id, slices))
+
+    def file_sizes(self, table: Table, snapshot_id: int, slices: Collection[Slice]) -> dict[Slice, dict[str, int]]:
+        """Live files of these slices, with their sizes in bytes, from metadata alone."""
+        found: dict[Slice, dict[str, int]] = {}
+        for path, file in self._tables.files(self._load(table), snapshot_id, set(slices)).items():
+            found.setdefault(slice_of(file), {})[path] = int(file.fileSizeInBytes())
+        return found
+
+    def may_hold(self, table: Table, snapshot_id: int, column: str, days: Collection[Slice]) -> bool:
+        """Whether any file may hold rows of a project with one of these days in a column, by its metrics alone."""
+        return self._tables.may_hold(self._load(table), snapshot_id, self._tables.expression(column, days))
+
+    def commits(self, table: Table, since: int | None) -> list[Commit]:
+        """Commits to main since its head was the snapshot `since`, newest first; all that are kept for None."""
+        return list(self._tables.commits(self._load(table), since))
+
+    def ancestry(self, table: Table) -> dict[int, datetime]:
+        """The snapshots that main went through and that are kept, and when they were committed; newest first."""
+        return dict(self._tables.ancestry(self._load(table)))
+
+    # -- tables ------------------------------------------------------------------------------------------------
+
+    def require_own(self, settings: Settings, ours: Collection[Table], purpose: Purpose) -> None:
+        """Raise LakehouseError where catalog and warehouse do not belong together (lake_identity.py)."""
+        again(lambda: require_own_lake(self._tables, settings, ours, purpose))
+
+    def lake(self, settings: Settings) -> str | None:
+        """The identity of the lake, which its ledger carries as well; None before its first load."""
+        found: str | None = again(lambda: lake_of(self._tables, settings))
+        return found
+
+    def knows(self, table: Table) -> bool:
+        """Whether the catalog knows the table; nothing is created."""
+        return table.key in self._known or bool(again(lambda: self._tables.exists(table)))
+
+    def place(self, table: Table) -> str:
+        """Where the table lies, or would."""
+        return self._tables.place(table)
+
+    def ensure(self, table: Table) -> None:
+        """Create the table with its write order and one empty snapshot, unless it is there; for loads alone.
+
+        Raises LakehouseError where its place holds files that the catalog does not know.
+        """
+        if table.key in self._ensured:
+            return
+        # Another process may create the same table at the same moment; whoever comes second finds it.
+        again(lambda: create_table(self._tables, table))
+        self._require_columns(table)
+        again(lambda: begin_history(self._tables, table))
+        self._ensured.add(table.key)
+
+    def sweep(self, tables: Sequence[Table], is_live: IsLive) -> list[str]:
+        """Drop the branches of attempts that are not live; returns `table:branch` of each dropped one."""
+        return self.branches.sweep(tables, is_live)
+
+    def _require(self, table: Table) -> None:
+        """Raise LakehouseError unless the catalog knows the table, and it is ours."""
+        if table.key in self._known:
+            return
+        name = self._tables.identifier(table)
+        if not self.knows(table):
+            raise LakehouseError(
+                name,
+                "the catalog knows no such table",
+                "Load days first (tidemark load --help), or check TIDEMARK_CATALOG_URL and TIDEMARK_CATALOG_NAME",
+            )
+        self._require_columns(table)
+
+    def _require_columns(self, table: Table) -> None:
+        name = self._tables.identifier(table)
+        missing = {column.name for column in table.columns} - set(self.spark.table(name).columns)
+        if missing and missing <= set(HASH_COLUMNS):
+            reason = "was written by a Tidemark before rows carried their hashes, and nothing was touched"
+            raise LakehouseError(
+                name, reason, "Load the days into a new warehouse with a new catalog: docs/operations.md"
+            )
+        if missing:
+            raise LakehouseError(
+                name, f"has no column {sorted(missing)[0]}", "Point Tidemark at a warehouse of its own"
+            )
+        self._known.add(table.key)
+
+    # -- stage, audit, publish ---------------------------------------------------------------------------------
+
+    def stage(self, table: Table, base_id: int, attempt: str, write: Callable[[str], None]) -> Staged:
+        """Create a branch at `base_id`, let `write` fill it by its SQL name, and return the staged snapshot."""
+        branch = self.branches.create(table, attempt, base_id)
+        try:
+            write(f"{self._tables.identifier(table)}.branch_{branch}")
+            java = self._load(table)
+            staged = Staged(table, branch, base_id, int(java.snapshot(branch).snapshotId()))
+        except BaseException:
+            self.branches.drop(table, [branch])
+            raise
+        crash_point(CrashPoint.AFTER_STAGE, table.key)
+        return staged
+
+    def replace_slices(
+        self, table: Table, target: str, slices: Collection[Slice], rows: DataFrame, *, is_shuffled: bool = True
+    ) -> None:
+        """Write `rows` over exactly these slices of a branch; slices without rows become empty.
+
+        Rows that lie together by slice already need not be shuffled, only sorted.
+        """
+        placed = rows.select(*[column.name for column in table.columns])
+        if is_shuffled:
+            writer = placed.writeTo(target)
+        else:
+            order = (table.day_column, "project_id", *table.write_order)
+            writer = placed.sortWithinPartitions(*order).writeTo(target).options(**_AS_IT_COMES)
+        writer.overwrite(slices_condition(table, slices))
+
+    def publish(self, staged: Staged, slices: Collection[Slice], run_id: str) -> Publication:
+        """Swap the staged files of exactly these slices into main, in one commit.
+
+        Raises PublishConflictError, with nothing published, when main changed in one of them since the base.
+        """
+        wanted = set(slices)
+        new = self._tables.files(self._load(staged.table), staged.snapshot_id, wanted)
+        return self._swap(staged.table, staged.base_id, wanted, new, staged.branch, run_id)
+
+    def restore(
+        self, table: Table, base_id: int, snapshots: Mapping[Slice, int | None], name: str, run_id: str
+    ) -> Publication:
+        """Make these slices of main what they were in the snapshots named (None: empty), in one commit that writes no data.
+
+        `name` tells this commit from others of the run. Raises LakehouseError where a file of then is gone, and
+        PublishConflictError when main changed in one of the slices since `base_id`; nothing is published then. For snapshots
+        kept meanwhile (`branches.keeping`): what a foreign hand removes nevertheless is found after the commit, and undone.
+        """
+        wanted = set(snapshots)
+        publication = self._swap(table, base_id, wanted, self.require_files(table, snapshots), name, run_id)
+        try:
+            if not publication.is_empty:
+                self._require_there(table, (path for files in publication.files.values() for path in files.paths))
+        except LakehouseError as gone:
+            before = self._tables.files(self._load(table), base_id, wanted)
+            self._swap(table, publication.snapshot_id, wanted, before, f"{name}_undone", run_id)
+            reason = "vanished while it was about to come back; its slice is again what it was"
+            raise LakehouseError(gone.subject, reason, gone.cure) from gone
+        return publication
+
+    def require_files(self, table: Table, snapshots: Mapping[Slice, int | None]) -> Mapping[str, Any]:
+        """Path -> Java DataFile of these slices in these snapshots; raises LakehouseError for one that is gone."""
+        java = self._load(table)
+        found: dict[str, Any] = {}
+        for snapshot_id in {known for known in snapshots.values() if known is not None}:
+            chosen = {key for key, known in snapshots.items() if known == snapshot_id}
+            found |= self._tables.files(java, snapshot_id, chosen)
+        self._require_there(table, found)
+        return found
+
+    def _require_there(self, table: Table, paths: Iterable[str]) -> None:
+        store = self._load(table).io()
+        for path in sorted(paths):
+            if not store.newInputFile(path).exists():
+                raise LakehouseError(path, "is gone, so that what it held cannot come back", "Choose a later state")
+
+    def _swap(
+        self, table: Table, base_id: int, wanted: set[Slice], new: Mapping[str, Any], name: str, run_id: str
+    ) -> Publication:
+        """One commit that makes `new` (path -> Java DataFile) the files of these slices."""
+        java = self._load(table)
+        old = self._tables.files(java, base_id, wanted)
+        files = by_slice(new, wanted)
+        if old.keys() == new.keys():
+            return Publication(base_id, base_id, files, is_empty=True)
+        publish_id = f"{name}-{hashlib.sha256(repr(sorted(map(str, wanted))).encode()).hexdigest()[:12]}"
+        # A row delta, unlike an overwrite, is able to insist on files that it leaves where they are.
+        operation = java.newRowDelta()
+        for path in sorted(old.keys() - new.keys()):
+            operation.removeRows(old[path])
+        for path in sorted(new.keys() - old.keys()):
+            operation.addRows(new[path])
+        kept = self._tables.java_class("java.util.ArrayList")()
+        for path in sorted(old.keys() & new.keys()):
+            kept.add(path)
+        operation.validateFromSnapshot(base_id)
+        operation.conflictDetectionFilter(self._tables.expression(table.day_column, wanted))
+        operation.validateDataFilesExist(kept).validateDeletedFiles()
+        operation.validateNoConflictingDataFiles().validateNoConflictingDeleteFiles()
+        # Files that a failed commit would clean up stay for maintenance: one that succeeded while its answer was lost is tried
+        # again inside of Iceberg, conflicts with itself, and would delete the manifests of a live snapshot.
+        operation.deleteWith(self._tables.java_class("java.util.stream.Stream").builder())
+        operation.set(RUN_PROPERTY, run_id)
+        operation.set(PUBLISH_PROPERTY, publish_id)
+        crash_point(CrashPoint.BEFORE_COMMIT, table.key)
+        try:
+            operation.commit()
+        except FAILURES as error:
+            # A commit whose answer was lost is retried, and then conflicts with itself: history tells.
+            found = self._committed(table, base_id, publish_id)
+            if found is None:
+                raise self._refusal(table, base_id, wanted, error) from error
+        else:
+            crash_point(CrashPoint.AFTER_COMMIT, table.key)
+            found = self._committed(table, base_id, publish_id)
+        if found is None:
+            reason = "main was set back over what was just published"
+            raise PublishConflictError(table.key, reason, "The load looks at the table again")
+        snapshot_id, parent_id = found
+        self._require_base_files(table, base_id, wanted, parent_id, old)
+        return Publication(snapshot_id, parent_id, files)
+
+    def _require_base_files(
+        self, table: Table, base_id: int, wanted: Collection[Slice], parent_id: int, old: Mapping[str, Any]
+    ) -> None:
+        """Raise where the commit's own slices lost files between base and parent: their files are not what was staged.
+
+        Iceberg refuses files that others added there, and the removal of files that it deletes itself; that others joined or
+        removed files beside those it adds, it lets pass. The rows are right then, the account of them is not.
+        """
+        if parent_id == base_id:
+            return
+        before = self._tables.files(self._load(table), parent_id, wanted)
+        if before.keys() != old.keys():
+            reason = "files of it were joined or removed while it was published"
+            raise PublishConflictError(table.key, reason, "The load looks at the table again")
+
+    def _refusal(self, table: Table, base_id: int, wanted: Collection[Slice], error: Exception) -> Exception:
+        subject = f"{table.key} {', '.join(sorted(map(str, wanted))[:3])}"
+        if not is_conflict(error):
+            return failure(subject, error) or error
+        winners = {
+            commit.run_id or f"snapshot {commit.snapshot_id}, not written by Tidemark"
+            for commit in self.commits(table, base_id)
+            if commit.slices & set(wanted)
+        }
+        who = f"run {', '.join(sorted(winners))}" if winners else "another writer"
+        return PublishConflictError(
+            subject,
+            f"{who} changed it since it was read",
+            "Nothing was published; the load rebuilds it from fresh inputs",
+        )
+
+    def drop(self, staged: Staged) -> None:
+        """Drop a staged branch; its snapshot stays until maintenance expires it."""
+        self.branches.drop(staged.table, [staged.branch])
+
+    # -- Java ----------------------------------------------------------------------------------------------------
+
+    def _committed(self, table: Table, base_id: int, publish_id: str) -> tuple[int, int] | None:
+        """Snapshot and parent of a publish, None where main's history since its base does not hold it."""
+        java = self._load(table)
+        snapshot = java.currentSnapshot()
+        while snapshot is not None and snapshot.snapshotId() != base_id:
+            parent = snapshot.parentId()
+            if snapshot.summary().get(PUBLISH_PROPERTY) == publish_id:
+                return int(snapshot.snapshotId()), int(parent)
+            snapshot = java.snapshot(parent) if parent is not None else None
+        return None
+
+    def _load(self, table: Table) -> Any:
+        return again(lambda: self._tables.load(table))

@@ -1,0 +1,140 @@
+"""A table's metadata files as they lie in the warehouse: whose they are, from when, and whether they ever held anything.
+
+Contains: listing them and reading their beginnings, without a catalog.
+Add here: another thing a metadata file tells by itself.
+Does not contain: metadata of a table that the catalog knows (metadata.py), what follows
+(creation.py, procedures.py, load_path/).
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import re
+from collections.abc import Collection, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from typing import Any
+
+from resources.iceberg.lake_objects import LakeObject, LakeObjects
+
+_SUFFIX = ".metadata.json"
+_BEGINNING = 4096
+"""Bytes within which Iceberg's own writer says uuid, sequence number and time; schemas and snapshots follow."""
+_READERS = 16
+_TOLERATED = timedelta(minutes=1)
+"""By which Iceberg lets a commit be older than the one it follows."""
+
+
+@dataclass(frozen=True)
+class MetadataFile:
+    """One version of a table's metadata."""
+
+    name: str
+    """Relative to the table's location."""
+    table_uuid: str | None
+    """None for a file that breaks off at once: the process that wrote it died."""
+    commits: int
+    """Sequence number of the last snapshot; 0 for a table that never had any."""
+    updated_at: datetime
+    """Aware, by the clock of the process that wrote it."""
+
+
+def is_metadata(name: str) -> bool:
+    """Whether an object is a metadata file, by its name."""
+    return name.startswith("metadata/") and name.endswith(_SUFFIX)
+
+
+def is_hidden(name: str) -> bool:
+    """Whether an object is beside the table's files: checksums of a local file system, for example."""
+    return name.rpartition("/")[2].startswith((".", "_"))
+
+
+def read_metadata_files(objects: LakeObjects, listed: Iterable[LakeObject]) -> list[MetadataFile]:
+    """The metadata files among what was listed below a table's location; reads only their beginnings."""
+    wanted = [one for one in listed if is_metadata(one.name) and not is_hidden(one.name)]
+    with ThreadPoolExecutor(_READERS) as pool:
+        return [found for found in pool.map(partial(_read, objects), wanted) if found is not None]
+
+
+def first_use(objects: LakeObjects) -> str | None:
+    """The name of a file that somebody may need below a table's location, None where there is none.
+
+    A creation that died leaves a first metadata file that no snapshot follows: nobody needs it.
+    """
+    metadata = []
+    for one in objects.list():
+        if is_metadata(one.name) and not is_hidden(one.name):
+            metadata.append(one)
+        elif not is_hidden(one.name):
+            return one.name
+    return next((one.name for one in read_metadata_files(objects, metadata) if one.commits), None)
+
+
+def histories(files: Collection[MetadataFile]) -> dict[str, list[MetadataFile]]:
+    """Table uuid -> its files that hold any snapshot, newest first."""
+    found: dict[str, list[MetadataFile]] = {}
+    for one in sorted(files, key=lambda one: (one.updated_at, one.name), reverse=True):
+        if one.table_uuid is not None and one.commits:
+            found.setdefault(one.table_uuid, []).append(one)
+    return found
+
+
+def not_ahead(files: Sequence[MetadataFile], now: datetime) -> list[MetadataFile]:
+    """Those that Iceberg commits on top of now; all of them where there is no other."""
+    return [one for one in files if one.updated_at <= now + _TOLERATED] or list(files)
+
+
+def content(objects: LakeObjects, name: str) -> dict[str, Any]:
+    """A metadata file as a whole; raises ValueError where it breaks off or is gone."""
+    body = objects.get(name)
+    if body is None:
+        msg = f"{name} is gone"
+        raise ValueError(msg)
+    found = json.loads(_plain(name, body))
+    if not isinstance(found, dict):
+        msg = f"{name} is no metadata file"
+        raise ValueError(msg)
+    return found
+
+
+def predecessor(objects: LakeObjects, name: str) -> str | None:
+    """The last name of the metadata file that this one followed, None where it does not tell."""
+    try:
+        log = content(objects, name).get("metadata-log") or ()
+        return str(log[-1]["metadata-file"]).rpartition("/")[2] if log else None
+    except (ValueError, KeyError, TypeError, OSError, EOFError):
+        return None
+
+
+def _read(objects: LakeObjects, one: LakeObject) -> MetadataFile | None:
+    body = objects.get(one.name, None if _is_packed(one.name) else _BEGINNING)
+    if body is None:
+        return None
+    text = "" if _is_packed(one.name) else body.decode("utf-8", "replace")
+    uuid = re.search(r'"table-uuid"\s*:\s*"([^"]{1,64})"', text)
+    commits = re.search(r'"last-sequence-number"\s*:\s*(\d{1,19})', text)
+    updated = re.search(r'"last-updated-ms"\s*:\s*(\d{1,14})', text)
+    if uuid and commits and updated:
+        return MetadataFile(one.name, uuid[1], int(commits[1]), _moment(updated[1]))
+    try:
+        whole = content(objects, one.name)
+        # Format version 1 counts no commits.
+        count = int(whole.get("last-sequence-number", 0)) or len(whole.get("snapshots") or ())
+        return MetadataFile(one.name, str(whole["table-uuid"]), count, _moment(whole["last-updated-ms"]))
+    except (ValueError, KeyError, TypeError, OSError, EOFError):
+        return MetadataFile(one.name, None, 0, one.modified_at)
+
+
+def _moment(milliseconds: str | int) -> datetime:
+    return datetime.fromtimestamp(int(milliseconds) / 1000, UTC)
+
+
+def _is_packed(name: str) -> bool:
+    return name.endswith(f".gz{_SUFFIX}")
+
+
+def _plain(name: str, body: bytes) -> bytes:
+    return gzip.decompress(body) if _is_packed(name) else body

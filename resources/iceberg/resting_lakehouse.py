@@ -1,0 +1,80 @@
+"""The lakehouse of a load that may have nothing to do: heads are read from the catalog, Spark starts when it is needed.
+
+Contains: what is answered at rest.
+Add here: another question whose answer is certain without a JVM.
+Does not contain: reading the catalog (catalog_at_rest.py), everything that needs Iceberg itself
+(lakehouse.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from typing import TYPE_CHECKING
+
+from pipeline_assets.domain.settings import Settings
+from resources.iceberg.branches import PREFIX, IsLive
+from resources.iceberg.catalog_at_rest import CatalogAtRest, TableAtRest
+from resources.iceberg.creation import METADATA_IS_KEPT
+from resources.iceberg.lake_identity import NAMESPACE, Purpose, are_marked_alike, marked_lake
+from resources.iceberg.lakehouse import Lakehouse
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from pipeline_assets.tables.table import Table
+
+
+class RestingLakehouse(Lakehouse):
+    """Answers at rest as long as nothing woke it; awake it is a Lakehouse, whose every answer is Iceberg's."""
+
+    def __init__(self, settings: Settings, start: Callable[[], SparkSession]) -> None:
+        """`start` gives the session, with the settings' catalog configured; it is called once, or never."""
+        super().__init__(start, settings.catalog_name)
+        self._settings = settings
+        self._catalog = CatalogAtRest(settings)
+
+    def close(self) -> None:
+        """Let go of the catalog's database."""
+        self._catalog.close()
+
+    def head(self, table: Table) -> int:
+        """As the Lakehouse has it."""
+        found = self._at_rest(table)
+        return super().head(table) if found is None or found.head is None else found.head
+
+    def knows(self, table: Table) -> bool:
+        """As the Lakehouse has it."""
+        return self._at_rest(table) is not None or super().knows(table)
+
+    def ensure(self, table: Table) -> None:
+        """Nothing to do where the table is as this version makes it; else as the Lakehouse has it."""
+        found = self._at_rest(table)
+        is_whole = (
+            found is not None
+            and found.head is not None
+            and found.is_ordered
+            and found.columns >= {column.name for column in table.columns}
+            and found.properties.items() >= METADATA_IS_KEPT.items()
+        )
+        if not is_whole:
+            super().ensure(table)
+
+    def sweep(self, tables: Sequence[Table], is_live: IsLive) -> list[str]:
+        """Nothing to do where no table has a branch of ours; else as the Lakehouse has it."""
+        found = [self._at_rest(table) for table in tables]
+        if all(one is not None and not any(name.startswith(PREFIX) for name in one.refs) for one in found):
+            return []
+        return super().sweep(tables, is_live)
+
+    def require_own(self, settings: Settings, ours: Collection[Table], purpose: Purpose) -> None:
+        """As the Lakehouse has it; certain at rest where both carry the same mark."""
+        known = None if self.engine is not None else self._catalog.namespace_properties(NAMESPACE)
+        if known is None or not are_marked_alike(settings, known):
+            super().require_own(settings, ours, purpose)
+
+    def lake(self, settings: Settings) -> str | None:
+        """As the Lakehouse has it."""
+        return marked_lake(settings) or super().lake(settings)
+
+    def _at_rest(self, table: Table) -> TableAtRest | None:
+        return None if self.engine is not None else self._catalog.table(table)

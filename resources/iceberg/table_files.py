@@ -1,0 +1,100 @@
+"""Data files that tasks wrote, committed to a branch by name: Iceberg takes their metrics as told, and opens no file again.
+
+Contains: the layout that a table's metadata asks for, append and replace.
+Add here: another commit of files by name.
+Does not contain: writing them (transforms/data_files.py), branches and publishing (lakehouse.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from pipeline_assets.domain.errors import LakehouseError
+from pipeline_assets.domain.slices import Slice
+from pipeline_assets.transforms.data_files import FileLayout
+from resources.failpoints import CrashPoint, crash_point
+from resources.iceberg.lake_objects import LakeObjects
+from resources.iceberg.metadata import JavaTables, slice_of
+
+if TYPE_CHECKING:
+    from pipeline_assets.tables.table import Table
+
+DATA_FOLDER = "data"
+
+
+@dataclass(frozen=True)
+class FileChange:
+    """Files that take the place of others."""
+
+    files: Sequence[str]
+    """New ones, as `transforms.data_files.data_file` describes them."""
+    whole: Collection[Slice]
+    """Slices of which all former files go."""
+    gone: Mapping[Slice, Collection[str]] = field(default_factory=dict)
+    """Other slices -> the files of them that go; the rest stays."""
+
+
+class TableFiles:
+    """Commits files to branches of the tables of one catalog."""
+
+    def __init__(self, tables: JavaTables) -> None:
+        """Of these tables."""
+        self._tables = tables
+
+    def layout(self, table: Table, *, is_ordered: bool) -> FileLayout:
+        """How tasks write files of a table that the catalog knows; `is_ordered`: rows come in the table's order."""
+        java = self._tables.load(table)
+        ids = {str(column.name()): int(column.fieldId()) for column in java.schema().columns()}
+        return FileLayout(
+            folder=DATA_FOLDER,
+            field_ids={column.name: ids[column.name] for column in table.columns},
+            types={column.name: column.type for column in table.columns},
+            required=frozenset(column.name for column in table.columns if column.is_required),
+            exact_bounds=frozenset(table.exact_bounds),
+            many_valued=frozenset(table.many_valued),
+            day_column=table.day_column,
+            spec_id=int(java.spec().specId()),
+            sort_order_id=int(java.sortOrder().orderId()) if is_ordered else 0,
+            sort_by=() if is_ordered else table.write_order,
+        )
+
+    def store(self, table: Table) -> LakeObjects:
+        """Where they lie: objects below the table's location."""
+        return LakeObjects(self._tables.location(table))
+
+    def append(self, table: Table, target: str, files: Iterable[str]) -> None:
+        """Add files, described as `transforms.data_files.data_file` does, to a branch by its SQL name; in one commit."""
+        self._commit(table, _branch(target), (), files)
+
+    def replace(self, table: Table, target: str, change: FileChange) -> None:
+        """Change the files of a branch, in one commit."""
+        branch, java = _branch(target), self._tables.load(table)
+        held = self._tables.files(java, int(java.snapshot(branch).snapshotId()), {*change.whole, *change.gone})
+        gone = {path for paths in change.gone.values() for path in paths}
+        if lost := gone - held.keys():
+            raise LakehouseError(sorted(lost)[0], "is no file of the snapshot it was read from", "Report it")
+        old = [file for path, file in sorted(held.items()) if path in gone or slice_of(file) in change.whole]
+        self._commit(table, branch, old, change.files)
+
+    def _commit(self, table: Table, branch: str, old: Collection[Any], files: Iterable[str]) -> None:
+        described = list(files)
+        crash_point(CrashPoint.AFTER_FILES, table.key)
+        if not (old or described):
+            return
+        java = self._tables.load(table)
+        operation = java.newOverwrite() if old else java.newAppend()
+        parser = self._tables.java_class("org.apache.iceberg.ContentFileParser")
+        mapper = self._tables.java_class("org.apache.iceberg.util.JsonUtil").mapper()
+        for file in old:
+            operation.deleteFile(file)
+        for text in described:
+            file = parser.fromJson(mapper.readTree(text), java.spec())
+            (operation.addFile if old else operation.appendFile)(file)
+        operation.toBranch(branch)
+        operation.commit()
+
+
+def _branch(target: str) -> str:
+    return target.rpartition(".branch_")[2]

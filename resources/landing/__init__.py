@@ -1,0 +1,1 @@
+"""Landing: where the vendor drops exports."""

@@ -1,0 +1,164 @@
+"""The kinds of places landing may be: a local folder, an S3 bucket; how each is opened and listed.
+
+Contains: what differs between them.
+Add here: another kind of place.
+Does not contain: what is listed and read (store.py) and what a failure means (errors.py).
+"""
+
+from __future__ import annotations
+
+import io
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, field, fields
+from datetime import timedelta
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, ClassVar, Self
+
+import boto3
+import obstore
+from botocore.config import Config
+from obstore.auth.boto3 import Boto3CredentialProvider
+from obstore.store import S3Store
+
+from pipeline_assets.domain.errors import SettingsError
+from pipeline_assets.domain.spool import IN_MEMORY_BYTES, a_spool_on_disk
+from resources.landing.place import Listed
+
+if TYPE_CHECKING:
+    from dagster_aws.s3 import S3Resource
+    from obstore.store import ClientConfig
+
+_RETRIES_END = timedelta(seconds=60)
+# obstore asks the provider again 5 minutes before the end of life it was told, boto3 renews a credential 10
+# minutes before its real end: told to live 10 minutes, none is used past its real end.
+_CREDENTIAL_LIFE = timedelta(minutes=10)
+_READ_TIMEOUT = timedelta(seconds=60)
+_REQUEST_TIMEOUT = timedelta(minutes=10)
+"""For a whole object; a stalled connection ends earlier, by the read timeout."""
+_STEP_BYTES = 4 * 1024**2
+
+
+@dataclass(frozen=True)
+class Bucket:
+    """A bucket and how to reach it: the fields of dagster-aws' S3Resource, as plain values for workers."""
+
+    bucket: str
+    prefix: str = ""
+    region_name: str | None = None
+    endpoint_url: str | None = None
+    profile_name: str | None = None
+    max_attempts: int = 5
+    use_unsigned_session: bool = False
+    use_ssl: bool = True
+    verify: bool | None = None
+    aws_access_key_id: str | None = field(default=None, repr=False)
+    aws_secret_access_key: str | None = field(default=None, repr=False)
+    aws_session_token: str | None = field(default=None, repr=False)
+    is_ordered: ClassVar[bool] = True
+
+    @classmethod
+    def from_url(cls, url: str, s3: S3Resource | None) -> Self:
+        """Of `s3://bucket[/prefix]`; raises SettingsError where no bucket is named."""
+        # Not urlsplit: `#` and `?` are ordinary characters of a prefix.
+        bucket, _, prefix = url.removeprefix("s3://").partition("/")
+        if not bucket:
+            raise SettingsError("TIDEMARK_LANDING_URL", f"{url!r} names no bucket", "Write s3://bucket[/prefix]")
+        if s3 is None:
+            return cls(bucket, prefix.strip("/"))
+        resolved = s3.process_config_and_initialize()
+        shared = {one.name for one in fields(cls)} - {"bucket", "prefix"}
+        return cls(bucket, prefix.strip("/"), **{name: getattr(resolved, name) for name in shared})
+
+    @property
+    def url(self) -> str:
+        """`s3://bucket[/prefix]`."""
+        return f"s3://{self.bucket}/{self.prefix}".rstrip("/")
+
+    def require(self) -> None:
+        """Listing a bucket that is not there fails by itself."""
+
+    def open(self) -> S3Store:
+        """A store with credentials and endpoint as boto3 finds them."""
+        session = self._session()
+        client = self._client(session)
+        endpoint = client.meta.endpoint_url
+        is_signed = not self.use_unsigned_session
+        provider = Boto3CredentialProvider(session, ttl=_CREDENTIAL_LIFE) if is_signed else None
+        return S3Store(
+            self.bucket,
+            prefix=self.prefix or None,
+            credential_provider=provider,
+            config={
+                # boto3 has settled variables, profile and fields; said in full, obstore's own look at the
+                # environment changes nothing. Path style is what the endpoint without bucket asks for.
+                "aws_endpoint_url_s3": endpoint,
+                "region": client.meta.region_name,
+                "skip_signature": self.use_unsigned_session,
+                "virtual_hosted_style_request": False,
+            },
+            client_options=_http_options()
+            | {
+                "allow_http": endpoint.startswith("http://"),
+                "allow_invalid_certificates": self.verify is False,
+            },
+            retry_config={"max_retries": self.max_attempts - 1, "retry_timeout": _RETRIES_END},
+        )
+
+    def list_plainly(self, folder: str, after: str) -> Iterator[Listed]:
+        """By boto3, page by page."""
+        root = f"{self.prefix}/" if self.prefix else ""
+        pages = self._client(self._session()).get_paginator("list_objects_v2")
+        asked = {"Bucket": self.bucket, "Prefix": f"{root}{folder}/", "StartAfter": f"{root}{after}"}
+        for page in pages.paginate(**asked):
+            for item in page.get("Contents", ()):
+                yield Listed(item["Key"].removeprefix(root), item["ETag"], item["Size"])
+
+    def read(self, store: S3Store, key: str, etag: str, *, is_glance: bool = False) -> IO[bytes]:
+        """By obstore, in pieces to a file where it is large."""
+        if is_glance:
+            first = obstore.get(store, key, options={"if_match": etag, "range": (0, 1)})
+            return io.BytesIO(first.bytes().to_bytes())
+        found = obstore.get(store, key, options={"if_match": etag})
+        if found.meta["size"] <= IN_MEMORY_BYTES:
+            return io.BytesIO(found.bytes().to_bytes())
+        content = a_spool_on_disk()
+        try:
+            for part in found.stream(min_chunk_size=_STEP_BYTES):
+                content.write(part)
+        except BaseException:
+            content.close()
+            raise
+        content.seek(0)
+        return content
+
+    def _session(self) -> boto3.Session:
+        return boto3.Session(
+            profile_name=self.profile_name,
+            aws_access_key_id=self.aws_access_key_id,
+            aws_secret_access_key=self.aws_secret_access_key,
+            aws_session_token=self.aws_session_token,
+        )
+
+    def _client(self, session: boto3.Session) -> Any:
+        return session.client(
+            "s3",
+            # boto3 itself does not read AWS_REGION, which other AWS libraries, and Iceberg's, do.
+            region_name=self.region_name or session.region_name or os.environ.get("AWS_REGION"),
+            endpoint_url=self.endpoint_url,
+            use_ssl=self.use_ssl,
+            verify=self.verify,
+            config=Config(retries={"total_max_attempts": self.max_attempts, "mode": "standard"}),
+        )
+
+
+def _http_options() -> ClientConfig:
+    options: ClientConfig = {"read_timeout": _READ_TIMEOUT, "timeout": _REQUEST_TIMEOUT}
+    bundle = os.environ.get("AWS_CA_BUNDLE")
+    if bundle:
+        # boto3 trusts these certificates by itself, obstore does not.
+        try:
+            options["root_certificate"] = Path(bundle).read_bytes()
+        except OSError as error:
+            raise SettingsError("AWS_CA_BUNDLE", f"cannot be read ({error})", "Correct the path") from None
+    return options

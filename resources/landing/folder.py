@@ -1,0 +1,179 @@
+"""Landing as a local folder: what lies in it, and never what a link in it leads to elsewhere.
+
+Contains: listing and reading files by the operating system's own calls.
+Add here: another thing that a folder may hold and a bucket may not.
+Does not contain: names (amplitude/keys.py), what a failure means (errors.py).
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import stat
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, ClassVar
+
+from obstore.store import LocalStore
+
+from pipeline_assets.domain.deliveries import Oddity
+from pipeline_assets.domain.errors import LandingAccessError, ObjectMovedError, UnreadableObjectError
+from pipeline_assets.domain.spool import IN_MEMORY_BYTES, a_spool_on_disk
+from resources.landing.place import Listed
+
+_STEP_BYTES = 1024**2
+_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+"""Not blocking: a pipe named like an object would else be waited for without end."""
+_CURE = "Put a plain file in its place, with the right to read it; every load tries again"
+OUTSIDE = "a link that leads out of landing; nothing of what it leads to is read"
+
+
+@dataclass(frozen=True)
+class Folder:
+    """A local folder, which may itself be reached by a link.
+
+    Links within it are followed, to files and to a project's folder; those that lead out are named. A hard link to a file
+    elsewhere cannot be told from a file.
+    """
+
+    root: Path
+    is_ordered: ClassVar[bool] = False
+
+    @property
+    def url(self) -> str:
+        """The path."""
+        return str(self.root)
+
+    def require(self) -> None:
+        """The folder must be there: an absent one would read as "nothing was delivered"."""
+        if not self.root.is_dir():
+            raise LandingAccessError(self.url, "is not a folder", "Correct TIDEMARK_LANDING_URL or create it")
+
+    def open(self) -> LocalStore:
+        """A store rooted in the folder, for those who write to one; it follows links wherever they lead."""
+        return LocalStore(prefix=self.root)
+
+    def list_plainly(self, folder: str, after: str) -> Iterator[Listed]:  # noqa: ARG002 - no order, so no start
+        """Files of a project's folder and of real folders below it; links to folders below are not followed, but named."""
+        top = self.root / folder
+        if not top.is_symlink() and not top.exists():
+            return
+        try:
+            inside = self._resolved(folder)
+        except OSError as error:
+            yield Listed(folder, "", 0, f"a link that leads nowhere ({error.strerror})")
+            return
+        if inside is None:
+            yield Listed(folder, "", 0, OUTSIDE)
+        elif inside.is_dir():
+            yield from self._files(top, folder)
+
+    def _files(self, top: Path, folder: str) -> Iterator[Listed]:
+        pending = [(top, folder)]
+        while pending:
+            path, name = pending.pop()
+            try:
+                folders, files = self._inside(path, name)
+            except OSError as error:
+                if path == top:
+                    raise
+                # Nothing below a folder of a project's is ever a delivery: it may be another user's, or just removed.
+                if not isinstance(error, FileNotFoundError):
+                    yield Listed(name, "", 0, f"a folder that cannot be listed ({error.strerror})", Oddity.UNLISTED)
+                continue
+            pending += folders
+            yield from files
+
+    def _inside(self, path: Path, name: str) -> tuple[list[tuple[Path, str]], list[Listed]]:
+        """Folders directly in a folder, and everything else in it."""
+        folders: list[tuple[Path, str]] = []
+        files: list[Listed] = []
+        with os.scandir(path) as entries:
+            for entry in entries:
+                key = f"{name}/{os.fsencode(entry.name).decode('utf-8', 'backslashreplace')}"
+                if entry.is_dir(follow_symlinks=False):
+                    folders.append((Path(entry.path), key))
+                else:
+                    files += self._file(entry, key)
+        return folders, files
+
+    def _file(self, entry: os.DirEntry[str], key: str) -> Iterator[Listed]:
+        try:
+            found = entry.stat(follow_symlinks=False)
+        except FileNotFoundError:
+            # Deleted since the folder was read.
+            return
+        if not stat.S_ISLNK(found.st_mode):
+            yield Listed(key, _etag(found), found.st_size)
+            return
+        try:
+            inside = self._resolved(os.path.relpath(entry.path, self.root))
+            target = None if inside is None else inside.stat()
+        except OSError:
+            # A loop, or a target that is gone: listed by the link itself, and refused when it is to be read.
+            yield Listed(key, _etag(found), found.st_size)
+            return
+        if target is None:
+            yield Listed(key, "", 0, OUTSIDE)
+        elif stat.S_ISDIR(target.st_mode):
+            yield Listed(key, "", 0, "a link to a folder; it is not followed")
+        else:
+            yield Listed(key, _etag(target), target.st_size)
+
+    def read(self, _: object, key: str, etag: str, *, is_glance: bool = False) -> IO[bytes]:
+        """The file that was listed with `etag`; raises ObjectMovedError and UnreadableObjectError."""
+        content = None
+        try:
+            inside = self._resolved(key)
+            if inside is None:
+                raise UnreadableObjectError(key, f"is {OUTSIDE}", _CURE)
+            with os.fdopen(self._descriptor(inside), "rb") as file:
+                found = os.fstat(file.fileno())
+                if not stat.S_ISREG(found.st_mode):
+                    raise UnreadableObjectError(key, "is no file that can be read", _CURE)
+                size = min(found.st_size, 1) if is_glance else found.st_size
+                content = _copied(file, size) if _etag(found) == etag else None
+                # It may be rewritten in place while it is read.
+                if content is not None and _etag(os.fstat(file.fileno())) == etag:
+                    return content
+        except FileNotFoundError as error:
+            if (self.root / key).is_symlink():
+                raise UnreadableObjectError(key, "is a link that leads nowhere", _CURE) from error
+        if content is not None:
+            content.close()
+        raise ObjectMovedError(key, "was overwritten or deleted since it was listed", "The next run lists it anew")
+
+    def _resolved(self, key: str) -> Path | None:
+        """The place of a file or folder without any link; None where that is not in the root."""
+        root = Path(os.path.realpath(self.root))
+        found = Path(os.path.realpath(self.root / key, strict=True))
+        return found if found.is_relative_to(root) else None
+
+    def _descriptor(self, place: Path) -> int:
+        """An open file of a place without links: what became one since is refused, at each step of the way."""
+        root = Path(os.path.realpath(self.root))
+        folder = os.open(root, _READ | os.O_DIRECTORY)
+        try:
+            *folders, name = place.relative_to(root).parts
+            for part in folders:
+                inner = os.open(part, _READ | os.O_DIRECTORY, dir_fd=folder)
+                os.close(folder)
+                folder = inner
+            return os.open(name, _READ, dir_fd=folder)
+        finally:
+            os.close(folder)
+
+
+def _copied(file: IO[bytes], size: int) -> IO[bytes]:
+    content = io.BytesIO() if size <= IN_MEMORY_BYTES else a_spool_on_disk()
+    # Not beyond the size: what grows while it is read is told by its version.
+    while part := file.read(min(_STEP_BYTES, size - content.tell())):
+        content.write(part)
+    content.seek(0)
+    return content
+
+
+def _etag(found: os.stat_result) -> str:
+    """Inode, time and size, as obstore writes them: what the ledger holds of older loads stays valid."""
+    return f'"{found.st_ino:x}-{found.st_mtime_ns // 1000:x}-{found.st_size:x}"'

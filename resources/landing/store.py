@@ -1,0 +1,230 @@
+"""Landing as the load path sees it: list arrivals and read objects, from a local folder or S3 alike.
+
+Contains: how landing is listed and read.
+Add here: another question to it.
+Does not contain: the grammar of keys (amplitude/keys.py), kinds of places (backends.py), what a
+failure means (errors.py).
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import date
+from itertools import islice
+from typing import IO, TYPE_CHECKING, Any, Self
+
+import obstore
+from obstore.exceptions import InvalidPathError, PreconditionError
+
+from pipeline_assets.domain.arrival_days import ALONE, MOST_STRAYS, ends_of
+from pipeline_assets.domain.deliveries import Delivery, Listing, Marker, Oddity, OddObject
+from pipeline_assets.domain.errors import LandingAccessError, ObjectMovedError, SettingsError, UnreadableObjectError
+from pipeline_assets.domain.settings import Settings, local_path
+from pipeline_assets.domain.slices import Source
+from pipeline_assets.formats.amplitude.keys import KeyGrammar, KeyStem
+from resources.failpoints import CrashPoint, crash_point
+from resources.landing.backends import Bucket
+from resources.landing.errors import landing_errors
+from resources.landing.folder import Folder
+from resources.landing.place import Listed, Place
+
+if TYPE_CHECKING:
+    from dagster_aws.s3 import S3Resource
+    from obstore.store import LocalStore, S3Store
+
+_MOST_ALONE = 20
+"""How many days that lie alone are passed over for the first arrival; each costs a request."""
+_OPENING_KEYS = 1000
+"""How many keys before a folder's first day are looked at for odd objects: a page, so it is one request."""
+
+
+class LandingStore:
+    """Lists and reads landing; cheap to build and to pickle, connects on first use in each process."""
+
+    def __init__(self, place: Place, grammar: KeyGrammar) -> None:
+        """Use `from_settings`; no I/O happens here."""
+        self._place = place
+        self._grammar = grammar
+        self._store: LocalStore | S3Store | None = None
+        self._store_pid = 0
+
+    @classmethod
+    def from_settings(cls, settings: Settings, s3: S3Resource | None = None) -> Self:
+        """Landing at `settings.landing_url`; fields of `s3` win over `AWS_*` variables and AWS profiles.
+
+        Raises SettingsError for a URL without bucket or a marker pattern that cannot work.
+        """
+        grammar = KeyGrammar(settings.marker_pattern)
+        folder = local_path(settings.landing_url)
+        if folder is None:
+            return cls(Bucket.from_url(settings.landing_url, s3), grammar)
+        if re.search(r"#(\{hour\}|[0-9]+)$", settings.marker_pattern):
+            # Obstore, which others may use, keeps unfinished uploads under such names.
+            reason = "ends in `#` and digits, which hides it from tools that list a folder"
+            raise SettingsError("TIDEMARK_MARKER_PATTERN", reason, "End it in a word")
+        return cls(Folder(folder.absolute()), grammar)
+
+    @property
+    def url(self) -> str:
+        """Where landing is: a path or `s3://bucket[/prefix]`."""
+        return self._place.url
+
+    def list(
+        self,
+        source: Source,
+        projects: Sequence[str],
+        first_day: date,
+        last_day: date,
+        asked_for: tuple[date, date] | None = None,
+    ) -> Listing:
+        """What arrived from `first_day` to `last_day` (arrival days, UTC, both inclusive), sorted.
+
+        In a bucket only the keys of these days are read, and one page of what lies before a project's first
+        day: odd objects elsewhere stay unseen there. A local folder shows all of them. A project without a folder has
+        nothing. Deliveries before or after the days `asked_for`, which anybody will ask for, are named as strays, the
+        first and the last of many. Raises LandingAccessError (no such place, no rights) and
+        LandingUnavailableError (network, server).
+        """
+        deliveries: list[Delivery] = []
+        markers: list[Marker] = []
+        odd_objects: list[OddObject] = []
+        met: dict[str, set[date]] = {}
+        strays: list[Delivery] = []
+        for project_id in projects:
+            with landing_errors(self.url):
+                found = self._look(source, project_id, first_day, last_day, asked_for)
+            crash_point(CrashPoint.DURING_LISTING, f"{source.value}/{project_id}")
+            for one in found:
+                if one.oddity:
+                    odd_objects.append(OddObject(one.key, one.kind, one.oddity))
+                    continue
+                parsed = self._grammar.parse(source, project_id, one.key, one.etag, one.size_bytes)
+                if isinstance(parsed, OddObject):
+                    odd_objects.append(parsed)
+                    continue
+                arrival = parsed.batch.arrival_date
+                met.setdefault(project_id, set()).add(arrival)
+                is_asked_for = asked_for is None or asked_for[0] <= arrival <= asked_for[1]
+                if isinstance(parsed, Delivery) and not is_asked_for:
+                    strays.append(parsed)
+                if not first_day <= arrival <= last_day:
+                    continue
+                if isinstance(parsed, Marker):
+                    markers.append(parsed)
+                elif self._place.is_ordered and one.size_bytes == 0 and self._is_folder_placeholder(one.key):
+                    odd_objects.append(OddObject(f"{one.key}/", Oddity.UNKNOWN_NAME, "a folder's placeholder"))
+                else:
+                    deliveries.append(parsed)
+        days = {project: frozenset(found) for project, found in met.items()}
+        odd = tuple(sorted(odd_objects))
+        return Listing(tuple(sorted(deliveries)), tuple(sorted(markers)), odd, days, ends_of(strays))
+
+    def open(self, key: str, etag: str) -> IO[bytes]:
+        """The bytes of the object version that was listed with `etag`, to be closed; where many, on disk.
+
+        Raises ObjectMovedError when that version is gone (overwritten, deleted), UnreadableObjectError when it alone is refused,
+        LandingUnavailableError when network or server fail beyond the retries, LandingAccessError when credentials are wrong.
+        """
+        crash_point(CrashPoint.MID_PARSE, key)
+        try:
+            with landing_errors(key, is_object=True):
+                return self._place.read(self._opened(), key, etag)
+        except (PreconditionError, FileNotFoundError):
+            reason = "was overwritten or deleted since it was listed"
+            raise ObjectMovedError(key, reason, "The next run lists it anew") from None
+
+    def is_readable(self, delivery: Delivery) -> bool:
+        """Whether a byte of a listed object can be read: that tells a refused object from a refused connection.
+
+        Raises LandingUnavailableError where nobody can tell.
+        """
+        try:
+            with landing_errors(delivery.key, is_object=True):
+                self._place.read(self._opened(), delivery.key, delivery.etag, is_glance=True).close()
+        except (LandingAccessError, ObjectMovedError, PreconditionError, FileNotFoundError):
+            return False
+        return True
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave the connection behind: it belongs to a process."""
+        return self.__dict__ | {"_store": None, "_store_pid": 0}
+
+    def _opened(self) -> LocalStore | S3Store:
+        if self._store is None or self._store_pid != os.getpid():
+            self._place.require()
+            self._store, self._store_pid = self._place.open(), os.getpid()
+        return self._store
+
+    def _look(
+        self, source: Source, project_id: str, first_day: date, last_day: date, asked_for: tuple[date, date] | None
+    ) -> Iterable[Listed]:
+        """The objects of the days asked for, the first arrivals and odd objects met on the way, each once."""
+        self._place.require()
+        folder = source.prefix(project_id)
+        if not self._place.is_ordered:
+            return list(self._place.list_plainly(folder, ""))
+        stems = self._grammar.stems(source, project_id)
+        found: dict[str, Listed] = {}
+        scans = [self._scan(folder, *stem.window(first_day, last_day)) for stem in stems]
+        scans += [islice(self._scan(folder, f"{folder}/", stems[0].text), _OPENING_KEYS)]
+        scans += [self._first_arrivals(source, project_id, stem) for stem in stems]
+        if asked_for is not None:
+            outside = [bounds for stem in stems for bounds in stem.outside(*asked_for)]
+            scans += [islice(self._scan(folder, *bounds), MOST_STRAYS) for bounds in outside]
+        for scan in scans:
+            for one in scan:
+                # The first wins: obstore drops the closing slash of a folder's placeholder, which then goes by
+                # the name of the object it sorts behind.
+                found.setdefault(one.key, one)
+        return found.values()
+
+    def _first_arrivals(self, source: Source, project_id: str, stem: KeyStem) -> Iterator[Listed]:
+        """One object of the first day, and of those after it until two lie near each other: a day alone is not believed."""
+        (after, before), last = stem.whole, None
+        for _ in range(_MOST_ALONE):
+            found = None
+            for one in self._scan(source.prefix(project_id), after, before):
+                parsed = self._grammar.parse(source, project_id, one.key, one.etag, one.size_bytes)
+                if isinstance(parsed, OddObject):
+                    continue
+                if not stem.is_dated:
+                    yield one
+                elif one.key.startswith(f"{stem.text}{parsed.batch.arrival_date.isoformat()}"):
+                    yield one
+                    found = parsed.batch.arrival_date
+                    break
+            if found is None or (last is not None and found - last <= ALONE):
+                return
+            last, after = found, stem.window(found, found)[1]
+
+    def _scan(self, folder: str, after: str = "", before: str = "") -> Iterator[Listed]:
+        """Objects of a folder with keys between the bounds, both exclusive; an empty bound is none."""
+        last = after
+        try:
+            for chunk in obstore.list(self._opened(), prefix=folder, offset=after or None, chunk_size=1000):
+                for meta in chunk:
+                    key = meta["path"]
+                    if before and key >= before:
+                        return
+                    if key > after:
+                        last = key
+                        yield Listed(key, meta["e_tag"] or "", meta["size"])
+        except InvalidPathError:
+            # One key that obstore cannot express (`//`, `..`, control characters) ends its whole listing.
+            for one in self._place.list_plainly(folder, last):
+                if before and one.key >= before:
+                    return
+                yield one
+
+    def _is_folder_placeholder(self, key: str) -> bool:
+        try:
+            with landing_errors(key, is_object=True):
+                obstore.head(self._opened(), key)
+        except FileNotFoundError:
+            return True
+        except UnreadableObjectError:
+            # Reading it says why, and costs its batch alone.
+            return False
+        return False

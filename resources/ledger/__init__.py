@@ -1,0 +1,1 @@
+"""The ledger: what is recorded, in a SQL database."""

@@ -1,0 +1,83 @@
+"""What another run recorded since this one read it, and must not be written over.
+
+Contains: the comparisons, inside of the transaction that writes.
+Add here: another row that two runs may write.
+Does not contain: the writes (store.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from pipeline_assets.domain.deliveries import BatchKey
+from pipeline_assets.domain.errors import PublishConflictError
+from pipeline_assets.domain.slices import Slice, Source, Verdict
+from resources.ledger.records import Changes, SliceRecord
+from resources.ledger.schema import BATCHES, DELIVERIES, HOLDS, SLICES
+
+
+def moved_batches(connection: Connection, changes: Changes) -> set[BatchKey]:
+    """The judged batches that another run judged or loaded since; raises PublishConflictError where both loaded one."""
+    if not changes.read_batches:
+        return set()
+    accepted: dict[BatchKey, dict[str, str]] = {key: {} for key in changes.read_batches}
+    for key, object_key, etag in _of_batches(
+        connection, changes, DELIVERIES, DELIVERIES.c.object_key, DELIVERIES.c.etag
+    ):
+        accepted.setdefault(key, {})[object_key] = etag
+    found = _of_batches(connection, changes, BATCHES, BATCHES.c.verdict, BATCHES.c.input_state)
+    standing = {key: (verdict, input_state) for key, verdict, input_state in found}
+    loaded = {delivery.batch for delivery in changes.deliveries} | changes.batch_days.keys()
+    moved = set()
+    for key, read in changes.read_batches.items():
+        if accepted[key] != read.accepted and key in loaded:
+            raise PublishConflictError(str(key), "another run loaded it meanwhile", "The load lists and reads it again")
+        if accepted[key] != read.accepted or standing.get(key) != read.standing:
+            moved.add(key)
+    return moved
+
+
+def _of_batches(
+    connection: Connection, changes: Changes, table: sa.Table, *columns: sa.Column[str]
+) -> list[tuple[BatchKey, str, str]]:
+    """Batch and two columns of the rows (of deliveries: accepted ones) in reach of the judged batches."""
+    keys = changes.read_batches
+    days, sources = [key.arrival_date for key in keys], {key.source.value for key in keys}
+    query = sa.select(table.c.source, table.c.project_id, table.c.arrival_date, *columns).where(
+        table.c.arrival_date.between(min(days), max(days)), table.c.source.in_(sources)
+    )
+    if table is DELIVERIES:
+        query = query.where(DELIVERIES.c.is_accepted)
+    rows = connection.execute(query)
+    return [(BatchKey(Source(source), project, day), first, second) for source, project, day, first, second in rows]
+
+
+def unmoved_slices(connection: Connection, records: Sequence[SliceRecord]) -> list[SliceRecord]:
+    """Those whose row still names the files that it named when the record was made of it.
+
+    Or the very files that the record names: found in the table by another run, before the one that published them told. A row of
+    a slice that a person holds by now stays as well, unless the record tells of that, or of a commit.
+    """
+    found: dict[tuple[str, Slice], str | None] = {}
+    held: set[tuple[str, Slice]] = set()
+    for table in {record.table for record in records}:
+        days = [record.key.event_date for record in records if record.table == table]
+        query = sa.select(SLICES.c.event_date, SLICES.c.project_id, SLICES.c.file_hash).where(
+            SLICES.c.table_name == table, SLICES.c.event_date.between(min(days), max(days))
+        )
+        for day, project_id, file_hash in connection.execute(query):
+            found[table, Slice(day, project_id)] = file_hash
+        standing = sa.select(HOLDS.c.event_date, HOLDS.c.project_id).where(
+            HOLDS.c.table_name == table, HOLDS.c.event_date.between(min(days), max(days)), HOLDS.c.released_at.is_(None)
+        )
+        held |= {(table, Slice(day, project_id)) for day, project_id in connection.execute(standing)}
+    return [
+        record
+        for record in records
+        if (record.table, record.key) not in held or record.verdict in (Verdict.HELD, Verdict.PUBLISHED)
+        if (present := found.get((record.table, record.key))) == record.read_hash
+        or (present == record.file_hash and record.knows_inputs)
+    ]

@@ -1,0 +1,77 @@
+"""Decisions kept where the tables are, one small object each, so that whoever loses the ledger does not lose them.
+
+Contains: names and content of these objects.
+Add here: a change of how an act is kept.
+Does not contain: what an act does (acts.py), when it is read back (load/read_back.py), storing
+bytes (iceberg/lake_objects.py).
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import uuid
+from collections.abc import Sequence
+from datetime import UTC, datetime
+
+from pipeline_assets.domain.errors import LakehouseError
+from resources.iceberg.lake_objects import LakeObjects
+from resources.ledger.acts import Act
+
+FOLDER = "decisions"
+"""Below Tidemark's own objects in the warehouse."""
+_VERSION = 1
+_CURE = "Install the version that wrote it, or restore the object; without it a decision of a person would be lost"
+_CURE_OF_EMPTY = "Restore it where a copy of the warehouse holds it with content; else remove it and decide once more"
+_TIME = "%Y%m%dT%H%M%S.%fZ"
+_BEFORE = datetime(1970, 1, 1, tzinfo=UTC)
+_NAME = re.compile(r"\d{8}T\d{6}\.\d{6}Z-[0-9a-f]{32}\.json")
+
+
+class DecisionObjects:
+    """Acts as objects that are written once, never changed, and read in the order of their names."""
+
+    def __init__(self, place: LakeObjects) -> None:
+        """Wrap the folder; nothing is opened before first use."""
+        self._place = place
+
+    def names(self) -> list[str]:
+        """All of them, oldest first; what else lies in the folder is not ours."""
+        return sorted(one.name for one in self._place.list() if _NAME.fullmatch(one.name))
+
+    def last_at(self) -> datetime:
+        """When the last decision here was."""
+        return max((_time_of(name) for name in self.names()[-1:]), default=_BEFORE)
+
+    def write(self, acts: Sequence[Act], at: datetime) -> str:
+        """Keep acts that belong together, as one object named for the time; returns its name."""
+        body = json.dumps({"version": _VERSION, "acts": [act.to_json() for act in acts]}, indent=1).encode()
+        while True:
+            name = f"{at.strftime(_TIME)}-{uuid.uuid4().hex}.json"
+            if self._place.put(name, body):
+                return name
+
+    def read(self, name: str) -> list[Act]:
+        """The acts of an object; raises LakehouseError where they cannot be told."""
+        body = self._place.get(name)
+        if body is None:
+            raise self._unreadable(name, "is gone since it was listed")
+        if not body:
+            raise self._unreadable(name, "is empty: the machine stopped while it was written", _CURE_OF_EMPTY)
+        try:
+            found = json.loads(body)
+            if found["version"] != _VERSION:
+                raise self._unreadable(name, f"is of version {found['version']}, which this Tidemark does not know")
+            return [Act.from_json(act) for act in found["acts"]]
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise self._unreadable(name, f"holds no decision that can be read ({error!r})") from error
+
+    def _unreadable(self, name: str, reason: str, cure: str = _CURE) -> LakehouseError:
+        return LakehouseError(f"{self._place.url}/{name}", reason[:300], cure)
+
+
+def _time_of(name: str) -> datetime:
+    try:
+        return datetime.strptime(name.partition("-")[0], _TIME).replace(tzinfo=UTC)
+    except ValueError:
+        return _BEFORE

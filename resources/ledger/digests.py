@@ -1,0 +1,133 @@
+"""Digests on record that another version of the row hash measured, and the names that the present one gives to the same content.
+
+Contains: finding and renaming them.
+Add here: another place where the ledger keeps digests.
+Does not contain: measuring content, and deciding that it is the same (load/carry_over.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from datetime import date
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from pipeline_assets.domain.deliveries import BatchKey
+from pipeline_assets.domain.row_hash import ROW_HASH_VERSION
+from pipeline_assets.domain.slices import EMPTY, Digest, Slice, Source
+from resources.ledger.records import BatchDay
+from resources.ledger.schema import BATCH_DAYS, HEADS, PUBLICATIONS, SLICES
+
+DOUBTED = "doubted"
+"""In place of a hash of files: no slice's files have it, and neither have none."""
+Opened = Callable[[], AbstractContextManager[Connection]]
+
+
+@dataclass(frozen=True)
+class Renamed:
+    """What was measured under one digest and is under another."""
+
+    former: Digest
+    present: Digest
+
+
+class DigestsOnRecord:
+    """The digests of slices, batch days, publications and input states."""
+
+    def __init__(self, read: Opened, write: Opened) -> None:
+        """`read` and `write` open a connection, the latter in a transaction."""
+        self._read, self._write = read, write
+
+    def former_slices(self, table: str) -> dict[Slice, Digest]:
+        """The slices of a table whose digest another version measured."""
+        query = sa.select(SLICES.c.event_date, SLICES.c.project_id, SLICES.c.digest).where(
+            SLICES.c.table_name == table, _is_former(SLICES.c.digest)
+        )
+        with self._read() as connection:
+            return {Slice(day, project): Digest.parse(text) for day, project, text in connection.execute(query)}
+
+    def batch_days(self, source: Source) -> dict[Slice, dict[date, BatchDay]]:
+        """Slice -> arrival day -> its rows, of those whose digest another version measured."""
+        columns = (BATCH_DAYS.c.event_date, BATCH_DAYS.c.project_id, BATCH_DAYS.c.arrival_date, BATCH_DAYS.c.digest)
+        query = sa.select(*columns, BATCH_DAYS.c.lineage).where(
+            BATCH_DAYS.c.source == source.value, _is_former(BATCH_DAYS.c.digest)
+        )
+        found: dict[Slice, dict[date, BatchDay]] = {}
+        with self._read() as connection:
+            for day, project, arrival, text, lineage in connection.execute(query):
+                found.setdefault(Slice(day, project), {})[arrival] = BatchDay(Digest.parse(text), lineage)
+        return found
+
+    def rename(
+        self,
+        table: str,
+        slices: Mapping[Slice, Renamed],
+        batch_days: Mapping[tuple[BatchKey, date], tuple[Digest, BatchDay]],
+    ) -> None:
+        """Write the present digests where the former ones stand, in one transaction.
+
+        What another run wrote meanwhile has another digest, and stays. What was built from these slices is told their new names
+        as well, or all of it would look stale.
+        """
+        with self._write() as connection:
+            for key, renamed in slices.items():
+                at = {"table_name": table, "event_date": key.event_date, "project_id": key.project_id}
+                for kept, name in ((SLICES, "digest"), (PUBLICATIONS, "digest_before"), (PUBLICATIONS, "digest_after")):
+                    _replace(connection, kept, at, {name: str(renamed.former)}, {name: str(renamed.present)})
+            for (batch, day), (former, present) in batch_days.items():
+                at = {"source": batch.source.value, "project_id": batch.project_id, "arrival_date": batch.arrival_date}
+                values = {"digest": str(present.digest), "lineage": present.lineage}
+                _replace(connection, BATCH_DAYS, at | {"event_date": day}, {"digest": str(former)}, values)
+            for kept, names in ((SLICES, ("input_state", "refused_state")), (PUBLICATIONS, ("input_state",))):
+                _rename_inputs(connection, kept, names, table, slices)
+
+    def doubt(self, table: str, slices: Collection[Slice]) -> None:
+        """Let the next look at the table find these slices different from what is on record."""
+        with self._write() as connection:
+            for key in slices:
+                at = {"table_name": table, "event_date": key.event_date, "project_id": key.project_id}
+                _replace(connection, SLICES, at, {}, {"file_hash": DOUBTED})
+            connection.execute(
+                HEADS.update().where(HEADS.c.table_name == table).values(snapshot_id=-sa.func.abs(HEADS.c.snapshot_id))
+            )
+
+
+def _is_former(digest: sa.Column[str]) -> Any:
+    # What no version could measure (h0) is of none.
+    return sa.and_(digest.not_like(f"h{ROW_HASH_VERSION}:%"), digest.not_like("h0:%"), digest != str(EMPTY))
+
+
+def _replace(
+    connection: Connection, kept: sa.Table, at: Mapping[str, Any], former: Mapping[str, str], values: Mapping[str, Any]
+) -> None:
+    where = [kept.c[name] == value for name, value in (*at.items(), *former.items())]
+    connection.execute(kept.update().where(*where).values(**values))
+
+
+def _rename_inputs(
+    connection: Connection, kept: sa.Table, names: tuple[str, ...], table: str, slices: Mapping[Slice, Renamed]
+) -> None:
+    keys = list(kept.primary_key)
+    query = sa.select(*keys, kept.c.project_id.label("of_project"), *(kept.c[name] for name in names))
+    for row in connection.execute(query.where(kept.c.table_name != table)).mappings().all():
+        changed = {}
+        for name in names:
+            state = row[name] or {}
+            told = {entry: _present(entry, text, row["of_project"], table, slices) for entry, text in state.items()}
+            if told != state:
+                changed[name] = told
+        if changed:
+            connection.execute(kept.update().where(*(key == row[key.name] for key in keys)).values(**changed))
+
+
+def _present(entry: str, text: str, project_id: str, table: str, slices: Mapping[Slice, Renamed]) -> str:
+    """Entries are named `table:day`; beside them are some that name no slice."""
+    name, _, day = entry.rpartition(":")
+    if name != table:
+        return text
+    renamed = slices.get(Slice(date.fromisoformat(day), project_id))
+    return str(renamed.present) if renamed is not None and text == str(renamed.former) else text

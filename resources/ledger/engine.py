@@ -1,0 +1,120 @@
+"""The ledger's database: opened, brought to the present schema, and how a transaction begins on each kind.
+
+Contains: what differs between SQLite and PostgreSQL when connecting.
+Add here: another database.
+Does not contain: queries (store.py) and what older schemas become (migrations.py).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection, Engine, make_url
+
+from pipeline_assets.domain.errors import LedgerError, LedgerUnavailableError
+from pipeline_assets.domain.masking import masked
+from resources.ledger.migrations import lock, prepare, version_of
+from resources.ledger.schema import SCHEMA_VERSION
+
+_ATTEMPTS = 7
+_FIRST_PAUSE_SECONDS = 0.1
+"""Doubled each time, so that a server may be away for about six seconds."""
+
+
+_AWAY = ("Connection refused", "the database system is", "terminating connection", "database is locked")
+"""Signs of a database that time may bring back; any other failure to open one is for a person."""
+
+
+def _begin_sqlite(connection: Connection) -> None:
+    """The driver left to itself commits each change of a schema; a write that starts as a read fails beside another one."""
+    is_writing = connection.get_execution_options().get("is_writing")
+    connection.exec_driver_sql("BEGIN IMMEDIATE" if is_writing else "BEGIN")
+
+
+_T = TypeVar("_T")
+_VALUES_PER_STATEMENT = 500
+"""SQLite takes 32,766 values in one statement (999 before 3.32), PostgreSQL's protocol 65,535; history has no such bound."""
+
+
+def in_parts(values: Sequence[_T]) -> Iterator[Sequence[_T]]:
+    """Values of a condition whose number grows with history, in parts that every database takes in one statement."""
+    for start in range(0, len(values), _VALUES_PER_STATEMENT):
+        yield values[start : start + _VALUES_PER_STATEMENT]
+
+
+@contextmanager
+def connected(engine: Engine) -> Iterator[Connection]:
+    """A connection; a server that is away for a moment, for a restart, is waited for."""
+    for attempt in range(_ATTEMPTS):
+        try:
+            connection = engine.connect()
+        except sa.exc.OperationalError:
+            if attempt == _ATTEMPTS - 1:
+                raise
+            time.sleep(_FIRST_PAUSE_SECONDS * 2**attempt)
+        else:
+            break
+    with connection:
+        yield connection
+
+
+@contextmanager
+def writing(engine: Engine) -> Iterator[Connection]:
+    """One transaction that is written in from its start, beside no other one: what it reads it may rely on."""
+    with connected(engine.execution_options(is_writing=True)) as connection, connection.begin():
+        lock(connection)
+        yield connection
+
+
+@contextmanager
+def ledger_failures(url: str) -> Iterator[None]:
+    """Turn failures that time may heal into ours."""
+    try:
+        yield
+    except (sa.exc.OperationalError, sa.exc.InterfaceError) as error:
+        raise _unavailable(url, error) from error
+
+
+def _unavailable(url: str, error: sa.exc.DBAPIError) -> LedgerUnavailableError:
+    reason = f"the ledger is out of reach: {' '.join(str(error.orig).split())[:300]}"
+    return LedgerUnavailableError(masked(url), reason, "What was published stays; the next load records it")
+
+
+def open_engine(url: str) -> Engine:
+    """Connect and migrate; raises LedgerError."""
+    parsed = make_url(url)
+    if parsed.drivername == "postgresql":
+        parsed = parsed.set(drivername="postgresql+psycopg2")
+    if parsed.get_backend_name() == "sqlite" and parsed.database:
+        Path(parsed.database).parent.mkdir(parents=True, exist_ok=True)
+    is_sqlite = parsed.get_backend_name() == "sqlite"
+    # A pooled connection that a server's restart has cut is found out before it is used.
+    options: dict[str, Any] = (
+        {"connect_args": {"timeout": 30, "isolation_level": None}} if is_sqlite else {"pool_pre_ping": True}
+    )
+    # Parameters hold names and reasons that others wrote: an error that repeats the statement repeats none of them.
+    engine = sa.create_engine(parsed, hide_parameters=True, **options)
+    if is_sqlite:
+        sa.event.listen(engine, "connect", lambda raw, _: raw.execute("PRAGMA journal_mode=WAL"))
+        sa.event.listen(engine, "begin", _begin_sqlite)
+    try:
+        with connected(engine) as connection:
+            version = version_of(connection)
+        if version is None or version < SCHEMA_VERSION:
+            with writing(engine) as connection:
+                version = prepare(connection)
+    except sa.exc.SQLAlchemyError as error:
+        engine.dispose()
+        if isinstance(error, sa.exc.DBAPIError) and any(sign in str(error) for sign in _AWAY):
+            raise _unavailable(url, error) from error
+        reason = f"cannot be opened ({' '.join(str(getattr(error, 'orig', error)).split())})"
+        raise LedgerError(masked(url), reason, "Check TIDEMARK_LEDGER_URL and TIDEMARK_CATALOG_URL") from error
+    if version > SCHEMA_VERSION:
+        engine.dispose()
+        raise LedgerError(masked(url), f"has schema version {version}", "Install a newer Tidemark")
+    return engine

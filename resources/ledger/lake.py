@@ -1,0 +1,53 @@
+"""Whose ledger this is: it carries the identity of the lake that it tells of.
+
+Contains: comparing and taking it.
+Add here: another sign that ledger and lake belong together.
+Does not contain: the identity itself (iceberg/lake_identity.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from pipeline_assets.domain.errors import LedgerError
+from pipeline_assets.domain.masking import masked
+from resources.ledger.schema import LAKE
+
+_Connect = Callable[[], AbstractContextManager[Connection]]
+_NUMBER = 1
+
+
+class LakeOfLedger:
+    """The lake that a ledger belongs to, from the first run that may write on."""
+
+    def __init__(self, read: _Connect, write: _Connect, url: str) -> None:
+        """Wrap a ledger's ways of connecting."""
+        self._read, self._write, self._url = read, write, url
+
+    def require(self, lake: str | None, *, may_take: bool) -> None:
+        """Raise LedgerError for the ledger of another lake; one of no lake is taken for this one where that is allowed.
+
+        `lake` is None where nothing is loaded yet: the ledger of a lake is none of that one.
+        """
+        with self._read() as connection:
+            found = self._found(connection)
+        if found is None and lake is not None and may_take:
+            with self._write() as connection:
+                found = self._found(connection)
+                if found is None:
+                    connection.execute(LAKE.insert(), {"number": _NUMBER, "id": lake})
+                    found = lake
+        if found is not None and found != lake:
+            raise LedgerError(
+                masked(self._url),
+                f"is the ledger of another lake ({found}) than this one ({lake or 'not begun yet'}), and nothing was touched",
+                "Check TIDEMARK_LEDGER_URL and TIDEMARK_WAREHOUSE_URL; each lake needs a ledger of its own",
+            )
+
+    def _found(self, connection: Connection) -> str | None:
+        found = connection.execute(sa.select(LAKE.c.id)).scalar()
+        return None if found is None else str(found)

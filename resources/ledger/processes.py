@@ -1,0 +1,127 @@
+"""The processes of runs, kept in the ledger: who works, the last sign of life, and what observers noticed.
+
+Contains: writing a beat and looking at all.
+Add here: another thing to know of a process.
+Does not contain: who counts as dead (pipeline_assets/domain/processes.py), the thread that beats
+(heartbeat.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.engine import Connection, Engine, RowMapping
+
+from pipeline_assets.domain.processes import Identity, Process, Watch
+from resources.ledger.engine import connected, ledger_failures
+from resources.ledger.schema import PROCESSES
+
+_KEPT = timedelta(days=30)
+
+
+class Processes:
+    """Reads and writes of processes; each call is one transaction, and none waits for the locks of a load's writes."""
+
+    def __init__(self, engine: Callable[[], Engine], url: str) -> None:
+        """Wrap a ledger's engine, which is opened on first use."""
+        self._engine, self._url = engine, url
+
+    def begin(self, run_id: str, job: str, identity: Identity, steps: int) -> None:
+        """An op of the run begins in this process; an earlier one of the run is forgotten, old processes too."""
+        with self._transaction() as (connection, now):
+            row: dict[str, Any] = {
+                "job": job, "host": identity.host, "place": identity.place, "pid": identity.pid,
+                "started_ticks": identity.started, "steps": steps, "begun_at": now.isoformat(), "beat_at": now.isoformat(),
+                "ended_at": None, "lost_at": None,
+            }  # fmt: skip
+            insert = self._insert(row | {"run_id": run_id, "beats": 1})
+            updates = row | {"beats": PROCESSES.c.beats + 1}
+            connection.execute(insert.on_conflict_do_update(index_elements=["run_id"], set_=updates))
+            old = (now - _KEPT).isoformat()
+            connection.execute(PROCESSES.delete().where((PROCESSES.c.ended_at < old) | (PROCESSES.c.lost_at < old)))
+
+    def beat(self, run_id: str) -> bool:
+        """A sign of life, which also brings back one that was taken for dead; False where nothing is on record of it."""
+        with self._transaction() as (connection, now):
+            row = {"beats": PROCESSES.c.beats + 1, "beat_at": now.isoformat(), "lost_at": None}
+            return bool(connection.execute(self._of(run_id).values(row)).rowcount)
+
+    def end(self, run_id: str) -> None:
+        """The op has ended, well or not."""
+        with self._transaction() as (connection, now):
+            connection.execute(self._of(run_id).values(ended_at=now.isoformat()))
+
+    def lose(self, run_ids: Collection[str]) -> None:
+        """They were found dead."""
+        with self._transaction() as (connection, now):
+            for run_id in run_ids:
+                lost = self._of(run_id).where(PROCESSES.c.lost_at.is_(None))
+                connection.execute(lost.values(lost_at=now.isoformat()))
+
+    def look(self, unfinished: Collection[str], expected: Mapping[str, str]) -> dict[str, Process]:
+        """Run -> its process, of all that have not ended and of `unfinished` runs; the look is counted.
+
+        Of the runs whose process is `expected` (run -> job) and not on record that alone is, so that other looks tell how long
+        it is missed.
+        """
+        with self._transaction() as (connection, now):
+            known = set(connection.scalars(sa.select(PROCESSES.c.run_id)))
+            for run_id in expected.keys() - known:
+                insert = self._insert({"run_id": run_id, "job": expected[run_id], "beats": 0})
+                connection.execute(insert.on_conflict_do_nothing())
+            found = {}
+            for row in connection.execute(sa.select(PROCESSES)).mappings():
+                is_over = row["ended_at"] is not None or row["lost_at"] is not None
+                if is_over and row["run_id"] not in unfinished:
+                    continue
+                before = _watch_of(row)
+                watch = before.looked(row["beats"], now)
+                if watch != before:
+                    seen = {"seen_beats": watch.beats, "still_looks": watch.still, "looked_at": watch.at}
+                    connection.execute(self._of(row["run_id"]).values(seen | {"looked_at": now.isoformat()}))
+                found[row["run_id"]] = _process_of(row, watch)
+            return found
+
+    def find(self, attempt: str) -> Process | None:
+        """The process of a run, which may be named without the dashes of its id."""
+        plain = sa.func.replace(PROCESSES.c.run_id, "-", "")
+        with ledger_failures(self._url), connected(self._engine()) as connection:
+            rows = connection.execute(sa.select(PROCESSES).where(plain == attempt.replace("-", ""))).mappings()
+            return next((_process_of(row, _watch_of(row)) for row in rows), None)
+
+    def _insert(self, row: dict[str, Any]) -> Any:
+        is_sqlite = self._engine().dialect.name == "sqlite"
+        return (sqlite.insert if is_sqlite else postgresql.insert)(PROCESSES).values(row)
+
+    def _of(self, run_id: str) -> sa.Update:
+        return PROCESSES.update().where(PROCESSES.c.run_id == run_id)
+
+    @contextmanager
+    def _transaction(self) -> Iterator[tuple[Connection, datetime]]:
+        """A connection that writes, and what time it is by the database, the one clock that all observers share."""
+        with ledger_failures(self._url):
+            engine = self._engine().execution_options(is_writing=True)
+            with connected(engine) as connection, connection.begin():
+                now: datetime = connection.execute(sa.select(sa.func.now())).scalar_one()
+                yield connection, now.astimezone(UTC) if now.tzinfo else now.replace(tzinfo=UTC)
+
+
+def _watch_of(row: RowMapping) -> Watch:
+    if row["looked_at"] is None:
+        return Watch()
+    return Watch(row["seen_beats"], row["still_looks"], datetime.fromisoformat(row["looked_at"]))
+
+
+def _process_of(row: RowMapping, watch: Watch) -> Process:
+    identity = None
+    if row["pid"] is not None:
+        identity = Identity(row["host"], row["place"], row["pid"], row["started_ticks"])
+    return Process(
+        row["run_id"], row["job"], identity, row["steps"] or 0, row["beats"], row["begun_at"], row["beat_at"],
+        is_ended=row["ended_at"] is not None, is_lost=row["lost_at"] is not None, watch=watch,
+    )  # fmt: skip

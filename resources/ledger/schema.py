@@ -1,0 +1,111 @@
+"""The ledger's SQL tables.
+
+Contains: tables, columns, indexes, the schema's version.
+Add here: a column, together with a migration (migrations.py).
+Does not contain: records (records.py).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import sqlalchemy as sa
+
+SCHEMA_VERSION = 5
+METADATA = sa.MetaData()
+
+
+def _table(name: str, *columns: Any) -> sa.Table:
+    return sa.Table(f"tidemark_{name}", METADATA, *columns)
+
+
+def _key(name: str, kind: Any = sa.String) -> sa.Column[Any]:
+    return sa.Column(name, kind, primary_key=True)
+
+
+SCHEMA = _table("schema", sa.Column("version", sa.Integer, nullable=False))
+HEADS = _table("heads", _key("table_name"), sa.Column("snapshot_id", sa.BigInteger, nullable=False))
+DELIVERIES = _table(
+    "deliveries", _key("source"), _key("object_key"), _key("is_accepted", sa.Boolean),
+    sa.Column("project_id", sa.String, nullable=False),
+    sa.Column("arrival_date", sa.Date, nullable=False), sa.Column("etag", sa.String, nullable=False),
+    sa.Column("size_bytes", sa.BigInteger), sa.Column("sha256", sa.String), sa.Column("lines", sa.BigInteger),
+    sa.Column("rows", sa.BigInteger), sa.Column("quarantined", sa.BigInteger), sa.Column("blank", sa.BigInteger),
+    sa.Column("error", sa.String), sa.Column("code_version", sa.String),
+    sa.Column("run_id", sa.String), sa.Column("recorded_at", sa.String),
+    sa.Index("tidemark_deliveries_by_day", "source", "project_id", "arrival_date"),
+)  # fmt: skip
+BATCHES = _table(
+    "batches", _key("source"), _key("project_id"), _key("arrival_date", sa.Date),
+    sa.Column("verdict", sa.String, nullable=False), sa.Column("reason", sa.String), sa.Column("cure", sa.String),
+    sa.Column("input_state", sa.String), sa.Column("deliveries", sa.Integer), sa.Column("hours_delivered", sa.Integer),
+    sa.Column("hours_marked", sa.Integer), sa.Column("is_closed", sa.Boolean), sa.Column("evaluations", sa.JSON),
+    sa.Column("run_id", sa.String), sa.Column("recorded_at", sa.String), sa.Column("hours", sa.JSON),
+)  # fmt: skip
+BATCH_DAYS = _table(
+    "batch_days", _key("source"), _key("project_id"), _key("arrival_date", sa.Date), _key("event_date", sa.Date),
+    sa.Column("digest", sa.String, nullable=False), sa.Column("lineage", sa.String),
+    sa.Index("tidemark_batch_days_by_event", "source", "project_id", "event_date"),
+)  # fmt: skip
+SLICES = _table(
+    "slices", _key("table_name"), _key("event_date", sa.Date), _key("project_id"),
+    sa.Column("verdict", sa.String, nullable=False), sa.Column("reason", sa.String), sa.Column("cure", sa.String),
+    sa.Column("is_final", sa.Boolean, nullable=False), sa.Column("digest", sa.String, nullable=False),
+    sa.Column("file_hash", sa.String), sa.Column("input_state", sa.JSON), sa.Column("code_version", sa.String),
+    sa.Column("refused_state", sa.JSON), sa.Column("figures", sa.JSON), sa.Column("evaluations", sa.JSON),
+    sa.Column("refused_evaluations", sa.JSON), sa.Column("run_id", sa.String), sa.Column("recorded_at", sa.String),
+    sa.Column("final_at", sa.String), sa.Column("baseline", sa.JSON),
+)  # fmt: skip
+PUBLICATIONS = _table(
+    "publications", sa.Column("id", sa.Integer, primary_key=True, autoincrement=True),
+    sa.Column("table_name", sa.String, nullable=False), sa.Column("event_date", sa.Date, nullable=False),
+    sa.Column("project_id", sa.String, nullable=False), sa.Column("snapshot_id", sa.BigInteger, nullable=False),
+    sa.Column("parent_id", sa.BigInteger), sa.Column("digest_before", sa.String), sa.Column("digest_after", sa.String),
+    sa.Column("cause", sa.String), sa.Column("accepted_reason", sa.String), sa.Column("input_state", sa.JSON),
+    sa.Column("code_version", sa.String), sa.Column("figures", sa.JSON), sa.Column("run_id", sa.String),
+    sa.Column("seconds", sa.Float), sa.Column("published_at", sa.String),
+    # Main may come back to a snapshot: set back behind our back, it follows another one then.
+    sa.UniqueConstraint("table_name", "event_date", "project_id", "snapshot_id", "parent_id"),
+)  # fmt: skip
+RUNS = _table(
+    "runs", _key("run_id"), sa.Column("tables", sa.JSON), sa.Column("first_day", sa.Date),
+    sa.Column("last_day", sa.Date), sa.Column("started_at", sa.String), sa.Column("finished_at", sa.String),
+    sa.Column("verdicts", sa.JSON), sa.Column("snapshots", sa.JSON),
+)  # fmt: skip
+EXCLUSIONS = _table(
+    "exclusions", sa.Column("id", sa.Integer, primary_key=True, autoincrement=True),
+    sa.Column("source", sa.String, nullable=False), sa.Column("project_id", sa.String, nullable=False),
+    sa.Column("arrival_date", sa.Date, nullable=False), sa.Column("object_key", sa.String, nullable=False),
+    sa.Column("etag", sa.String, nullable=False), sa.Column("sha256", sa.String),
+    sa.Column("reason", sa.String, nullable=False), sa.Column("run_id", sa.String),
+    sa.Column("excluded_at", sa.String, nullable=False),
+    # Of the lift; an exclusion stands while there is none.
+    sa.Column("lift_reason", sa.String), sa.Column("lift_run_id", sa.String), sa.Column("lifted_at", sa.String),
+    sa.Index("tidemark_exclusions_by_day", "source", "project_id", "arrival_date"),
+)  # fmt: skip
+STRAYS = _table(
+    "strays", _key("source"), _key("object_key"), sa.Column("project_id", sa.String, nullable=False),
+    sa.Column("arrival_date", sa.Date, nullable=False), sa.Column("seen_at", sa.String),
+)  # fmt: skip
+HOLDS = _table(
+    "holds", sa.Column("id", sa.Integer, primary_key=True, autoincrement=True),
+    sa.Column("table_name", sa.String, nullable=False), sa.Column("event_date", sa.Date, nullable=False),
+    sa.Column("project_id", sa.String, nullable=False), sa.Column("reason", sa.String), sa.Column("run_id", sa.String),
+    sa.Column("held_at", sa.String),
+    # Of the release; a hold stands while there is none.
+    sa.Column("release_reason", sa.String), sa.Column("release_run_id", sa.String), sa.Column("released_at", sa.String),
+    sa.Index("tidemark_holds_by_day", "table_name", "project_id", "event_date"),
+)  # fmt: skip
+PROCESSES = _table(
+    "processes", _key("run_id"),
+    sa.Column("job", sa.String), sa.Column("host", sa.String), sa.Column("place", sa.String), sa.Column("pid", sa.Integer),
+    sa.Column("started_ticks", sa.BigInteger), sa.Column("steps", sa.Integer), sa.Column("begun_at", sa.String),
+    sa.Column("beats", sa.BigInteger), sa.Column("beat_at", sa.String),
+    sa.Column("ended_at", sa.String), sa.Column("lost_at", sa.String),
+    # Of observers: the beat they saw last, and in how many looks since it stood still.
+    sa.Column("seen_beats", sa.BigInteger), sa.Column("still_looks", sa.Integer), sa.Column("looked_at", sa.String),
+)  # fmt: skip
+LAKE = _table("lake", _key("number", sa.Integer), sa.Column("id", sa.String, nullable=False))
+"""One row at most: the lake whose ledger this is."""
+DECISIONS = _table("decisions", _key("name"), sa.Column("recorded_at", sa.String))
+"""Objects in the warehouse whose acts this ledger holds."""

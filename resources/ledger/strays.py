@@ -1,0 +1,58 @@
+"""Objects in landing that no load will ever ask for, as the last look found them: for `status`, which does not look itself.
+
+Contains: reading and replacing them.
+Add here: another question about them.
+Does not contain: which they are (domain/arrival_days.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
+from datetime import UTC, datetime
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from pipeline_assets.domain.arrival_days import ends_of
+from pipeline_assets.domain.deliveries import BatchKey, Delivery
+from pipeline_assets.domain.slices import Source
+from resources.ledger.schema import STRAYS
+
+_Connect = Callable[[], AbstractContextManager[Connection]]
+
+
+class Strays:
+    """Reads and writes of strays; each write is one transaction."""
+
+    def __init__(self, read: _Connect, write: _Connect) -> None:
+        """Wrap a ledger's ways of connecting."""
+        self._read, self._write = read, write
+
+    def all(self, projects: Sequence[str]) -> dict[str, BatchKey]:
+        """Object key -> the batch it names, by key."""
+        query = sa.select(STRAYS).where(STRAYS.c.project_id.in_(projects)).order_by(STRAYS.c.object_key)
+        with self._read() as connection:
+            return {
+                row["object_key"]: BatchKey(Source(row["source"]), row["project_id"], row["arrival_date"])
+                for row in connection.execute(query).mappings()
+            }
+
+    def replace(self, source: Source, projects: Sequence[str], found: Iterable[Delivery]) -> None:
+        """What a look at a source of these projects found takes the place of what the one before found."""
+        present = {one.key: one.batch for one in ends_of(found)}
+        known = {key: batch for key, batch in self.all(projects).items() if batch.source is source}
+        if known == present:
+            return
+        now = datetime.now(UTC).isoformat()
+        with self._write() as connection:
+            connection.execute(
+                STRAYS.delete().where(STRAYS.c.source == source.value, STRAYS.c.project_id.in_(projects))
+            )
+            rows = [
+                {"source": source.value, "project_id": batch.project_id, "arrival_date": batch.arrival_date,
+                 "object_key": key, "seen_at": now}
+                for key, batch in present.items()
+            ]  # fmt: skip
+            if rows:
+                connection.execute(STRAYS.insert(), rows)

@@ -1,0 +1,108 @@
+"""An archive of the classes that a load needs: a JVM maps them instead of loading and verifying each, and starts a third sooner.
+
+Contains: where it lies, the options of a JVM, making it.
+Add here: what else a JVM may find prepared.
+Does not contain: the jars (jars.py), configuration of Spark (session.py). Run as `python -m
+resources.spark.class_archive`, which `make setup` does.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import subprocess
+import sys
+import time
+from datetime import date
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from resources.spark.jars import DEFAULT_JARS_DIR
+
+_NAME = "classes.jsa"
+_QUIET = "-Xlog:cds=off -Xlog:cds+dynamic=off"
+"""An archive of another JVM or of other jars is passed over, and nothing is said of it."""
+_LONGEST_SECONDS = 180
+_DAY = date(2026, 2, 2)
+_EVENTS = 12
+
+
+def jvm_options(jars_dir: Path) -> str:
+    """What a JVM is told to use the archive beside the jars; nothing where there is none."""
+    archive = jars_dir / _NAME
+    return f"-XX:SharedArchiveFile={archive} {_QUIET}" if archive.is_file() else ""
+
+
+def make(jars_dir: Path) -> Path:
+    """Load a day in a process whose JVM keeps its classes when it ends; raises RuntimeError when it does not."""
+    archive = jars_dir / _NAME
+    archive.unlink(missing_ok=True)
+    being_made = archive.with_suffix(".making")
+    being_made.unlink(missing_ok=True)
+    with TemporaryDirectory() as name:
+        folder = Path(name)
+        _deliver(folder / "landing")
+        (folder / "home").mkdir()
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("TIDEMARK_")} | {
+            "TIDEMARK_LANDING_URL": str(folder / "landing"), "TIDEMARK_WAREHOUSE_URL": f"{folder}/warehouse",
+            "TIDEMARK_CATALOG_URL": f"sqlite:///{folder}/catalog.db", "TIDEMARK_PROJECTS": "10001",
+            "TIDEMARK_CALENDAR_START": str(_DAY), "DAGSTER_HOME": f"{folder}/home", "TIDEMARK_JARS_DIR": str(jars_dir),
+            "TIDEMARK_SPARK_CONFIG": json.dumps(
+                {"spark.driver.extraJavaOptions": f"-XX:ArchiveClassesAtExit={being_made} {_QUIET}"}
+            ),
+        }  # fmt: skip
+        shell = str(Path(sys.executable).parent / "tidemark")
+        command = [shell, "load", "--source", "regular", "--from", str(_DAY), "--to", str(_DAY)]
+        loaded = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+        if loaded.returncode:
+            raise RuntimeError(f"the load failed:\n{loaded.stdout}{loaded.stderr}")
+        # The JVM outlives the command, and writes the archive when it ends.
+        deadline = time.monotonic() + _LONGEST_SECONDS
+        while _is_a_jvm_at(being_made):
+            if time.monotonic() > deadline:
+                raise RuntimeError(f"the JVM did not end within {_LONGEST_SECONDS} s")
+            time.sleep(0.2)
+    being_made.replace(archive)
+    return archive
+
+
+def _deliver(landing: Path) -> None:
+    """A day in one object, with what a load reads of events."""
+    folder = landing / "10001"
+    folder.mkdir(parents=True)
+    lines = [
+        {
+            "event_time": f"{_DAY} 10:00:0{at % 10}.000000", "server_upload_time": f"{_DAY} 10:01:00.000000",
+            "uuid": f"u{at}", "$insert_id": f"i{at % 10}", "device_id": "d", "amplitude_id": at, "event_type": "play",
+            "event_properties": {"revenue": 1.5, "currency": "EUR"} if at % 2 else {},
+        }
+        for at in range(_EVENTS)
+    ]  # fmt: skip
+    body = "".join(f"{json.dumps(line)}\n" for line in lines)
+    (folder / f"10001_{_DAY}_10#1.json.gz").write_bytes(gzip.compress(body.encode()))
+
+
+def _is_a_jvm_at(path: Path) -> bool:
+    for entry in Path("/proc").iterdir():
+        try:
+            if entry.name.isdecimal() and str(path).encode() in (entry / "cmdline").read_bytes():
+                return True
+        except OSError:  # it ended meanwhile
+            continue
+    return False
+
+
+def main() -> int:
+    """Make it beside the jars of the default folder."""
+    try:
+        archive = make(DEFAULT_JARS_DIR)
+    except (RuntimeError, OSError) as error:
+        sys.stderr.write(f"no archive of classes, so that each JVM starts a third later: {error}\n")
+        return 1
+    sys.stdout.write(f"{archive.name}: {archive.stat().st_size >> 20} MB of classes\n")
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

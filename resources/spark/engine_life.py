@@ -1,0 +1,90 @@
+"""Whether Spark's JVM still lives, and what is said where it does not.
+
+Contains: telling a dead engine from other failures.
+Add here: another way for it to end.
+Does not contain: failures of an engine that lives (iceberg/errors.py).
+"""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from py4j.protocol import Py4JError, Py4JJavaError, Py4JNetworkError
+
+from pipeline_assets.domain.errors import EngineError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_OUT_OF_MEMORY = "java.lang.OutOfMemoryError"
+_ENDING_SECONDS = 5
+
+
+class LastWords:
+    """A `say` that remembers what was said last: for a person that is what was being done."""
+
+    def __init__(self, say: Callable[[str], None]) -> None:
+        """Hand everything on to `say`."""
+        self._say = say
+        self.last = "starting"
+
+    def __call__(self, text: str) -> None:
+        """Say it."""
+        self.last = text
+        self._say(text)
+
+
+@contextmanager
+def naming_a_dead_engine(engine: Callable[[], SparkSession | None], words: LastWords, memory: str) -> Iterator[None]:
+    """Raise EngineError where the JVM died, or ran out of memory and lives; other failures pass as they are.
+
+    A person must act, and so nothing is tried again at once: this process has no engine any more, and another one with as
+    much memory would meet the same. `engine` gives the session, None where none was started.
+    """
+    try:
+        yield
+    except Exception as error:
+        session = engine()
+        if session is None:
+            raise
+        # Python's own record of the process: a dead JVM answers nothing.
+        process: subprocess.Popen[bytes] | None = getattr(session.sparkContext._gateway, "proc", None)
+        what = _end_of(process, error)
+        if what is None:
+            raise
+        reason = f"{what}, after it said: {words.last}"
+        cure = f"Raise TIDEMARK_SPARK_DRIVER_MEMORY (now {memory}), then load again; what was not published yet is not lost"
+        raise EngineError("Spark", reason, cure) from error
+
+
+def _end_of(process: subprocess.Popen[bytes] | None, error: Exception) -> str | None:
+    """What became of the JVM; None where it is not to blame."""
+    chain = list(_chain(error))
+    is_lost = any(_is_lost_connection(one) for one in chain)
+    if process is None and any(isinstance(one, ConnectionRefusedError | Py4JNetworkError) for one in chain):
+        return "its JVM is gone, probably out of memory"
+    if is_lost and process is not None:
+        try:
+            return f"its JVM died (exit code {process.wait(_ENDING_SECONDS)}), probably out of memory"
+        except subprocess.TimeoutExpired:
+            return None
+    if any(_OUT_OF_MEMORY in str(one) for one in chain):
+        return "its JVM ran out of memory"
+    return None
+
+
+def _is_lost_connection(error: BaseException) -> bool:
+    # A JVM that is gone is also told as "does not exist in the JVM", of whatever class was asked for.
+    return isinstance(error, ConnectionError) or (isinstance(error, Py4JError) and not isinstance(error, Py4JJavaError))
+
+
+def _chain(error: BaseException | None) -> Iterator[Any]:
+    """An error and what it came from: cleaning up after the first failure fails as well."""
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        yield error
+        error = error.__cause__ or error.__context__

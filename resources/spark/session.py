@@ -1,0 +1,176 @@
+"""The Spark session: one per process, local or cluster, with the lakehouse's jars and no network at run time.
+
+Contains: Spark's own configuration and the Iceberg catalog's, from settings.
+Add here: an engine setting every job needs.
+Does not contain: what is done with the session (iceberg/lakehouse.py, load_path/).
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import urlencode
+
+from dagster_pyspark import LazyPySparkResource
+from dagster_pyspark.resources import spark_session_from_config
+from sqlalchemy.engine import URL, make_url
+
+from pipeline_assets.domain.errors import SettingsError
+from pipeline_assets.domain.masking import NAMES_OF_SECRETS, is_secret_name
+from pipeline_assets.domain.settings import Settings, local_path
+from resources.spark.class_archive import jvm_options
+from resources.spark.jars import verified
+from resources.spark.jvm_names import remember_names
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+COMMIT_RETRIES = 20
+"""Four writers on one table ended 5 of 80 commits in a failure with Iceberg's default of 4."""
+_ZONE = "-Duser.timezone=UTC"
+
+
+def engine_config(settings: Settings) -> dict[str, str]:
+    """Spark's configuration; fixed at session start."""
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    # On a cluster workers elsewhere have to reach the driver, under the name that Spark finds for this machine.
+    is_local = settings.spark_master.startswith("local")
+    nowhere_else = {"spark.driver.bindAddress": "127.0.0.1", "spark.driver.host": "127.0.0.1"}
+    jars = [str(path) for path in verified(settings.jars_dir)]
+    config = {
+        "spark.app.name": "tidemark",
+        "spark.master": settings.spark_master,
+        "spark.driver.memory": settings.spark_driver_memory,
+        "spark.jars": ",".join(jars),
+        "spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
+        "spark.sql.execution.arrow.pyspark.enabled": "true",
+        "spark.sql.execution.arrow.maxRecordsPerBatch": "5000",
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.redaction.regex": NAMES_OF_SECRETS,
+        **(nowhere_else if is_local else {}),
+        "spark.sql.shuffle.partitions": "8",
+        "spark.python.daemon.module": "resources.spark.worker_daemon",
+        **settings.spark_config,
+    }
+    if settings.spark_master == "local" or settings.spark_master.startswith("local["):
+        config |= _in_one_process(config, jars, settings)
+    return config | _in_utc(config)
+
+
+def _in_one_process(config: Mapping[str, str], jars: Sequence[str], settings: Settings) -> dict[str, str]:
+    """The jars on the class path instead of in the session: nothing copies them, and an archive holds no classes of a session."""
+    added = [jar for jar in config["spark.jars"].split(",") if jar not in jars]
+    path = ":".join([*jars, *filter(None, [config.get("spark.driver.extraClassPath")])])
+    options = f"{config.get('spark.driver.defaultJavaOptions', '')} {jvm_options(settings.jars_dir)}".strip()
+    return {
+        "spark.jars": ",".join(added), "spark.driver.extraClassPath": path, "spark.driver.defaultJavaOptions": options,
+    }  # fmt: skip
+
+
+def _in_utc(config: Mapping[str, str]) -> dict[str, str]:
+    """Everything counts days in UTC: a date crosses into the JVM by the JVM's own zone, where a day may begin late or be none.
+
+    Of two options the JVM goes by the later one. Options that only Spark's defaults file knows stay, after ours.
+    """
+    pinned = {"spark.sql.session.timeZone": "UTC", "spark.executorEnv.TZ": "UTC"}
+    for process in ("driver", "executor"):
+        default, own = f"spark.{process}.defaultJavaOptions", f"spark.{process}.extraJavaOptions"
+        for key in (default, own) if own in config else (default,):
+            pinned[key] = f"{config.get(key, '')} {_ZONE}".strip()
+    return pinned
+
+
+def catalog_config(settings: Settings) -> dict[str, str]:
+    """Configuration of the Iceberg catalog; may be set on a running session, before the catalog's first use."""
+    prefix = f"spark.sql.catalog.{settings.catalog_name}"
+    config = {
+        prefix: "org.apache.iceberg.spark.SparkCatalog",
+        f"{prefix}.type": "jdbc",
+        f"{prefix}.jdbc.schema-version": "V1",
+        f"{prefix}.cache-enabled": "false",
+        f"{prefix}.table-default.commit.retry.num-retries": str(COMMIT_RETRIES),
+    }
+    url = make_url(settings.catalog_url)
+    if url.get_backend_name() == "sqlite":
+        config[f"{prefix}.uri"] = f"jdbc:sqlite:{url.database}?journal_mode=WAL&busy_timeout=30000"
+    else:
+        config |= _server(prefix, url)
+    folder = local_path(settings.warehouse_url)
+    if folder is not None:
+        config[f"{prefix}.warehouse"] = f"file:{folder}"
+        return config
+    config |= {
+        f"{prefix}.warehouse": settings.warehouse_url.rstrip("/"),
+        f"{prefix}.io-impl": "org.apache.iceberg.aws.s3.S3FileIO",
+    }
+    endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
+    if endpoint:
+        config |= {f"{prefix}.s3.endpoint": endpoint, f"{prefix}.s3.path-style-access": "true"}
+    region = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
+    if region:
+        config[f"{prefix}.client.region"] = region
+    return config
+
+
+def _server(prefix: str, url: URL) -> dict[str, str]:
+    """Address and login apart: the JVM's errors repeat the address."""
+    # The driver of the JVM knows `sslmode`, `sslrootcert`, `options` by the same names as libpq, and ignores the rest.
+    login = {name: value for name, value in url.query.items() if name == "user" or is_secret_name(name)}
+    options = {name: value for name, value in url.query.items() if name not in login}
+    login |= {"user": url.username} if url.username else {}
+    login |= {"password": str(url.password)} if url.password else {}
+    query = f"?{urlencode(options, doseq=True)}" if options else ""
+    place = f"{url.host or 'localhost'}:{url.port or 5432}/{url.database}"
+    address = {f"{prefix}.uri": f"jdbc:postgresql://{place}{query}"}
+    return address | {f"{prefix}.jdbc.{name}": str(value) for name, value in login.items()}
+
+
+def configure_catalog(spark: SparkSession, settings: Settings) -> None:
+    """Make the settings' catalog known to a running session; creates the folders of a local one.
+
+    Raises SettingsError for a session whose JVM would shift dates.
+    """
+    remember_names()
+    _require_utc(spark)
+    warehouse = local_path(settings.warehouse_url)
+    if warehouse is not None:
+        warehouse.mkdir(parents=True, exist_ok=True)
+    url = make_url(settings.catalog_url)
+    if url.get_backend_name() == "sqlite" and url.database:
+        Path(url.database).parent.mkdir(parents=True, exist_ok=True)
+    for key, value in catalog_config(settings).items():
+        spark.conf.set(key, value)
+
+
+def _require_utc(spark: SparkSession) -> None:
+    """A session may be older than these settings, or Spark's defaults file may name a zone after them."""
+    zone = getattr(spark._jvm, "java.util.TimeZone").getDefault()
+    if zone.getRawOffset() or not zone.toZoneId().getRules().isFixedOffset():
+        raise SettingsError(
+            "Spark's JVM",
+            f"counts days in {zone.getID()}, where dates shift",
+            "Remove -Duser.timezone from spark-defaults.conf, or start the session with -Duser.timezone=UTC",
+        )
+    spark.conf.set("spark.sql.session.timeZone", "UTC")
+
+
+def spark_resource(settings: Settings) -> LazyPySparkResource:
+    """Dagster's Spark resource; starts no JVM until a run uses it."""
+    config = engine_config(settings)
+    secret = {name: value for name, value in config.items() if is_secret_name(name) and name != "spark.redaction.regex"}
+    if not secret:
+        return LazyPySparkResource(spark_config=config)
+
+    class WithSecrets(LazyPySparkResource):
+        """Dagster shows a resource's configuration to whoever opens its page."""
+
+        def _init_session(self) -> None:
+            if self._spark_session is None:
+                self._spark_session = spark_session_from_config({**self.spark_config, **secret})  # type: ignore[no-untyped-call]
+
+    return WithSecrets(spark_config={name: value for name, value in config.items() if name not in secret})

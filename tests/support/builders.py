@@ -1,0 +1,297 @@
+"""Builders for tests: an event, an hour's object, a landing folder with a pipeline behind it.
+
+Contains: keyword-only builders with full defaults.
+Add here: a shape that several tests need.
+Does not contain: assertions.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import uuid
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+
+from pipeline_assets.definitions import build_defs
+from pipeline_assets.domain.deliveries import BatchKey
+from pipeline_assets.domain.settings import Settings
+from pipeline_assets.domain.slices import Slice, Source
+from pipeline_assets.formats.amplitude.keys import KeyGrammar
+from pipeline_assets.load.request import LoadRequest, TableReport, Workbench
+from pipeline_assets.load.run import load
+from pipeline_assets.orchestration.assets import Clock
+from pipeline_assets.tables.registry import ALL_TABLES, ASSET_TABLES, table_by_key
+from pipeline_assets.tables.table import Table
+from resources.iceberg.lakehouse import Lakehouse
+from resources.landing.store import LandingStore
+from resources.ledger.store import Ledger
+from resources.spark.session import configure_catalog
+from sample_export.events import KEYS
+
+PROJECT = "10001"
+LATER = datetime(2026, 6, 1, tzinfo=UTC)
+"""Long after every deadline of the days that tests use."""
+
+
+def an_event(**changes: Any) -> dict[str, Any]:
+    """A delivered event with all 55 keys; `insert_id` etc. stand for the keys with `$`."""
+    event: dict[str, Any] = dict.fromkeys(KEYS)
+    event |= {
+        "app": int(PROJECT), "amplitude_id": 1, "device_id": "d1", "event_type": "click", "platform": "iOS",
+        "event_time": "2026-02-02 10:00:00.000000", "server_upload_time": "2026-02-02 10:00:05.000000",
+        "processed_time": "2026-02-02 10:00:09.000000", "event_properties": {}, "user_properties": {}, "uuid": str(uuid.uuid4()),
+        "$insert_id": str(uuid.uuid4()),
+    }  # fmt: skip
+    for name, value in changes.items():
+        event[f"${name}" if f"${name}" in KEYS else name] = value
+    return event
+
+
+def events_on(day: date, count: int, *, prefix: str = "e", **changes: Any) -> list[dict[str, Any]]:
+    """`count` different events that happened and arrived on a day; the same call gives the same events."""
+    return [
+        an_event(
+            insert_id=f"{prefix}-{day}-{number}", uuid=str(uuid.uuid5(uuid.NAMESPACE_OID, f"{prefix}-{day}-{number}")),
+            amplitude_id=number, device_id=f"d{number}", event_time=f"{day} 10:00:00.{number:06d}",
+            server_upload_time=f"{day} 10:30:00.{number:06d}", processed_time=f"{day} 10:31:00.{number:06d}",
+            event_properties={"$revenue": 2.5, "currency": "EUR"} if number % 10 == 0 else {}, **changes,
+        )
+        for number in range(count)
+    ]  # fmt: skip
+
+
+def a_body(events: Iterable[Mapping[str, Any] | bytes], *, truncated: bool = False) -> bytes:
+    """An object's bytes; lines given as bytes are written as they are."""
+    lines = [event if isinstance(event, bytes) else json.dumps(event).encode() for event in events]
+    body = gzip.compress(b"".join(line + b"\n" for line in lines), mtime=0)
+    return body[: len(body) // 2] if truncated else body
+
+
+@dataclass
+class Outcome:
+    """What a run left behind."""
+
+    result: dg.ExecuteInProcessResult
+    ledger: Ledger
+    keys: list[str] = field(default_factory=list)
+
+    @property
+    def success(self) -> bool:
+        """Whether the run succeeded."""
+        return bool(self.result.success)
+
+    def materialized(self, key: str) -> set[str]:
+        """Partitions of an asset that this run materialized."""
+        wanted = dg.AssetKey(key.split("/"))
+        events = [
+            event for event in self.result.all_events if event.event_type is dg.DagsterEventType.ASSET_MATERIALIZATION
+        ]
+        return {str(event.partition) for event in events if event.asset_key == wanted}
+
+    def metadata(self, key: str, day: date) -> dict[str, Any]:
+        """Metadata of the materialization of a day, as the UI shows it, and its data version."""
+        (found,) = [
+            event.step_materialization_data.materialization
+            for event in self.result.all_events
+            if event.event_type is dg.DagsterEventType.ASSET_MATERIALIZATION
+            and (event.asset_key, event.partition) == (dg.AssetKey(key.split("/")), day.isoformat())
+        ]
+        shown = {name: entry.value for name, entry in found.metadata.items()}
+        return {**shown, "data_version": (found.tags or {})["dagster/data_version"]}
+
+    def check_metadata(self, key: str, check: str, day: date) -> Mapping[str, Any]:
+        """Metadata of a check's evaluation of a day, as Dagster keeps it."""
+        (found,) = [
+            data.metadata
+            for data in (
+                event.asset_check_evaluation_data for event in self.result.all_events
+                if event.event_type is dg.DagsterEventType.ASSET_CHECK_EVALUATION
+            )
+            if (data.asset_key.to_user_string(), data.check_name, data.partition) == (key, check, str(day))
+        ]  # fmt: skip
+        return found
+
+    def failed_checks(self, severity: dg.AssetCheckSeverity = dg.AssetCheckSeverity.ERROR) -> set[tuple[str, str, str]]:
+        """(asset, check, partition) of each evaluation that did not pass and is an error, or only warns."""
+        return {
+            (e.asset_key.to_user_string(), e.check_name, str(e.partition))
+            for e in (event.asset_check_evaluation_data for event in self.result.all_events
+                      if event.event_type is dg.DagsterEventType.ASSET_CHECK_EVALUATION)
+            if not e.passed and e.severity is severity
+        }  # fmt: skip
+
+    def failure(self) -> str:
+        """The message of the failed step."""
+        for event in self.result.all_events:
+            if event.event_type is dg.DagsterEventType.STEP_FAILURE:
+                data: Any = event.event_specific_data
+                return str(data.user_failure_data.description if data.user_failure_data else data.error)
+        return ""
+
+
+class LandingFolder:
+    """Landing as a folder, and the vendor's ways of writing to it."""
+
+    landing: Path
+    grammar: KeyGrammar
+
+    def deliver(
+        self, day: date, events: Iterable[Mapping[str, Any] | bytes], *, hour: int = 10, shard: int = 1,
+        source: Source = Source.REGULAR, project: str = PROJECT, truncated: bool = False,
+    ) -> str:  # fmt: skip
+        """Put one object into landing; returns its key."""
+        key = self.grammar.format_delivery(BatchKey(source, project, day), hour, shard)
+        path = self.landing / key
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(a_body(events, truncated=truncated))
+        return key
+
+    def remove(self, *keys: str) -> None:
+        """Delete objects from landing."""
+        for key in keys:
+            (self.landing / key).unlink()
+
+    def mark(self, day: date, *, hours: Iterable[int] = range(24), project: str = PROJECT) -> None:
+        """Put the markers of a day."""
+        for hour in hours:
+            path = self.landing / self.grammar.format_marker(BatchKey(Source.REGULAR, project, day), hour)
+            path.parent.mkdir(exist_ok=True)
+            path.touch()
+
+
+class Pipeline(LandingFolder):
+    """A landing folder and a lake of its own, driven through real Dagster jobs."""
+
+    def __init__(self, spark: Any, folder: Path, instance: dg.DagsterInstance, **settings: Any) -> None:
+        self.landing = folder / "landing"
+        self.landing.mkdir(parents=True)
+        defaults: dict[str, Any] = {
+            "landing_url": str(self.landing), "warehouse_url": str(folder / "warehouse"),
+            "catalog_url": f"sqlite:///{folder}/catalog.db", "catalog_name": f"lake_{uuid.uuid4().hex[:8]}",
+            "projects": (PROJECT,), "calendar_start": date(2026, 1, 1),
+        }  # fmt: skip
+        self.settings = Settings(**{**defaults, **settings})
+        self.instance = instance
+        self.spark = spark
+        self.ledger = Ledger(self.settings.ledger_database_url)
+        self.grammar = KeyGrammar(self.settings.marker_pattern)
+        self.now = LATER
+        self.resources: dict[str, Any] = {}
+
+    # -- runs --------------------------------------------------------------------------------------------------
+
+    def load(
+        self,
+        first: date,
+        last: date | None = None,
+        *,
+        source: Source = Source.REGULAR,
+        accept: Mapping[str, str] | None = None,
+        projects: Iterable[str] = (),
+        tables: Iterable[str] = (),
+        tags: Mapping[str, str] | None = None,
+        exclude: Mapping[str, str] | None = None,
+        lift: Mapping[str, str] | None = None,
+        even_if_gone: bool = False,
+    ) -> Outcome:
+        """Run the job of a source over a range of days; of the given tables only, where any are given."""
+        config = {
+            "accept_changes": dict(accept or {}), "projects": list(projects), "exclude": dict(exclude or {}),
+            "lift": dict(lift or {}), "exclude_even_if_gone": even_if_gone,
+        }  # fmt: skip
+        job = build_defs(self.settings, clock=Clock(self.now), **self.resources).resolve_job_def(
+            "daily_load" if source is Source.REGULAR else "backfill_load"
+        )
+        result = job.execute_in_process(
+            run_config={"ops": {"load": {"config": config}}},
+            tags={
+                **(tags or {}),
+                "dagster/asset_partition_range_start": first.isoformat(),
+                "dagster/asset_partition_range_end": (last or first).isoformat(),
+            },
+            instance=self.instance,
+            raise_on_error=False,
+            asset_selection=[dg.AssetKey(table.split("/")) for table in tables] or None,
+        )
+        return Outcome(result, self.ledger)
+
+    def reports(self, first: date, last: date | None = None) -> dict[str, TableReport]:
+        """The same load of all tables without Dagster around it: table -> what it did."""
+        configure_catalog(self.spark, self.settings)
+        landing = LandingStore.from_settings(self.settings)
+        bench = Workbench(self.lakehouse, self.ledger, landing, self.settings)
+        days = tuple(first + timedelta(days=n) for n in range(((last or first) - first).days + 1))
+        tables = frozenset(table.key for table in ASSET_TABLES)
+        request = LoadRequest(days, self.settings.projects, tables, str(uuid.uuid4()), self.now)
+        return {report.table: report for report in load(bench, request, lambda _: False)}
+
+    # -- tables ------------------------------------------------------------------------------------------------
+
+    @property
+    def lakehouse(self) -> Lakehouse:
+        """The tables."""
+        return Lakehouse(self.spark, self.settings.catalog_name)
+
+    def rows(self, key: str) -> list[dict[str, Any]]:
+        """All rows of a table's main."""
+        return [row.asDict() for row in self.spark.table(self.lakehouse.identifier(table_by_key(key))).collect()]
+
+    def count(self, key: str, day: date | None = None) -> int:
+        """Rows of a table, of one day where given."""
+        found = self.rows(key)
+        return sum(1 for row in found if day is None or row[table_by_key(key).day_column] == day)
+
+    def files(self, key: str, day: date, project: str = PROJECT) -> frozenset[str]:
+        """Live data files of a slice."""
+        table, wanted = table_by_key(key), Slice(day, project)
+        found = self.lakehouse.slice_files(table, self.lakehouse.head(table), [wanted])
+        return found[wanted].paths if wanted in found else frozenset()
+
+    def change(self, **settings: Any) -> None:
+        """Settings of the runs that follow."""
+        self.settings = self.settings.model_copy(update=settings)
+
+    def snapshots(self) -> dict[str, int]:
+        """Table -> number of snapshots."""
+        return {table.key: self._snapshot_count(table) for table in ALL_TABLES}
+
+    def history(self) -> dict[str, int]:
+        """Table -> number of snapshots that main went through; staged ones that were not published do not count."""
+        return {table.key: len(self.lakehouse.commits(table, None)) for table in ALL_TABLES}
+
+    def _snapshot_count(self, table: Table) -> int:
+        return int(self.spark.table(f"{self.lakehouse.identifier(table)}.snapshots").count())
+
+    def digests(self) -> dict[str, dict[Slice, str]]:
+        """Table -> slice -> recorded digest, of slices with rows."""
+        return {
+            table.key: {key: str(r.digest) for key, r in self.ledger.slices(table.key, None).items() if r.digest.rows}
+            for table in ALL_TABLES
+        }
+
+    def verdict(self, key: str, day: date, project: str = PROJECT) -> str:
+        """The recorded verdict of a slice."""
+        return self.ledger.slices(key, [project], [day])[Slice(day, project)].verdict.value
+
+
+@contextmanager
+def a_pipeline(spark: Any, folder: Path, *, home: Path | None = None, **settings: Any) -> Iterator[Pipeline]:
+    """A fresh pipeline on a real Dagster instance, which keeps all in memory where no other process is to share its `home`."""
+    with ExitStack() as stack:
+        if home is None:
+            instance = stack.enter_context(dg.DagsterInstance.ephemeral())
+        else:
+            home.mkdir()
+            instance = stack.enter_context(dg.DagsterInstance.local_temp(str(home)))
+        pipeline = Pipeline(spark, folder, instance, **settings)
+        try:
+            yield pipeline
+        finally:
+            pipeline.ledger.close()

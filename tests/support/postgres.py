@@ -1,0 +1,87 @@
+"""A private PostgreSQL cluster for tests, run by an ordinary user because `initdb` refuses root.
+
+Contains: starting, restarting and stopping it.
+Add here: another way a database may behave.
+Does not contain: what is done with it.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+import tempfile
+import urllib.parse
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+PASSWORD = "t/de:m@rk %1"
+"""As awkward as one may be in a URL."""
+
+
+@dataclass(frozen=True)
+class Server:
+    """A running cluster; fast rather than safe, but for restarts on purpose."""
+
+    folder: Path
+    tools: Path
+    port: int
+    as_user: Sequence[str]
+
+    @property
+    def url(self) -> str:
+        """Of the database that is always there."""
+        return self._url("postgres")
+
+    def database(self, name: str) -> str:
+        """URL of a new, empty database."""
+        self._run("createdb", "-h", str(self.folder), "-p", str(self.port), "-U", "tidemark", name)
+        return self._url(name)
+
+    def start(self) -> None:
+        """Start it and wait until it answers."""
+        options = f"-p {self.port} -k {self.folder} -c listen_addresses=127.0.0.1 -c fsync=off"
+        self._run("pg_ctl", "-w", "-D", f"{self.folder}/db", "-o", options, "-l", f"{self.folder}/log", "start")
+
+    def stop(self) -> None:
+        """Cut all connections and stop."""
+        self._run("pg_ctl", "-w", "-D", f"{self.folder}/db", "-m", "fast", "stop")
+
+    def _url(self, database: str) -> str:
+        return f"postgresql://tidemark:{urllib.parse.quote(PASSWORD, safe='')}@127.0.0.1:{self.port}/{database}"
+
+    def _run(self, tool: str, *words: str) -> None:
+        subprocess.run([*self.as_user, str(self.tools / tool), *words], check=True, capture_output=True, cwd="/")
+
+
+@contextmanager
+def a_postgres() -> Iterator[Server]:
+    """A cluster below /tmp, where its user may go; skips, with the cure, where PostgreSQL is not installed."""
+    found = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"))
+    if not found:
+        pytest.skip("PostgreSQL is not installed: on Debian, apt-get install postgresql")
+    folder = Path(tempfile.mkdtemp(prefix="tidemark-pg-", dir="/tmp"))
+    password = folder / "password"
+    password.write_text(PASSWORD)
+    as_user: Sequence[str] = ()
+    if os.geteuid() == 0:
+        shutil.chown(folder, "postgres")
+        shutil.chown(password, "postgres")
+        as_user = ("runuser", "-u", "postgres", "--")
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    server = Server(folder, found[-1].parent, port, as_user)
+    ways_in = ("--auth-local=trust", "--auth-host=scram-sha-256", f"--pwfile={password}")
+    server._run("initdb", "-D", f"{folder}/db", "-U", "tidemark", *ways_in, "-E", "UTF8")
+    server.start()
+    try:
+        yield server
+    finally:
+        server.stop()
+        shutil.rmtree(folder, ignore_errors=True)

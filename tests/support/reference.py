@@ -1,0 +1,92 @@
+"""What the tables must hold, by brute force over all raw rows.
+
+Contains: raw rows as plain values, winners by the reference rule, refined as it is.
+Add here: another table's truth.
+Does not contain: how the tables came to be so.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from pipeline_assets.domain.identity import Outcome, RawRow, outcomes
+from pipeline_assets.domain.settings import Settings
+from pipeline_assets.domain.slices import Slice
+from pipeline_assets.tables.raw_events import RAW_TABLES
+from pipeline_assets.tables.refined_events import CONTENT, REFINED_EVENTS
+from pipeline_assets.tables.registry import ASSET_TABLES
+from pipeline_assets.transforms.measure import HASH_A, HASH_B, digest_of, digests, with_row_hashes
+from resources.iceberg.lakehouse import Lakehouse
+
+
+def raw_rows(lakehouse: Lakehouse) -> list[RawRow]:
+    rows = []
+    for source, table in RAW_TABLES.items():
+        frame = with_row_hashes(lakehouse.spark.table(lakehouse.identifier(table)), CONTENT)
+        for r in frame.collect():
+            rows.append(
+                RawRow(
+                    r["project_id"], r["event_date"], source, r["_object_key"], r["_line_number"], r["app"],
+                    r["device_id"], r["insert_id"], r["uuid"], r["server_upload_time"], r["processed_time"],
+                    (r[HASH_A], r[HASH_B]),
+                )
+            )  # fmt: skip
+    return rows
+
+
+def by_slice(rows: Iterable[RawRow], what: Callable[[RawRow], Any]) -> dict[Slice, Counter[Any]]:
+    found: defaultdict[Slice, Counter[Any]] = defaultdict(Counter)
+    for row in rows:
+        found[Slice(row.event_date, row.project_id)][what(row)] += 1
+    return found
+
+
+def winners(rows: Iterable[RawRow], settings: Settings) -> dict[Slice, Counter[Any]]:
+    by_key: defaultdict[Any, list[RawRow]] = defaultdict(list)
+    for row in rows:
+        by_key[row.key].append(row)
+    won = [
+        row
+        for same in by_key.values()
+        for row, outcome in zip(
+            same, outcomes(same, settings.source_precedence, settings.dedupe_window_days), strict=True
+        )
+        if outcome is Outcome.WINNER
+    ]
+    return by_slice(won, lambda row: row.content)
+
+
+def measured_digests(lakehouse: Lakehouse) -> dict[str, dict[Slice, str]]:
+    """Table -> slice -> digest, read from the rows; the tables that the ledger tells digests of."""
+    found = {}
+    for table in ASSET_TABLES:
+        frame = lakehouse.spark.table(lakehouse.identifier(table))
+        rows = digests(frame, table.content_columns, (table.day_column, "project_id")).collect()
+        found[table.key] = {
+            Slice(row[table.day_column], row["project_id"]): str(digest_of(row.asDict())) for row in rows
+        }
+    return found
+
+
+def require_known(p: Any) -> None:
+    """What the ledger says is what the tables hold: content of every slice; and the files, where it calls a head known."""
+    measured = measured_digests(p.lakehouse)
+    for table in ASSET_TABLES:
+        recorded = p.ledger.slices(table.key, None)
+        digest_of_slice = {key: str(record.digest) for key, record in recorded.items() if record.digest.rows}
+        assert measured[table.key] == digest_of_slice, table.key
+        head = p.lakehouse.head(table)
+        if p.ledger.head(table.key) == head:
+            live = p.lakehouse.slice_files(table, head)
+            told = {key: record.file_hash for key, record in recorded.items() if record.digest.rows}
+            assert {key: files.file_hash for key, files in live.items()} == told, table.key
+
+
+def refined_rows(lakehouse: Lakehouse) -> dict[Slice, Counter[Any]]:
+    frame = with_row_hashes(lakehouse.spark.table(lakehouse.identifier(REFINED_EVENTS)), CONTENT)
+    found: defaultdict[Slice, Counter[Any]] = defaultdict(Counter)
+    for row in frame.select("event_date", "project_id", HASH_A, HASH_B).collect():
+        found[Slice(row["event_date"], row["project_id"])][row[HASH_A], row[HASH_B]] += 1
+    return found

@@ -1,0 +1,67 @@
+"""S3-compatible servers for tests: one that works, and one that answers what a test wants.
+
+Contains: starting and stopping them.
+Add here: another kind of server.
+Does not contain: what is done with it.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from urllib.request import Request, urlopen
+
+BUCKET = "tidemark-test"
+
+
+@contextmanager
+def a_working_server() -> Iterator[str]:
+    """URL of an S3 server in memory (moto), with nothing in it: what it holds outlives a server in the same process."""
+    from moto.server import ThreadedMotoServer
+
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    try:
+        urlopen(Request(f"http://{host}:{port}/moto-api/reset", method="POST")).close()
+        yield f"http://{host}:{port}"
+    finally:
+        server.stop()
+
+
+@contextmanager
+def a_server_that_answers(answer: Callable[[str], tuple[int, str]]) -> Iterator[str]:
+    """URL of a server that answers each path and query with this status and body."""
+
+    class Answer(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            status, body = answer(self.path)
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body.encode())
+
+        def do_HEAD(self) -> None:
+            self.do_GET()
+
+        def log_message(self, *_: object) -> None: ...
+
+    with served(Answer) as url:
+        yield url
+
+
+@contextmanager
+def served(handler: type[BaseHTTPRequestHandler]) -> Iterator[str]:
+    """URL of an HTTP server on this machine."""
+    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    server.daemon_threads = True
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}"
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()

@@ -1,0 +1,44 @@
+"""The product's Spark session, made small for tests.
+
+Contains: its settings.
+Add here: a setting that spares every test time.
+Does not contain: what is done with the session.
+"""
+
+from __future__ import annotations
+
+from pyspark.sql import SparkSession
+
+from pipeline_assets.domain.settings import Settings
+from resources.spark.jvm_names import remember_names
+from resources.spark.session import engine_config
+
+
+def small_config(jvm_options: str) -> dict[str, str]:
+    """Spark's configuration, with options of the JVM."""
+    return {
+        "spark.sql.shuffle.partitions": "2",
+        # A third of the time of such small queries goes into planning them anew and into compiling them.
+        "spark.sql.adaptive.enabled": "false",
+        "spark.sql.codegen.wholeStage": "false",
+        "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+        "spark.driver.extraJavaOptions": f"-XX:+UseSerialGC -XX:+ErrorFileToStderr {jvm_options}",
+    }
+
+
+FIRST_COMPILER = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m"
+"""For a process of a few loads: the second compiler pays for itself from about the tenth on. Without it the JVM reserves
+only 48 MB for code, which many rounds of writers would fill."""
+SMALL = small_config(FIRST_COMPILER)
+
+
+def small_session(master: str, memory: str, **config: str) -> SparkSession:
+    """A session with the lakehouse's jars, for as many loads as there are."""
+    settings = Settings(spark_master=master, spark_driver_memory=memory, spark_config=small_config("") | config)
+    builder = SparkSession.builder
+    for key, value in engine_config(settings).items():
+        builder = builder.config(key, value)
+    session = builder.getOrCreate()
+    session.sparkContext.setLogLevel("ERROR")
+    remember_names()
+    return session

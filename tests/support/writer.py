@@ -1,0 +1,179 @@
+"""A process that loads on command, pausing at random between the steps of the load path.
+
+Contains: what one writer does, in a process and a JVM of its own.
+Add here: another thing a writer may do.
+Does not contain: what it is told (two_writers.py).
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import sys
+import time
+import uuid
+from collections import Counter
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, timedelta
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from pipeline_assets.domain.errors import TidemarkError
+from pipeline_assets.domain.settings import Settings
+from pipeline_assets.domain.slices import EMPTY, Slice
+from pipeline_assets.load.ledger_sync import settle
+from pipeline_assets.load.request import LoadRequest, Workbench
+from pipeline_assets.load.run import load
+from pipeline_assets.load.staleness.scan import survey
+from pipeline_assets.tables.registry import table_by_key
+from resources import failpoints as crash_points
+from resources.failpoints import CrashPoint
+from resources.iceberg.lakehouse import Lakehouse
+from resources.iceberg.procedures import Upkeep
+from resources.landing.store import LandingStore
+from resources.ledger.store import Ledger
+from resources.spark.session import configure_catalog
+from tests.support.reference import by_slice, raw_rows, refined_rows, winners
+from tests.support.small_spark import SMALL, small_session
+
+NOW = datetime(2026, 2, 20, tzinfo=UTC)
+"""Inside the redelivery horizon, so that what is withdrawn leaves raw."""
+EVENT_COUNTS = "aggregates/event_counts"
+TABLES = ("raw/regular_events", "raw/backfill_events", "refined/events", EVENT_COUNTS)
+_PAUSED_AT = (
+    CrashPoint.DURING_LISTING, CrashPoint.AFTER_PIN, CrashPoint.AFTER_STAGE, CrashPoint.AFTER_AUDIT,
+    CrashPoint.BEFORE_COMMIT, CrashPoint.AFTER_COMMIT, CrashPoint.BEFORE_LEDGER, CrashPoint.BETWEEN_TABLES,
+)  # fmt: skip
+
+
+@dataclass
+class Writer:
+    """One process's hands."""
+
+    spark: SparkSession
+
+    def __call__(self, order: dict[str, Any]) -> dict[str, Any]:
+        """Do what is ordered; what was met on the way, or the error."""
+        settings = Settings(**order["settings"])
+        configure_catalog(self.spark, settings)
+        said: list[str] = []
+        with closing(Ledger(settings.ledger_database_url)) as ledger:
+            lakehouse = Lakehouse(self.spark, settings.catalog_name)
+            bench = Workbench(lakehouse, ledger, LandingStore.from_settings(settings), settings, said.append)
+            do: Callable[[Workbench, dict[str, Any]], dict[str, Any]] = getattr(self, order["do"])
+            try:
+                found = do(bench, order)
+            except TidemarkError as error:
+                found = {"error": type(error).__name__, "text": str(error)}
+        conflicts = [text for text in said if "building it again" in text or "reading it again" in text]
+        return found | {"conflicts": conflicts}
+
+    def load(self, bench: Workbench, order: dict[str, Any]) -> dict[str, Any]:
+        """A load of days; `source` none of both for a load of what raw holds."""
+        rng = random.Random(order["seed"])
+        crash_points.watch(lambda point, _: time.sleep(rng.random() * order["pause"]) if point in _PAUSED_AT else None)
+        first, last = date.fromisoformat(order["first"]), date.fromisoformat(order["last"])
+        days = tuple(first + timedelta(days=shift) for shift in range((last - first).days + 1))
+        run_id = str(uuid.UUID(int=rng.getrandbits(128)))
+        request = LoadRequest(days, bench.settings.projects, frozenset(order["tables"]), run_id, NOW)
+        try:
+            reports = list(load(bench, request, lambda _: True))
+        finally:
+            crash_points.watch()
+        bad = [str(o) for report in reports for o in report.outcomes if o.fails_the_run]
+        return {"error": "refused", "text": bad[0]} if bad else {}
+
+    def compact(self, bench: Workbench, order: dict[str, Any]) -> dict[str, Any]:
+        """Iceberg's compaction of a whole table, as anybody may run it."""
+        time.sleep(order["wait"])
+        table = table_by_key(order["table"])
+        slices = set(bench.lakehouse.slice_files(table, bench.lakehouse.head(table)))
+        compacted = Upkeep(self.spark, bench.settings.catalog_name).compact(table, slices, 0)
+        return {"left_alone": compacted.is_left_alone}
+
+    def roll_back(self, bench: Workbench, order: dict[str, Any]) -> dict[str, Any]:
+        """Iceberg's own procedure, behind Tidemark's back: main as it was a commit ago."""
+        time.sleep(order["wait"])
+        table = table_by_key(order["table"])
+        newest = next(iter(bench.lakehouse.commits(table, None)), None)
+        if newest is None or newest.parent_id is None:
+            return {"nothing": True}
+        name = f"{bench.settings.catalog_name}.system.rollback_to_snapshot"
+        self.spark.sql(f"CALL {name}(table => '{table.identifier}', snapshot_id => {newest.parent_id})")
+        return {}
+
+    def look(self, bench: Workbench, order: dict[str, Any]) -> dict[str, Any]:
+        """What is wrong: rows of refined lost or doubled, and slices that are wrong and that the ledger calls current."""
+        unknown = []
+        for name in TABLES:
+            head, recorded = bench.lakehouse.head(table_by_key(name)), bench.ledger.slices(name, None)
+            if bench.ledger.head(name) == head:
+                live = bench.lakehouse.slice_files(table_by_key(name), head)
+                told = {key: record.file_hash for key, record in recorded.items() if record.digest.rows}
+                if {key: files.file_hash for key, files in live.items()} != told:
+                    unknown.append(name)
+            # As any run begins: what a foreign hand did is known from then on.
+            settle(bench, table_by_key(name), "look")
+        rows = raw_rows(bench.lakehouse)
+        expected, found = winners(rows, bench.settings), refined_rows(bench.lakehouse)
+        known = {
+            (stale.table, day) for day, reasons in survey(bench, NOW).items() for stale in reasons
+        }  # fmt: skip
+        differing = {key for key in expected.keys() | found.keys() if expected.get(key) != found.get(key)}
+        counts = _event_counts(bench)
+        counted = {
+            key for key in found.keys() | counts.keys() if sum(found.get(key, Counter()).values()) != counts[key]
+        }
+        wrong = {("refined/events", key) for key in differing} | {(EVENT_COUNTS, key) for key in counted}
+        lost = sum((expected.get(key, Counter()) - found.get(key, Counter())).total() for key in differing)
+        doubled = sum((found.get(key, Counter()) - expected.get(key, Counter())).total() for key in differing)
+        objects = Counter((row.source.value, row.object_key) for row in rows)
+        return {
+            "lost": lost, "doubled": doubled, "wrong": sorted(f"{table} {key}" for table, key in wrong),
+            "stale": sorted(
+                f"{table} {key}" for table, key in wrong
+                if (table, key.event_date) not in known and ("refined/events", key.event_date) not in known
+            ),
+            "unknown": unknown,
+            "chains": _broken_chains(bench),
+            "objects": {f"{source} {key}": count for (source, key), count in objects.items()},
+            "slices": len(by_slice(rows, lambda row: row.content)),
+        }  # fmt: skip
+
+
+def _broken_chains(bench: Workbench) -> list[str]:
+    """Slices whose changes on record do not lead, one from the other, to what is recorded as published."""
+    present: dict[tuple[str, Slice], str] = {}
+    broken = []
+    for record in bench.ledger.publications():
+        place = (record.table, record.key)
+        if str(record.digest_before) != present.get(place, str(EMPTY)):
+            broken.append(f"{record.table} {record.key}: {record.cause} begins elsewhere")
+        present[place] = str(record.digest_after)
+    return broken
+
+
+def _event_counts(bench: Workbench) -> Counter[Slice]:
+    frame = bench.spark.table(bench.lakehouse.identifier(table_by_key(EVENT_COUNTS)))
+    counts: Counter[Slice] = Counter()
+    for row in frame.collect():
+        counts[Slice(row["event_date"], row["project_id"])] += row["events"]
+    return counts
+
+
+def main() -> None:
+    """One order a line on standard input, one answer a line on standard output."""
+    answers = sys.stdout
+    # Whatever else is printed, by Spark or by a library, must not be taken for an answer.
+    sys.stdout = sys.stderr
+    writer = Writer(small_session("local[1]", "1g", **SMALL))
+    for line in sys.stdin:
+        answers.write(json.dumps(writer(json.loads(line))) + "\n")
+        answers.flush()
+
+
+if __name__ == "__main__":
+    main()
