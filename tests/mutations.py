@@ -46,13 +46,17 @@ MUTATIONS = (
     ),
     Mutation(
         1, "files of a slice built again are added to those that are there", "resources/table_files.py",
-        "self._commit(table, branch, [file for _, file in sorted(old.items())], files)",
-        "self._commit(table, branch, (), files)", _LATE,
+        "self._commit(table, branch, old, change.files)", "self._commit(table, branch, (), change.files)", _LATE,
     ),
     Mutation(
         2, "a commit does not ask whether another one came first", "resources/lakehouse.py",
-        "operation.validateNoConflictingData().validateNoConflictingDeletes()", "pass",
+        "operation.validateNoConflictingDataFiles().validateNoConflictingDeleteFiles()", "pass",
         "tests/scenarios/test_recovery.py::test_a_writer_that_comes_second_publishes_nothing",
+    ),
+    Mutation(
+        2, "a difference is added to files that are gone", "resources/lakehouse.py",
+        "operation.validateDataFilesExist(kept).validateDeletedFiles()", "operation.validateDeletedFiles()",
+        "tests/scenarios/test_difference.py::test_files_that_vanish_meanwhile_are_noticed",
     ),
     Mutation(
         3, "a backfill builds other tables than a daily load", "pipeline_assets/jobs.py",
