@@ -48,13 +48,17 @@ MUTATIONS = (
     ),
     Mutation(
         1, "files of a slice built again are added to those that are there", "resources/iceberg/table_files.py",
-        "self._commit(table, branch, [file for _, file in sorted(old.items())], files)",
-        "self._commit(table, branch, (), files)", _LATE,
+        "self._commit(table, branch, old, change.files)", "self._commit(table, branch, (), change.files)", _LATE,
     ),
     Mutation(
         2, "a commit does not ask whether another one came first", "resources/iceberg/lakehouse.py",
-        "operation.validateNoConflictingData().validateNoConflictingDeletes()", "pass",
+        "operation.validateNoConflictingDataFiles().validateNoConflictingDeleteFiles()", "pass",
         "tests/scenarios/test_recovery.py::test_a_writer_that_comes_second_publishes_nothing",
+    ),
+    Mutation(
+        2, "a difference is added to files that are gone", "resources/iceberg/lakehouse.py",
+        "operation.validateDataFilesExist(kept).validateDeletedFiles()", "operation.validateDeletedFiles()",
+        "tests/scenarios/test_difference.py::test_files_that_vanish_meanwhile_are_noticed",
     ),
     Mutation(
         3, "a backfill builds other tables than a daily load", "pipeline_assets/orchestration/jobs.py",
@@ -83,7 +87,7 @@ MUTATIONS = (
         "tests/unit/test_parse.py::test_a_bad_line_costs_that_line_only",
     ),
     Mutation(
-        7, "a row that is not what was parsed goes on", "pipeline_assets/transforms/refine_files.py",
+        7, "a row that is not what was parsed goes on", "pipeline_assets/transforms/refine_task.py",
         "        if at < 0:", "        if True:",
         "tests/unit/test_refine_files.py::test_a_row_that_is_not_what_was_parsed_is_named",
     ),
