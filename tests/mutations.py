@@ -85,7 +85,7 @@ MUTATIONS = (
         "tests/unit/test_parse.py::test_a_bad_line_costs_that_line_only",
     ),
     Mutation(
-        7, "a row that is not what was parsed goes on", "pipeline_assets/transforms/refine_files.py",
+        7, "a row that is not what was parsed goes on", "pipeline_assets/transforms/refine_task.py",
         "        if at < 0:", "        if True:",
         "tests/unit/test_refine_files.py::test_a_row_that_is_not_what_was_parsed_is_named",
     ),
