@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 
 from pipeline_assets.domain.settings import Settings
+from resources.spark.class_archive import jvm_options
+from resources.spark.jars import DEFAULT_JARS_DIR, JARS
 from resources.spark.session import catalog_config, engine_config
 
 
@@ -50,6 +52,29 @@ def test_workers_elsewhere_can_reach_the_driver(master: str, config: dict[str, s
     assert ("spark.driver.bindAddress" in found) == master.startswith("local")
 
 
+def test_jars_lie_where_an_archive_of_classes_can_hold_them(tmp_path: Path) -> None:
+    """Scenario: one process with an archive beside its jars, without one, with jars and a class path of a person; a cluster.
+    Outcome: in one process the jars are on the class path and theirs follow; a cluster is brought the jars as ever."""
+    for jar in JARS:
+        (tmp_path / jar.file_name).touch()
+    ours = [str(tmp_path / jar.file_name) for jar in JARS]
+    theirs = {"spark.jars": "their.jar", "spark.driver.extraClassPath": "/their/folder"}
+    assert jvm_options(tmp_path) == ""
+    (tmp_path / "classes.jsa").touch()
+    found = engine_config(Settings(jars_dir=tmp_path, spark_master="local[4]"))
+    assert (found["spark.driver.extraClassPath"], found["spark.jars"]) == (":".join(ours), "")
+    assert f"-XX:SharedArchiveFile={tmp_path}/classes.jsa" in found["spark.driver.defaultJavaOptions"]
+    found = engine_config(Settings(jars_dir=tmp_path, spark_master="local", spark_config=theirs))
+    assert (found["spark.driver.extraClassPath"], found["spark.jars"]) == (
+        ":".join([*ours, "/their/folder"]),
+        "their.jar",
+    )
+    for elsewhere in ("spark://spark.internal:7077", "local-cluster[2,1,1024]"):
+        found = engine_config(Settings(jars_dir=tmp_path, spark_master=elsewhere))
+        assert found["spark.jars"] == ",".join(ours)
+        assert "SharedArchiveFile" not in str(found)
+
+
 def test_nothing_that_a_person_sets_moves_the_zone() -> None:
     """Scenario: options of their own for the JVMs, another zone among them, and another zone of the session.
     Outcome: their options are kept, and UTC is said last."""
@@ -60,7 +85,7 @@ def test_nothing_that_a_person_sets_moves_the_zone() -> None:
     }
     found = engine_config(Settings(spark_config=theirs))
     assert found["spark.driver.extraJavaOptions"] == "-Xss8m -Duser.timezone=America/New_York -Duser.timezone=UTC"
-    assert found["spark.driver.defaultJavaOptions"] == "-Duser.timezone=UTC"
+    assert found["spark.driver.defaultJavaOptions"] == f"{jvm_options(DEFAULT_JARS_DIR)} -Duser.timezone=UTC".strip()
     assert found["spark.executor.defaultJavaOptions"] == "-Dhttps.proxyHost=proxy -Duser.timezone=UTC"
     # Spark's defaults file may hold them, which any value here would hide.
     assert "spark.executor.extraJavaOptions" not in found
