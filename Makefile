@@ -59,8 +59,9 @@ test-fast: $(JARS) ## Run the tests that need no Spark
 dev: $(JARS) ## Start the Dagster webserver and daemon on port 3000 (PORT=...)
 	@sh deploy/dev.sh
 
-check: $(JARS) ## Lint, formatting, types, import rings, Dockerfile
+check: $(JARS) ## Lint, formatting, layers, types, Dockerfile
 	@$(VENV)/bin/ruff check .
+	@$(VENV)/bin/lint-imports --no-cache
 	@$(VENV)/bin/ruff format --check .
 	@$(VENV)/bin/mypy
 	@$(VENV)/bin/hadolint Dockerfile

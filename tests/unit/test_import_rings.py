@@ -1,6 +1,7 @@
-"""The borders between the rings hold: ruff refuses an import that crosses one, with the project's own configuration."""
+"""The borders hold: ruff refuses a library that a folder must not know, import-linter an import of a layer above."""
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -10,49 +11,49 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 FENCED = (
-    "pipeline_assets/domain",
-    "pipeline_assets/transforms",
-    "pipeline_assets/load_path",
-    "pipeline_assets/tables",
+    *(
+        f"pipeline_assets/{name}"
+        for name in ("domain", "formats", "transforms", "tables", "load", "operations", "inspection")
+    ),
     "resources",
 )
 
 FENCES = [
-    ("pipeline_assets/domain", "import dagster as dg", "dagster"),
+    *((folder, "import dagster as dg", "dagster") for folder in FENCED),
     ("pipeline_assets/domain", "from dagster_pyspark import LazyPySparkResource", "dagster_pyspark"),
     ("pipeline_assets/domain", "import pyspark.sql.functions as F", "pyspark"),
-    ("pipeline_assets/domain", "from pipeline_assets.load.run import walk", "pipeline_assets.load"),
-    ("pipeline_assets/domain", "from pipeline_assets import load_path", "pipeline_assets.load"),
-    ("pipeline_assets/domain", "from resources.ledger.store import Ledger", "resources"),
-    ("pipeline_assets/transforms", "import dagster as dg", "dagster"),
-    ("pipeline_assets/transforms", "from resources.iceberg.lakehouse import Lakehouse", "resources"),
-    ("pipeline_assets/load_path", "from dagster import AssetKey", "dagster"),
-    (
-        "pipeline_assets/load_path",
-        "from pipeline_assets.orchestration.assets import LoadConfig",
-        "pipeline_assets.orchestration.assets",
-    ),
-    ("pipeline_assets/tables", "from dagster import AssetKey", "dagster"),
-    ("resources", "import dagster as dg", "dagster"),
+    ("pipeline_assets/formats", "from pyspark.sql import DataFrame", "pyspark"),
+    ("pipeline_assets/load", "from dagster import AssetKey", "dagster"),
     ("resources", "from dagster_aws.s3 import S3Resource", "dagster_aws"),
 ]
 
 GATES = [
     ("pipeline_assets/domain/probe.py", "import json"),
     ("pipeline_assets/transforms/probe.py", "import pyspark.sql.functions as F"),
-    ("pipeline_assets/load_path/probe.py", "from resources.ledger.store import Ledger"),
+    ("pipeline_assets/load/probe.py", "from resources.ledger.store import Ledger"),
     ("pipeline_assets/probe.py", "import dagster as dg"),
     ("resources/landing/store.py", "from dagster_aws.s3 import S3Resource"),
     ("resources/spark/session.py", "from dagster_pyspark import LazyPySparkResource"),
 ]
+
+CLIMBS = [
+    ("pipeline_assets/domain", "from pipeline_assets.formats.amplitude.keys import KeyGrammar"),
+    ("pipeline_assets/transforms", "from resources.iceberg.lakehouse import Lakehouse"),
+    ("resources", "from pipeline_assets.load.run import load"),
+    ("pipeline_assets/load", "from pipeline_assets.orchestration.assets import LoadConfig"),
+    ("pipeline_assets/operations", "from pipeline_assets.inspection.verify import prove"),
+    ("pipeline_assets/orchestration", "from pipeline_assets.cli.app import app"),
+]
+"""Folder, and an import of a layer above or beside it."""
 
 
 @pytest.fixture
 def skeleton(tmp_path: Path) -> Path:
     """The project's folders and ruff configurations, without its modules."""
     shutil.copy(ROOT / "pyproject.toml", tmp_path)
+    for folder in (*FENCED, "resources/landing", "resources/spark"):
+        (tmp_path / folder).mkdir(parents=True, exist_ok=True)
     for folder in FENCED:
-        (tmp_path / folder).mkdir(parents=True)
         shutil.copy(ROOT / folder / "ruff.toml", tmp_path / folder)
     return tmp_path
 
@@ -96,3 +97,33 @@ def test_a_reason_is_the_only_way_through(skeleton: Path) -> None:
         cwd=skeleton, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert "PGH004" in done.stdout
+
+
+def _contract(root: Path) -> subprocess.CompletedProcess[str]:
+    command = [str(Path(sys.executable).parent / "lint-imports"), "--no-cache", "--config", "pyproject.toml"]
+    environment = {**os.environ, "PYTHONPATH": str(root)}
+    return subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, check=False)
+
+
+def test_no_module_of_ours_imports_a_layer_above() -> None:
+    done = _contract(ROOT)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.fixture(scope="module")
+def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The project's modules, to be broken."""
+    root = tmp_path_factory.mktemp("layers")
+    shutil.copy(ROOT / "pyproject.toml", root)
+    for folder in ("pipeline_assets", "resources"):
+        shutil.copytree(ROOT / folder, root / folder, ignore=shutil.ignore_patterns("__pycache__"))
+    return root
+
+
+def test_an_import_of_a_layer_above_is_refused(copy: Path) -> None:
+    for number, (folder, line) in enumerate(CLIMBS):
+        (copy / folder / f"probe{number}.py").write_text(f"{line}\n", "utf-8")
+    done = _contract(copy)
+    assert done.returncode == 1, done.stderr
+    refused = {number for number in range(len(CLIMBS)) if f".probe{number} ->" in done.stdout}
+    assert refused == set(range(len(CLIMBS))), done.stdout
