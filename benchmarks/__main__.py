@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import argparse
 
-from benchmarks.arms import ARMS
+from benchmarks.contenders import CONTENDERS
 from benchmarks.measure import Measured, measure
 from benchmarks.report import report
 from benchmarks.workload import five_days_and_one
@@ -20,15 +20,17 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--events-per-day", type=int, default=200_000)
-    parser.add_argument("--arms", default="".join(ARMS), help="letters, such as abc")
+    parser.add_argument("--arms", default="".join(CONTENDERS), help="letters, such as abc")
     chosen = parser.parse_args()
     stages = five_days_and_one(chosen.events_per_day)
     warm_up = five_days_and_one(2_000)
     found: list[Measured] = []
     for number in range(chosen.rounds):
         # Another order each round: no arm always follows the same one.
-        arms = chosen.arms[number % len(chosen.arms) :] + chosen.arms[: number % len(chosen.arms)]
-        found.extend(measure(arm, stages, warm_up) for arm in arms)
+        contenders = (
+            chosen.contenders[number % len(chosen.contenders) :] + chosen.contenders[: number % len(chosen.contenders)]
+        )
+        found.extend(measure(contender, stages, warm_up) for contender in contenders)
     report(found, stages)
     return 0
 

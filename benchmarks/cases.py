@@ -2,7 +2,7 @@
 
 Contains: the cases, all through the whole pipeline.
 Add here: another shape.
-Does not contain: other ways of loading (arms.py).
+Does not contain: other ways of loading (contenders.py).
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ _BARE = """
 import sys
 from pathlib import Path
 from resources import spark
-from benchmarks.arms import NaiveAppend
+from benchmarks.contenders import NaiveAppend
 # As anybody's Spark starts.
 spark.jvm_options = lambda jars_dir: ""
 spark.remember_names = lambda: None

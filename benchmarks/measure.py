@@ -31,7 +31,7 @@ _KINDS = {"java": "jvm", "python": "workers"}
 class Measured:
     """What one process of one arm took."""
 
-    arm: str
+    contender: str
     stages: dict[str, dict[str, Any]] = field(default_factory=dict)
     """Stage -> `seconds`, `rows`, `parts`."""
     peak_mb: dict[str, float] = field(default_factory=dict)
@@ -39,13 +39,13 @@ class Measured:
 
 
 def measure(
-    arm: str, stages: Sequence[Stage], warm_up: Sequence[Stage], settings: Mapping[str, Any] | None = None
+    contender: str, stages: Sequence[Stage], warm_up: Sequence[Stage], settings: Mapping[str, Any] | None = None
 ) -> Measured:
     """Run an arm through its stages in a fresh process and an empty folder."""
     KEPT.mkdir(parents=True, exist_ok=True)
-    work = Path(tempfile.mkdtemp(prefix=f"{arm}-", dir=KEPT))
+    work = Path(tempfile.mkdtemp(prefix=f"{contender}-", dir=KEPT))
     order = {
-        "arm": arm,
+        "arm": contender,
         "work": str(work),
         "stages": [record_of(stage) for stage in stages],
         "warm_up": [record_of(stage) for stage in warm_up],
@@ -53,7 +53,7 @@ def measure(
     }
     # As a file: the names of ten thousand objects are too long for an argument.
     (work / "order.json").write_text(json.dumps(order), "utf-8")
-    found = Measured(arm)
+    found = Measured(contender)
     said, found.peak_mb = run_and_watch(["benchmarks.one", str(work / "order.json")], work)
     found.stages = {str(one.pop("stage")): one for one in said}
     shutil.rmtree(work)

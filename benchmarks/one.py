@@ -13,13 +13,13 @@ import time
 from pathlib import Path
 from typing import Any
 
-from benchmarks.arms import ARMS
+from benchmarks.contenders import CONTENDERS
 from benchmarks.workload import Stage, deliver, stage_of
 
 
 def main(letter: str, work: Path, stages: list[Stage], warm_up: list[Stage], settings: dict[str, Any]) -> None:
     """Run one arm; a line of JSON per stage. `settings`: of the product, where they are not the usual ones."""
-    _, make = ARMS[letter]
+    _, make = CONTENDERS[letter]
     started = time.perf_counter()
     warm = make(work / "warm", work / "warm_landing", "warm")
     warm.start()
@@ -28,13 +28,13 @@ def main(letter: str, work: Path, stages: list[Stage], warm_up: list[Stage], set
     for stage in warm_up:
         warm.load(deliver(stage.objects, work / "warm_landing"), stage.days)
     _say(stage="warm up", seconds=time.perf_counter() - started)
-    arm = make(work / "arm", work / "landing", "lake", **settings)
-    arm.start()
+    contender = make(work / "arm", work / "landing", "lake", **settings)
+    contender.start()
     for stage in stages:
         objects = deliver(stage.objects, work / "landing")
         started = time.perf_counter()
-        parts = arm.load(objects, stage.days)
-        _say(stage=stage.name, seconds=time.perf_counter() - started, parts=parts, rows=arm.rows())
+        parts = contender.load(objects, stage.days)
+        _say(stage=stage.name, seconds=time.perf_counter() - started, parts=parts, rows=contender.rows())
 
 
 def _say(**said: object) -> None:

@@ -26,12 +26,12 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.arms import OurLoad
+from benchmarks.contenders import OurLoad
 from benchmarks.measure import run_and_watch
 from benchmarks.workload import KEPT, PROJECT
 from pipeline_assets.domain.days import chunks
 from pipeline_assets.domain.settings import local_path
-from pipeline_assets.load.request import Workbench
+from pipeline_assets.load.request import Runtime
 from pipeline_assets.operations.maintenance import maintain, require_done
 from pipeline_assets.tables.registry import ALL_TABLES, ASSET_TABLES
 from resources.iceberg.lakehouse import Lakehouse
@@ -76,59 +76,67 @@ def replay(work: Path, days: int) -> Iterator[dict[str, Any]]:
         # A heap takes what it is given; whether half of the default is enough for three years is the question.
         "spark_driver_memory": "1g",
     }
-    arm = OurLoad(work / "arm", landing, "lake", **settings)
+    contender = OurLoad(work / "arm", landing, "lake", **settings)
     started = time.perf_counter()
-    arm.start()
+    contender.start()
     yield {"pass": "start", "wall": time.perf_counter() - started}
     last = spec.arrival_days[-1]
-    yield _pass(arm, "first load", spec.arrival_days)
-    yield _pass(arm, "again, unchanged", spec.arrival_days)
+    yield _pass(contender, "first load", spec.arrival_days)
+    yield _pass(contender, "again, unchanged", spec.arrival_days)
     corrected = [
         FIRST_DAY + timedelta(days=number * (days - 150) // CORRECTED_DAYS) for number in range(CORRECTED_DAYS)
     ]
     _deliver_corrections(landing, last + timedelta(days=1), corrected)
-    found = _pass(arm, "corrections to old days", [last + timedelta(days=1)])
+    found = _pass(contender, "corrections to old days", [last + timedelta(days=1)])
     yield found | {"corrected": [str(day) for day in corrected]}
-    with closing(Ledger(arm.settings.ledger_database_url)) as ledger:
-        bench = Workbench(
-            Lakehouse(arm.spark, arm.catalog), ledger, LandingStore.from_settings(arm.settings), arm.settings
+    with closing(Ledger(contender.settings.ledger_database_url)) as ledger:
+        runtime = Runtime(
+            Lakehouse(contender.spark, contender.catalog),
+            ledger,
+            LandingStore.from_settings(contender.settings),
+            contender.settings,
         )
         started = time.perf_counter()
         now = datetime.now(UTC) + LATER
-        require_done(list(maintain(bench, str(uuid.uuid4()), now, lambda _: False, is_dry_run=False)))
-        yield {"pass": "maintenance", "load": time.perf_counter() - started, **_state(arm), "published": {}}
+        require_done(list(maintain(runtime, str(uuid.uuid4()), now, lambda _: False, is_dry_run=False)))
+        yield {"pass": "maintenance", "load": time.perf_counter() - started, **_state(contender), "published": {}}
 
 
-def _pass(arm: OurLoad, name: str, days: Sequence[date]) -> dict[str, Any]:
+def _pass(contender: OurLoad, name: str, days: Sequence[date]) -> dict[str, Any]:
     """All days in chunks, each a run of the job."""
-    with closing(Ledger(arm.settings.ledger_database_url)) as ledger:
+    with closing(Ledger(contender.settings.ledger_database_url)) as ledger:
         known = max((record.number for record in ledger.publications()), default=0)
         started, inside = time.perf_counter(), 0.0
-        for chunk in chunks(tuple(days), arm.settings.days_per_run):
-            inside += arm.load((), chunk)["load"]
+        for chunk in chunks(tuple(days), contender.settings.days_per_run):
+            inside += contender.load((), chunk)["load"]
             sys.stderr.write(f"{name} {chunk[-1]} {time.perf_counter() - started:.0f} s\n")
         wall = time.perf_counter() - started
         new = [record for record in ledger.publications() if record.number > known]
     published = {
         table.key: sorted({str(r.key.event_date) for r in new if r.table == table.key}) for table in ASSET_TABLES
     }
-    figures = {"pass": name, "load": inside, "wall": wall, "runs": len(chunks(tuple(days), arm.settings.days_per_run))}
+    figures = {
+        "pass": name,
+        "load": inside,
+        "wall": wall,
+        "runs": len(chunks(tuple(days), contender.settings.days_per_run)),
+    }
     counts = {table: len(found) for table, found in published.items()}
-    return {**figures, **_state(arm), "published": counts, "refined_days": published["refined/events"][:50]}
+    return {**figures, **_state(contender), "published": counts, "refined_days": published["refined/events"][:50]}
 
 
-def _state(arm: OurLoad) -> dict[str, Any]:
-    lakehouse = Lakehouse(arm.spark, arm.catalog)
+def _state(contender: OurLoad) -> dict[str, Any]:
+    lakehouse = Lakehouse(contender.spark, contender.catalog)
     names = {table.key: lakehouse.identifier(table) for table in ALL_TABLES}
-    files = {key: arm.spark.table(f"{name}.files").count() for key, name in names.items()}
-    with closing(Ledger(arm.settings.ledger_database_url)) as ledger:
+    files = {key: contender.spark.table(f"{name}.files").count() for key, name in names.items()}
+    with closing(Ledger(contender.settings.ledger_database_url)) as ledger:
         slices = {
             table.key: sum(1 for record in ledger.slices(table.key, None).values() if record.digest.rows)
             for table in ASSET_TABLES
         }
-    warehouse = local_path(arm.settings.warehouse_url)
+    warehouse = local_path(contender.settings.warehouse_url)
     assert warehouse is not None
-    database = Path(arm.settings.ledger_database_url.removeprefix("sqlite:///"))
+    database = Path(contender.settings.ledger_database_url.removeprefix("sqlite:///"))
     with closing(sqlite3.connect(database)) as connection:
         connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     return {

@@ -19,7 +19,7 @@ import matplotlib as mpl
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.arms import ARMS
+from benchmarks.contenders import CONTENDERS
 from benchmarks.measure import Measured
 from benchmarks.workload import KEPT, Stage
 
@@ -31,16 +31,18 @@ def report(found: Sequence[Measured], stages: Sequence[Stage]) -> None:
     console = Console(width=160)
     names = [stage.name for stage in stages]
     medians = {
-        arm: _medians([one for one in found if one.arm == arm]) for arm in ARMS if any(one.arm == arm for one in found)
+        contender: _medians([one for one in found if one.contender == contender])
+        for contender in CONTENDERS
+        if any(one.contender == contender for one in found)
     }
-    rounds = max(sum(one.arm == arm for one in found) for arm in medians)
+    rounds = max(sum(one.contender == contender for one in found) for contender in medians)
     console.print(_times(medians, names, rounds))
     console.print(_memory(medians))
     console.print(_parts(medians, names))
     saved = {
         "taken": datetime.now(UTC).isoformat(timespec="seconds"),
         "machine": {"cores": os.cpu_count(), "system": platform.platform(), "python": platform.python_version()},
-        "rounds": [{"arm": one.arm, "stages": one.stages, "peak_mb": one.peak_mb} for one in found],
+        "rounds": [{"arm": one.contender, "stages": one.stages, "peak_mb": one.peak_mb} for one in found],
         "medians": medians,
     }
     KEPT.mkdir(exist_ok=True)
@@ -83,7 +85,7 @@ def _times(medians: dict[str, Any], names: Sequence[str], rounds: int) -> Table:
     table = Table(title=f"seconds, and the ratio to arm {BASE} (medians of {rounds} interleaved rounds)")
     for title in ("arm", *names, "Dagster's part", "start"):
         table.add_column(title, justify="left" if title == "arm" else "right")
-    for arm, found in medians.items():
+    for contender, found in medians.items():
         cells = []
         for name in names:
             seconds = seconds_of(found, name)
@@ -95,7 +97,7 @@ def _times(medians: dict[str, Any], names: Sequence[str], rounds: int) -> Table:
             if "load" in one["parts"]
         ]
         start = f"{found['stages']['start']['seconds']:.1f}"
-        table.add_row(f"{arm}  {ARMS[arm][0]}", *cells, " ".join(apart), start)
+        table.add_row(f"{contender}  {CONTENDERS[contender][0]}", *cells, " ".join(apart), start)
     return table
 
 
@@ -103,10 +105,10 @@ def _memory(medians: dict[str, Any]) -> Table:
     table = Table(title="peak resident memory, MB; rows at the end of each stage")
     for title in ("arm", "JVM", "driver's Python", "Python workers", "rows"):
         table.add_column(title, justify="left" if title == "arm" else "right")
-    for arm, found in medians.items():
+    for contender, found in medians.items():
         sizes = [f"{found['peak_mb'].get(kind, 0):.0f}" for kind in ("jvm", "driver", "workers")]
         rows = [str(one["rows"]) for one in found["stages"].values() if one["rows"] is not None]
-        table.add_row(f"{arm}  {ARMS[arm][0]}", *sizes, " ".join(rows))
+        table.add_row(f"{contender}  {CONTENDERS[contender][0]}", *sizes, " ".join(rows))
     return table
 
 
@@ -115,11 +117,11 @@ def _parts(medians: dict[str, Any], names: Sequence[str]) -> Table:
     parts = sorted({part for found in medians.values() for name in names for part in found["stages"][name]["parts"]})
     for title in ("arm", "stage", *parts):
         table.add_column(title, justify="right")
-    for arm, found in medians.items():
+    for contender, found in medians.items():
         for name in names:
             times = found["stages"][name]["parts"]
             if times:
-                table.add_row(arm, name, *[f"{times[part]:.2f}" if part in times else "" for part in parts])
+                table.add_row(contender, name, *[f"{times[part]:.2f}" if part in times else "" for part in parts])
     return table
 
 
@@ -128,11 +130,13 @@ def _chart(medians: dict[str, Any], names: Sequence[str]) -> None:
     from matplotlib import pyplot
 
     figure, axes = pyplot.subplots(1, len(names), figsize=(4 * len(names), 2.8), sharey=True)
-    arms = list(reversed(medians))
+    contenders = list(reversed(medians))
     for axis, name in zip(axes, names, strict=True):
-        ratios = [seconds_of(medians[arm], name) / seconds_of(medians[BASE], name) for arm in arms]
-        colours = ["#2a78b8" if arm in "bc" else "#b0b7bd" for arm in arms]
-        bars = axis.barh([f"{arm}  {ARMS[arm][0]}" for arm in arms], ratios, color=colours)
+        ratios = [seconds_of(medians[contender], name) / seconds_of(medians[BASE], name) for contender in contenders]
+        colours = ["#2a78b8" if contender in "bc" else "#b0b7bd" for contender in contenders]
+        bars = axis.barh(
+            [f"{contender}  {CONTENDERS[contender][0]}" for contender in contenders], ratios, color=colours
+        )
         axis.bar_label(bars, fmt="%.2f", padding=3)
         axis.axvline(1.0, color="#555555", linewidth=0.8, linestyle=":")
         axis.set_title(f"{name}: time as a ratio to arm {BASE}", fontsize=9)

@@ -24,7 +24,7 @@ SIGNAL_FILE_VARIABLE = "TIDEMARK_CRASH_FILE"
 _POLL_SECONDS = 0.02
 
 
-class CrashPoint(StrEnum):
+class Failpoint(StrEnum):
     """Every step of the load path between two durable states."""
 
     DURING_LISTING = "during_listing"
@@ -41,21 +41,21 @@ class CrashPoint(StrEnum):
     BEFORE_EVENTS = "before_events"
 
 
-def crash_point(point: CrashPoint, qualifier: str = "") -> None:
+def failpoint(point: Failpoint, qualifier: str = "") -> None:
     """Tell whoever watches; does nothing where nobody does."""
     for watcher in _watchers:
         watcher(point, qualifier)
 
 
-def watch(*watchers: Callable[[CrashPoint, str], None]) -> None:
+def watch(*watchers: Callable[[Failpoint, str], None]) -> None:
     """Call these at every point of this process from now on, and nobody else."""
     _watchers[:] = watchers
 
 
-def _stop_at(armed: str, signal_file: Path | None) -> Callable[[CrashPoint, str], None]:
+def _stop_at(armed: str, signal_file: Path | None) -> Callable[[Failpoint, str], None]:
     """Dies, or waits once, at the point that the test which started this process asked for."""
 
-    def stop(point: CrashPoint, qualifier: str) -> None:
+    def stop(point: Failpoint, qualifier: str) -> None:
         if armed not in (point.value, f"{point.value}:{qualifier}"):
             return
         if signal_file is None:
@@ -69,7 +69,7 @@ def _stop_at(armed: str, signal_file: Path | None) -> Callable[[CrashPoint, str]
     return stop
 
 
-def _armed() -> list[Callable[[CrashPoint, str], None]]:
+def _armed() -> list[Callable[[Failpoint, str], None]]:
     armed, signal_file = os.environ.get(VARIABLE), os.environ.get(SIGNAL_FILE_VARIABLE)
     return [_stop_at(armed, Path(signal_file) if signal_file else None)] if armed else []
 

@@ -19,7 +19,7 @@ from pipeline_assets.cli import attach as cli_attach
 from pipeline_assets.cli import correct as cli_correct
 from pipeline_assets.cli import inspect as cli_look
 from pipeline_assets.cli.command import (
-    EXIT_NOT_STANDING,
+    EXIT_INCOMPLETE,
     EXIT_OK,
     AcceptChangesOption,
     AcceptMissingOption,
@@ -148,8 +148,8 @@ def _load(
         write_json([line.to_json() for line in lines])
     else:
         print_lines(page(), lines)
-    is_standing = all(line.verdict is not None and line.verdict.is_good for line in lines)
-    return EXIT_OK if is_standing and not failures else EXIT_NOT_STANDING
+    is_repeat = all(line.verdict is not None and line.verdict.is_good for line in lines)
+    return EXIT_OK if is_repeat and not failures else EXIT_INCOMPLETE
 
 
 def _status(first: str | None, last: str | None, as_json: bool) -> int:
@@ -178,21 +178,21 @@ def _explain(
     identifier: str, projects: tuple[str, ...], first: str | None, last: str | None, as_json: bool, verbose: bool
 ) -> int:
     from pipeline_assets.cli.render_trace import print_explanation, to_json  # noqa: PLC0415 - `status` starts without Spark
-    from pipeline_assets.cli.runtime import workbench  # noqa: PLC0415 - `status` starts without Spark
+    from pipeline_assets.cli.runtime import open_runtime  # noqa: PLC0415 - `status` starts without Spark
     from pipeline_assets.inspection.trace.trace import explain as explain_event  # noqa: PLC0415 - `status` starts without Spark
 
     settings = load_settings()
     start, end = (parse_day(day) if day else None for day in (first, last))
     with (
         terminal(verbose=verbose) as console,
-        workbench(settings, plainly(console)) as bench,
+        open_runtime(settings, plainly(console)) as runtime,
     ):
-        explanation = explain_event(bench, identifier, projects=projects, first=start, last=end)
+        explanation = explain_event(runtime, identifier, projects=projects, first=start, last=end)
     if as_json:
         write_json(to_json(explanation))
     else:
         print_explanation(page(), explanation)
-    return EXIT_OK if explanation.is_found else EXIT_NOT_STANDING
+    return EXIT_OK if explanation.is_found else EXIT_INCOMPLETE
 
 
 def _maintenance(is_dry_run: bool, verbose: bool) -> int:
@@ -202,7 +202,7 @@ def _maintenance(is_dry_run: bool, verbose: bool) -> int:
     with terminal(verbose=verbose) as console:
         failures = maintain(settings, console, is_dry_run=is_dry_run, verbose=verbose)
         print_failures(console, failures, verbose)
-    return EXIT_NOT_STANDING if failures else EXIT_OK
+    return EXIT_INCOMPLETE if failures else EXIT_OK
 
 
 if __name__ == "__main__":

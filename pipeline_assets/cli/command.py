@@ -19,7 +19,7 @@ from pipeline_assets.domain.errors import SettingsError, TidemarkError, UsageErr
 from pipeline_assets.domain.reasons import a_reason
 from pipeline_assets.domain.slices import Source
 
-EXIT_OK, EXIT_NOT_STANDING, EXIT_USAGE = 0, 1, 2
+EXIT_OK, EXIT_INCOMPLETE, EXIT_USAGE = 0, 1, 2
 _MOST_LINES = 20
 
 SourceOption = Annotated[Source, typer.Option("--source", help="Which exports to load.")]
@@ -54,11 +54,11 @@ def run(command: Callable[[], int], verbose: bool) -> NoReturn:
         code = EXIT_USAGE
     except TidemarkError as error:
         _print_error(error_console, error, verbose)
-        code = EXIT_NOT_STANDING
+        code = EXIT_INCOMPLETE
     except Exception as error:
         # A defect is told in full, but as text, and without what the interpreter would repeat of a URL.
         print_trace(error_console, error)
-        code = EXIT_NOT_STANDING
+        code = EXIT_INCOMPLETE
     raise typer.Exit(code)
 
 
@@ -66,7 +66,7 @@ def _print_error(console: Console, error: TidemarkError, verbose: bool) -> None:
     if verbose:
         print_trace(console, error)
     console.print(line(styled(error.subject, "bold red"), f": {error.reason}"))
-    console.print(f"  cure: {error.cure}")
+    console.print(f"  cure: {error.hint}")
 
 
 def require_reasons(reasons: Mapping[str, str | None]) -> None:

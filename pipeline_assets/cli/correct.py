@@ -17,7 +17,7 @@ from typing import Annotated, Any
 import typer
 
 from pipeline_assets.cli.command import (
-    EXIT_NOT_STANDING,
+    EXIT_INCOMPLETE,
     EXIT_OK,
     AcceptChangesOption,
     FromOption,
@@ -154,13 +154,13 @@ def _decide(
         touched = touched_slices(OpenBooks(ledger, settings), keys)
         lines = concerned_lines(ledger, touched, sources=tuple(Source))
     print_lines(page(), lines)
-    is_standing = all(line.verdict is not None and line.verdict.is_good for line in lines)
-    return EXIT_OK if is_standing and not failures else EXIT_NOT_STANDING
+    is_repeat = all(line.verdict is not None and line.verdict.is_good for line in lines)
+    return EXIT_OK if is_repeat and not failures else EXIT_INCOMPLETE
 
 
 def _rollback(config: Mapping[str, Any], dry_run: bool, verbose: bool) -> int:
     from pipeline_assets.cli.run import run_rollback  # noqa: PLC0415 - `status` starts without Dagster
-    from pipeline_assets.cli.runtime import workbench  # noqa: PLC0415 - `status` starts without Spark
+    from pipeline_assets.cli.runtime import open_runtime  # noqa: PLC0415 - `status` starts without Spark
     from pipeline_assets.operations.rollback_plan import plan  # noqa: PLC0415 - `status` starts without Spark
     from pipeline_assets.orchestration.rollback_jobs import RollbackConfig, rollback_request  # noqa: PLC0415 - `status` starts without Dagster
 
@@ -169,14 +169,14 @@ def _rollback(config: Mapping[str, Any], dry_run: bool, verbose: bool) -> int:
     request = rollback_request(RollbackConfig(**config), settings, "preview")
     with (
         terminal(verbose=verbose) as console,
-        workbench(settings, plainly(console)) as bench,
+        open_runtime(settings, plainly(console)) as runtime,
     ):
-        moves = plan(bench, request)
+        moves = plan(runtime, request)
         if not dry_run:
             failures = run_rollback(settings, config, console, verbose=verbose)
             print_failures(console, failures, verbose)
             if failures:
-                return EXIT_NOT_STANDING
+                return EXIT_INCOMPLETE
     print_moves(page(), moves)
     return EXIT_OK
 
@@ -197,12 +197,12 @@ def _release(config: Mapping[str, Any], yes: bool, accept_changes: str | None, v
     print_held(page(), held)
     if not yes and not (sys.stdin.isatty() and typer.confirm("Release them?")):
         page().print("Nothing was released; say --yes to release them.")
-        return EXIT_NOT_STANDING
+        return EXIT_INCOMPLETE
     with terminal(verbose=verbose) as console:
         failures = run_release(settings, config, held, console, accept_changes=accept_changes, verbose=verbose)
         print_failures(console, failures, verbose)
     with closing(Ledger(settings.ledger_database_url)) as ledger:
         found = concerned_lines(ledger, {one.key for one in held}, sources=())
     print_lines(page(), found)
-    is_standing = all(line.verdict is not None and line.verdict.is_good for line in found)
-    return EXIT_OK if is_standing and not failures else EXIT_NOT_STANDING
+    is_repeat = all(line.verdict is not None and line.verdict.is_good for line in found)
+    return EXIT_OK if is_repeat and not failures else EXIT_INCOMPLETE

@@ -18,7 +18,7 @@ from typing import Annotated, Any
 import typer
 
 from pipeline_assets.cli.command import (
-    EXIT_NOT_STANDING,
+    EXIT_INCOMPLETE,
     EXIT_OK,
     FromOption,
     JsonOption,
@@ -111,7 +111,7 @@ def register(app: typer.Typer) -> None:
 def _exclusions(as_json: bool) -> int:
     settings = load_settings()
     with closing(Ledger(settings.ledger_database_url)) as ledger:
-        found = ledger.decisions.all_exclusions(settings.require_projects())
+        found = ledger.interventions.all_exclusions(settings.require_projects())
     if as_json:
         names = ("object_key", "etag", "reason", "excluded_at", "lift_reason", "lifted_at")
         write_json([{name: getattr(one, name) for name in names} for one in found])
@@ -155,7 +155,7 @@ def _publication_json(record: PublicationRecord) -> dict[str, Any]:
 
 
 def _prove(first: str, last: str, projects: tuple[str, ...], as_json: bool, verbose: bool) -> int:
-    from pipeline_assets.cli.runtime import workbench  # noqa: PLC0415 - `status` starts without Spark
+    from pipeline_assets.cli.runtime import open_runtime  # noqa: PLC0415 - `status` starts without Spark
     from pipeline_assets.cli.verify import print_proof, proof_json, prove_range  # noqa: PLC0415 - `status` starts without Spark
 
     settings = load_settings()
@@ -165,18 +165,18 @@ def _prove(first: str, last: str, projects: tuple[str, ...], as_json: bool, verb
         raise UsageError(f"--from {first} --to {last}", "the range ends before it begins", "Swap the two days")
     with (
         terminal(verbose=verbose) as console,
-        workbench(settings, plainly(console)) as bench,
+        open_runtime(settings, plainly(console)) as runtime,
     ):
-        proof = prove_range(bench, start, end, chosen)
+        proof = prove_range(runtime, start, end, chosen)
     if as_json:
         write_json(proof_json(proof))
     else:
         print_proof(page(), proof)
-    return EXIT_OK if proof.is_proven else EXIT_NOT_STANDING
+    return EXIT_OK if proof.is_proven else EXIT_INCOMPLETE
 
 
 def _diff(table: str, day: str, projects: tuple[str, ...], html: Path | None, samples: int, verbose: bool) -> int:
-    from pipeline_assets.cli.runtime import workbench  # noqa: PLC0415 - `status` starts without Spark
+    from pipeline_assets.cli.runtime import open_runtime  # noqa: PLC0415 - `status` starts without Spark
     from pipeline_assets.inspection.diff.compare import compare  # noqa: PLC0415 - `status` starts without Spark
     from pipeline_assets.inspection.diff.difference import lines_of  # noqa: PLC0415 - `status` starts without Spark
     from pipeline_assets.inspection.diff.page import write_page  # noqa: PLC0415 - `status` starts without Spark
@@ -185,33 +185,33 @@ def _diff(table: str, day: str, projects: tuple[str, ...], html: Path | None, sa
     chosen, wanted = settings.require_projects(projects), parse_day(day)
     with (
         terminal(verbose=verbose) as console,
-        workbench(settings, plainly(console)) as bench,
+        open_runtime(settings, plainly(console)) as runtime,
     ):
         now = datetime.now(UTC)
-        found = [compare(bench, table, wanted, name, now, samples=samples) for name in chosen]
+        found = [compare(runtime, table, wanted, name, now, samples=samples) for name in chosen]
     for one in found:
         print_lines_of(page(), lines_of(one))
         if html is not None:
             print_lines_of(page(), ["", f"  page: {write_page(one, html)}"])
-    return EXIT_OK if all(one.is_equal for one in found) else EXIT_NOT_STANDING
+    return EXIT_OK if all(one.is_equal for one in found) else EXIT_INCOMPLETE
 
 
 def _drill(is_full: bool, as_json: bool, verbose: bool) -> int:
     from pipeline_assets.cli.render_drill import drill_json, print_drill  # noqa: PLC0415 - `status` starts without Spark
-    from pipeline_assets.cli.runtime import workbench  # noqa: PLC0415 - `status` starts without Spark
+    from pipeline_assets.cli.runtime import open_runtime  # noqa: PLC0415 - `status` starts without Spark
     from pipeline_assets.drill.drill import PROJECT, carry_out  # noqa: PLC0415 - `status` starts without Spark
     from pipeline_assets.drill.scenarios import planned  # noqa: PLC0415 - `status` starts without Spark
 
     settings = load_settings()
     # A terminated drill removes what it made, like one that is interrupted.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(EXIT_NOT_STANDING))
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(EXIT_INCOMPLETE))
     with (
         terminal(verbose=verbose) as console,
-        workbench(settings, plainly(console)) as bench,
+        open_runtime(settings, plainly(console)) as runtime,
     ):
-        results = list(carry_out(bench.spark, settings, planned(PROJECT, is_full=is_full), bench.say))
+        results = list(carry_out(runtime.spark, settings, planned(PROJECT, is_full=is_full), runtime.say))
     if as_json:
         write_json(drill_json(results))
     else:
         print_drill(page(), results)
-    return EXIT_OK if all(one.is_survived for one in results) else EXIT_NOT_STANDING
+    return EXIT_OK if all(one.is_survived for one in results) else EXIT_INCOMPLETE

@@ -30,7 +30,7 @@ from resources.ledger.store import Ledger
 
 if TYPE_CHECKING:
     from pipeline_assets.operations.release import Held
-    from pipeline_assets.operations.rollback_plan import Move
+    from pipeline_assets.operations.rollback_plan import SliceRestore
 
 NOT_LOADED = "not loaded"
 _STYLES = {
@@ -127,12 +127,12 @@ def _raw_line(
 
 def _partial(batch: BatchRecord) -> str | None:
     """What a day lacks that only recoveries delivered."""
-    told = (". ".join(filter(None, (e.reason, e.cure))) for e in batch.evaluations if not e.is_passed)
+    told = (". ".join(filter(None, (e.reason, e.hint))) for e in batch.evaluations if not e.is_passed)
     return next(told, None) if batch.partial_hours is not None else None
 
 
 def _said(record: SliceRecord | BatchRecord) -> str:
-    return ". ".join(filter(None, (record.reason, record.cure)))
+    return ". ".join(filter(None, (record.reason, record.hint)))
 
 
 def _worst(verdicts: Sequence[Verdict]) -> Verdict | None:
@@ -162,7 +162,7 @@ def print_exclusions(console: Console, exclusions: Sequence[Exclusion]) -> None:
     console.print(table)
 
 
-def print_moves(console: Console, moves: Sequence[Move]) -> None:
+def print_moves(console: Console, moves: Sequence[SliceRestore]) -> None:
     """One row per slice that a rollback concerns: what it is and what it was."""
     table = RichTable("table", "day", "project", "rows now", "rows then", "published", "", box=None, pad_edge=False)
     for move in moves:

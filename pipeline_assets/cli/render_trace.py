@@ -95,7 +95,7 @@ def _standing_json(standing: Standing) -> dict[str, Any]:
     record = standing.record
     return {
         "event_date": standing.key.event_date.isoformat(), "agrees": standing.agrees, "is_stale": standing.is_stale,
-        "verdict": record.verdict.value if record else None, "reason": standing.reason, "cure": standing.cure,
+        "verdict": record.verdict.value if record else None, "reason": standing.reason, "cure": standing.hint,
         "expected": [_row_json(row) for row in standing.expected], "live": [_row_json(row) for row in standing.live],
     }  # fmt: skip
 
@@ -133,7 +133,7 @@ def _print_event(console: Console, event: Event) -> None:
     console.print(f"  {event.verdict}", style=None if event.agrees else "yellow")
     for standing in event.standings:
         if standing.reason is not None:
-            text = f"  {standing.key.event_date}: refined/events {standing.reason}. {standing.cure or ''}"
+            text = f"  {standing.key.event_date}: refined/events {standing.reason}. {standing.hint or ''}"
             console.print(text, style="yellow")
     console.print()
     if event.deliveries:

@@ -32,7 +32,7 @@ from pipeline_assets.orchestration.rollback_jobs import RELEASE_JOB, RELEASE_OP,
 from pipeline_assets.tables.raw_events import RAW_TABLES
 from pipeline_assets.tables.refined_events import REFINED_EVENTS
 from pipeline_assets.tables.registry import DERIVED, table_by_key
-from resources.failpoints import CrashPoint, crash_point
+from resources.failpoints import Failpoint, failpoint
 from resources.ledger.store import Ledger
 
 
@@ -60,7 +60,7 @@ def load_in_chunks(
             "dagster/asset_partition_range_end": chunk[-1].isoformat(),
         }
         failures += run_job(settings, JOB_OF_SOURCE[source], {"load": {"config": config}}, tags, logger, _say(console))
-        crash_point(CrashPoint.BETWEEN_CHUNKS)
+        failpoint(Failpoint.BETWEEN_CHUNKS)
     return failures
 
 

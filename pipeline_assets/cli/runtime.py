@@ -13,7 +13,7 @@ from contextlib import closing, contextmanager
 from dagster_aws.s3 import S3Resource
 
 from pipeline_assets.domain.settings import Settings
-from pipeline_assets.load.request import Workbench
+from pipeline_assets.load.request import Runtime
 from pipeline_assets.tables.registry import ALL_TABLES
 from resources.iceberg.errors import lakehouse_failures
 from resources.iceberg.lake_identity import Purpose
@@ -25,7 +25,7 @@ from resources.spark.session import configure_catalog, spark_resource
 
 
 @contextmanager
-def workbench(settings: Settings, say: Callable[[str], None]) -> Iterator[Workbench]:
+def open_runtime(settings: Settings, say: Callable[[str], None]) -> Iterator[Runtime]:
     """What the load path works with, for a process without Dagster; starts Spark."""
     with closing(Ledger(settings.ledger_database_url)) as ledger:
         session = spark_resource(settings).spark_session
@@ -37,4 +37,4 @@ def workbench(settings: Settings, say: Callable[[str], None]) -> Iterator[Workbe
             with lakehouse_failures("tables"):
                 lakehouse.require_own(settings, ALL_TABLES, Purpose.LOOK)
                 ledger.lake.require(lakehouse.lake(settings), may_take=False)
-            yield Workbench(lakehouse, ledger, landing, settings, words)
+            yield Runtime(lakehouse, ledger, landing, settings, words)

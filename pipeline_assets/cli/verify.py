@@ -23,7 +23,7 @@ from rich.table import Table as RichTable
 from pipeline_assets.cli.terminal import line, styled
 from pipeline_assets.domain.settings import local_path
 from pipeline_assets.inspection.verify import Compared, Proof, Verdict, prove, scratch_settings
-from pipeline_assets.load.request import Workbench
+from pipeline_assets.load.request import Runtime
 from pipeline_assets.tables.registry import ALL_TABLES
 from resources.iceberg.lake_objects import LakeObjects
 from resources.iceberg.lakehouse import Lakehouse
@@ -31,28 +31,28 @@ from resources.ledger.store import Ledger
 from resources.spark.session import configure_catalog
 
 
-def prove_range(bench: Workbench, first: date, last: date, projects: Sequence[str]) -> Proof:
+def prove_range(runtime: Runtime, first: date, last: date, projects: Sequence[str]) -> Proof:
     """Replay into scratch tables that are dropped afterwards."""
-    with _scratch(bench) as scratch:
-        return prove(bench, scratch, first, last, projects, datetime.now(UTC))
+    with _scratch(runtime) as scratch:
+        return prove(runtime, scratch, first, last, projects, datetime.now(UTC))
 
 
 @contextmanager
-def _scratch(bench: Workbench) -> Iterator[Workbench]:
+def _scratch(runtime: Runtime) -> Iterator[Runtime]:
     """Tables and ledger of their own: beside the warehouse where workers must reach them, else in a temporary folder."""
     with tempfile.TemporaryDirectory(prefix="tidemark-proof-") as folder:
-        is_local = local_path(bench.settings.warehouse_url) is not None
-        warehouse = f"{bench.settings.warehouse_url.rstrip('/')}/_proof_{uuid.uuid4().hex[:8]}"
-        own = scratch_settings(bench.settings, folder, f"{folder}/warehouse" if is_local else warehouse)
-        configure_catalog(bench.spark, own)
-        lakehouse = Lakehouse(bench.spark, own.catalog_name)
+        is_local = local_path(runtime.settings.warehouse_url) is not None
+        warehouse = f"{runtime.settings.warehouse_url.rstrip('/')}/_proof_{uuid.uuid4().hex[:8]}"
+        own = scratch_settings(runtime.settings, folder, f"{folder}/warehouse" if is_local else warehouse)
+        configure_catalog(runtime.spark, own)
+        lakehouse = Lakehouse(runtime.spark, own.catalog_name)
         with closing(Ledger(own.ledger_database_url)) as ledger:
             try:
-                yield replace(bench, lakehouse=lakehouse, ledger=ledger, settings=own)
+                yield replace(runtime, lakehouse=lakehouse, ledger=ledger, settings=own)
             finally:
                 if not is_local:
                     for table in ALL_TABLES:
-                        bench.spark.sql(f"DROP TABLE IF EXISTS {lakehouse.identifier(table)} PURGE")
+                        runtime.spark.sql(f"DROP TABLE IF EXISTS {lakehouse.identifier(table)} PURGE")
                     # What is left: the mark of this warehouse, and metadata that no table names any more.
                     objects = LakeObjects(warehouse)
                     for one in objects.list():

@@ -2,7 +2,7 @@
 
 Contains: names, evaluations, the rules for batches and changes as pure functions.
 Add here: a rule that refuses a slice or batch.
-Does not contain: measuring (transforms/measure.py) and reporting (orchestration/events.py).
+Does not contain: measuring (transforms/digests.py) and reporting (orchestration/events.py).
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Evaluation:
     check: Check
     is_passed: bool
     reason: str | None = None
-    cure: str | None = None
+    hint: str | None = None
     figures: Mapping[str, float] = field(default_factory=dict)
 
     @property
@@ -70,7 +70,7 @@ class Evaluation:
 
     def __post_init__(self) -> None:
         """Kept on record, and compared with what is: bounded once, here."""
-        for name, text in (("reason", self.reason), ("cure", self.cure)):
+        for name, text in (("reason", self.reason), ("hint", self.hint)):
             if text is not None:
                 object.__setattr__(self, name, recordable(text))
 
@@ -80,7 +80,7 @@ class Evaluation:
             "check": self.check.value,
             "is_passed": self.is_passed,
             "reason": self.reason,
-            "cure": self.cure,
+            "cure": self.hint,
             "figures": dict(self.figures),
         }
 
@@ -116,8 +116,8 @@ def reconcile_batch(figures: BatchFigures, settings: Settings, missing: tuple[st
         "mismatch_count": abs(figures.lines - figures.rows - figures.quarantined - figures.blank),
     }
 
-    def refuse(reason: str, cure: str) -> Evaluation:
-        return Evaluation(Check.DELIVERY_RECONCILES, False, reason, cure, numbers)
+    def refuse(reason: str, hint: str) -> Evaluation:
+        return Evaluation(Check.DELIVERY_RECONCILES, False, reason, hint, numbers)
 
     if missing:
         return refuse(

@@ -70,7 +70,7 @@ class Oddity(StrEnum):
 
 
 @dataclass(frozen=True, order=True)
-class OddObject:
+class UnrecognizedObject:
     """An object that is listed and reported, never loaded."""
 
     key: str
@@ -84,7 +84,7 @@ class Listing:
 
     deliveries: tuple[Delivery, ...] = ()
     markers: tuple[Marker, ...] = ()
-    odd_objects: tuple[OddObject, ...] = ()
+    odd_objects: tuple[UnrecognizedObject, ...] = ()
     arrival_days: dict[str, frozenset[date]] = field(default_factory=dict)
     """Project -> arrival days met of deliveries and markers under the source's prefix; among them the first, wherever it lies."""
     strays: tuple[Delivery, ...] = ()

@@ -13,15 +13,15 @@ from pipeline_assets.domain.plain_text import shown
 class TidemarkError(Exception):
     """A failure that names the object, the reason and the cure; base of all that Tidemark raises."""
 
-    def __init__(self, subject: str, reason: str, cure: str) -> None:
-        """Say what failed (`subject`: a key, setting or slice), why (`reason`) and what a person can do (`cure`)."""
+    def __init__(self, subject: str, reason: str, hint: str) -> None:
+        """Say what failed (`subject`: a key, setting or slice), why (`reason`) and what a person can do (`hint`)."""
         # Whatever shows it, a log, a terminal, Dagster: names in it are data, and secrets were never part of it.
-        self.subject, self.reason, self.cure = shown(subject), shown(reason), shown(cure)
-        super().__init__(f"{self.subject}: {self.reason}. {self.cure}")
+        self.subject, self.reason, self.hint = shown(subject), shown(reason), shown(hint)
+        super().__init__(f"{self.subject}: {self.reason}. {self.hint}")
 
     def as_line(self) -> str:
         """Text that `error_in` finds again: errors cross from Spark's workers as text alone."""
-        return _MARK + json.dumps([type(self).__name__, self.subject, self.reason, self.cure])
+        return _MARK + json.dumps([type(self).__name__, self.subject, self.reason, self.hint])
 
 
 _MARK = "tidemark-error "
@@ -88,6 +88,6 @@ def error_in(text: str) -> TidemarkError | None:
     _, mark, rest = text.partition(_MARK)
     if not mark:
         return None
-    name, subject, reason, cure = json.JSONDecoder().raw_decode(rest)[0]
+    name, subject, reason, hint = json.JSONDecoder().raw_decode(rest)[0]
     kinds = {kind.__name__: kind for base in (PermanentError, TransientError) for kind in base.__subclasses__()}
-    return kinds.get(name, PermanentError)(subject, reason, cure)
+    return kinds.get(name, PermanentError)(subject, reason, hint)

@@ -55,7 +55,7 @@ class RankPart(StrEnum):
     """Both times are equal; its source goes first by the setting `source_precedence`."""
     CONTENT = "content"
     """Times and source are equal, content is not: the greater hash wins, so that the choice is the same every time."""
-    PLACE = "place"
+    POSITION = "place"
     """The rows are identical: object key and line only choose which of them names the lineage."""
 
 
@@ -132,10 +132,10 @@ def defeat(
     """
     if outcome is Outcome.WINNER:
         return None
-    rivals = _rivals(row, rows, dedupe_window_days)
+    competing_digests = _rivals(row, rows, dedupe_window_days)
     if outcome is Outcome.DELIVERY_DUPLICATE:
-        rivals = [other for other in rivals if _is_copy(other, row)]
-    best = max(rivals, key=lambda other: rank(other, precedence))
+        competing_digests = [other for other in competing_digests if _is_copy(other, row)]
+    best = max(competing_digests, key=lambda other: rank(other, precedence))
     parts = zip(rank(row, precedence), rank(best, precedence), strict=True)
     place = next(place for place, (own, greater) in enumerate(parts) if own != greater)
     # The last two parts of the rank, object key and line, are one to a reader.
@@ -143,12 +143,12 @@ def defeat(
 
 
 def _outcome(row: RawRow, rows: Sequence[RawRow], precedence: Sequence[Source], window: int) -> Outcome:
-    rivals = _rivals(row, rows, window)
-    best = max(rivals, key=lambda other: rank(other, precedence))
+    competing_digests = _rivals(row, rows, window)
+    best = max(competing_digests, key=lambda other: rank(other, precedence))
     if best == row:
         return Outcome.WINNER
     own = rank(row, precedence)
-    if any(_is_copy(other, row) and rank(other, precedence) > own for other in rivals):
+    if any(_is_copy(other, row) and rank(other, precedence) > own for other in competing_digests):
         return Outcome.DELIVERY_DUPLICATE
     return Outcome.SEND_DUPLICATE if best.event_date == row.event_date else Outcome.SUPERSEDED_BY_OTHER_DAY
 

@@ -3,7 +3,7 @@
 Contains: (project, event day) as a value, the additive content digest, the verdict of a slice or
 batch.
 Add here: a value that raw, refined and aggregates share.
-Does not contain: how digests are computed (transforms/measure.py) and stored
+Does not contain: how digests are computed (transforms/digests.py) and stored
 (resources/ledger/store.py).
 """
 

@@ -39,8 +39,8 @@ def naming_the_disk() -> Iterator[None]:
     except OSError as error:
         what = "is full" if error.errno in (errno.ENOSPC, errno.EDQUOT) else f"cannot be used ({error})"
         reason = f"{what}: workers keep there what does not fit into their memory"
-        cure = "Make room, or set spark.local.dir in spark_config to a larger disk; then load again"
-        raise LakehouseError(_folder() or tempfile.gettempdir(), reason, cure) from error
+        hint = "Make room, or set spark.local.dir in spark_config to a larger disk; then load again"
+        raise LakehouseError(_folder() or tempfile.gettempdir(), reason, hint) from error
 
 
 def _folder() -> str | None:

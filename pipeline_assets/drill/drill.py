@@ -31,7 +31,7 @@ from pipeline_assets.drill.process import VictimError, a_victim
 from pipeline_assets.drill.sandbox import Scratch, scratch
 from pipeline_assets.drill.scenarios import Event, Trial
 from pipeline_assets.in_process import run_job
-from pipeline_assets.load.request import LoadRequest, Workbench
+from pipeline_assets.load.request import LoadRequest, Runtime
 from pipeline_assets.load.run import load
 from pipeline_assets.orchestration.dead_runs import report_dead_runs
 from pipeline_assets.orchestration.jobs import JOB_OF_SOURCE
@@ -41,8 +41,8 @@ from pipeline_assets.tables.quarantine import QUARANTINE
 from pipeline_assets.tables.raw_events import RAW_TABLES
 from pipeline_assets.tables.registry import ALL_TABLES, ASSET_TABLES
 from pipeline_assets.tables.table import Table
-from pipeline_assets.transforms.measure import slice_digests
-from resources.failpoints import CrashPoint
+from pipeline_assets.transforms.digests import slice_digests
+from resources.failpoints import Failpoint
 from resources.iceberg.errors import FAILURES
 from resources.iceberg.lakehouse import Lakehouse
 from resources.landing.store import LandingStore
@@ -92,7 +92,9 @@ def carry_out(
         say(
             f"drill on {place.settings.warehouse_url}, catalogs {place.settings.catalog_name} and {place.calm.catalog_name}"
         )
-        drill = _Drill(_bench(spark, place.settings, ledger), _bench(spark, place.calm, calm_ledger), place, first_day)
+        drill = _Drill(
+            _runtime(spark, place.settings, ledger), _runtime(spark, place.calm, calm_ledger), place, first_day
+        )
         say("sample data: two days are loaded undisturbed")
         drill.begin()
         for number, trial in enumerate(trials, start=1):
@@ -102,15 +104,15 @@ def carry_out(
             yield result
 
 
-def _bench(spark: SparkSession, settings: Settings, ledger: Ledger) -> Workbench:
+def _runtime(spark: SparkSession, settings: Settings, ledger: Ledger) -> Runtime:
     landing = LandingStore.from_settings(settings, S3Resource())
-    return Workbench(Lakehouse(spark, settings.catalog_name), ledger, landing, settings)
+    return Runtime(Lakehouse(spark, settings.catalog_name), ledger, landing, settings)
 
 
 @dataclass
 class _Drill:
-    bench: Workbench
-    calm: Workbench
+    runtime: Runtime
+    calm: Runtime
     place: Scratch
     next_day: date
     days: list[date] = field(default_factory=list)
@@ -129,7 +131,7 @@ class _Drill:
 
     def carry_out(self, trial: Trial) -> Result:
         started = time.monotonic()
-        is_chunked = trial.point is CrashPoint.BETWEEN_CHUNKS
+        is_chunked = trial.point is Failpoint.BETWEEN_CHUNKS
         days = self._deliver(2 if is_chunked else 1)
         environment = self.place.environment(**({"TIDEMARK_DAYS_PER_RUN": "1"} if is_chunked else {}))
         words = [str(Path(sys.executable).with_name("tidemark")), "load", "--source", _REGULAR.value]
@@ -169,7 +171,7 @@ class _Drill:
         with dg.DagsterInstance.get() as instance:
             tags = {}
             if event is Event.RETRIED:
-                for dead in report_dead_runs(instance, self.bench.ledger):
+                for dead in report_dead_runs(instance, self.runtime.ledger):
                     tags = {
                         "dagster/parent_run_id": dead.run_id,
                         "dagster/root_run_id": dead.run_id,
@@ -179,7 +181,7 @@ class _Drill:
             for run in instance.get_runs(dg.RunsFilter(statuses=list(WORKING))):
                 failures.append(f"run {run.run_id} died, and nobody noticed")
                 instance.report_run_failed(run, "its process was killed by a drill")
-            self.bench.lakehouse.branches.sweep(ALL_TABLES, liveness(instance, self.bench.ledger, ""))
+            self.runtime.lakehouse.branches.sweep(ALL_TABLES, liveness(instance, self.runtime.ledger, ""))
         return failures
 
     def _load(self, days: Sequence[date], **tags: str) -> list[str]:
@@ -205,11 +207,11 @@ class _Drill:
         } | {QUARANTINE.key: _measured(self.calm, QUARANTINE)}
 
     def _look(self) -> Look:
-        lakehouse = self.bench.lakehouse
-        found = {table.key: _measured(self.bench, table) for table in (*_TABLES, QUARANTINE)}
+        lakehouse = self.runtime.lakehouse
+        found = {table.key: _measured(self.runtime, table) for table in (*_TABLES, QUARANTINE)}
         changes = [
             Change(record.table, record.key, str(record.digest_before), str(record.digest_after))
-            for record in self.bench.ledger.publications()
+            for record in self.runtime.ledger.publications()
             if record.table in found
         ]
         branches = [
@@ -225,9 +227,9 @@ class _Drill:
         return Look(found, changes, branches, shown)
 
 
-def _measured(bench: Workbench, table: Table) -> dict[Slice, str]:
+def _measured(runtime: Runtime, table: Table) -> dict[Slice, str]:
     """Slice -> digest of its rows, read from the table."""
-    rows = bench.lakehouse.read(table, bench.lakehouse.head(table))
+    rows = runtime.lakehouse.read(table, runtime.lakehouse.head(table))
     measured = slice_digests(rows, table.content_columns, table.day_column)
     return {key: str(digest) for key, digest in measured.items()}
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from resources.failpoints import CrashPoint
+from resources.failpoints import Failpoint
 
 RAW, REFINED, AGGREGATE, QUARANTINE = (
     "raw/regular_events",
@@ -37,7 +37,7 @@ class Trial:
     """One load that is disturbed."""
 
     event: Event
-    point: CrashPoint
+    point: Failpoint
     qualifier: str = ""
 
     @property
@@ -47,22 +47,22 @@ class Trial:
 
 
 _OF_TABLES = (
-    CrashPoint.AFTER_PIN, CrashPoint.AFTER_STAGE, CrashPoint.AFTER_AUDIT, CrashPoint.BEFORE_COMMIT, CrashPoint.AFTER_COMMIT,
-    CrashPoint.BEFORE_LEDGER, CrashPoint.BETWEEN_TABLES, CrashPoint.BEFORE_EVENTS,
+    Failpoint.AFTER_PIN, Failpoint.AFTER_STAGE, Failpoint.AFTER_AUDIT, Failpoint.BEFORE_COMMIT, Failpoint.AFTER_COMMIT,
+    Failpoint.BEFORE_LEDGER, Failpoint.BETWEEN_TABLES, Failpoint.BEFORE_EVENTS,
 )  # fmt: skip
-_OF_QUARANTINE = (CrashPoint.AFTER_STAGE, CrashPoint.BEFORE_COMMIT, CrashPoint.AFTER_COMMIT)
-_OF_FILES = ((CrashPoint.AFTER_FILES, RAW), (CrashPoint.AFTER_FILES, REFINED))
+_OF_QUARANTINE = (Failpoint.AFTER_STAGE, Failpoint.BEFORE_COMMIT, Failpoint.AFTER_COMMIT)
+_OF_FILES = ((Failpoint.AFTER_FILES, RAW), (Failpoint.AFTER_FILES, REFINED))
 _MEETINGS = (
-    (CrashPoint.AFTER_PIN, RAW), (CrashPoint.AFTER_STAGE, REFINED), (CrashPoint.BEFORE_COMMIT, AGGREGATE),
+    (Failpoint.AFTER_PIN, RAW), (Failpoint.AFTER_STAGE, REFINED), (Failpoint.BEFORE_COMMIT, AGGREGATE),
 )  # fmt: skip
 
 
 def planned(project: str, *, is_full: bool) -> Sequence[Trial]:
     """Every point once, tables and ways of starting again by turns; in full, all points x tables x ways. Then the meetings."""
     alone = (
-        (CrashPoint.DURING_LISTING, f"regular/{project}"),
-        (CrashPoint.MID_PARSE, ""),
-        (CrashPoint.BETWEEN_CHUNKS, ""),
+        (Failpoint.DURING_LISTING, f"regular/{project}"),
+        (Failpoint.MID_PARSE, ""),
+        (Failpoint.BETWEEN_CHUNKS, ""),
     )
     tables, ways = (RAW, REFINED, AGGREGATE), (Event.RETRIED, Event.FRESH)
     if is_full:

@@ -19,13 +19,13 @@ from pipeline_assets.domain.days import chunks, days_between, stretches
 from pipeline_assets.domain.deliveries import BatchKey
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import EMPTY, Digest, Slice, Source
-from pipeline_assets.load.request import LoadRequest, Workbench
+from pipeline_assets.load.request import LoadRequest, Runtime
 from pipeline_assets.load.run import load
 from pipeline_assets.load.staleness.inputs import widen
 from pipeline_assets.tables.raw_events import RAW_TABLES
 from pipeline_assets.tables.registry import ASSET_TABLES, DERIVED
 from pipeline_assets.tables.table import Table
-from pipeline_assets.transforms.measure import slice_digests
+from pipeline_assets.transforms.digests import slice_digests
 from resources.iceberg.metadata import slices_condition
 from resources.ledger.records import DeliveryRecord
 
@@ -97,64 +97,62 @@ def scratch_settings(settings: Settings, folder: str, warehouse_url: str) -> Set
     )  # fmt: skip
 
 
-def prove(
-    bench: Workbench, scratch: Workbench, first: date, last: date, projects: Sequence[str], now: datetime
-) -> Proof:
+def prove(runtime: Runtime, scratch: Runtime, first: date, last: date, projects: Sequence[str], now: datetime) -> Proof:
     """Replay everything that the event days of the range are made of, and compare; writes to `scratch` alone."""
     started_at = time.monotonic()
     days = days_between(first, last)
-    snapshots = {table.key: bench.lakehouse.head(table) for table in ASSET_TABLES}
-    published = {table.key: _measured(bench, table, snapshots[table.key], days, projects) for table in ASSET_TABLES}
-    arrivals = _arrivals(bench, days, projects)
-    excluded = _copy_exclusions(bench, scratch, arrivals, projects)
-    _replay(scratch, days, arrivals, now, _accepted_losses(bench, arrivals, projects), projects)
+    snapshots = {table.key: runtime.lakehouse.head(table) for table in ASSET_TABLES}
+    published = {table.key: _measured(runtime, table, snapshots[table.key], days, projects) for table in ASSET_TABLES}
+    arrivals = _arrivals(runtime, days, projects)
+    excluded = _copy_exclusions(runtime, scratch, arrivals, projects)
+    _replay(scratch, days, arrivals, now, _accepted_losses(runtime, arrivals, projects), projects)
     replayed = {
         table.key: _measured(scratch, table, scratch.lakehouse.head(table), days, projects) for table in ASSET_TABLES
     }
-    lacking = _lacking(bench, scratch, arrivals, projects)
+    lacking = _lacking(runtime, scratch, arrivals, projects)
     compared = [
-        _compare(bench, table, key, published[table.key], replayed[table.key], lacking)
+        _compare(runtime, table, key, published[table.key], replayed[table.key], lacking)
         for table in ASSET_TABLES
         for key in sorted(published[table.key].keys() | replayed[table.key].keys())
     ]
-    span = _reach(bench, arrivals)
+    span = _reach(runtime, arrivals)
     objects = sum(len(scratch.ledger.deliveries(source, projects, *span)) for source in Source)
     return Proof(
         first, last, tuple(projects), now, snapshots,
-        {table.key: table.code_version(bench.settings) for table in ASSET_TABLES},
+        {table.key: table.code_version(runtime.settings) for table in ASSET_TABLES},
         len(arrivals), objects, excluded, round(time.monotonic() - started_at, 1), tuple(compared),
     )  # fmt: skip
 
 
-def _arrivals(bench: Workbench, days: Sequence[date], projects: Sequence[str]) -> list[date]:
+def _arrivals(runtime: Runtime, days: Sequence[date], projects: Sequence[str]) -> list[date]:
     """Arrival days whose deliveries hold rows of these event days, or of those that share events with them; and the days' own."""
-    settings = bench.settings
+    settings = runtime.settings
     window = settings.dedupe_window_days
     found = widen(days, window)
     for source in Source:
         for project in projects:
             # Rows near the neighbours decide which of their rows are left, but not which rows of the days themselves win.
-            held = bench.ledger.batch_days_of(source, project, sorted(widen(days, window)))
+            held = runtime.ledger.batch_days_of(source, project, sorted(widen(days, window)))
             found |= {batch.arrival_date for batches in held.values() for batch in batches}
     return sorted(found)
 
 
-def _copy_exclusions(bench: Workbench, scratch: Workbench, arrivals: Sequence[date], projects: Sequence[str]) -> int:
+def _copy_exclusions(runtime: Runtime, scratch: Runtime, arrivals: Sequence[date], projects: Sequence[str]) -> int:
     """What a person ruled out is no part of what should be published; returns how many versions of objects."""
-    span = _reach(bench, arrivals)
+    span = _reach(runtime, arrivals)
     standing = [
         one
         for source in Source
-        for exclusions in bench.ledger.decisions.exclusions(source, projects, *span).values()
+        for exclusions in runtime.ledger.interventions.exclusions(source, projects, *span).values()
         for one in exclusions
     ]
-    scratch.ledger.decisions.exclude(standing, "proof")
+    scratch.ledger.interventions.exclude(standing, "proof")
     return len(standing)
 
 
-def _accepted_losses(bench: Workbench, arrivals: Sequence[date], projects: Sequence[str]) -> dict[str, str]:
+def _accepted_losses(runtime: Runtime, arrivals: Sequence[date], projects: Sequence[str]) -> dict[str, str]:
     """`table:day/project` of what a person lets go, to be let go in the replay -> why."""
-    batches = bench.ledger.batches(projects, *_reach(bench, arrivals))
+    batches = runtime.ledger.batches(projects, *_reach(runtime, arrivals))
     return {
         f"{RAW_TABLES[key.source].key}:{Slice(key.arrival_date, key.project_id)}": "accepted where it was published"
         for key, batch in batches.items()
@@ -162,14 +160,14 @@ def _accepted_losses(bench: Workbench, arrivals: Sequence[date], projects: Seque
     }
 
 
-def _reach(bench: Workbench, arrivals: Sequence[date]) -> tuple[date, date]:
+def _reach(runtime: Runtime, arrivals: Sequence[date]) -> tuple[date, date]:
     """First and last arrival day that loads of these consider."""
-    reach = timedelta(days=bench.settings.reprocessing_window_days)
+    reach = timedelta(days=runtime.settings.reprocessing_window_days)
     return arrivals[0] - reach, arrivals[-1] + reach
 
 
 def _replay(
-    scratch: Workbench,
+    scratch: Runtime,
     days: Sequence[date],
     arrivals: Sequence[date],
     now: datetime,
@@ -188,7 +186,7 @@ def _replay(
 
 
 def _load(
-    scratch: Workbench,
+    scratch: Runtime,
     days: tuple[date, ...],
     tables: frozenset[str],
     now: datetime,
@@ -201,28 +199,26 @@ def _load(
 
 
 def _measured(
-    bench: Workbench, table: Table, snapshot_id: int, days: Sequence[date], projects: Sequence[str]
+    runtime: Runtime, table: Table, snapshot_id: int, days: Sequence[date], projects: Sequence[str]
 ) -> dict[Slice, Digest]:
     """Slice -> digest of its rows, read from the table and not from the ledger."""
     wanted = [Slice(day, project) for day in days for project in projects]
-    rows = bench.lakehouse.read(table, snapshot_id).where(slices_condition(table, wanted))
+    rows = runtime.lakehouse.read(table, snapshot_id).where(slices_condition(table, wanted))
     return slice_digests(rows, table.content_columns, table.day_column)
 
 
-def _lacking(
-    bench: Workbench, scratch: Workbench, arrivals: Sequence[date], projects: Sequence[str]
-) -> dict[Slice, str]:
+def _lacking(runtime: Runtime, scratch: Runtime, arrivals: Sequence[date], projects: Sequence[str]) -> dict[Slice, str]:
     """Slices made of batches that landing does not hold as raw does -> what is the matter."""
     found: dict[Slice, str] = {}
-    span = _reach(bench, arrivals)
+    span = _reach(runtime, arrivals)
     for source in Source:
-        known = bench.ledger.deliveries(source, projects, *span)
+        known = runtime.ledger.deliveries(source, projects, *span)
         again = scratch.ledger.deliveries(source, projects, *span)
-        days = bench.ledger.batch_days(source, projects, *span)
+        days = runtime.ledger.batch_days(source, projects, *span)
         new_days = scratch.ledger.batch_days(source, projects, *span)
         for batch, reason in _differing(known, again):
             touched = {*days.get(batch, {}), *new_days.get(batch, {})}
-            for day in widen(touched, bench.settings.dedupe_window_days):
+            for day in widen(touched, runtime.settings.dedupe_window_days):
                 found.setdefault(Slice(day, batch.project_id), reason)
     return found
 
@@ -240,7 +236,7 @@ def _differing(
 
 
 def _compare(
-    bench: Workbench,
+    runtime: Runtime,
     table: Table,
     key: Slice,
     published: Mapping[Slice, Digest],
@@ -252,7 +248,7 @@ def _compare(
         return Compared(table.key, key, left, right, Verdict.EQUAL)
     verdict = Verdict.MISSING if left == EMPTY else Verdict.EXTRA if right == EMPTY else Verdict.DIFFERS
     found = Compared(table.key, key, left, right, verdict)
-    record = bench.ledger.slices(table.key, [key.project_id], [key.event_date]).get(key)
+    record = runtime.ledger.slices(table.key, [key.project_id], [key.event_date]).get(key)
     if record is not None and not record.verdict.is_good:
         return replace(found, reason=f"stands {record.verdict.value}: {record.reason}")
     return replace(found, verdict=Verdict.UNPROVEN, reason=lacking[key]) if key in lacking else found

@@ -14,10 +14,10 @@ from datetime import date
 from pipeline_assets.domain.deliveries import BatchKey
 from pipeline_assets.domain.row_hash import ROW_HASH_VERSION
 from pipeline_assets.domain.slices import EMPTY, Digest, Slice
-from pipeline_assets.load.request import Workbench
+from pipeline_assets.load.request import Runtime
 from pipeline_assets.tables.registry import SOURCE_OF_TABLE
 from pipeline_assets.tables.table import Table
-from pipeline_assets.transforms.measure import measured_parts
+from pipeline_assets.transforms.digests import measured_parts
 from resources.iceberg.metadata import slices_condition
 from resources.ledger.digests import Renamed
 from resources.ledger.records import BatchDay
@@ -25,17 +25,17 @@ from resources.ledger.records import BatchDay
 _FORMER = 1
 
 
-def carry_over(bench: Workbench, table: Table, head: int) -> None:
+def carry_over(runtime: Runtime, table: Table, head: int) -> None:
     """Give the recorded slices of a table that another version measured their present digests, once.
 
     Live rows are measured by both versions. Where the former one finds what is on record, it is the same content; what differs is
     doubted, so that settling takes it for a change behind our back.
     """
-    recorded = bench.ledger.digests.former_slices(table.key)
+    recorded = runtime.ledger.digests.former_slices(table.key)
     if not recorded:
         return
-    bench.say(f"{table.key}: {len(recorded)} slices were measured by a former version; reading them once")
-    rows = bench.lakehouse.read(table, head).where(slices_condition(table, recorded))
+    runtime.say(f"{table.key}: {len(recorded)} slices were measured by a former version; reading them once")
+    rows = runtime.lakehouse.read(table, head).where(slices_condition(table, recorded))
     former = measured_parts(rows, table.content_columns, table.day_column, version=_FORMER, **_arrival(table))
     present = measured_parts(rows, table.content_columns, table.day_column, version=ROW_HASH_VERSION, **_arrival(table))
     same = {
@@ -43,9 +43,9 @@ def carry_over(bench: Workbench, table: Table, head: int) -> None:
         for key, digest in recorded.items()
         if key in former and _sum(former[key]) == digest
     }
-    bench.ledger.digests.rename(table.key, same, _batch_days(bench, table, same, former, present))
+    runtime.ledger.digests.rename(table.key, same, _batch_days(runtime, table, same, former, present))
     if recorded.keys() - same.keys():
-        bench.ledger.digests.doubt(table.key, recorded.keys() - same.keys())
+        runtime.ledger.digests.doubt(table.key, recorded.keys() - same.keys())
 
 
 def _arrival(table: Table) -> dict[str, bool]:
@@ -57,7 +57,7 @@ def _sum(parts: Mapping[date | None, tuple[Digest, str | None]]) -> Digest:
 
 
 def _batch_days(
-    bench: Workbench,
+    runtime: Runtime,
     table: Table,
     same: Mapping[Slice, Renamed],
     former: Mapping[Slice, Mapping[date | None, tuple[Digest, str | None]]],
@@ -68,7 +68,7 @@ def _batch_days(
         return {}
     source = SOURCE_OF_TABLE[table.key]
     found = {}
-    for key, parts in bench.ledger.digests.batch_days(source).items():
+    for key, parts in runtime.ledger.digests.batch_days(source).items():
         for arrival, part in parts.items():
             measured = former.get(key, {}).get(arrival)
             if key in same and measured is not None and (part.digest, part.lineage) in (measured, (measured[0], None)):

@@ -18,10 +18,10 @@ from pipeline_assets.domain.errors import PublishConflictError
 from pipeline_assets.domain.slices import EMPTY, Slice, Verdict
 from pipeline_assets.load.carry_over import carry_over
 from pipeline_assets.load.deliveries.step import in_batches
-from pipeline_assets.load.request import Workbench
+from pipeline_assets.load.request import Runtime
 from pipeline_assets.tables.registry import SOURCE_OF_TABLE
 from pipeline_assets.tables.table import Table
-from pipeline_assets.transforms.measure import measured_parts
+from pipeline_assets.transforms.digests import measured_parts
 from resources.iceberg.metadata import NO_FILES, slices_condition
 from resources.ledger.records import UNREAD, BatchDay, Changes, DeliveryRecord, PublicationRecord, SliceRecord
 
@@ -29,7 +29,7 @@ FOREIGN = "foreign"
 UNRECORDED = "unrecorded run"
 
 
-def settle(bench: Workbench, table: Table, run_id: str) -> int:
+def sync_ledger(runtime: Runtime, table: Table, run_id: str) -> int:
     """Main's snapshot id, after making the ledger agree with it.
 
     Nothing is read where the ledger already knows this snapshot. A slice with other files but the same digest was
@@ -37,19 +37,19 @@ def settle(bench: Workbench, table: Table, run_id: str) -> int:
     both are recorded as publications and left without known inputs, so that the load recomputes them. Raises
     PublishConflictError where other runs keep settling the same table.
     """
-    for _ in range(bench.settings.publish_attempts):
-        head = bench.lakehouse.head(table)
-        carry_over(bench, table, head)
-        known = bench.ledger.head(table.key)
-        if known == head or bench.ledger.record_found(_found(bench, table, head, known), run_id, known_head=known):
+    for _ in range(runtime.settings.publish_attempts):
+        head = runtime.lakehouse.head(table)
+        carry_over(runtime, table, head)
+        known = runtime.ledger.head(table.key)
+        if known == head or runtime.ledger.record_found(_found(runtime, table, head, known), run_id, known_head=known):
             return head
     raise PublishConflictError(table.key, "other runs keep recording what they find in it", "Load the days again later")
 
 
-def _found(bench: Workbench, table: Table, head: int, known: int | None) -> Changes:
+def _found(runtime: Runtime, table: Table, head: int, known: int | None) -> Changes:
     """What the table holds at `head` and the ledger does not know of."""
-    live = bench.lakehouse.slice_files(table, head)
-    recorded = bench.ledger.slices(table.key, None)
+    live = runtime.lakehouse.slice_files(table, head)
+    recorded = runtime.ledger.slices(table.key, None)
     differing = [
         key
         for key in live.keys() | recorded.keys()
@@ -57,20 +57,20 @@ def _found(bench: Workbench, table: Table, head: int, known: int | None) -> Chan
     ]
     changes = Changes(head=(table.key, head, None))
     if known is None and live:
-        bench.say(
+        runtime.say(
             f"{table.key}: the ledger knows nothing of it, though it holds {len(live)} slices: it was lost, is another one, or"
             " the first load died. They are measured anew; what was final, accepted or published before is not known any more"
         )
     if not differing:
         return changes
-    bench.say(f"{table.key}: {len(differing)} slices differ from the ledger; reading them")
+    runtime.say(f"{table.key}: {len(differing)} slices differ from the ledger; reading them")
     commits = [
         commit
-        for commit in bench.lakehouse.commits(table, None if known is None else abs(known))
+        for commit in runtime.lakehouse.commits(table, None if known is None else abs(known))
         if commit.run_id is not None
     ]
-    told = bench.ledger.told_snapshots(table.key, [commit.snapshot_id for commit in commits])
-    measured = _measure(bench, table, head, differing)
+    told = runtime.ledger.told_snapshots(table.key, [commit.snapshot_id for commit in commits])
+    measured = _measure(runtime, table, head, differing)
     for key in sorted(differing):
         before = recorded.get(key) or SliceRecord(table.key, key, Verdict.PUBLISHED)
         after = sum((part.digest for part in measured.get(key, {}).values()), EMPTY)
@@ -97,7 +97,7 @@ def _found(bench: Workbench, table: Table, head: int, known: int | None) -> Chan
             )
         )  # fmt: skip
     if table.key in SOURCE_OF_TABLE:
-        _settle_batches(bench, table, head, differing, measured, changes)
+        _settle_batches(runtime, table, head, differing, measured, changes)
     return changes
 
 
@@ -106,17 +106,17 @@ def _file_hash(record: SliceRecord | None) -> str:
 
 
 def _measure(
-    bench: Workbench, table: Table, snapshot_id: int, slices: Collection[Slice]
+    runtime: Runtime, table: Table, snapshot_id: int, slices: Collection[Slice]
 ) -> dict[Slice, dict[date | None, BatchDay]]:
     """Slice -> arrival day (None for tables without) -> its rows."""
-    rows = bench.lakehouse.read(table, snapshot_id).where(slices_condition(table, slices))
+    rows = runtime.lakehouse.read(table, snapshot_id).where(slices_condition(table, slices))
     by_arrival = table.key in SOURCE_OF_TABLE
     measured = measured_parts(rows, table.content_columns, table.day_column, by_arrival=by_arrival)
     return {key: {day: BatchDay(*part) for day, part in parts.items()} for key, parts in measured.items()}
 
 
 def _settle_batches(
-    bench: Workbench,
+    runtime: Runtime,
     table: Table,
     head: int,
     slices: Collection[Slice],
@@ -130,7 +130,7 @@ def _settle_batches(
     for key in slices:
         days_by_project.setdefault(key.project_id, set()).add(key.event_date)
     for project_id, days in days_by_project.items():
-        recorded = bench.ledger.batch_days_of(source, project_id, sorted(days))
+        recorded = runtime.ledger.batch_days_of(source, project_id, sorted(days))
         present = {
             day: {
                 BatchKey(source, project_id, arrival): part
@@ -147,7 +147,7 @@ def _settle_batches(
         }
         for batch in found:
             arrival = batch.arrival_date
-            kept = bench.ledger.batch_days(source, [project_id], arrival, arrival).get(batch, {})
+            kept = runtime.ledger.batch_days(source, [project_id], arrival, arrival).get(batch, {})
             whole = {day: part for day, part in kept.items() if day not in days}
             # An emptied day stays on record as one that the batch touched, so that what is derived from it follows.
             whole |= {
@@ -155,17 +155,17 @@ def _settle_batches(
             }
             changes.batch_days[batch] = whole
         different |= found
-    _settle_objects(bench, table, head, different, changes)
+    _settle_objects(runtime, table, head, different, changes)
 
 
-def _settle_objects(bench: Workbench, table: Table, head: int, batches: Collection[BatchKey], changes: Changes) -> None:
+def _settle_objects(runtime: Runtime, table: Table, head: int, batches: Collection[BatchKey], changes: Changes) -> None:
     """Record what raw holds of each object of these batches, as versions that have to be read again."""
     if not batches:
         return
     for batch in batches:
-        known = bench.ledger.deliveries(batch.source, [batch.project_id], batch.arrival_date, batch.arrival_date)
+        known = runtime.ledger.deliveries(batch.source, [batch.project_id], batch.arrival_date, batch.arrival_date)
         changes.forgotten_deliveries.extend((batch.source, object_key) for object_key in known)
-    rows = bench.lakehouse.read(table, head).where(in_batches(sorted(batches), None, "_arrival_date"))
+    rows = runtime.lakehouse.read(table, head).where(in_batches(sorted(batches), None, "_arrival_date"))
     objects = rows.groupBy("project_id", "_arrival_date", "_object_key")
     for row in objects.agg(F.count(F.lit(1)).alias("count"), F.max("_object_etag").alias("etag")).collect():
         batch = BatchKey(SOURCE_OF_TABLE[table.key], row["project_id"], row["_arrival_date"])

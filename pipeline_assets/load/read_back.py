@@ -23,7 +23,7 @@ def read_back(ledger: Ledger, say: Callable[[str], None]) -> None:
 
     Raises LakehouseError or LakehouseUnavailableError where the warehouse does not tell.
     """
-    found = ledger.decisions.read_back()
+    found = ledger.interventions.read_back()
     said = [f"{found[kind]} {_WORDS[kind]}" for kind in ActKind if found[kind]]
     if said:
         listed = " and ".join(filter(None, (", ".join(said[:-1]), said[-1])))

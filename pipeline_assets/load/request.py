@@ -16,7 +16,7 @@ from pipeline_assets.domain.checks import Evaluation
 from pipeline_assets.domain.plain_text import shown
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import EMPTY, Digest, Slice, Verdict
-from pipeline_assets.load.build.shared_facts import SharedFacts
+from pipeline_assets.load.build.shared_events import SharedEvents
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -69,8 +69,8 @@ class Outcome:
     key: Slice
     verdict: Verdict
     reason: str | None = None
-    cure: str | None = None
-    is_standing: bool = False
+    hint: str | None = None
+    is_repeat: bool = False
     """The same refusal, wait or hold as in an earlier run over the same inputs: it fails no further run."""
     is_early: bool = False
     """It waits for deliveries whose deadline lies ahead: nothing is wrong, so it fails no run and its checks only warn."""
@@ -86,7 +86,7 @@ class Outcome:
     @property
     def fails_the_run(self) -> bool:
         """New refusals fail the run wherever they are, new waits only on requested days past their deadline."""
-        if self.is_standing or self.is_early or self.verdict.is_good or self.verdict is Verdict.HELD:
+        if self.is_repeat or self.is_early or self.verdict.is_good or self.verdict is Verdict.HELD:
             return False
         return self.verdict is Verdict.REFUSED or self.is_requested
 
@@ -124,7 +124,7 @@ class OpenBooks:
 
 
 @dataclass(frozen=True)
-class Workbench:
+class Runtime:
     """Everything a step of the load path works with."""
 
     lakehouse: Lakehouse
@@ -133,7 +133,7 @@ class Workbench:
     settings: Settings
     say: Callable[[str], None] = lambda _: None
     """Tells a person what is being done, with counts; names in it are data, and no line of it is endless."""
-    facts: SharedFacts = field(default_factory=SharedFacts, compare=False)
+    narrow_events: SharedEvents = field(default_factory=SharedEvents, compare=False)
     """Of this load's aggregates."""
 
     def __post_init__(self) -> None:

@@ -15,16 +15,16 @@ from pipeline_assets.domain.plain_text import few
 from pipeline_assets.domain.slices import Verdict
 from pipeline_assets.load.build.rebuild import rebuild_stale
 from pipeline_assets.load.deliveries.accept import accept_deliveries
-from pipeline_assets.load.request import LoadRequest, TableReport, Workbench
-from pipeline_assets.load.staleness.facts import Ground, ground_of, read_ground
+from pipeline_assets.load.request import LoadRequest, Runtime, TableReport
+from pipeline_assets.load.staleness.facts import Facts, facts_of, read_facts
 from pipeline_assets.tables.refined_events import REFINED_EVENTS
 from pipeline_assets.tables.registry import ALL_TABLES, DERIVED, SOURCE_OF_TABLE
-from resources.failpoints import CrashPoint, crash_point
+from resources.failpoints import Failpoint, failpoint
 from resources.iceberg.errors import lakehouse_failures
 from resources.iceberg.lake_identity import Purpose
 
 
-def load(bench: Workbench, request: LoadRequest, is_live: Callable[[str], bool | None]) -> Iterator[TableReport]:
+def load(runtime: Runtime, request: LoadRequest, is_live: Callable[[str], bool | None]) -> Iterator[TableReport]:
     """Load the requested days into the selected tables; yields one report per table as soon as it is done.
 
     `is_live` tells whether the attempt a staged branch is named for still runs; the branches of dead ones are dropped.
@@ -32,14 +32,14 @@ def load(bench: Workbench, request: LoadRequest, is_live: Callable[[str], bool |
     tables = ALL_TABLES
     with lakehouse_failures("tables"):
         # Before anything is written, and before a table is created in a warehouse that another catalog may own.
-        bench.lakehouse.require_own(bench.settings, tables, Purpose.BEGIN)
+        runtime.lakehouse.require_own(runtime.settings, tables, Purpose.BEGIN)
         # A lake that has begun just now takes its ledger.
-        bench.ledger.lake.require(bench.lakehouse.lake(bench.settings), may_take=True)
+        runtime.ledger.lake.require(runtime.lakehouse.lake(runtime.settings), may_take=True)
         for table in tables:
-            bench.lakehouse.ensure(table)
-        swept = bench.lakehouse.sweep(tables, is_live)
+            runtime.lakehouse.ensure(table)
+        swept = runtime.lakehouse.sweep(tables, is_live)
     if swept:
-        bench.say(f"dropped {len(swept)} branches that dead runs left: {few(swept, 10)}")
+        runtime.say(f"dropped {len(swept)} branches that dead runs left: {few(swept, 10)}")
     started_at = request.now.isoformat()
     verdicts: Counter[str] = Counter()
     snapshots: dict[str, int | None] = {}
@@ -48,31 +48,31 @@ def load(bench: Workbench, request: LoadRequest, is_live: Callable[[str], bool |
         verdicts.update(f"{report.table} {outcome.verdict.value}" for outcome in report.outcomes)
         snapshots[report.table] = report.snapshot_id
         counts = Counter(outcome.verdict.value for outcome in report.outcomes)
-        bench.say(
+        runtime.say(
             f"{report.table}: {', '.join(f'{n} {verdict}' for verdict, n in sorted(counts.items())) or 'nothing to do'}"
             f" in {report.seconds:.1f} s"
         )
-        crash_point(CrashPoint.BETWEEN_TABLES, report.table)
+        failpoint(Failpoint.BETWEEN_TABLES, report.table)
         return report
 
     for key, source in SOURCE_OF_TABLE.items():
         if key in request.tables:
             with lakehouse_failures(key):
-                report = accept_deliveries(bench, request, source)
+                report = accept_deliveries(runtime, request, source)
             yield seen(report)
     derived = [table for table in DERIVED if table.key in request.tables]
     if derived:
-        ground = read_ground(bench, request)
+        facts = read_facts(runtime, request)
         try:
             for table in derived:
                 with lakehouse_failures(table.key):
-                    report = rebuild_stale(bench, request, table, ground)
+                    report = rebuild_stale(runtime, request, table, facts)
                 if table == REFINED_EVENTS:
-                    ground = _with_what_changed(bench, ground, report)
+                    facts = _with_what_changed(runtime, facts, report)
                 yield seen(report)
         finally:
-            bench.facts.release()
-    bench.ledger.record_run(
+            runtime.narrow_events.release()
+    runtime.ledger.record_run(
         request.run_id,
         tables=sorted(request.tables),
         first_day=request.first_day,
@@ -84,11 +84,11 @@ def load(bench: Workbench, request: LoadRequest, is_live: Callable[[str], bool |
     )
 
 
-def _with_what_changed(bench: Workbench, ground: Ground, report: TableReport) -> Ground:
+def _with_what_changed(runtime: Runtime, facts: Facts, report: TableReport) -> Facts:
     """Days that were built because they lie near a stale one are looked at in the aggregates as well."""
-    candidates = {project: set(days) for project, days in ground.candidates.items()}
+    candidates = {project: set(days) for project, days in facts.candidates.items()}
     for outcome in report.outcomes:
         if outcome.verdict is Verdict.PUBLISHED:
             candidates.setdefault(outcome.key.project_id, set()).add(outcome.key.event_date)
     found = {project: frozenset(days) for project, days in candidates.items()}
-    return ground if found == ground.candidates else ground_of(bench, found, ground.first_arrivals)
+    return facts if found == facts.candidates else facts_of(runtime, found, facts.first_arrivals)

@@ -18,7 +18,7 @@ from pipeline_assets.domain.reasons import a_reason
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import Slice, Source, neighbourhood
 from pipeline_assets.formats.amplitude.keys import KeyGrammar
-from pipeline_assets.load.request import Books, LoadRequest, Workbench
+from pipeline_assets.load.request import Books, LoadRequest, Runtime
 from pipeline_assets.tables.raw_events import RAW_TABLES
 from resources.landing.store import LandingStore
 from resources.ledger.records import DeliveryRecord, Exclusion
@@ -42,7 +42,7 @@ def delivery_named(key: str, settings: Settings) -> Delivery:
 
 
 def exclude(
-    bench: Workbench, reasons: Mapping[str, str], request: LoadRequest, *, even_if_gone: bool
+    runtime: Runtime, reasons: Mapping[str, str], request: LoadRequest, *, even_if_gone: bool
 ) -> list[Exclusion]:
     """Record that every known version of these objects is ruled out; returns what was not ruled out before.
 
@@ -51,24 +51,24 @@ def exclude(
     cannot be read, or that landing lost, unless that was said to be meant: it could not be brought back.
     """
     found = [
-        one for key, reason in sorted(reasons.items()) for one in _versions(bench, key, reason, request, even_if_gone)
+        one for key, reason in sorted(reasons.items()) for one in _versions(runtime, key, reason, request, even_if_gone)
     ]
-    fresh = bench.ledger.decisions.exclude(found, request.run_id)
+    fresh = runtime.ledger.interventions.exclude(found, request.run_id)
     for one in fresh:
-        bench.say(f"excluded {one.object_key} ({one.etag}): {one.reason}")
+        runtime.say(f"excluded {one.object_key} ({one.etag}): {one.reason}")
     return fresh
 
 
-def _versions(bench: Workbench, key: str, reason: str, request: LoadRequest, even_if_gone: bool) -> list[Exclusion]:
-    named = _named_in(request, key, reason, bench.settings)
+def _versions(runtime: Runtime, key: str, reason: str, request: LoadRequest, even_if_gone: bool) -> list[Exclusion]:
+    named = _named_in(request, key, reason, runtime.settings)
     source, project, day = named.batch.source, named.batch.project_id, named.batch.arrival_date
     recorded: Sequence[DeliveryRecord] = [
         record
         for is_accepted in (True, False)
-        if (record := bench.ledger.deliveries(source, [project], day, day, is_accepted=is_accepted).get(key))
+        if (record := runtime.ledger.deliveries(source, [project], day, day, is_accepted=is_accepted).get(key))
         is not None
     ]
-    listing = bench.landing.list(source, [project], day, day)
+    listing = runtime.landing.list(source, [project], day, day)
     listed = next((delivery for delivery in listing.deliveries if delivery.key == key), None)
     if listed is None and not recorded:
         raise UsageError(key, "is neither in landing nor on record", "Copy the key from landing or from `explain`")
@@ -80,7 +80,7 @@ def _versions(bench: Workbench, key: str, reason: str, request: LoadRequest, eve
         )
     versions = {record.etag: record.sha256 for record in recorded if record.sha256 is not None}
     if listed is not None and listed.etag not in versions:
-        versions[listed.etag] = hash_of(bench.landing, listed)
+        versions[listed.etag] = hash_of(runtime.landing, listed)
     if not versions:
         raise UsageError(
             key,
@@ -106,25 +106,27 @@ def hash_of(landing: LandingStore, listed: Delivery) -> str:
         ) from error
 
 
-def lift(bench: Workbench, reasons: Mapping[str, str], request: LoadRequest) -> None:
+def lift(runtime: Runtime, reasons: Mapping[str, str], request: LoadRequest) -> None:
     """Record that these objects are ruled out no more; `reasons`: object key -> why.
 
     Raises UsageError, with nothing recorded, for a key that was never excluded or that the run does not load.
     """
-    known = {one.object_key for one in bench.ledger.decisions.all_exclusions(request.projects)} if reasons else set()
+    known = (
+        {one.object_key for one in runtime.ledger.interventions.all_exclusions(request.projects)} if reasons else set()
+    )
     standing = {}
     for key, reason in sorted(reasons.items()):
-        batch = _named_in(request, key, reason, bench.settings).batch
+        batch = _named_in(request, key, reason, runtime.settings).batch
         day = batch.arrival_date
         if key not in known:
             raise UsageError(key, "was never excluded", "`tidemark exclusions` lists what is")
         # None stands where a run that is tried again lifted it before.
-        standing[key] = bench.ledger.decisions.exclusions(batch.source, [batch.project_id], day, day).get(key, ())
+        standing[key] = runtime.ledger.interventions.exclusions(batch.source, [batch.project_id], day, day).get(key, ())
     for key, exclusions in standing.items():
         if not exclusions:
             continue
-        bench.ledger.decisions.lift(exclusions, recordable(reasons[key]), request.run_id)
-        bench.say(f"lifted the exclusion of {key}: {reasons[key]}")
+        runtime.ledger.interventions.lift(exclusions, recordable(reasons[key]), request.run_id)
+        runtime.say(f"lifted the exclusion of {key}: {reasons[key]}")
 
 
 def _named_in(request: LoadRequest, key: str, reason: str, settings: Settings) -> Delivery:

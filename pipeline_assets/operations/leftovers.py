@@ -42,8 +42,8 @@ def leftovers(
     if foreign:
         where = f"{below.location}/{foreign[0].name}"
         reason = f"the files of another table of this name lie there as well ({where}), and no orphan was removed"
-        cure = "Find out which catalog knows it; move its files away, or attach it to an empty catalog: tidemark attach"
-        return Leftovers(refusal=LakehouseError(name, reason, cure))
+        hint = "Find out which catalog knows it; move its files away, or attach it to an empty catalog: tidemark attach"
+        return Leftovers(refusal=LakehouseError(name, reason, hint))
     note = ""
     # Files carry the time of the store's own clock.
     clock = min(now, datetime.now(UTC))
@@ -53,8 +53,8 @@ def leftovers(
         reason = (
             f"another catalog commits to it: {below.location} holds commits of the last day that this one does not know"
         )
-        cure = "Stop what uses the other catalog. If this one was restored from a backup, run maintenance again after a day"
-        return Leftovers(refusal=LakehouseError(name, f"{reason}, and nothing was touched", cure))
+        hint = "Stop what uses the other catalog. If this one was restored from a backup, run maintenance again after a day"
+        return Leftovers(refusal=LakehouseError(name, f"{reason}, and nothing was touched", hint))
     if any(one.commits and one.updated_at >= clock - span for one in below.unknown):
         # What a commit that failed leaves looks like a commit that a restored catalog forgot: both are kept as long as snapshots.
         before = clock - span
@@ -63,8 +63,8 @@ def leftovers(
     files = sum(1 for one in below.files if not is_metadata(one.name))
     if is_bulk(len(orphans), files, max_share):
         reason = f"no snapshot knows {len(orphans)} of the {files} files below {below.location}, so that none of them was removed"
-        cure = "Look at them (tidemark maintenance --dry-run); where nobody needs them, raise TIDEMARK_MAX_ORPHAN_SHARE for once"
-        return Leftovers(orphans, refusal=LakehouseError(name, reason, cure))
+        hint = "Look at them (tidemark maintenance --dry-run); where nobody needs them, raise TIDEMARK_MAX_ORPHAN_SHARE for once"
+        return Leftovers(orphans, refusal=LakehouseError(name, reason, hint))
     return Leftovers(orphans, _metadata(below, clock, history), note)
 
 

@@ -15,8 +15,8 @@ from datetime import datetime, timedelta
 from pipeline_assets.domain.errors import LakehouseError, TidemarkError, TransientError
 from pipeline_assets.domain.retention import expirable
 from pipeline_assets.domain.slices import Slice, Source
-from pipeline_assets.load.ledger_sync import settle
-from pipeline_assets.load.request import Workbench
+from pipeline_assets.load.ledger_sync import sync_ledger
+from pipeline_assets.load.request import Runtime
 from pipeline_assets.operations.leftovers import Leftovers, leftovers
 from pipeline_assets.tables.quarantine import QUARANTINE
 from pipeline_assets.tables.registry import ALL_TABLES, SOURCE_OF_TABLE
@@ -63,7 +63,7 @@ class TableUpkeep:
 
 
 def maintain(
-    bench: Workbench, run_id: str, now: datetime, is_live: Callable[[str], bool | None], *, is_dry_run: bool
+    runtime: Runtime, run_id: str, now: datetime, is_live: Callable[[str], bool | None], *, is_dry_run: bool
 ) -> Iterator[TableUpkeep]:
     """Look after every table that the catalog knows; yields a report per table as soon as it is done.
 
@@ -73,19 +73,19 @@ def maintain(
     is in its report, and the others are looked after.
     """
     with lakehouse_failures("tables"):
-        tables = _known_tables(bench, is_dry_run=is_dry_run)
+        tables = _known_tables(runtime, is_dry_run=is_dry_run)
     if not is_dry_run:
-        require_true_clock(LakeObjects.of(bench.settings))
-    upkeep = Upkeep(bench.spark, bench.lakehouse.catalog_name)
+        require_true_clock(LakeObjects.of(runtime.settings))
+    upkeep = Upkeep(runtime.spark, runtime.lakehouse.catalog_name)
     for table in tables:
         try:
             with lakehouse_failures(table.key):
-                report = _maintain(bench, upkeep, table, run_id, now, is_live, is_dry_run=is_dry_run)
+                report = _maintain(runtime, upkeep, table, run_id, now, is_live, is_dry_run=is_dry_run)
         except TidemarkError as error:
             report = TableUpkeep(table.key, failure=error)
-        bench.say(f"{table.key}: {summary(report, is_dry_run=is_dry_run)}")
+        runtime.say(f"{table.key}: {summary(report, is_dry_run=is_dry_run)}")
         for path in listing((*report.orphans, *report.metadata)) if is_dry_run else ():
-            bench.say(f"  {path}")
+            runtime.say(f"  {path}")
         yield report
 
 
@@ -95,7 +95,7 @@ def require_done(reports: Sequence[TableUpkeep]) -> None:
     lasting = [failure for failure in failures if not isinstance(failure, TransientError)]
     if len(lasting) > 1:
         said = "; ".join(f"{failure.subject}: {failure.reason}" for failure in lasting)
-        raise LakehouseError(f"{len(lasting)} tables", said, lasting[0].cure)
+        raise LakehouseError(f"{len(lasting)} tables", said, lasting[0].hint)
     for failure in lasting or failures:
         raise failure
 
@@ -106,25 +106,25 @@ def listing(paths: Sequence[str]) -> list[str]:
     return [*paths[:_SHOWN], *([f"and {more} more"] if more > 0 else [])]
 
 
-def _known_tables(bench: Workbench, *, is_dry_run: bool) -> list[Table]:
+def _known_tables(runtime: Runtime, *, is_dry_run: bool) -> list[Table]:
     """The tables to look after; what neither catalog nor warehouse knows is left out, and said."""
     purpose = Purpose.LOOK if is_dry_run else Purpose.KEEP
-    bench.lakehouse.require_own(bench.settings, ALL_TABLES, purpose)
-    known = [table for table in ALL_TABLES if bench.lakehouse.knows(table)]
+    runtime.lakehouse.require_own(runtime.settings, ALL_TABLES, purpose)
+    known = [table for table in ALL_TABLES if runtime.lakehouse.knows(table)]
     if not known:
         raise LakehouseError(
-            catalog_place(bench.settings),
+            catalog_place(runtime.settings),
             "knows none of our tables, and nothing was touched",
             "Load days first, or check TIDEMARK_CATALOG_URL and TIDEMARK_CATALOG_NAME",
         )
     for table in ALL_TABLES:
         if table in known:
             continue
-        place = bench.lakehouse.place(table)
+        place = runtime.lakehouse.place(table)
         used = first_use(LakeObjects(place))
         if used is not None:
-            raise unknown_lake(bench.settings, f"{place}/{used}")
-        bench.say(f"{table.key}: is not there yet")
+            raise unknown_lake(runtime.settings, f"{place}/{used}")
+        runtime.say(f"{table.key}: is not there yet")
     return known
 
 
@@ -153,7 +153,7 @@ def summary(report: TableUpkeep, *, is_dry_run: bool) -> str:
 
 
 def _maintain(
-    bench: Workbench,
+    runtime: Runtime,
     upkeep: Upkeep,
     table: Table,
     run_id: str,
@@ -162,28 +162,28 @@ def _maintain(
     *,
     is_dry_run: bool,
 ) -> TableUpkeep:
-    branches = tuple(bench.lakehouse.branches.dead(table, is_live))
-    history = timedelta(days=_history_days(bench, table))
+    branches = tuple(runtime.lakehouse.branches.dead(table, is_live))
+    history = timedelta(days=_history_days(runtime, table))
     # Looked at before anything is done: what another catalog's table may need is neither compacted nor expired away.
-    left = _leftovers(bench, upkeep, table, now, history)
+    left = _leftovers(runtime, upkeep, table, now, history)
     if left.refusal is not None:
         return TableUpkeep(table.key, orphans=left.orphans, note=left.note, failure=left.refusal)
     if not is_dry_run:
-        bench.lakehouse.branches.sweep([table], is_live)
+        runtime.lakehouse.branches.sweep([table], is_live)
         upkeep.keep_metadata(table)
     if table is not QUARANTINE and not is_dry_run:
         # While the snapshots are there that tell what happened since.
-        settle(bench, table, run_id)
-    cold, files = _cold(bench, table, now)
+        sync_ledger(runtime, table, run_id)
+    cold, files = _cold(runtime, table, now)
     compacted = Compacted(files, files)
     if cold and not is_dry_run:
-        compacted = _compact(bench, upkeep, table, cold, files, run_id)
-    quarantined = _old_quarantine(bench, upkeep, now, is_dry_run=is_dry_run) if table is QUARANTINE else 0
+        compacted = _compact(runtime, upkeep, table, cold, files, run_id)
+    quarantined = _old_quarantine(runtime, upkeep, now, is_dry_run=is_dry_run) if table is QUARANTINE else 0
     snapshots, named = upkeep.snapshots(table)
     old = expirable(snapshots, named, now, history)
     deleted = 0 if is_dry_run else upkeep.expire(table, old)
     if not is_dry_run and left.refusal is None:
-        left = _leftovers(bench, upkeep, table, now, history)
+        left = _leftovers(runtime, upkeep, table, now, history)
     if not is_dry_run and left.refusal is None:
         upkeep.remove(table, (*left.orphans, *left.metadata))
     return TableUpkeep(
@@ -192,39 +192,39 @@ def _maintain(
     )  # fmt: skip
 
 
-def _leftovers(bench: Workbench, upkeep: Upkeep, table: Table, now: datetime, history: timedelta) -> Leftovers:
-    name = bench.lakehouse.identifier(table)
-    return leftovers(upkeep, table, name, now, history, bench.settings.max_orphan_share)
+def _leftovers(runtime: Runtime, upkeep: Upkeep, table: Table, now: datetime, history: timedelta) -> Leftovers:
+    name = runtime.lakehouse.identifier(table)
+    return leftovers(upkeep, table, name, now, history, runtime.settings.max_orphan_share)
 
 
-def _history_days(bench: Workbench, table: Table) -> int:
-    settings = bench.settings
+def _history_days(runtime: Runtime, table: Table) -> int:
+    settings = runtime.settings
     by_source = {Source.REGULAR: settings.regular_history_days, Source.BACKFILL: settings.backfill_history_days}
     source = SOURCE_OF_TABLE.get(table.key)
     return settings.rollback_days if source is None else by_source[source]
 
 
-def _cold(bench: Workbench, table: Table, now: datetime) -> tuple[list[Slice], int]:
+def _cold(runtime: Runtime, table: Table, now: datetime) -> tuple[list[Slice], int]:
     """Slices that hardly anything changes any more and that lie in many files, and how many files that are."""
-    coldest = now.date() - timedelta(days=bench.settings.compact_after_days)
-    live = bench.lakehouse.slice_files(table, bench.lakehouse.head(table))
+    coldest = now.date() - timedelta(days=runtime.settings.compact_after_days)
+    live = runtime.lakehouse.slice_files(table, runtime.lakehouse.head(table))
     found = {
         key: len(files.paths)
         for key, files in live.items()
-        if key.event_date < coldest and len(files.paths) >= bench.settings.compact_min_files
+        if key.event_date < coldest and len(files.paths) >= runtime.settings.compact_min_files
     }
     return sorted(found), sum(found.values())
 
 
-def _compact(bench: Workbench, upkeep: Upkeep, table: Table, cold: list[Slice], files: int, run_id: str) -> Compacted:
-    known = len(bench.ledger.publications(table.key))
-    before = _digests(bench, table)
+def _compact(runtime: Runtime, upkeep: Upkeep, table: Table, cold: list[Slice], files: int, run_id: str) -> Compacted:
+    known = len(runtime.ledger.publications(table.key))
+    before = _digests(runtime, table)
     compacted = upkeep.compact(table, cold, files)
     if table is not QUARANTINE:
         # The ledger's row counts only while it names the live files; settling reads them, and so proves the compaction.
-        settle(bench, table, run_id)
-        after = _digests(bench, table)
-        theirs = {record.key for record in bench.ledger.publications(table.key)[known:]}
+        sync_ledger(runtime, table, run_id)
+        after = _digests(runtime, table)
+        theirs = {record.key for record in runtime.ledger.publications(table.key)[known:]}
         changed = [key for key in cold if before.get(key) != after.get(key) and key not in theirs]
         if changed:
             reason = "holds other rows after a compaction than before"
@@ -232,20 +232,20 @@ def _compact(bench: Workbench, upkeep: Upkeep, table: Table, cold: list[Slice], 
     return compacted
 
 
-def _digests(bench: Workbench, table: Table) -> dict[Slice, str]:
-    return {key: str(record.digest) for key, record in bench.ledger.slices(table.key, None).items()}
+def _digests(runtime: Runtime, table: Table) -> dict[Slice, str]:
+    return {key: str(record.digest) for key, record in runtime.ledger.slices(table.key, None).items()}
 
 
-def _old_quarantine(bench: Workbench, upkeep: Upkeep, now: datetime, *, is_dry_run: bool) -> int:
+def _old_quarantine(runtime: Runtime, upkeep: Upkeep, now: datetime, *, is_dry_run: bool) -> int:
     """Rows that arrived before their source's retention begins."""
-    settings = bench.settings
+    settings = runtime.settings
     kept = {Source.REGULAR: settings.regular_quarantine_days, Source.BACKFILL: settings.backfill_quarantine_days}
     condition = " OR ".join(
         f"(source = '{source.value}' AND arrival_date < DATE '{now.date() - timedelta(days=days)}')"
         for source, days in kept.items()
     )
-    head = bench.lakehouse.head(QUARANTINE)
-    found = bench.lakehouse.read(QUARANTINE, head).where(condition).count()
+    head = runtime.lakehouse.head(QUARANTINE)
+    found = runtime.lakehouse.read(QUARANTINE, head).where(condition).count()
     if found and not is_dry_run and not upkeep.delete(QUARANTINE, condition):
         return 0
     return found

@@ -14,8 +14,8 @@ from datetime import date, datetime
 from pipeline_assets.domain.errors import UsageError
 from pipeline_assets.domain.slices import EMPTY, Digest, Slice
 from pipeline_assets.load.request import Books, LoadRequest
-from pipeline_assets.load.staleness.decide import Decision, Todo, decide_all
-from pipeline_assets.load.staleness.facts import ground_of
+from pipeline_assets.load.staleness.decide import SlicePlan, Todo, decide_all
+from pipeline_assets.load.staleness.facts import facts_of
 from pipeline_assets.load.staleness.first_arrival import first_arrivals
 from pipeline_assets.operations.rollback import CAUSE
 from pipeline_assets.tables.refined_events import REFINED_EVENTS
@@ -55,7 +55,7 @@ def preview(
         (table.key, key): reason
         for table in DERIVED
         if not tables or table.key in tables
-        for key, reason in sorted(books.ledger.decisions.holds(table.key, projects).items())
+        for key, reason in sorted(books.ledger.interventions.holds(table.key, projects).items())
         if first <= key.event_date <= last
     }
     if not reasons:
@@ -64,7 +64,7 @@ def preview(
     for _, key in reasons:
         days.setdefault(key.project_id, set()).add(key.event_date)
     every_day = sorted(set().union(*days.values()))
-    ground = ground_of(
+    facts = facts_of(
         books,
         {project: frozenset(of) for project, of in days.items()},
         first_arrivals(books.ledger, books.settings, projects, now.date()),
@@ -74,7 +74,7 @@ def preview(
     found: list[Held] = []
     events: dict[Slice, Todo] = {}
     for table in DERIVED:
-        decisions = {d.key: d for d in decide_all(books, request, table, ground, released=reasons.keys())}
+        decisions = {d.key: d for d in decide_all(books, request, table, facts, released=reasons.keys())}
         records = books.ledger.slices(table.key, projects, set(every_day))
         for (name, key), reason in reasons.items():
             if name != table.key:
@@ -96,7 +96,7 @@ def release(books: Books, held: Sequence[Held], reason: str, run_id: str) -> Non
     slices: dict[str, list[Slice]] = {}
     for one in held:
         slices.setdefault(one.table, []).append(one.key)
-    books.ledger.decisions.release(slices, reason, run_id)
+    books.ledger.interventions.release(slices, reason, run_id)
 
 
 def _before(published: Sequence[PublicationRecord], table: str, key: Slice, present: Digest) -> Digest:
@@ -122,7 +122,7 @@ _FOLLOWS: Mapping[Todo, str] = {
 }
 
 
-def _then(decision: Decision | None, events: Todo | None) -> str:
+def _then(decision: SlicePlan | None, events: Todo | None) -> str:
     """In words; `events`: what becomes of the same slice of refined events, where that is released as well."""
     if events is not None and events in _FOLLOWS:
         return _FOLLOWS[events]

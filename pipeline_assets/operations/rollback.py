@@ -15,11 +15,11 @@ from dataclasses import replace
 from pipeline_assets.domain.changes import Baseline
 from pipeline_assets.domain.errors import LakehouseError, PublishConflictError
 from pipeline_assets.domain.slices import Slice, Verdict
-from pipeline_assets.load.ledger_sync import settle
-from pipeline_assets.load.request import Workbench
+from pipeline_assets.load.ledger_sync import sync_ledger
+from pipeline_assets.load.request import Runtime
 from pipeline_assets.operations.rollback_plan import (
-    Move,
     RollbackRequest,
+    SliceRestore,
     after_its_run,
     moves_of_table,
     plan,
@@ -29,7 +29,7 @@ from pipeline_assets.operations.rollback_plan import (
 )
 from pipeline_assets.tables.refined_events import REFINED_EVENTS
 from pipeline_assets.tables.table import Table
-from resources.failpoints import CrashPoint, crash_point
+from resources.failpoints import Failpoint, failpoint
 from resources.iceberg.metadata import SliceFiles
 from resources.ledger.records import Changes, PublicationRecord
 
@@ -37,60 +37,60 @@ CAUSE = "rollback"
 CURE = "Release it when the rollback has served its purpose (tidemark release)"
 
 
-def roll_back(bench: Workbench, request: RollbackRequest) -> list[Move]:
+def roll_back(runtime: Runtime, request: RollbackRequest) -> list[SliceRestore]:
     """Hold the slices, then make each what it was; returns what was changed or only held.
 
     Held first, so that no load undoes it meanwhile; one commit per table. A rollback that died half way is completed by another
     one to the same state. Raises what `plan` raises, with nothing changed, and PublishConflictError where loads keep winning.
     """
     with ExitStack() as kept:
-        return _roll_back_all(bench, request, kept)
+        return _roll_back_all(runtime, request, kept)
 
 
-def _roll_back_all(bench: Workbench, request: RollbackRequest, kept: ExitStack) -> list[Move]:
-    moves = plan(bench, request)
-    request = after_its_run(bench, request)
+def _roll_back_all(runtime: Runtime, request: RollbackRequest, kept: ExitStack) -> list[SliceRestore]:
+    moves = plan(runtime, request)
+    request = after_its_run(runtime, request)
     tables = tables_of(request)
     # All tables at once: none goes back where another one cannot.
     for table in tables:
-        _keep(bench, table, request, [move for move in moves if move.table == table.key], kept)
+        _keep(runtime, table, request, [move for move in moves if move.table == table.key], kept)
     held: dict[str, set[Slice]] = {}
     for move in moves:
         held.setdefault(move.table, set()).add(move.key)
-    held_before = _held_by_others(bench, request)
-    bench.ledger.decisions.hold(held, request.reason, request.run_id)
-    done: dict[tuple[str, Slice], Move] = {}
+    held_before = _held_by_others(runtime, request)
+    runtime.ledger.interventions.hold(held, request.reason, request.run_id)
+    done: dict[tuple[str, Slice], SliceRestore] = {}
     for table in tables:
         try:
-            done |= {(move.table, move.key): move for move in _roll_back(bench, table, request, held, kept)}
+            done |= {(move.table, move.key): move for move in _roll_back(runtime, table, request, held, kept)}
         except LakehouseError as refusal:
             if not done:
-                _hold_as_before(bench, held, held_before, request, refusal)
+                _hold_as_before(runtime, held, held_before, request, refusal)
             raise
     # A load that was about to commit when they were held may have published one of them since.
     for table in tables:
-        if any(not move.is_there for move in moves_of_table(bench, table, request)):
-            done |= {(m.table, m.key): m for m in _roll_back(bench, table, request, held, kept) if not m.is_there}
+        if any(not move.is_there for move in moves_of_table(runtime, table, request)):
+            done |= {(m.table, m.key): m for m in _roll_back(runtime, table, request, held, kept) if not m.is_there}
     return list(done.values())
 
 
-def _held_by_others(bench: Workbench, request: RollbackRequest) -> dict[tuple[str, Slice], str]:
+def _held_by_others(runtime: Runtime, request: RollbackRequest) -> dict[tuple[str, Slice], str]:
     """Table and slice -> the reason why it was held before this rollback."""
-    holds = bench.ledger.decisions.all_holds(request.projects)
+    holds = runtime.ledger.interventions.all_holds(request.projects)
     return {
         (one.table, one.key): one.reason for one in holds if one.released_at is None and one.run_id != request.run_id
     }
 
 
 def _hold_as_before(
-    bench: Workbench,
+    runtime: Runtime,
     held: Mapping[str, Collection[Slice]],
     held_before: Mapping[tuple[str, Slice], str],
     request: RollbackRequest,
     refusal: LakehouseError,
 ) -> None:
     """Nothing is rolled back, so nothing stays held for it; what others held is never let go for a moment."""
-    decisions = bench.ledger.decisions
+    decisions = runtime.ledger.interventions
     alone = {table: [key for key in keys if (table, key) not in held_before] for table, keys in held.items()}
     decisions.release(alone, f"the rollback was refused: {refusal.reason}", request.run_id)
     for table, keys in held.items():
@@ -99,51 +99,53 @@ def _hold_as_before(
                 decisions.hold({table: [key]}, held_before[table, key], request.run_id)
 
 
-def _keep(bench: Workbench, table: Table, request: RollbackRequest, moves: Sequence[Move], kept: ExitStack) -> None:
+def _keep(
+    runtime: Runtime, table: Table, request: RollbackRequest, moves: Sequence[SliceRestore], kept: ExitStack
+) -> None:
     """What they go back to stays until it is live again, however old it is and whatever maintenance thinks of it."""
     snapshots = {move.snapshot_id for move in moves if move.snapshot_id is not None}
-    kept.enter_context(bench.lakehouse.branches.keeping(table, snapshots, request.attempt))
+    kept.enter_context(runtime.lakehouse.branches.keeping(table, snapshots, request.attempt))
 
 
 def _roll_back(
-    bench: Workbench, table: Table, request: RollbackRequest, held: dict[str, set[Slice]], kept: ExitStack
-) -> list[Move]:
+    runtime: Runtime, table: Table, request: RollbackRequest, held: dict[str, set[Slice]], kept: ExitStack
+) -> list[SliceRestore]:
     """One table; adds to `held` what it holds, to `kept` what it needs."""
-    for attempt in range(bench.settings.publish_attempts):
-        base_id = settle(bench, table, request.run_id)
-        moves = moves_of_table(bench, table, request)
-        _keep(bench, table, request, moves, kept)
+    for attempt in range(runtime.settings.publish_attempts):
+        base_id = sync_ledger(runtime, table, request.run_id)
+        moves = moves_of_table(runtime, table, request)
+        _keep(runtime, table, request, moves, kept)
         if table == REFINED_EVENTS:
-            require_whole_exchanges(bench, request, moves)
+            require_whole_exchanges(runtime, request, moves)
         # Those that a load published for the first time meanwhile are not held yet.
         held.setdefault(table.key, set()).update(move.key for move in moves)
-        bench.ledger.decisions.hold({table.key: held[table.key]}, request.reason, request.run_id)
+        runtime.ledger.interventions.hold({table.key: held[table.key]}, request.reason, request.run_id)
         changing = [move for move in moves if not move.is_there]
         try:
-            _restore(bench, table, request, base_id, moves, changing)
+            _restore(runtime, table, request, base_id, moves, changing)
         except PublishConflictError as conflict:
-            bench.say(f"{table.key}: {conflict.reason}; looking at it again")
-            if attempt == bench.settings.publish_attempts - 1:
+            runtime.say(f"{table.key}: {conflict.reason}; looking at it again")
+            if attempt == runtime.settings.publish_attempts - 1:
                 raise
             continue
-        bench.say(f"{table.key}: {len(changing)} slices rolled back, {len(moves)} held")
+        runtime.say(f"{table.key}: {len(changing)} slices rolled back, {len(moves)} held")
         break
     return moves
 
 
 def _restore(
-    bench: Workbench,
+    runtime: Runtime,
     table: Table,
     request: RollbackRequest,
     base_id: int,
-    moves: Sequence[Move],
-    changing: Sequence[Move],
+    moves: Sequence[SliceRestore],
+    changing: Sequence[SliceRestore],
 ) -> None:
     changes = Changes()
     files: Mapping[Slice, SliceFiles] = {}
     if changing:
         name = f"rollback_{request.attempt}"
-        publication = bench.lakehouse.restore(table, base_id, snapshots_of(changing), name, request.run_id)
+        publication = runtime.lakehouse.restore(table, base_id, snapshots_of(changing), name, request.run_id)
         files = publication.files
         changes.head = (table.key, publication.snapshot_id, publication.parent_id)
         changes.publications.extend(
@@ -156,7 +158,7 @@ def _restore(
             for move in changing
         )  # fmt: skip
     for move in moves:
-        held = replace(move.present, verdict=Verdict.HELD, reason=f"held: {request.reason}", cure=CURE)
+        held = replace(move.present, verdict=Verdict.HELD, reason=f"held: {request.reason}", hint=CURE)
         if move.key in files:
             target = move.target
             held = replace(
@@ -173,5 +175,5 @@ def _restore(
             # A person decided what it is, so that is what later changes are measured against.
             held = replace(held, baseline=Baseline(held.figures, content=str(held.digest)) if held.is_final else None)
         changes.slices.append(held)
-    crash_point(CrashPoint.BEFORE_LEDGER, table.key)
-    bench.ledger.record(changes, request.run_id)
+    failpoint(Failpoint.BEFORE_LEDGER, table.key)
+    runtime.ledger.record(changes, request.run_id)

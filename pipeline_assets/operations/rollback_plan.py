@@ -17,13 +17,13 @@ from pyspark.sql import Column, DataFrame
 
 from pipeline_assets.domain.errors import LakehouseError, UsageError
 from pipeline_assets.domain.slices import EMPTY, Digest, Slice, neighbourhood
-from pipeline_assets.load.ledger_sync import FOREIGN, UNRECORDED, settle
-from pipeline_assets.load.request import Workbench
+from pipeline_assets.load.ledger_sync import FOREIGN, UNRECORDED, sync_ledger
+from pipeline_assets.load.request import Runtime
 from pipeline_assets.tables.refined_events import REFINED_EVENTS
 from pipeline_assets.tables.registry import DERIVED
 from pipeline_assets.tables.table import Table
+from pipeline_assets.transforms.cross_day_keys import key_days, torn_keys
 from pipeline_assets.transforms.event_keys import KEY
-from pipeline_assets.transforms.shared_keys import key_days, torn_keys
 from resources.iceberg.metadata import slices_condition
 from resources.ledger.records import PublicationRecord, SliceRecord
 
@@ -52,7 +52,7 @@ class RollbackRequest:
 
 
 @dataclass(frozen=True)
-class Move:
+class SliceRestore:
     """One slice, what it is and what it is to be."""
 
     table: str
@@ -74,7 +74,7 @@ class Move:
         return self.digest == self.present.digest
 
 
-def plan(bench: Workbench, request: RollbackRequest) -> list[Move]:
+def plan(runtime: Runtime, request: RollbackRequest) -> list[SliceRestore]:
     """What a rollback would change, tables in topological order; writes nothing but what settling finds.
 
     Raises UsageError for tables, days or a publication that cannot be served, LakehouseError where files of then are gone, or
@@ -84,24 +84,24 @@ def plan(bench: Workbench, request: RollbackRequest) -> list[Move]:
     if not request.reason.strip():
         raise UsageError("rollback", "needs a reason", "Say why; it stays on record")
     for table in tables:
-        settle(bench, table, request.run_id)
-    request = after_its_run(bench, request)
-    moves = [move for table in tables for move in moves_of_table(bench, table, request)]
+        sync_ledger(runtime, table, request.run_id)
+    request = after_its_run(runtime, request)
+    moves = [move for table in tables for move in moves_of_table(runtime, table, request)]
     if not moves:
         raise UsageError(f"{request.first} to {request.last}", "nothing of these days was ever published", "Check them")
     if REFINED_EVENTS in tables:
-        require_whole_exchanges(bench, request, [move for move in moves if move.table == REFINED_EVENTS.key])
+        require_whole_exchanges(runtime, request, [move for move in moves if move.table == REFINED_EVENTS.key])
     for table in tables:
         chosen = snapshots_of(move for move in moves if move.table == table.key)
-        bench.lakehouse.require_files(table, chosen)
+        runtime.lakehouse.require_files(table, chosen)
     return moves
 
 
-def after_its_run(bench: Workbench, request: RollbackRequest) -> RollbackRequest:
+def after_its_run(runtime: Runtime, request: RollbackRequest) -> RollbackRequest:
     """Back to the last publication of the run, or of the commit where no run is known, that made the publication named."""
     if not isinstance(request.to, int):
         return request
-    publications = bench.ledger.publications()
+    publications = runtime.ledger.publications()
     named = next((record for record in publications if record.number == request.to), None)
     if named is None:
         raise UsageError(f"publication {request.to}", "is not on record", "`tidemark history` lists them")
@@ -127,39 +127,39 @@ def tables_of(request: RollbackRequest) -> list[Table]:
     return [table for key, table in known.items() if not request.tables or key in request.tables]
 
 
-def moves_of_table(bench: Workbench, table: Table, request: RollbackRequest) -> list[Move]:
+def moves_of_table(runtime: Runtime, table: Table, request: RollbackRequest) -> list[SliceRestore]:
     """What becomes of the chosen slices of a table, after settling it; raises LakehouseError where that is not known."""
-    settle(bench, table, request.run_id)
+    sync_ledger(runtime, table, request.run_id)
     chosen = [
         key
-        for key in bench.ledger.slices(table.key, request.projects)
+        for key in runtime.ledger.slices(table.key, request.projects)
         if request.first <= key.event_date <= request.last
     ]
-    return _moves_of(bench, table, chosen, request.to)
+    return _moves_of(runtime, table, chosen, request.to)
 
 
-def _moves_of(bench: Workbench, table: Table, slices: Iterable[Slice], to: datetime | int) -> list[Move]:
+def _moves_of(runtime: Runtime, table: Table, slices: Iterable[Slice], to: datetime | int) -> list[SliceRestore]:
     wanted = set(slices)
     published: dict[Slice, list[PublicationRecord]] = {key: [] for key in wanted}
-    for record in bench.ledger.publications(table.key):
+    for record in runtime.ledger.publications(table.key):
         if record.key in wanted:
             published[record.key].append(record)
-    present = bench.ledger.slices(table.key, None, {key.event_date for key in wanted})
-    ancestry = bench.lakehouse.ancestry(table)
-    kept = bench.lakehouse.branches.kept(table)
+    present = runtime.ledger.slices(table.key, None, {key.event_date for key in wanted})
+    ancestry = runtime.lakehouse.ancestry(table)
+    kept = runtime.lakehouse.branches.kept(table)
     now = datetime.now(UTC)
     moves = []
     for key in sorted(wanted):
         count = published_by(published[key], to, now)
         target = published[key][count - 1] if count else None
         later = published[key][count] if count < len(published[key]) else None
-        move = Move(table.key, key, present[key], target)
+        move = SliceRestore(table.key, key, present[key], target)
         if not move.is_there and target is None:
-            _require_empty_then(bench, table, key, later, to, ancestry)
+            _require_empty_then(runtime, table, key, later, to, ancestry)
         if not move.is_there and target is not None and target.digest_after != EMPTY:
             move = replace(move, snapshot_id=_kept_snapshot(move, target, later, ancestry, kept))
         moves.append(move)
-    _require_rows(bench, table, moves)
+    _require_rows(runtime, table, moves)
     return moves
 
 
@@ -179,7 +179,7 @@ def published_by(records: Sequence[PublicationRecord], to: datetime | int, now: 
 
 
 def _require_empty_then(
-    bench: Workbench,
+    runtime: Runtime,
     table: Table,
     key: Slice,
     first: PublicationRecord | None,
@@ -196,7 +196,7 @@ def _require_empty_then(
         then = next((snapshot_id for snapshot_id, at in ancestry.items() if at <= to), None)
     else:
         then = first.parent_id if first is not None and first.parent_id in ancestry else None
-    if then is not None and key not in bench.lakehouse.slice_files(table, then, [key]):
+    if then is not None and key not in runtime.lakehouse.slice_files(table, then, [key]):
         return
     raise LakehouseError(
         f"{table.key} {key}",
@@ -206,7 +206,7 @@ def _require_empty_then(
 
 
 def _kept_snapshot(
-    move: Move,
+    move: SliceRestore,
     target: PublicationRecord,
     later: PublicationRecord | None,
     ancestry: Collection[int],
@@ -226,19 +226,19 @@ def _kept_snapshot(
     )
 
 
-def snapshots_of(moves: Iterable[Move]) -> dict[Slice, int | None]:
+def snapshots_of(moves: Iterable[SliceRestore]) -> dict[Slice, int | None]:
     """Slice to change -> the snapshot whose files it gets, None for none."""
     return {move.key: move.snapshot_id for move in moves if not move.is_there}
 
 
-def _require_rows(bench: Workbench, table: Table, moves: Sequence[Move]) -> None:
+def _require_rows(runtime: Runtime, table: Table, moves: Sequence[SliceRestore]) -> None:
     """The files of then hold as many rows as are on record; by metadata."""
-    by_snapshot: dict[int, list[Move]] = {}
+    by_snapshot: dict[int, list[SliceRestore]] = {}
     for move in moves:
         if move.snapshot_id is not None:
             by_snapshot.setdefault(move.snapshot_id, []).append(move)
     for snapshot_id, found in by_snapshot.items():
-        files = bench.lakehouse.slice_files(table, snapshot_id, {move.key for move in found})
+        files = runtime.lakehouse.slice_files(table, snapshot_id, {move.key for move in found})
         for move in found:
             rows = files[move.key].rows if move.key in files else 0
             if rows != move.digest.rows:
@@ -248,23 +248,23 @@ def _require_rows(bench: Workbench, table: Table, moves: Sequence[Move]) -> None
                 )  # fmt: skip
 
 
-def require_whole_exchanges(bench: Workbench, request: RollbackRequest, moves: Sequence[Move]) -> None:
+def require_whole_exchanges(runtime: Runtime, request: RollbackRequest, moves: Sequence[SliceRestore]) -> None:
     """Events that moved between a chosen day and another one since then would be lost or be there twice."""
     chosen = {move.key for move in moves}
-    known = bench.ledger.slices(REFINED_EVENTS.key, request.projects)
-    near = {key for key in neighbourhood(chosen, bench.settings.dedupe_window_days) if key in known} - chosen
-    beside = [move for move in _moves_of(bench, REFINED_EVENTS, near, request.to) if not move.is_there]
+    known = runtime.ledger.slices(REFINED_EVENTS.key, request.projects)
+    near = {key for key in neighbourhood(chosen, runtime.settings.dedupe_window_days) if key in known} - chosen
+    beside = [move for move in _moves_of(runtime, REFINED_EVENTS, near, request.to) if not move.is_there]
     changing = [move for move in moves if not move.is_there]
     # A day beside that did not change since then gave and took nothing.
     if not beside or not changing:
         return
-    head = bench.lakehouse.head(REFINED_EVENTS)
+    head = runtime.lakehouse.head(REFINED_EVENTS)
     torn = torn_keys(
-        then_chosen=_keys(bench, [(move.key, move.snapshot_id) for move in changing]),
-        now_chosen=_keys(bench, [(move.key, head) for move in changing]),
-        then_beside=_keys(bench, [(move.key, move.snapshot_id) for move in beside]),
-        now_beside=_keys(bench, [(move.key, head) for move in beside]),
-        dedupe_window_days=bench.settings.dedupe_window_days,
+        then_chosen=_keys(runtime, [(move.key, move.snapshot_id) for move in changing]),
+        now_chosen=_keys(runtime, [(move.key, head) for move in changing]),
+        then_beside=_keys(runtime, [(move.key, move.snapshot_id) for move in beside]),
+        now_beside=_keys(runtime, [(move.key, head) for move in beside]),
+        dedupe_window_days=runtime.settings.dedupe_window_days,
     )
     found = torn.groupBy("event_date", "project_id").count().collect()
     if found:
@@ -276,7 +276,7 @@ def require_whole_exchanges(bench: Workbench, request: RollbackRequest, moves: S
         )
 
 
-def _keys(bench: Workbench, slices: Iterable[tuple[Slice, int | None]]) -> DataFrame:
+def _keys(runtime: Runtime, slices: Iterable[tuple[Slice, int | None]]) -> DataFrame:
     """`key_days` of slices of refined.events, each as of a snapshot (None: empty)."""
     by_snapshot: dict[int, list[Slice]] = {}
     for key, snapshot_id in slices:
@@ -284,10 +284,10 @@ def _keys(bench: Workbench, slices: Iterable[tuple[Slice, int | None]]) -> DataF
             by_snapshot.setdefault(snapshot_id, []).append(key)
     ids = ("event_date", "project_id", *KEY)
     frames = [
-        bench.lakehouse.read(REFINED_EVENTS, snapshot_id).where(slices_condition(REFINED_EVENTS, keys)).select(*ids)
+        runtime.lakehouse.read(REFINED_EVENTS, snapshot_id).where(slices_condition(REFINED_EVENTS, keys)).select(*ids)
         for snapshot_id, keys in by_snapshot.items()
     ]
-    live = bench.lakehouse.read(REFINED_EVENTS, bench.lakehouse.head(REFINED_EVENTS))
+    live = runtime.lakehouse.read(REFINED_EVENTS, runtime.lakehouse.head(REFINED_EVENTS))
     nothing: Column = F.lit(False)
     head = live.where(nothing).select(*ids)
     return key_days(reduce(DataFrame.unionByName, frames, head))

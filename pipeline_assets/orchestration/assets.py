@@ -26,10 +26,10 @@ from pipeline_assets.load.run import load
 from pipeline_assets.operations.exclude import exclude, lift
 from pipeline_assets.orchestration.events import events_of, failure_of, standing_elsewhere
 from pipeline_assets.orchestration.live_runs import liveness
-from pipeline_assets.orchestration.runtime import op_bench
+from pipeline_assets.orchestration.runtime import op_runtime
 from pipeline_assets.orchestration.specs import check_specs, table_spec
 from pipeline_assets.tables.registry import ASSET_TABLES, table_by_key
-from resources.failpoints import CrashPoint, crash_point
+from resources.failpoints import Failpoint, failpoint
 from resources.landing.store import LandingStore
 
 POOL = "tidemark_load"
@@ -98,7 +98,7 @@ def _load(
     keys = sorted({key.to_user_string() for key in context.selected_asset_keys})
     failed: list[Outcome] = []
     room = _MOST_SHOWN
-    with op_bench(context.op_execution_context, settings, spark, landing) as bench:
+    with op_runtime(context.op_execution_context, settings, spark, landing) as runtime:
         projects = settings.require_projects(tuple(config.projects))
         request = LoadRequest(
             days=tuple(date.fromisoformat(key) for key in context.partition_keys),
@@ -108,15 +108,15 @@ def _load(
             now=clock.now(),
             accept_changes=valid_acceptances(config.accept_changes, projects),
         )
-        read_back(bench.ledger, bench.say)
-        exclude(bench, config.exclude, request, even_if_gone=config.exclude_even_if_gone)
-        lift(bench, config.lift, request)
-        for report in load(bench, request, liveness(context.instance, bench.ledger, context.run.run_id)):
-            crash_point(CrashPoint.BEFORE_EVENTS, report.table)
+        read_back(runtime.ledger, runtime.say)
+        exclude(runtime, config.exclude, request, even_if_gone=config.exclude_even_if_gone)
+        lift(runtime, config.lift, request)
+        for report in load(runtime, request, liveness(context.instance, runtime.ledger, context.run.run_id)):
+            failpoint(Failpoint.BEFORE_EVENTS, report.table)
             table = table_by_key(report.table)
-            shown = list(refused_changes(bench, report, request.now, room))
+            shown = list(refused_changes(runtime, report, request.now, room))
             room -= len(shown)
-            others = standing_elsewhere(bench.ledger, settings, report)
+            others = standing_elsewhere(runtime.ledger, settings, report)
             yield from events_of(context, request, table, report, others, shown)
             failed.extend(outcome for outcome in report.outcomes if outcome.fails_the_run)
     # Every declared output is yielded: a selected check that is not makes Dagster fail the step with a vaguer error.

@@ -183,9 +183,9 @@ def _evaluation(
     for _, evaluation in found:
         for name, value in evaluation.figures.items():
             figures[name] = figures.get(name, 0) + value
-    reasons = [f"{project}: {evaluation.reason}. {evaluation.cure}" for project, evaluation in bad]
+    reasons = [f"{project}: {evaluation.reason}. {evaluation.hint}" for project, evaluation in bad]
     reasons += [
-        f"{outcome.key.project_id}: {outcome.verdict.value}, {outcome.reason}. {outcome.cure}" for outcome in waiting
+        f"{outcome.key.project_id}: {outcome.verdict.value}, {outcome.reason}. {outcome.hint}" for outcome in waiting
     ]
     is_only_early = bool(reasons) and all(one.is_early or one.verdict.is_good for one in outcomes)
     is_error = check.is_blocking and not is_only_early
@@ -225,7 +225,7 @@ def failure_of(failed: Sequence[Outcome]) -> dg.Failure:
     order = [table.key for table in ASSET_TABLES]
     told = [
         f"{one.key.event_date} {one.table} {one.key.project_id} {one.verdict.value}: {one.reason}"
-        + (f". {one.cure}" if one.cure else "")
+        + (f". {one.hint}" if one.hint else "")
         for one in sorted(failed, key=lambda one: (one.verdict is Verdict.WAITING, one.key, order.index(one.table)))
     ]
     metadata: dict[str, Any] = {"reasons": markdown_list(told), "slices": len(failed)}

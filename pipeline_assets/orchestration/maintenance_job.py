@@ -15,7 +15,7 @@ from pipeline_assets.operations.maintenance import TableUpkeep, maintain, requir
 from pipeline_assets.orchestration.assets import Clock
 from pipeline_assets.orchestration.event_text import markdown_table
 from pipeline_assets.orchestration.live_runs import liveness
-from pipeline_assets.orchestration.runtime import op_bench
+from pipeline_assets.orchestration.runtime import op_runtime
 from resources.landing.store import LandingStore
 
 JOB_NAME = "maintenance"
@@ -43,11 +43,11 @@ def maintenance_job(settings: Settings) -> dg.JobDefinition:
         landing: dg.ResourceParam[LandingStore],
         clock: dg.ResourceParam[Clock],
     ) -> None:
-        with op_bench(context, settings, spark, landing, is_dry_run=config.dry_run) as bench:
+        with op_runtime(context, settings, spark, landing, is_dry_run=config.dry_run) as runtime:
             if not config.dry_run:
-                read_back(bench.ledger, bench.say)
-            is_live = liveness(context.instance, bench.ledger, context.run_id)
-            reports = list(maintain(bench, context.run_id, clock.now(), is_live, is_dry_run=config.dry_run))
+                read_back(runtime.ledger, runtime.say)
+            is_live = liveness(context.instance, runtime.ledger, context.run_id)
+            reports = list(maintain(runtime, context.run_id, clock.now(), is_live, is_dry_run=config.dry_run))
             context.add_output_metadata({"what was done": _table(reports, is_dry_run=config.dry_run)})
             require_done(reports)
 

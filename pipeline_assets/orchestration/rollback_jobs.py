@@ -19,14 +19,14 @@ from pipeline_assets.domain.errors import UsageError
 from pipeline_assets.domain.reasons import a_reason
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.load.read_back import read_back
-from pipeline_assets.load.request import Workbench
+from pipeline_assets.load.request import Runtime
 from pipeline_assets.operations.release import Held, preview, release
 from pipeline_assets.operations.rollback import roll_back
-from pipeline_assets.operations.rollback_plan import Move, RollbackRequest, plan
+from pipeline_assets.operations.rollback_plan import RollbackRequest, SliceRestore, plan
 from pipeline_assets.orchestration.assets import POOL, Clock
 from pipeline_assets.orchestration.event_text import markdown_table
 from pipeline_assets.orchestration.events import standing_evaluations
-from pipeline_assets.orchestration.runtime import op_bench
+from pipeline_assets.orchestration.runtime import op_runtime
 from pipeline_assets.tables.registry import table_by_key
 from resources.landing.store import LandingStore
 
@@ -103,13 +103,13 @@ def rollback_job(settings: Settings) -> dg.JobDefinition:
         spark: LazyPySparkResource,
         landing: dg.ResourceParam[LandingStore],
     ) -> None:
-        with op_bench(context, settings, spark, landing, is_dry_run=config.dry_run) as bench:
+        with op_runtime(context, settings, spark, landing, is_dry_run=config.dry_run) as runtime:
             request = rollback_request(config, settings, context.run_id)
             if not config.dry_run:
-                read_back(bench.ledger, bench.say)
-            moves = plan(bench, request) if config.dry_run else roll_back(bench, request)
+                read_back(runtime.ledger, runtime.say)
+            moves = plan(runtime, request) if config.dry_run else roll_back(runtime, request)
             if not config.dry_run:
-                _tell(context, bench, {(move.table, move.key.event_date) for move in moves})
+                _tell(context, runtime, {(move.table, move.key.event_date) for move in moves})
         context.add_output_metadata({"slices": _moves_table(moves)})
 
     @dg.job(name=ROLLBACK_JOB, description="Roll published days back, by metadata alone; held until they are released.")
@@ -130,14 +130,14 @@ def release_job(settings: Settings) -> dg.JobDefinition:
         landing: dg.ResourceParam[LandingStore],
         clock: dg.ResourceParam[Clock],
     ) -> None:
-        with op_bench(context, settings, spark, landing, is_dry_run=config.dry_run) as bench:
+        with op_runtime(context, settings, spark, landing, is_dry_run=config.dry_run) as runtime:
             if not config.dry_run:
-                read_back(bench.ledger, bench.say)
+                read_back(runtime.ledger, runtime.say)
             projects = settings.require_projects(tuple(config.projects))
             days = parse_day(config.first), parse_day(config.last)
-            held = preview(bench, config.tables, projects, *days, clock.now(), is_load_next=False)
+            held = preview(runtime, config.tables, projects, *days, clock.now(), is_load_next=False)
             if not config.dry_run:
-                release(bench, held, a_reason("reason", config.reason), context.run_id)
+                release(runtime, held, a_reason("reason", config.reason), context.run_id)
         context.add_output_metadata({"slices": _held_table(held)})
 
     @dg.job(
@@ -149,17 +149,19 @@ def release_job(settings: Settings) -> dg.JobDefinition:
     return job
 
 
-def _tell(context: dg.OpExecutionContext, bench: Workbench, places: Iterable[tuple[str, date]]) -> None:
+def _tell(context: dg.OpExecutionContext, runtime: Runtime, places: Iterable[tuple[str, date]]) -> None:
     """Held days go red in Dagster at once, and not only with the next load."""
     days: dict[str, set[date]] = {}
     for table, day in places:
         days.setdefault(table, set()).add(day)
     for table, found in days.items():
-        for event in standing_evaluations(context.instance, bench.ledger, bench.settings, table_by_key(table), found):
+        for event in standing_evaluations(
+            context.instance, runtime.ledger, runtime.settings, table_by_key(table), found
+        ):
             context.instance.report_runless_asset_event(event)
 
 
-def _moves_table(moves: list[Move]) -> dg.MarkdownMetadataValue:
+def _moves_table(moves: list[SliceRestore]) -> dg.MarkdownMetadataValue:
     rows = [
         (m.table, m.key.event_date, m.key.project_id, m.present.digest.rows, m.digest.rows,
          "held as it is" if m.is_there else "rolled back")

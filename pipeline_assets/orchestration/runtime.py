@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 from pipeline_assets.domain.errors import PublishConflictError, TidemarkError, TransientError
 from pipeline_assets.domain.masking import tellable
 from pipeline_assets.domain.settings import Settings
-from pipeline_assets.load.request import Workbench
+from pipeline_assets.load.request import Runtime
 from pipeline_assets.tables.registry import ALL_TABLES
 from resources.heartbeat import heartbeat
 from resources.iceberg.errors import lakehouse_failures
@@ -37,14 +37,14 @@ def production_ledger(settings: Settings) -> Ledger:
 
 
 @contextmanager
-def op_bench(
+def op_runtime(
     context: dg.OpExecutionContext,
     settings: Settings,
     spark: LazyPySparkResource,
     landing: LandingStore,
     *,
     is_dry_run: bool = False,
-) -> Iterator[Workbench]:
+) -> Iterator[Runtime]:
     """The workbench of an op's run, over a lake and a ledger that belong together.
 
     Raises Failure, or RetryRequested where trying again can help, for errors of ours.
@@ -63,7 +63,7 @@ def op_bench(
                     lakehouse.require_own(settings, ALL_TABLES, Purpose.LOOK)
                     # Before decisions are read back and tables settled: both write what the ledger of another lake says.
                     ledger.lake.require(lakehouse.lake(settings), may_take=not is_dry_run)
-                yield Workbench(lakehouse, ledger, landing, settings, words)
+                yield Runtime(lakehouse, ledger, landing, settings, words)
     except PublishConflictError as error:
         raise dg.Failure(str(error), allow_retries=True) from tellable(error)
     except TransientError as error:

@@ -2,7 +2,7 @@
 
 Contains: the table, its build and its control totals.
 Add here: what this table holds.
-Does not contain: who a user is (transforms/revenue.py, facts.py).
+Does not contain: who a user is (transforms/revenue.py, narrow_events.py).
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from pipeline_assets.tables.table import EVENT_DATE, PROJECT_ID, AggregateTable,
 from pipeline_assets.transforms.revenue import USER_COLUMNS
 
 
-def _build(facts: DataFrame, settings: Settings) -> DataFrame:  # noqa: ARG001 - every build has this form
+def _build(events: DataFrame, settings: Settings) -> DataFrame:  # noqa: ARG001 - every build has this form
     return (
-        facts.where(F.col("user").isNotNull())
+        events.where(F.col("user").isNotNull())
         .groupBy("event_date", "project_id", "platform")
         .agg(F.countDistinct("user").alias("active_users"))
     )
 
 
-def _controls(facts: DataFrame, settings: Settings) -> DataFrame:  # noqa: ARG001 - every control has this form
+def _controls(events: DataFrame, settings: Settings) -> DataFrame:  # noqa: ARG001 - every control has this form
     # Values and not their hashes: who may choose an id could make two of them collide.
-    users = facts.where(F.col("user").isNotNull()).select("event_date", "project_id", "platform", "user")
+    users = events.where(F.col("user").isNotNull()).select("event_date", "project_id", "platform", "user")
     return users.distinct().groupBy("event_date", "project_id").agg(F.count(F.lit(1)).alias("active_users"))
 
 
@@ -45,7 +45,7 @@ ACTIVE_USERS = AggregateTable(
     upstream=("refined/events",),
     checks=(Check.RECONCILES_WITH_REFINED, Check.CHANGE_IS_EXPLAINED),
     recovery="Recover refined/events for the day; this table follows.",
-    reads_facts=True,
+    reads_narrow_events=True,
     build=_build,
     measures={"active_users": lambda: F.sum("active_users")},
     controls=_controls,

@@ -2,7 +2,7 @@
 
 Contains: the table, its build and its control totals.
 Add here: what this table holds.
-Does not contain: how revenue is read from an event (transforms/revenue.py, facts.py).
+Does not contain: how revenue is read from an event (transforms/revenue.py, narrow_events.py).
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from pipeline_assets.tables.table import EVENT_DATE, PROJECT_ID, AggregateTable,
 from pipeline_assets.transforms.revenue import MONEY, PROPERTIES, USER_COLUMNS
 
 
-def _build(facts: DataFrame, settings: Settings) -> DataFrame:  # noqa: ARG001 - every build has this form
+def _build(events: DataFrame, settings: Settings) -> DataFrame:  # noqa: ARG001 - every build has this form
     return (
-        facts.where(F.col("revenue").isNotNull())
+        events.where(F.col("revenue").isNotNull())
         .groupBy("event_date", "project_id", "currency")
         .agg(
             F.sum("revenue").cast(MONEY).alias("revenue"),
@@ -28,8 +28,8 @@ def _build(facts: DataFrame, settings: Settings) -> DataFrame:  # noqa: ARG001 -
     )
 
 
-def _controls(facts: DataFrame, settings: Settings) -> DataFrame:  # noqa: ARG001 - every control has this form
-    claims = facts.where("claims_revenue")
+def _controls(events: DataFrame, settings: Settings) -> DataFrame:  # noqa: ARG001 - every control has this form
+    claims = events.where("claims_revenue")
     return claims.groupBy("event_date", "project_id").agg(
         F.sum("revenue").cast(MONEY).alias("revenue"),
         F.count("revenue").alias("purchases"),
@@ -55,7 +55,7 @@ DAILY_REVENUE = AggregateTable(
     upstream=("refined/events",),
     checks=(Check.RECONCILES_WITH_REFINED, Check.CHANGE_IS_EXPLAINED),
     recovery="Recover refined/events for the day; this table follows.",
-    reads_facts=True,
+    reads_narrow_events=True,
     build=_build,
     measures={"revenue": lambda: F.sum("revenue"), "purchases": lambda: F.sum("purchases")},
     controls=_controls,

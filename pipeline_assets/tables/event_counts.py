@@ -2,7 +2,7 @@
 
 Contains: the table, its build and its control totals.
 Add here: what this table holds.
-Does not contain: who a user is (transforms/revenue.py, facts.py).
+Does not contain: who a user is (transforms/revenue.py, narrow_events.py).
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from pipeline_assets.tables.table import EVENT_DATE, PROJECT_ID, AggregateTable,
 from pipeline_assets.transforms.revenue import USER_COLUMNS
 
 
-def _build(facts: DataFrame, settings: Settings) -> DataFrame:  # noqa: ARG001 - every build has this form
-    return facts.groupBy("event_date", "project_id", "event_type").agg(
+def _build(events: DataFrame, settings: Settings) -> DataFrame:  # noqa: ARG001 - every build has this form
+    return events.groupBy("event_date", "project_id", "event_type").agg(
         F.count(F.lit(1)).alias("events"), F.countDistinct("user").alias("users")
     )
 
 
-def _controls(facts: DataFrame, settings: Settings) -> DataFrame:  # noqa: ARG001 - every control has this form
-    return facts.groupBy("event_date", "project_id").agg(F.count(F.lit(1)).alias("events"))
+def _controls(events: DataFrame, settings: Settings) -> DataFrame:  # noqa: ARG001 - every control has this form
+    return events.groupBy("event_date", "project_id").agg(F.count(F.lit(1)).alias("events"))
 
 
 EVENT_COUNTS = AggregateTable(
@@ -42,7 +42,7 @@ EVENT_COUNTS = AggregateTable(
     upstream=("refined/events",),
     checks=(Check.RECONCILES_WITH_REFINED, Check.CHANGE_IS_EXPLAINED),
     recovery="Recover refined/events for the day; this table follows.",
-    reads_facts=True,
+    reads_narrow_events=True,
     build=_build,
     measures={"events": lambda: F.sum("events")},
     controls=_controls,

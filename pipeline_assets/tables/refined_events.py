@@ -8,7 +8,7 @@ Does not contain: the winner rule (domain/identity.py) and its Spark form (trans
 from __future__ import annotations
 
 from pipeline_assets.domain.checks import Check
-from pipeline_assets.formats.amplitude.columns import TRAVEL_COLUMNS
+from pipeline_assets.formats.amplitude.columns import TRANSPORT_COLUMNS
 from pipeline_assets.tables.raw_events import EXTRA, HASHES, MANY_VALUED, RAW_TABLES, VENDOR
 from pipeline_assets.tables.table import EVENT_DATE, PROJECT_ID, Table, TableColumn
 from pipeline_assets.transforms.event_hashes import EventHashes
@@ -38,11 +38,11 @@ REFINED_EVENTS = Table(
 CONTENT = tuple(column.name for column in (*VENDOR, EXTRA))
 """What a raw or refined row's hash covers: the vendor's columns and `_extra`."""
 
-MEANING = tuple(name for name in CONTENT if name not in TRAVEL_COLUMNS)
+BUSINESS_COLUMNS = tuple(name for name in CONTENT if name not in TRANSPORT_COLUMNS)
 """What an event says, without how its row travelled: an event that is sent again unchanged does not count as changed."""
 
 
 def event_hashes() -> EventHashes:
     """What the stored hashes of an event cover."""
     types = {column.name: column.type for column in (*VENDOR, EXTRA)}
-    return EventHashes({name: types[name] for name in CONTENT}, MEANING)
+    return EventHashes({name: types[name] for name in CONTENT}, BUSINESS_COLUMNS)

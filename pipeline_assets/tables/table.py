@@ -93,8 +93,8 @@ class AggregateTable(Table):
 
     key_columns: tuple[str, ...] = ()
     """What names a row within a slice."""
-    reads_facts: bool = False
-    """Whether build and controls read the facts that all aggregates of a load share (transforms/facts.py), not refined.events."""
+    reads_narrow_events: bool = False
+    """Whether build and controls read what all aggregates of a load share (transforms/narrow_events.py), not refined.events."""
     build: Callable[[DataFrame, Settings], DataFrame] | None = None
     """refined.events, or its facts (whole slices) -> this table's rows."""
     measures: Mapping[str, Callable[[], SparkColumn]] | None = None

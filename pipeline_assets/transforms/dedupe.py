@@ -14,10 +14,10 @@ from pyspark.sql import DataFrame
 
 from pipeline_assets.domain.identity import Outcome
 from pipeline_assets.domain.slices import Source
+from pipeline_assets.transforms.cross_day_keys import competing_columns, is_shared
+from pipeline_assets.transforms.digests import HASH_A, HASH_B
 from pipeline_assets.transforms.event_keys import KEY, day_number, key_window
-from pipeline_assets.transforms.measure import HASH_A, HASH_B
 from pipeline_assets.transforms.named import is_nameless, named
-from pipeline_assets.transforms.shared_keys import is_shared, rival_columns
 
 ROW_ID = ("_source", "_object_key", "_line_number")
 
@@ -27,7 +27,7 @@ def outcomes(raw: DataFrame, precedence: Sequence[Source], dedupe_window_days: i
 
     `raw` is both raw tables' rows, over the days to decide and `dedupe_window_days` on either side: event_date,
     project_id, ROW_ID, IDENTITY, `_hash_a`, `_hash_b`.
-    `rival` (struct of `shared_keys.rival_columns`) is null but for rows whose key lies on several days.
+    `rival` (struct of `shared_keys.competing_columns`) is null but for rows whose key lies on several days.
     """
     order = F.create_map(*[part for i, s in enumerate(precedence) for part in (F.lit(s.value), F.lit(-i))])
     narrow = raw.select(
@@ -66,7 +66,7 @@ def outcomes(raw: DataFrame, precedence: Sequence[Source], dedupe_window_days: i
         .when(F.col("_best.day") == F.col("_day"), Outcome.SEND_DUPLICATE.value)
         .otherwise(Outcome.SUPERSEDED_BY_OTHER_DAY.value)
     )
-    rival = F.when(F.col("_is_shared"), F.struct(*rival_columns()))
+    rival = F.when(F.col("_is_shared"), F.struct(*competing_columns()))
     return ranked.select("event_date", "project_id", *ROW_ID, outcome.alias("outcome"), rival.alias("rival"))
 
 

@@ -27,11 +27,11 @@ def key_window(dedupe_window_days: int, *also: str) -> WindowSpec:
     return by_key.rangeBetween(-dedupe_window_days, dedupe_window_days)
 
 
-def contested(events: DataFrame) -> DataFrame:
+def candidate_duplicates(events: DataFrame) -> DataFrame:
     """KEY of several rows; reads no other column."""
     return events.groupBy(*KEY).count().where("count > 1").drop("count")
 
 
-def with_contested_keys(events: DataFrame, keys: DataFrame) -> DataFrame:
+def with_candidate_keys(events: DataFrame, keys: DataFrame) -> DataFrame:
     """The events of these keys: the only ones that may share their key with another."""
     return events.join(keys, on=list(KEY), how="left_semi").select(*events.columns)

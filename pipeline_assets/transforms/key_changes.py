@@ -12,8 +12,8 @@ from collections.abc import Sequence
 import pyspark.sql.functions as F
 from pyspark.sql import DataFrame
 
+from pipeline_assets.transforms.digests import HASH_A, HASH_B, MEANING_HASH, with_row_hashes
 from pipeline_assets.transforms.event_keys import KEY
-from pipeline_assets.transforms.measure import HASH_A, HASH_B, MEANING_HASH, with_row_hashes
 from pipeline_assets.transforms.named import is_nameless
 from pipeline_assets.transforms.row_hash import row_hashes
 

@@ -29,7 +29,7 @@ from pipeline_assets.transforms.data_files import ARROW_TYPES
 
 MOVED = "moved"
 """`error` of an object that was overwritten or deleted between listing and reading."""
-TOUCHED = "touched"
+SAME_BYTES = "touched"
 """`error` of an object whose bytes are those already known: hashed, not parsed."""
 ROW, OBJECT = "row", "object"
 """`_kind` of good lines and of the summary of an object."""
@@ -152,7 +152,7 @@ class ObjectWork:
         with stored:
             summary["sha256"], size, sample = _fingerprint(stored)
             if summary["sha256"] == row["known_sha256"]:
-                yield _records(OBJECT, place, [summary | {"error": TOUCHED}])
+                yield _records(OBJECT, place, [summary | {"error": SAME_BYTES}])
                 return
             try:
                 text = decompress(stored, self.max_object_bytes)

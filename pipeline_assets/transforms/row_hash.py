@@ -3,7 +3,7 @@
 Contains: the hash as one SQL expression, and that of version 1, by which older records are
 recognized.
 Add here: a faster form of it.
-Does not contain: what is hashed and why (domain/row_hash.py), digests of many rows (measure.py).
+Does not contain: what is hashed and why (domain/row_hash.py), digests of many rows (digests.py).
 """
 
 from __future__ import annotations

@@ -112,15 +112,15 @@ def failure(subject: str, error: Exception) -> TidemarkError | None:
     if ahead is not None:
         at = f"{datetime.fromtimestamp(int(ahead[1]) / 1000, UTC):%Y-%m-%d %H:%M:%S} UTC" if ahead[1] else "a time"
         reason = f"its newest commit is of {at}, which lies ahead of this machine's clock"
-        cure = "Correct this clock; where the other machine's was wrong, wait until then or attach without it: docs/operations.md"
-        return LakehouseError(subject, f"{reason}, so that Iceberg refuses to commit", cure)
+        hint = "Correct this clock; where the other machine's was wrong, wait until then or attach without it: docs/operations.md"
+        return LakehouseError(subject, f"{reason}, so that Iceberg refuses to commit", hint)
     if _EXPIRED in text:
         reason = "a snapshot that it reads was expired, or main was set back over it"
         return LakehouseUnavailableError(subject, reason, "Nothing more was published; load again")
     if any(mark in text for mark in _GONE):
         reason = f"a file that the catalog names is not in the warehouse: {first_line(error)}"
-        cure = "Check TIDEMARK_WAREHOUSE_URL; where files were lost or the catalog is too old: docs/operations.md"
-        return LakehouseError(subject, reason, cure)
+        hint = "Check TIDEMARK_WAREHOUSE_URL; where files were lost or the catalog is too old: docs/operations.md"
+        return LakehouseError(subject, reason, hint)
     what = None
     if any(mark in text for mark in _SHUT) and not any(mark in text for mark in _PASSING):
         return LakehouseError(

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from pipeline_assets.domain.errors import LakehouseError, PublishConflictError
 from pipeline_assets.domain.slices import Slice
 from pipeline_assets.transforms.event_hashes import HASH_COLUMNS
-from resources.failpoints import CrashPoint, crash_point
+from resources.failpoints import Failpoint, failpoint
 from resources.iceberg.branches import Branches, IsLive
 from resources.iceberg.creation import begin_history, create_table
 from resources.iceberg.errors import FAILURES, again, failure, is_conflict
@@ -228,7 +228,7 @@ class Lakehouse:
         except BaseException:
             self.branches.drop(table, [branch])
             raise
-        crash_point(CrashPoint.AFTER_STAGE, table.key)
+        failpoint(Failpoint.AFTER_STAGE, table.key)
         return staged
 
     def replace_slices(
@@ -273,7 +273,7 @@ class Lakehouse:
             before = self._tables.files(self._load(table), base_id, wanted)
             self._swap(table, publication.snapshot_id, wanted, before, f"{name}_undone", run_id)
             reason = "vanished while it was about to come back; its slice is again what it was"
-            raise LakehouseError(gone.subject, reason, gone.cure) from gone
+            raise LakehouseError(gone.subject, reason, gone.hint) from gone
         return publication
 
     def require_files(self, table: Table, snapshots: Mapping[Slice, int | None]) -> Mapping[str, Any]:
@@ -320,7 +320,7 @@ class Lakehouse:
         operation.deleteWith(self._tables.java_class("java.util.stream.Stream").builder())
         operation.set(RUN_PROPERTY, run_id)
         operation.set(PUBLISH_PROPERTY, publish_id)
-        crash_point(CrashPoint.BEFORE_COMMIT, table.key)
+        failpoint(Failpoint.BEFORE_COMMIT, table.key)
         try:
             operation.commit()
         except FAILURES as error:
@@ -329,7 +329,7 @@ class Lakehouse:
             if found is None:
                 raise self._refusal(table, base_id, wanted, error) from error
         else:
-            crash_point(CrashPoint.AFTER_COMMIT, table.key)
+            failpoint(Failpoint.AFTER_COMMIT, table.key)
             found = self._committed(table, base_id, publish_id)
         if found is None:
             reason = "main was set back over what was just published"

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from pipeline_assets.domain.errors import LakehouseError
 from pipeline_assets.domain.slices import Slice
 from pipeline_assets.transforms.data_files import FileLayout
-from resources.failpoints import CrashPoint, crash_point
+from resources.failpoints import Failpoint, failpoint
 from resources.iceberg.lake_objects import LakeObjects
 from resources.iceberg.metadata import JavaTables, slice_of
 
@@ -80,7 +80,7 @@ class TableFiles:
 
     def _commit(self, table: Table, branch: str, old: Collection[Any], files: Iterable[str]) -> None:
         described = list(files)
-        crash_point(CrashPoint.AFTER_FILES, table.key)
+        failpoint(Failpoint.AFTER_FILES, table.key)
         if not (old or described):
             return
         java = self._tables.load(table)

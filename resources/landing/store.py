@@ -19,12 +19,12 @@ import obstore
 from obstore.exceptions import InvalidPathError, PreconditionError
 
 from pipeline_assets.domain.arrival_days import ALONE, MOST_STRAYS, ends_of
-from pipeline_assets.domain.deliveries import Delivery, Listing, Marker, Oddity, OddObject
+from pipeline_assets.domain.deliveries import Delivery, Listing, Marker, Oddity, UnrecognizedObject
 from pipeline_assets.domain.errors import LandingAccessError, ObjectMovedError, SettingsError, UnreadableObjectError
 from pipeline_assets.domain.settings import Settings, local_path
 from pipeline_assets.domain.slices import Source
 from pipeline_assets.formats.amplitude.keys import KeyGrammar, KeyStem
-from resources.failpoints import CrashPoint, crash_point
+from resources.failpoints import Failpoint, failpoint
 from resources.landing.backends import Bucket
 from resources.landing.errors import landing_errors
 from resources.landing.folder import Folder
@@ -89,19 +89,19 @@ class LandingStore:
         """
         deliveries: list[Delivery] = []
         markers: list[Marker] = []
-        odd_objects: list[OddObject] = []
+        odd_objects: list[UnrecognizedObject] = []
         met: dict[str, set[date]] = {}
         strays: list[Delivery] = []
         for project_id in projects:
             with landing_errors(self.url):
                 found = self._look(source, project_id, first_day, last_day, asked_for)
-            crash_point(CrashPoint.DURING_LISTING, f"{source.value}/{project_id}")
+            failpoint(Failpoint.DURING_LISTING, f"{source.value}/{project_id}")
             for one in found:
                 if one.oddity:
-                    odd_objects.append(OddObject(one.key, one.kind, one.oddity))
+                    odd_objects.append(UnrecognizedObject(one.key, one.kind, one.oddity))
                     continue
                 parsed = self._grammar.parse(source, project_id, one.key, one.etag, one.size_bytes)
-                if isinstance(parsed, OddObject):
+                if isinstance(parsed, UnrecognizedObject):
                     odd_objects.append(parsed)
                     continue
                 arrival = parsed.batch.arrival_date
@@ -114,7 +114,7 @@ class LandingStore:
                 if isinstance(parsed, Marker):
                     markers.append(parsed)
                 elif self._place.is_ordered and one.size_bytes == 0 and self._is_folder_placeholder(one.key):
-                    odd_objects.append(OddObject(f"{one.key}/", Oddity.UNKNOWN_NAME, "a folder's placeholder"))
+                    odd_objects.append(UnrecognizedObject(f"{one.key}/", Oddity.UNKNOWN_NAME, "a folder's placeholder"))
                 else:
                     deliveries.append(parsed)
         days = {project: frozenset(found) for project, found in met.items()}
@@ -127,7 +127,7 @@ class LandingStore:
         Raises ObjectMovedError when that version is gone (overwritten, deleted), UnreadableObjectError when it alone is refused,
         LandingUnavailableError when network or server fail beyond the retries, LandingAccessError when credentials are wrong.
         """
-        crash_point(CrashPoint.MID_PARSE, key)
+        failpoint(Failpoint.MID_PARSE, key)
         try:
             with landing_errors(key, is_object=True):
                 return self._place.read(self._opened(), key, etag)
@@ -187,7 +187,7 @@ class LandingStore:
             found = None
             for one in self._scan(source.prefix(project_id), after, before):
                 parsed = self._grammar.parse(source, project_id, one.key, one.etag, one.size_bytes)
-                if isinstance(parsed, OddObject):
+                if isinstance(parsed, UnrecognizedObject):
                     continue
                 if not stem.is_dated:
                     yield one

@@ -66,8 +66,8 @@ class DecisionObjects:
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise self._unreadable(name, f"holds no decision that can be read ({error!r})") from error
 
-    def _unreadable(self, name: str, reason: str, cure: str = _CURE) -> LakehouseError:
-        return LakehouseError(f"{self._place.url}/{name}", reason[:300], cure)
+    def _unreadable(self, name: str, reason: str, hint: str = _CURE) -> LakehouseError:
+        return LakehouseError(f"{self._place.url}/{name}", reason[:300], hint)
 
 
 def _time_of(name: str) -> datetime:

@@ -18,7 +18,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from pipeline_assets.domain.slices import Slice, Source
-from resources.failpoints import CrashPoint, crash_point
+from resources.failpoints import Failpoint, failpoint
 from resources.ledger.acts import Act, ActKind, acts_on_record, apply, last_act_at, names_version, stands
 from resources.ledger.records import Exclusion, Hold
 from resources.ledger.rows import exclusion_of, hold_of
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 _Connect = Callable[[], AbstractContextManager[Connection]]
 
 
-class Decisions:
+class Interventions:
     """Reads and writes of decisions; each write is one act and one transaction."""
 
     def __init__(self, read: _Connect, write: _Connect, kept: DecisionObjects | None) -> None:
@@ -150,7 +150,7 @@ class Decisions:
     def _record(self, act: Act) -> None:
         """Keep it in the warehouse, then write it here: one that dies in between is completed by whoever reads back next."""
         name = None if self._kept is None else self._kept.write([act], datetime.fromisoformat(act.at))
-        crash_point(CrashPoint.BEFORE_LEDGER, "decision")
+        failpoint(Failpoint.BEFORE_LEDGER, "decision")
         with self._write() as connection:
             if name is None or self._is_new(connection, name):
                 apply(connection, act)

@@ -23,7 +23,7 @@ CLOCKS_DIFFER = timedelta(minutes=5)
 
 
 def _bound(record: BatchRecord | SliceRecord) -> None:
-    for name, text in (("reason", record.reason), ("cure", record.cure)):
+    for name, text in (("reason", record.reason), ("hint", record.hint)):
         if text is not None:
             object.__setattr__(record, name, recordable(text))
 
@@ -67,7 +67,7 @@ class BatchRecord:
     key: BatchKey
     verdict: BatchVerdict
     reason: str | None = None
-    cure: str | None = None
+    hint: str | None = None
     input_state: str | None = None
     deliveries: int = 0
     hours_delivered: int = 0
@@ -122,7 +122,7 @@ class SliceRecord:
     key: Slice
     verdict: Verdict
     reason: str | None = None
-    cure: str | None = None
+    hint: str | None = None
     is_final: bool = False
     final_at: str | None = None
     """By which clock's time it was judged final; every deadline that this rests on had passed then. None = not on record."""

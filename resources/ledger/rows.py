@@ -60,20 +60,23 @@ def _batch_columns(batch: BatchKey) -> dict[str, Any]:
 
 def batch_of(row: RowMapping) -> BatchRecord:
     """A row of `batches` as its record."""
-    names = ("reason", "cure", "input_state", "deliveries", "hours_delivered", "hours_marked", "is_closed", "run_id")
+    names = ("reason", "input_state", "deliveries", "hours_delivered", "hours_marked", "is_closed", "run_id")
     hours = None if row["hours"] is None else tuple(row["hours"])
     return BatchRecord(
         key=BatchKey(Source(row["source"]), row["project_id"], row["arrival_date"]),
         verdict=BatchVerdict(row["verdict"]), evaluations=_load(row["evaluations"]),
-        hours=hours, **{name: row[name] for name in names},
+        hours=hours, hint=row["cure"], **{name: row[name] for name in names},
     )  # fmt: skip
 
 
 def batch_row(record: BatchRecord) -> dict[str, Any]:
     """A record as a row of `batches`, without run and time."""
-    values = {name: getattr(record, name) for name in record.__dataclass_fields__ if name not in ("key", "run_id")}
+    values = {
+        name: getattr(record, name) for name in record.__dataclass_fields__ if name not in ("key", "run_id", "hint")
+    }
     return (
         values
+        | {"cure": record.hint}
         | _batch_columns(record.key)
         | {"verdict": record.verdict.value, "evaluations": _dump(record.evaluations)}
         | {"hours": None if record.hours is None else list(record.hours)}
@@ -104,7 +107,6 @@ def slice_of(row: RowMapping) -> SliceRecord:
     """A row of `slices` as its record."""
     names = (
         "reason",
-        "cure",
         "is_final",
         "final_at",
         "file_hash",
@@ -118,7 +120,7 @@ def slice_of(row: RowMapping) -> SliceRecord:
         digest=Digest.parse(row["digest"]), figures=row["figures"] or {}, evaluations=_load(row["evaluations"]),
         refused_evaluations=_load(row["refused_evaluations"]), read_hash=row["file_hash"],
         baseline=Baseline.from_json(row["baseline"]) if row["baseline"] else None,
-        **{name: row[name] for name in names},
+        hint=row["cure"], **{name: row[name] for name in names},
     )  # fmt: skip
 
 
@@ -126,7 +128,7 @@ def slice_row(record: SliceRecord) -> dict[str, Any]:
     """A record as a row of `slices`, without run and time."""
     return {
         "table_name": record.table, "event_date": record.key.event_date, "project_id": record.key.project_id,
-        "verdict": record.verdict.value, "reason": record.reason, "cure": record.cure, "is_final": record.is_final,
+        "verdict": record.verdict.value, "reason": record.reason, "cure": record.hint, "is_final": record.is_final,
         "final_at": record.final_at, "baseline": record.baseline.to_json() if record.baseline is not None else None,
         "digest": str(record.digest), "file_hash": record.file_hash, "input_state": _sorted(record.input_state),
         "code_version": record.code_version, "refused_state": _sorted(record.refused_state),

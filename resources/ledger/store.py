@@ -23,7 +23,7 @@ from pipeline_assets.domain.slices import Digest, Slice, Source
 from resources.ledger.concurrency import moved_batches, unmoved_slices
 from resources.ledger.digests import DigestsOnRecord
 from resources.ledger.engine import connected, in_parts, ledger_failures, open_engine, writing
-from resources.ledger.interventions import Decisions
+from resources.ledger.interventions import Interventions
 from resources.ledger.lake import LakeOfLedger
 from resources.ledger.processes import Processes
 from resources.ledger.records import (
@@ -81,9 +81,9 @@ class Ledger:
             self._engine = None
 
     @property
-    def decisions(self) -> Decisions:
+    def interventions(self) -> Interventions:
         """What persons decided."""
-        return Decisions(self._read, self._write, self._kept)
+        return Interventions(self._read, self._write, self._kept)
 
     @property
     def lake(self) -> LakeOfLedger:

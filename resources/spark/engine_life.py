@@ -56,8 +56,8 @@ def naming_a_dead_engine(engine: Callable[[], SparkSession | None], words: LastW
         if what is None:
             raise
         reason = f"{what}, after it said: {words.last}"
-        cure = f"Raise TIDEMARK_SPARK_DRIVER_MEMORY (now {memory}), then load again; what was not published yet is not lost"
-        raise EngineError("Spark", reason, cure) from error
+        hint = f"Raise TIDEMARK_SPARK_DRIVER_MEMORY (now {memory}), then load again; what was not published yet is not lost"
+        raise EngineError("Spark", reason, hint) from error
 
 
 def _end_of(process: subprocess.Popen[bytes] | None, error: Exception) -> str | None:

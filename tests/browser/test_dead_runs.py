@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from resources.failpoints import SIGNAL_FILE_VARIABLE, VARIABLE, CrashPoint
+from resources.failpoints import SIGNAL_FILE_VARIABLE, VARIABLE, Failpoint
 from tests.browser.deployment import PROJECTS, Deployment, a_day
 from tests.support.builders import events_on
 
@@ -49,7 +49,7 @@ def test_a_load_that_dies_is_done_again_with_nobody_helping(tmp_path: Path, is_f
     """Scenario: sensors run; in the middle of a load webserver, daemon, code server and load are killed (in full, before that the
     process of an earlier try alone), and started again. Outcome: it is a failed run within two minutes, and the day is loaded."""
     day, paused = a_day(1), tmp_path / "paused"
-    armed = {VARIABLE: f"{CrashPoint.AFTER_PIN}:refined/events", SIGNAL_FILE_VARIABLE: str(paused)}
+    armed = {VARIABLE: f"{Failpoint.AFTER_PIN}:refined/events", SIGNAL_FILE_VARIABLE: str(paused)}
     deployment = Deployment(tmp_path, day, {"TIDEMARK_SENSORS_RUNNING": "true", **armed})
     for project in PROJECTS:
         deployment.deliver(day, events_on(day, 3, app=int(project)), project=project)

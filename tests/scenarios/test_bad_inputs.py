@@ -104,7 +104,7 @@ class Case:
     """What the batch's reason says beside naming the object."""
     keeps: str = ""
     """How the line is kept, for the document."""
-    cure: str = NOTHING
+    hint: str = NOTHING
 
 
 BLANK_IDS = "`$insert_id` and `uuid` are empty or blank"
@@ -151,22 +151,22 @@ def _object(body: Callable[[bytes], bytes]) -> Callable[[date], Files]:
     return lambda day: {_name(day): body(_body(*(_good(day, number) for number in (1, 2, 3))))}
 
 
-def _a_refused_line(name: str, odd: Callable[[date], bytes], reason: str, cure: str = CORRECT) -> Case:
+def _a_refused_line(name: str, odd: Callable[[date], bytes], reason: str, hint: str = CORRECT) -> Case:
     return Case(
         name=name, build=_between(odd), line=LineFate.QUARANTINED, object=ObjectFate.READ_WITHOUT, reasons={2: reason},
-        raw_lines=(1, 3), cure=cure,
+        raw_lines=(1, 3), hint=hint,
     )  # fmt: skip
 
 
-def _a_line_read(name: str, odd: Callable[[date], bytes], keeps: str, cure: str = NOTHING, **columns: Any) -> Case:
-    return Case(name=name, build=_between(odd), raw_lines=(1, 2, 3), stored={2: columns}, keeps=keeps, cure=cure)
+def _a_line_read(name: str, odd: Callable[[date], bytes], keeps: str, hint: str = NOTHING, **columns: Any) -> Case:
+    return Case(name=name, build=_between(odd), raw_lines=(1, 2, 3), stored={2: columns}, keeps=keeps, hint=hint)
 
 
-def _a_refused_object(name: str, build: Callable[[date], Files], reason: str, cure: str = EXPORT_AGAIN) -> Case:
+def _a_refused_object(name: str, build: Callable[[date], Files], reason: str, hint: str = EXPORT_AGAIN) -> Case:
     return Case(
         name=name, build=build, line=LineFate.NOT_READ, object=ObjectFate.QUARANTINED, batch=BatchFate.REFUSED,
         other_days=OtherDays.PROVISIONAL, reasons={None: reason}, refusal=f"unreadable objects: 1, first {{key}}: {reason}",
-        cure=cure,
+        hint=hint,
     )  # fmt: skip
 
 
@@ -179,12 +179,12 @@ def _an_event_sent_twice(name: str, keeps: str, **nulls: None) -> Case:
     )  # fmt: skip
 
 
-def _files_that_are_none(name: str, names: Callable[[date], list[str]], cure: str) -> Case:
+def _files_that_are_none(name: str, names: Callable[[date], list[str]], hint: str) -> Case:
     """Good bytes under a wrong name: only the name keeps them out."""
     return Case(
         name=name,
         build=lambda day: {file: _body(_good(day, number)) for number, file in enumerate(names(day), 1)},
-        line=LineFate.NOT_READ, object=ObjectFate.NOT_LOADED, cure=cure,
+        line=LineFate.NOT_READ, object=ObjectFate.NOT_LOADED, hint=hint,
     )  # fmt: skip
 
 
@@ -333,7 +333,7 @@ LINE_CASES = [
         line=LineFate.QUARANTINED, object=ObjectFate.READ_WITHOUT, batch=BatchFate.REFUSED,
         other_days=OtherDays.PROVISIONAL, reasons=dict.fromkeys(range(1, 12), "bad_json"),
         refusal="11 of 14 lines are quarantined",
-        cure="Have the export corrected, or raise `TIDEMARK_MAX_QUARANTINED_SHARE` or `_LINES`.",
+        hint="Have the export corrected, or raise `TIDEMARK_MAX_QUARANTINED_SHARE` or `_LINES`.",
     ),
 ]  # fmt: skip
 
@@ -368,7 +368,7 @@ NAME_CASES = [
         build=lambda day: {_marker(day, hour): b"" for hour in range(23)}, line=LineFate.NONE, object=ObjectFate.NONE,
         batch=BatchFate.REFUSED, other_days=OtherDays.PROVISIONAL, has_neighbour=False,
         refusal="no delivery of either source, and the deadline has passed",
-        cure="Have the vendor export the day again; a day that truly has no events needs its 24 markers, "
+        hint="Have the vendor export the day again; a day that truly has no events needs its 24 markers, "
         "or `--accept-missing REASON`.",
     ),
     Case(
@@ -383,7 +383,7 @@ NAME_CASES = [
     Case(
         name="No data and no markers, before the deadline", build=lambda _: {}, line=LineFate.NONE, object=ObjectFate.NONE,
         batch=BatchFate.WAITING, other_days=OtherDays.PROVISIONAL, has_neighbour=False, refusal="nothing is delivered yet",
-        cure="Nothing; the next load takes it up.",
+        hint="Nothing; the next load takes it up.",
     ),
 ]  # fmt: skip
 
@@ -397,7 +397,7 @@ EMPTY_LANDING = Case(
     name="Project's folder missing or empty",
     build=lambda _: {}, line=LineFate.NONE, object=ObjectFate.NONE, batch=BatchFate.REFUSED,
     other_days=OtherDays.PROVISIONAL, has_neighbour=False, refusal="no delivery at all, and the deadline has passed",
-    cure="Check `TIDEMARK_LANDING_URL` and `TIDEMARK_PROJECTS`; have the vendor export the day again.",
+    hint="Check `TIDEMARK_LANDING_URL` and `TIDEMARK_PROJECTS`; have the vendor export the day again.",
 )  # fmt: skip
 
 
@@ -535,7 +535,7 @@ def _assert_fate(found: Found, case: Case, day: date) -> None:
     verdicts = {BatchFate.ACCEPTED: "accepted", BatchFate.REFUSED: "refused", BatchFate.WAITING: "waiting"}
     assert batch.verdict.value == verdicts[case.batch]
     assert case.refusal.replace("{key}", key) in (batch.reason or "")
-    assert is_accepted == (batch.reason is None) == (batch.cure is None)
+    assert is_accepted == (batch.reason is None) == (batch.hint is None)
     neighbours = NEIGHBOUR_ROWS if case.has_neighbour else 0
     own = len(case.raw_lines) if case.refined_rows is None else case.refined_rows
     assert found.refined_rows(day) == (own + neighbours if is_accepted else 0)
@@ -663,7 +663,7 @@ def test_an_empty_landing_is_refused_and_changes_nothing(pipeline: Any) -> None:
         assert not found.raw
         assert not found.quarantine
         batch = p.ledger.batches([PROJECT], day, day)[BatchKey(Source.REGULAR, PROJECT, day)]
-        assert "Check TIDEMARK_LANDING_URL and TIDEMARK_PROJECTS" in (batch.cure or "")
+        assert "Check TIDEMARK_LANDING_URL and TIDEMARK_PROJECTS" in (batch.hint or "")
         assert p.snapshots() == (snapshots or p.snapshots())
         snapshots = p.snapshots()
         (p.landing / PROJECT).mkdir(exist_ok=True)
@@ -685,7 +685,7 @@ def _row(case: Case) -> str:
         delivered += named
     if case.keeps:
         line = case.keeps if case.line is LineFate.NONE else f"{line}: {case.keeps}"
-    return f"| {' | '.join((case.name, line, delivered, case.batch, case.other_days, case.cure))} |"
+    return f"| {' | '.join((case.name, line, delivered, case.batch, case.other_days, case.hint))} |"
 
 
 def the_table() -> str:

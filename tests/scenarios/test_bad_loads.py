@@ -13,9 +13,9 @@ import pytest
 from pipeline_assets.domain.checks import Check
 from pipeline_assets.domain.slices import Slice
 from pipeline_assets.load.build import refined as build_refined
-from pipeline_assets.tables.refined_events import CONTENT, MEANING, REFINED_EVENTS
+from pipeline_assets.tables.refined_events import BUSINESS_COLUMNS, CONTENT, REFINED_EVENTS
 from pipeline_assets.tables.table import Table
-from pipeline_assets.transforms.measure import with_row_hashes
+from pipeline_assets.transforms.digests import with_row_hashes
 from pipeline_assets.transforms.row_hash import row_hashes
 from tests.support.builders import PROJECT, Pipeline, a_pipeline, events_on
 from tests.support.reference import require_known
@@ -156,7 +156,7 @@ def test_a_code_change_that_drops_a_property_is_refused(closed: Pipeline, monkey
             return frame
         bare = frame.withColumn("device_type", F.lit(None).cast("string"))
         types = dict(frame.dtypes)
-        meaning = row_hashes({name: types[name] for name in MEANING})[0]
+        meaning = row_hashes({name: types[name] for name in BUSINESS_COLUMNS})[0]
         return with_row_hashes(bare.withColumn("_meaning_hash", meaning), CONTENT) if is_hashed else bare
 
     monkeypatch.setattr(build_refined, "_raw", without_device_type)

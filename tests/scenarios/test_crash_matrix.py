@@ -18,11 +18,11 @@ import pytest
 from pipeline_assets.domain.slices import EMPTY
 from pipeline_assets.drill.process import Victim
 from pipeline_assets.load.ledger_sync import UNRECORDED
-from pipeline_assets.load.request import Workbench
+from pipeline_assets.load.request import Runtime
 from pipeline_assets.operations.maintenance import maintain
 from pipeline_assets.orchestration.dead_runs import report_dead_runs
 from pipeline_assets.tables.registry import ALL_TABLES, ASSET_TABLES
-from resources.failpoints import CrashPoint
+from resources.failpoints import Failpoint
 from resources.landing.store import LandingStore
 from resources.spark.session import configure_catalog
 from tests.support.builders import PROJECT, Pipeline, a_pipeline, an_event, events_on
@@ -37,14 +37,14 @@ INSIDE = "inside_commit"
 """After the new metadata file is written, before the catalog names it: the catalog's database is locked meanwhile."""
 RETRY, FRESH = "retry of the run", "a fresh run"
 OF_TABLES = (
-    CrashPoint.AFTER_PIN, CrashPoint.AFTER_STAGE, CrashPoint.AFTER_AUDIT, CrashPoint.BEFORE_COMMIT, INSIDE,
-    CrashPoint.AFTER_COMMIT, CrashPoint.BEFORE_LEDGER, CrashPoint.BETWEEN_TABLES, CrashPoint.BEFORE_EVENTS,
+    Failpoint.AFTER_PIN, Failpoint.AFTER_STAGE, Failpoint.AFTER_AUDIT, Failpoint.BEFORE_COMMIT, INSIDE,
+    Failpoint.AFTER_COMMIT, Failpoint.BEFORE_LEDGER, Failpoint.BETWEEN_TABLES, Failpoint.BEFORE_EVENTS,
 )  # fmt: skip
-ALONE = (f"{CrashPoint.DURING_LISTING}:regular/{PROJECT}", str(CrashPoint.MID_PARSE), str(CrashPoint.BETWEEN_CHUNKS))
-FILES = tuple(f"{CrashPoint.AFTER_FILES}:{table}" for table in (RAW, REFINED))
+ALONE = (f"{Failpoint.DURING_LISTING}:regular/{PROJECT}", str(Failpoint.MID_PARSE), str(Failpoint.BETWEEN_CHUNKS))
+FILES = tuple(f"{Failpoint.AFTER_FILES}:{table}" for table in (RAW, REFINED))
 """Tasks have written what no snapshot names yet."""
 QUARANTINE = tuple(
-    f"{point}:raw/quarantine" for point in (CrashPoint.AFTER_STAGE, CrashPoint.BEFORE_COMMIT, CrashPoint.AFTER_COMMIT)
+    f"{point}:raw/quarantine" for point in (Failpoint.AFTER_STAGE, Failpoint.BEFORE_COMMIT, Failpoint.AFTER_COMMIT)
 )
 
 
@@ -71,7 +71,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         metafunc.parametrize(("point", "restart"), cases)
 
 
-_LEAVES_MUCH = (INSIDE, CrashPoint.AFTER_STAGE, CrashPoint.AFTER_COMMIT)
+_LEAVES_MUCH = (INSIDE, Failpoint.AFTER_STAGE, Failpoint.AFTER_COMMIT)
 
 
 def _before(p: Pipeline) -> None:
@@ -157,11 +157,11 @@ def test_killed_and_started_again(
     number of commits, changes on record and materialized partitions are those of a run that lived."""
     started = time.monotonic()
     name, _, table = point.partition(":")
-    armed = point.replace(INSIDE, CrashPoint.BEFORE_COMMIT)
+    armed = point.replace(INSIDE, Failpoint.BEFORE_COMMIT)
     with a_pipeline(spark, tmp_path, home=home_below(tmp_path)) as p:
         _before(p)
         _changes(p)
-        changes = {"days_per_run": 1} if name == CrashPoint.BETWEEN_CHUNKS else {}
+        changes = {"days_per_run": 1} if name == Failpoint.BETWEEN_CHUNKS else {}
         with a_victim(p, DAYS[0], DAYS[2], armed, **changes) as victim:
             assert victim.wait_until_paused().startswith(armed)
             if name == INSIDE:
@@ -174,13 +174,13 @@ def test_killed_and_started_again(
         assert digests == undisturbed[0]
         assert shown == undisturbed[3]
         assert {change for change, count in changes_on_record.items() if count > 1} == set()
-        if name != CrashPoint.BETWEEN_CHUNKS:
+        if name != Failpoint.BETWEEN_CHUNKS:
             # Chunks are commits of their own, and a day may pass through more states.
             assert history == undisturbed[1]
             assert changes_on_record == undisturbed[2]
         _require_chains(p)
         require_known(p)
-        if name == CrashPoint.AFTER_COMMIT and table in (RAW, REFINED, AGGREGATE):
+        if name == Failpoint.AFTER_COMMIT and table in (RAW, REFINED, AGGREGATE):
             of_the_dead = [r for r in p.ledger.publications(table)[-99:] if r.cause.startswith(UNRECORDED)]
             assert of_the_dead
             assert known < len(p.ledger.publications())
@@ -209,10 +209,10 @@ def _require_nothing_left(p: Pipeline) -> None:
         os.utime(path, (old, old))
     configure_catalog(p.spark, p.settings)
     landing = LandingStore.from_settings(p.settings)
-    bench = Workbench(p.lakehouse, p.ledger, landing, p.settings)
+    runtime = Runtime(p.lakehouse, p.ledger, landing, p.settings)
     digests = p.digests()
     later = datetime.now(UTC) + timedelta(days=40)
-    reports = list(maintain(bench, str(uuid.uuid4()), later, lambda _: False, is_dry_run=False))
+    reports = list(maintain(runtime, str(uuid.uuid4()), later, lambda _: False, is_dry_run=False))
     assert len(reports) == len(ALL_TABLES)
     for table in ALL_TABLES:
         name = p.lakehouse.identifier(table)
@@ -229,6 +229,6 @@ def test_every_point_of_the_load_path_is_in_the_matrix() -> None:
     def covered(cases: list[tuple[str, str]]) -> set[str]:
         return {point.partition(":")[0] for point, _ in cases}
 
-    expected = {point.value for point in CrashPoint} | {INSIDE}
+    expected = {point.value for point in Failpoint} | {INSIDE}
     assert covered(_every_point_once()) == expected
     assert covered(_whole_matrix()) == expected

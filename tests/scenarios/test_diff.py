@@ -12,7 +12,7 @@ from pipeline_assets.domain.errors import UsageError
 from pipeline_assets.inspection.diff.compare import compare
 from pipeline_assets.inspection.diff.difference import Difference, lines_of
 from pipeline_assets.inspection.diff.page import page_of
-from pipeline_assets.load.request import Workbench
+from pipeline_assets.load.request import Runtime
 from resources.landing.store import LandingStore
 from tests.support.builders import PROJECT, events_on
 
@@ -23,8 +23,8 @@ REFINED, REVENUE = "refined/events", "aggregates/daily_revenue"
 
 
 def _diff(p: Any, table: str, day: date = DAY, samples: int = 20) -> Difference:
-    bench = Workbench(p.lakehouse, p.ledger, LandingStore.from_settings(p.settings), p.settings)
-    return compare(bench, table, day, PROJECT, p.now, samples=samples)
+    runtime = Runtime(p.lakehouse, p.ledger, LandingStore.from_settings(p.settings), p.settings)
+    return compare(runtime, table, day, PROJECT, p.now, samples=samples)
 
 
 def test_a_refused_day_beside_the_published_one(pipeline: Any) -> None:

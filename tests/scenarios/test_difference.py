@@ -21,7 +21,7 @@ import pytest
 
 from pipeline_assets.domain.errors import UsageError
 from pipeline_assets.domain.slices import Slice, Source
-from pipeline_assets.load.request import LoadRequest, TableReport, Workbench
+from pipeline_assets.load.request import LoadRequest, Runtime, TableReport
 from pipeline_assets.load.run import load
 from pipeline_assets.operations.exclude import exclude
 from pipeline_assets.operations.maintenance import maintain, require_done
@@ -45,8 +45,8 @@ STEPS, FULL_STEPS = 6, 110
 OTHER_KINDS = ("exclusion", "rollback", "compaction", "moved objects")
 
 
-def _bench(p: Pipeline) -> Workbench:
-    return Workbench(p.lakehouse, p.ledger, LandingStore.from_settings(p.settings), p.settings)
+def _runtime(p: Pipeline) -> Runtime:
+    return Runtime(p.lakehouse, p.ledger, LandingStore.from_settings(p.settings), p.settings)
 
 
 def _rows(p: Pipeline) -> Counter[Any]:
@@ -98,7 +98,7 @@ class _TwoLakes:
 def _load(p: Pipeline, first: date, last: date | None = None) -> TableReport:
     """What a load of raw and refined tells of refined."""
     configure_catalog(p.spark, p.settings)
-    reports = load(_bench(p), _request(p, first, last or first), lambda _: False)
+    reports = load(_runtime(p), _request(p, first, last or first), lambda _: False)
     (report,) = [one for one in reports if one.table == REFINED]
     return report
 
@@ -110,24 +110,26 @@ def _request(p: Pipeline, first: date, last: date) -> LoadRequest:
 
 def _exclude(key: str, arrival: date) -> Callable[[Pipeline], None]:
     def act(p: Pipeline) -> None:
-        exclude(_bench(p), {key: "ruled out"}, _request(p, arrival, arrival), even_if_gone=False)
+        exclude(_runtime(p), {key: "ruled out"}, _request(p, arrival, arrival), even_if_gone=False)
 
     return act
 
 
 def _roll_back_and_release(day: date, then: datetime) -> Callable[[Pipeline], None]:
     def act(p: Pipeline) -> None:
-        bench = _bench(p)
+        runtime = _runtime(p)
         with suppress(UsageError):  # keys that other days share, or nothing to go back to: in both lakes alike
-            roll_back(bench, RollbackRequest((REFINED,), (PROJECT,), day, day, then, "a look back", str(uuid.uuid4())))
-        held = preview(bench, (), (PROJECT,), DAYS[0], DAYS[-1], p.now, is_load_next=True)
-        release(bench, held, "go on", str(uuid.uuid4()))
+            roll_back(
+                runtime, RollbackRequest((REFINED,), (PROJECT,), day, day, then, "a look back", str(uuid.uuid4()))
+            )
+        held = preview(runtime, (), (PROJECT,), DAYS[0], DAYS[-1], p.now, is_load_next=True)
+        release(runtime, held, "go on", str(uuid.uuid4()))
 
     return act
 
 
 def _compact(p: Pipeline) -> None:
-    require_done(list(maintain(_bench(p), str(uuid.uuid4()), SOON, lambda _: False, is_dry_run=False)))
+    require_done(list(maintain(_runtime(p), str(uuid.uuid4()), SOON, lambda _: False, is_dry_run=False)))
 
 
 def test_random_histories_end_in_the_same_rows(spark: Any, tmp_path: Path, is_full: bool) -> None:

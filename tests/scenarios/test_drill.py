@@ -20,7 +20,7 @@ from pipeline_assets.drill.process import VictimError
 from pipeline_assets.drill.sandbox import scratch
 from pipeline_assets.drill.scenarios import AGGREGATE, REFINED, Event, Trial
 from pipeline_assets.tables.raw_events import RAW_TABLES
-from resources.failpoints import CrashPoint
+from resources.failpoints import Failpoint
 from resources.iceberg.lakehouse import Lakehouse
 from resources.ledger.store import Ledger
 from tests.support.builders import events_on
@@ -30,8 +30,8 @@ from tests.support.small_spark import SMALL
 pytestmark = pytest.mark.slow
 DAY = date(2026, 2, 2)
 TRIALS = (
-    Trial(Event.FRESH, CrashPoint.AFTER_COMMIT, REFINED),
-    Trial(Event.MET, CrashPoint.BEFORE_COMMIT, AGGREGATE),
+    Trial(Event.FRESH, Failpoint.AFTER_COMMIT, REFINED),
+    Trial(Event.MET, Failpoint.BEFORE_COMMIT, AGGREGATE),
 )
 
 

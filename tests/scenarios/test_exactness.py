@@ -33,12 +33,12 @@ def _that_could_change(before: list[RawRow], after: list[RawRow]) -> set[Slice]:
     """Slices whose rows changed, and those that hold a key of which rows within the window changed in id or rank."""
     touched = _differing(by_slice(before, lambda row: row.content), by_slice(after, lambda row: row.content))
 
-    def rivals(rows: list[RawRow]) -> Counter[Any]:
+    def competing_digests(rows: list[RawRow]) -> Counter[Any]:
         return Counter(
             (row.key, row.event_date, row.uuid, row.server_upload_time, row.processed_time, row.source) for row in rows
         )
 
-    was, now = rivals(before), rivals(after)
+    was, now = competing_digests(before), competing_digests(after)
     changed = {name[:2] for name in was.keys() | now.keys() if was[name] != now[name]}
     holders = {
         Slice(row.event_date, row.project_id)

@@ -177,7 +177,7 @@ def test_an_event_is_on_one_day_while_the_rule_changes_day_by_day(pipeline: Any)
         assert _places(p)[event["$insert_id"]] == [DAYS[0]]
         stands = {outcome.key.event_date: outcome for outcome in reports[REFINED].outcomes}
         assert stands[day].verdict.value == "waiting"
-        assert "load or recover those days" in str(stands[day].cure)
+        assert "load or recover those days" in str(stands[day].hint)
     together = p.reports(DAYS[0], DAYS[1])
     assert all(outcome.verdict.is_good for report in together.values() for outcome in report.outcomes)
     assert _places(p)[event["$insert_id"]] == [DAYS[1]]

@@ -27,7 +27,7 @@ def _accept(*days: date) -> dict[str, str]:
 
 
 def _standing(p: Any) -> list[Exclusion]:
-    return [one for one in p.ledger.decisions.all_exclusions([PROJECT]) if one.lifted_at is None]
+    return [one for one in p.ledger.interventions.all_exclusions([PROJECT]) if one.lifted_at is None]
 
 
 def test_a_wrong_recovery_is_ruled_out_and_counts_again(pipeline: Any) -> None:
@@ -65,7 +65,7 @@ def test_a_wrong_recovery_is_ruled_out_and_counts_again(pipeline: Any) -> None:
     assert run.success, run.failure()
     assert p.digests() == mistaken
     assert _standing(p) == []
-    (lifted,) = p.ledger.decisions.all_exclusions([PROJECT])
+    (lifted,) = p.ledger.interventions.all_exclusions([PROJECT])
     assert lifted.lift_reason == "it was right after all"
     require_known(p)
 

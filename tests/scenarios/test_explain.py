@@ -16,7 +16,7 @@ from pipeline_assets.domain.identity import Outcome, RankPart
 from pipeline_assets.domain.slices import Source
 from pipeline_assets.inspection.trace.explanation import Event, Explanation, place
 from pipeline_assets.inspection.trace.trace import explain
-from pipeline_assets.load.request import Workbench
+from pipeline_assets.load.request import Runtime
 from pipeline_assets.tables.refined_events import REFINED_EVENTS
 from resources.landing.store import LandingStore
 from resources.spark.session import configure_catalog
@@ -31,7 +31,7 @@ NEXT = DAY + timedelta(days=1)
 def _explain(p: Any, identifier: str, **scope: Any) -> Explanation:
     configure_catalog(p.spark, p.settings)
     landing = LandingStore.from_settings(p.settings)
-    return explain(Workbench(p.lakehouse, p.ledger, landing, p.settings), identifier, now=p.now, **scope)
+    return explain(Runtime(p.lakehouse, p.ledger, landing, p.settings), identifier, now=p.now, **scope)
 
 
 def _only(explanation: Explanation) -> Event:
@@ -109,7 +109,7 @@ def test_a_tie_is_decided_by_source_then_by_nothing_but_the_place(pipeline: Any)
     one = _only(_explain(p, "i-1"))
     assert [(place(d.row), d.outcome, d.defeat and d.defeat.part) for d in one.deliveries] == [
         (f"{recovered} line 2", Outcome.WINNER, None),
-        (f"{recovered} line 1", Outcome.DELIVERY_DUPLICATE, RankPart.PLACE),
+        (f"{recovered} line 1", Outcome.DELIVERY_DUPLICATE, RankPart.POSITION),
         (f"{regular} line 1", Outcome.DELIVERY_DUPLICATE, RankPart.SOURCE),
     ]
     assert "backfill goes before regular" in one.deliveries[2].reason
@@ -204,8 +204,8 @@ def test_a_refused_day_says_why_it_does_not_show_the_present_winner(pipeline: An
     assert standing.live[0].source is Source.REGULAR
     assert standing.reason is not None
     assert standing.reason.startswith("stands refused: change_is_explained")
-    assert standing.cure == standing.record.cure
-    assert standing.cure
+    assert standing.hint == standing.record.hint
+    assert standing.hint
 
     # An event that only the refused content would bring is in raw and in no publication.
     waiting = _only(_explain(p, f"new-{DAY}-1"))

@@ -15,7 +15,7 @@ import pytest
 from pipeline_assets.domain.deliveries import BatchKey
 from pipeline_assets.domain.slices import EMPTY, Digest, Source
 from pipeline_assets.tables.registry import ASSET_TABLES, SOURCE_OF_TABLE
-from pipeline_assets.transforms.measure import measured_parts
+from pipeline_assets.transforms.digests import measured_parts
 from resources.ledger.digests import Renamed
 from resources.ledger.records import BatchDay
 from tests.support.builders import PROJECT, Pipeline, an_event, events_on

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from pipeline_assets.domain.errors import LakehouseError
-from pipeline_assets.load.request import Workbench
+from pipeline_assets.load.request import Runtime
 from pipeline_assets.operations.maintenance import TableUpkeep, maintain
 from pipeline_assets.tables.refined_events import REFINED_EVENTS
 from pipeline_assets.tables.registry import ALL_TABLES
@@ -42,9 +42,9 @@ def _loaded(pipeline: Any, **settings: Any) -> Pipeline:
 
 def _maintain(p: Pipeline, *, is_dry_run: bool = False) -> dict[str, TableUpkeep]:
     configure_catalog(p.spark, p.settings)
-    bench = Workbench(p.lakehouse, p.ledger, LandingStore.from_settings(p.settings), p.settings)
+    runtime = Runtime(p.lakehouse, p.ledger, LandingStore.from_settings(p.settings), p.settings)
     now = datetime.now(UTC)
-    return {one.table: one for one in maintain(bench, str(uuid.uuid4()), now, lambda _: False, is_dry_run=is_dry_run)}
+    return {one.table: one for one in maintain(runtime, str(uuid.uuid4()), now, lambda _: False, is_dry_run=is_dry_run)}
 
 
 def _with_another_catalog(p: Pipeline, **changes: Any) -> None:

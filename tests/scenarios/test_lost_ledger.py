@@ -69,4 +69,4 @@ def test_exclusions_and_holds_outlive_the_ledger(pipeline: Any, tmp_path: Path) 
     listed = CliRunner().invoke(app, ["exclusions", "--json"], env=as_environment(p.settings))
     assert f'"{wrong}"' in listed.stdout, listed.stderr
     assert not [line for line in _said(p, later) if "read back" in line or "knows nothing" in line]
-    assert [one.reason for one in p.ledger.decisions.all_holds([PROJECT])] == ["test data"] * 4
+    assert [one.reason for one in p.ledger.interventions.all_holds([PROJECT])] == ["test data"] * 4

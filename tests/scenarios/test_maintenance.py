@@ -15,15 +15,15 @@ from moto.s3.models import s3_backends
 
 from pipeline_assets.definitions import build_defs
 from pipeline_assets.domain.slices import Source
-from pipeline_assets.load.request import Workbench
-from pipeline_assets.load.staleness.scan import survey
+from pipeline_assets.load.request import Runtime
+from pipeline_assets.load.staleness.scan import scan_stale_days
 from pipeline_assets.operations.maintenance import TableUpkeep, maintain, require_done
 from pipeline_assets.orchestration.assets import Clock
 from pipeline_assets.tables.raw_events import RAW_TABLES
 from pipeline_assets.tables.refined_events import REFINED_EVENTS
 from pipeline_assets.tables.registry import ALL_TABLES, table_by_key
-from resources import failpoints as crash_points
-from resources.failpoints import CrashPoint
+from resources import failpoints
+from resources.failpoints import Failpoint
 from resources.iceberg.metadata import JavaTables
 from resources.landing.store import LandingStore
 from tests.support.builders import Pipeline, events_on
@@ -39,14 +39,14 @@ LATER = datetime.now(UTC) + timedelta(days=40)
 """Snapshots carry the time at which they were made, so maintenance comes later."""
 
 
-def _bench(p: Pipeline) -> Workbench:
-    return Workbench(p.lakehouse, p.ledger, LandingStore.from_settings(p.settings), p.settings)
+def _runtime(p: Pipeline) -> Runtime:
+    return Runtime(p.lakehouse, p.ledger, LandingStore.from_settings(p.settings), p.settings)
 
 
 def _maintain(
     p: Pipeline, *, is_live: Any = lambda _: False, is_dry_run: bool = False, now: datetime = LATER
 ) -> dict[str, TableUpkeep]:
-    reports = list(maintain(_bench(p), str(uuid.uuid4()), now, is_live, is_dry_run=is_dry_run))
+    reports = list(maintain(_runtime(p), str(uuid.uuid4()), now, is_live, is_dry_run=is_dry_run))
     require_done(reports)
     return {report.table: report for report in reports}
 
@@ -148,16 +148,16 @@ def test_files_that_a_dead_load_wrote_are_removed_by_maintenance_alone(pipeline:
     left: set[str] = set()
     for table in (RAW, REFINED):
 
-        def die(point: CrashPoint, qualifier: str, table: str = table) -> None:
-            if (point, qualifier) == (CrashPoint.AFTER_FILES, table):
+        def die(point: Failpoint, qualifier: str, table: str = table) -> None:
+            if (point, qualifier) == (Failpoint.AFTER_FILES, table):
                 left.update(_data_files(p))
                 raise RuntimeError("killed")
 
-        crash_points.watch(die)
+        failpoints.watch(die)
         try:
             assert not p.load(DAY).success
         finally:
-            crash_points.watch()
+            failpoints.watch()
     assert p.load(DAY).success
     orphans = _data_files(p) - _live_files(p)
     assert len(left) == 3
@@ -212,7 +212,7 @@ def test_compaction_changes_no_digest_and_makes_nothing_stale(pipeline: Any) -> 
     assert (reports[RAW].files_before, reports[RAW].files_after) == (5, 1)
     assert len(p.files(RAW, DAY)) == 1
     assert p.digests() == before
-    assert survey(_bench(p), p.now) == {}
+    assert scan_stale_days(_runtime(p), p.now) == {}
     history = p.history()
     assert p.load(DAY).success
     assert p.history() == history
@@ -224,7 +224,7 @@ def test_compaction_changes_no_digest_and_makes_nothing_stale(pipeline: Any) -> 
 
 @pytest.mark.parametrize(
     "point",
-    [f"{CrashPoint.AFTER_STAGE}:{REFINED}", f"{CrashPoint.AFTER_AUDIT}:{RAW}", f"{CrashPoint.BEFORE_COMMIT}:{RAW}"],
+    [f"{Failpoint.AFTER_STAGE}:{REFINED}", f"{Failpoint.AFTER_AUDIT}:{RAW}", f"{Failpoint.BEFORE_COMMIT}:{RAW}"],
 )
 def test_a_load_under_way_keeps_what_it_staged(pipeline: Any, point: str) -> None:
     """Scenario: a load is paused while maintenance joins the files that it read and those beside the ones it adds, and removes

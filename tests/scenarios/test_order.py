@@ -16,7 +16,7 @@ import pytest
 
 from pipeline_assets.domain.slices import Digest, Slice, Source
 from pipeline_assets.tables.registry import ALL_TABLES
-from pipeline_assets.transforms.measure import digest_of, digests
+from pipeline_assets.transforms.digests import digest_of, digests
 from tests.support.builders import PROJECT, Pipeline, a_pipeline, an_event
 
 pytestmark = pytest.mark.slow

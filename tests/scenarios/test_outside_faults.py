@@ -17,8 +17,8 @@ from typing import Any
 import pytest
 from dagster_aws.s3 import S3Resource
 
-from resources import failpoints as crash_points
-from resources.failpoints import CrashPoint
+from resources import failpoints
+from resources.failpoints import Failpoint
 from resources.landing.store import LandingStore
 from tests.support.builders import Pipeline, a_body, events_on
 from tests.support.faulty_proxy import Fault, Faults, a_faulty_proxy
@@ -33,7 +33,7 @@ OBJECTS = 4
 @pytest.fixture(autouse=True)
 def _nobody_watches() -> Iterator[None]:
     yield
-    crash_points.watch()
+    failpoints.watch()
 
 
 def _in_bucket(pipeline: Callable[..., Pipeline], bucket: Any, url: str) -> Pipeline:
@@ -123,20 +123,20 @@ def test_a_full_disk(pipeline: Any, small_disk: Path) -> None:
     assert p.count(REFINED) == 1520
 
 
-def _once_at(point: CrashPoint, table: str, do: Callable[[], None]) -> None:
+def _once_at(point: Failpoint, table: str, do: Callable[[], None]) -> None:
     """Let something happen the first time this process passes a point."""
     passed: list[str] = []
 
-    def watcher(met: CrashPoint, qualifier: str) -> None:
+    def watcher(met: Failpoint, qualifier: str) -> None:
         if (met, qualifier) == (point, table) and not passed:
             passed.append(qualifier)
             do()
 
-    crash_points.watch(watcher)
+    failpoints.watch(watcher)
 
 
-@pytest.mark.parametrize("point", [CrashPoint.BEFORE_COMMIT, CrashPoint.BEFORE_LEDGER])
-def test_a_locked_database_is_waited_for(pipeline: Any, point: CrashPoint) -> None:
+@pytest.mark.parametrize("point", [Failpoint.BEFORE_COMMIT, Failpoint.BEFORE_LEDGER])
+def test_a_locked_database_is_waited_for(pipeline: Any, point: Failpoint) -> None:
     """Scenario: another process holds SQLite's lock for some seconds when a slice is to be committed, or recorded. Outcome: the
     load waits and succeeds."""
     p = pipeline()
@@ -168,8 +168,8 @@ def test_a_locked_database_is_waited_for(pipeline: Any, point: CrashPoint) -> No
     assert p.count(REFINED) == 20
 
 
-@pytest.mark.parametrize("point", [CrashPoint.AFTER_STAGE, CrashPoint.BEFORE_COMMIT, CrashPoint.BEFORE_LEDGER])
-def test_postgresql_restarts_during_a_publish(pipeline: Any, point: CrashPoint) -> None:
+@pytest.mark.parametrize("point", [Failpoint.AFTER_STAGE, Failpoint.BEFORE_COMMIT, Failpoint.BEFORE_LEDGER])
+def test_postgresql_restarts_during_a_publish(pipeline: Any, point: Failpoint) -> None:
     """Scenario: the database of catalog and ledger stops, with all connections cut, and is back after two seconds. Outcome: the
     load succeeds, or fails saying so with nothing half done; a later load converges, and nothing is published twice."""
     with a_postgres() as server:
@@ -182,7 +182,7 @@ def test_postgresql_restarts_during_a_publish(pipeline: Any, point: CrashPoint) 
 
         _once_at(point, REFINED, restart)
         run = p.load(DAY)
-        crash_points.watch()
+        failpoints.watch()
         if not run.success:
             assert "out of reach" in run.failure()
         later = p.load(DAY)

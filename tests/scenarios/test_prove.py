@@ -11,7 +11,7 @@ import pytest
 
 from pipeline_assets.domain.slices import Source
 from pipeline_assets.inspection.verify import Proof, Verdict, prove, scratch_settings
-from pipeline_assets.load.request import Workbench
+from pipeline_assets.load.request import Runtime
 from resources.iceberg.lakehouse import Lakehouse
 from resources.landing.store import LandingStore
 from resources.ledger.store import Ledger
@@ -25,13 +25,13 @@ REFINED, REVENUE = "refined/events", "aggregates/daily_revenue"
 
 def _prove(p: Pipeline, folder: Path, first: date = DAYS[0], last: date = DAYS[-1]) -> Proof:
     landing = LandingStore.from_settings(p.settings)
-    bench = Workbench(p.lakehouse, p.ledger, landing, p.settings)
+    runtime = Runtime(p.lakehouse, p.ledger, landing, p.settings)
     own = scratch_settings(p.settings, str(folder), str(folder / "warehouse"))
     folder.mkdir()
     configure_catalog(p.spark, own)
     with closing(Ledger(own.ledger_database_url)) as ledger:
-        scratch = Workbench(Lakehouse(p.spark, own.catalog_name), ledger, landing, own)
-        return prove(bench, scratch, first, last, (PROJECT,), p.now)
+        scratch = Runtime(Lakehouse(p.spark, own.catalog_name), ledger, landing, own)
+        return prove(runtime, scratch, first, last, (PROJECT,), p.now)
 
 
 @pytest.fixture

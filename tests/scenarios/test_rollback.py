@@ -19,7 +19,7 @@ import sqlalchemy as sa
 from pipeline_assets.definitions import build_defs
 from pipeline_assets.domain.errors import LakehouseError, PublishConflictError, UsageError
 from pipeline_assets.domain.slices import Digest, Slice
-from pipeline_assets.load.request import Workbench
+from pipeline_assets.load.request import Runtime
 from pipeline_assets.operations import rollback as rolling
 from pipeline_assets.operations.maintenance import maintain
 from pipeline_assets.operations.release import preview, release
@@ -28,8 +28,8 @@ from pipeline_assets.operations.rollback_plan import RollbackRequest, plan
 from pipeline_assets.orchestration.assets import Clock
 from pipeline_assets.tables.refined_events import REFINED_EVENTS
 from pipeline_assets.tables.registry import DERIVED
-from resources import failpoints as crash_points
-from resources.failpoints import CrashPoint
+from resources import failpoints
+from resources.failpoints import Failpoint
 from resources.iceberg.metadata import JavaTables
 from resources.iceberg.procedures import Upkeep
 from resources.landing.store import LandingStore
@@ -43,8 +43,8 @@ RAW, REFINED, REVENUE = "raw/regular_events", "refined/events", "aggregates/dail
 NAMES = tuple(table.key for table in DERIVED)
 
 
-def _bench(p: Any) -> Workbench:
-    return Workbench(p.lakehouse, p.ledger, LandingStore.from_settings(p.settings), p.settings)
+def _runtime(p: Any) -> Runtime:
+    return Runtime(p.lakehouse, p.ledger, LandingStore.from_settings(p.settings), p.settings)
 
 
 def _request(
@@ -101,7 +101,7 @@ def test_three_days_go_back_across_tables_are_held_and_released(pipeline: Any) -
     told = _run(p, "rollback", "roll_back", **back, dry_run=True)
     assert _said(told, "roll_back").count("rolled back") == len(NAMES) * len(DAYS)
     assert _derived(p) == wrong
-    assert p.ledger.decisions.all_holds([PROJECT]) == []
+    assert p.ledger.interventions.all_holds([PROJECT]) == []
 
     done = _run(p, "rollback", "roll_back", **back)
 
@@ -130,18 +130,18 @@ def test_three_days_go_back_across_tables_are_held_and_released(pipeline: Any) -
     assert p.verdict(REFINED, DAYS[1]) == "held"
     assert run.materialized(REFINED) == set()
 
-    held = preview(_bench(p), (), (PROJECT,), DAYS[0], DAYS[-1], p.now, is_load_next=True)
+    held = preview(_runtime(p), (), (PROJECT,), DAYS[0], DAYS[-1], p.now, is_load_next=True)
     assert {(one.digest.rows, one.digest_before.rows) for one in held if one.table == REFINED} == {(120, 140)}
     assert {one.then for one in held if one.table == REFINED} == {"is built again (changed raw/regular_events)"}
     told = _run(p, "release", "release_held", **days, reason="it was no test data", dry_run=True)
     assert _said(told, "release_held").count("is built again") == len(NAMES) * len(DAYS)
-    assert p.ledger.decisions.holds(REFINED, [PROJECT])
+    assert p.ledger.interventions.holds(REFINED, [PROJECT])
     assert _run(p, "release", "release_held", **days, reason="it was no test data").success
     run = p.load(DAYS[0], DAYS[-1], accept={f"{name}:{day}": "right" for name in NAMES for day in DAYS})
     assert run.success, run.failure()
     assert p.count(REFINED) == 450
     assert _derived(p) != wrong
-    assert {one.release_reason for one in p.ledger.decisions.all_holds([PROJECT])} == {"it was no test data"}
+    assert {one.release_reason for one in p.ledger.interventions.all_holds([PROJECT])} == {"it was no test data"}
 
 
 def test_a_rollback_is_rolled_back(pipeline: Any) -> None:
@@ -150,14 +150,14 @@ def test_a_rollback_is_rolled_back(pipeline: Any) -> None:
     right, _, wrong = _two_states(p)
     numbers = [r.number for r in p.ledger.publications()]
     first = p.ledger.publications(REFINED)[0].number
-    roll_back(_bench(p), _request(first))
+    roll_back(_runtime(p), _request(first))
     assert _derived(p) == right
 
-    roll_back(_bench(p), _request(numbers[-1], reason="back again"))
+    roll_back(_runtime(p), _request(numbers[-1], reason="back again"))
 
     assert _derived(p) == wrong
     assert p.verdict(REFINED, DAYS[0]) == "held"
-    assert set(p.ledger.decisions.holds(REFINED, [PROJECT]).values()) == {"back again"}
+    assert set(p.ledger.interventions.holds(REFINED, [PROJECT]).values()) == {"back again"}
     require_known(p)
 
 
@@ -166,7 +166,7 @@ def test_one_table_goes_back_and_the_rest_stands(pipeline: Any) -> None:
     p = pipeline()
     right, then, wrong = _two_states(p)
 
-    roll_back(_bench(p), _request(then, DAYS[1:2], (REVENUE,)))
+    roll_back(_runtime(p), _request(then, DAYS[1:2], (REVENUE,)))
 
     key = Slice(DAYS[1], PROJECT)
     assert _derived(p) == wrong | {REVENUE: wrong[REVENUE] | {key: right[REVENUE][key]}}
@@ -184,12 +184,12 @@ def test_before_the_first_publication_a_day_was_empty(pipeline: Any) -> None:
     assert p.load(DAYS[0]).success
     loaded = p.digests()
 
-    roll_back(_bench(p), _request(before, DAYS[:1]))
+    roll_back(_runtime(p), _request(before, DAYS[:1]))
 
     assert p.count(REFINED) == p.count(REVENUE) == 0
     assert p.count(RAW) == 12
-    bench = _bench(p)
-    release(bench, preview(bench, (), (PROJECT,), DAYS[0], DAYS[0], p.now, is_load_next=True), "enough", "run-2")
+    runtime = _runtime(p)
+    release(runtime, preview(runtime, (), (PROJECT,), DAYS[0], DAYS[0], p.now, is_load_next=True), "enough", "run-2")
     assert p.load(DAYS[0]).success
     assert p.digests() == loaded
 
@@ -200,7 +200,7 @@ def test_what_cannot_be_rolled_back_is_said(pipeline: Any) -> None:
     held."""
     p = pipeline()
     _, then, wrong = _two_states(p)
-    bench = _bench(p)
+    runtime = _runtime(p)
     for request, said in (
         (_request(then, tables=(RAW,)), "exclude bad deliveries"),
         (_request(then, [date(2025, 1, 1)]), "nothing of these days was ever published"),
@@ -208,15 +208,15 @@ def test_what_cannot_be_rolled_back_is_said(pipeline: Any) -> None:
         (_request(then, reason=" "), "needs a reason"),
     ):
         with pytest.raises(UsageError, match=said):
-            roll_back(bench, request)
-    old = next(move for move in plan(bench, _request(then)) if move.table == REVENUE)
+            roll_back(runtime, request)
+    old = next(move for move in plan(runtime, _request(then)) if move.table == REVENUE)
     table = next(table for table in DERIVED if table.key == REVENUE)
     (path,) = p.lakehouse.slice_files(table, old.snapshot_id, [old.key])[old.key].paths
     kept = Path(path.removeprefix("file:"))
     body = kept.read_bytes()
     kept.unlink()
     with pytest.raises(LakehouseError, match="is gone"):
-        roll_back(bench, _request(then))
+        roll_back(runtime, _request(then))
     kept.write_bytes(body)
     assert old.target is not None
     rows = old.digest.rows
@@ -225,14 +225,14 @@ def test_what_cannot_be_rolled_back_is_said(pipeline: Any) -> None:
         _on_record_instead(p, old.target.number, replace(old.digest, rows=rows + 1)),
         pytest.raises(LakehouseError, match=said),
     ):
-        roll_back(bench, _request(then))
+        roll_back(runtime, _request(then))
     _grow_old(p)
     later = datetime.now(UTC) + timedelta(days=40)
-    assert list(maintain(bench, "upkeep", later, lambda _: False, is_dry_run=False))
+    assert list(maintain(runtime, "upkeep", later, lambda _: False, is_dry_run=False))
     with pytest.raises(LakehouseError, match="is expired"):
-        roll_back(bench, _request(then))
+        roll_back(runtime, _request(then))
     assert _derived(p) == wrong
-    assert p.ledger.decisions.all_holds([PROJECT]) == []
+    assert p.ledger.interventions.all_holds([PROJECT]) == []
 
 
 @contextmanager
@@ -258,11 +258,11 @@ def test_maintenance_after_a_rollback_removes_no_live_file(pipeline: Any) -> Non
     then are expired, and every row of the rolled-back days can still be read."""
     p = pipeline()
     right, then, _ = _two_states(p)
-    roll_back(_bench(p), _request(then))
+    roll_back(_runtime(p), _request(then))
     _grow_old(p)
     later = datetime.now(UTC) + timedelta(days=40)
 
-    reports = list(maintain(_bench(p), "upkeep", later, lambda _: False, is_dry_run=False))
+    reports = list(maintain(_runtime(p), "upkeep", later, lambda _: False, is_dry_run=False))
 
     assert sum(report.snapshots for report in reports) > 0
     assert _derived(p) == right
@@ -287,25 +287,25 @@ def test_maintenance_that_comes_between_look_and_commit(pipeline: Any, is_known_
     request = _request(then, DAYS[:1])
     expired: list[str] = []
 
-    def maintain_beside(point: CrashPoint, table: str) -> None:
-        if (point, table) == (CrashPoint.BEFORE_COMMIT, REFINED):
-            crash_points.watch()
+    def maintain_beside(point: Failpoint, table: str) -> None:
+        if (point, table) == (Failpoint.BEFORE_COMMIT, REFINED):
+            failpoints.watch()
 
             def is_live(attempt: str) -> bool:
                 return is_known_to_live and attempt.startswith(request.run_id.replace("-", ""))
 
-            reports = maintain(_bench(p), "upkeep", later, is_live, is_dry_run=False)
+            reports = maintain(_runtime(p), "upkeep", later, is_live, is_dry_run=False)
             expired.extend(report.table for report in reports if report.snapshots)
 
-    crash_points.watch(maintain_beside)
+    failpoints.watch(maintain_beside)
     try:
         if is_known_to_live:
-            assert roll_back(_bench(p), request)
+            assert roll_back(_runtime(p), request)
         else:
             with pytest.raises(LakehouseError, match="vanished while it was about to come back"):
-                roll_back(_bench(p), request)
+                roll_back(_runtime(p), request)
     finally:
-        crash_points.watch()
+        failpoints.watch()
 
     assert REFINED in expired
     assert _derived(p) == (right if is_known_to_live else wrong)
@@ -354,9 +354,9 @@ def test_an_event_that_moved_is_neither_lost_nor_doubled(pipeline: Any) -> None:
 
     for day, beside in ((DAYS[0], DAYS[1]), (DAYS[1], DAYS[0])):
         with pytest.raises(LakehouseError, match=f"events moved between these days and {beside} 10001 .1 events"):
-            roll_back(_bench(p), _request(then, [day]))
-    assert p.ledger.decisions.all_holds([PROJECT]) == []
-    roll_back(_bench(p), _request(then, DAYS[:2]))
+            roll_back(_runtime(p), _request(then, [day]))
+    assert p.ledger.interventions.all_holds([PROJECT]) == []
+    roll_back(_runtime(p), _request(then, DAYS[:2]))
     assert _derived(p) == right
 
 
@@ -367,30 +367,30 @@ class _KilledError(Exception):
 @pytest.mark.parametrize(
     ("point", "name"),
     [
-        (CrashPoint.BEFORE_COMMIT, REFINED),
-        (CrashPoint.AFTER_COMMIT, REFINED),
-        (CrashPoint.BEFORE_LEDGER, REVENUE),
+        (Failpoint.BEFORE_COMMIT, REFINED),
+        (Failpoint.AFTER_COMMIT, REFINED),
+        (Failpoint.BEFORE_LEDGER, REVENUE),
     ],
 )
-def test_a_rollback_that_died_is_completed(pipeline: Any, point: CrashPoint, name: str) -> None:
+def test_a_rollback_that_died_is_completed(pipeline: Any, point: Failpoint, name: str) -> None:
     """Scenario: a rollback dies around the commit of a table; a load comes, then the same rollback again. Outcome: the load
     undoes nothing, and every table is what it was then, each slice changed once."""
     p = pipeline()
     right, then, _ = _two_states(p)
 
-    def die(at: CrashPoint, table: str) -> None:
+    def die(at: Failpoint, table: str) -> None:
         if (at, table) == (point, name):
             raise _KilledError
 
-    crash_points.watch(die)
+    failpoints.watch(die)
     try:
         with pytest.raises(_KilledError):
-            roll_back(_bench(p), _request(then))
+            roll_back(_runtime(p), _request(then))
     finally:
-        crash_points.watch()
+        failpoints.watch()
     assert p.load(DAYS[0], DAYS[-1]).success
 
-    roll_back(_bench(p), _request(then))
+    roll_back(_runtime(p), _request(then))
 
     assert _derived(p) == right
     require_known(p)
@@ -406,28 +406,28 @@ def test_a_load_that_publishes_meanwhile(pipeline: Any, wins: int) -> None:
     held = {name: [Slice(DAYS[1], PROJECT)] for name in NAMES}
     rounds: list[int] = []
 
-    def publish_beside(point: CrashPoint, table: str) -> None:
-        if (point, table) == (CrashPoint.BEFORE_COMMIT, REFINED) and len(rounds) < wins:
+    def publish_beside(point: Failpoint, table: str) -> None:
+        if (point, table) == (Failpoint.BEFORE_COMMIT, REFINED) and len(rounds) < wins:
             rounds.append(len(rounds))
-            crash_points.watch()
+            failpoints.watch()
             p.deliver(DAYS[1], events_on(DAYS[1], len(rounds), prefix="late"), hour=15)
             # As a load does that decided before anything was held.
-            p.ledger.decisions.release(held, "test", "test")
+            p.ledger.interventions.release(held, "test", "test")
             p.reports(DAYS[1])
-            p.ledger.decisions.hold(held, "why", "test")
-            crash_points.watch(publish_beside)
+            p.ledger.interventions.hold(held, "why", "test")
+            failpoints.watch(publish_beside)
 
-    crash_points.watch(publish_beside)
+    failpoints.watch(publish_beside)
     try:
         if wins == 1:
-            assert roll_back(_bench(p), _request(then))
+            assert roll_back(_runtime(p), _request(then))
         else:
             with pytest.raises(PublishConflictError, match="changed it since it was read"):
-                roll_back(_bench(p), _request(then))
+                roll_back(_runtime(p), _request(then))
     finally:
-        crash_points.watch()
+        failpoints.watch()
     assert len(rounds) == min(wins, p.settings.publish_attempts)
-    roll_back(_bench(p), _request(then))
+    roll_back(_runtime(p), _request(then))
     assert _derived(p) == right
     require_known(p)
 
@@ -446,9 +446,9 @@ def test_the_publications_of_a_run_belong_together(pipeline: Any) -> None:
     ours = [record.number for record in p.ledger.publications()[known:] if record.table != RAW]
 
     for number in (ours[0], ours[-1]):
-        assert all(move.is_there for move in roll_back(_bench(p), _request(number, DAYS[:2])))
+        assert all(move.is_there for move in roll_back(_runtime(p), _request(number, DAYS[:2])))
         assert _derived(p) == moved
-    roll_back(_bench(p), _request(p.ledger.publications(REFINED)[0].number, DAYS[:2]))
+    roll_back(_runtime(p), _request(p.ledger.publications(REFINED)[0].number, DAYS[:2]))
     assert _derived(p) == right
 
 
@@ -463,16 +463,16 @@ def test_a_load_that_decided_before_the_hold_publishes_nothing_held(pipeline: An
     p.deliver(DAYS[1], events_on(DAYS[1], 5, prefix="late"), hour=15)
     moves: list[Any] = []
 
-    def roll_back_beside(point: CrashPoint, table: str) -> None:
-        if (point, table) == (CrashPoint.AFTER_AUDIT, REFINED):
-            crash_points.watch()
-            moves.extend(roll_back(_bench(p), _request(then, DAYS[1:2])))
+    def roll_back_beside(point: Failpoint, table: str) -> None:
+        if (point, table) == (Failpoint.AFTER_AUDIT, REFINED):
+            failpoints.watch()
+            moves.extend(roll_back(_runtime(p), _request(then, DAYS[1:2])))
 
-    crash_points.watch(roll_back_beside)
+    failpoints.watch(roll_back_beside)
     try:
         p.reports(DAYS[1])
     finally:
-        crash_points.watch()
+        failpoints.watch()
 
     assert {move.is_there for move in moves} == {True}
     assert _derived(p) == right
@@ -490,16 +490,16 @@ def test_a_day_that_is_only_kept_stays_held(pipeline: Any) -> None:
     then = datetime.now(UTC)
     p.deliver(DAYS[1], events_on(DAYS[1], 5, prefix="late"), hour=15)
 
-    def hold_beside(point: CrashPoint, table: str) -> None:
-        if (point, table) == (CrashPoint.AFTER_PIN, REVENUE):
-            crash_points.watch()
-            roll_back(_bench(p), _request(then, DAYS[:1]))
+    def hold_beside(point: Failpoint, table: str) -> None:
+        if (point, table) == (Failpoint.AFTER_PIN, REVENUE):
+            failpoints.watch()
+            roll_back(_runtime(p), _request(then, DAYS[:1]))
 
-    crash_points.watch(hold_beside)
+    failpoints.watch(hold_beside)
     try:
         reports = p.reports(DAYS[0], DAYS[1])
     finally:
-        crash_points.watch()
+        failpoints.watch()
 
     told = {one.key.event_date: one.verdict.value for one in reports[REVENUE].outcomes}
     assert (told[DAYS[0]], told[DAYS[1]]) == ("held", "published")
@@ -512,21 +512,21 @@ def test_a_load_that_publishes_behind_the_rollback_is_undone(pipeline: Any) -> N
     p = pipeline()
     right, then, _ = _two_states(p)
 
-    def publish_behind(point: CrashPoint, table: str) -> None:
-        if (point, table) == (CrashPoint.BEFORE_LEDGER, NAMES[-1]):
-            crash_points.watch()
-            held = {name: p.ledger.decisions.holds(name, [PROJECT]) for name in NAMES}
+    def publish_behind(point: Failpoint, table: str) -> None:
+        if (point, table) == (Failpoint.BEFORE_LEDGER, NAMES[-1]):
+            failpoints.watch()
+            held = {name: p.ledger.interventions.holds(name, [PROJECT]) for name in NAMES}
             p.deliver(DAYS[1], events_on(DAYS[1], 2, prefix="late"), hour=15)
-            p.ledger.decisions.release(held, "test", "test")
+            p.ledger.interventions.release(held, "test", "test")
             p.reports(DAYS[1])
             for name, of_table in held.items():
-                p.ledger.decisions.hold({name: of_table}, "why", "test")
+                p.ledger.interventions.hold({name: of_table}, "why", "test")
 
-    crash_points.watch(publish_behind)
+    failpoints.watch(publish_behind)
     try:
-        assert roll_back(_bench(p), _request(then))
+        assert roll_back(_runtime(p), _request(then))
     finally:
-        crash_points.watch()
+        failpoints.watch()
 
     assert _derived(p) == right
     assert {p.verdict(name, day) for name in NAMES for day in DAYS} == {"held"}
@@ -541,22 +541,22 @@ def test_what_is_published_after_the_look_is_looked_at_again(pipeline: Any, monk
         p.deliver(day, events_on(day, 120))
     assert p.load(DAYS[0], DAYS[1]).success
     then = datetime.now(UTC)
-    roll_back(_bench(p), _request(then, DAYS[:1], (REVENUE,), "held before"))
+    roll_back(_runtime(p), _request(then, DAYS[:1], (REVENUE,), "held before"))
     _move_an_event(p)
 
-    def plan_and_load(bench: Workbench, request: RollbackRequest) -> list[Any]:
-        found = plan(bench, request)
+    def plan_and_load(runtime: Runtime, request: RollbackRequest) -> list[Any]:
+        found = plan(runtime, request)
         p.reports(DAYS[0], DAYS[1])
         return found
 
     monkeypatch.setattr(rolling, "plan", plan_and_load)
     with pytest.raises(LakehouseError, match="events moved between these days"):
-        roll_back(_bench(p), _request(then, DAYS[:1]))
+        roll_back(_runtime(p), _request(then, DAYS[:1]))
 
     assert (p.count(REFINED, DAYS[0]), p.count(REFINED, DAYS[1])) == (119, 121)
-    standing = {name: p.ledger.decisions.holds(name, [PROJECT]) for name in NAMES}
+    standing = {name: p.ledger.interventions.holds(name, [PROJECT]) for name in NAMES}
     assert {name: set(found.values()) for name, found in standing.items() if found} == {REVENUE: {"held before"}}
-    on_record = [one for one in p.ledger.decisions.all_holds([PROJECT]) if one.table == REVENUE]
+    on_record = [one for one in p.ledger.interventions.all_holds([PROJECT]) if one.table == REVENUE]
     assert not any((one.release_reason or "").startswith("the rollback was refused") for one in on_record)
     require_known(p)
 
@@ -570,16 +570,16 @@ def test_a_commit_counts_from_when_readers_saw_it(pipeline: Any) -> None:
     before = datetime.now(UTC)
     p.deliver(DAYS[0], events_on(DAYS[0], 12))
 
-    def die(point: CrashPoint, table: str) -> None:
-        if (point, table) == (CrashPoint.BEFORE_LEDGER, REFINED):
+    def die(point: Failpoint, table: str) -> None:
+        if (point, table) == (Failpoint.BEFORE_LEDGER, REFINED):
             raise _KilledError
 
-    crash_points.watch(die)
+    failpoints.watch(die)
     try:
         with pytest.raises(_KilledError):
             p.reports(DAYS[0])
     finally:
-        crash_points.watch()
+        failpoints.watch()
     between = datetime.now(UTC)
     time.sleep(0.01)
     p.deliver(DAYS[0], events_on(DAYS[0], 3, prefix="more"), hour=12)
@@ -587,9 +587,9 @@ def test_a_commit_counts_from_when_readers_saw_it(pipeline: Any) -> None:
     assert p.count(REFINED) == 15
 
     # Before the commit that was found afterwards: the kept snapshot of then shows that the day was empty.
-    roll_back(_bench(p), _request(before, DAYS[:1], (REFINED,)))
+    roll_back(_runtime(p), _request(before, DAYS[:1], (REFINED,)))
     assert p.count(REFINED) == 0
-    roll_back(_bench(p), _request(between, DAYS[:1], (REFINED,)))
+    roll_back(_runtime(p), _request(between, DAYS[:1], (REFINED,)))
     assert p.count(REFINED) == 12
 
     with p.ledger.engine.begin() as connection:
@@ -597,7 +597,7 @@ def test_a_commit_counts_from_when_readers_saw_it(pipeline: Any) -> None:
             connection.execute(sa.text(f"DELETE FROM tidemark_{name}"))
     p.reports(DAYS[0])
     with pytest.raises(LakehouseError, match="what it held then is not on record"):
-        roll_back(_bench(p), _request(between, DAYS[:1], (REFINED,)))
+        roll_back(_runtime(p), _request(between, DAYS[:1], (REFINED,)))
     assert p.count(REFINED) == 15
 
 
@@ -607,12 +607,12 @@ def test_a_release_tells_what_other_code_does(pipeline: Any) -> None:
     p = pipeline()
     p.deliver(DAYS[0], events_on(DAYS[0], 12))
     assert p.load(DAYS[0]).success
-    roll_back(_bench(p), _request(datetime.now(UTC), DAYS[:1], (REVENUE,)))
+    roll_back(_runtime(p), _request(datetime.now(UTC), DAYS[:1], (REVENUE,)))
     p.change(revenue_properties=("other",))
 
     said = {
         is_load_next: [
-            one.then for one in preview(_bench(p), (), (PROJECT,), DAYS[0], DAYS[0], p.now, is_load_next=is_load_next)
+            one.then for one in preview(_runtime(p), (), (PROJECT,), DAYS[0], DAYS[0], p.now, is_load_next=is_load_next)
         ]
         for is_load_next in (True, False)
     }

@@ -117,9 +117,9 @@ def test_nothing_is_built_on_a_refused_day_whatever_is_selected(pipeline: Any) -
     refused, waiting = _record(p, REFINED), _record(p, COUNTS)
     assert (refused.verdict.value, waiting.verdict.value) == ("refused", "waiting")
     assert refused.reason.startswith("change_is_explained: final slice shrinks by 50.0%")
-    assert "accept the change with a reason" in refused.cure
+    assert "accept the change with a reason" in refused.hint
     assert waiting.reason == f"refined/events {DAY}/{PROJECT} stands refused"
-    assert "recover that first" in waiting.cure
+    assert "recover that first" in waiting.hint
     last = p.load(DAY, tables=[REFINED])
     shown = [
         event.asset_check_evaluation_data

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from resources import failpoints as crash_points
-from resources.failpoints import CrashPoint
+from resources import failpoints
+from resources.failpoints import Failpoint
 from tests.support.builders import events_on
 from tests.support.reference import require_known
 from tests.two_writers import page_of, run_rounds
@@ -39,20 +39,20 @@ def test_the_loser_builds_again_from_fresh_inputs(pipeline: Any) -> None:
     p.deliver(DAY, events_on(DAY, 10))
     passed: list[str] = []
 
-    def other_run_first(point: CrashPoint, table: str) -> None:
-        if (point, table) == (CrashPoint.AFTER_PIN, REFINED):
+    def other_run_first(point: Failpoint, table: str) -> None:
+        if (point, table) == (Failpoint.AFTER_PIN, REFINED):
             passed.append(table)
-        if (point, table) == (CrashPoint.BEFORE_COMMIT, REFINED) and len(passed) == 1:
-            crash_points.watch()
+        if (point, table) == (Failpoint.BEFORE_COMMIT, REFINED) and len(passed) == 1:
+            failpoints.watch()
             p.deliver(DAY, events_on(DAY, 5, prefix="more"), hour=11)
             p.reports(DAY)
-            crash_points.watch(other_run_first)
+            failpoints.watch(other_run_first)
 
-    crash_points.watch(other_run_first)
+    failpoints.watch(other_run_first)
     try:
         run = p.load(DAY)
     finally:
-        crash_points.watch()
+        failpoints.watch()
 
     assert run.success, run.failure()
     assert passed == [REFINED, REFINED]

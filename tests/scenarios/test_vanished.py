@@ -56,10 +56,10 @@ def _assert_missing(p: Any, run: Outcome, day: date, count: int, first: str) -> 
     assert (RAW, "delivery_reconciles", str(day)) in run.failed_checks()
     batch = _batch(p, day)
     assert (batch.verdict, batch.reason) == (BatchVerdict.REFUSED, reason)
-    assert _told(run, day) == f"{PROJECT}: {reason}. {batch.cure}"
-    for cure in ("load again later", "TIDEMARK_LANDING_URL", "credentials", "lifecycle rules", "export the day again"):
-        assert cure in batch.cure
-    assert "accept_changes" in batch.cure
+    assert _told(run, day) == f"{PROJECT}: {reason}. {batch.hint}"
+    for hint in ("load again later", "TIDEMARK_LANDING_URL", "credentials", "lifecycle rules", "export the day again"):
+        assert hint in batch.hint
+    assert "accept_changes" in batch.hint
 
 
 def test_the_wrong_bucket_empties_nothing(pipeline: Any, tmp_path: Path) -> None:
@@ -346,5 +346,5 @@ def test_an_object_that_may_be_listed_and_not_read_is_named(pipeline: Any) -> No
         run = p.load(DAY)
     assert p.count(RAW) == 0
     reason = "landing refused: AccessDenied, not you, and no other object can be read"
-    cure = "Check TIDEMARK_LANDING_URL and credentials, and the rights to read what is listed"
-    assert run.failure() == f"{key}: {reason}. {cure}"
+    hint = "Check TIDEMARK_LANDING_URL and credentials, and the rights to read what is listed"
+    assert run.failure() == f"{key}: {reason}. {hint}"

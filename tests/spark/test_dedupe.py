@@ -11,13 +11,13 @@ import pytest
 from pipeline_assets.domain.identity import Outcome, RawRow, named
 from pipeline_assets.domain.identity import outcomes as pure_outcomes
 from pipeline_assets.domain.slices import Source
+from pipeline_assets.transforms.cross_day_keys import competing_digest, digests_of_competing, shared_rows
 from pipeline_assets.transforms.dedupe import outcomes, winners
+from pipeline_assets.transforms.digests import HASH_A, HASH_B
 from pipeline_assets.transforms.event_hashes import key_hashes, whole
 from pipeline_assets.transforms.event_keys import IDENTITY, KEY
-from pipeline_assets.transforms.measure import HASH_A, HASH_B
 from pipeline_assets.transforms.named import named as named_in_spark
 from pipeline_assets.transforms.row_hash_arrow import Encoded
-from pipeline_assets.transforms.shared_keys import rival_digests, rivals_of, shared_rows
 
 pytestmark = pytest.mark.slow
 CONTENT = ("app", "device_id", "insert_id", "uuid", "server_upload_time", "processed_time", "event_type")
@@ -101,11 +101,14 @@ def test_rivals_have_one_digest_whether_a_slice_is_built_or_looked_at(spark: Any
         for uuid in (*BLANK, None, "u") for day in (early, late)
     ]  # fmt: skip
     raw = with_stored_hashes(spark, spark.createDataFrame(rows, SCHEMA)).repartition(3).persist()
-    rivals = outcomes(raw, PRECEDENCE, 1).where("rival IS NOT NULL")
-    built = rivals.select("event_date", "project_id", "rival.*")
+    competing_digests = outcomes(raw, PRECEDENCE, 1).where("rival IS NOT NULL")
+    built = competing_digests.select("event_date", "project_id", "rival.*")
     looked_at = shared_rows(raw.select("event_date", "project_id", "_source", *IDENTITY), 1)
     found = [
-        {(row["project_id"], row["event_date"]): rivals_of(row.asDict()) for row in rival_digests(shared, 1).collect()}
+        {
+            (row["project_id"], row["event_date"]): competing_digest(row.asDict())
+            for row in digests_of_competing(shared, 1).collect()
+        }
         for shared in (built, looked_at)
     ]
     raw.unpersist()

@@ -13,7 +13,7 @@ from pipeline_assets.tables.raw_events import RAW_TABLES
 from pipeline_assets.tables.refined_events import REFINED_EVENTS
 from pipeline_assets.tables.registry import AGGREGATES
 from pipeline_assets.tables.table import AggregateTable
-from pipeline_assets.transforms.facts import facts
+from pipeline_assets.transforms.narrow_events import narrow_events
 
 pytestmark = pytest.mark.slow
 SETTINGS = Settings()
@@ -32,7 +32,7 @@ def test_an_aggregate_reads_the_columns_its_lineage_names(spark: Any, table: Agg
     spark.createDataFrame([], schema).write.parquet(str(tmp_path / "refined"))
     refined = spark.read.parquet(str(tmp_path / "refined"))
     assert table.build is not None
-    built = table.build(facts(refined, SETTINGS) if table.reads_facts else refined, SETTINGS)
+    built = table.build(narrow_events(refined, SETTINGS) if table.reads_narrow_events else refined, SETTINGS)
     leaves = built._jdf.queryExecution().sparkPlan().collectLeaves()
     assert leaves.size() == 1
     output = leaves.head().output()

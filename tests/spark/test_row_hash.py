@@ -17,7 +17,7 @@ import pytest
 from pipeline_assets.domain.identity import Outcome
 from pipeline_assets.domain.row_hash import row_hash
 from pipeline_assets.transforms.dedupe import outcomes
-from pipeline_assets.transforms.measure import HASH_A, HASH_B, slice_digests, with_row_hashes
+from pipeline_assets.transforms.digests import HASH_A, HASH_B, slice_digests, with_row_hashes
 from pipeline_assets.transforms.row_hash import row_hashes
 
 pytestmark = pytest.mark.slow

@@ -24,7 +24,7 @@ from pipeline_assets.domain.deliveries import BatchKey
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import Slice, Source
 from pipeline_assets.formats.amplitude.keys import KeyGrammar
-from pipeline_assets.load.request import LoadRequest, TableReport, Workbench
+from pipeline_assets.load.request import LoadRequest, Runtime, TableReport
 from pipeline_assets.load.run import load
 from pipeline_assets.orchestration.assets import Clock
 from pipeline_assets.tables.registry import ALL_TABLES, ASSET_TABLES, table_by_key
@@ -226,11 +226,11 @@ class Pipeline(LandingFolder):
         """The same load of all tables without Dagster around it: table -> what it did."""
         configure_catalog(self.spark, self.settings)
         landing = LandingStore.from_settings(self.settings)
-        bench = Workbench(self.lakehouse, self.ledger, landing, self.settings)
+        runtime = Runtime(self.lakehouse, self.ledger, landing, self.settings)
         days = tuple(first + timedelta(days=n) for n in range(((last or first) - first).days + 1))
         tables = frozenset(table.key for table in ASSET_TABLES)
         request = LoadRequest(days, self.settings.projects, tables, str(uuid.uuid4()), self.now)
-        return {report.table: report for report in load(bench, request, lambda _: False)}
+        return {report.table: report for report in load(runtime, request, lambda _: False)}
 
     # -- tables ------------------------------------------------------------------------------------------------
 

@@ -17,7 +17,7 @@ from pipeline_assets.domain.slices import Slice
 from pipeline_assets.tables.raw_events import RAW_TABLES
 from pipeline_assets.tables.refined_events import CONTENT, REFINED_EVENTS
 from pipeline_assets.tables.registry import ASSET_TABLES
-from pipeline_assets.transforms.measure import HASH_A, HASH_B, digest_of, digests, with_row_hashes
+from pipeline_assets.transforms.digests import HASH_A, HASH_B, digest_of, digests, with_row_hashes
 from resources.iceberg.lakehouse import Lakehouse
 
 

@@ -24,13 +24,13 @@ from pyspark.sql import SparkSession
 from pipeline_assets.domain.errors import TidemarkError
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import EMPTY, Slice
-from pipeline_assets.load.ledger_sync import settle
-from pipeline_assets.load.request import LoadRequest, Workbench
+from pipeline_assets.load.ledger_sync import sync_ledger
+from pipeline_assets.load.request import LoadRequest, Runtime
 from pipeline_assets.load.run import load
-from pipeline_assets.load.staleness.scan import survey
+from pipeline_assets.load.staleness.scan import scan_stale_days
 from pipeline_assets.tables.registry import table_by_key
-from resources import failpoints as crash_points
-from resources.failpoints import CrashPoint
+from resources import failpoints
+from resources.failpoints import Failpoint
 from resources.iceberg.lakehouse import Lakehouse
 from resources.iceberg.procedures import Upkeep
 from resources.landing.store import LandingStore
@@ -44,8 +44,8 @@ NOW = datetime(2026, 2, 20, tzinfo=UTC)
 EVENT_COUNTS = "aggregates/event_counts"
 TABLES = ("raw/regular_events", "raw/backfill_events", "refined/events", EVENT_COUNTS)
 _PAUSED_AT = (
-    CrashPoint.DURING_LISTING, CrashPoint.AFTER_PIN, CrashPoint.AFTER_STAGE, CrashPoint.AFTER_AUDIT,
-    CrashPoint.BEFORE_COMMIT, CrashPoint.AFTER_COMMIT, CrashPoint.BEFORE_LEDGER, CrashPoint.BETWEEN_TABLES,
+    Failpoint.DURING_LISTING, Failpoint.AFTER_PIN, Failpoint.AFTER_STAGE, Failpoint.AFTER_AUDIT,
+    Failpoint.BEFORE_COMMIT, Failpoint.AFTER_COMMIT, Failpoint.BEFORE_LEDGER, Failpoint.BETWEEN_TABLES,
 )  # fmt: skip
 
 
@@ -62,68 +62,68 @@ class Writer:
         said: list[str] = []
         with closing(Ledger(settings.ledger_database_url)) as ledger:
             lakehouse = Lakehouse(self.spark, settings.catalog_name)
-            bench = Workbench(lakehouse, ledger, LandingStore.from_settings(settings), settings, said.append)
-            do: Callable[[Workbench, dict[str, Any]], dict[str, Any]] = getattr(self, order["do"])
+            runtime = Runtime(lakehouse, ledger, LandingStore.from_settings(settings), settings, said.append)
+            do: Callable[[Runtime, dict[str, Any]], dict[str, Any]] = getattr(self, order["do"])
             try:
-                found = do(bench, order)
+                found = do(runtime, order)
             except TidemarkError as error:
                 found = {"error": type(error).__name__, "text": str(error)}
         conflicts = [text for text in said if "building it again" in text or "reading it again" in text]
         return found | {"conflicts": conflicts}
 
-    def load(self, bench: Workbench, order: dict[str, Any]) -> dict[str, Any]:
+    def load(self, runtime: Runtime, order: dict[str, Any]) -> dict[str, Any]:
         """A load of days; `source` none of both for a load of what raw holds."""
         rng = random.Random(order["seed"])
-        crash_points.watch(lambda point, _: time.sleep(rng.random() * order["pause"]) if point in _PAUSED_AT else None)
+        failpoints.watch(lambda point, _: time.sleep(rng.random() * order["pause"]) if point in _PAUSED_AT else None)
         first, last = date.fromisoformat(order["first"]), date.fromisoformat(order["last"])
         days = tuple(first + timedelta(days=shift) for shift in range((last - first).days + 1))
         run_id = str(uuid.UUID(int=rng.getrandbits(128)))
-        request = LoadRequest(days, bench.settings.projects, frozenset(order["tables"]), run_id, NOW)
+        request = LoadRequest(days, runtime.settings.projects, frozenset(order["tables"]), run_id, NOW)
         try:
-            reports = list(load(bench, request, lambda _: True))
+            reports = list(load(runtime, request, lambda _: True))
         finally:
-            crash_points.watch()
+            failpoints.watch()
         bad = [str(o) for report in reports for o in report.outcomes if o.fails_the_run]
         return {"error": "refused", "text": bad[0]} if bad else {}
 
-    def compact(self, bench: Workbench, order: dict[str, Any]) -> dict[str, Any]:
+    def compact(self, runtime: Runtime, order: dict[str, Any]) -> dict[str, Any]:
         """Iceberg's compaction of a whole table, as anybody may run it."""
         time.sleep(order["wait"])
         table = table_by_key(order["table"])
-        slices = set(bench.lakehouse.slice_files(table, bench.lakehouse.head(table)))
-        compacted = Upkeep(self.spark, bench.settings.catalog_name).compact(table, slices, 0)
+        slices = set(runtime.lakehouse.slice_files(table, runtime.lakehouse.head(table)))
+        compacted = Upkeep(self.spark, runtime.settings.catalog_name).compact(table, slices, 0)
         return {"left_alone": compacted.is_left_alone}
 
-    def roll_back(self, bench: Workbench, order: dict[str, Any]) -> dict[str, Any]:
+    def roll_back(self, runtime: Runtime, order: dict[str, Any]) -> dict[str, Any]:
         """Iceberg's own procedure, behind Tidemark's back: main as it was a commit ago."""
         time.sleep(order["wait"])
         table = table_by_key(order["table"])
-        newest = next(iter(bench.lakehouse.commits(table, None)), None)
+        newest = next(iter(runtime.lakehouse.commits(table, None)), None)
         if newest is None or newest.parent_id is None:
             return {"nothing": True}
-        name = f"{bench.settings.catalog_name}.system.rollback_to_snapshot"
+        name = f"{runtime.settings.catalog_name}.system.rollback_to_snapshot"
         self.spark.sql(f"CALL {name}(table => '{table.identifier}', snapshot_id => {newest.parent_id})")
         return {}
 
-    def look(self, bench: Workbench, order: dict[str, Any]) -> dict[str, Any]:
+    def look(self, runtime: Runtime, order: dict[str, Any]) -> dict[str, Any]:
         """What is wrong: rows of refined lost or doubled, and slices that are wrong and that the ledger calls current."""
         unknown = []
         for name in TABLES:
-            head, recorded = bench.lakehouse.head(table_by_key(name)), bench.ledger.slices(name, None)
-            if bench.ledger.head(name) == head:
-                live = bench.lakehouse.slice_files(table_by_key(name), head)
+            head, recorded = runtime.lakehouse.head(table_by_key(name)), runtime.ledger.slices(name, None)
+            if runtime.ledger.head(name) == head:
+                live = runtime.lakehouse.slice_files(table_by_key(name), head)
                 told = {key: record.file_hash for key, record in recorded.items() if record.digest.rows}
                 if {key: files.file_hash for key, files in live.items()} != told:
                     unknown.append(name)
             # As any run begins: what a foreign hand did is known from then on.
-            settle(bench, table_by_key(name), "look")
-        rows = raw_rows(bench.lakehouse)
-        expected, found = winners(rows, bench.settings), refined_rows(bench.lakehouse)
+            sync_ledger(runtime, table_by_key(name), "look")
+        rows = raw_rows(runtime.lakehouse)
+        expected, found = winners(rows, runtime.settings), refined_rows(runtime.lakehouse)
         known = {
-            (stale.table, day) for day, reasons in survey(bench, NOW).items() for stale in reasons
+            (stale.table, day) for day, reasons in scan_stale_days(runtime, NOW).items() for stale in reasons
         }  # fmt: skip
         differing = {key for key in expected.keys() | found.keys() if expected.get(key) != found.get(key)}
-        counts = _event_counts(bench)
+        counts = _event_counts(runtime)
         counted = {
             key for key in found.keys() | counts.keys() if sum(found.get(key, Counter()).values()) != counts[key]
         }
@@ -138,17 +138,17 @@ class Writer:
                 if (table, key.event_date) not in known and ("refined/events", key.event_date) not in known
             ),
             "unknown": unknown,
-            "chains": _broken_chains(bench),
+            "chains": _broken_chains(runtime),
             "objects": {f"{source} {key}": count for (source, key), count in objects.items()},
             "slices": len(by_slice(rows, lambda row: row.content)),
         }  # fmt: skip
 
 
-def _broken_chains(bench: Workbench) -> list[str]:
+def _broken_chains(runtime: Runtime) -> list[str]:
     """Slices whose changes on record do not lead, one from the other, to what is recorded as published."""
     present: dict[tuple[str, Slice], str] = {}
     broken = []
-    for record in bench.ledger.publications():
+    for record in runtime.ledger.publications():
         place = (record.table, record.key)
         if str(record.digest_before) != present.get(place, str(EMPTY)):
             broken.append(f"{record.table} {record.key}: {record.cause} begins elsewhere")
@@ -156,8 +156,8 @@ def _broken_chains(bench: Workbench) -> list[str]:
     return broken
 
 
-def _event_counts(bench: Workbench) -> Counter[Slice]:
-    frame = bench.spark.table(bench.lakehouse.identifier(table_by_key(EVENT_COUNTS)))
+def _event_counts(runtime: Runtime) -> Counter[Slice]:
+    frame = runtime.spark.table(runtime.lakehouse.identifier(table_by_key(EVENT_COUNTS)))
     counts: Counter[Slice] = Counter()
     for row in frame.collect():
         counts[Slice(row["event_date"], row["project_id"])] += row["events"]

@@ -405,7 +405,7 @@ def refused_as(evaluation: Evaluation, listed: Sequence[Delivery]) -> BatchRecor
 
 
 @pytest.mark.parametrize(
-    ("changes", "is_standing"),
+    ("changes", "is_repeat"),
     [
         ({}, True),
         ({"listed": [a_delivery(etag="e2")]}, False),
@@ -425,11 +425,11 @@ def refused_as(evaluation: Evaluation, listed: Sequence[Delivery]) -> BatchRecor
         "lines bound", "a bound of slices", "a reason", "time passes", "markers come",
     ],
 )  # fmt: skip
-def test_the_same_state_is_refused_only_once(changes: dict[str, Any], is_standing: bool) -> None:
+def test_the_same_state_is_refused_only_once(changes: dict[str, Any], is_repeat: bool) -> None:
     listed = [a_delivery()]
     plan = plan_of(**{"listed": listed, "priors": [refused_as(BROKEN, listed)]} | changes)
-    assert plan.is_standing_refusal is is_standing
-    if is_standing:
+    assert plan.is_repeated_refusal is is_repeat
+    if is_repeat:
         assert not plan.needs_work
 
 
@@ -445,13 +445,13 @@ def test_a_batch_refused_as_missing_is_taken_up_with_a_reason_or_when_all_is_bac
     prior = refused_as(GONE, listed)
     assert prior.is_missing
     standing = plan_of(listed, recorded, priors=[prior])
-    assert standing.is_standing_refusal
+    assert standing.is_repeated_refusal
     assert not standing.needs_work
     accepted = plan_of(listed, recorded, priors=[prior], reasons={DAY: "why"})
     assert accepted.withdrawn == [a_record(10).object_key]
     assert accepted.needs_work
     back = plan_of([*listed, a_delivery(10)], recorded, priors=[prior])
-    assert not back.is_standing_refusal
+    assert not back.is_repeated_refusal
     assert (back.missing, back.withdrawn, back.changed) == ([], [], [])
 
 
@@ -460,7 +460,7 @@ def test_a_batch_refused_as_missing_is_released_by_the_horizon() -> None:
     listed, recorded = [a_delivery(9)], [a_record(9), a_record(10)]
     plan = plan_of(listed, recorded, priors=[refused_as(GONE, listed)], now=LATER)
     assert not plan.missing
-    assert not plan.is_standing_refusal
+    assert not plan.is_repeated_refusal
 
 
 def test_the_state_of_a_batch_does_not_depend_on_the_order_of_the_listing() -> None:
@@ -516,11 +516,11 @@ def test_a_day_without_deliveries_says_what_to_do() -> None:
         for now, first in ((DEADLINE, DAY), (LATER, DAY), (LATER, None))
     )
     assert waiting.reason == f"{BATCH}: nothing is delivered yet"
-    assert "2026-02-05 00:00 UTC" in str(waiting.cure)
+    assert "2026-02-05 00:00 UTC" in str(waiting.hint)
     assert refused.reason == f"{BATCH}: no delivery of either source, and the deadline has passed"
     assert never.reason == f"{BATCH}: no delivery at all, and the deadline has passed"
     for name in ("TIDEMARK_LANDING_URL", "TIDEMARK_PROJECTS", "24 markers"):
-        assert name in str(refused.cure)
+        assert name in str(refused.hint)
 
 
 def test_what_was_accepted_stays_so_when_landing_has_lost_its_reason() -> None:

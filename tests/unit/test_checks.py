@@ -41,7 +41,7 @@ def test_a_bad_batch_is_refused_with_its_reason(changes: dict[str, Any], missing
     evaluation = reconcile_batch(_figures(**changes), SETTINGS, missing)
     assert not evaluation.is_passed
     assert said in str(evaluation.reason)
-    assert evaluation.cure
+    assert evaluation.hint
 
 
 @pytest.mark.parametrize(

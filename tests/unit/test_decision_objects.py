@@ -16,8 +16,8 @@ from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import Slice, Source
 from pipeline_assets.load.read_back import read_back
 from pipeline_assets.orchestration.runtime import production_ledger
-from resources import failpoints as crash_points
-from resources.failpoints import CrashPoint
+from resources import failpoints
+from resources.failpoints import Failpoint
 from resources.ledger.decision_objects import DecisionObjects
 from resources.ledger.records import Exclusion
 from resources.ledger.store import Ledger
@@ -54,12 +54,12 @@ class Deployment:
 
     def standing(self, name: str) -> tuple[list[Exclusion], dict[Slice, str]]:
         with self.ledger(name) as ledger:
-            known = ledger.decisions.all_exclusions([PROJECT])
-            return [one for one in known if one.lifted_at is None], ledger.decisions.holds(TABLE, [PROJECT])
+            known = ledger.interventions.all_exclusions([PROJECT])
+            return [one for one in known if one.lifted_at is None], ledger.interventions.holds(TABLE, [PROJECT])
 
     def on_record(self, name: str) -> tuple[list[Exclusion], list[object]]:
         with self.ledger(name) as ledger:
-            return ledger.decisions.all_exclusions([PROJECT]), [*ledger.decisions.all_holds([PROJECT])]
+            return ledger.interventions.all_exclusions([PROJECT]), [*ledger.interventions.all_holds([PROJECT])]
 
     def count(self) -> int:
         return len(list(self.objects.iterdir())) if self.objects.exists() else 0
@@ -72,12 +72,12 @@ def deployment(tmp_path: Path) -> Deployment:
 
 def _decide(ledger: Ledger) -> None:
     """Two exclusions, one of them lifted and made again; three holds, one of which follows another, one released."""
-    ledger.decisions.exclude([WRONG, OTHER], "run 1")
-    ledger.decisions.lift([WRONG], "it was right", "run 2")
-    ledger.decisions.exclude([WRONG], "run 3")
-    ledger.decisions.hold({TABLE: [KEY, NEXT]}, "test data", "run 4")
-    ledger.decisions.hold({TABLE: [KEY]}, "still test data", "run 5")
-    ledger.decisions.release({TABLE: [NEXT]}, "done", "run 6")
+    ledger.interventions.exclude([WRONG, OTHER], "run 1")
+    ledger.interventions.lift([WRONG], "it was right", "run 2")
+    ledger.interventions.exclude([WRONG], "run 3")
+    ledger.interventions.hold({TABLE: [KEY, NEXT]}, "test data", "run 4")
+    ledger.interventions.hold({TABLE: [KEY]}, "still test data", "run 5")
+    ledger.interventions.release({TABLE: [NEXT]}, "done", "run 6")
 
 
 def test_a_lost_ledger_gets_every_decision_back(deployment: Deployment) -> None:
@@ -96,26 +96,26 @@ def test_a_lost_ledger_gets_every_decision_back(deployment: Deployment) -> None:
 
 def test_what_stands_already_is_no_decision(deployment: Deployment) -> None:
     with deployment.ledger("first") as ledger:
-        assert ledger.decisions.exclude([WRONG], "run 1") == [WRONG]
-        assert ledger.decisions.exclude([WRONG], "run 2") == []
-        ledger.decisions.hold({TABLE: [KEY]}, "why", "run 1")
-        ledger.decisions.hold({TABLE: [KEY]}, "why", "run 1")
-        ledger.decisions.release({TABLE: [NEXT]}, "why", "run 1")
-        ledger.decisions.lift([], "why", "run 1")
+        assert ledger.interventions.exclude([WRONG], "run 1") == [WRONG]
+        assert ledger.interventions.exclude([WRONG], "run 2") == []
+        ledger.interventions.hold({TABLE: [KEY]}, "why", "run 1")
+        ledger.interventions.hold({TABLE: [KEY]}, "why", "run 1")
+        ledger.interventions.release({TABLE: [NEXT]}, "why", "run 1")
+        ledger.interventions.lift([], "why", "run 1")
     assert deployment.count() == 2
 
 
 def test_one_that_died_before_the_ledger_is_completed(deployment: Deployment) -> None:
-    def die(point: CrashPoint, qualifier: str) -> None:
-        if (point, qualifier) == (CrashPoint.BEFORE_LEDGER, "decision"):
+    def die(point: Failpoint, qualifier: str) -> None:
+        if (point, qualifier) == (Failpoint.BEFORE_LEDGER, "decision"):
             raise KeyboardInterrupt
 
-    crash_points.watch(die)
+    failpoints.watch(die)
     try:
         with deployment.ledger("first") as ledger, pytest.raises(KeyboardInterrupt):
-            ledger.decisions.exclude([WRONG], "run 1")
+            ledger.interventions.exclude([WRONG], "run 1")
     finally:
-        crash_points.watch()
+        failpoints.watch()
     assert deployment.standing("first")[0] == []
 
     assert deployment.started("first")
@@ -124,16 +124,16 @@ def test_one_that_died_before_the_ledger_is_completed(deployment: Deployment) ->
 
 
 def test_one_that_another_process_completes_meanwhile_is_there_once(deployment: Deployment) -> None:
-    def complete(point: CrashPoint, qualifier: str) -> None:
-        crash_points.watch()
+    def complete(point: Failpoint, qualifier: str) -> None:
+        failpoints.watch()
         assert deployment.started("first")
 
     with deployment.ledger("first") as ledger:
-        crash_points.watch(complete)
+        failpoints.watch(complete)
         try:
-            ledger.decisions.hold({TABLE: [KEY]}, "why", "run 1")
+            ledger.interventions.hold({TABLE: [KEY]}, "why", "run 1")
         finally:
-            crash_points.watch()
+            failpoints.watch()
     exclusions, holds = deployment.on_record("first")
     assert (exclusions, len(holds)) == ([], 1)
 
@@ -172,7 +172,7 @@ def test_one_that_another_process_decides_while_the_warehouse_is_listed_is_not_t
         return found
 
     with deployment.ledger("first") as ledger:
-        ledger.decisions.hold({TABLE: [KEY]}, "why", "run 1")
+        ledger.interventions.hold({TABLE: [KEY]}, "why", "run 1")
         monkeypatch.setattr(DecisionObjects, "names", names)
         read_back(ledger, pytest.fail)
     assert deployment.count() == 2
@@ -182,17 +182,17 @@ def test_one_that_another_process_decides_while_the_warehouse_is_listed_is_not_t
 
 def test_a_scratch_ledger_writes_nothing_into_the_warehouse(deployment: Deployment) -> None:
     with closing(Ledger(deployment.settings("scratch").ledger_database_url)) as ledger:
-        ledger.decisions.exclude([WRONG], "proof")
+        ledger.interventions.exclude([WRONG], "proof")
         read_back(ledger, pytest.fail)
     assert deployment.count() == 0
 
 
 def test_a_clock_that_was_ahead_does_not_undo_what_came_later(deployment: Deployment) -> None:
     with deployment.ledger("first") as ledger:
-        ledger.decisions.exclude([WRONG], "run 1")
+        ledger.interventions.exclude([WRONG], "run 1")
         (only,) = deployment.objects.iterdir()
         only.rename(only.with_name("2062" + only.name[4:]))
-        ledger.decisions.lift([WRONG], "it was right", "run 2")
+        ledger.interventions.lift([WRONG], "it was right", "run 2")
     deployment.started("second")
     assert deployment.standing("second")[0] == []
 
@@ -201,8 +201,8 @@ def test_a_warehouse_out_of_reach_refuses_the_decision(deployment: Deployment) -
     (deployment.folder / "warehouse").write_text("not a folder")
     with deployment.ledger("first") as ledger:
         with pytest.raises(LakehouseError, match="Check TIDEMARK_WAREHOUSE_URL"):
-            ledger.decisions.exclude([WRONG], "run 1")
-        assert ledger.decisions.all_exclusions([PROJECT]) == []
+            ledger.interventions.exclude([WRONG], "run 1")
+        assert ledger.interventions.all_exclusions([PROJECT]) == []
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import EMPTY, Digest, Slice, Source, Verdict
 from pipeline_assets.inspection.diff.difference import Difference, Sample, lines_of
 from pipeline_assets.load.deliveries.accept import _plan
-from pipeline_assets.load.request import LoadRequest, Outcome, Workbench
+from pipeline_assets.load.request import LoadRequest, Outcome, Runtime
 from pipeline_assets.orchestration.event_text import LONGEST_DESCRIPTION, LONGEST_TAG, description, markdown_table
 from pipeline_assets.orchestration.events import _data_version, failure_of
 from resources.landing.store import LandingStore
@@ -55,7 +55,7 @@ def test_lists_and_descriptions_are_counted_out() -> None:
 
 def test_what_is_kept_of_a_verdict_is_bounded_where_it_is_made() -> None:
     one = Evaluation(Check.DELIVERY_RECONCILES, False, LONG, LONG)
-    assert max(len(str(one.reason)), len(str(one.cure))) <= LONGEST
+    assert max(len(str(one.reason)), len(str(one.hint))) <= LONGEST
     assert Evaluation.from_json(one.to_json()) == one
 
 
@@ -86,9 +86,9 @@ def test_a_folder_of_strangers_is_counted(tmp_path: Path) -> None:
     said: list[str] = []
     with closing(Ledger(f"sqlite:///{tmp_path}/ledger.db")) as ledger:
         nothing: Any = None
-        bench = Workbench(nothing, ledger, LandingStore.from_settings(settings), settings, said.append)
+        runtime = Runtime(nothing, ledger, LandingStore.from_settings(settings), settings, said.append)
         now = datetime(2026, 2, 20, tzinfo=UTC)
-        _plan(bench, LoadRequest((DAY,), ("10001",), frozenset(), "run", now), Source.REGULAR)
+        _plan(runtime, LoadRequest((DAY,), ("10001",), frozenset(), "run", now), Source.REGULAR)
     assert len(said) < 30
     assert "and 4,980 more objects are not loaded: 4,980 unknown_name" in said[-1]
     assert all(line.isprintable() and len(line) <= LONGEST for line in said)

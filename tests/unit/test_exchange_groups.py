@@ -7,7 +7,7 @@ from datetime import date, timedelta
 import pytest
 
 from pipeline_assets.domain.slices import Slice
-from pipeline_assets.load.build.linked_slices import held_back, links_of, waiting_reason, waits_for
+from pipeline_assets.load.build.linked_slices import blocked_by, links_of, waiting_reason, waits_for
 
 A, B, C, D = (Slice(date(2026, 2, 2) + timedelta(days=n), "1") for n in range(4))
 
@@ -28,7 +28,7 @@ A, B, C, D = (Slice(date(2026, 2, 2) + timedelta(days=n), "1") for n in range(4)
 def test_what_is_tied_to_a_blocked_slice_is_held_back(
     links: list[tuple[Slice, Slice]], blocked: set[Slice], expected: dict[Slice, tuple[Slice, ...]]
 ) -> None:
-    assert held_back(links, blocked) == expected
+    assert blocked_by(links, blocked) == expected
 
 
 def test_a_slice_that_stands_ties_nothing() -> None:

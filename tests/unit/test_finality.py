@@ -14,9 +14,9 @@ from pipeline_assets.domain.deliveries import BatchKey
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import BatchVerdict, Digest, Slice, Source, Verdict
 from pipeline_assets.load.request import LoadRequest, OpenBooks
-from pipeline_assets.load.staleness.decide import Decision, decide_all
-from pipeline_assets.load.staleness.facts import read_ground
-from pipeline_assets.load.staleness.scan import survey
+from pipeline_assets.load.staleness.decide import SlicePlan, decide_all
+from pipeline_assets.load.staleness.facts import read_facts
+from pipeline_assets.load.staleness.scan import scan_stale_days
 from pipeline_assets.tables.refined_events import REFINED_EVENTS
 from resources.ledger.records import BatchRecord, Changes, SliceRecord
 from resources.ledger.store import Ledger
@@ -39,13 +39,13 @@ def ledger(tmp_path: Path) -> Iterator[Ledger]:
     found.close()
 
 
-def decided(ledger: Ledger, now: datetime, record: SliceRecord, batches: Sequence[BatchRecord]) -> Decision:
+def decided(ledger: Ledger, now: datetime, record: SliceRecord, batches: Sequence[BatchRecord]) -> SlicePlan:
     raw = SliceRecord(RAW, KEY, Verdict.PUBLISHED, digest=Digest(300, 1, 1))
     ledger.record(Changes(batches=list(batches), slices=[raw, record]), "run")
     books = OpenBooks(ledger, Settings(projects=(PROJECT,)))
     request = LoadRequest((DAY,), (PROJECT,), frozenset(), "look", now)
-    ground = read_ground(books, request)
-    (decision,) = (one for one in decide_all(books, request, REFINED_EVENTS, ground) if one.key == KEY)
+    facts = read_facts(books, request)
+    (decision,) = (one for one in decide_all(books, request, REFINED_EVENTS, facts) if one.key == KEY)
     return decision
 
 
@@ -77,7 +77,9 @@ def test_no_finality_rests_on_a_time_that_has_not_come(
     found = decided(ledger, now, record, [a_batch()])
     assert (found.was_final, found.is_final, found.final_at) == (was_final, is_final, since and since.isoformat())
     books = OpenBooks(ledger, Settings(projects=(PROJECT,)))
-    told = [one.reason for stale in survey(books, now).values() for one in stale if one.table == REFINED_EVENTS.key]
+    told = [
+        one.reason for stale in scan_stale_days(books, now).values() for one in stale if one.table == REFINED_EVENTS.key
+    ]
     expected = {(False, False): ["was judged final by a clock that was ahead"], (False, True): ["is final now"]}
     assert told == expected.get((was_final, is_final), [])
 

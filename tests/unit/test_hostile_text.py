@@ -124,7 +124,7 @@ def test_what_is_on_record_is_data_to_every_command_that_reads_it(text: str, she
                 ],
             ), "run",
         )  # fmt: skip
-        ledger.decisions.exclude([Exclusion(batch, recordable, recordable, None, recordable)], "run")
+        ledger.interventions.exclude([Exclusion(batch, recordable, recordable, None, recordable)], "run")
     span = ("--from", str(DAY), "--to", str(DAY))
     for words in (("status", *span), ("exclusions",), ("history", "refined/events")):
         done = shell.invoke(app, words)

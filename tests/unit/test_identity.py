@@ -44,19 +44,21 @@ def test_the_winner_rule_holds_its_laws_in_every_case() -> None:
         shuffled = random.Random(-number).sample(rows, len(rows))
         assert dict(zip(shuffled, outcomes(shuffled, precedence, window), strict=True)) == decided
         for row, outcome in decided.items():
-            rivals = [r for r in rows if r.key == row.key and abs((r.event_date - row.event_date).days) <= window]
-            higher = [rival for rival in rivals if rank(rival, precedence) > rank(row, precedence)]
+            competing_digests = [
+                r for r in rows if r.key == row.key and abs((r.event_date - row.event_date).days) <= window
+            ]
+            higher = [rival for rival in competing_digests if rank(rival, precedence) > rank(row, precedence)]
             assert (outcome is Outcome.WINNER) == (not higher), number
             beaten = defeat(row, outcome, rows, precedence, window)
             assert (beaten is None) == (outcome is Outcome.WINNER)
             if beaten is not None:
                 assert beaten.by in higher
-                assert (beaten.part is RankPart.PLACE) == _is_identical(beaten.by, row, precedence)
+                assert (beaten.part is RankPart.POSITION) == _is_identical(beaten.by, row, precedence)
                 seen[beaten.part] += 1
             is_copied = any(r.row_id == row.row_id is not None or row.key[1] == "content" for r in higher)
             assert (outcome is Outcome.DELIVERY_DUPLICATE) == is_copied
             if outcome in (Outcome.SEND_DUPLICATE, Outcome.SUPERSEDED_BY_OTHER_DAY):
-                best = max(rivals, key=lambda rival: rank(rival, precedence))
+                best = max(competing_digests, key=lambda rival: rank(rival, precedence))
                 assert (best.event_date == row.event_date) == (outcome is Outcome.SEND_DUPLICATE)
             seen[outcome] += 1
         won = [row for row, outcome in decided.items() if outcome is Outcome.WINNER]

@@ -44,7 +44,7 @@ from pipeline_assets.domain.errors import (
 )
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import Source
-from resources.failpoints import CrashPoint
+from resources.failpoints import Failpoint
 from resources.landing import backends as landing_places
 from resources.landing import folder as landing_folder
 from resources.landing import store as landing_store
@@ -312,11 +312,11 @@ def test_more_objects_than_a_page_are_all_listed_once_in_order(place: Place) -> 
     assert keys(listed(place.store)) == expected
 
 
-def test_a_crash_point_stands_behind_every_project(folder: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    passed: list[tuple[CrashPoint, str]] = []
-    monkeypatch.setattr(landing_store, "crash_point", lambda point, qualifier: passed.append((point, qualifier)))
+def test_a_failpoint_stands_behind_every_project(folder: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    passed: list[tuple[Failpoint, str]] = []
+    monkeypatch.setattr(landing_store, "failpoint", lambda point, qualifier: passed.append((point, qualifier)))
     listed(folder.store, projects=("10001", "10002"))
-    assert passed == [(CrashPoint.DURING_LISTING, f"regular/{project}") for project in ("10001", "10002")]
+    assert passed == [(Failpoint.DURING_LISTING, f"regular/{project}") for project in ("10001", "10002")]
 
 
 def test_what_nobody_will_ask_for_is_listed_cheaply_and_told(place: Place) -> None:

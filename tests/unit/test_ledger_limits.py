@@ -74,5 +74,5 @@ def test_one_step_may_read_and_write_more_rows_than_one_statement_takes(tmp_path
         assert len(ledger.slices(TABLE, [PROJECT], days)) == many
         found = ledger.batch_days_of(Source.REGULAR, PROJECT, days)
         assert sum(len(of_day) for of_day in found.values()) == many
-        ledger.decisions.hold({TABLE: slices}, "why", "run")
-        assert len(ledger.decisions.holds(TABLE, [PROJECT])) == many
+        ledger.interventions.hold({TABLE: slices}, "why", "run")
+        assert len(ledger.interventions.holds(TABLE, [PROJECT])) == many

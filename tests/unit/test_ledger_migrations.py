@@ -186,7 +186,7 @@ def test_an_older_ledger_answers_and_takes_rows_as_a_new_one(url: str) -> None:
         assert ledger.batch_days(Source.REGULAR, [PROJECT], DAY, DAY) == {BATCH: days}
         assert ledger.slices("refined/events", [PROJECT])[Slice(DAY, PROJECT)].is_final
         assert [publication.snapshot_id for publication in ledger.publications()] == [SNAPSHOT]
-        assert ledger.decisions.holds("refined/events", [PROJECT]) == {Slice(BEFORE, PROJECT): "rolled back"}
+        assert ledger.interventions.holds("refined/events", [PROJECT]) == {Slice(BEFORE, PROJECT): "rolled back"}
 
         publication = ledger.publications()[0]
         ledger.record(Changes(publications=[replace(publication, parent_id=7), publication]), "run-3")
@@ -258,7 +258,7 @@ def test_a_ledger_newer_than_the_code_is_refused_and_left_alone(url: str) -> Non
         open_ledger(url)
     assert refusal.value.subject == sa.make_url(url).render_as_string(hide_password=True)
     assert refusal.value.reason == f"has schema version {SCHEMA_VERSION + 1}"
-    assert refusal.value.cure == "Install a newer Tidemark"
+    assert refusal.value.hint == "Install a newer Tidemark"
     assert rows_of(url) == before
 
 

@@ -59,7 +59,7 @@ def test_a_row_of_what_is_held_by_now_tells_of_the_hold_or_of_a_commit(ledger: L
     """The same files, so nothing else would keep a load that decided before the hold from calling the slice good."""
     ledger.record(Changes(slices=[MINE]), "own")
     read = _slice(ledger)
-    ledger.decisions.hold({TABLE: [KEY]}, "why", "person")
+    ledger.interventions.hold({TABLE: [KEY]}, "why", "person")
     ledger.record(Changes(slices=[replace(read, verdict=Verdict.HELD)]), "person")
     for verdict, expected in (
         (Verdict.UNCHANGED, Verdict.HELD),
@@ -68,7 +68,7 @@ def test_a_row_of_what_is_held_by_now_tells_of_the_hold_or_of_a_commit(ledger: L
     ):
         ledger.record(Changes(slices=[replace(read, verdict=verdict)]), "load")
         assert _slice(ledger).verdict is expected
-    ledger.decisions.release({TABLE: [KEY]}, "done", "person")
+    ledger.interventions.release({TABLE: [KEY]}, "done", "person")
     ledger.record(Changes(slices=[replace(read, verdict=Verdict.UNCHANGED)]), "load")
     assert _slice(ledger).verdict is Verdict.UNCHANGED
 

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from pipeline_assets.domain.deliveries import BatchKey, Delivery, Marker, Oddity, OddObject
+from pipeline_assets.domain.deliveries import BatchKey, Delivery, Marker, Oddity, UnrecognizedObject
 from pipeline_assets.domain.errors import SettingsError
 from pipeline_assets.domain.slices import Source
 from pipeline_assets.formats.amplitude.keys import KeyGrammar
@@ -43,7 +43,7 @@ def a_batch(*, source: Source = Source.REGULAR, project_id: str = "10001", day: 
     return BatchKey(source, project_id, day)
 
 
-def parsed(key: str, *, source: Source = Source.REGULAR) -> Delivery | Marker | OddObject:
+def parsed(key: str, *, source: Source = Source.REGULAR) -> Delivery | Marker | UnrecognizedObject:
     return GRAMMAR.parse(source, "10001", key, "e", 7)
 
 
@@ -131,7 +131,7 @@ def test_a_manual_backfill_may_write_ordinary_names(prefix: str) -> None:
 )
 def test_a_name_of_another_source_or_project_is_not_loaded(name: str) -> None:
     answer = parsed(f"10001/{name}")
-    assert isinstance(answer, OddObject)
+    assert isinstance(answer, UnrecognizedObject)
     assert answer.oddity is Oddity.WRONG_PREFIX
     assert name.split("_", maxsplit=1)[0] in answer.detail
 
@@ -139,7 +139,7 @@ def test_a_name_of_another_source_or_project_is_not_loaded(name: str) -> None:
 @pytest.mark.parametrize("source", Source)
 def test_merged_ids_are_known(source: Source) -> None:
     answer = parsed(f"{source.prefix('10001')}/-189524_2020-01-25_17.json.gz", source=source)
-    assert isinstance(answer, OddObject)
+    assert isinstance(answer, UnrecognizedObject)
     assert answer.oddity is Oddity.MERGED_IDS
 
 
@@ -162,7 +162,7 @@ def test_merged_ids_are_known(source: Source) -> None:
 )
 def test_any_other_name_is_reported_with_what_is_expected(key: str, reason: str) -> None:
     answer = parsed(key)
-    assert isinstance(answer, OddObject)
+    assert isinstance(answer, UnrecognizedObject)
     assert answer.oddity is Oddity.UNKNOWN_NAME
     assert reason in answer.detail
     assert "expected 10001/10001_YYYY-MM-DD_H#n.json.gz or 10001/10001_YYYY-MM-DD_H_complete" in answer.detail

@@ -32,7 +32,7 @@ from pipeline_assets.formats.amplitude.columns import DELIVERED_KEYS, EXTRA_COLU
 from pipeline_assets.transforms import parse
 from pipeline_assets.transforms.parse import (
     MOVED,
-    TOUCHED,
+    SAME_BYTES,
     object_summaries,
     parse_objects,
     quarantined,
@@ -326,7 +326,7 @@ def test_known_bytes_are_hashed_and_not_parsed(spark: Any) -> None:
     known = {"same": hashlib.sha256(body).hexdigest(), "other": hashlib.sha256(b"").hexdigest()}
     frame = parsed_by(spark, Shelf({"same": body, "other": body}), same, other, known=known)
     found = {row["object_key"]: row for row in listed(object_summaries(frame))}
-    assert (found["same"]["error"], found["same"]["lines"], found["same"]["sha256"]) == (TOUCHED, 0, known["same"])
+    assert (found["same"]["error"], found["same"]["lines"], found["same"]["sha256"]) == (SAME_BYTES, 0, known["same"])
     assert (found["other"]["error"], found["other"]["rows"]) == (None, 1)
     assert [row["_object_key"] for row in listed(event_rows(frame, Source.REGULAR))] == ["other"]
 

@@ -318,7 +318,7 @@ def test_what_is_told_to_be_missing_can_be_let_go(first: date, now: datetime) ->
         return plan.record(*plan.verdict, Settings()), plan.told_loss(Settings())
 
     warned, _ = load({})
-    assert "--accept-missing" in str(warned.evaluations[1].cure)
+    assert "--accept-missing" in str(warned.evaluations[1].hint)
     assert BATCH in a_look(priors=[two, warned], now=now, first=first, is_elsewhere=True).waiting
     let_go, told = load({DAY: "the vendor lost them"})
     assert "is let go whole" in told

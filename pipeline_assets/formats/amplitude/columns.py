@@ -50,7 +50,7 @@ DOLLAR_COLUMNS = frozenset({"insert_id", "insert_key", "schema"})
 DELIVERED_KEYS: dict[str, str] = {(f"${name}" if name in DOLLAR_COLUMNS else name): name for name in VENDOR_COLUMNS}
 """Key as delivered -> column name."""
 
-TRAVEL_COLUMNS = ("uuid", "client_upload_time", "server_received_time", "server_upload_time", "processed_time")
+TRANSPORT_COLUMNS = ("uuid", "client_upload_time", "server_received_time", "server_upload_time", "processed_time")
 """Columns that say how a row travelled, and not what happened."""
 
 MEANINGS: dict[str, str] = {

@@ -15,7 +15,7 @@ from datetime import date
 from functools import lru_cache
 from string import Formatter
 
-from pipeline_assets.domain.deliveries import BatchKey, Delivery, Marker, Oddity, OddObject
+from pipeline_assets.domain.deliveries import BatchKey, Delivery, Marker, Oddity, UnrecognizedObject
 from pipeline_assets.domain.errors import SettingsError
 from pipeline_assets.domain.slices import Source
 
@@ -82,7 +82,7 @@ class KeyGrammar:
 
     def parse(
         self, source: Source, project_id: str, key: str, etag: str, size_bytes: int
-    ) -> Delivery | Marker | OddObject:
+    ) -> Delivery | Marker | UnrecognizedObject:
         """Say what an object below the source's folder of a project is, from its key alone; never raises."""
         folder = source.prefix(project_id)
         name = key.removeprefix(f"{folder}/")
@@ -99,7 +99,7 @@ class KeyGrammar:
                 wrong = f"hour {hour} is not one of 0 to 23" if arrival else f"{fields['date']} is not a date"
                 return self._unknown(source, project_id, key, wrong)
             if fields["prefix"] not in accepted:
-                return OddObject(key, Oddity.WRONG_PREFIX, f"names {fields['prefix']}, but lies in {folder}/")
+                return UnrecognizedObject(key, Oddity.WRONG_PREFIX, f"names {fields['prefix']}, but lies in {folder}/")
             batch = BatchKey(source, project_id, arrival)
             return (
                 Marker(batch, hour, key)
@@ -107,7 +107,7 @@ class KeyGrammar:
                 else Delivery(batch, hour, int(fields["shard"] or 0), key, etag, size_bytes)
             )
         if _MERGED_IDS.fullmatch(name):
-            return OddObject(key, Oddity.MERGED_IDS, "the vendor's merged Amplitude IDs, not events")
+            return UnrecognizedObject(key, Oddity.MERGED_IDS, "the vendor's merged Amplitude IDs, not events")
         return self._unknown(source, project_id, key, "the name does not follow the grammar")
 
     def format_delivery(self, batch: BatchKey, hour: int, shard: int) -> str:
@@ -162,11 +162,11 @@ class KeyGrammar:
             "Write a file name with {prefix}, {date} and {hour}, each once: {prefix}_{date}_{hour}_complete",
         )
 
-    def _unknown(self, source: Source, project_id: str, key: str, reason: str) -> OddObject:
+    def _unknown(self, source: Source, project_id: str, key: str, reason: str) -> UnrecognizedObject:
         prefix = source.prefix(project_id)
         marker = self._marker_name(prefix, "YYYY-MM-DD", "H")
         expected = f"expected {prefix}/{prefix}_YYYY-MM-DD_H#n.json.gz or {prefix}/{marker}"
-        return OddObject(key, Oddity.UNKNOWN_NAME, f"{reason}; {expected}")
+        return UnrecognizedObject(key, Oddity.UNKNOWN_NAME, f"{reason}; {expected}")
 
 
 def _accepted_prefixes(source: Source, project_id: str) -> tuple[str, ...]:

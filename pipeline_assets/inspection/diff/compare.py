@@ -24,19 +24,19 @@ from pipeline_assets.inspection.diff.difference import Difference
 from pipeline_assets.inspection.diff.propose import proposed_rows
 from pipeline_assets.inspection.diff.samples import samples_of
 from pipeline_assets.load.build.key_changes import key_change
-from pipeline_assets.load.request import LoadRequest, Workbench
-from pipeline_assets.load.staleness.decide import Decision, Todo, decide_all
-from pipeline_assets.load.staleness.facts import read_ground
+from pipeline_assets.load.request import LoadRequest, Runtime
+from pipeline_assets.load.staleness.decide import SlicePlan, Todo, decide_all
+from pipeline_assets.load.staleness.facts import read_facts
 from pipeline_assets.load.staleness.inputs import cause_of
 from pipeline_assets.tables.refined_events import REFINED_EVENTS
 from pipeline_assets.tables.registry import DERIVED, table_by_key
 from pipeline_assets.tables.table import AggregateTable, Table
+from pipeline_assets.transforms.digests import digest_aggregates, digest_of, number, with_row_hashes
 from pipeline_assets.transforms.key_changes import (
     event_contents,
     key_changes,
     row_contents,
 )
-from pipeline_assets.transforms.measure import digest_aggregates, digest_of, number, with_row_hashes
 from resources.iceberg.metadata import slices_condition
 
 _PINNED = "diff"
@@ -44,7 +44,7 @@ _UNKNOWN = "changed since it was recorded"
 
 
 def compare(
-    bench: Workbench,
+    runtime: Runtime,
     name: str,
     day: date,
     project: str,
@@ -64,18 +64,18 @@ def compare(
         raise UsageError(name, "is not a derived table", f"There are {', '.join(table.key for table in DERIVED)}")
     key = Slice(day, project)
     heads = {
-        one: bench.lakehouse.head(table_by_key(one)) for one in {name, REFINED_EVENTS.key, *REFINED_EVENTS.upstream}
+        one: runtime.lakehouse.head(table_by_key(one)) for one in {name, REFINED_EVENTS.key, *REFINED_EVENTS.upstream}
     }
-    standing = _standing(bench, table, key, now, heads)
-    live = bench.lakehouse.read(table, heads[name]).where(slices_condition(table, [key]))
-    with proposed_rows(bench, table, key, heads, on_published=on_published) as (proposed, near):
+    standing = _standing(runtime, table, key, now, heads)
+    live = runtime.lakehouse.read(table, heads[name]).where(slices_condition(table, [key]))
+    with proposed_rows(runtime, table, key, heads, on_published=on_published) as (proposed, near):
         if isinstance(table, AggregateTable):
             before, after = (row_contents(rows, table.key_columns, table.content_columns) for rows in (live, proposed))
         else:
             before, after = (event_contents(rows) for rows in (live, proposed))
-        changes = key_changes(before, after, *near, bench.settings.dedupe_window_days).persist()
+        changes = key_changes(before, after, *near, runtime.settings.dedupe_window_days).persist()
         try:
-            return _difference(bench, table, standing, live, proposed, changes, samples)
+            return _difference(runtime, table, standing, live, proposed, changes, samples)
         finally:
             changes.unpersist()
 
@@ -84,17 +84,17 @@ def compare(
 class _Standing:
     """What is on record of the slice."""
 
-    decision: Decision
+    decision: SlicePlan
     told: str
     is_settled: bool
     """Whether the ledger knows the tables as they are; else a load looks first at what changed behind its back."""
 
 
-def _standing(bench: Workbench, table: Table, key: Slice, now: datetime, heads: Mapping[str, int]) -> _Standing:
+def _standing(runtime: Runtime, table: Table, key: Slice, now: datetime, heads: Mapping[str, int]) -> _Standing:
     request = LoadRequest((key.event_date,), (key.project_id,), frozenset({table.key}), _PINNED, now)
-    ground = read_ground(bench, request)
-    decision = next(found for found in decide_all(bench, request, table, ground) if found.key == key)
-    is_settled = all(bench.ledger.head(name) in (head, None) for name, head in heads.items())
+    facts = read_facts(runtime, request)
+    decision = next(found for found in decide_all(runtime, request, table, facts) if found.key == key)
+    is_settled = all(runtime.ledger.head(name) in (head, None) for name, head in heads.items())
     record = decision.record
     if record is None:
         return _Standing(decision, "not loaded", is_settled)
@@ -102,7 +102,7 @@ def _standing(bench: Workbench, table: Table, key: Slice, now: datetime, heads: 
 
 
 def _difference(
-    bench: Workbench,
+    runtime: Runtime,
     table: Table,
     standing: _Standing,
     live: DataFrame,
@@ -120,7 +120,7 @@ def _difference(
         (row["change"], row["is_moved"]): row["count"]
         for row in changes.groupBy("change", "is_moved").count().collect()
     }
-    has_new_code = record is not None and record.code_version not in (None, table.code_version(bench.settings))
+    has_new_code = record is not None and record.code_version not in (None, table.code_version(runtime.settings))
     cause = cause_of(
         table, (record.input_state if record else None) or {}, decision.present, has_new_code=has_new_code
     )  # fmt: skip
@@ -133,12 +133,12 @@ def _difference(
     known = record.baseline.of(new) if record is not None and record.baseline is not None else Baseline(old)
     evaluation = explain_change(
         table.key, known if before["rows"] else Baseline(), new, keys if table.key == REFINED_EVENTS.key else None,
-        content=str(digest_of(after)), was_final=was_final, accepted_reason=None, cause=cause, settings=bench.settings,
+        content=str(digest_of(after)), was_final=was_final, accepted_reason=None, cause=cause, settings=runtime.settings,
     )  # fmt: skip
     return Difference(
         table.key, decision.key, standing.told, _told(standing), digest_of(before) if before["rows"] else EMPTY,
         digest_of(after) if after["rows"] else EMPTY, {name: (figures[0][name], figures[1][name]) for name in figures[0]},
-        keys, evaluation, is_bounded(old, new, was_final=was_final, settings=bench.settings),
+        keys, evaluation, is_bounded(old, new, was_final=was_final, settings=runtime.settings),
         tuple(samples_of(table, live, proposed, changes, keys, samples)) if samples else (),
     )  # fmt: skip
 

@@ -33,7 +33,7 @@ def page_of(difference: Difference) -> str:
     """The whole page, as HTML with its style inside."""
     found = difference
     kind = ("good" if found.evaluation.is_passed else "bad") if found.is_bounded else "quiet"
-    verdict = f'<p class="{kind}">{as_html(found.verdict)}</p><p>{as_html(found.evaluation.cure or "")}</p>'
+    verdict = f'<p class="{kind}">{as_html(found.verdict)}</p><p>{as_html(found.evaluation.hint or "")}</p>'
     title = as_html(f"{found.table} {found.key}")
     return (
         f'<!doctype html><html lang="en"><meta charset="utf-8">{_POLICY}<title>{title}</title><style>{_STYLE}</style>'

@@ -14,32 +14,32 @@ from pyspark.sql import DataFrame
 
 from pipeline_assets.domain.slices import Slice, neighbourhood
 from pipeline_assets.load.build.refined import build_refined
-from pipeline_assets.load.request import Workbench
+from pipeline_assets.load.request import Runtime
 from pipeline_assets.tables.refined_events import REFINED_EVENTS
 from pipeline_assets.tables.table import AggregateTable, Table
-from pipeline_assets.transforms.facts import facts
 from pipeline_assets.transforms.key_changes import held_keys, row_contents
+from pipeline_assets.transforms.narrow_events import narrow_events
 from resources.iceberg.metadata import slices_condition
 
 
 @contextmanager
 def proposed_rows(
-    bench: Workbench, table: Table, key: Slice, heads: Mapping[str, int], *, on_published: bool
+    runtime: Runtime, table: Table, key: Slice, heads: Mapping[str, int], *, on_published: bool
 ) -> Iterator[tuple[DataFrame, tuple[DataFrame, DataFrame]]]:
     """The slice's rows as they would be built, and the keys near it as published and as proposed."""
     is_slice = slices_condition(REFINED_EVENTS, [key])
-    published = bench.lakehouse.read(REFINED_EVENTS, heads[REFINED_EVENTS.key])
+    published = runtime.lakehouse.read(REFINED_EVENTS, heads[REFINED_EVENTS.key])
     if isinstance(table, AggregateTable) and on_published:
-        with _kept(_aggregated(bench, table, published.where(is_slice))) as rows:
+        with _kept(_aggregated(runtime, table, published.where(is_slice))) as rows:
             yield rows, _nowhere(rows, table)
         return
-    window = bench.settings.dedupe_window_days
+    window = runtime.settings.dedupe_window_days
     # What an aggregate is made of is the day itself; only an event may move to another one.
     around = [key] if isinstance(table, AggregateTable) else sorted(neighbourhood([key], window))
-    build = build_refined(bench, {name: heads[name] for name in REFINED_EVENTS.upstream}, around, {})
+    build = build_refined(runtime, {name: heads[name] for name in REFINED_EVENTS.upstream}, around, {})
     try:
         if isinstance(table, AggregateTable):
-            with _kept(_aggregated(bench, table, build.rows.where(is_slice))) as rows:
+            with _kept(_aggregated(runtime, table, build.rows.where(is_slice))) as rows:
                 yield rows, _nowhere(rows, table)
             return
         with _kept(build.rows) as refined:
@@ -60,10 +60,10 @@ def _kept(rows: DataFrame) -> Iterator[DataFrame]:
         rows.unpersist()
 
 
-def _aggregated(bench: Workbench, table: AggregateTable, refined: DataFrame) -> DataFrame:
+def _aggregated(runtime: Runtime, table: AggregateTable, refined: DataFrame) -> DataFrame:
     assert table.build is not None
-    events = facts(refined, bench.settings) if table.reads_facts else refined
-    return table.build(events, bench.settings).select(*[column.name for column in table.columns])
+    events = narrow_events(refined, runtime.settings) if table.reads_narrow_events else refined
+    return table.build(events, runtime.settings).select(*[column.name for column in table.columns])
 
 
 def _nowhere(rows: DataFrame, table: AggregateTable) -> tuple[DataFrame, DataFrame]:

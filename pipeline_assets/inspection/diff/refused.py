@@ -15,13 +15,13 @@ from pipeline_assets.domain.errors import TidemarkError
 from pipeline_assets.domain.slices import Verdict
 from pipeline_assets.inspection.diff.compare import compare
 from pipeline_assets.inspection.diff.difference import Difference
-from pipeline_assets.load.request import Outcome, TableReport, Workbench
+from pipeline_assets.load.request import Outcome, Runtime, TableReport
 from resources.iceberg.errors import FAILURES
 
 _SAMPLES = 9
 
 
-def refused_changes(bench: Workbench, report: TableReport, now: datetime, most: int) -> Iterator[Difference]:
+def refused_changes(runtime: Runtime, report: TableReport, now: datetime, most: int) -> Iterator[Difference]:
     """The first `most` slices of a report whose change was refused by this load and not by an earlier one.
 
     Each is built once more for it: a refusal is rare, and what was staged is gone by then. One that cannot be compared is said
@@ -31,11 +31,11 @@ def refused_changes(bench: Workbench, report: TableReport, now: datetime, most: 
     for outcome in refused[:most]:
         day, project = outcome.key.event_date, outcome.key.project_id
         try:
-            yield compare(bench, outcome.table, day, project, now, samples=_SAMPLES, on_published=True)
+            yield compare(runtime, outcome.table, day, project, now, samples=_SAMPLES, on_published=True)
         except (TidemarkError, *FAILURES) as error:
-            bench.say(f"{outcome.table} {outcome.key}: cannot be compared with what is published: {str(error)[:300]}")
+            runtime.say(f"{outcome.table} {outcome.key}: cannot be compared with what is published: {str(error)[:300]}")
 
 
 def _is_refused_change(outcome: Outcome) -> bool:
     failed = {evaluation.check for evaluation in outcome.evaluations if not evaluation.is_passed}
-    return outcome.verdict is Verdict.REFUSED and not outcome.is_standing and failed == {Check.CHANGE_IS_EXPLAINED}
+    return outcome.verdict is Verdict.REFUSED and not outcome.is_repeat and failed == {Check.CHANGE_IS_EXPLAINED}

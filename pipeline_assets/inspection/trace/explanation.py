@@ -13,7 +13,7 @@ from datetime import date, datetime
 from pipeline_assets.domain.identity import Defeat, Outcome, RankPart, RawRow
 from pipeline_assets.domain.slices import Slice
 from pipeline_assets.inspection.trace.rows import FoundRow, QuarantinedLine
-from pipeline_assets.load.staleness.decide import Decision, Todo
+from pipeline_assets.load.staleness.decide import SlicePlan, Todo
 from resources.ledger.records import BatchRecord, Exclusion, PublicationRecord, SliceRecord
 
 
@@ -81,7 +81,7 @@ class Standing:
     expected: tuple[RawRow, ...]
     live: tuple[RawRow, ...]
     record: SliceRecord | None
-    decision: Decision | None
+    decision: SlicePlan | None
     """What a load of the day would do about it now."""
 
     @property
@@ -109,12 +109,12 @@ class Standing:
         return bad
 
     @property
-    def cure(self) -> str | None:
+    def hint(self) -> str | None:
         """What a person can do, None where nothing is wrong."""
         if self.reason is None:
             return None
-        if self.record is not None and not self.record.verdict.is_good and self.record.cure:
-            return self.record.cure
+        if self.record is not None and not self.record.verdict.is_good and self.record.hint:
+            return self.record.hint
         day = self.key.event_date
         return f"Load it again: tidemark load --source regular --from {day} --to {day}"
 

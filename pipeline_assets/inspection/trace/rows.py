@@ -21,12 +21,12 @@ from pipeline_assets.domain.errors import LakehouseError
 from pipeline_assets.domain.identity import RawRow
 from pipeline_assets.domain.identity import named as named_text
 from pipeline_assets.domain.slices import Slice, Source
-from pipeline_assets.load.request import Workbench
+from pipeline_assets.load.request import Runtime
 from pipeline_assets.tables.quarantine import QUARANTINE
 from pipeline_assets.tables.raw_events import RAW_TABLES
 from pipeline_assets.tables.refined_events import CONTENT, REFINED_EVENTS
 from pipeline_assets.tables.table import Table
-from pipeline_assets.transforms.measure import HASH_A, HASH_B, with_row_hashes
+from pipeline_assets.transforms.digests import HASH_A, HASH_B, with_row_hashes
 from pipeline_assets.transforms.named import named
 from resources.iceberg.metadata import slices_condition
 
@@ -79,7 +79,7 @@ class QuarantinedLine:
 class Search:
     """What is looked for, and where."""
 
-    bench: Workbench
+    runtime: Runtime
     pins: Mapping[str, int]
     """Table key -> snapshot id; one set for all reads, so that they agree with each other."""
     identifier: str
@@ -92,7 +92,7 @@ class Search:
     def raw(self) -> DataFrame:
         """Both raw tables, with `_source`."""
         frames = [
-            self.bench.lakehouse.read(table, self.pins[table.key]).withColumn("_source", F.lit(source.value))
+            self.runtime.lakehouse.read(table, self.pins[table.key]).withColumn("_source", F.lit(source.value))
             for source, table in RAW_TABLES.items()
         ]
         return reduce(DataFrame.unionByName, frames)
@@ -100,7 +100,7 @@ class Search:
     def refined(self, snapshot_id: int | None = None) -> DataFrame:
         """refined.events as of a snapshot, by default the pinned one."""
         pin = self.pins[REFINED_EVENTS.key] if snapshot_id is None else snapshot_id
-        return self.bench.lakehouse.read(REFINED_EVENTS, pin)
+        return self.runtime.lakehouse.read(REFINED_EVENTS, pin)
 
     def matches(self) -> Column:
         """Rows that carry the identifier, and the other rows of their keys."""
@@ -109,7 +109,7 @@ class Search:
 
     def in_reach(self) -> Column:
         """The projects, and the asked event days with those that decide about them or about their rivals."""
-        reach = timedelta(days=2 * self.bench.settings.dedupe_window_days)
+        reach = timedelta(days=2 * self.runtime.settings.dedupe_window_days)
         inside = F.col("project_id").isin(*self.projects)
         if self.first is not None:
             inside = inside & (F.col("event_date") >= F.lit(_shifted(self.first, -reach)))
@@ -118,15 +118,15 @@ class Search:
         return inside
 
 
-def pin(bench: Workbench) -> dict[str, int]:
+def pin(runtime: Runtime) -> dict[str, int]:
     """The present snapshots of all tables that are searched; raises LakehouseError where no load ever ran."""
     tables: tuple[Table, ...] = (*RAW_TABLES.values(), REFINED_EVENTS, QUARANTINE)
     for table in tables:
-        name = bench.lakehouse.identifier(table)
+        name = runtime.lakehouse.identifier(table)
         # Asked first, because asking for the head of a table that is not there would create it.
-        if not bench.spark.catalog.tableExists(name):
+        if not runtime.spark.catalog.tableExists(name):
             raise LakehouseError(name, "is not there: nothing is loaded yet", "Load days first: tidemark load --help")
-    return {table.key: bench.lakehouse.head(table) for table in tables}
+    return {table.key: runtime.lakehouse.head(table) for table in tables}
 
 
 def find_slices(search: Search) -> tuple[Search, set[Slice]]:
@@ -199,9 +199,9 @@ def published_rows(search: Search, slices: Collection[Slice], snapshots: Sequenc
     return found
 
 
-def kept_snapshots(bench: Workbench) -> set[int]:
+def kept_snapshots(runtime: Runtime) -> set[int]:
     """Snapshots of refined.events that are not expired."""
-    rows = bench.spark.table(f"{bench.lakehouse.identifier(REFINED_EVENTS)}.snapshots").select("snapshot_id")
+    rows = runtime.spark.table(f"{runtime.lakehouse.identifier(REFINED_EVENTS)}.snapshots").select("snapshot_id")
     return {int(row["snapshot_id"]) for row in rows.collect()}
 
 
@@ -211,7 +211,7 @@ def quarantined_lines(search: Search) -> list[QuarantinedLine]:
     spellings = {search.identifier, *as_json}
     holds = [F.contains(F.col("sample"), F.lit(spelling.encode())) for spelling in sorted(spellings)]
     rows = (
-        search.bench.lakehouse.read(QUARANTINE, search.pins[QUARANTINE.key])
+        search.runtime.lakehouse.read(QUARANTINE, search.pins[QUARANTINE.key])
         .where(F.col("project_id").isin(*search.projects) & reduce(Column.__or__, holds))
         .select(*[column.name for column in QUARANTINE.columns if column.name != "sample"])
         .orderBy(F.desc("arrival_date"), "object_key", "line_number")

@@ -26,9 +26,9 @@ from pipeline_assets.inspection.trace.rows import (
     quarantined_lines,
     raw_rows,
 )
-from pipeline_assets.load.request import LoadRequest, Workbench
-from pipeline_assets.load.staleness.decide import Decision, decide
-from pipeline_assets.load.staleness.facts import read_ground
+from pipeline_assets.load.request import LoadRequest, Runtime
+from pipeline_assets.load.staleness.decide import SlicePlan, decide
+from pipeline_assets.load.staleness.facts import read_facts
 from pipeline_assets.tables.refined_events import REFINED_EVENTS
 from resources.ledger.records import BatchRecord
 
@@ -37,7 +37,7 @@ MAX_SNAPSHOTS = 50
 
 
 def explain(
-    bench: Workbench,
+    runtime: Runtime,
     identifier: str,
     *,
     projects: Sequence[str] = (),
@@ -56,17 +56,17 @@ def explain(
         )
     if first is not None and last is not None and last < first:
         raise UsageError(f"{first} to {last}", "the range ends before it begins", "Swap the two days")
-    chosen = bench.settings.require_projects(tuple(projects))
-    search, slices = find_slices(Search(bench, pin(bench), identifier, chosen, first, last))
+    chosen = runtime.settings.require_projects(tuple(projects))
+    search, slices = find_slices(Search(runtime, pin(runtime), identifier, chosen, first, last))
     if slices:
-        bench.say(f"{identifier}: reading {len(slices)} days of raw and refined")
+        runtime.say(f"{identifier}: reading {len(slices)} days of raw and refined")
         found, is_cut = raw_rows(search, slices)
         sketches = _sketch(search, found, live_rows(search, slices), is_cut=is_cut)
         if sketches:
             published = _published(search, sketches)
             events = tuple(_event(search, sketch, published, now or datetime.now(UTC)) for sketch in sketches)
             return Explanation(identifier, chosen, first, last, events, is_cut)
-    standing = (one for one in bench.ledger.decisions.all_exclusions(chosen) if one.lifted_at is None)
+    standing = (one for one in runtime.ledger.interventions.all_exclusions(chosen) if one.lifted_at is None)
     return Explanation(
         identifier, chosen, first, last, quarantined=tuple(quarantined_lines(search)), not_in_raw=_not_in_raw(search),
         excluded=tuple(standing),
@@ -74,7 +74,7 @@ def explain(
 
 
 def _not_in_raw(search: Search) -> tuple[BatchRecord, ...]:
-    batches = search.bench.ledger.batches(search.projects, date.min, date.max)
+    batches = search.runtime.ledger.batches(search.projects, date.min, date.max)
     refused = (BatchVerdict.REFUSED, BatchVerdict.MOVED)
     return tuple(batches[key] for key in sorted(batches) if batches[key].verdict in refused)
 
@@ -104,7 +104,7 @@ class _Sketch:
 
 def _sketch(search: Search, found: Sequence[FoundRow], live: Sequence[RawRow], *, is_cut: bool) -> list[_Sketch]:
     """Rows to events: same key, no gap between days wider than the dedupe window."""
-    settings = search.bench.settings
+    settings = search.runtime.settings
     window = settings.dedupe_window_days
     by_key: dict[tuple[object, ...], tuple[list[FoundRow], list[RawRow]]] = {}
     for row in found:
@@ -128,7 +128,7 @@ def _sketch(search: Search, found: Sequence[FoundRow], live: Sequence[RawRow], *
 
 def _judge(found: Sequence[FoundRow], search: Search) -> list[Delivered]:
     """What became of each row of one key, winners first, then by rank."""
-    settings = search.bench.settings
+    settings = search.runtime.settings
     precedence, window = settings.source_precedence, settings.dedupe_window_days
     rows = [delivered.row for delivered in found]
     judged = [
@@ -160,10 +160,10 @@ def _groups(days: Iterable[date], window: int) -> list[list[date]]:
 
 def _published(search: Search, sketches: Sequence[_Sketch]) -> list[Published]:
     """Every publication on record of the slices near the events, with the rows that were visible in it."""
-    window = search.bench.settings.dedupe_window_days
+    window = search.runtime.settings.dedupe_window_days
     near = {key for sketch in sketches for key in sketch.near(window)}
-    records = [record for record in search.bench.ledger.publications(REFINED_EVENTS.key) if record.key in near]
-    kept = kept_snapshots(search.bench)
+    records = [record for record in search.runtime.ledger.publications(REFINED_EVENTS.key) if record.key in near]
+    kept = kept_snapshots(search.runtime)
     readable = list(dict.fromkeys(r.snapshot_id for r in reversed(records) if r.snapshot_id in kept))
     rows = published_rows(search, near, readable[:MAX_SNAPSHOTS])
     found = []
@@ -178,7 +178,7 @@ def _published(search: Search, sketches: Sequence[_Sketch]) -> list[Published]:
 
 
 def _event(search: Search, sketch: _Sketch, published: Sequence[Published], now: datetime) -> Event:
-    near, days = sketch.near(search.bench.settings.dedupe_window_days), set(sketch.days)
+    near, days = sketch.near(search.runtime.settings.dedupe_window_days), set(sketch.days)
     publications = []
     for publication in published:
         key = publication.record.key
@@ -189,19 +189,19 @@ def _event(search: Search, sketch: _Sketch, published: Sequence[Published], now:
         was_here = any(row.event_date == key.event_date for row in rows or ())
         if key in near and (key.event_date in days or was_here):
             publications.append(Published(publication.record, rows, publication.obstacle))
-    standings = _standings(search.bench, sketch, now)
+    standings = _standings(search.runtime, sketch, now)
     return Event(sketch.project_id, sketch.key, sketch.deliveries, tuple(publications), standings)
 
 
-def _standings(bench: Workbench, sketch: _Sketch, now: datetime) -> tuple[Standing, ...]:
+def _standings(runtime: Runtime, sketch: _Sketch, now: datetime) -> tuple[Standing, ...]:
     days = sketch.days
     whole = tuple(days[0] + timedelta(days=shift) for shift in range((days[-1] - days[0]).days + 1))
     # Asks what a load of these days would do, without doing it.
     request = LoadRequest(whole, (sketch.project_id,), frozenset({REFINED_EVENTS.key}), "explain", now)
-    decisions: Mapping[Slice, Decision] = {
-        decision.key: decision for decision in decide(bench, request, REFINED_EVENTS, read_ground(bench, request))
+    decisions: Mapping[Slice, SlicePlan] = {
+        decision.key: decision for decision in decide(runtime, request, REFINED_EVENTS, read_facts(runtime, request))
     }
-    records = bench.ledger.slices(REFINED_EVENTS.key, [sketch.project_id], days)
+    records = runtime.ledger.slices(REFINED_EVENTS.key, [sketch.project_id], days)
     winners = [delivered.row for delivered in sketch.deliveries if delivered.outcome is Outcome.WINNER]
     standings = []
     for day in days:

@@ -16,24 +16,24 @@ from resources.iceberg.metadata import slices_condition
 from pipeline_assets.domain.checks import Check, Evaluation
 from pipeline_assets.domain.slices import EMPTY, Slice
 from pipeline_assets.load.build.audit import Audit, Build
-from pipeline_assets.load.build.shared_facts import input_of
-from pipeline_assets.load.request import Workbench
+from pipeline_assets.load.build.shared_events import input_of
+from pipeline_assets.load.request import Runtime
 from pipeline_assets.tables.table import AggregateTable
-from pipeline_assets.transforms.measure import digest_aggregates, digest_of, number, with_row_hashes
+from pipeline_assets.transforms.digests import digest_aggregates, digest_of, number, with_row_hashes
 
 _CONTROL = "_control_"
 
 
-def build_aggregate(bench: Workbench, table: AggregateTable, pin: int, todo: Sequence[Slice]) -> Build:
+def build_aggregate(runtime: Runtime, table: AggregateTable, pin: int, todo: Sequence[Slice]) -> Build:
     """The build of an aggregate for these slices, from refined.events as of the pinned snapshot."""
-    events = input_of(bench, table, pin, todo)
+    events = input_of(runtime, table, pin, todo)
     if table.build is None or table.controls is None or table.measures is None:
         msg = f"{table.key} declares no build, controls or measures"
         raise TypeError(msg)
     build, controls, measures = table.build, table.controls, table.measures
 
     def audit(snapshot_id: int) -> dict[Slice, Audit]:
-        staged = bench.lakehouse.read(table, snapshot_id).where(slices_condition(table, todo))
+        staged = runtime.lakehouse.read(table, snapshot_id).where(slices_condition(table, todo))
         by = ["event_date", "project_id"]
         measured = (
             with_row_hashes(staged, table.content_columns)
@@ -42,7 +42,7 @@ def build_aggregate(bench: Workbench, table: AggregateTable, pin: int, todo: Seq
         )
         found: dict[Slice, Mapping[str, object]] = {}
         control: dict[Slice, Mapping[str, object]] = {}
-        for row in _beside(measured, controls(events, bench.settings)).collect():
+        for row in _beside(measured, controls(events, runtime.settings)).collect():
             told = row.asDict()
             of_control = {
                 name.removeprefix(_CONTROL): value for name, value in told.items() if name.startswith(_CONTROL)
@@ -51,7 +51,7 @@ def build_aggregate(bench: Workbench, table: AggregateTable, pin: int, todo: Seq
             side[Slice(row["event_date"], row["project_id"])] = values
         return {key: _aggregate_audit(table, found.get(key, {}), control.get(key, {})) for key in todo}
 
-    return Build(build(events, bench.settings), audit)
+    return Build(build(events, runtime.settings), audit)
 
 
 def _beside(measured: DataFrame, control: DataFrame) -> DataFrame:

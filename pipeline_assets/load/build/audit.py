@@ -30,7 +30,7 @@ class Audit:
     """What `change_is_explained` bounds."""
     figures: Mapping[str, float]
     evaluations: tuple[Evaluation, ...]
-    rivals: str | None = None
+    competing_digests: str | None = None
     """Digest of the rows on other days that share a key with the slice's own; None for tables without keys."""
     is_on_two_days: bool = False
     """Whether its only duplicate keys are those that a neighbouring day holds as well."""

@@ -19,7 +19,7 @@ from pipeline_assets.domain.changes import KeyChange
 from pipeline_assets.domain.checks import is_bounded
 from pipeline_assets.domain.slices import EMPTY, Slice, neighbourhood
 from pipeline_assets.load.build.step import DerivedStep
-from pipeline_assets.load.staleness.decide import Decision
+from pipeline_assets.load.staleness.decide import SlicePlan
 from pipeline_assets.tables.refined_events import REFINED_EVENTS
 from pipeline_assets.transforms.event_keys import KEY
 from pipeline_assets.transforms.key_changes import (
@@ -37,7 +37,7 @@ from pipeline_assets.transforms.slice_difference import KeyDifference
 MOVED, CODE, DELIVERED, WITHDRAWN = "moved day", "code", "new delivery", "withdrawn"
 
 
-def explain_keys(step: DerivedStep, todo: Mapping[Slice, Decision], staged_id: int) -> dict[Slice, KeyChange]:
+def explain_keys(step: DerivedStep, todo: Mapping[Slice, SlicePlan], staged_id: int) -> dict[Slice, KeyChange]:
     """Slice -> what becomes of its keys, of the bounded slices whose content would change.
 
     Reads keys and stored hashes of these slices, published and staged, and the keys of their neighbours.
@@ -59,7 +59,7 @@ def _counted(step: DerivedStep, staged_id: int, slices: Collection[Slice]) -> di
     """Slice -> what becomes of its keys, from all of them."""
     if not slices:
         return {}
-    window = step.bench.settings.dedupe_window_days
+    window = step.runtime.settings.dedupe_window_days
     near = neighbourhood(slices, window)
     found = key_changes(
         _contents(step, step.base_id, slices),
@@ -84,9 +84,9 @@ def _told(step: DerivedStep, staged_id: int, told: Mapping[Slice, KeyDifference]
     differing = [_placed(key, found.differing) for key, found in told.items() if found.differing.num_rows]
     if not differing:
         return counted
-    window = step.bench.settings.dedupe_window_days
+    window = step.runtime.settings.dedupe_window_days
     near = neighbourhood(told, window)
-    changes = F.broadcast(step.bench.spark.createDataFrame(pa.concat_tables(differing)))
+    changes = F.broadcast(step.runtime.spark.createDataFrame(pa.concat_tables(differing)))
     moved = moved_keys(changes, _keys(step, step.base_id, near), _keys(step, staged_id, near), window)
     by_change = moved.join(changes, on=["event_date", "project_id", *KEY])
     for row in by_change.groupBy("event_date", "project_id", "change").count().collect():
@@ -107,13 +107,13 @@ def _placed(key: Slice, differing: pa.Table) -> pa.Table:
     })  # fmt: skip
 
 
-def _is_compared(step: DerivedStep, decision: Decision) -> bool:
+def _is_compared(step: DerivedStep, decision: SlicePlan) -> bool:
     record, audit = decision.record, step.audits[decision.key]
     if record is None or record.digest in (EMPTY, audit.digest):
         return False
     then = record.baseline.figures.get("rows", 0) if record.baseline is not None else 0
     rows = {"rows": max(record.digest.rows, then)}, {"rows": audit.digest.rows}
-    return is_bounded(*rows, was_final=decision.was_final, settings=step.bench.settings)
+    return is_bounded(*rows, was_final=decision.was_final, settings=step.runtime.settings)
 
 
 def _contents(step: DerivedStep, snapshot_id: int, slices: Collection[Slice]) -> DataFrame:
@@ -125,7 +125,7 @@ def _keys(step: DerivedStep, snapshot_id: int, slices: Collection[Slice]) -> Dat
 
 
 def _events(step: DerivedStep, snapshot_id: int, slices: Collection[Slice]) -> DataFrame:
-    return step.bench.lakehouse.read(REFINED_EVENTS, snapshot_id).where(slices_condition(REFINED_EVENTS, slices))
+    return step.runtime.lakehouse.read(REFINED_EVENTS, snapshot_id).where(slices_condition(REFINED_EVENTS, slices))
 
 
 def key_change(cause: str, counts: Mapping[tuple[str, bool], int]) -> KeyChange:

@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable
 from pipeline_assets.domain.slices import Slice
 
 
-def held_back(links: Iterable[tuple[Slice, Slice]], blocked: Collection[Slice]) -> dict[Slice, tuple[Slice, ...]]:
+def blocked_by(links: Iterable[tuple[Slice, Slice]], blocked: Collection[Slice]) -> dict[Slice, tuple[Slice, ...]]:
     """Slice -> the blocked slices it is tied to, over any number of others; blocked ones themselves are left out.
 
     `links` are pairs in either order, of which the published state would lose or double events if one of the two were

@@ -12,7 +12,7 @@ import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
-from resources.failpoints import CrashPoint, crash_point
+from resources.failpoints import Failpoint, failpoint
 from resources.iceberg.metadata import SliceFiles
 from resources.ledger.records import Changes, PublicationRecord, SliceRecord
 
@@ -21,15 +21,15 @@ from pipeline_assets.domain.slices import EMPTY, Digest, Slice
 from pipeline_assets.load.build.audit import Build
 from pipeline_assets.load.build.aggregate import build_aggregate
 from pipeline_assets.load.build.refined import build_refined
-from pipeline_assets.load.build.contention import Contention
+from pipeline_assets.load.build.competing_rows import CompetingRows
 from pipeline_assets.load.build.verdicts import judge, stand
 from pipeline_assets.load.build.step import DerivedStep
 from pipeline_assets.load.build.refined_files import held_files
-from pipeline_assets.load.staleness.facts import Ground
-from pipeline_assets.load.request import LoadRequest, TableReport, Workbench
-from pipeline_assets.load.ledger_sync import settle
+from pipeline_assets.load.staleness.facts import Facts
+from pipeline_assets.load.request import LoadRequest, TableReport, Runtime
+from pipeline_assets.load.ledger_sync import sync_ledger
 from pipeline_assets.load.staleness.decide import (
-    Decision,
+    SlicePlan,
     Todo,
     decide,
     release_waits,
@@ -44,55 +44,55 @@ _FIRST_PAUSE_SECONDS = 0.1
 """Doubled each time: a run that is between its commit and its ledger entry needs a moment."""
 
 
-def rebuild_stale(bench: Workbench, request: LoadRequest, table: Table, ground: Ground) -> TableReport:
+def rebuild_stale(runtime: Runtime, request: LoadRequest, table: Table, facts: Facts) -> TableReport:
     """Bring the candidate slices of one table up to date with their inputs.
 
     Slices another writer changed meanwhile are rebuilt from freshly pinned inputs, a bounded number of times; raises
     PublishConflictError when it keeps winning. Slices that were not moved are published at once.
     """
     started_at = time.monotonic()
-    for attempt in range(bench.settings.publish_attempts):
-        base_id, pins, decided = _pinned(bench, request, table, ground)
-        decisions, contention = _resolved(bench, request, table, pins, decided)
-        crash_point(CrashPoint.AFTER_PIN, table.key)
+    for attempt in range(runtime.settings.publish_attempts):
+        base_id, pins, decided = _pinned(runtime, request, table, facts)
+        decisions, competing = _resolved(runtime, request, table, pins, decided)
+        failpoint(Failpoint.AFTER_PIN, table.key)
         name = f"{request.attempt}_{attempt}"
-        step = DerivedStep(bench, request, table, base_id, pins, name, decisions, started_at, contention)
+        step = DerivedStep(runtime, request, table, base_id, pins, name, decisions, started_at, competing)
         try:
             _run(step)
         except PublishConflictError as conflict:
-            bench.say(f"{table.key}: {conflict.reason}; building it again")
-            if attempt == bench.settings.publish_attempts - 1:
+            runtime.say(f"{table.key}: {conflict.reason}; building it again")
+            if attempt == runtime.settings.publish_attempts - 1:
                 raise
             continue
         break
     outcomes = sorted(step.outcomes.values(), key=lambda outcome: (not outcome.is_requested, outcome.key))
     seconds = time.monotonic() - started_at
-    return TableReport(table.key, tuple(outcomes), bench.lakehouse.head(table), seconds, tuple(sorted(step.audits)))
+    return TableReport(table.key, tuple(outcomes), runtime.lakehouse.head(table), seconds, tuple(sorted(step.audits)))
 
 
 def _pinned(
-    bench: Workbench, request: LoadRequest, table: Table, ground: Ground
-) -> tuple[int, dict[str, int], list[Decision]]:
+    runtime: Runtime, request: LoadRequest, table: Table, facts: Facts
+) -> tuple[int, dict[str, int], list[SlicePlan]]:
     """The table's own snapshot and those of its upstream, and decisions made on records of exactly these."""
     for attempt in range(_PIN_ATTEMPTS):
         # Settled first: what a dead run or a foreign hand changed is stale by now.
-        own = {table.key: settle(bench, table, request.run_id)}
-        pins = {name: settle(bench, table_by_key(name), request.run_id) for name in table.upstream}
-        decided = decide(bench, request, table, ground)
+        own = {table.key: sync_ledger(runtime, table, request.run_id)}
+        pins = {name: sync_ledger(runtime, table_by_key(name), request.run_id) for name in table.upstream}
+        decided = decide(runtime, request, table, facts)
         # The records that were read may be newer than the pins: written by a run whose commit came after them.
-        if all(_is_head(bench, name, pin) for name, pin in (own | pins).items()):
+        if all(_is_head(runtime, name, pin) for name, pin in (own | pins).items()):
             return own[table.key], pins, decided
         time.sleep(_FIRST_PAUSE_SECONDS * 2**attempt)
     raise PublishConflictError(table.key, "what it is built from kept changing", "Load the days again later")
 
 
-def _is_head(bench: Workbench, name: str, pin: int) -> bool:
-    return bench.ledger.head(name) == pin == bench.lakehouse.head(table_by_key(name))
+def _is_head(runtime: Runtime, name: str, pin: int) -> bool:
+    return runtime.ledger.head(name) == pin == runtime.lakehouse.head(table_by_key(name))
 
 
 def _resolved(
-    bench: Workbench, request: LoadRequest, table: Table, pins: Mapping[str, int], decisions: Sequence[Decision]
-) -> tuple[list[Decision], Contention | None]:
+    runtime: Runtime, request: LoadRequest, table: Table, pins: Mapping[str, int], decisions: Sequence[SlicePlan]
+) -> tuple[list[SlicePlan], CompetingRows | None]:
     """The decisions with none left to CHECK: only slices that hold a changed key are built with those that changed.
 
     And the contested rows, where they were read for that.
@@ -100,36 +100,36 @@ def _resolved(
     unclear = [decision.key for decision in decisions if decision.todo is Todo.CHECK]
     if not unclear:
         return release_waits(decisions), None
-    bench.say(f"{table.key}: comparing the keys of {len(unclear)} slices with those of their neighbours")
+    runtime.say(f"{table.key}: comparing the keys of {len(unclear)} slices with those of their neighbours")
     # With those of the slices to build, which are asked about next.
-    contention = Contention(
-        bench, pins, [decision.key for decision in decisions if decision.todo in (Todo.CHECK, Todo.REBUILD)]
+    competing = CompetingRows(
+        runtime, pins, [decision.key for decision in decisions if decision.todo in (Todo.CHECK, Todo.REBUILD)]
     )
-    rivals = contention.rivals(unclear)
+    competing_digests = competing.competing_digests(unclear)
     decisions = [
-        resolve(bench, request, table, decision, rivals[decision.key]) if decision.todo is Todo.CHECK else decision
+        resolve(runtime, request, table, decision, competing_digests[decision.key]) if decision.todo is Todo.CHECK else decision
         for decision in decisions
     ]
-    return release_waits(decisions), contention
+    return release_waits(decisions), competing
 
 
 def _run(step: DerivedStep) -> None:
     todo = [decision for decision in step.decisions if decision.todo is Todo.REBUILD]
-    step.bench.say(f"{step.table.key}: {len(todo)} of {len(step.decisions)} slices to build")
+    step.runtime.say(f"{step.table.key}: {len(todo)} of {len(step.decisions)} slices to build")
     for decision in step.decisions:
         if decision.todo is not Todo.REBUILD:
             stand(step, decision)
     if todo:
         _rebuild(step, {decision.key: decision for decision in todo})
     else:
-        if step.contention is not None:
-            step.contention.release()
+        if step.competing is not None:
+            step.competing.release()
         _require_none_held_since(step)
         _record(step, [])
 
 
-def _rebuild(step: DerivedStep, todo: Mapping[Slice, Decision]) -> None:
-    lakehouse, table = step.bench.lakehouse, step.table
+def _rebuild(step: DerivedStep, todo: Mapping[Slice, SlicePlan]) -> None:
+    lakehouse, table = step.runtime.lakehouse, step.table
     build = _build(step, todo)
     try:
         staged = lakehouse.stage(
@@ -140,7 +140,7 @@ def _rebuild(step: DerivedStep, todo: Mapping[Slice, Decision]) -> None:
         )
         try:
             step.audits, step.keys = build.audit(staged.snapshot_id), build.keys
-            crash_point(CrashPoint.AFTER_AUDIT, table.key)
+            failpoint(Failpoint.AFTER_AUDIT, table.key)
             changed = judge(step, todo, staged.snapshot_id)
             _require_none_held_since(step)
             if changed:
@@ -153,7 +153,7 @@ def _rebuild(step: DerivedStep, todo: Mapping[Slice, Decision]) -> None:
 
 
 def _write(step: DerivedStep, build: Build, target: str, slices: Collection[Slice]) -> None:
-    lakehouse, table = step.bench.lakehouse, step.table
+    lakehouse, table = step.runtime.lakehouse, step.table
     if build.write is None:
         lakehouse.replace_slices(table, target, slices, build.rows, is_shuffled=build.is_shuffled)
     else:
@@ -162,21 +162,21 @@ def _write(step: DerivedStep, build: Build, target: str, slices: Collection[Slic
 
 def _require_none_held_since(step: DerivedStep) -> None:
     """A person may have held since what was decided on: without a newer commit of it no conflict would show."""
-    held = step.bench.ledger.decisions.holds(step.table.key, step.request.projects)
+    held = step.runtime.ledger.interventions.holds(step.table.key, step.request.projects)
     if any(decision.key in held and decision.todo is not Todo.HOLD for decision in step.decisions):
         raise PublishConflictError(
             step.table.key, "a person held a day of it meanwhile", "The load looks at the table again"
         )
 
 
-def _build(step: DerivedStep, todo: Mapping[Slice, Decision]) -> Build:
+def _build(step: DerivedStep, todo: Mapping[Slice, SlicePlan]) -> Build:
     if isinstance(step.table, AggregateTable):
-        return build_aggregate(step.bench, step.table, step.pins[REFINED_EVENTS.key], sorted(todo))
-    code = step.table.code_version(step.bench.settings)
+        return build_aggregate(step.runtime, step.table, step.pins[REFINED_EVENTS.key], sorted(todo))
+    code = step.table.code_version(step.runtime.settings)
     # What other code made, or what was found in the table, is not built upon.
     known = [key for key, found in todo.items() if found.record and _is_as_built(found.record, code)]
-    held = held_files(step.bench, step.base_id, known)
-    return build_refined(step.bench, step.pins, sorted(todo), held, step.contention)
+    held = held_files(step.runtime, step.base_id, known)
+    return build_refined(step.runtime, step.pins, sorted(todo), held, step.competing)
 
 
 def _is_as_built(record: SliceRecord, code: str) -> bool:
@@ -190,7 +190,7 @@ def _record(step: DerivedStep, published: Sequence[Slice]) -> None:
     for key, record in sorted(step.records.items()):
         changes.slices.append(replace(record, file_hash=files[key].file_hash) if key in files else record)
     if step.publication is not None:
-        code = step.table.code_version(step.bench.settings)
+        code = step.table.code_version(step.runtime.settings)
         for key in published:
             prior = decisions[key].record
             before: Digest = prior.digest if prior else EMPTY
@@ -205,5 +205,5 @@ def _record(step: DerivedStep, published: Sequence[Slice]) -> None:
                 )
             )  # fmt: skip
         changes.head = (step.table.key, step.publication.snapshot_id, step.publication.parent_id)
-    crash_point(CrashPoint.BEFORE_LEDGER, step.table.key)
-    step.bench.ledger.record(changes, step.request.run_id)
+    failpoint(Failpoint.BEFORE_LEDGER, step.table.key)
+    step.runtime.ledger.record(changes, step.request.run_id)

@@ -21,14 +21,14 @@ from pipeline_assets.domain.checks import Check, Evaluation
 from pipeline_assets.domain.identity import Outcome as RowOutcome
 from pipeline_assets.domain.slices import EMPTY, Slice, neighbourhood
 from pipeline_assets.load.build.audit import Audit, Build
-from pipeline_assets.load.build.contention import Contention, raw_rows, rivals_among
+from pipeline_assets.load.build.competing_rows import CompetingRows, raw_rows, competing_digests_of
 from pipeline_assets.load.build.refined_files import raw_files, write_refined
-from pipeline_assets.load.request import Workbench
+from pipeline_assets.load.request import Runtime
 from pipeline_assets.tables.raw_events import RAW_TABLES
 from pipeline_assets.tables.refined_events import CONTENT, REFINED_EVENTS
 from pipeline_assets.transforms.dedupe import winners
-from pipeline_assets.transforms.event_keys import KEY, contested, day_number, with_contested_keys
-from pipeline_assets.transforms.measure import (
+from pipeline_assets.transforms.event_keys import KEY, candidate_duplicates, day_number, with_candidate_keys
+from pipeline_assets.transforms.digests import (
     FALSE_HASHES,
     checked_hashes,
     digest_aggregates,
@@ -37,7 +37,7 @@ from pipeline_assets.transforms.measure import (
 )
 from pipeline_assets.transforms.named import has_blank_id, is_nameless
 from pipeline_assets.transforms.refine_files import RawFile
-from pipeline_assets.transforms.shared_keys import exchanges, key_days
+from pipeline_assets.transforms.cross_day_keys import linked_days, key_days
 from pipeline_assets.transforms.slice_difference import KeyDifference
 
 _EPOCH = date(1970, 1, 1)
@@ -49,32 +49,32 @@ _MOST_SENT_ROWS = 1_000_000
 
 
 def build_refined(
-    bench: Workbench,
+    runtime: Runtime,
     pins: Mapping[str, int],
     todo: Sequence[Slice],
     held: Mapping[Slice, Sequence[str]],
-    contention: Contention | None = None,
+    competing: CompetingRows | None = None,
 ) -> Build:
     """The build of refined.events for these slices, from both raw tables as of the pinned snapshots.
 
-    `held`: those of which only the difference is to be written -> their files (write_refined.held_files). `contention`: of the
+    `held`: those of which only the difference is to be written -> their files (write_refined.held_files). `competing`: of the
     same snapshots, where there is one already; the build releases it.
     """
-    settings = bench.settings
+    settings = runtime.settings
     window = settings.dedupe_window_days
     near = neighbourhood(todo, window)
     # After a first read: conditions need the engine, which a load that found raw as it was has not started yet.
-    if contention is None or not contention.covers(todo):
-        if contention is not None:
-            contention.release()
-        contention = Contention(bench, pins, todo)
+    if competing is None or not competing.covers(todo):
+        if competing is not None:
+            competing.release()
+        competing = CompetingRows(runtime, pins, todo)
     is_todo = slices_condition(REFINED_EVENTS, todo)
-    decided = contention.outcomes(todo).persist()
-    release = _releasing(contention, decided)
+    decided = competing.outcomes(todo).persist()
+    release = _releasing(competing, decided)
     try:
-        reasons, are_shared = _reasons(decided.where(is_todo) if contention.is_any else None, todo)
+        reasons, are_shared = _reasons(decided.where(is_todo) if competing.is_any else None, todo)
         contending = sum(sum(counts.values()) for counts in reasons.values())
-        files = raw_files(bench, pins, todo) if contending <= _MOST_NAMED_ROWS else None
+        files = raw_files(runtime, pins, todo) if contending <= _MOST_NAMED_ROWS else None
     except BaseException:
         release()
         raise
@@ -82,26 +82,26 @@ def build_refined(
     names = [
         column.name for column in REFINED_EVENTS.columns if column.name not in ("event_date", "project_id", "_source")
     ]
-    rows = winners(raw_rows(bench, pins, todo, names), decided, do_few_lose=do_few_lose)
+    rows = winners(raw_rows(runtime, pins, todo, names), decided, do_few_lose=do_few_lose)
     do_any_lose = any(outcome != RowOutcome.WINNER.value for counts in reasons.values() for outcome in counts)
     lost = decided.where(is_todo) if do_any_lose else None
     wrong: dict[Slice, str] = {}
     keys_of: dict[Slice, KeyDifference] = {}
 
     def write(files: Sequence[RawFile]) -> FileChange:
-        refined = write_refined(bench, files, lost, held)
+        refined = write_refined(runtime, files, lost, held)
         wrong.update(refined.wrong)
         keys_of.update(refined.keys)
-        place = bench.lakehouse.files.store(REFINED_EVENTS).url
+        place = runtime.lakehouse.files.store(REFINED_EVENTS).url
         gone = {key: [f"{place}/{path}" for path in paths] for key, paths in refined.gone.items()}
         return FileChange(refined.files, set(todo) - gone.keys(), gone)
 
     def audit(snapshot_id: int) -> dict[Slice, Audit]:
-        counted = _raw_counts(bench, pins, todo)
-        measured = _measure_refined(bench, snapshot_id, near, todo, is_checked=files is None)
+        counted = _raw_counts(runtime, pins, todo)
+        measured = _measure_refined(runtime, snapshot_id, near, todo, is_checked=files is None)
         shared = decided.where(F.col("rival").isNotNull()).select("event_date", "project_id", "rival.*")
-        rivals = rivals_among(shared, window, todo) if are_shared else dict.fromkeys(todo, str(EMPTY))
-        return {key: _audit(measured.get(key), counted[key], reasons[key], rivals[key], wrong.get(key)) for key in todo}
+        competing_digests = competing_digests_of(shared, window, todo) if are_shared else dict.fromkeys(todo, str(EMPTY))
+        return {key: _audit(measured.get(key), counted[key], reasons[key], competing_digests[key], wrong.get(key)) for key in todo}
 
     return Build(
         rows,
@@ -113,10 +113,10 @@ def build_refined(
     )
 
 
-def _releasing(contention: Contention, decided: DataFrame) -> Callable[[], None]:
+def _releasing(competing: CompetingRows, decided: DataFrame) -> Callable[[], None]:
     def release() -> None:
         decided.unpersist()
-        contention.release()
+        competing.release()
 
     return release
 
@@ -133,15 +133,15 @@ def _reasons(decided: DataFrame | None, todo: Sequence[Slice]) -> tuple[dict[Sli
     return found, any(row["rivals"] for row in rows)
 
 
-def exchanged_keys(
-    bench: Workbench, pins: Mapping[str, int], base_id: int, staged_id: int, todo: Sequence[Slice]
+def linked_slices(
+    runtime: Runtime, pins: Mapping[str, int], base_id: int, staged_id: int, todo: Sequence[Slice]
 ) -> set[tuple[Slice, Slice]]:
     """Pairs of slices of which publishing one without the other would lose or double events."""
-    window = bench.settings.dedupe_window_days
+    window = runtime.settings.dedupe_window_days
     near = neighbourhood(todo, window)
 
     def refined(snapshot_id: int) -> DataFrame:
-        events = bench.lakehouse.read(REFINED_EVENTS, snapshot_id)
+        events = runtime.lakehouse.read(REFINED_EVENTS, snapshot_id)
         return key_days(events.where(slices_condition(REFINED_EVENTS, near)))
 
     by_project: dict[str, list[int]] = {}
@@ -150,8 +150,8 @@ def exchanged_keys(
     is_built = reduce(
         Column.__or__, [(F.col("project_id") == name) & F.col("_day").isin(*days) for name, days in by_project.items()]
     )
-    raw = key_days(raw_rows(bench, pins, near, KEY))
-    found = exchanges(refined(base_id), refined(staged_id), raw, is_built, window).collect()
+    raw = key_days(raw_rows(runtime, pins, near, KEY))
+    found = linked_days(refined(base_id), refined(staged_id), raw, is_built, window).collect()
     return {(_slice(row["_day"], row["project_id"]), _slice(row["_other_day"], row["project_id"])) for row in found}
 
 
@@ -159,23 +159,23 @@ def _slice(day: int, project_id: str) -> Slice:
     return Slice(_EPOCH + timedelta(days=day), project_id)
 
 
-def _raw_counts(bench: Workbench, pins: Mapping[str, int], todo: Sequence[Slice]) -> dict[Slice, int]:
+def _raw_counts(runtime: Runtime, pins: Mapping[str, int], todo: Sequence[Slice]) -> dict[Slice, int]:
     """Rows per slice of both raw tables from their metadata, independent of what the build read."""
     found = dict.fromkeys(todo, 0)
     for table in RAW_TABLES.values():
-        for key, files in bench.lakehouse.slice_files(table, pins[table.key], set(todo)).items():
+        for key, files in runtime.lakehouse.slice_files(table, pins[table.key], set(todo)).items():
             found[key] += files.rows
     return found
 
 
 def _measure_refined(
-    bench: Workbench, snapshot_id: int, near: set[Slice], todo: Sequence[Slice], *, is_checked: bool
+    runtime: Runtime, snapshot_id: int, near: set[Slice], todo: Sequence[Slice], *, is_checked: bool
 ) -> dict[Slice, dict[str, Any]]:
     """Per slice its digest and figures, from the hashes that were stored with its rows; and its duplicate keys.
 
     `is_checked`: each hash is made again from its row. Tasks that write files themselves have checked a sample.
     """
-    staged = bench.lakehouse.read(REFINED_EVENTS, snapshot_id)
+    staged = runtime.lakehouse.read(REFINED_EVENTS, snapshot_id)
     content = staged.where(slices_condition(REFINED_EVENTS, todo))
     lateness = F.datediff(F.to_date("server_upload_time"), F.col("event_date"))
     hashed, also = checked_hashes(content, CONTENT) if is_checked else (content, [])
@@ -193,12 +193,12 @@ def _measure_refined(
     )
     measured = {Slice(row["event_date"], row["project_id"]): row.asDict() for row in rows}
     events = staged.where(slices_condition(REFINED_EVENTS, near))
-    suspected = contested(events)
+    suspected = candidate_duplicates(events)
     twice: dict[Slice, dict[str, Any]] = {}
     # Hardly ever any: one narrow pass that finds no key twice spares the join that tells where it lies twice.
     if not suspected.isEmpty():
-        suspects = with_contested_keys(events.select("event_date", "project_id", *KEY), suspected)
-        found = _keys_twice(suspects, bench.settings.dedupe_window_days)
+        suspects = with_candidate_keys(events.select("event_date", "project_id", *KEY), suspected)
+        found = _keys_twice(suspects, runtime.settings.dedupe_window_days)
         rows_twice = found.where(slices_condition(REFINED_EVENTS, todo)).collect()
         twice = {Slice(row["event_date"], row["project_id"]): row.asDict() for row in rows_twice}
     nothing = {"keys_twice": 0, "keys_twice_a_day": 0}
@@ -225,7 +225,7 @@ def _keys_twice(suspects: DataFrame, window: int) -> DataFrame:
 
 
 def _audit(
-    row: Mapping[str, Any] | None, raw_rows: int, reasons: Mapping[str, int], rivals: str, wrong: str | None
+    row: Mapping[str, Any] | None, raw_rows: int, reasons: Mapping[str, int], competing_digests: str, wrong: str | None
 ) -> Audit:
     digest = digest_of(row) if row is not None else EMPTY
     twice = row["keys_twice"] if row is not None else 0
@@ -268,4 +268,4 @@ def _audit(
         "watermark_lag_seconds": number(row["lag"]) if row is not None else 0,
     }
     is_on_two_days = twice > 0 and row is not None and row["keys_twice_a_day"] == 0
-    return Audit(digest, {"rows": digest.rows}, figures, (unique, reconciles), rivals, is_on_two_days)
+    return Audit(digest, {"rows": digest.rows}, figures, (unique, reconciles), competing_digests, is_on_two_days)

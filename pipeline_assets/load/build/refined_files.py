@@ -17,7 +17,7 @@ from pyspark.sql import DataFrame
 from pipeline_assets.domain.identity import Outcome as RowOutcome
 from pipeline_assets.domain.slices import Slice
 from pipeline_assets.load.deliveries.read import naming_what_workers_met
-from pipeline_assets.load.request import Workbench
+from pipeline_assets.load.request import Runtime
 from pipeline_assets.tables.raw_events import RAW_TABLES
 from pipeline_assets.tables.refined_events import REFINED_EVENTS, event_hashes
 from pipeline_assets.transforms.data_files import by_slice
@@ -29,12 +29,12 @@ _MOST_COMPARED_ROWS = 8_000_000
 """Of one slice: a task holds about 25 bytes for each."""
 
 
-def raw_files(bench: Workbench, pins: Mapping[str, int], slices: Sequence[Slice]) -> list[RawFile] | None:
+def raw_files(runtime: Runtime, pins: Mapping[str, int], slices: Sequence[Slice]) -> list[RawFile] | None:
     """The files of these slices in both raw tables; None where one lies elsewhere than below its table."""
     found = []
     for source, table in RAW_TABLES.items():
-        place = f"{bench.lakehouse.files.store(table).url}/"
-        for key, files in bench.lakehouse.file_sizes(table, pins[table.key], slices).items():
+        place = f"{runtime.lakehouse.files.store(table).url}/"
+        for key, files in runtime.lakehouse.file_sizes(table, pins[table.key], slices).items():
             for path, size in files.items():
                 if not path.startswith(place):
                     return None
@@ -42,34 +42,34 @@ def raw_files(bench: Workbench, pins: Mapping[str, int], slices: Sequence[Slice]
     return found
 
 
-def held_files(bench: Workbench, base_id: int, slices: Sequence[Slice]) -> dict[Slice, list[str]]:
+def held_files(runtime: Runtime, base_id: int, slices: Sequence[Slice]) -> dict[Slice, list[str]]:
     """Slices that can be written as their difference -> the files that refined.events holds of them, below its place.
 
     A slice with many small files is none of them, so that readers never meet too many.
     """
-    lakehouse = bench.lakehouse
+    lakehouse = runtime.lakehouse
     place = f"{lakehouse.files.store(REFINED_EVENTS).url}/"
     rows = lakehouse.slice_files(REFINED_EVENTS, base_id, set(slices))
     found = {}
     for key, files in lakehouse.file_sizes(REFINED_EVENTS, base_id, slices).items():
         small = sum(size < _SMALL_FILE_BYTES for size in files.values())
         is_ours = all(path.startswith(place) for path in files)
-        if is_ours and small < bench.settings.rewrite_min_files and rows[key].rows <= _MOST_COMPARED_ROWS:
+        if is_ours and small < runtime.settings.rewrite_min_files and rows[key].rows <= _MOST_COMPARED_ROWS:
             found[key] = sorted(path.removeprefix(place) for path in files)
     return found
 
 
 def write_refined(
-    bench: Workbench, files: Sequence[RawFile], decided: DataFrame | None, held: Mapping[Slice, Sequence[str]]
+    runtime: Runtime, files: Sequence[RawFile], decided: DataFrame | None, held: Mapping[Slice, Sequence[str]]
 ) -> Refined:
     """New files with the rows of raw's that did not lose, or of the slices in `held` with those that differ.
 
     `decided`: `dedupe.outcomes` of the same slices, None if none lost.
     """
-    names = bench.lakehouse.files
+    names = runtime.lakehouse.files
     with naming_what_workers_met():
         return refine_files(
-            bench.spark,
+            runtime.spark,
             files,
             {} if decided is None else _losers(decided),
             held,
@@ -77,7 +77,7 @@ def write_refined(
             hashes=event_hashes(),
             layout=names.layout(REFINED_EVENTS, is_ordered=False),
             target=names.store(REFINED_EVENTS),
-            parallelism=bench.spark.sparkContext.defaultParallelism * _TASKS_PER_CORE,
+            parallelism=runtime.spark.sparkContext.defaultParallelism * _TASKS_PER_CORE,
         )
 
 

@@ -15,9 +15,9 @@ from resources.ledger.records import SliceRecord
 
 from pipeline_assets.domain.slices import Slice
 from pipeline_assets.load.build.audit import Audit
-from pipeline_assets.load.build.contention import Contention
-from pipeline_assets.load.request import LoadRequest, Outcome, Workbench
-from pipeline_assets.load.staleness.decide import Decision
+from pipeline_assets.load.build.competing_rows import CompetingRows
+from pipeline_assets.load.request import LoadRequest, Outcome, Runtime
+from pipeline_assets.load.staleness.decide import SlicePlan
 from pipeline_assets.tables.table import Table
 from pipeline_assets.transforms.slice_difference import KeyDifference
 
@@ -26,15 +26,15 @@ from pipeline_assets.transforms.slice_difference import KeyDifference
 class DerivedStep:
     """One attempt at one table."""
 
-    bench: Workbench
+    runtime: Runtime
     request: LoadRequest
     table: Table
     base_id: int
     pins: Mapping[str, int]
     attempt: str
-    decisions: Sequence[Decision]
+    decisions: Sequence[SlicePlan]
     started_at: float
-    contention: Contention | None = None
+    competing: CompetingRows | None = None
     """Read before the build, where slices had to be compared with their neighbours."""
     audits: dict[Slice, Audit] = field(default_factory=dict)
     keys: Mapping[Slice, KeyDifference] = field(default_factory=dict)

@@ -17,17 +17,17 @@ from pipeline_assets.domain.changes import Baseline, KeyChange
 from pipeline_assets.domain.checks import Evaluation, explain_change, next_baseline
 from pipeline_assets.domain.slices import EMPTY, Slice, Verdict, neighbourhood
 from pipeline_assets.load.build.audit import Audit
-from pipeline_assets.load.build.refined import exchanged_keys
-from pipeline_assets.load.build.linked_slices import WAITING_CURE, held_back, links_of, waiting_reason, waits_for
+from pipeline_assets.load.build.refined import linked_slices
+from pipeline_assets.load.build.linked_slices import WAITING_CURE, blocked_by, links_of, waiting_reason, waits_for
 from pipeline_assets.load.build.key_changes import explain_keys
 from pipeline_assets.load.build.step import DerivedStep
-from pipeline_assets.load.staleness.inputs import CODE_KEY, RIVALS_KEY, WAITS_KEY, judging
+from pipeline_assets.load.staleness.inputs import CODE_KEY, COMPETING_KEY, WAITS_KEY, judging
 from pipeline_assets.load.request import Outcome
-from pipeline_assets.load.staleness.decide import Decision, Todo
+from pipeline_assets.load.staleness.decide import SlicePlan, Todo
 from pipeline_assets.tables.refined_events import REFINED_EVENTS
 
 
-def judge(step: DerivedStep, todo: Mapping[Slice, Decision], staged_id: int) -> set[Slice]:
+def judge(step: DerivedStep, todo: Mapping[Slice, SlicePlan], staged_id: int) -> set[Slice]:
     """Evaluate every check of every staged slice; returns the slices to publish."""
     keys = explain_keys(step, todo, staged_id) if step.table.key == REFINED_EVENTS.key else {}
     evaluated = {
@@ -40,9 +40,9 @@ def judge(step: DerivedStep, todo: Mapping[Slice, Decision], staged_id: int) -> 
     }
     for key, evaluations in sorted(evaluated.items()):
         if evaluations[-1].is_accepted_change:
-            step.bench.say(f"{step.table.key}: {key} {evaluations[-1].reason}")
+            step.runtime.say(f"{step.table.key}: {key} {evaluations[-1].reason}")
     waiting = _held_back(step, todo, staged_id, failed) if step.table.key == REFINED_EVENTS.key else {}
-    code, judged_by = step.table.code_version(step.bench.settings), judging(step.table, step.bench.settings)
+    code, judged_by = step.table.code_version(step.runtime.settings), judging(step.table, step.runtime.settings)
     changed: set[Slice] = set()
     for key, decision in todo.items():
         audit, evaluations = step.audits[key], evaluated[key]
@@ -52,14 +52,14 @@ def judge(step: DerivedStep, todo: Mapping[Slice, Decision], staged_id: int) -> 
         if key in waiting:
             days = waits_for(waiting[key])
             step.records[key] = replace(
-                prior, verdict=Verdict.WAITING, reason=waiting_reason(days), cure=WAITING_CURE,
+                prior, verdict=Verdict.WAITING, reason=waiting_reason(days), hint=WAITING_CURE,
                 refused_state={**present, CODE_KEY: judged_by, WAITS_KEY: days}, refused_evaluations=evaluations,
             )  # fmt: skip
             evaluations = ()
         elif key in failed:
             failure = failed[key]
             step.records[key] = replace(
-                prior, verdict=Verdict.REFUSED, reason=_reason(failure), cure=failure.cure,
+                prior, verdict=Verdict.REFUSED, reason=_reason(failure), hint=failure.hint,
                 refused_state={**present, CODE_KEY: judged_by}, refused_evaluations=evaluations,
             )  # fmt: skip
         else:
@@ -67,18 +67,18 @@ def judge(step: DerivedStep, todo: Mapping[Slice, Decision], staged_id: int) -> 
             if not is_same:
                 changed.add(key)
             step.records[key] = replace(
-                prior, verdict=Verdict.UNCHANGED if is_same else Verdict.PUBLISHED, reason=None, cure=None,
+                prior, verdict=Verdict.UNCHANGED if is_same else Verdict.PUBLISHED, reason=None, hint=None,
                 is_final=decision.is_final, final_at=decision.final_at, digest=audit.digest, input_state=present,
                 baseline=_next_baseline(step, decision, evaluations[-1], keys.get(key)), code_version=code,
                 refused_state=None, figures=audit.figures, evaluations=evaluations, refused_evaluations=(),
             )  # fmt: skip
         outcome = _outcome(step, decision, step.records[key], evaluations, figures)
         is_told = key in waiting and _is_told(step, prior, step.records[key])
-        step.outcomes[key] = replace(outcome, is_standing=is_told)
+        step.outcomes[key] = replace(outcome, is_repeat=is_told)
     return changed
 
 
-def _change(step: DerivedStep, decision: Decision, keys: KeyChange | None) -> Evaluation:
+def _change(step: DerivedStep, decision: SlicePlan, keys: KeyChange | None) -> Evaluation:
     measures = step.audits[decision.key].measures
     return explain_change(
         step.table.key,
@@ -89,7 +89,7 @@ def _change(step: DerivedStep, decision: Decision, keys: KeyChange | None) -> Ev
         was_final=decision.was_final,
         accepted_reason=step.request.accepted_reason(step.table.key, decision.key),
         cause=decision.cause,
-        settings=step.bench.settings,
+        settings=step.runtime.settings,
     )
 
 
@@ -101,7 +101,7 @@ def baseline_of(record: SliceRecord | None) -> Baseline:
 
 
 def _next_baseline(
-    step: DerivedStep, decision: Decision, change: Evaluation, keys: KeyChange | None
+    step: DerivedStep, decision: SlicePlan, change: Evaluation, keys: KeyChange | None
 ) -> Baseline | None:
     """Of a slice that passes."""
     if not decision.is_final:
@@ -109,27 +109,27 @@ def _next_baseline(
     audit = step.audits[decision.key]
     known, content = baseline_of(decision.record).of(audit.measures), str(audit.digest)
     return next_baseline(
-        known, audit.measures, keys, change, content=content, was_final=decision.was_final, settings=step.bench.settings
+        known, audit.measures, keys, change, content=content, was_final=decision.was_final, settings=step.runtime.settings
     )
 
 
 def _held_back(
-    step: DerivedStep, todo: Mapping[Slice, Decision], staged_id: int, failed: Mapping[Slice, Evaluation]
+    step: DerivedStep, todo: Mapping[Slice, SlicePlan], staged_id: int, failed: Mapping[Slice, Evaluation]
 ) -> dict[Slice, tuple[Slice, ...]]:
     """Slice to build -> the blocked slices it shares events with; asked of the tables only where anything is blocked."""
     blocked = {decision.key for decision in step.decisions if decision.is_blocked}
     # A slice that held nothing and shares no key has nothing to exchange.
-    able = [key for key in todo if _holds_rows(todo[key].record) or step.audits[key].rivals != str(EMPTY)]
-    if not failed and not neighbourhood(able, step.bench.settings.dedupe_window_days) & blocked:
+    able = [key for key in todo if _holds_rows(todo[key].record) or step.audits[key].competing_digests != str(EMPTY)]
+    if not failed and not neighbourhood(able, step.runtime.settings.dedupe_window_days) & blocked:
         return {}
-    exchanged = exchanged_keys(step.bench, step.pins, step.base_id, staged_id, sorted(todo))
+    exchanged = linked_slices(step.runtime, step.pins, step.base_id, staged_id, sorted(todo))
     # A key on two days is no fault of this slice where the other day is not built.
     on_two_days = {key for key in failed if step.audits[key].is_on_two_days}
     blocked |= failed.keys() - on_two_days
-    waiting = held_back(links_of(exchanged, blocked, todo.keys()), blocked)
+    waiting = blocked_by(links_of(exchanged, blocked, todo.keys()), blocked)
     if on_two_days - waiting.keys():
         blocked |= on_two_days - waiting.keys()
-        waiting = held_back(links_of(exchanged, blocked, todo.keys()), blocked)
+        waiting = blocked_by(links_of(exchanged, blocked, todo.keys()), blocked)
     return {key: tied for key, tied in waiting.items() if key in todo}
 
 
@@ -137,38 +137,38 @@ def _holds_rows(record: SliceRecord | None) -> bool:
     return record is not None and record.digest != EMPTY
 
 
-def _present(decision: Decision, audit: Audit) -> dict[str, str]:
-    return {**decision.present, RIVALS_KEY: audit.rivals} if audit.rivals is not None else dict(decision.present)
+def _present(decision: SlicePlan, audit: Audit) -> dict[str, str]:
+    return {**decision.present, COMPETING_KEY: audit.competing_digests} if audit.competing_digests is not None else dict(decision.present)
 
 
 def _reason(failure: Evaluation) -> str:
     return f"{failure.check.value}: {failure.reason}"
 
 
-def stand(step: DerivedStep, decision: Decision) -> None:
+def stand(step: DerivedStep, decision: SlicePlan) -> None:
     """A slice that is not built: its record keeps the published content and says why."""
     prior = decision.record or SliceRecord(step.table.key, decision.key, Verdict.UNCHANGED)
     if decision.todo is Todo.KEEP:
         record = replace(
-            prior, verdict=Verdict.UNCHANGED, reason=None, cure=None, is_final=decision.is_final,
+            prior, verdict=Verdict.UNCHANGED, reason=None, hint=None, is_final=decision.is_final,
             final_at=decision.final_at, baseline=_kept_baseline(decision, prior), input_state=decision.present,
             refused_state=None, refused_evaluations=(),
-            code_version=prior.code_version or step.table.code_version(step.bench.settings),
+            code_version=prior.code_version or step.table.code_version(step.runtime.settings),
         )  # fmt: skip
         step.records[decision.key] = record
         step.outcomes[decision.key] = _outcome(step, decision, record, record.evaluations, record.figures)
         return
     record = _blocked_record(prior, decision)
     is_refused_before = decision.todo in (Todo.KEEP_REFUSED, Todo.WAIT_TIED) and prior.run_id != step.request.run_id
-    is_standing = is_refused_before or _is_told(step, prior, record)
+    is_repeat = is_refused_before or _is_told(step, prior, record)
     evaluations = prior.refused_evaluations if record.verdict is Verdict.REFUSED else ()
     step.records[decision.key] = record
     step.outcomes[decision.key] = replace(
-        _outcome(step, decision, record, evaluations, record.figures), is_standing=is_standing
+        _outcome(step, decision, record, evaluations, record.figures), is_repeat=is_repeat
     )
 
 
-def _kept_baseline(decision: Decision, record: SliceRecord) -> Baseline | None:
+def _kept_baseline(decision: SlicePlan, record: SliceRecord) -> Baseline | None:
     """Of a slice that is not built: what it holds now, where it becomes final now or none is on record."""
     if not decision.is_final:
         return None
@@ -177,22 +177,22 @@ def _kept_baseline(decision: Decision, record: SliceRecord) -> Baseline | None:
     return Baseline(record.figures, content=str(record.digest))
 
 
-def _blocked_record(prior: SliceRecord, decision: Decision) -> SliceRecord:
+def _blocked_record(prior: SliceRecord, decision: SlicePlan) -> SliceRecord:
     state = prior.refused_state or {}
     if decision.todo is Todo.HOLD:
-        cure = "Release it when the rollback has served its purpose"
-        return replace(prior, verdict=Verdict.HELD, reason=decision.reason, cure=cure)
+        hint = "Release it when the rollback has served its purpose"
+        return replace(prior, verdict=Verdict.HELD, reason=decision.reason, hint=hint)
     if decision.todo is Todo.WAIT:
-        cure = "It follows as soon as what it waits for is published; recover that first"
-        return replace(prior, verdict=Verdict.WAITING, reason=decision.reason, cure=cure)
+        hint = "It follows as soon as what it waits for is published; recover that first"
+        return replace(prior, verdict=Verdict.WAITING, reason=decision.reason, hint=hint)
     # What other days hold may have changed beside the keys that matter; the next comparison is with what they hold now.
     kept = {name: value for name, value in state.items() if name in (CODE_KEY, WAITS_KEY)}
     prior = replace(prior, refused_state={**decision.present, **kept})
     if decision.todo is Todo.WAIT_TIED:
         reason = waiting_reason(state[WAITS_KEY])
-        return replace(prior, verdict=Verdict.WAITING, reason=reason, cure=WAITING_CURE)
+        return replace(prior, verdict=Verdict.WAITING, reason=reason, hint=WAITING_CURE)
     failure = next(evaluation for evaluation in prior.refused_evaluations if not evaluation.is_passed)
-    return replace(prior, verdict=Verdict.REFUSED, reason=_reason(failure), cure=failure.cure)
+    return replace(prior, verdict=Verdict.REFUSED, reason=_reason(failure), hint=failure.hint)
 
 
 def _is_told(step: DerivedStep, prior: SliceRecord, record: SliceRecord) -> bool:
@@ -202,13 +202,13 @@ def _is_told(step: DerivedStep, prior: SliceRecord, record: SliceRecord) -> bool
 
 def _outcome(
     step: DerivedStep,
-    decision: Decision,
+    decision: SlicePlan,
     record: SliceRecord,
     evaluations: tuple[Evaluation, ...],
     figures: Mapping[str, float],
 ) -> Outcome:
     return Outcome(
-        step.table.key, decision.key, record.verdict, record.reason, record.cure, is_requested=decision.is_requested,
+        step.table.key, decision.key, record.verdict, record.reason, record.hint, is_requested=decision.is_requested,
         is_early=decision.is_early, is_final=decision.is_final, digest=record.digest,
         figures={"rows": record.digest.rows, **figures}, evaluations=evaluations,
         was_good=decision.record is None or decision.record.verdict.is_good,

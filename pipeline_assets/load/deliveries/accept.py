@@ -27,17 +27,17 @@ from pipeline_assets.load.deliveries.publish import publish, stage, without_refu
 from pipeline_assets.load.deliveries.quarantine import quarantine
 from pipeline_assets.load.deliveries.read import judge, skip_excluded, skip_touched
 from pipeline_assets.load.deliveries.step import RawStep
-from pipeline_assets.load.ledger_sync import settle
-from pipeline_assets.load.request import LoadRequest, TableReport, Workbench
+from pipeline_assets.load.ledger_sync import sync_ledger
+from pipeline_assets.load.request import LoadRequest, Runtime, TableReport
 from pipeline_assets.load.staleness.first_arrival import first_arrivals
 from pipeline_assets.tables.raw_events import RAW_TABLES
-from resources.failpoints import CrashPoint, crash_point
+from resources.failpoints import Failpoint, failpoint
 
 _MOST_NAMED = 20
 """Objects that a load names one by one; a folder of strangers is counted."""
 
 
-def accept_deliveries(bench: Workbench, request: LoadRequest, source: Source) -> TableReport:
+def accept_deliveries(runtime: Runtime, request: LoadRequest, source: Source) -> TableReport:
     """Load what changed among the deliveries in reach of the requested days.
 
     Every considered batch ends accepted, refused, waiting or moved; only event days whose content changed are
@@ -48,19 +48,19 @@ def accept_deliveries(bench: Workbench, request: LoadRequest, source: Source) ->
     conflicts, may_list_again = 0, True
     published: dict[Slice, Digest] = {}
     for attempt in count():
-        base_id = settle(bench, table, request.run_id)
-        plans = _plan(bench, request, source)
+        base_id = sync_ledger(runtime, table, request.run_id)
+        plans = _plan(runtime, request, source)
         step = RawStep(
-            bench, request, source, table, base_id, plans, f"{request.attempt}_{attempt}", started_at, may_list_again
+            runtime, request, source, table, base_id, plans, f"{request.attempt}_{attempt}", started_at, may_list_again
         )
         step.published.update(published)
-        crash_point(CrashPoint.AFTER_PIN, table.key)
+        failpoint(Failpoint.AFTER_PIN, table.key)
         try:
             _run(step)
         except PublishConflictError as conflict:
-            bench.say(f"{table.key}: {conflict.reason}; reading it again")
+            runtime.say(f"{table.key}: {conflict.reason}; reading it again")
             conflicts += 1
-            if conflicts == bench.settings.publish_attempts:
+            if conflicts == runtime.settings.publish_attempts:
                 raise
             # Not empty where the commit was made and only its batch had been loaded by another run as well.
             published = step.published
@@ -68,39 +68,39 @@ def accept_deliveries(bench: Workbench, request: LoadRequest, source: Source) ->
         # Objects overwritten while they were read are listed once more; a second move waits for the next run.
         if not (may_list_again and step.batches(BatchVerdict.MOVED)):
             break
-        bench.say(f"{table.key}: objects changed while they were read; listing again")
+        runtime.say(f"{table.key}: objects changed while they were read; listing again")
         may_list_again, published = False, step.published
     return report(step)
 
 
-def _plan(bench: Workbench, request: LoadRequest, source: Source) -> dict[BatchKey, BatchPlan]:
-    window = timedelta(days=bench.settings.reprocessing_window_days)
+def _plan(runtime: Runtime, request: LoadRequest, source: Source) -> dict[BatchKey, BatchPlan]:
+    window = timedelta(days=runtime.settings.reprocessing_window_days)
     first, last = request.first_day - window, request.last_day + window
-    asked = asked_for(bench.settings, request.now.date())
-    listing: Listing = bench.landing.list(source, request.projects, first, last, asked)
-    bench.ledger.strays.replace(source, request.projects, listing.strays)
+    asked = asked_for(runtime.settings, request.now.date())
+    listing: Listing = runtime.landing.list(source, request.projects, first, last, asked)
+    runtime.ledger.strays.replace(source, request.projects, listing.strays)
     if listing.strays:
-        bench.say(f"raw/{source.value}_events: {told_strays([one.key for one in listing.strays])}")
-    recorded = Recorded.read(bench.ledger, source, request.projects, first, last)
+        runtime.say(f"raw/{source.value}_events: {told_strays([one.key for one in listing.strays])}")
+    recorded = Recorded.read(runtime.ledger, source, request.projects, first, last)
     table = RAW_TABLES[source]
     requested = [Slice(day, project) for day in request.days for project in request.projects]
     reasons = {key: reason for key in requested if (reason := request.accepted_reason(table.key, key))}
     plans = plan_batches(
-        source, request.projects, request.days, listing, recorded, bench.settings, request.now,
-        code_version=table.code_version(bench.settings), accepted_reasons=reasons,
+        source, request.projects, request.days, listing, recorded, runtime.settings, request.now,
+        code_version=table.code_version(runtime.settings), accepted_reasons=reasons,
     )  # fmt: skip
     # Markers alone are no reason to judge a day that nobody asked for.
     plans = {
         key: plan for key, plan in plans.items()
         if plan.is_requested or plan.listed or plan.excluded or plan.recorded or plan.refused
     }  # fmt: skip
-    _judge_unread(bench, request, source, listing, plans, recorded)
+    _judge_unread(runtime, request, source, listing, plans, recorded)
     for key, plan in sorted(plans.items()):
         if plan.accepted_reason is not None:
-            bench.say(f"{table.key}: {key} {plan.told_loss(bench.settings)}")
+            runtime.say(f"{table.key}: {key} {plan.told_loss(runtime.settings)}")
     work = [plan for plan in plans.values() if plan.needs_work]
     objects = sum(len(plan.changed) for plan in work)
-    bench.say(
+    runtime.say(
         f"raw/{source.value}_events: {len(listing.deliveries)} deliveries arrived {first} to {last}, "
         f"{objects} new or changed in {len(work)} batches"
     )
@@ -108,20 +108,20 @@ def _plan(bench: Workbench, request: LoadRequest, source: Source) -> dict[BatchK
         f"{table.key}: {key} {plan.exclusion_reason}" for key, plan in sorted(plans.items()) if plan.exclusion_reason
     ]
     for told in ruled_out[:_MOST_NAMED]:
-        bench.say(told)
+        runtime.say(told)
     if len(ruled_out) > _MOST_NAMED:
-        bench.say(f"{table.key}: and {len(ruled_out) - _MOST_NAMED:,} more batches with excluded objects")
+        runtime.say(f"{table.key}: and {len(ruled_out) - _MOST_NAMED:,} more batches with excluded objects")
     for odd in listing.odd_objects[:_MOST_NAMED]:
-        bench.say(f"raw/{source.value}_events: {odd.key} is not loaded: {odd.oddity.value}, {odd.detail}")
+        runtime.say(f"raw/{source.value}_events: {odd.key} is not loaded: {odd.oddity.value}, {odd.detail}")
     left_out = Counter(odd.oddity.value for odd in listing.odd_objects[_MOST_NAMED:])
     if left_out:
         counts = ", ".join(f"{count:,} {oddity}" for oddity, count in sorted(left_out.items()))
-        bench.say(f"raw/{source.value}_events: and {left_out.total():,} more objects are not loaded: {counts}")
+        runtime.say(f"raw/{source.value}_events: and {left_out.total():,} more objects are not loaded: {counts}")
     return plans
 
 
 def _judge_unread(
-    bench: Workbench,
+    runtime: Runtime,
     request: LoadRequest,
     source: Source,
     listing: Listing,
@@ -129,7 +129,7 @@ def _judge_unread(
     recorded: Recorded,
 ) -> None:
     """Attach a verdict to the plans whose deliveries are missing, or that have none."""
-    firsts = first_arrivals(bench.ledger, bench.settings, request.projects, request.now.date(), listing=listing)
+    firsts = first_arrivals(runtime.ledger, runtime.settings, request.projects, request.now.date(), listing=listing)
     elsewhere = set(recorded.delivered_elsewhere(source))
 
     def judge_all(absent: Sequence[BatchPlan]) -> None:
@@ -137,31 +137,31 @@ def _judge_unread(
             first = firsts.get(plan.key.project_id)
             is_there = plan.key in elsewhere
             plan.verdict = judge_absent(
-                plan, is_other_source_there=is_there, first_arrival=first, settings=bench.settings, now=request.now
+                plan, is_other_source_there=is_there, first_arrival=first, settings=runtime.settings, now=request.now
             )
 
     for plan in plans.values():
-        if plan.missing and not plan.is_standing_refusal:
+        if plan.missing and not plan.is_repeated_refusal:
             figures = BatchFigures(len(plan.listed), (), 0, 0, 0, 0)
-            plan.verdict = (BatchVerdict.REFUSED, reconcile_batch(figures, bench.settings, tuple(plan.missing)))
+            plan.verdict = (BatchVerdict.REFUSED, reconcile_batch(figures, runtime.settings, tuple(plan.missing)))
     absent = [plan for plan in plans.values() if not plan.listed and not plan.recorded]
     judge_all(absent)
     # Landing is asked for the other source's deliveries only where the ledger does not know of any.
     lacking = [plan for plan in absent if plan.verdict is not None and plan.verdict[0] is not BatchVerdict.ACCEPTED]
     if lacking:
-        listed = _listed_elsewhere(bench, source, lacking)
+        listed = _listed_elsewhere(runtime, source, lacking)
         elsewhere |= listed.keys()
         for plan in lacking:
             plan.hours_elsewhere |= listed.get(plan.key, frozenset())
         judge_all(lacking)
 
 
-def _listed_elsewhere(bench: Workbench, source: Source, lacking: Sequence[BatchPlan]) -> dict[BatchKey, frozenset[int]]:
+def _listed_elsewhere(runtime: Runtime, source: Source, lacking: Sequence[BatchPlan]) -> dict[BatchKey, frozenset[int]]:
     """The batches of these days that the other source has deliveries for, loaded or not -> their hours."""
     projects = sorted({plan.key.project_id for plan in lacking})
     days = [plan.key.arrival_date for plan in lacking]
     (other,) = set(Source) - {source}
-    listing = bench.landing.list(other, projects, min(days), max(days))
+    listing = runtime.landing.list(other, projects, min(days), max(days))
     found: dict[BatchKey, frozenset[int]] = {}
     for one in listing.deliveries:
         key = BatchKey(source, one.batch.project_id, one.batch.arrival_date)
@@ -181,7 +181,7 @@ def _run(step: RawStep) -> None:
             publish(step, found)
     finally:
         if found is not None:
-            step.bench.lakehouse.drop(found.staged)
+            step.runtime.lakehouse.drop(found.staged)
     _record(step)
 
 
@@ -191,7 +191,7 @@ def _record(step: RawStep) -> None:
         verdict, evaluation = step.verdicts[key]
         if step.may_list_again and verdict is BatchVerdict.MOVED:
             continue
-        changes.batches.append(plan.record(verdict, evaluation, step.bench.settings))
+        changes.batches.append(plan.record(verdict, evaluation, step.runtime.settings))
         changes.read_batches[key] = plan.as_read
         if not plan.needs_work or verdict is BatchVerdict.MOVED:
             continue
@@ -204,11 +204,11 @@ def _record(step: RawStep) -> None:
         changes.forgotten_refusals.extend(
             (step.source, key) for key in (plan.refused if is_accepted else plan.stale_refusals)
         )
-    standing = step.bench.ledger.slices(step.table.key, step.request.projects, step.request.days)
+    standing = step.runtime.ledger.slices(step.table.key, step.request.projects, step.request.days)
     changes.slices.extend(
         replace(record, verdict=Verdict.UNCHANGED)
         for key, record in standing.items()
         if key not in step.published and record.verdict is Verdict.PUBLISHED
     )
-    crash_point(CrashPoint.BEFORE_LEDGER, step.table.key)
-    step.bench.ledger.record(changes, step.request.run_id)
+    failpoint(Failpoint.BEFORE_LEDGER, step.table.key)
+    step.runtime.ledger.record(changes, step.request.run_id)

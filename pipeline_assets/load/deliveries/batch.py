@@ -41,7 +41,7 @@ class Recorded:
             ledger.deliveries(source, projects, first, last),
             ledger.deliveries(source, projects, first, last, is_accepted=False),
             ledger.batches(projects, first, last),
-            ledger.decisions.exclusions(source, projects, first, last),
+            ledger.interventions.exclusions(source, projects, first, last),
         )
 
     def delivered_elsewhere(self, source: Source) -> dict[BatchKey, frozenset[int]]:
@@ -124,7 +124,7 @@ def _compare(batch: BatchPlan, settings: Settings, now: datetime) -> None:
     if not batch.missing:
         batch.withdrawn = sorted({*batch.withdrawn, *batch.ruled_out})
     prior = batch.prior
-    batch.is_standing_refusal = (
+    batch.is_repeated_refusal = (
         prior is not None
         and prior.verdict is BatchVerdict.REFUSED
         and bool(batch.listed)
@@ -193,12 +193,12 @@ def judge_absent(
         return BatchVerdict.ACCEPTED, passed
     if now <= deadline(day, settings):
         reason = f"{batch.key}: nothing is delivered yet"
-        cure = "The next load picks it up; the deadline is " + deadline(day, settings).strftime("%Y-%m-%d %H:%M UTC")
-        return BatchVerdict.WAITING, Evaluation(Check.DELIVERY_RECONCILES, False, reason, cure, figures)
+        hint = "The next load picks it up; the deadline is " + deadline(day, settings).strftime("%Y-%m-%d %H:%M UTC")
+        return BatchVerdict.WAITING, Evaluation(Check.DELIVERY_RECONCILES, False, reason, hint, figures)
     where = "at all" if first_arrival is None else "of either source"
     reason = f"{batch.key}: no delivery {where}, and the deadline has passed"
-    cure = (
+    hint = (
         "Check TIDEMARK_LANDING_URL and TIDEMARK_PROJECTS; have the vendor export the day again; "
         "a day that truly has no events needs its 24 markers, or a person who accepts that, with a reason"
     )
-    return BatchVerdict.REFUSED, Evaluation(Check.DELIVERY_RECONCILES, False, reason, cure, figures)
+    return BatchVerdict.REFUSED, Evaluation(Check.DELIVERY_RECONCILES, False, reason, hint, figures)

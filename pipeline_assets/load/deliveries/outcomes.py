@@ -21,7 +21,7 @@ from pipeline_assets.load.request import Outcome, TableReport
 def report(step: RawStep) -> TableReport:
     """One outcome per requested day and project, from its batch and its slice; and one per other day that changed."""
     request, table = step.request, step.table
-    records = step.bench.ledger.slices(table.key, request.projects, request.days)
+    records = step.runtime.ledger.slices(table.key, request.projects, request.days)
     outcomes = []
     for plan in (plan for _, plan in sorted(step.plans.items()) if plan.is_requested):
         key = Slice(plan.key.arrival_date, plan.key.project_id)
@@ -29,18 +29,18 @@ def report(step: RawStep) -> TableReport:
         verdict = DAY_VERDICTS[batch]
         if verdict is Verdict.UNCHANGED and key in step.published:
             verdict = Verdict.PUBLISHED
-        is_standing = _is_standing(step, plan, batch, evaluation)
+        is_repeat = _is_standing(step, plan, batch, evaluation)
         record = records.get(key)
         digest = record.digest if record else EMPTY
-        full = plan.record(batch, evaluation, step.bench.settings)
+        full = plan.record(batch, evaluation, step.runtime.settings)
         outcomes.append(
             Outcome(
                 table.key,
                 key,
                 verdict,
                 evaluation.reason,
-                evaluation.cure,
-                is_standing and not verdict.is_good,
+                evaluation.hint,
+                is_repeat and not verdict.is_good,
                 is_early=batch is BatchVerdict.WAITING,
                 digest=digest,
                 evaluations=full.evaluations,
@@ -49,7 +49,9 @@ def report(step: RawStep) -> TableReport:
         )
     outcomes.extend(_refused_in_reach(step))
     outcomes.extend(_good_in_reach(step))
-    return TableReport(table.key, tuple(outcomes), step.bench.lakehouse.head(table), time.monotonic() - step.started_at)
+    return TableReport(
+        table.key, tuple(outcomes), step.runtime.lakehouse.head(table), time.monotonic() - step.started_at
+    )
 
 
 def _refused_in_reach(step: RawStep) -> list[Outcome]:
@@ -63,8 +65,8 @@ def _refused_in_reach(step: RawStep) -> list[Outcome]:
         outcomes.append(
             Outcome(
                 step.table.key, Slice(key.arrival_date, key.project_id), Verdict.REFUSED, evaluation.reason,
-                evaluation.cure, is_standing=_is_standing(step, plan, verdict, evaluation), is_requested=False,
-                evaluations=plan.record(verdict, evaluation, step.bench.settings).evaluations,
+                evaluation.hint, is_repeat=_is_standing(step, plan, verdict, evaluation), is_requested=False,
+                evaluations=plan.record(verdict, evaluation, step.runtime.settings).evaluations,
                 figures=evaluation.figures,
             )
         )  # fmt: skip
@@ -85,12 +87,12 @@ def _good_in_reach(step: RawStep) -> list[Outcome]:
     }
     concerned = sorted(key for key in recovered | step.published.keys() if key.event_date not in set(step.request.days))
     days = {key.event_date for key in concerned}
-    found = standing_outcomes(step.bench.ledger, step.table.key, step.request.projects, days)
+    found = standing_outcomes(step.runtime.ledger, step.table.key, step.request.projects, days)
     standing = {outcome.key: outcome for outcome in found}
     return [
         replace(
             standing[key], verdict=Verdict.PUBLISHED if key in step.published else Verdict.UNCHANGED,
-            is_standing=False, is_requested=False, was_good=key not in recovered,
+            is_repeat=False, is_requested=False, was_good=key not in recovered,
         )
         for key in concerned
         if key in standing and standing[key].verdict.is_good

@@ -55,7 +55,7 @@ class BatchPlan:
     """Those among them that a person excluded."""
     missing: list[str] = field(default_factory=list)
     """Objects in raw that are gone together with their whole hour: a wrong bucket or a rewrite under way."""
-    is_standing_refusal: bool = False
+    is_repeated_refusal: bool = False
     verdict: tuple[BatchVerdict, Evaluation] | None = None
     """Set where the batch is judged without parsing anything."""
 
@@ -63,7 +63,7 @@ class BatchPlan:
     def needs_work(self) -> bool:
         """Whether anything must be read or removed."""
         return (
-            not self.is_standing_refusal
+            not self.is_repeated_refusal
             and not self.missing
             and bool(self.changed or self.withdrawn or self.stale_refusals)
         )
@@ -133,7 +133,7 @@ class BatchPlan:
         """The batch's row in the ledger."""
         hours = {delivery.hour for delivery in self.listed.values()}
         return BatchRecord(
-            key=self.key, verdict=verdict, reason=evaluation.reason, cure=evaluation.cure,
+            key=self.key, verdict=verdict, reason=evaluation.reason, hint=evaluation.hint,
             input_state=self.input_state(settings), deliveries=len(self._known), hours_delivered=len(hours),
             hours_marked=len(self.hours_marked), is_closed=self.is_closed,
             hours=tuple(sorted(self.hours_marked | self._hours_known(settings))),

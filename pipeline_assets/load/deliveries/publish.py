@@ -18,8 +18,8 @@ from pipeline_assets.domain.slices import EMPTY, BatchVerdict, Slice, Verdict
 from pipeline_assets.load.deliveries.plan import BatchPlan
 from pipeline_assets.load.deliveries.read import Writing, require_unmoved, take_summaries, write_files
 from pipeline_assets.load.deliveries.step import RawStep, delete_objects, in_batches
-from pipeline_assets.transforms.measure import batch_day_digests, digest_of, lineage_of
-from resources.failpoints import CrashPoint, crash_point
+from pipeline_assets.transforms.digests import batch_day_digests, digest_of, lineage_of
+from resources.failpoints import Failpoint, failpoint
 from resources.iceberg.lakehouse import Publication, Staged
 from resources.ledger.records import BatchDay, PublicationRecord, SliceRecord
 
@@ -48,7 +48,7 @@ def stage(step: RawStep) -> StagedRows | None:
         try:
             take_summaries(step, writing)
         except BaseException:
-            step.bench.lakehouse.drop(found.staged)
+            step.runtime.lakehouse.drop(found.staged)
             raise
     return found
 
@@ -58,7 +58,7 @@ def without_refused(step: RawStep, found: StagedRows) -> StagedRows | None:
     plans = [plan for plan in step.batches(BatchVerdict.ACCEPTED) if step.replaced(plan)]
     if len(plans) == len(found.plans):
         return found
-    step.bench.lakehouse.drop(found.staged)
+    step.runtime.lakehouse.drop(found.staged)
     if not plans:
         return None
     writing = _writing(step, plans)
@@ -67,7 +67,7 @@ def without_refused(step: RawStep, found: StagedRows) -> StagedRows | None:
         try:
             require_unmoved(writing)
         except BaseException:
-            step.bench.lakehouse.drop(accepted.staged)
+            step.runtime.lakehouse.drop(accepted.staged)
             raise
     return accepted
 
@@ -87,18 +87,18 @@ def _stage(step: RawStep, plans: Sequence[BatchPlan], writing: Writing | None) -
 
     def write(target: str) -> None:
         if old:
-            delete_objects(step.bench, target, "_arrival_date", "_object_key", reach, old)
+            delete_objects(step.runtime, target, "_arrival_date", "_object_key", reach, old)
         if writing is not None:
-            step.bench.lakehouse.files.append(step.table, target, writing.run())
+            step.runtime.lakehouse.files.append(step.table, target, writing.run())
 
-    step.bench.say(f"{step.table.key}: staging {sum(map(len, replaced.values()))} objects of {len(plans)} batches")
-    staged = step.bench.lakehouse.stage(step.table, step.base_id, step.attempt, write)
+    step.runtime.say(f"{step.table.key}: staging {sum(map(len, replaced.values()))} objects of {len(plans)} batches")
+    staged = step.runtime.lakehouse.stage(step.table, step.base_id, step.attempt, write)
     return StagedRows(staged, tuple(plans), present)
 
 
 def publish(step: RawStep, found: StagedRows) -> None:
     """Audit the staged rows and publish the event days that they change."""
-    lakehouse, table = step.bench.lakehouse, step.table
+    lakehouse, table = step.runtime.lakehouse, step.table
     batches = [plan.key for plan in found.plans]
     before = _batch_days(step, batches)
     # Days that a batch held rows of stay on record as touched by it, so that what is derived from them follows.
@@ -106,7 +106,7 @@ def publish(step: RawStep, found: StagedRows) -> None:
     days = {batch: {**dict.fromkeys(before[batch], BatchDay()), **audited[batch]} for batch in batches}
     for plan in found.plans:
         _require_parsed_rows(step, plan, found.present[plan.key], days[plan.key])
-    crash_point(CrashPoint.AFTER_AUDIT, table.key)
+    failpoint(Failpoint.AFTER_AUDIT, table.key)
     changed = _changed_slices(before, days)
     # As of the base: what others publish beside this commit, or on top of it, is theirs to tell.
     standing = _standing(step, changed)
@@ -125,7 +125,7 @@ class _Standing:
 
 
 def _standing(step: RawStep, changed: Collection[Slice]) -> _Standing:
-    ledger = step.bench.ledger
+    ledger = step.runtime.ledger
     parts: dict[Slice, Mapping[BatchKey, BatchDay]] = {}
     slices: dict[Slice, SliceRecord] = {}
     for project in {key.project_id for key in changed}:
@@ -140,9 +140,9 @@ def _objects_in(step: RawStep, batches: Sequence[BatchKey]) -> dict[BatchKey, di
     """Batch -> object -> rows of it in raw now."""
     found: dict[BatchKey, dict[str, int]] = {batch: {} for batch in batches}
     arrivals = {Slice(batch.arrival_date, batch.project_id) for batch in batches}
-    if not step.bench.lakehouse.may_hold(step.table, step.base_id, "_arrival_date", arrivals):
+    if not step.runtime.lakehouse.may_hold(step.table, step.base_id, "_arrival_date", arrivals):
         return found
-    base = step.bench.lakehouse.read(step.table, step.base_id)
+    base = step.runtime.lakehouse.read(step.table, step.base_id)
     rows = base.where(in_batches(batches, None, "_arrival_date"))
     counted = rows.groupBy("project_id", "_arrival_date", "_object_key").count().collect()
     for row in counted:
@@ -152,7 +152,7 @@ def _objects_in(step: RawStep, batches: Sequence[BatchKey]) -> dict[BatchKey, di
 
 def _audit(step: RawStep, snapshot_id: int, batches: Sequence[BatchKey]) -> dict[BatchKey, dict[date, BatchDay]]:
     """Batch -> event day -> its staged rows."""
-    staged = step.bench.lakehouse.read(step.table, snapshot_id)
+    staged = step.runtime.lakehouse.read(step.table, snapshot_id)
     measured = batch_day_digests(staged.where(in_batches(batches, None, "_arrival_date")), None)
     days: dict[BatchKey, dict[date, BatchDay]] = {batch: {} for batch in batches}
     for row in measured.collect():
@@ -165,7 +165,7 @@ def _batch_days(step: RawStep, batches: Sequence[BatchKey]) -> dict[BatchKey, di
     """Batch -> event day -> its recorded rows."""
     arrivals = [batch.arrival_date for batch in batches]
     projects = sorted({batch.project_id for batch in batches})
-    recorded = step.bench.ledger.batch_days(step.source, projects, min(arrivals), max(arrivals))
+    recorded = step.runtime.ledger.batch_days(step.source, projects, min(arrivals), max(arrivals))
     return {batch: recorded.get(batch, {}) for batch in batches}
 
 
@@ -206,7 +206,7 @@ def _account(
 ) -> None:
     """Ledger rows of the published slices: a slice's digest is the sum of its batch days."""
     table = step.table
-    code = table.code_version(step.bench.settings)
+    code = table.code_version(step.runtime.settings)
     for key in sorted(changed):
         parts = dict(standing.parts.get(key, {}))
         for batch, measured in days.items():

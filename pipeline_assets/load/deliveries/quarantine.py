@@ -20,7 +20,7 @@ def quarantine(step: RawStep) -> None:
 
     Of a refused batch the lines stand beside those of the version raw holds, until a version is accepted or gone.
     """
-    bench, lakehouse = step.bench, step.bench.lakehouse
+    runtime, lakehouse = step.runtime, step.runtime.lakehouse
     accepted = step.batches(BatchVerdict.ACCEPTED)
     refused = [*step.batches(BatchVerdict.REFUSED), *step.batches(BatchVerdict.WAITING)]
     # What was in the table: of any version of the object, or of refused versions alone.
@@ -49,9 +49,9 @@ def quarantine(step: RawStep) -> None:
     def write(target: str) -> None:
         # A dead run may have left rows of what is written now, so those go first whatever the ledger knows.
         is_refusal = "NOT is_batch_accepted"
-        delete_objects(bench, target, "arrival_date", "object_key", slices, sorted(old_refusals | new), is_refusal)
+        delete_objects(runtime, target, "arrival_date", "object_key", slices, sorted(old_refusals | new), is_refusal)
         of_accepted = {key for plan in accepted for key in step.replaced(plan)}
-        delete_objects(bench, target, "arrival_date", "object_key", slices, sorted(old | (new & of_accepted)))
+        delete_objects(runtime, target, "arrival_date", "object_key", slices, sorted(old | (new & of_accepted)))
         if reading is not None:
             is_accepted = ~in_batches([plan.key for plan in refused], "source", "arrival_date")
             with naming_what_workers_met():

@@ -24,7 +24,7 @@ from pipeline_assets.load.deliveries.step import RawStep
 from pipeline_assets.tables.refined_events import event_hashes
 from pipeline_assets.transforms.parse import (
     MOVED,
-    TOUCHED,
+    SAME_BYTES,
     ObjectWork,
     object_summaries,
     object_summary_list,
@@ -88,11 +88,11 @@ def read_objects(
     only_refused: bool = False,
 ) -> Reading:
     """Nothing is read before the rows are consumed; `only_refused` leaves out the rows of good lines."""
-    settings = step.bench.settings
+    settings = step.runtime.settings
     observed = Observation()
     parsed = parse_objects(
         _spread(step, deliveries, known_bytes or {}),
-        step.bench.landing,
+        step.runtime.landing,
         max_object_bytes=settings.max_object_bytes,
         max_line_bytes=settings.max_line_bytes,
         only_refused=only_refused,
@@ -103,9 +103,9 @@ def read_objects(
 
 def write_files(step: RawStep, deliveries: Collection[Delivery]) -> Writing:
     """Read objects into files of the step's table; nothing is read before it is asked to run."""
-    bench, settings, table = step.bench, step.bench.settings, step.table
-    work = ObjectWork(bench.landing, settings.max_object_bytes, settings.max_line_bytes)
-    files = bench.lakehouse.files
+    runtime, settings, table = step.runtime, step.runtime.settings, step.table
+    work = ObjectWork(runtime.landing, settings.max_object_bytes, settings.max_line_bytes)
+    files = runtime.lakehouse.files
     rows = write_objects(
         _spread(step, deliveries, {}), work, event_hashes(), files.layout(table, is_ordered=True), files.store(table)
     )
@@ -113,7 +113,7 @@ def write_files(step: RawStep, deliveries: Collection[Delivery]) -> Writing:
 
 
 def _spread(step: RawStep, deliveries: Collection[Delivery], known_bytes: Mapping[str, str]) -> DataFrame:
-    spark = step.bench.spark
+    spark = step.runtime.spark
     return distribute(spark, sorted(deliveries), spark.sparkContext.defaultParallelism * _TASKS_PER_CORE, known_bytes)
 
 
@@ -141,9 +141,9 @@ def skip_excluded(step: RawStep) -> None:
         if known is not None and row["error"] != MOVED:
             again.append(replace(known, etag=delivery.etag))
             plan.rule_out(again[-1])
-    step.bench.ledger.decisions.exclude(again, step.request.run_id)
+    step.runtime.ledger.interventions.exclude(again, step.request.run_id)
     if again:
-        step.bench.say(f"{step.table.key}: {len(again)} excluded objects came again with the same bytes")
+        step.runtime.say(f"{step.table.key}: {len(again)} excluded objects came again with the same bytes")
 
 
 def skip_touched(step: RawStep) -> None:
@@ -162,14 +162,14 @@ def skip_touched(step: RawStep) -> None:
     with naming_what_workers_met():
         found = object_summaries(reading.rows).collect()
     for row in found:
-        if row["error"] == TOUCHED:
+        if row["error"] == SAME_BYTES:
             delivery = reading.deliveries[row["object_key"]]
             step.touched.add(delivery.key)
             step.summaries[delivery.key] = replace(
                 recorded[delivery.key], etag=delivery.etag, size_bytes=delivery.size_bytes
             )
     if step.touched:
-        step.bench.say(f"{step.table.key}: {len(step.touched)} objects have the bytes already loaded; only hashed")
+        step.runtime.say(f"{step.table.key}: {len(step.touched)} objects have the bytes already loaded; only hashed")
 
 
 @contextmanager
@@ -186,7 +186,7 @@ def naming_what_workers_met() -> Iterator[None]:
 
 def take_summaries(step: RawStep, reading: Writing) -> None:
     """What reading found of each object, for the verdict on its batch and for the ledger."""
-    code = step.table.code_version(step.bench.settings)
+    code = step.table.code_version(step.runtime.settings)
     step.unread = _unread(step, reading)
     for key, row in reading.summaries().items():
         delivery = reading.deliveries[key]
@@ -204,7 +204,7 @@ def _unread(step: RawStep, reading: Writing) -> dict[str, str]:
     if unread and len(unread) == len(summaries):
         # The last object that is wanted may be the one that is refused for good: others tell whether landing is.
         listed = [delivery for plan in step.plans.values() for delivery in plan.listed.values()]
-        if not any(step.bench.landing.is_readable(one) for one in witnesses(listed, unread)):
+        if not any(step.runtime.landing.is_readable(one) for one in witnesses(listed, unread)):
             (key, reason), *more = unread.items()
             among = f", and so are all of {len(more) + 1} objects" if more else ", and no other object can be read"
             raise LandingAccessError(key, f"{reason}{among}", _ACCESS_CURE)
@@ -236,7 +236,7 @@ def judge(step: RawStep) -> None:
     for key, plan in step.plans.items():
         if plan.verdict is not None:
             step.verdicts[key] = plan.verdict
-        elif plan.is_standing_refusal and plan.prior is not None:
+        elif plan.is_repeated_refusal and plan.prior is not None:
             step.verdicts[key] = (BatchVerdict.REFUSED, plan.prior.evaluations[0])
         else:
             step.verdicts[key] = _judge_parsed(step, plan)
@@ -253,14 +253,14 @@ def _judge_parsed(step: RawStep, plan: BatchPlan) -> tuple[BatchVerdict, Evaluat
             quarantined=sum(r.quarantined for r in records),
             blank=sum(r.blank for r in records),
         ),
-        step.bench.settings,
+        step.runtime.settings,
     )
     unread = [f"{key}: {NOT_READABLE}, {why}" for key, why in sorted(step.unread.items()) if key in plan.listed]
     if unread:
         # Not a matter of bounds: nobody knows what is in it.
         reason = f"unreadable objects: {len(unread)}, first {unread[0]}"
-        cure = "Restore the object, or the right to read it, or take it out of landing; every load tries again"
-        return BatchVerdict.REFUSED, replace(evaluation, is_passed=False, reason=reason, cure=cure)
+        hint = "Restore the object, or the right to read it, or take it out of landing; every load tries again"
+        return BatchVerdict.REFUSED, replace(evaluation, is_passed=False, reason=reason, hint=hint)
     moved = [r.object_key for r in records if r.error == MOVED]
     if moved:
         reason = f"objects changed while they were read: {len(moved)}, first {moved[0]}"

@@ -63,7 +63,7 @@ def look(
     incomplete: dict[BatchKey, frozenset[int]] = {}
     still: dict[str, Seen] = {}
     for key, plan in sorted(plans.items()):
-        if plan.is_standing_refusal or _is_known_to_be_missing(plan):
+        if plan.is_repeated_refusal or _is_known_to_be_missing(plan):
             continue
         hours = _hours_to_load(plan, settings)
         for hour, kind in hours.items():

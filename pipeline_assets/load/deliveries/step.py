@@ -19,7 +19,7 @@ from pipeline_assets.domain.deliveries import BatchKey
 from pipeline_assets.domain.plain_text import sql_text
 from pipeline_assets.domain.slices import BatchVerdict, Digest, Slice, Source
 from pipeline_assets.load.deliveries.plan import BatchPlan
-from pipeline_assets.load.request import LoadRequest, Workbench
+from pipeline_assets.load.request import LoadRequest, Runtime
 from pipeline_assets.tables.table import Table
 from resources.ledger.records import Changes, DeliveryRecord
 
@@ -28,7 +28,7 @@ from resources.ledger.records import Changes, DeliveryRecord
 class RawStep:
     """One attempt at accepting a source's deliveries."""
 
-    bench: Workbench
+    runtime: Runtime
     request: LoadRequest
     source: Source
     table: Table
@@ -69,7 +69,7 @@ _KEYS_PER_STATEMENT = 500
 
 
 def delete_objects(
-    bench: Workbench, target: str, day_column: str, key_column: str, reach: set[Slice], keys: Sequence[str],
+    runtime: Runtime, target: str, day_column: str, key_column: str, reach: set[Slice], keys: Sequence[str],
     also: str = "TRUE",
 ) -> None:  # fmt: skip
     """Copy-on-write: only data files that hold rows of these objects (and meet the condition `also`) are rewritten."""
@@ -77,7 +77,7 @@ def delete_objects(
     projects = ", ".join(sql_text(project) for project in sorted({key.project_id for key in reach}))
     for start in range(0, len(keys), _KEYS_PER_STATEMENT):
         listed = ", ".join(map(sql_text, keys[start : start + _KEYS_PER_STATEMENT]))
-        bench.spark.sql(
+        runtime.spark.sql(
             f"DELETE FROM {target} WHERE {day_column} IN ({days}) AND project_id IN ({projects}) "
             f"AND {key_column} IN ({listed}) AND {also}"
         )

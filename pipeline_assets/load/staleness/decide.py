@@ -17,10 +17,10 @@ from pipeline_assets.domain.deliveries import BatchKey
 from pipeline_assets.domain.identity import TIED
 from pipeline_assets.domain.slices import EMPTY, BatchVerdict, Slice, Source, Verdict, neighbourhood
 from pipeline_assets.load.request import Books, LoadRequest
-from pipeline_assets.load.staleness.facts import Ground, ground_of, is_closed_window, is_final_day, is_moot
+from pipeline_assets.load.staleness.facts import Facts, facts_of, is_closed_window, is_final_day, is_moot
 from pipeline_assets.load.staleness.inputs import (
     CODE_KEY,
-    RIVALS_KEY,
+    COMPETING_KEY,
     WAITS_KEY,
     Inputs,
     Match,
@@ -57,7 +57,7 @@ _BLOCKED = (Todo.KEEP_REFUSED, Todo.WAIT, Todo.WAIT_TIED, Todo.HOLD)
 
 
 @dataclass(frozen=True)
-class Decision:
+class SlicePlan:
     """What is done about one slice, and on what ground."""
 
     key: Slice
@@ -85,16 +85,16 @@ class Decision:
         return self.todo in _BLOCKED or (self.todo is Todo.KEEP and self.is_outdated)
 
 
-def decide(books: Books, request: LoadRequest, table: Table, ground: Ground) -> list[Decision]:
+def decide(books: Books, request: LoadRequest, table: Table, facts: Facts) -> list[SlicePlan]:
     """One decision per candidate slice of a derived table, and per slice near one that may change.
 
     The neighbours of a slice that is built may hold its events, so they are looked at as well, and theirs if they are
     stale, until what is built lies among slices that stand.
     """
-    decisions = decide_all(books, request, table, ground)
+    decisions = decide_all(books, request, table, facts)
     if table.key != REFINED_EVENTS.key:
         return decisions
-    looked_at = {Slice(day, project) for project, days in ground.candidates.items() for day in days}
+    looked_at = {Slice(day, project) for project, days in facts.candidates.items() for day in days}
     while True:
         active = [d.key for d in decisions if d.todo in (Todo.REBUILD, Todo.CHECK, Todo.WAIT_TIED)]
         beyond = neighbourhood(active, books.settings.dedupe_window_days) - looked_at
@@ -105,31 +105,31 @@ def decide(books: Books, request: LoadRequest, table: Table, ground: Ground) -> 
         for key in beyond:
             days.setdefault(key.project_id, set()).add(key.event_date)
         candidates = {project: frozenset(found) for project, found in days.items()}
-        decisions += decide_all(books, request, table, ground_of(books, candidates, ground.first_arrivals))
+        decisions += decide_all(books, request, table, facts_of(books, candidates, facts.first_arrivals))
 
 
 def decide_all(
     books: Books,
     request: LoadRequest,
     table: Table,
-    ground: Ground,
+    facts: Facts,
     *,
     released: Set[tuple[str, Slice]] = frozenset(),
-) -> list[Decision]:
+) -> list[SlicePlan]:
     """One decision per candidate slice, whatever lies beside them; as if these (table, slice) were held no more."""
-    decisions: list[Decision] = []
-    for project in sorted(ground.candidates):
-        days = sorted(ground.candidates[project])
+    decisions: list[SlicePlan] = []
+    for project in sorted(facts.candidates):
+        days = sorted(facts.candidates[project])
         records = books.ledger.slices(table.key, [project], days)
         inputs = Inputs(books, table, project, days)
         holds = {
             key: reason
-            for key, reason in books.ledger.decisions.holds(table.key, [project]).items()
+            for key, reason in books.ledger.interventions.holds(table.key, [project]).items()
             if (table.key, key) not in released
         }
         for day in days:
             key = Slice(day, project)
-            decision = _decide(books, request, table, ground, inputs, records.get(key), key, holds.get(key), released)
+            decision = _decide(books, request, table, facts, inputs, records.get(key), key, holds.get(key), released)
             if decision is not None:
                 decisions.append(decision)
     return decisions
@@ -139,37 +139,37 @@ def _decide(
     books: Books,
     request: LoadRequest,
     table: Table,
-    ground: Ground,
+    facts: Facts,
     inputs: Inputs,
     record: SliceRecord | None,
     key: Slice,
     hold: str | None,
     released: Set[tuple[str, Slice]],
-) -> Decision | None:
+) -> SlicePlan | None:
     present = inputs.state(key.event_date)
     is_requested = key.event_date in request.days
     if record is None and not is_requested and not inputs.has_own_rows(key.event_date):
         return None
     code = table.code_version(books.settings)
-    was_final = _was_final(books, request, ground, record)
-    is_final = was_final or is_final_day(books, request, ground, key)
+    was_final = _was_final(books, request, facts, record)
+    is_final = was_final or is_final_day(books, request, facts, key)
     since = record.final_at if record is not None and was_final else None
     final_at = (since or request.now.isoformat()) if is_final else None
 
     def decision(
         todo: Todo, reason: str | None = None, cause: str = "", *, with_rivals: Mapping[str, str] | None = None
-    ) -> Decision:
-        known = {RIVALS_KEY: with_rivals[RIVALS_KEY]} if with_rivals and RIVALS_KEY in with_rivals else {}
+    ) -> SlicePlan:
+        known = {COMPETING_KEY: with_rivals[COMPETING_KEY]} if with_rivals and COMPETING_KEY in with_rivals else {}
         state = {**present, **known}
-        return Decision(
+        return SlicePlan(
             key, todo, state, record, is_requested, is_final, was_final, final_at, reason=reason, cause=cause
         )
 
     if hold is not None:
         return decision(Todo.HOLD, f"held: {hold}")
-    obstacle = _obstacle(books, table, ground, inputs, key, released)
+    obstacle = _obstacle(books, table, facts, inputs, key, released)
     if obstacle is not None:
-        is_early = key in ground.early and not any(
+        is_early = key in facts.early and not any(
             upstream.verdict in (Verdict.REFUSED, Verdict.HELD) for upstream in inputs.upstream(key.event_date)
         )
         return replace(decision(Todo.WAIT, obstacle), is_early=is_early)
@@ -192,14 +192,14 @@ def _decide(
     return decision(Todo.REBUILD, cause=cause)
 
 
-def _was_final(books: Books, request: LoadRequest, ground: Ground, record: SliceRecord | None) -> bool:
+def _was_final(books: Books, request: LoadRequest, facts: Facts, record: SliceRecord | None) -> bool:
     """Whether a recorded finality counts: it does not where a clock that was ahead judged it, and falls with what it rests on.
 
     A row that does not say when it was judged is asked for what it must rest on, as far as that is a matter of time.
     """
     if record is None or not record.was_final(request.now):
         return False
-    return record.final_at is not None or is_closed_window(books, request, ground, record.key)
+    return record.final_at is not None or is_closed_window(books, request, facts, record.key)
 
 
 def _refused_before(books: Books, request: LoadRequest, table: Table, record: SliceRecord) -> Mapping[str, str] | None:
@@ -215,19 +215,19 @@ def _todo_of(refused_state: Mapping[str, str]) -> Todo:
     return Todo.WAIT_TIED if WAITS_KEY in refused_state else Todo.KEEP_REFUSED
 
 
-def resolve(books: Books, request: LoadRequest, table: Table, decision: Decision, rivals: str) -> Decision:
+def resolve(books: Books, request: LoadRequest, table: Table, decision: SlicePlan, competing_digests: str) -> SlicePlan:
     """What a slice to CHECK is to become, now that the digest of its rivals is known."""
     record, day = decision.record, decision.key.event_date
-    present = {**decision.present, RIVALS_KEY: rivals}
+    present = {**decision.present, COMPETING_KEY: competing_digests}
     cause = "changed rows of its events on other days"
     found = replace(decision, todo=Todo.REBUILD, present=present, cause=cause)
-    if record is None or rivals.endswith(TIED):
+    if record is None or competing_digests.endswith(TIED):
         return found
 
     def is_same(recorded: Mapping[str, str] | None) -> bool:
         return (
             recorded is not None
-            and recorded.get(RIVALS_KEY) == rivals
+            and recorded.get(COMPETING_KEY) == competing_digests
             and compare(recorded, present, day) is not Match.DIFFERENT
         )
 
@@ -240,7 +240,7 @@ def resolve(books: Books, request: LoadRequest, table: Table, decision: Decision
     return found
 
 
-def release_waits(decisions: Sequence[Decision]) -> list[Decision]:
+def release_waits(decisions: Sequence[SlicePlan]) -> list[SlicePlan]:
     """Slices that waited for others to be published with them are built again where none of those stays blocked."""
     found = {decision.key: decision for decision in decisions}
     is_settled = False
@@ -258,10 +258,10 @@ def release_waits(decisions: Sequence[Decision]) -> list[Decision]:
 
 
 def _obstacle(
-    books: Books, table: Table, ground: Ground, inputs: Inputs, key: Slice, released: Set[tuple[str, Slice]]
+    books: Books, table: Table, facts: Facts, inputs: Inputs, key: Slice, released: Set[tuple[str, Slice]]
 ) -> str | None:
     """Why the slice must wait; None = ready."""
-    first_arrival = ground.first_arrivals.get(key.project_id)
+    first_arrival = facts.first_arrivals.get(key.project_id)
     is_before_history = first_arrival is not None and key.event_date < first_arrival
     if table.key != REFINED_EVENTS.key:
         recorded = inputs.upstream(key.event_date)
@@ -274,8 +274,8 @@ def _obstacle(
         return None
     if is_before_history:
         return None
-    batches = [ground.batches.get(BatchKey(source, key.project_id, key.event_date)) for source in Source]
-    standing = [batch for batch in batches if batch is not None and not is_moot(ground, batch)]
+    batches = [facts.batches.get(BatchKey(source, key.project_id, key.event_date)) for source in Source]
+    standing = [batch for batch in batches if batch is not None and not is_moot(facts, batch)]
     # Nobody can ask for a day outside the calendar, so it is not waited for.
     if not standing and key.event_date < books.settings.calendar_start:
         return None

@@ -22,7 +22,7 @@ CODE_KEY = "code"
 """Entry of a refused state that names the code and the bounds that refused it."""
 WAITS_KEY = "waits for"
 """Entry of a refused state that names the days whose standing keeps a slice from being published."""
-RIVALS_KEY = "rivals"
+COMPETING_KEY = "rivals"
 """Entry of an input state: digest of the rows on other days that share a key with the slice's own rows."""
 
 
@@ -88,18 +88,18 @@ def compare(recorded: Mapping[str, str] | None, present: Mapping[str, str], day:
     """Of the slice of a day; entries of the same day are its own inputs."""
     if recorded is None:
         return Match.DIFFERENT
-    names = {name for name in (*recorded, *present) if name not in (CODE_KEY, WAITS_KEY, RIVALS_KEY)}
+    names = {name for name in (*recorded, *present) if name not in (CODE_KEY, WAITS_KEY, COMPETING_KEY)}
     differing = {name for name in names if recorded.get(name) != present.get(name)}
     if not differing:
         return Match.SAME
     is_own = any(name.endswith(f":{day.isoformat()}") for name in differing)
-    return Match.DIFFERENT if is_own or RIVALS_KEY not in recorded else Match.NEIGHBOURS_DIFFER
+    return Match.DIFFERENT if is_own or COMPETING_KEY not in recorded else Match.NEIGHBOURS_DIFFER
 
 
 def cause_of(table: Table, before: Mapping[str, str], after: Mapping[str, str], *, has_new_code: bool) -> str:
     """Why a slice is built, for its publication's record."""
     differing = [
-        name for name in before.keys() | after.keys() if name != RIVALS_KEY and before.get(name) != after.get(name)
+        name for name in before.keys() | after.keys() if name != COMPETING_KEY and before.get(name) != after.get(name)
     ]  # fmt: skip
     if not differing:
         return "code"

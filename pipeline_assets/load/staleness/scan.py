@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from datetime import date, datetime
 
 from pipeline_assets.load.request import Books, LoadRequest
-from pipeline_assets.load.staleness.decide import Decision, Todo, decide_all, release_waits
-from pipeline_assets.load.staleness.facts import ground_of
+from pipeline_assets.load.staleness.decide import SlicePlan, Todo, decide_all, release_waits
+from pipeline_assets.load.staleness.facts import facts_of
 from pipeline_assets.load.staleness.first_arrival import first_arrivals
 from pipeline_assets.tables.raw_events import RAW_TABLES
 from pipeline_assets.tables.refined_events import REFINED_EVENTS
@@ -29,7 +29,7 @@ class Stale:
     """Names what it would be built from."""
 
 
-def survey(books: Books, now: datetime) -> dict[date, list[Stale]]:
+def scan_stale_days(books: Books, now: datetime) -> dict[date, list[Stale]]:
     """Event day -> what of it is not as its recorded inputs and their standing say, over everything on record."""
     projects = books.settings.projects
     request = LoadRequest((), projects, frozenset(), "", now)
@@ -39,14 +39,14 @@ def survey(books: Books, now: datetime) -> dict[date, list[Stale]]:
             days.setdefault(key.project_id, set()).add(key.event_date)
     if not days:
         return {}
-    ground = ground_of(
+    facts = facts_of(
         books,
         {project: frozenset(found) for project, found in days.items()},
         first_arrivals(books.ledger, books.settings, projects, now.date()),
     )
     stale: dict[date, list[Stale]] = {}
     for table in DERIVED:
-        for decision in release_waits(decide_all(books, request, table, ground)):
+        for decision in release_waits(decide_all(books, request, table, facts)):
             reason = _reason_to_load(decision)
             if reason is not None:
                 state = f"{decision.todo.name} {sorted(decision.present.items())} {decision.is_final}"
@@ -54,7 +54,7 @@ def survey(books: Books, now: datetime) -> dict[date, list[Stale]]:
     return stale
 
 
-def _reason_to_load(decision: Decision) -> str | None:
+def _reason_to_load(decision: SlicePlan) -> str | None:
     record = decision.record
     if decision.todo is Todo.REBUILD:
         return decision.cause

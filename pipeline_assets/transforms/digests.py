@@ -18,7 +18,7 @@ from pyspark.sql import Column, DataFrame
 
 from pipeline_assets.domain.row_hash import ROW_HASH_VERSION
 from pipeline_assets.domain.slices import Digest, Slice
-from pipeline_assets.formats.amplitude.columns import TRAVEL_COLUMNS
+from pipeline_assets.formats.amplitude.columns import TRANSPORT_COLUMNS
 from pipeline_assets.transforms.named import named
 from pipeline_assets.transforms.row_hash import former_row_hashes, row_hashes
 
@@ -64,7 +64,7 @@ def checked_hashes(
         return with_row_hashes(frame, columns, version=version), []
     types = dict(frame.dtypes)
     hashed = with_row_hashes(frame.withColumns({_STORED_A: F.col(HASH_A), _STORED_B: F.col(HASH_B)}), columns)
-    meaning = row_hashes({name: types[name] for name in columns if name not in TRAVEL_COLUMNS})[0]
+    meaning = row_hashes({name: types[name] for name in columns if name not in TRANSPORT_COLUMNS})[0]
     pairs = {_STORED_A: F.col(HASH_A), _STORED_B: F.col(HASH_B), MEANING_HASH: meaning}
     made = hashed.withColumns(key_parts()).withColumns(dict(zip(_MADE_KEY, row_hashes(KEY_TYPES), strict=True)))
     pairs |= {stored: F.col(name) for stored, name in zip(("_key_a", "_key_b"), _MADE_KEY, strict=True)}

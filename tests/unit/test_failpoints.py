@@ -10,8 +10,8 @@ import sys
 import pytest
 
 _PROGRAM = (
-    "from resources.failpoints import CrashPoint, crash_point\n"
-    "crash_point(CrashPoint.AFTER_STAGE, 'refined/events')\n"
+    "from resources.failpoints import Failpoint, failpoint\n"
+    "failpoint(Failpoint.AFTER_STAGE, 'refined/events')\n"
     "print('went on')"
 )
 
@@ -26,7 +26,7 @@ _PROGRAM = (
         ("mid_parse", False),
     ],
 )
-def test_crash_points(armed: str | None, dies: bool) -> None:
+def test_failpoints(armed: str | None, dies: bool) -> None:
     environment = {name: value for name, value in os.environ.items() if name != "TIDEMARK_CRASH_AT"}
     if armed is not None:
         environment["TIDEMARK_CRASH_AT"] = armed

@@ -3,7 +3,7 @@
 Contains: the narrow frame.
 Add here: a value that several aggregates read.
 Does not contain: how a value is read (revenue.py), grouping (tables/), keeping the frame during a
-load (build/shared_facts.py).
+load (build/shared_events.py).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pipeline_assets.transforms.named import named
 from pipeline_assets.transforms.revenue import user, with_money
 
 
-def facts(refined: DataFrame, settings: Settings) -> DataFrame:
+def narrow_events(refined: DataFrame, settings: Settings) -> DataFrame:
     """One narrow row per event: event_date, project_id, event_type, platform, user, currency (string), revenue (decimal(28,6)),
     claims_revenue (boolean).
 

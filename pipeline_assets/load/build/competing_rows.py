@@ -15,35 +15,35 @@ from pyspark.sql import DataFrame
 from resources.iceberg.metadata import slices_condition
 
 from pipeline_assets.domain.slices import EMPTY, Slice, neighbourhood
-from pipeline_assets.load.request import Workbench
+from pipeline_assets.load.request import Runtime
 from pipeline_assets.tables.raw_events import RAW_TABLES
 from pipeline_assets.tables.refined_events import REFINED_EVENTS
 from pipeline_assets.transforms.dedupe import outcomes
-from pipeline_assets.transforms.event_keys import IDENTITY, KEY, contested, with_contested_keys
-from pipeline_assets.transforms.measure import HASH_A, HASH_B
-from pipeline_assets.transforms.shared_keys import rival_digests, rivals_of, shared_rows
+from pipeline_assets.transforms.event_keys import IDENTITY, KEY, candidate_duplicates, with_candidate_keys
+from pipeline_assets.transforms.digests import HASH_A, HASH_B
+from pipeline_assets.transforms.cross_day_keys import digests_of_competing, competing_digest, shared_rows
 
 _MOST_SENT_ROWS = 1_000_000
 """About 200 MB in a driver: far more than usual duplicates of any day, and less than a history delivered again."""
 
 
-class Contention:
+class CompetingRows:
     """Contested rows of both raw tables, as of pinned snapshots; kept by Spark until released."""
 
-    def __init__(self, bench: Workbench, pins: Mapping[str, int], slices: Collection[Slice]) -> None:
+    def __init__(self, runtime: Runtime, pins: Mapping[str, int], slices: Collection[Slice]) -> None:
         """`slices`: whose rows are asked about; those within the dedupe window of them are read as well."""
-        self._bench = bench
+        self._runtime = runtime
         self._slices = frozenset(slices)
-        self._window = bench.settings.dedupe_window_days
+        self._window = runtime.settings.dedupe_window_days
         near = neighbourhood(slices, self._window)
-        self._keys = contested(raw_rows(bench, pins, near, KEY)).persist()
+        self._keys = candidate_duplicates(raw_rows(runtime, pins, near, KEY)).persist()
         # Sent whole to every task where they are few, so that the rows they are joined with stay where they are.
         count = self._keys.count()
         self.is_any = count > 0
         """Whether there is any such row."""
         keys = F.broadcast(self._keys) if count <= _MOST_SENT_ROWS else self._keys
         columns = (*IDENTITY, "_object_key", "_line_number", HASH_A, HASH_B)
-        self._rows = with_contested_keys(raw_rows(bench, pins, near, columns), keys).persist()
+        self._rows = with_candidate_keys(raw_rows(runtime, pins, near, columns), keys).persist()
 
     def covers(self, slices: Collection[Slice]) -> bool:
         """Whether these can be asked about."""
@@ -53,14 +53,14 @@ class Contention:
         """`dedupe.outcomes` of the contested rows of these slices, and of rows near them that have rivals."""
         near = neighbourhood(slices, self._window)
         rows = self._rows.where(slices_condition(REFINED_EVENTS, near))
-        decided = outcomes(rows, self._bench.settings.source_precedence, self._window)
+        decided = outcomes(rows, self._runtime.settings.source_precedence, self._window)
         return decided.where(slices_condition(REFINED_EVENTS, slices) | F.col("rival").isNotNull())
 
-    def rivals(self, slices: Sequence[Slice]) -> dict[Slice, str]:
+    def competing_digests(self, slices: Sequence[Slice]) -> dict[Slice, str]:
         """Per slice the digest of the rows elsewhere that share a key with its own; no content is read."""
         if not self.is_any:
             return dict.fromkeys(slices, str(EMPTY))
-        return rivals_among(shared_rows(self._rows, self._window), self._window, slices)
+        return competing_digests_of(shared_rows(self._rows, self._window), self._window, slices)
 
     def release(self) -> None:
         """Free what is kept."""
@@ -68,17 +68,17 @@ class Contention:
         self._keys.unpersist()
 
 
-def rivals_among(shared: DataFrame, window_days: int, slices: Sequence[Slice]) -> dict[Slice, str]:
+def competing_digests_of(shared: DataFrame, window_days: int, slices: Sequence[Slice]) -> dict[Slice, str]:
     """The same from `shared_keys.shared_rows` of these slices and those near them."""
     found = dict.fromkeys(slices, str(EMPTY))
-    rows = rival_digests(shared, window_days).where(slices_condition(REFINED_EVENTS, slices)).collect()
-    return found | {Slice(row["event_date"], row["project_id"]): rivals_of(row.asDict()) for row in rows}
+    rows = digests_of_competing(shared, window_days).where(slices_condition(REFINED_EVENTS, slices)).collect()
+    return found | {Slice(row["event_date"], row["project_id"]): competing_digest(row.asDict()) for row in rows}
 
 
-def raw_rows(bench: Workbench, pins: Mapping[str, int], slices: Collection[Slice], columns: Sequence[str]) -> DataFrame:
+def raw_rows(runtime: Runtime, pins: Mapping[str, int], slices: Collection[Slice], columns: Sequence[str]) -> DataFrame:
     """Both raw tables' rows of these slices: event_date, project_id, the columns asked for, `_source`."""
     frames = [
-        bench.lakehouse.read(table, pins[table.key])
+        runtime.lakehouse.read(table, pins[table.key])
         .where(slices_condition(table, slices))
         .select("event_date", "project_id", *columns, F.lit(source.value).alias("_source"))
         for source, table in RAW_TABLES.items()

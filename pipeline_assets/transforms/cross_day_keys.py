@@ -15,8 +15,8 @@ import pyspark.sql.functions as F
 from pyspark.sql import Column, DataFrame, WindowSpec
 
 from pipeline_assets.domain.identity import TIED
+from pipeline_assets.transforms.digests import HASH_A, HASH_B, digest_aggregates, digest_of
 from pipeline_assets.transforms.event_keys import KEY, day_number, key_window
-from pipeline_assets.transforms.measure import HASH_A, HASH_B, digest_aggregates, digest_of
 from pipeline_assets.transforms.named import named
 from pipeline_assets.transforms.row_hash import row_hashes
 
@@ -24,7 +24,7 @@ _ORDER = {"server_upload_time": "timestamp", "processed_time": "timestamp", "_so
 _RIVAL = {"_day": "int", **dict.fromkeys(KEY, "bigint"), "uuid": "string", **_ORDER}
 
 
-def rival_columns() -> list[Column]:
+def competing_columns() -> list[Column]:
     """`_day`, `_key_a`, `_key_b`, `_hash_a`, `_hash_b`, `_order` (numbers): a row as its rivals on other days see it.
 
     Expects key, `_day` and IDENTITY, the uuid as `named`. Content is not among them, because it decides ties alone:
@@ -45,7 +45,7 @@ def is_shared(window: WindowSpec) -> Column:
 
 
 def shared_rows(raw: DataFrame, dedupe_window_days: int) -> DataFrame:
-    """event_date, project_id and `rival_columns` of the rows whose key lies on several days within the window.
+    """event_date, project_id and `competing_columns` of the rows whose key lies on several days within the window.
 
     `raw` needs event_date, project_id, `_source` and IDENTITY, no more.
     """
@@ -54,11 +54,11 @@ def shared_rows(raw: DataFrame, dedupe_window_days: int) -> DataFrame:
         .withColumn("uuid", named("uuid"))
         .withColumn("_is_shared", is_shared(key_window(dedupe_window_days)))
         .where("_is_shared")
-        .select("event_date", "project_id", *rival_columns())
+        .select("event_date", "project_id", *competing_columns())
     )
 
 
-def rival_digests(shared: DataFrame, dedupe_window_days: int) -> DataFrame:
+def digests_of_competing(shared: DataFrame, dedupe_window_days: int) -> DataFrame:
     """event_date, project_id, `digest_aggregates`, ties: per slice, the rows elsewhere that compete with its own.
 
     `ties` counts those that only content decides.
@@ -78,8 +78,8 @@ def rival_digests(shared: DataFrame, dedupe_window_days: int) -> DataFrame:
     )
 
 
-def rivals_of(row: Mapping[str, Any]) -> str:
-    """The text of a collected row of `rival_digests`; ends in TIED where content decides between days."""
+def competing_digest(row: Mapping[str, Any]) -> str:
+    """The text of a collected row of `digests_of_competing`; ends in TIED where content decides between days."""
     return f"{digest_of(row)}{TIED if row['ties'] else ''}"
 
 
@@ -88,7 +88,7 @@ def key_days(events: DataFrame) -> DataFrame:
     return events.select("project_id", day_number().alias("_day"), *KEY).distinct()
 
 
-def exchanges(
+def linked_days(
     before: DataFrame, after: DataFrame, raw: DataFrame, is_built: Column, dedupe_window_days: int
 ) -> DataFrame:
     """project_id, `_day`, `_other_day` (int): pairs of days that give keys to each other, or both hold some.

@@ -2,7 +2,7 @@
 
 Contains: keeping them and letting go of them.
 Add here: another frame that tables of one load share.
-Does not contain: what they are (transforms/facts.py).
+Does not contain: what they are (transforms/narrow_events.py).
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from resources.iceberg.metadata import slices_condition
 from pipeline_assets.domain.slices import Slice
 from pipeline_assets.tables.refined_events import REFINED_EVENTS
 from pipeline_assets.tables.table import AggregateTable
-from pipeline_assets.transforms.facts import facts
+from pipeline_assets.transforms.narrow_events import narrow_events
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from pipeline_assets.load.request import Workbench
+    from pipeline_assets.load.request import Runtime
 
 
-class SharedFacts:
+class SharedEvents:
     """At most one frame at a time, kept by Spark where it has room, on its disk where it has none."""
 
     def __init__(self) -> None:
@@ -32,12 +32,12 @@ class SharedFacts:
         self._pin: int | None = None
         self._slices: frozenset[Slice] = frozenset()
 
-    def of(self, bench: Workbench, pin: int, slices: Collection[Slice]) -> DataFrame:
+    def of(self, runtime: Runtime, pin: int, slices: Collection[Slice]) -> DataFrame:
         """The facts of these slices as of a snapshot; read when they are first needed."""
         if self._frame is None or pin != self._pin or not self._slices.issuperset(slices):
             self.release()
-            refined = bench.lakehouse.read(REFINED_EVENTS, pin).where(slices_condition(REFINED_EVENTS, slices))
-            self._frame, self._pin, self._slices = facts(refined, bench.settings).persist(), pin, frozenset(slices)
+            refined = runtime.lakehouse.read(REFINED_EVENTS, pin).where(slices_condition(REFINED_EVENTS, slices))
+            self._frame, self._pin, self._slices = narrow_events(refined, runtime.settings).persist(), pin, frozenset(slices)
         if self._slices == frozenset(slices):
             return self._frame
         return self._frame.where(slices_condition(REFINED_EVENTS, slices))
@@ -49,8 +49,8 @@ class SharedFacts:
         self._frame = None
 
 
-def input_of(bench: Workbench, table: AggregateTable, pin: int, slices: Collection[Slice]) -> DataFrame:
+def input_of(runtime: Runtime, table: AggregateTable, pin: int, slices: Collection[Slice]) -> DataFrame:
     """What a table's build and controls are given: shared facts, or refined.events itself."""
-    if table.reads_facts:
-        return bench.facts.of(bench, pin, slices)
-    return bench.lakehouse.read(REFINED_EVENTS, pin).where(slices_condition(REFINED_EVENTS, slices))
+    if table.reads_narrow_events:
+        return runtime.narrow_events.of(runtime, pin, slices)
+    return runtime.lakehouse.read(REFINED_EVENTS, pin).where(slices_condition(REFINED_EVENTS, slices))

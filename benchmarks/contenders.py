@@ -60,7 +60,7 @@ def a_session(settings: Settings, **changes: str) -> SparkSession:
     return session
 
 
-class Arm(ABC):
+class Contender(ABC):
     """One way of loading."""
 
     def __init__(self, folder: Path, landing: Path, catalog: str = "lake") -> None:
@@ -83,7 +83,7 @@ class Arm(ABC):
         """Rows of the table that a user would read."""
 
 
-class _SparkArm(Arm):
+class _SparkContender(Contender):
     @property
     def table(self) -> str:
         """Its name in SQL."""
@@ -111,7 +111,7 @@ class _SparkArm(Arm):
         return frame.select(F.to_date("event_time").alias("event_date"), F.lit(PROJECT).alias("project_id"), "*")
 
 
-class NaiveAppend(_SparkArm):
+class NaiveAppend(_SparkContender):
     """a: read JSON, append. Nothing is checked, and the same bytes again are there twice."""
 
     def start(self) -> None:
@@ -123,7 +123,7 @@ class NaiveAppend(_SparkArm):
         return {}
 
 
-class IcebergMerge(_SparkArm):
+class IcebergMerge(_SparkContender):
     """e: read JSON, keep the latest of each key, MERGE into one table. No checks."""
 
     using = "iceberg"
@@ -174,7 +174,7 @@ class DeltaMerge(IcebergMerge):
         _create(self.spark, self.table, _with_key(self.delivered(())), self.using)
 
 
-class OurLoad(Arm):
+class OurLoad(Contender):
     """b and c: the product's own job, raw alone or every table; figures of the load path and of Dagster's events apart."""
 
     def __init__(
@@ -235,7 +235,7 @@ class OurLoad(Arm):
         return self.spark.table(f"{self.catalog}.{'raw.regular_events' if is_raw else 'refined.events'}").count()
 
 
-class DuckCopy(Arm):
+class DuckCopy(Contender):
     """f: DuckDB reads the files and writes Parquet: no tables, no transactions, no checks, one machine."""
 
     def start(self) -> None:
@@ -262,7 +262,7 @@ class DuckCopy(Arm):
         return int(found[0])
 
 
-ARMS: dict[str, tuple[str, Callable[..., Arm]]] = {
+CONTENDERS: dict[str, tuple[str, Callable[..., Contender]]] = {
     "a": ("naive: spark.read.json + append", NaiveAppend),
     "b": ("our raw load", partial(OurLoad, tables=frozenset({"raw/regular_events"}))),
     "c": ("ours: raw, refined, three aggregates, all checks", OurLoad),
