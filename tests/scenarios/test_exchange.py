@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from pipeline_assets.domain.slices import Digest, Source
-from pipeline_assets.load_path.derived import build_refined
+from pipeline_assets.load_path.derived import build_refined, contention
 from tests.builders import an_event, events_on
 
 pytestmark = pytest.mark.slow
@@ -42,6 +42,7 @@ def test_too_many_duplicates_to_send_are_joined_to_the_same_end(pipeline: Any, m
     found = []
     for most in (build_refined._MOST_SENT_ROWS, 0):
         monkeypatch.setattr(build_refined, "_MOST_SENT_ROWS", most)
+        monkeypatch.setattr(contention, "_MOST_SENT_ROWS", most)
         monkeypatch.setattr(build_refined, "_MOST_NAMED_ROWS", most)
         p = pipeline()
         events = {day: events_on(day, 40) for day in DAYS[:3]}
