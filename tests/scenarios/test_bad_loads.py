@@ -146,7 +146,7 @@ def test_a_code_change_that_drops_a_property_is_refused(closed: Pipeline, monkey
     alone; the day stays as it was."""
     p = closed
     published = p.digests()
-    whole, version = build_refined._raw, Table.code_version
+    whole, version = build_refined.raw_rows, Table.code_version
 
     is_hashed = False
 
@@ -159,7 +159,7 @@ def test_a_code_change_that_drops_a_property_is_refused(closed: Pipeline, monkey
         meaning = row_hashes({name: types[name] for name in BUSINESS_COLUMNS})[0]
         return with_row_hashes(bare.withColumn("_meaning_hash", meaning), CONTENT) if is_hashed else bare
 
-    monkeypatch.setattr(build_refined, "_raw", without_device_type)
+    monkeypatch.setattr(build_refined, "raw_rows", without_device_type)
     # Through Spark: workers have code of their own.
     monkeypatch.setattr(build_refined, "_MOST_NAMED_ROWS", -1)
     monkeypatch.setattr(Table, "code_version", lambda table, settings: f"new {version(table, settings)}")

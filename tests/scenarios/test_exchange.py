@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from pipeline_assets.domain.slices import Digest, Source
+from pipeline_assets.load.build import competing_rows
 from pipeline_assets.load.build import refined as build_refined
 from tests.support.builders import an_event, events_on
 
@@ -42,6 +43,7 @@ def test_too_many_duplicates_to_send_are_joined_to_the_same_end(pipeline: Any, m
     found = []
     for most in (build_refined._MOST_SENT_ROWS, 0):
         monkeypatch.setattr(build_refined, "_MOST_SENT_ROWS", most)
+        monkeypatch.setattr(competing_rows, "_MOST_SENT_ROWS", most)
         monkeypatch.setattr(build_refined, "_MOST_NAMED_ROWS", most)
         p = pipeline()
         events = {day: events_on(day, 40) for day in DAYS[:3]}

@@ -168,7 +168,7 @@ def test_one_that_another_process_decides_while_the_warehouse_is_listed_is_not_t
         found = listed(self)
         monkeypatch.setattr(DecisionObjects, "names", listed)
         with deployment.ledger("first") as other:
-            other.decisions.hold({TABLE: [NEXT]}, "why", "run 2")
+            other.interventions.hold({TABLE: [NEXT]}, "why", "run 2")
         return found
 
     with deployment.ledger("first") as ledger:
