@@ -72,6 +72,8 @@ class Settings(BaseSettings):
 
     projects: Annotated[tuple[str, ...], NoDecode] = ()
     """The vendor's project ids, a comma list in the environment."""
+    sparse_projects: Annotated[tuple[str, ...], NoDecode] = ()
+    """Those of them that are often silent: a day whose deadline passes without any delivery is empty, not refused."""
     calendar_start: date = date(2026, 1, 1)
     """First day Dagster has a partition for; earlier event days are loaded, and only counted there."""
 
@@ -150,7 +152,7 @@ class Settings(BaseSettings):
     jars_dir: Path = PROJECT_ROOT / ".jars"
 
     @field_validator(
-        "projects", "revenue_properties", "price_properties", "quantity_properties", "currency_properties",
+        "projects", "sparse_projects", "revenue_properties", "price_properties", "quantity_properties", "currency_properties",
         "source_precedence", "owners", mode="before",
     )  # fmt: skip
     @classmethod
@@ -159,7 +161,7 @@ class Settings(BaseSettings):
             return tuple(part.strip() for part in value.split(",") if part.strip())
         return value
 
-    @field_validator("projects")
+    @field_validator("projects", "sparse_projects")
     @classmethod
     def _plain_projects(cls, value: tuple[str, ...]) -> tuple[str, ...]:
         for project in value:
@@ -171,6 +173,14 @@ class Settings(BaseSettings):
             msg = "a project is named twice"
             raise ValueError(msg)
         return value
+
+    @model_validator(mode="after")
+    def _known_sparse_projects(self) -> Settings:
+        unknown = sorted(set(self.sparse_projects) - set(self.projects))
+        if unknown:
+            msg = f"sparse_projects names {unknown[0]}, which is not among projects"
+            raise ValueError(msg)
+        return self
 
     @field_validator("revenue_properties", "price_properties", "quantity_properties", "currency_properties")
     @classmethod

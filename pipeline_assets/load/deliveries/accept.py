@@ -89,10 +89,10 @@ def _plan(runtime: Runtime, request: LoadRequest, source: Source) -> dict[BatchK
         source, request.projects, request.days, listing, recorded, runtime.settings, request.now,
         code_version=table.code_version(runtime.settings), accepted_reasons=reasons,
     )  # fmt: skip
-    # Markers alone are no reason to judge a day that nobody asked for.
+    # Some markers alone are no reason to judge a day that nobody asked for; all of them say that it is empty.
     plans = {
         key: plan for key, plan in plans.items()
-        if plan.is_requested or plan.listed or plan.excluded or plan.recorded or plan.refused
+        if plan.is_requested or plan.listed or plan.excluded or plan.recorded or plan.refused or plan.is_newly_empty
     }  # fmt: skip
     _judge_unread(runtime, request, source, listing, plans, recorded)
     for key, plan in sorted(plans.items()):

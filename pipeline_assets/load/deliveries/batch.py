@@ -59,6 +59,11 @@ def deadline(day: date, settings: Settings) -> datetime:
     return midnight + timedelta(hours=settings.final_after_hours)
 
 
+def is_empty_by_setting(project_id: str, day: date, settings: Settings, now: datetime) -> bool:
+    """Whether a day without any delivery counts as empty, because its deadline has passed and its project is declared sparse."""
+    return project_id in settings.sparse_projects and now > deadline(day, settings)
+
+
 def plan_batches(
     source: Source,
     projects: Sequence[str],
@@ -191,6 +196,9 @@ def judge_absent(
         return BatchVerdict.ACCEPTED, batch.prior.evaluations[0]
     if is_whole or is_other_source_there:
         return BatchVerdict.ACCEPTED, passed
+    if is_empty_by_setting(batch.key.project_id, day, settings, now):
+        reason = "nothing was delivered by the deadline, and the project is declared sparse"
+        return BatchVerdict.ACCEPTED, Evaluation(Check.DELIVERY_RECONCILES, True, reason, figures=figures)
     if now <= deadline(day, settings):
         reason = f"{batch.key}: nothing is delivered yet"
         hint = "The next load picks it up; the deadline is " + deadline(day, settings).strftime("%Y-%m-%d %H:%M UTC")
@@ -199,6 +207,7 @@ def judge_absent(
     reason = f"{batch.key}: no delivery {where}, and the deadline has passed"
     hint = (
         "Check TIDEMARK_LANDING_URL and TIDEMARK_PROJECTS; have the vendor export the day again; "
-        "a day that truly has no events needs its 24 markers, or a person who accepts that, with a reason"
+        "a day that truly has no events needs its 24 markers, or a person who accepts that, with a reason; a project that is "
+        "often silent is declared by TIDEMARK_SPARSE_PROJECTS"
     )
     return BatchVerdict.REFUSED, Evaluation(Check.DELIVERY_RECONCILES, False, reason, hint, figures)

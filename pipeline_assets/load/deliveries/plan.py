@@ -69,6 +69,13 @@ class BatchPlan:
         )
 
     @property
+    def is_newly_empty(self) -> bool:
+        """Whether all hours have markers and none has objects, and the ledger does not say so yet."""
+        is_absent = not (self.listed or self.excluded or self.recorded or self.refused)
+        is_known = self.prior is not None and self.prior.verdict is BatchVerdict.ACCEPTED
+        return is_absent and not is_known and len(self.hours_marked) == HOURS_A_DAY
+
+    @property
     def is_to_be_tried_again(self) -> bool:
         """Whether an object of it could not be read, which says nothing of the next time."""
         return any(key in self.listed and one.error == NOT_READABLE for key, one in self.refused.items())

@@ -10,12 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, replace
-from datetime import date
+from datetime import date, datetime
 from enum import Enum, auto
 
 from pipeline_assets.domain.deliveries import BatchKey
 from pipeline_assets.domain.identity import TIED
 from pipeline_assets.domain.slices import EMPTY, BatchVerdict, Slice, Source, Verdict, neighbourhood
+from pipeline_assets.load.deliveries.batch import is_empty_by_setting
 from pipeline_assets.load.request import Books, LoadRequest
 from pipeline_assets.load.staleness.facts import Facts, facts_of, is_closed_window, is_final_day, is_moot
 from pipeline_assets.load.staleness.inputs import (
@@ -167,7 +168,7 @@ def _decide(
 
     if hold is not None:
         return decision(Todo.HOLD, f"held: {hold}")
-    obstacle = _obstacle(books, table, facts, inputs, key, released)
+    obstacle = _obstacle(books, request.now, table, facts, inputs, key, released)
     if obstacle is not None:
         is_early = key in facts.early and not any(
             upstream.verdict in (Verdict.REFUSED, Verdict.HELD) for upstream in inputs.upstream(key.event_date)
@@ -258,7 +259,13 @@ def release_waits(decisions: Sequence[SlicePlan]) -> list[SlicePlan]:
 
 
 def _obstacle(
-    books: Books, table: Table, facts: Facts, inputs: Inputs, key: Slice, released: Set[tuple[str, Slice]]
+    books: Books,
+    now: datetime,
+    table: Table,
+    facts: Facts,
+    inputs: Inputs,
+    key: Slice,
+    released: Set[tuple[str, Slice]],
 ) -> str | None:
     """Why the slice must wait; None = ready."""
     first_arrival = facts.first_arrivals.get(key.project_id)
@@ -278,6 +285,8 @@ def _obstacle(
     standing = [batch for batch in batches if batch is not None and not is_moot(facts, batch)]
     # Nobody can ask for a day outside the calendar, so it is not waited for.
     if not standing and key.event_date < books.settings.calendar_start:
+        return None
+    if not standing and is_empty_by_setting(key.project_id, key.event_date, books.settings, now):
         return None
     if not standing:
         return f"the deliveries that arrived on {key.event_date.isoformat()} are not loaded yet"
