@@ -25,6 +25,7 @@ from pipeline_assets.cli.command import (
     AcceptMissingOption,
     FromOption,
     JsonOption,
+    Panel,
     ProjectOption,
     SourceOption,
     ToOption,
@@ -45,7 +46,7 @@ from resources.ledger.store import Ledger
 
 app = typer.Typer(
     name="tidemark", no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False,
-    help="An event pipeline that can recover: load, look, and know where every day stands.",
+    help="An event pipeline that can recover: load days, see where each stands, correct it, and test that it holds.",
 )  # fmt: skip
 
 
@@ -54,7 +55,7 @@ def _root() -> None:
     """Group the commands, so that one command alone keeps its name."""
 
 
-@app.command()
+@app.command(rich_help_panel=Panel.LOAD)
 def load(
     source: SourceOption,
     first: FromOption,
@@ -74,7 +75,7 @@ def load(
     run(lambda: _load(source, first, last, tuple(project or ()), reasons, as_json, verbose), verbose)
 
 
-@app.command()
+@app.command(rich_help_panel=Panel.INSPECT)
 def status(
     first: Annotated[str | None, typer.Option("--from", help="First day; default two weeks ago.")] = None,
     last: Annotated[str | None, typer.Option("--to", help="Last day; default today.")] = None,
@@ -85,7 +86,7 @@ def status(
     run(lambda: _status(first, last, as_json), verbose)
 
 
-@app.command()
+@app.command(rich_help_panel=Panel.INSPECT)
 def explain(
     identifier: Annotated[str, typer.Argument(metavar="ID", help="The insert_id or uuid of an event.")],
     project: ProjectOption = None,
@@ -101,7 +102,7 @@ def explain(
     run(lambda: _explain(identifier, tuple(project or ()), first, last, as_json, verbose), verbose)
 
 
-@app.command()
+@app.command(rich_help_panel=Panel.OPERATE)
 def maintenance(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only tell what would be done.")] = False,
     verbose: VerboseOption = False,
@@ -116,11 +117,6 @@ def maintenance(
 cli_correct.register(app)
 cli_look.register(app)
 cli_attach.register(app)
-
-
-def main() -> None:
-    """Entry point of the `tidemark` script."""
-    app()
 
 
 def _load(
@@ -203,7 +199,3 @@ def _maintenance(is_dry_run: bool, verbose: bool) -> int:
         failures = maintain(settings, console, is_dry_run=is_dry_run, verbose=verbose)
         print_failures(console, failures, verbose)
     return EXIT_INCOMPLETE if failures else EXIT_OK
-
-
-if __name__ == "__main__":
-    main()

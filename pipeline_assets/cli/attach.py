@@ -14,7 +14,7 @@ import typer
 from rich.console import Console
 from rich.table import Table as RichTable
 
-from pipeline_assets.cli.command import EXIT_OK, VerboseOption, run
+from pipeline_assets.cli.command import EXIT_OK, Panel, VerboseOption, run
 from pipeline_assets.cli.terminal import page, terminal
 from pipeline_assets.config import load_settings
 from pipeline_assets.tables.registry import ALL_TABLES
@@ -35,7 +35,7 @@ def attach(
 
 def register(app: typer.Typer) -> None:
     """Add the command."""
-    app.command()(attach)
+    app.command(rich_help_panel=Panel.OPERATE)(attach)
 
 
 def _attach(is_applied: bool, verbose: bool) -> int:

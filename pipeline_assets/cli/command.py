@@ -8,6 +8,7 @@ Does not contain: any one command.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from enum import StrEnum
 from typing import Annotated, NoReturn
 
 import typer
@@ -20,6 +21,18 @@ from pipeline_assets.domain.reasons import a_reason
 from pipeline_assets.domain.slices import Source
 
 EXIT_OK, EXIT_INCOMPLETE, EXIT_USAGE = 0, 1, 2
+
+
+class Panel(StrEnum):
+    """How `tidemark` groups what it can do."""
+
+    LOAD = "Load"
+    INSPECT = "See what is published, and why"
+    CORRECT = "Correct what is published"
+    TEST = "Test that it can recover"
+    OPERATE = "Operate the lakehouse"
+
+
 _MOST_LINES = 20
 
 SourceOption = Annotated[Source, typer.Option("--source", help="Which exports to load.")]
@@ -66,7 +79,7 @@ def _print_error(console: Console, error: TidemarkError, verbose: bool) -> None:
     if verbose:
         print_trace(console, error)
     console.print(line(styled(error.subject, "bold red"), f": {error.reason}"))
-    console.print(f"  cure: {error.hint}")
+    console.print(f"  fix: {error.hint}")
 
 
 def require_reasons(reasons: Mapping[str, str | None]) -> None:

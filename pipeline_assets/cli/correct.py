@@ -21,6 +21,7 @@ from pipeline_assets.cli.command import (
     EXIT_OK,
     AcceptChangesOption,
     FromOption,
+    Panel,
     ProjectOption,
     ToOption,
     VerboseOption,
@@ -53,14 +54,14 @@ def exclude(
     ] = False,
     verbose: VerboseOption = False,
 ) -> None:
-    """Rule out deliveries, and load the days they arrived on without them. `lift` reverses it.
+    """Rule out deliveries, and load the days they arrived on without them. `include` reverses it.
 
     Exits 0 when every touched day stands without them, 1 when one stands refused, waiting or held, 2 on bad usage.
     """
     run(lambda: _decide("exclude", keys, reason, accept_changes, even_if_gone, verbose), verbose)
 
 
-def lift(
+def include(
     keys: KeysArgument,
     reason: ReasonOption,
     accept_changes: AcceptChangesOption = None,
@@ -130,8 +131,9 @@ def release(
 
 def register(app: typer.Typer) -> None:
     """Add the commands."""
-    for command in (exclude, lift, rollback, release):
-        app.command()(command)
+    for command in (exclude, include, rollback, release):
+        app.command(rich_help_panel=Panel.CORRECT)(command)
+    app.command("lift", hidden=True)(include)
 
 
 def _decide(

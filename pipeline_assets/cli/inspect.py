@@ -22,6 +22,7 @@ from pipeline_assets.cli.command import (
     EXIT_OK,
     FromOption,
     JsonOption,
+    Panel,
     ProjectOption,
     ToOption,
     VerboseOption,
@@ -55,7 +56,7 @@ def history(
     run(lambda: _history(table, day, tuple(project or ()), as_json), verbose)
 
 
-def prove(
+def verify(
     first: FromOption,
     last: ToOption,
     project: ProjectOption = None,
@@ -104,8 +105,11 @@ def drill(
 
 def register(app: typer.Typer) -> None:
     """Add the commands."""
-    for command in (exclusions, history, diff, prove, drill):
-        app.command()(command)
+    for question in (history, diff, exclusions):
+        app.command(rich_help_panel=Panel.INSPECT)(question)
+    for test in (verify, drill):
+        app.command(rich_help_panel=Panel.TEST)(test)
+    app.command("prove", hidden=True)(verify)
 
 
 def _exclusions(as_json: bool) -> int:

@@ -1,4 +1,4 @@
-"""`tidemark prove`: the scratch tables of a replay, and its verdict for people and machines.
+"""`tidemark verify`: the scratch tables of a replay, and its verdict for people and machines.
 
 Contains: where a replay lies, that nothing of it stays, how its verdict looks.
 Add here: how the verdict is shown.
