@@ -7,9 +7,9 @@ Does not contain: measuring (transforms/digests.py) and reporting (orchestration
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import StrEnum
+from decimal import Decimal
 from typing import Any
 
 from pipeline_assets.domain.changes import Baseline, KeyChange
@@ -17,35 +17,88 @@ from pipeline_assets.domain.plain_text import recordable
 from pipeline_assets.domain.settings import KEYS_ADDED, KEYS_CHANGED, KEYS_REMOVED, Settings
 
 
-class Check(StrEnum):
-    """Every check Tidemark evaluates; `description` says what each one holds."""
+@dataclass(frozen=True)
+class CheckRule:
+    """A check that tables list; two of the same name are the same check."""
 
-    DELIVERY_RECONCILES = "delivery_reconciles"
-    DELIVERY_COMPLETE = "delivery_complete"
-    UNIQUE_EVENT_KEY = "unique_event_key"
-    RECONCILES_WITH_RAW = "reconciles_with_raw"
-    CHANGE_IS_EXPLAINED = "change_is_explained"
-    RECONCILES_WITH_REFINED = "reconciles_with_refined"
-
-    @property
-    def description(self) -> str:
-        """What the check holds, for people."""
-        return _DESCRIPTIONS[self]
-
-    @property
-    def is_blocking(self) -> bool:
-        """False for checks that only warn."""
-        return self is not Check.DELIVERY_COMPLETE
+    name: str
+    description: str = field(default="", compare=False)
+    """What it holds, for people."""
+    is_blocking: bool = field(default=True, compare=False)
+    """False for checks that only warn."""
+    settings_read: tuple[str, ...] = field(default=(), compare=False)
+    """Bounds that it compares with: a refusal is tried again when one of them changes."""
+    evaluate: Callable[[Totals], Evaluation] | None = field(default=None, compare=False)
+    """For checks that need nothing but totals; others are evaluated where their figures are (load/)."""
 
 
-_DESCRIPTIONS = {
-    Check.DELIVERY_RECONCILES: "Every line of every object is accounted for, and what should be there is.",
-    Check.DELIVERY_COMPLETE: "Every hour has its marker.",
-    Check.UNIQUE_EVENT_KEY: "No key twice in the slice or across the dedupe window, none null.",
-    Check.RECONCILES_WITH_RAW: "Rows in raw = rows out + duplicates by reason.",
-    Check.CHANGE_IS_EXPLAINED: "A final slice does not shrink or grow beyond bounds unless a person accepts it.",
-    Check.RECONCILES_WITH_REFINED: "Totals equal those of the refined slice.",
-}
+@dataclass(frozen=True)
+class Totals:
+    """What the audit of a staged slice of an aggregate measured."""
+
+    found: Mapping[str, Any]
+    """Measure -> its total over the slice's rows: an int, or an exact decimal."""
+    control: Mapping[str, Any]
+    """The same, computed another way from refined.events; and what else the table's controls tell."""
+    settings: Settings
+
+
+def _reconcile_with_refined(totals: Totals) -> Evaluation:
+    differing = [name for name, value in totals.found.items() if value != totals.control.get(name, 0)]
+    reason = ", ".join(
+        f"{name} {totals.found[name]} here, {totals.control.get(name, 0)} in refined/events" for name in differing
+    )
+    return Evaluation(
+        Check.RECONCILES_WITH_REFINED,
+        not differing,
+        reason or None,
+        "This is a defect of Tidemark: report it with the day's refined rows" if differing else None,
+        {
+            "mismatch_count": len(differing),
+            **{f"{name}_in_refined": number(totals.control.get(name)) for name in totals.found},
+        },
+    )
+
+
+class Check:
+    """The checks of the tables that are built in."""
+
+    DELIVERY_RECONCILES = CheckRule(
+        "delivery_reconciles",
+        "Every line of every object is accounted for, and what should be there is.",
+        settings_read=("max_unreadable_objects", "max_quarantined_share", "max_quarantined_lines"),
+    )
+    DELIVERY_COMPLETE = CheckRule("delivery_complete", "Every hour has its marker.", is_blocking=False)
+    UNIQUE_EVENT_KEY = CheckRule(
+        "unique_event_key", "No key twice in the slice or across the dedupe window, none null."
+    )
+    RECONCILES_WITH_RAW = CheckRule("reconciles_with_raw", "Rows in raw = rows out + duplicates by reason.")
+    CHANGE_IS_EXPLAINED = CheckRule(
+        "change_is_explained",
+        "A final slice does not shrink or grow beyond bounds unless a person accepts it.",
+        settings_read=(
+            "change_min_rows",
+            "change_max_shrink",
+            "change_max_growth",
+            "change_max_changed",
+            "change_bounds",
+        ),
+    )
+    RECONCILES_WITH_REFINED = CheckRule(
+        "reconciles_with_refined",
+        "Totals equal those of the refined slice.",
+        evaluate=_reconcile_with_refined,
+    )
+
+
+_BUILT_IN = {rule.name: rule for rule in vars(Check).values() if isinstance(rule, CheckRule)}
+
+
+def number(value: Any) -> float:
+    """A collected figure as a number that the ledger and Dagster can hold."""
+    if value is None:
+        return 0
+    return float(value) if isinstance(value, (Decimal, float)) else int(value)
 
 
 ACCEPTED = "accepted"
@@ -56,16 +109,18 @@ ACCEPTED = "accepted"
 class Evaluation:
     """What one check found for one slice or batch."""
 
-    check: Check
+    check: CheckRule
     is_passed: bool
     reason: str | None = None
     hint: str | None = None
     figures: Mapping[str, float] = field(default_factory=dict)
+    is_evaluated: bool = True
+    """False where the table lists the check and nothing evaluated it: such a check never passed."""
 
     @property
     def is_accepted_change(self) -> bool:
         """Whether it passes only because a person let the change through."""
-        is_change = self.check is Check.CHANGE_IS_EXPLAINED
+        is_change = self.check == Check.CHANGE_IS_EXPLAINED
         return is_change and self.is_passed and (self.reason or "").startswith(f"{ACCEPTED}: ")
 
     def __post_init__(self) -> None:
@@ -77,17 +132,37 @@ class Evaluation:
     def to_json(self) -> dict[str, Any]:
         """For the ledger."""
         return {
-            "check": self.check.value,
+            "check": self.check.name,
             "is_passed": self.is_passed,
             "reason": self.reason,
             "cure": self.hint,
             "figures": dict(self.figures),
+            **({} if self.is_evaluated else {"is_evaluated": False}),
         }
 
     @classmethod
     def from_json(cls, row: Mapping[str, Any]) -> Evaluation:
         """From the ledger."""
-        return cls(Check(row["check"]), row["is_passed"], row["reason"], row["cure"], row["figures"])
+        rule = _BUILT_IN.get(row["check"], CheckRule(row["check"]))
+        is_evaluated = row.get("is_evaluated", True)
+        return cls(rule, row["is_passed"], row["reason"], row["cure"], row["figures"], is_evaluated)
+
+
+def not_evaluated(rule: CheckRule) -> Evaluation:
+    """Of a check that a table lists and nothing evaluated."""
+    hint = "Evaluate it where the table is audited, or take it from the table's checks: docs/extending.md"
+    return Evaluation(rule, False, "was not evaluated", hint, is_evaluated=False)
+
+
+def holds_nothing(rule: CheckRule) -> Evaluation:
+    """Of a slice without rows that was never built: there is nothing to find."""
+    return Evaluation(rule, True, figures={"rows": 0})
+
+
+def complete(rules: Sequence[CheckRule], evaluations: Sequence[Evaluation]) -> tuple[Evaluation, ...]:
+    """One evaluation for each check that a table lists, in that order."""
+    by_rule = {evaluation.check: evaluation for evaluation in evaluations}
+    return tuple(by_rule.get(rule) or not_evaluated(rule) for rule in rules)
 
 
 @dataclass(frozen=True)
@@ -149,10 +224,11 @@ def is_bounded(before: Mapping[str, float], after: Mapping[str, float], *, was_f
     """Whether a change of this slice has to keep within bounds.
 
     A slice that was final when it was last confirmed, and whose largest count lies over `change_min_rows` before or after,
-    because a ratio of small numbers means nothing. Counts are integers, money is not.
+    because a ratio of small numbers means nothing. Counts are integers, money is not; where nothing is counted, every
+    change has to.
     """
     counts = [value for value in (*before.values(), *after.values()) if isinstance(value, int)]
-    return was_final and max(counts, default=0) > settings.change_min_rows
+    return was_final and (max(counts) > settings.change_min_rows if counts else bool(before or after))
 
 
 def explain_change(

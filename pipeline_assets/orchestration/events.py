@@ -18,7 +18,7 @@ from dagster._core.definitions.asset_checks.asset_check_evaluation import (  # n
     AssetCheckEvaluationTargetMaterializationData as Target,
 )
 
-from pipeline_assets.domain.checks import Check, Evaluation
+from pipeline_assets.domain.checks import Check, CheckRule, Evaluation, not_evaluated
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import EMPTY, Verdict
 from pipeline_assets.inspection.diff.difference import Difference, lines_of
@@ -164,7 +164,7 @@ def _targets(instance: dg.DagsterInstance, key: dg.AssetKey, partitions: list[st
 def _evaluation(
     key: dg.AssetKey,
     partition: str,
-    check: Check,
+    check: CheckRule,
     outcomes: Sequence[Outcome],
     target: Target | None,
     shown: Sequence[Difference] = (),
@@ -174,7 +174,7 @@ def _evaluation(
         (outcome.key.project_id, evaluation)
         for outcome in outcomes
         for evaluation in outcome.evaluations
-        if evaluation.check is check
+        if evaluation.check == check
     ]
     bad = [(project, evaluation) for project, evaluation in found if not evaluation.is_passed]
     # A day that waits has no evaluation of its own; what it waits for is the reason.
@@ -187,11 +187,18 @@ def _evaluation(
     reasons += [
         f"{outcome.key.project_id}: {outcome.verdict.value}, {outcome.reason}. {outcome.hint}" for outcome in waiting
     ]
+    told = {project for project, _ in found} | {outcome.key.project_id for outcome in waiting}
+    unsaid = not_evaluated(check)
+    reasons += [
+        f"{outcome.key.project_id}: {unsaid.reason}. {unsaid.hint}"
+        for outcome in outcomes
+        if outcome.key.project_id not in told
+    ]
     is_only_early = bool(reasons) and all(one.is_early or one.verdict.is_good for one in outcomes)
     is_error = check.is_blocking and not is_only_early
     return dg.AssetCheckEvaluation(
         asset_key=key,
-        check_name=check.value,
+        check_name=check.name,
         partition=partition,
         passed=not reasons,
         blocking=False,
@@ -200,7 +207,7 @@ def _evaluation(
         description=markdown_text(reasons) or None,
         metadata={
             "verdict": _verdicts(outcomes),
-            **(_looks(key, partition, shown) if bad and check is Check.CHANGE_IS_EXPLAINED else {}),
+            **(_looks(key, partition, shown) if bad and check == Check.CHANGE_IS_EXPLAINED else {}),
             **figures,
         },
     )

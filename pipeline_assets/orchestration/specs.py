@@ -53,7 +53,7 @@ def check_specs(tables: Sequence[Table], days: dg.PartitionsDefinition[str]) -> 
     """All checks of the tables."""
     return [
         dg.AssetCheckSpec(
-            check.value,
+            check.name,
             asset=asset_key(table),
             description=check.description,
             blocking=check.is_blocking,

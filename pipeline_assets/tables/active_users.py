@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame
 
 from pipeline_assets.domain.checks import Check
 from pipeline_assets.domain.settings import Settings
-from pipeline_assets.tables.table import EVENT_DATE, PROJECT_ID, AggregateTable, TableColumn
+from pipeline_assets.tables.table import EVENT_DATE, PROJECT_ID, AggregateTable, Measure, TableColumn
 from pipeline_assets.transforms.revenue import USER_COLUMNS
 
 
@@ -47,6 +47,6 @@ ACTIVE_USERS = AggregateTable(
     recovery="Recover refined/events for the day; this table follows.",
     reads_narrow_events=True,
     build=_build,
-    measures={"active_users": lambda: F.sum("active_users")},
+    measures={"active_users": Measure(lambda: F.sum("active_users"))},
     controls=_controls,
 )

@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame
 
 from pipeline_assets.domain.checks import Check
 from pipeline_assets.domain.settings import Settings
-from pipeline_assets.tables.table import EVENT_DATE, PROJECT_ID, AggregateTable, TableColumn
+from pipeline_assets.tables.table import EVENT_DATE, PROJECT_ID, AggregateTable, Measure, TableColumn
 from pipeline_assets.transforms.revenue import MONEY, PROPERTIES, USER_COLUMNS
 
 
@@ -57,6 +57,9 @@ DAILY_REVENUE = AggregateTable(
     recovery="Recover refined/events for the day; this table follows.",
     reads_narrow_events=True,
     build=_build,
-    measures={"revenue": lambda: F.sum("revenue"), "purchases": lambda: F.sum("purchases")},
+    measures={
+        "revenue": Measure(lambda: F.sum("revenue"), is_count=False),
+        "purchases": Measure(lambda: F.sum("purchases")),
+    },
     controls=_controls,
 )

@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame
 
 from pipeline_assets.domain.checks import Check
 from pipeline_assets.domain.settings import Settings
-from pipeline_assets.tables.table import EVENT_DATE, PROJECT_ID, AggregateTable, TableColumn
+from pipeline_assets.tables.table import EVENT_DATE, PROJECT_ID, AggregateTable, Measure, TableColumn
 from pipeline_assets.transforms.revenue import USER_COLUMNS
 
 
@@ -44,6 +44,6 @@ EVENT_COUNTS = AggregateTable(
     recovery="Recover refined/events for the day; this table follows.",
     reads_narrow_events=True,
     build=_build,
-    measures={"events": lambda: F.sum("events")},
+    measures={"events": Measure(lambda: F.sum("events"))},
     controls=_controls,
 )

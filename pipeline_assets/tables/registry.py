@@ -35,7 +35,7 @@ def require_known_bounds(settings: Settings) -> None:
     """Raise SettingsError for a name in `change_bounds` that is no bounded measure: it would bound nothing."""
     known = {f"{REFINED_EVENTS.key}:{name}" for name in ("rows", KEYS_ADDED, KEYS_REMOVED, KEYS_CHANGED)}
     known |= {
-        f"{table.key}:{name}" for table in DERIVED if isinstance(table, AggregateTable) for name in table.measures or ()
+        f"{table.key}:{name}" for table in DERIVED if isinstance(table, AggregateTable) for name in table.measures
     }
     for name in settings.change_bounds:
         if name not in known:

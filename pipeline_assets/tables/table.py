@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pipeline_assets.domain.checks import Check
+from pipeline_assets.domain.checks import CheckRule
 from pipeline_assets.domain.settings import Settings
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ class Table:
     """Raised by hand when the build's meaning changes; slices built by another are outdated."""
     settings_read: tuple[str, ...] = ()
     upstream: tuple[str, ...] = ()
-    checks: tuple[Check, ...] = ()
+    checks: tuple[CheckRule, ...] = ()
     exact_bounds: tuple[str, ...] = ()
     """Columns whose file metrics keep exact bounds."""
     many_valued: tuple[str, ...] = ()
@@ -88,19 +88,28 @@ class Table:
 
 
 @dataclass(frozen=True)
+class Measure:
+    """A figure of a slice that changes of a final day are bounded by."""
+
+    total: Callable[[], SparkColumn]
+    """Aggregate expression over the table's rows of a slice; made when a session is there."""
+    is_count: bool = True
+    """Whether it counts rows or things. Small counts are not bounded; other measures always are."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class AggregateTable(Table):
     """A per-day table computed from refined.events alone."""
 
-    key_columns: tuple[str, ...] = ()
+    key_columns: tuple[str, ...]
     """What names a row within a slice."""
+    build: Callable[[DataFrame, Settings], DataFrame]
+    """refined.events, or its narrow events (whole slices) -> this table's rows."""
+    measures: Mapping[str, Measure]
+    controls: Callable[[DataFrame, Settings], DataFrame]
+    """The same -> event_date, project_id and one column per measure, computed another way than the build."""
     reads_narrow_events: bool = False
     """Whether build and controls read what all aggregates of a load share (transforms/narrow_events.py), not refined.events."""
-    build: Callable[[DataFrame, Settings], DataFrame] | None = None
-    """refined.events, or its facts (whole slices) -> this table's rows."""
-    measures: Mapping[str, Callable[[], SparkColumn]] | None = None
-    """Measure name -> aggregate expression over this table's rows of a slice."""
-    controls: Callable[[DataFrame, Settings], DataFrame] | None = None
-    """The same -> event_date, project_id and one column per measure, computed another way than the build."""
 
     def __post_init__(self) -> None:
         """Rows that nothing names could not be compared; raises ValueError."""

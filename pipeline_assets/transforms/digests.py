@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import date
-from decimal import Decimal
 from functools import reduce
 from typing import Any
 
@@ -147,10 +146,3 @@ def lineage_of(row: Mapping[str, Any], version: int = ROW_HASH_VERSION) -> str:
     """The digest of which object holds which row at which line, in a collected row of `batch_day_digests`."""
     first, second = (_sum_of(row, name) & ((1 << 128) - 1) for name in ("held_a", "held_b"))
     return f"h{version}:{first:x}:{second:x}" if version == ROW_HASH_VERSION else f"{first:x}"
-
-
-def number(value: Any) -> float:
-    """A collected figure as a number that the ledger and Dagster can hold."""
-    if value is None:
-        return 0
-    return float(value) if isinstance(value, (Decimal, float)) else int(value)

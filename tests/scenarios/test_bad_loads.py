@@ -175,7 +175,7 @@ def test_a_code_change_that_drops_a_property_is_refused(closed: Pipeline, monkey
     assert p.digests() == published
     (refused,) = [
         one for one in p.ledger.slices(REFINED, [PROJECT], [DAY])[Slice(DAY, PROJECT)].refused_evaluations
-        if one.check is Check.CHANGE_IS_EXPLAINED
+        if one.check == Check.CHANGE_IS_EXPLAINED
     ]  # fmt: skip
     assert refused.figures["keys_changed_code"] == 800
     assert refused.figures["keys_kept"] == 0
@@ -247,7 +247,7 @@ def test_an_event_that_moves_is_told_as_moved(pipeline: Any) -> None:
 
     def keys(day: date) -> dict[str, float]:
         record = p.ledger.slices(REFINED, [PROJECT], [day])[Slice(day, PROJECT)]
-        (found,) = [one.figures for one in record.evaluations if one.check is Check.CHANGE_IS_EXPLAINED]
+        (found,) = [one.figures for one in record.evaluations if one.check == Check.CHANGE_IS_EXPLAINED]
         return {name: value for name, value in found.items() if name.startswith("keys_")}
 
     assert keys(DAY) == {

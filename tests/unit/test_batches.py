@@ -389,7 +389,7 @@ def test_a_day_is_complete_when_closed_or_empty(
 ) -> None:
     plan = plan_of(listed, markers=markers_of(hours), now=now)
     record = plan.record(BatchVerdict.ACCEPTED, Evaluation(Check.DELIVERY_RECONCILES, True), Settings())
-    complete = next(e for e in record.evaluations if e.check is Check.DELIVERY_COMPLETE)
+    complete = next(e for e in record.evaluations if e.check == Check.DELIVERY_COMPLETE)
     assert (complete.is_passed, complete.reason) == (said is None, said)
     assert (record.deliveries, record.hours_delivered) == (len(listed), len(listed))
 
@@ -503,7 +503,7 @@ def test_a_day_without_deliveries(
         is_other_source_there=is_other_there, first_arrival=first_arrival, settings=Settings(), now=now,
     )  # fmt: skip
     assert found is verdict
-    assert evaluation.check is Check.DELIVERY_RECONCILES
+    assert evaluation.check == Check.DELIVERY_RECONCILES
     assert evaluation.is_passed is (verdict is BatchVerdict.ACCEPTED)
     assert evaluation.figures["hours_marked"] == len(tuple(hours))
 

@@ -17,7 +17,7 @@ import pyspark.sql.functions as F
 from pyspark.sql import DataFrame
 
 from pipeline_assets.domain.changes import Baseline
-from pipeline_assets.domain.checks import explain_change, is_bounded
+from pipeline_assets.domain.checks import explain_change, is_bounded, number
 from pipeline_assets.domain.errors import UsageError
 from pipeline_assets.domain.slices import EMPTY, Slice
 from pipeline_assets.inspection.diff.difference import Difference
@@ -30,8 +30,8 @@ from pipeline_assets.load.staleness.facts import read_facts
 from pipeline_assets.load.staleness.inputs import cause_of
 from pipeline_assets.tables.refined_events import REFINED_EVENTS
 from pipeline_assets.tables.registry import DERIVED, table_by_key
-from pipeline_assets.tables.table import AggregateTable, Table
-from pipeline_assets.transforms.digests import digest_aggregates, digest_of, number, with_row_hashes
+from pipeline_assets.tables.table import AggregateTable, Measure, Table
+from pipeline_assets.transforms.digests import digest_aggregates, digest_of, with_row_hashes
 from pipeline_assets.transforms.key_changes import (
     event_contents,
     key_changes,
@@ -127,7 +127,7 @@ def _difference(
     keys = key_change(cause if standing.is_settled else _UNKNOWN, counts)
     figures = [{name: number(found[name]) for name in _expressions(table)} for found in (before, after)]
     # What a load bounds: rows of refined.events, the declared measures of an aggregate.
-    bounded = set(table.measures or ()) if isinstance(table, AggregateTable) else {"rows"}
+    bounded = set(table.measures) if isinstance(table, AggregateTable) else {"rows"}
     old, new = ({name: value for name, value in found.items() if name in bounded} for found in figures)
     was_final = decision.was_final
     known = record.baseline.of(new) if record is not None and record.baseline is not None else Baseline(old)
@@ -143,13 +143,13 @@ def _difference(
     )  # fmt: skip
 
 
-def _expressions(table: Table) -> Mapping[str, Any]:
-    declared = (table.measures or {}) if isinstance(table, AggregateTable) else {}
-    return {"rows": lambda: F.count(F.lit(1)), **declared}
+def _expressions(table: Table) -> Mapping[str, Measure]:
+    declared = table.measures if isinstance(table, AggregateTable) else {}
+    return {"rows": Measure(lambda: F.count(F.lit(1))), **declared}
 
 
 def _measured(table: Table, rows: DataFrame) -> dict[str, Any]:
-    own = [expression().alias(name) for name, expression in _expressions(table).items() if name != "rows"]
+    own = [measure.total().alias(name) for name, measure in _expressions(table).items() if name != "rows"]
     (found,) = with_row_hashes(rows, table.content_columns).agg(*digest_aggregates(), *own).collect()
     return dict(found.asDict())
 

@@ -17,7 +17,7 @@ from pyspark.sql import Column, DataFrame, Window
 from resources.iceberg.metadata import slices_condition
 from resources.iceberg.table_files import FileChange
 
-from pipeline_assets.domain.checks import Check, Evaluation
+from pipeline_assets.domain.checks import number, Check, Evaluation
 from pipeline_assets.domain.identity import Outcome as RowOutcome
 from pipeline_assets.domain.slices import EMPTY, Slice, neighbourhood
 from pipeline_assets.load.build.audit import Audit, Build
@@ -28,13 +28,7 @@ from pipeline_assets.tables.raw_events import RAW_TABLES
 from pipeline_assets.tables.refined_events import CONTENT, REFINED_EVENTS
 from pipeline_assets.transforms.dedupe import winners
 from pipeline_assets.transforms.event_keys import KEY, candidate_duplicates, day_number, with_candidate_keys
-from pipeline_assets.transforms.digests import (
-    FALSE_HASHES,
-    checked_hashes,
-    digest_aggregates,
-    digest_of,
-    number,
-)
+from pipeline_assets.transforms.digests import (FALSE_HASHES, checked_hashes, digest_aggregates, digest_of)
 from pipeline_assets.transforms.named import has_blank_id, is_nameless
 from pipeline_assets.transforms.refine_files import RawFile
 from pipeline_assets.transforms.cross_day_keys import linked_days, key_days

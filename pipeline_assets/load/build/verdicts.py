@@ -14,7 +14,7 @@ from dataclasses import replace
 from resources.ledger.records import SliceRecord
 
 from pipeline_assets.domain.changes import Baseline, KeyChange
-from pipeline_assets.domain.checks import Evaluation, explain_change, next_baseline
+from pipeline_assets.domain.checks import Evaluation, complete, explain_change, holds_nothing, next_baseline
 from pipeline_assets.domain.slices import EMPTY, Slice, Verdict, neighbourhood
 from pipeline_assets.load.build.audit import Audit
 from pipeline_assets.load.build.refined import linked_slices
@@ -30,17 +30,16 @@ from pipeline_assets.tables.refined_events import REFINED_EVENTS
 def judge(step: DerivedStep, todo: Mapping[Slice, SlicePlan], staged_id: int) -> set[Slice]:
     """Evaluate every check of every staged slice; returns the slices to publish."""
     keys = explain_keys(step, todo, staged_id) if step.table.key == REFINED_EVENTS.key else {}
-    evaluated = {
-        key: (*step.audits[key].evaluations, _change(step, decision, keys.get(key))) for key, decision in todo.items()
-    }
+    changes = {key: _change(step, decision, keys.get(key)) for key, decision in todo.items()}
+    evaluated = {key: complete(step.table.checks, (*step.audits[key].evaluations, changes[key])) for key in todo}
     failed = {
         key: failure
         for key, evaluations in evaluated.items()
-        if (failure := next((evaluation for evaluation in evaluations if not evaluation.is_passed), None))
+        if (failure := next((one for one in evaluations if one.check.is_blocking and not one.is_passed), None))
     }
-    for key, evaluations in sorted(evaluated.items()):
-        if evaluations[-1].is_accepted_change:
-            step.runtime.say(f"{step.table.key}: {key} {evaluations[-1].reason}")
+    for key, change in sorted(changes.items()):
+        if change.is_accepted_change:
+            step.runtime.say(f"{step.table.key}: {key} {change.reason}")
     waiting = _held_back(step, todo, staged_id, failed) if step.table.key == REFINED_EVENTS.key else {}
     code, judged_by = step.table.code_version(step.runtime.settings), judging(step.table, step.runtime.settings)
     changed: set[Slice] = set()
@@ -69,7 +68,7 @@ def judge(step: DerivedStep, todo: Mapping[Slice, SlicePlan], staged_id: int) ->
             step.records[key] = replace(
                 prior, verdict=Verdict.UNCHANGED if is_same else Verdict.PUBLISHED, reason=None, hint=None,
                 is_final=decision.is_final, final_at=decision.final_at, digest=audit.digest, input_state=present,
-                baseline=_next_baseline(step, decision, evaluations[-1], keys.get(key)), code_version=code,
+                baseline=_next_baseline(step, decision, changes[key], keys.get(key)), code_version=code,
                 refused_state=None, figures=audit.figures, evaluations=evaluations, refused_evaluations=(),
             )  # fmt: skip
         outcome = _outcome(step, decision, step.records[key], evaluations, figures)
@@ -142,7 +141,7 @@ def _present(decision: SlicePlan, audit: Audit) -> dict[str, str]:
 
 
 def _reason(failure: Evaluation) -> str:
-    return f"{failure.check.value}: {failure.reason}"
+    return f"{failure.check.name}: {failure.reason}"
 
 
 def stand(step: DerivedStep, decision: SlicePlan) -> None:
@@ -156,7 +155,9 @@ def stand(step: DerivedStep, decision: SlicePlan) -> None:
             code_version=prior.code_version or step.table.code_version(step.runtime.settings),
         )  # fmt: skip
         step.records[decision.key] = record
-        step.outcomes[decision.key] = _outcome(step, decision, record, record.evaluations, record.figures)
+        is_nothing = decision.record is None and record.digest == EMPTY
+        evaluations = tuple(map(holds_nothing, step.table.checks)) if is_nothing else record.evaluations
+        step.outcomes[decision.key] = _outcome(step, decision, record, evaluations, record.figures)
         return
     record = _blocked_record(prior, decision)
     is_refused_before = decision.todo in (Todo.KEEP_REFUSED, Todo.WAIT_TIED) and prior.run_id != step.request.run_id
@@ -191,7 +192,7 @@ def _blocked_record(prior: SliceRecord, decision: SlicePlan) -> SliceRecord:
     if decision.todo is Todo.WAIT_TIED:
         reason = waiting_reason(state[WAITS_KEY])
         return replace(prior, verdict=Verdict.WAITING, reason=reason, hint=WAITING_CURE)
-    failure = next(evaluation for evaluation in prior.refused_evaluations if not evaluation.is_passed)
+    failure = next(one for one in prior.refused_evaluations if one.check.is_blocking and not one.is_passed)
     return replace(prior, verdict=Verdict.REFUSED, reason=_reason(failure), hint=failure.hint)
 
 

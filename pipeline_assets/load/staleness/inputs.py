@@ -33,9 +33,11 @@ def judging(table: Table, settings: Settings) -> str:
         for name, bound in sorted(settings.change_bounds.items())
         if name.startswith(f"{table.key}:")
     }
-    bounds = (
-        settings.change_min_rows, settings.change_max_shrink, settings.change_max_growth, settings.change_max_changed, own
-    )  # fmt: skip
+    bounds = {
+        name: own if name == "change_bounds" else getattr(settings, name)
+        for rule in table.checks
+        for name in rule.settings_read
+    }
     return f"{table.code_version(settings)} {bounds}"
 
 
