@@ -59,6 +59,18 @@ def _default_paths() -> dict[str, Any]:
     return {name: Settings.model_fields[name].default for name in names}
 
 
+def named_value(name: str) -> Any:
+    """One value as the environment or the file has it, None where neither does; no other value is looked at.
+
+    For what has to be known before settings can be read as a whole.
+    """
+    given = os.environ.get(f"{ENV_PREFIX}{name.upper()}")
+    if given is not None:
+        return given
+    path = _config_path()
+    return _read_toml(path).get(name) if path is not None else None
+
+
 def _config_path() -> Path | None:
     named = os.environ.get(CONFIG_VARIABLE)
     if named:

@@ -83,6 +83,9 @@ class Settings(BaseSettings):
     owners: Annotated[tuple[str, ...], NoDecode] = ("team:data-engineering",)
     """Whom Dagster names for every asset: e-mail addresses or `team:name`, a comma list in the environment."""
 
+    extra_aggregates: Annotated[tuple[str, ...], NoDecode] = ()
+    """Aggregates of your own, as `package.module:NAME`, a comma list in the environment (docs/extending.md)."""
+
     reprocessing_window_days: int = Field(3, ge=0, le=400)
     dedupe_window_days: int = Field(1, ge=0, le=30)
     redelivery_horizon_days: int = Field(30, ge=0)
@@ -153,7 +156,7 @@ class Settings(BaseSettings):
 
     @field_validator(
         "projects", "sparse_projects", "revenue_properties", "price_properties", "quantity_properties", "currency_properties",
-        "source_precedence", "owners", mode="before",
+        "source_precedence", "owners", "extra_aggregates", mode="before",
     )  # fmt: skip
     @classmethod
     def _split_comma_list(cls, value: object) -> object:

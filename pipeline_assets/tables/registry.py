@@ -13,12 +13,14 @@ from pipeline_assets.domain.slices import Source
 from pipeline_assets.tables.active_users import ACTIVE_USERS
 from pipeline_assets.tables.daily_revenue import DAILY_REVENUE
 from pipeline_assets.tables.event_counts import EVENT_COUNTS
+from pipeline_assets.tables.extra import extra_aggregates
 from pipeline_assets.tables.quarantine import QUARANTINE
 from pipeline_assets.tables.raw_events import RAW_TABLES
 from pipeline_assets.tables.refined_events import REFINED_EVENTS
 from pipeline_assets.tables.table import AggregateTable, Table
 
-AGGREGATES: tuple[AggregateTable, ...] = (DAILY_REVENUE, EVENT_COUNTS, ACTIVE_USERS)
+_BUILT_IN: tuple[AggregateTable, ...] = (DAILY_REVENUE, EVENT_COUNTS, ACTIVE_USERS)
+AGGREGATES: tuple[AggregateTable, ...] = (*_BUILT_IN, *extra_aggregates([table.key for table in _BUILT_IN]))
 DERIVED: tuple[Table, ...] = (REFINED_EVENTS, *AGGREGATES)
 ASSET_TABLES: tuple[Table, ...] = (*RAW_TABLES.values(), *DERIVED)
 ALL_TABLES: tuple[Table, ...] = (*ASSET_TABLES, QUARANTINE)

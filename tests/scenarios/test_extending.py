@@ -1,0 +1,141 @@
+"""A table and a check from outside the package, registered in one line; and a check that somebody forgot to evaluate.
+
+Contains: what docs/extending.md promises, in processes of its own, because tables are known from the first import on.
+Add here: another thing that users may add.
+Does not contain: the built-in tables.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from dataclasses import replace
+from datetime import UTC, date, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipeline_assets.domain.checks import CheckRule, Evaluation, complete, not_evaluated
+from pipeline_assets.domain.settings import PROJECT_ROOT
+from tests.scenarios import city_events
+from tests.scenarios.city_events import CITY_EVENTS
+from tests.scenarios.test_shell import Shell
+from tests.support.builders import a_body, events_on
+
+DAY = date(2026, 2, 2)
+PAGE = PROJECT_ROOT / "docs" / "extending.md"
+CITY = "aggregates/city_events"
+FORGOTTEN = replace(CITY_EVENTS, checks=(*CITY_EVENTS.checks, CheckRule("forgotten", "Nobody evaluates it.")))
+FORGOTTEN_WARNING = replace(
+    CITY_EVENTS, checks=(*CITY_EVENTS.checks, CheckRule("forgotten", "Nobody evaluates it.", is_blocking=False))
+)
+GRAPH = """
+import json
+from pipeline_assets.definitions import build_defs
+graph = build_defs().resolve_asset_graph()
+print(json.dumps({
+    "parents": {key.to_user_string(): [one.to_user_string() for one in graph.get(key).parent_keys]
+                for key in graph.get_all_asset_keys()},
+    "checks": sorted(check.name for check in graph.asset_check_keys if check.asset_key.path[-1] == "city_events"),
+}))
+"""
+
+
+def _shell(folder: Path, name: str) -> Shell:
+    shell = Shell(folder)
+    shell.environment |= {
+        "TIDEMARK_EXTRA_AGGREGATES": name, "PYTHONPATH": str(PROJECT_ROOT), "TIDEMARK_CHANGE_MIN_ROWS": "5",
+    }  # fmt: skip
+    shell.deliver(DAY, a_body(events_on(DAY, 12, city="Bern")))
+    return shell
+
+
+def _load(shell: Shell, *more: str) -> tuple[int, dict[str, dict[str, Any]], str]:
+    """Exit code, table -> what is told of its day, what went to standard error."""
+    done = shell("load", "--source", "regular", "--from", str(DAY), "--to", str(DAY), "--json", *more)
+    return done.returncode, {line["table"]: line for line in json.loads(done.stdout)}, done.stderr
+
+
+@pytest.mark.slow
+def test_an_aggregate_of_a_users_own(tmp_path: Path) -> None:
+    """Scenario: one module outside the package, named in one setting: loaded, corrected, looked at, refused by its own check,
+    rolled back. Outcome: it is a table like the others, and the graph shows it with its checks."""
+    shell = _shell(tmp_path, "tests.scenarios.city_events:CITY_EVENTS")
+    code, told, said = _load(shell)
+    assert (code, told[CITY]["verdict"], told[CITY]["rows"]) == (0, "published", 1), said
+    began = datetime.now(UTC).isoformat()
+
+    shell.deliver(DAY, a_body(events_on(DAY, 2, prefix="more", city="Basel")), hour=11)
+    code, told, _ = _load(shell, "--accept-changes", "a late shard")
+    assert (code, told[CITY]["verdict"], told[CITY]["rows"]) == (0, "published", 2)
+
+    shell.deliver(DAY, a_body(events_on(DAY, 40, prefix="nowhere", city=None)), hour=12)
+    code, told, _ = _load(shell, "--accept-changes", "another one")
+    assert (code, told[CITY]["verdict"]) == (1, "refused")
+    assert "cities_are_known: 40 of 54 events have no city" in told[CITY]["reason"]
+
+    looked_at = shell("diff", CITY, str(DAY))
+    assert looked_at.returncode == 1
+    assert "unknown" in looked_at.stdout, looked_at.stdout
+
+    back = shell(
+        "rollback", "--table", CITY, "--from", str(DAY), "--to", str(DAY), "--back-to", began, "--reason", "look"
+    )
+    assert back.returncode == 0, back.stderr
+    history = shell("history", CITY, str(DAY), "--json")
+    assert json.loads(history.stdout)[-1]["rows_after"] == 1, history.stdout
+
+    environment = {**shell.environment}
+    graph = subprocess.run([sys.executable, "-c", GRAPH], env=environment, capture_output=True, text=True, check=False)
+    shown = json.loads(graph.stdout.splitlines()[-1])
+    assert shown["parents"][CITY] == ["refined/events"]
+    assert shown["checks"] == ["change_is_explained", "cities_are_known", "reconciles_with_refined"]
+
+
+@pytest.mark.slow
+def test_a_check_that_nobody_evaluates_publishes_nothing(tmp_path: Path) -> None:
+    """Scenario: a table lists a check that nothing evaluates; then the same as a warning. Outcome: its days stay unpublished and
+    say so; as a warning they are published."""
+    shell = _shell(tmp_path, "tests.scenarios.test_extending:FORGOTTEN")
+    code, told, _ = _load(shell)
+    assert (code, told[CITY]["verdict"], told[CITY]["rows"]) == (1, "refused", 0)
+    assert told[CITY]["reason"].startswith("forgotten: was not evaluated")
+    assert told["aggregates/event_counts"]["verdict"] == "published"
+
+    shell.environment["TIDEMARK_EXTRA_AGGREGATES"] = "tests.scenarios.test_extending:FORGOTTEN_WARNING"
+    code, told, said = _load(shell)
+    assert (code, told[CITY]["verdict"]) == (0, "published"), said
+
+
+def test_one_evaluation_for_each_listed_check() -> None:
+    one, other = CheckRule("one"), CheckRule("other")
+    passed = Evaluation(one, True)
+    assert complete((other, one), (passed,)) == (not_evaluated(other), passed)
+    assert not not_evaluated(other).is_passed
+    assert Evaluation.from_json(not_evaluated(other).to_json()) == not_evaluated(other)
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("no.such.module:TABLE", "cannot be imported"),
+        ("tests.scenarios.city_events:NONE", "cannot be imported"),
+        ("tests.scenarios.city_events:CITIES_ARE_KNOWN", "is no AggregateTable"),
+        ("pipeline_assets.tables.event_counts:EVENT_COUNTS", "has the key of another table"),
+    ],
+)
+def test_a_name_that_leads_nowhere_is_refused_in_one_sentence(tmp_path: Path, name: str, reason: str) -> None:
+    environment = {**Shell(tmp_path).environment, "TIDEMARK_EXTRA_AGGREGATES": name, "PYTHONPATH": str(PROJECT_ROOT)}
+    command = [str(Path(sys.executable).parent / "tidemark"), "status"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert f"TIDEMARK_EXTRA_AGGREGATES: {name} {reason}" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_the_page_shows_the_module_that_is_tested() -> None:
+    blocks = re.findall(r"```python\n(.*?)```", PAGE.read_text("utf-8"), re.DOTALL)
+    assert Path(city_events.__file__).read_text("utf-8") in blocks
