@@ -27,6 +27,8 @@ _CONFLICTS = (
     "Cannot commit, found new",
     "CommitFailedException",
     "ValidationException",
+    # The base was expired meanwhile, and with it what would tell who came between.
+    "is not an ancestor of",
 )
 _RACES = (
     "CommitFailedException",

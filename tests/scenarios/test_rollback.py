@@ -270,6 +270,35 @@ def test_maintenance_after_a_rollback_removes_no_live_file(pipeline: Any) -> Non
     require_known(p)
 
 
+def test_a_file_that_vanishes_before_the_commit_undoes_it(pipeline: Any) -> None:
+    """Scenario: a foreign hand deletes files of then while the rollback is about to commit. Outcome: it says which, the day is
+    again what it was, and is not held."""
+    p = pipeline()
+    p.deliver(DAYS[0], events_on(DAYS[0], 10))
+    assert p.load(DAYS[0]).success
+    then, of_then = datetime.now(UTC), p.files(REFINED, DAYS[0])
+    p.deliver(DAYS[0], events_on(DAYS[0], 4))
+    assert p.load(DAYS[0]).success
+    wrong = _derived(p)
+
+    def delete(point: Failpoint, table: str) -> None:
+        if (point, table) == (Failpoint.BEFORE_COMMIT, REFINED):
+            failpoints.watch()
+            for path in of_then - p.files(REFINED, DAYS[0]):
+                Path(path.removeprefix("file:")).unlink()
+
+    failpoints.watch(delete)
+    try:
+        with pytest.raises(LakehouseError, match="vanished while it was about to come back"):
+            roll_back(_runtime(p), _request(then, DAYS[:1], (REFINED,)))
+    finally:
+        failpoints.watch()
+
+    assert _derived(p) == wrong
+    assert p.count(REFINED, DAYS[0]) == 4
+    require_known(p)
+
+
 @pytest.mark.parametrize("is_known_to_live", [True, False])
 def test_maintenance_that_comes_between_look_and_commit(pipeline: Any, is_known_to_live: bool) -> None:
     """Scenario: at the end of the history a day is rolled back over several changes; before the commit maintenance runs, which
@@ -302,7 +331,7 @@ def test_maintenance_that_comes_between_look_and_commit(pipeline: Any, is_known_
         if is_known_to_live:
             assert roll_back(_runtime(p), request)
         else:
-            with pytest.raises(LakehouseError, match="vanished while it was about to come back"):
+            with pytest.raises(LakehouseError, match="is expired"):
                 roll_back(_runtime(p), request)
     finally:
         failpoints.watch()

@@ -178,7 +178,7 @@ def test_a_column_that_came_later_is_null_in_older_files(lakehouse: Lakehouse) -
     path = json.loads(described[0])["file-path"].removeprefix(f"{store.url}/")
     target = lakehouse.files.store(REFINED_EVENTS)
     files = refine_files(
-        lakehouse.spark, [RawFile(Slice(FIRST, PROJECT), "regular", path, 1)], {}, stores={"regular": store},
+        lakehouse.spark, [RawFile(Slice(FIRST, PROJECT), "regular", path, 1)], {}, {}, stores={"regular": store},
         hashes=event_hashes(), layout=refined, target=target, parallelism=2,
     )  # fmt: skip
     assert not files.wrong
