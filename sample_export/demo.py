@@ -12,42 +12,56 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
-from datetime import date
+from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
 
 from pyiceberg.catalog.sql import SqlCatalog
 from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from pipeline_assets.cli.terminal import line, page, print_lines_of, styled
+from pipeline_assets.cli.terminal import PlainConsole, line, page, print_lines_of, styled
+from pipeline_assets.domain.plain_text import shown as shown_text
 from pipeline_assets.domain.settings import PROJECT_ROOT
+from pipeline_assets.tables.registry import AGGREGATES
 from resources.ledger.store import Ledger
 from sample_export.account import REASONS, ExportAccount
+from sample_export.events import events_of
 from sample_export.objects import account_of, write_export, write_recovery
 from sample_export.spec import ExportSpec, Recovery
 
 DATA = PROJECT_ROOT / "data"
 OURS = DATA / ".demo"
 """Marks a data folder that the demo may empty."""
-SPEC = ExportSpec(
-    days=14,
-    events_per_day=400,
-    bad_lines_per_day=2,
-    blank_lines_per_day=1,
-    lost_days=(date(2026, 1, 6),),
-    lost_share=0.1,
-)
-RECOVERY = Recovery(first_day=date(2026, 1, 5), last_day=date(2026, 1, 7), corrected_share=0.05)
+_DAYS = 14
+_LOST = 5
+"""Day of the export, from 0, that loses events; it is recovered with the days beside it."""
 _RAW = {"regular": "raw.regular_events", "backfill": "raw.backfill_events"}
+_LOADED = ("raw/regular_events", "raw/backfill_events", "refined/events", *(table.key for table in AGGREGATES))
+_PAGE = "http://127.0.0.1:3000/locations/tidemark/asset-groups/events"
+
+
+def story(today: date) -> tuple[ExportSpec, Recovery]:
+    """Two weeks that end yesterday, and the recovery of a part; the figures are the same on every day."""
+    first = today - timedelta(days=_DAYS)
+    lost = first + timedelta(days=_LOST)
+    spec = ExportSpec(
+        first_day=first, later_days=(first - ExportSpec.first_day).days, days=_DAYS, events_per_day=400,
+        bad_lines_per_day=2, blank_lines_per_day=1, lost_days=(lost,), lost_share=0.1,
+    )  # fmt: skip
+    beside = timedelta(days=1)
+    return spec, Recovery(first_day=lost - beside, last_day=lost + beside, corrected_share=0.05)
 
 
 def main() -> int:
     """Tell the story; returns the exit code."""
     console = page()
+    spec, recovery = story(datetime.now(UTC).date())
     if DATA.exists() and any(DATA.iterdir()) and not OURS.exists():
         told = " holds data that the demo did not write. Move it away, then run `make demo` again."
         console.print(line(styled(DATA, "red"), told))
@@ -59,13 +73,13 @@ def main() -> int:
     landing = DATA / "landing"
 
     console.rule("1  an export lands: 2 projects, 14 days, hourly objects")
-    exported = write_export(SPEC, landing)
+    exported = write_export(spec, landing)
     console.print(
         f"{exported.objects} objects, {exported.lines} lines, {exported.bad_lines} of them broken and "
         f"{exported.blank_lines} blank; {_duplicates(exported)} ({exported.corrections} with another amount); "
         f"{exported.late.total()} late facts; {exported.lost_events} events never arrived"
     )
-    first, last = SPEC.arrival_days[0], SPEC.arrival_days[-1]
+    first, last = spec.arrival_days[0], spec.arrival_days[-1]
     console.rule("2  daily_load")
     if not _tidemark(console, "regular", first, last):
         return 1
@@ -75,20 +89,34 @@ def main() -> int:
         return 1
     again = _State.read()
     console.rule(
-        f"4  a recovery export of {RECOVERY.first_day} to {RECOVERY.last_day}, overlapping what was delivered: backfill_load"
+        f"4  a recovery export of {recovery.first_day} to {recovery.last_day}, overlapping what was delivered: backfill_load"
     )
     recovered = write_recovery(
-        SPEC, landing, RECOVERY.first_day, RECOVERY.last_day, corrected_share=RECOVERY.corrected_share
+        spec, landing, recovery.first_day, recovery.last_day, corrected_share=recovery.corrected_share
     )
     console.print(f"{recovered.objects} objects, {recovered.lines} lines on the backfill prefix")
-    if not _tidemark(console, "backfill", RECOVERY.first_day, RECOVERY.last_day):
+    if not _tidemark(console, "backfill", recovery.first_day, recovery.last_day):
         return 1
     after = _State.read()
-    is_right = _tell(console, exported, recovered, before, again, after)
-    console.print()
-    seconds = f"{time.monotonic() - started:.0f} s. See it in Dagster: "
-    console.print(line(seconds, styled("make dev", "bold"), ", then http://127.0.0.1:3000"))
+    is_right = _tell(console, exported, recovered, before, again, after, account_of(spec, recovery))
+    console.print(f"\n{time.monotonic() - started:.0f} s. Three things to try next:")
+    for command, shows in (
+        ("make dev", f"the same in Dagster: {_PAGE}"),
+        (".venv/bin/tidemark status", "where every day stands"),
+        (f".venv/bin/tidemark explain {_sent_twice(spec)}", "an event that was sent twice, and which of its rows won"),
+    ):
+        console.print(line("  ", styled(command, "bold"), f"  {shows}"))
     return 0 if is_right else 1
+
+
+def _sent_twice(spec: ExportSpec) -> str:
+    """The id of an event that the export holds more than once."""
+    for project in spec.projects:
+        for event in events_of(spec, project, spec.arrival_days[0]):
+            name = event.sends[0].row["$insert_id"]
+            if len(event.sends) > 1 and name is not None and not event.is_lost:
+                return str(name)
+    raise LookupError("no event is sent twice")
 
 
 def _duplicates(account: ExportAccount) -> str:
@@ -112,12 +140,38 @@ def _tidemark(console: Console, source: str, first: date, last: date) -> bool:
         str(last),
     ]
     console.print(styled(f"$ tidemark {' '.join(command[1:])}", "bold"))
-    done = subprocess.run(command, cwd=PROJECT_ROOT, env=environment, stdout=subprocess.PIPE, text=True, check=False)
-    verdicts = Counter(line.split()[2] for line in done.stdout.splitlines()[1:] if len(line.split()) > 2)
+    code, shown = _watched(command, environment)
+    verdicts = Counter(line.split()[2] for line in shown.splitlines()[1:] if len(line.split()) > 2)
     console.print("days x tables: " + ", ".join(f"{count} {verdict}" for verdict, count in sorted(verdicts.items())))
-    if done.returncode != 0:
-        print_lines_of(console, done.stdout.splitlines())
-    return done.returncode == 0
+    if code != 0:
+        print_lines_of(console, shown.splitlines())
+    return code == 0
+
+
+def _watched(command: list[str], environment: Mapping[str, str]) -> tuple[int, str]:
+    """Exit code and standard output; what the load says of its tables moves a bar on a terminal, and is printed elsewhere."""
+    bar = Progress(
+        TextColumn("  {task.description}"), BarColumn(), TimeElapsedColumn(), transient=True, console=_errors()
+    )
+    with tempfile.TemporaryFile("w+") as output:
+        with bar, subprocess.Popen(
+            command, cwd=PROJECT_ROOT, env=environment, stdout=output, stderr=subprocess.PIPE, text=True
+        ) as process:  # fmt: skip
+            assert process.stderr is not None
+            task = bar.add_task("starting", total=len(_LOADED))
+            for said in process.stderr:
+                table, is_told, rest = said.rstrip().partition(": ")
+                if not sys.stderr.isatty() or not is_told:
+                    sys.stderr.write(said)
+                if table in _LOADED:
+                    is_done = rest.endswith(" s") and " in " in rest
+                    bar.update(task, description=shown_text(table), advance=1 if is_done else 0)
+        output.seek(0)
+        return process.returncode, output.read()
+
+
+def _errors() -> PlainConsole:
+    return PlainConsole(stderr=True)
 
 
 class _State:
@@ -182,11 +236,16 @@ def _figures(
 
 
 def _tell(
-    console: Console, exported: ExportAccount, recovered: ExportAccount, before: _State, again: _State, after: _State
+    console: Console,
+    exported: ExportAccount,
+    recovered: ExportAccount,
+    before: _State,
+    again: _State,
+    after: _State,
+    both: ExportAccount,
 ) -> bool:
-    """Show what was found beside what the exporter meant; returns whether it is the same."""
+    """Show what was found beside what the exporter meant (`both`: with the recovery); returns whether it is the same."""
     console.rule("5  the account: tables and ledger beside the exporter's own count")
-    both = account_of(SPEC, RECOVERY)
     table = Table("", "first load", "again", "expected", "recovered", "expected", box=None, pad_edge=False)
     columns = [before.figures(), again.figures(), _expected(exported), after.figures(), _expected(both)]
     for name in columns[-1]:

@@ -101,7 +101,9 @@ class _Fate:
 
 def stream(spec: ExportSpec, *names: object) -> random.Random:
     """A random stream of its own for whatever is named, so that nothing depends on what was generated before."""
-    return random.Random("/".join(map(str, (spec.seed, *names))))
+    moved = timedelta(days=spec.later_days)
+    told = [name - moved if isinstance(name, date) else name for name in names]
+    return random.Random("/".join(map(str, (spec.seed, *told))))
 
 
 def events_of(spec: ExportSpec, project: str, day: date, *, only_next_day: bool = False) -> Iterator[SampleEvent]:

@@ -23,6 +23,8 @@ class ExportSpec:
     projects: tuple[str, ...] = ("10001", "10002")
     first_day: date = date(2026, 1, 1)
     """First arrival day."""
+    later_days: int = 0
+    """So many days after an export with the same numbers: it is that one, with every date moved."""
     days: int = 14
     events_per_day: int = 400
     """Events that arrive on a day, per project, before duplicates."""
