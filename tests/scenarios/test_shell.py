@@ -151,7 +151,7 @@ def test_a_mistake_is_undone_and_the_result_proven(spark: Any, tmp_path: Path) -
     unknown = shell("explain", event)
     assert unknown.returncode == 1
     assert f"not searched, because it is excluded: {key}, a test device" in " ".join(unknown.stdout.split())
-    lifted = shell("lift", key, "--reason", "no test device")
+    lifted = shell("include", key, "--reason", "no test device")
     assert lifted.returncode == 0, lifted.stderr
     assert shell("explain", event).returncode == 0
     changes = json.loads(shell("history", "refined/events", str(DAY), "--json").stdout)
@@ -176,7 +176,7 @@ def test_a_mistake_is_undone_and_the_result_proven(spark: Any, tmp_path: Path) -
     assert looked.returncode == 0, looked.stderr
     assert "keys that are equal: 12" in looked.stdout
     assert (tmp_path / "pages" / f"refined.events_{DAY}_{PROJECT}.html").read_text().startswith("<!doctype html>")
-    proven = shell("prove", *span)
+    proven = shell("verify", *span)
     assert proven.returncode == 0, proven.stderr
     assert "proven: all 5 slices are equal" in proven.stdout
     usage = shell("rollback", *span, "--back-to", "yesterday", "--reason", "why")
