@@ -4,7 +4,7 @@
 set -u
 fail=0
 complain() {
-    printf '%s\n  cure: %s\n' "$1" "$2" >&2
+    printf '%s\n  fix: %s\n' "$1" "$2" >&2
     fail=1
 }
 

@@ -46,7 +46,7 @@ from resources.ledger.store import Ledger
 
 app = typer.Typer(
     name="tidemark", no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False,
-    help="An event pipeline that can recover: load days, see where each stands, correct it, and test that it holds.",
+    help="An event pipeline that can recover: load days, see how each one is, correct it, and test that it holds.",
 )  # fmt: skip
 
 
@@ -68,7 +68,7 @@ def load(
 ) -> None:
     """Run the load job of a source over a range of days, in this process.
 
-    Exits 0 when every requested day stands published or unchanged, 1 when one stands refused, waiting or held, 2 on
+    Exits 0 when every requested day is published or unchanged, 1 when one is refused, waiting or held, 2 on
     bad usage.
     """
     reasons = {"--accept-changes": accept_changes, "--accept-missing": accept_missing}

@@ -56,7 +56,7 @@ def exclude(
 ) -> None:
     """Rule out deliveries, and load the days they arrived on without them. `include` reverses it.
 
-    Exits 0 when every touched day stands without them, 1 when one stands refused, waiting or held, 2 on bad usage.
+    Exits 0 when every touched day is good without them, 1 when one is refused, waiting or held, 2 on bad usage.
     """
     run(lambda: _decide("exclude", keys, reason, accept_changes, even_if_gone, verbose), verbose)
 
@@ -69,7 +69,7 @@ def include(
 ) -> None:
     """Let excluded deliveries count again, and load the days they arrived on with them.
 
-    Exits 0 when every touched day stands with them, 1 when one stands refused, waiting or held, 2 on bad usage.
+    Exits 0 when every touched day is good with them, 1 when one is refused, waiting or held, 2 on bad usage.
     """
     run(lambda: _decide("lift", keys, reason, accept_changes, False, verbose), verbose)
 
@@ -117,7 +117,7 @@ def release(
 ) -> None:
     """Show what becomes of held days, release them when you say so, and build what is stale among them.
 
-    Exits 0 when every released day stands, 1 when one does not or nothing was released, 2 on bad usage.
+    Exits 0 when every released day is good, 1 when one does not or nothing was released, 2 on bad usage.
     """
     config = {
         "first": first,

@@ -121,7 +121,7 @@ def print_explanation(console: Console, explanation: Explanation) -> None:
         console.print(joined(styled(explanation.identifier, "bold"), ": found nowhere"))
         console.print(f"  searched: {explanation.searched}")
     for batch in explanation.not_in_raw:
-        text = f"  not searched, because it is not in raw: {batch.key} stands {batch.verdict.value}, {batch.reason}"
+        text = f"  not searched, because it is not in raw: {batch.key} is {batch.verdict.value}, {batch.reason}"
         console.print(text)
     for one in explanation.excluded:
         text = f"  not searched, because it is excluded: {one.object_key}, {one.reason}"

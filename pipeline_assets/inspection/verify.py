@@ -250,5 +250,5 @@ def _compare(
     found = Compared(table.key, key, left, right, verdict)
     record = runtime.ledger.slices(table.key, [key.project_id], [key.event_date]).get(key)
     if record is not None and not record.verdict.is_good:
-        return replace(found, reason=f"stands {record.verdict.value}: {record.reason}")
+        return replace(found, reason=f"is {record.verdict.value}: {record.reason}")
     return replace(found, verdict=Verdict.UNPROVEN, reason=lacking[key]) if key in lacking else found

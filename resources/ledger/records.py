@@ -96,7 +96,7 @@ class BatchRecord:
 
     @property
     def is_missing(self) -> bool:
-        """Whether it stands refused because deliveries are missing, which a person may accept."""
+        """Whether it is refused because deliveries are missing, which a person may accept."""
         return any(not e.is_passed and e.figures.get(MISSING) for e in self.evaluations)
 
     @property

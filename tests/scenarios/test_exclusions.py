@@ -72,7 +72,7 @@ def test_a_wrong_recovery_is_ruled_out_and_counts_again(pipeline: Any) -> None:
 
 def test_an_excluded_object_among_others(pipeline: Any) -> None:
     """Scenario: one of two objects of a day is excluded although the change is beyond bounds; nobody accepts that.
-    Outcome: raw lacks exactly its rows, the day is green there and says why; refined stands refused until accepted."""
+    Outcome: raw lacks exactly its rows, the day is green there and says why; refined is refused until accepted."""
     p = pipeline()
     p.deliver(DAY, events_on(DAY, 200), hour=1)
     key = p.deliver(DAY, events_on(DAY, 200, prefix="other"), hour=2)
@@ -136,7 +136,7 @@ def test_the_same_bytes_stay_excluded_and_another_version_does_not(pipeline: Any
 
 
 def test_a_broken_object_is_excluded_and_its_day_goes_green(pipeline: Any) -> None:
-    """Scenario: a day stands refused for an object nobody can read; it is excluded.
+    """Scenario: a day is refused for an object nobody can read; it is excluded.
     Outcome: the rest of the day is published; the refused version is forgotten."""
     p = pipeline()
     p.deliver(DAY, events_on(DAY, 10), hour=1)

@@ -203,7 +203,7 @@ def test_a_refused_day_says_why_it_does_not_show_the_present_winner(pipeline: An
     (standing,) = one.standings
     assert standing.live[0].source is Source.REGULAR
     assert standing.reason is not None
-    assert standing.reason.startswith("stands refused: change_is_explained")
+    assert standing.reason.startswith("is refused: change_is_explained")
     assert standing.hint == standing.record.hint
     assert standing.hint
 

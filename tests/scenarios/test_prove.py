@@ -117,7 +117,7 @@ def test_what_is_published_is_proven_and_what_was_tampered_with_is_named(loaded:
 
 
 def test_days_that_stand_refused_differ_and_those_that_landing_lacks_are_unproven(loaded: Any, tmp_path: Path) -> None:
-    """Scenario: landing lost an object of one day, holds one of another day that was not loaded, and a third day stands refused.
+    """Scenario: landing lost an object of one day, holds one of another day that was not loaded, and a third day is refused.
     Outcome: the first two are unproven, with the object named; the third differs and says how it stands; the rest is equal."""
     p = loaded
     p.deliver(DAYS[1], events_on(DAYS[1], 700, prefix="twice"), hour=14)
@@ -136,7 +136,7 @@ def test_days_that_stand_refused_differ_and_those_that_landing_lacks_are_unprove
         (DAYS[3], Verdict.UNPROVEN),
     }
     refused = [one for one in found if (one.table, one.key.event_date) == (REFINED, DAYS[1])]
-    assert "stands refused: change_is_explained" in str([one.reason for one in refused])
+    assert "is refused: change_is_explained" in str([one.reason for one in refused])
     assert all(gone in str(one.reason) for one in found if one.key.event_date == DAYS[0])
     assert all(new in str(one.reason) for one in found if one.key.event_date == DAYS[3])
 

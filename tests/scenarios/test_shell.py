@@ -185,7 +185,7 @@ def test_a_mistake_is_undone_and_the_result_proven(spark: Any, tmp_path: Path) -
 
 
 def test_what_is_accepted_is_accepted_for_its_project_alone(spark: Any, tmp_path: Path) -> None:
-    """Scenario: two projects; a day of one stands refused; the other one's day is rolled back and released, one of its objects
+    """Scenario: two projects; a day of one is refused; the other one's day is rolled back and released, one of its objects
     excluded, each with its changes accepted. Outcome: the refused day stays refused, and nobody is told that it stands."""
     shell = InThisProcess(tmp_path)
     shell.environment |= {"TIDEMARK_PROJECTS": "10001,10002", "TIDEMARK_CHANGE_MIN_ROWS": "5"}

@@ -105,7 +105,7 @@ def test_nothing_is_built_on_a_refused_day_whatever_is_selected(pipeline: Any) -
     below = p.load(NEXT, tables=[REFINED, COUNTS])
     assert not below.success
     assert below.materialized(REFINED) == below.materialized(COUNTS) == set()
-    assert "raw/regular_events 2026-02-03/10001 stands refused" in below.failure()
+    assert "raw/regular_events 2026-02-03/10001 is refused" in below.failure()
     assert not p.load(DAY).success
 
     for tables in ([COUNTS], [REFINED], [REFINED, COUNTS], ()):
@@ -118,7 +118,7 @@ def test_nothing_is_built_on_a_refused_day_whatever_is_selected(pipeline: Any) -
     assert (refused.verdict.value, waiting.verdict.value) == ("refused", "waiting")
     assert refused.reason.startswith("change_is_explained: final slice shrinks by 50.0%")
     assert "accept the change with a reason" in refused.hint
-    assert waiting.reason == f"refined/events {DAY}/{PROJECT} stands refused"
+    assert waiting.reason == f"refined/events {DAY}/{PROJECT} is refused"
     assert "recover that first" in waiting.hint
     last = p.load(DAY, tables=[REFINED])
     shown = [
@@ -154,7 +154,7 @@ def test_a_day_whose_only_delivery_is_bad_never_looks_empty_and_good(pipeline: A
     for _ in range(2):
         reports = p.reports(DAY)
         assert stands(RAW)[0] == "refused"
-        assert stands(REFINED) == ("waiting", f"{RAW} {DAY}/{PROJECT} stands refused")
+        assert stands(REFINED) == ("waiting", f"{RAW} {DAY}/{PROJECT} is refused")
         assert stands(COUNTS)[0] == "waiting"
     p.remove(key)
     for _ in range(2):

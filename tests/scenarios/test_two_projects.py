@@ -1,4 +1,4 @@
-"""A day speaks for all projects: it is green only where none of them stands refused."""
+"""A day speaks for all projects: it is green only where none of them is refused."""
 
 from __future__ import annotations
 

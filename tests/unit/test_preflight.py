@@ -89,7 +89,7 @@ def test_an_old_python_is_named_with_its_version_and_the_cure(machine: Machine) 
     done = machine.preflight()
     assert (done.returncode, done.stdout) == (1, "")
     assert "python3 is 3.9" in done.stderr
-    assert "cure: Install one" in done.stderr
+    assert "fix: Install one" in done.stderr
 
 
 def test_a_python_without_venv_is_told_the_package(machine: Machine) -> None:
@@ -107,7 +107,7 @@ def test_a_java_that_spark_cannot_use_is_named(machine: Machine, version: str) -
     done = machine.preflight()
     assert done.returncode == 1
     assert f"java is {version.partition('.')[0]}, but Spark needs 17 or 21" in done.stderr
-    assert "cure: Install Java 17 or 21" in done.stderr
+    assert "fix: Install Java 17 or 21" in done.stderr
 
 
 def test_java_home_goes_before_the_path(machine: Machine) -> None:

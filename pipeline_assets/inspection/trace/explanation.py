@@ -100,7 +100,7 @@ class Standing:
         bad = self.decision.reason if self.decision is not None else None
         if self.record is not None and not self.record.verdict.is_good:
             verdict = f"{self.record.verdict.value}: "
-            bad = f"stands {verdict}{(self.record.reason or '').removeprefix(verdict)}"
+            bad = f"is {verdict}{(self.record.reason or '').removeprefix(verdict)}"
         if self.is_stale and self.decision is not None and not self.agrees:
             stale = f"not built since its inputs changed ({self.decision.cause})"
             return f"{bad}; {stale}" if bad else stale

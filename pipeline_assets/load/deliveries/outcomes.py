@@ -76,7 +76,7 @@ def _refused_in_reach(step: RawStep) -> list[Outcome]:
 def _good_in_reach(step: RawStep) -> list[Outcome]:
     """Days outside the requested ones that late facts changed, or whose refused batch was accepted by this run.
 
-    A late fact changes the slice of a day whose own batch may stand refused or be unknown: such a day does not go green.
+    A late fact changes the slice of a day whose own batch may be refused or be unknown: such a day does not go green.
     """
     recovered = {
         Slice(key.arrival_date, key.project_id)

@@ -47,7 +47,7 @@ class Todo(Enum):
     KEEP_REFUSED = auto()
     """Stale, but the same inputs were refused before and nobody accepted them."""
     WAIT = auto()
-    """Something it reads is not there or stands refused."""
+    """Something it reads is not there or is refused."""
     WAIT_TIED = auto()
     """Built from the same inputs before, it shared events with days that could not be published."""
     HOLD = auto()
@@ -277,7 +277,7 @@ def _obstacle(
         for upstream in recorded:
             is_released = upstream.verdict is Verdict.HELD and (upstream.table, key) in released
             if not upstream.verdict.is_good and not is_released:
-                return f"{upstream.table} {key} stands {upstream.verdict.value}"
+                return f"{upstream.table} {key} is {upstream.verdict.value}"
         return None
     if is_before_history:
         return None
@@ -295,7 +295,7 @@ def _obstacle(
     if len(accepted) == len(standing) or any(batch.deliveries or batch.is_loss_accepted for batch in accepted):
         return None
     return "; ".join(
-        f"{RAW_TABLES[batch.key.source].key} {key} stands {batch.verdict.value}"
+        f"{RAW_TABLES[batch.key.source].key} {key} is {batch.verdict.value}"
         for batch in standing
         if batch.verdict is not BatchVerdict.ACCEPTED
     )

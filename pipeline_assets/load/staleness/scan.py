@@ -62,7 +62,7 @@ def _reason_to_load(decision: SlicePlan) -> str | None:
         return "days near it changed"
     if decision.todo is Todo.KEEP and record is not None:
         if not record.verdict.is_good:
-            return f"no longer stands {record.verdict.value}"
+            return f"is no longer {record.verdict.value}"
         if decision.is_final and not decision.was_final:
             return "is final now"
         if record.is_final and not decision.is_final:
