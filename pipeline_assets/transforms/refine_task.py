@@ -142,9 +142,10 @@ class Refining:
             counts.append(0)
             for rows in file.batches(("_source", *NAMES), _NARROW_BATCH_ROWS):
                 found.append(numbers.of(whole(rows["_source"]), rows))
-                hashes.append(rows["_hash_a"].to_numpy())
+                hashes.append(pc.fill_null(rows["_hash_a"], 0).to_numpy())
                 counts[-1] += rows.num_rows
-        return HeldRows(np.concatenate(found), np.concatenate(hashes)), counts
+        nothing = np.zeros(0, dtype=np.int64)
+        return HeldRows(np.concatenate([nothing, *found]), np.concatenate([nothing, *hashes])), counts
 
     def _is_new(self, numbers: RowNumbers, held: HeldRows, file: _File, is_lost: _Losers) -> Mask:
         """Which rows of a file of raw refined is to hold and does not."""

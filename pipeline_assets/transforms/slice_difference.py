@@ -37,10 +37,12 @@ class RowNumbers:
 
     def of(self, sources: pa.Array | pa.Scalar, rows: pa.Table) -> Numbers:
         """A number for each of some rows with NAMES; `sources`: one for each of them, or for all."""
-        names = pc.binary_join_element_wise(sources, whole(rows["_object_key"]), _SEPARATOR).dictionary_encode()
+        joined = pc.binary_join_element_wise(sources, whole(rows["_object_key"]), _SEPARATOR)
+        # Only rows that somebody else wrote lack a place. They are all given the same, and so are taken for doubtful.
+        names = pc.fill_null(joined, "").dictionary_encode()
         codes = [self._objects.setdefault(name, len(self._objects)) for name in names.dictionary.to_pylist()]
         at = np.asarray(codes, dtype=np.int64)[names.indices.to_numpy(zero_copy_only=False)]
-        lines = rows["_line_number"].to_numpy().astype(np.int64)
+        lines = pc.fill_null(rows["_line_number"], 0).to_numpy().astype(np.int64)
         found: Numbers = at << _LINE_BITS | lines
         return found
 

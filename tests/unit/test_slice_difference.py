@@ -17,6 +17,7 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -138,6 +139,30 @@ def test_rows_that_are_held_twice_are_all_replaced() -> None:
 
     assert [sorted(row["gone"]) for row in told] == [sorted(held.files)]
     assert _as_counted(rows_of(written)) == _as_counted(rows_of(whole))
+
+
+@pytest.mark.parametrize("kind", ["without a place", "without rows"])
+def test_files_of_another_hand_break_nothing(kind: str) -> None:
+    """Scenario: somebody wrote the slice again without telling where its rows are from, or left an empty file in it. Outcome: it
+    holds what it is to hold."""
+    held, _ = _refine({"regular/o0": 0}, frozenset(), None)
+    (path,) = held.files
+    rows = pq.read_table(io.BytesIO(held.files[path]))
+    if kind == "without rows":
+        rows = rows.slice(0, 0)
+    for name in ("_object_key", "_line_number"):
+        at = rows.schema.get_field_index(name)
+        rows = rows.set_column(at, name, pa.nulls(rows.num_rows, rows.schema.field(at).type))
+    sink = io.BytesIO()
+    pq.write_table(rows, sink)
+    whole, _ = _refine({"regular/o0": 1}, frozenset(), None)
+
+    written, told = _refine(
+        {"regular/o0": 1}, frozenset(), Shelf({path: sink.getvalue()}, files={path: sink.getvalue()})
+    )
+
+    assert _as_counted(rows_of(written)) == _as_counted(rows_of(whole))
+    assert [row["gone"] for row in told] == ([[path]] if kind == "without a place" else [[]])
 
 
 def test_a_row_that_stays_is_checked_where_its_file_is_written_again() -> None:
