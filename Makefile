@@ -52,6 +52,7 @@ bench: $(JARS) ## Compare with five other ways of loading the same files (about 
 
 images: $(JARS) ## Take the pictures in docs/images anew, through a real browser
 	@$(VENV)/bin/python -m pytest --images tests/browser/test_ui.py
+	@test ! -f data/.demo || $(VENV)/bin/python -m tests.browser.after_demo
 
 test-fast: $(JARS) ## Run the tests that need no Spark
 	@$(VENV)/bin/python -m pytest -m "not slow" -q
