@@ -581,3 +581,22 @@ def test_an_excluded_version_is_not_read_and_its_rows_go(
     assert plan.missing == []
     assert plan.needs_work == (read or removed)
     assert (key in plan.known_bytes) == (read and bool(recorded))
+
+
+@pytest.mark.parametrize(
+    ("source", "hours", "listed", "is_empty"),
+    [
+        (Source.REGULAR, range(24), [], True),
+        (Source.REGULAR, range(23), [], False),
+        (Source.REGULAR, range(24), [a_delivery(3)], False),
+        (Source.BACKFILL, range(24), [], False),
+    ],
+)
+def test_all_markers_of_a_regular_export_say_that_a_day_is_empty(
+    source: Source, hours: Iterable[int], listed: list[Delivery], is_empty: bool
+) -> None:
+    batch = BatchKey(source, BATCH.project_id, DAY)
+    plan = BatchPlan(batch, {one.key: one for one in listed}, hours_marked=frozenset(hours))
+    assert plan.is_newly_empty is is_empty
+    known = replace(plan, prior=BatchRecord(batch, BatchVerdict.ACCEPTED))
+    assert not known.is_newly_empty

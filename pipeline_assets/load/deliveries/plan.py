@@ -70,8 +70,12 @@ class BatchPlan:
 
     @property
     def is_newly_empty(self) -> bool:
-        """Whether all hours have markers and none has objects, and the ledger does not say so yet."""
-        is_absent = not (self.listed or self.excluded or self.recorded or self.refused)
+        """Whether all hours of a regular export have markers and none has objects, and the ledger does not say so yet.
+
+        Markers of a recovery tell nothing of the day itself.
+        """
+        is_regular = self.key.source is Source.REGULAR
+        is_absent = is_regular and not (self.listed or self.excluded or self.recorded or self.refused)
         is_known = self.prior is not None and self.prior.verdict is BatchVerdict.ACCEPTED
         return is_absent and not is_known and len(self.hours_marked) == HOURS_A_DAY
 
