@@ -53,8 +53,7 @@ def load_in_chunks(
     failures: list[str] = []
     for chunk in chunks(days, settings.days_per_run):
         logger = _console_logger(console, verbose=verbose)
-        accepted = _accepted(source, chunk, projects or settings.projects, reasons)
-        config = {"projects": list(projects), "accept_changes": accepted}
+        config = {"projects": list(projects), **_accepted(source, chunk, projects or settings.projects, reasons)}
         tags = {
             "dagster/asset_partition_range_start": chunk[0].isoformat(),
             "dagster/asset_partition_range_end": chunk[-1].isoformat(),
@@ -66,16 +65,18 @@ def load_in_chunks(
 
 def _accepted(
     source: Source, days: tuple[date, ...], projects: Sequence[str], reasons: Mapping[str, str | None]
-) -> dict[str, str]:
-    """`table:day/project` -> reason: what landing lost is let go in raw alone, and changes are let through below it alone."""
+) -> dict[str, dict[str, str]]:
+    """Run config: what landing lost is let go in raw alone, and changes are let through below it alone."""
     tables = {"--accept-missing": (RAW_TABLES[source],), "--accept-changes": DERIVED}
     return {
-        f"{table.key}:{Slice(day, project)}": reason
+        option.removeprefix("--").replace("-", "_"): {
+            f"{table.key}:{Slice(day, project)}": reason
+            for table in tables[option]
+            for day in days
+            for project in projects
+        }
         for option, reason in reasons.items()
         if reason is not None
-        for table in tables[option]
-        for day in days
-        for project in projects
     }
 
 
@@ -103,9 +104,7 @@ def decide(
             "projects": [batch.project_id],
             verb: dict.fromkeys(named, reason),
             "exclude_even_if_gone": even_if_gone,
-            "accept_changes": _accepted(
-                batch.source, tuple(touched), [batch.project_id], {"--accept-changes": accept_changes}
-            ),
+            **_accepted(batch.source, tuple(touched), [batch.project_id], {"--accept-changes": accept_changes}),
         }
         day = str(batch.arrival_date)
         tags = {"dagster/asset_partition_range_start": day, "dagster/asset_partition_range_end": day}

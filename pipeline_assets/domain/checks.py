@@ -199,7 +199,7 @@ def reconcile_batch(figures: BatchFigures, settings: Settings, missing: tuple[st
             f"deliveries missing from landing: {len(missing)}, first {missing[0]}",
             "A rewrite under way ends by itself: load again later. Else check TIDEMARK_LANDING_URL, credentials and "
             "lifecycle rules, have the vendor export the day again, or accept that they are gone, with a reason "
-            "(--accept-missing, accept_changes in run config)",
+            "(--accept-missing, accept_missing in run config)",
         )
     if len(figures.unreadable) > settings.max_unreadable_objects:
         return refuse(

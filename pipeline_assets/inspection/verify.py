@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from datetime import date, datetime, timedelta
 from enum import StrEnum
 
+from pipeline_assets.domain.acceptance import Acceptance, AcceptanceKind, Acceptances
 from pipeline_assets.domain.days import chunks, days_between, stretches
 from pipeline_assets.domain.deliveries import BatchKey
 from pipeline_assets.domain.settings import Settings
@@ -150,14 +151,21 @@ def _copy_exclusions(runtime: Runtime, scratch: Runtime, arrivals: Sequence[date
     return len(standing)
 
 
-def _accepted_losses(runtime: Runtime, arrivals: Sequence[date], projects: Sequence[str]) -> dict[str, str]:
-    """`table:day/project` of what a person lets go, to be let go in the replay -> why."""
-    batches = runtime.ledger.batches(projects, *_reach(runtime, arrivals))
-    return {
-        f"{RAW_TABLES[key.source].key}:{Slice(key.arrival_date, key.project_id)}": "accepted where it was published"
-        for key, batch in batches.items()
-        if batch.is_loss_accepted
-    }
+def _accepted_losses(runtime: Runtime, arrivals: Sequence[date], projects: Sequence[str]) -> Acceptances:
+    """What a person let go where it was published is let go in the replay as well."""
+    batches = runtime.ledger.batches(projects, arrivals[0], arrivals[-1]) if arrivals else {}
+    return Acceptances(
+        tuple(
+            Acceptance(
+                AcceptanceKind.MISSING,
+                RAW_TABLES[key.source].key,
+                Slice(key.arrival_date, key.project_id),
+                "accepted where it was published",
+            )
+            for key, batch in batches.items()
+            if batch.is_loss_accepted
+        )
+    )
 
 
 def _reach(runtime: Runtime, arrivals: Sequence[date]) -> tuple[date, date]:
@@ -171,7 +179,7 @@ def _replay(
     days: Sequence[date],
     arrivals: Sequence[date],
     now: datetime,
-    losses: Mapping[str, str],
+    losses: Acceptances,
     projects: Sequence[str],
 ) -> None:
     """Latest arrivals first, recoveries before regular exports, in parts of another size; then the days themselves, backwards."""
@@ -190,7 +198,7 @@ def _load(
     days: tuple[date, ...],
     tables: frozenset[str],
     now: datetime,
-    losses: Mapping[str, str],
+    losses: Acceptances,
     projects: Sequence[str],
 ) -> None:
     request = LoadRequest(days, tuple(projects), tables, str(uuid.uuid4()), now, losses)

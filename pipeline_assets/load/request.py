@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from datetime import date, datetime
 from typing import TYPE_CHECKING, Protocol
 
+from pipeline_assets.domain.acceptance import Acceptances
 from pipeline_assets.domain.checks import Evaluation
 from pipeline_assets.domain.plain_text import shown
 from pipeline_assets.domain.settings import Settings
@@ -38,8 +39,8 @@ class LoadRequest:
     run_id: str
     now: datetime
     """Aware; deadlines are measured against it."""
-    accept_changes: Mapping[str, str] = field(default_factory=dict)
-    """`refined/events:2026-02-02/10001` -> the reason a person gives for letting the change, or the loss, through."""
+    accepted: Acceptances = field(default_factory=Acceptances)
+    """What a person lets through."""
 
     @property
     def first_day(self) -> date:
@@ -50,10 +51,6 @@ class LoadRequest:
     def last_day(self) -> date:
         """Last requested day."""
         return self.days[-1]
-
-    def accepted_reason(self, table: str, key: Slice) -> str | None:
-        """Why a person accepts what a check would refuse of one project's day."""
-        return self.accept_changes.get(f"{table}:{key}")
 
     @property
     def attempt(self) -> str:

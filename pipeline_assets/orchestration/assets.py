@@ -7,7 +7,7 @@ Does not contain: loading (load_path/), what Dagster is told of it (events.py) a
 """
 
 # Dagster reads the op's annotations as types, so they are not postponed here.
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from typing import Any
@@ -16,8 +16,7 @@ import dagster as dg
 from dagster_pyspark import LazyPySparkResource
 from pydantic import Field
 
-from pipeline_assets.domain.errors import SettingsError
-from pipeline_assets.domain.reasons import a_reason
+from pipeline_assets.domain.acceptance import AcceptanceKind, read_acceptances
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.inspection.diff.refused import refused_changes
 from pipeline_assets.load.read_back import read_back
@@ -28,6 +27,7 @@ from pipeline_assets.orchestration.events import events_of, failure_of, standing
 from pipeline_assets.orchestration.live_runs import liveness
 from pipeline_assets.orchestration.runtime import op_runtime
 from pipeline_assets.orchestration.specs import check_specs, table_spec
+from pipeline_assets.tables.raw_events import RAW_TABLES
 from pipeline_assets.tables.registry import ASSET_TABLES, table_by_key
 from resources.failpoints import Failpoint, failpoint
 from resources.landing.store import LandingStore
@@ -45,6 +45,8 @@ class LoadConfig(dg.Config):
     """Only these of the configured projects; all when empty."""
     accept_changes: dict[str, str] = Field(default_factory=dict)
     """`refined/events:2026-02-02/10001` -> why the change is right; kept on record. One project alone may be left out."""
+    accept_missing: dict[str, str] = Field(default_factory=dict)
+    """`raw/regular_events:2026-02-02/10001` -> why what landing lost of that arrival day is let go; kept on record."""
     exclude: dict[str, str] = Field(default_factory=dict)
     """Key of an object in landing -> why its rows must not count; kept on record. It arrived on one of the days to load."""
     exclude_even_if_gone: bool = False
@@ -106,7 +108,11 @@ def _load(
             tables=frozenset(keys),
             run_id=context.run.run_id,
             now=clock.now(),
-            accept_changes=valid_acceptances(config.accept_changes, projects),
+            accepted=read_acceptances(
+                {AcceptanceKind.CHANGE: config.accept_changes, AcceptanceKind.MISSING: config.accept_missing},
+                KINDS,
+                projects,
+            ),
         )
         read_back(runtime.ledger, runtime.say)
         exclude(runtime, config.exclude, request, even_if_gone=config.exclude_even_if_gone)
@@ -126,34 +132,8 @@ def _load(
         raise failure_of(failed)
 
 
-def valid_acceptances(acceptances: Mapping[str, str], projects: Sequence[str]) -> dict[str, str]:
-    """Table, day and project -> reason; raises SettingsError for what is none, or names no project where several are loaded."""
-    known = {table.key for table in ASSET_TABLES}
-    found = {}
-    for name, given in acceptances.items():
-        table, _, key = name.partition(":")
-        day, _, project = key.partition("/")
-        try:
-            date.fromisoformat(day)
-        except ValueError:
-            table = ""
-        if table not in known:
-            raise SettingsError(
-                f"accept_changes {name!r}",
-                "is not `table:day/project` with a reason",
-                'Example: {"refined/events:2026-02-02/10001": "why"}',
-            )
-        if not project and len(projects) > 1:
-            raise SettingsError(
-                f"accept_changes {name!r}",
-                f"names no project, and this run loads {', '.join(projects)}: it would let go what nobody looked at",
-                f'Name the one that is meant: "{name}/{projects[0]}"; an entry for each, or load one project alone',
-            )
-        if project and project not in projects:
-            raise SettingsError(
-                f"accept_changes {name!r}",
-                f"names a project that this run does not load ({', '.join(projects)})",
-                "Correct it, or load that project",
-            )
-        found[f"{table}:{day}/{project or projects[0]}"] = a_reason(f"accept_changes {name}", given)
-    return found
+KINDS = {
+    table.key: AcceptanceKind.MISSING if table in RAW_TABLES.values() else AcceptanceKind.CHANGE
+    for table in ASSET_TABLES
+}
+"""Table -> what a person may let through of it."""

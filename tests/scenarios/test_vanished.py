@@ -59,7 +59,7 @@ def _assert_missing(p: Any, run: Outcome, day: date, count: int, first: str) -> 
     assert _told(run, day) == f"{PROJECT}: {reason}. {batch.hint}"
     for hint in ("load again later", "TIDEMARK_LANDING_URL", "credentials", "lifecycle rules", "export the day again"):
         assert hint in batch.hint
-    assert "accept_changes" in batch.hint
+    assert "accept_missing" in batch.hint
 
 
 def test_the_wrong_bucket_empties_nothing(pipeline: Any, tmp_path: Path) -> None:

@@ -4,19 +4,44 @@ from __future__ import annotations
 
 import pytest
 
+from pipeline_assets.domain.acceptance import Acceptance, AcceptanceKind, read_acceptances
 from pipeline_assets.domain.errors import SettingsError
 from pipeline_assets.domain.settings import Settings
+from pipeline_assets.domain.slices import Slice
 from pipeline_assets.load.deliveries.batch import judge_absent
-from pipeline_assets.orchestration.assets import valid_acceptances
+from pipeline_assets.orchestration.assets import KINDS
 from tests.unit.test_batches import BATCH, DAY, PROJECT, SOON, a_delivery, a_record, markers_of, plan_of
 
 RAW = "raw/regular_events"
 
 
-def test_a_project_may_be_left_out_where_one_is_loaded_alone() -> None:
-    whole = {f"{RAW}:{DAY}/{PROJECT}": "lost"}
-    assert valid_acceptances({f"{RAW}:{DAY}": "lost"}, [PROJECT]) == whole
-    assert valid_acceptances(whole, [PROJECT, "10002"]) == whole
+def _read(name: str, projects: list[str], kind: AcceptanceKind = AcceptanceKind.MISSING) -> list[Acceptance]:
+    return list(read_acceptances({kind: {name: "lost"}}, KINDS, projects).given)
+
+
+@pytest.mark.parametrize("kind", AcceptanceKind)
+def test_a_project_may_be_left_out_where_one_is_loaded_alone(kind: AcceptanceKind) -> None:
+    """A loss that is named among changes, as it was once, is a loss."""
+    whole = [Acceptance(AcceptanceKind.MISSING, RAW, Slice(DAY, PROJECT), "lost")]
+    assert _read(f"{RAW}:{DAY}", [PROJECT], kind) == whole
+    assert _read(f"{RAW}:{DAY}/{PROJECT}", [PROJECT, "10002"], kind) == whole
+
+
+def test_a_change_and_a_loss_are_told_apart() -> None:
+    key = Slice(DAY, PROJECT)
+    given = read_acceptances(
+        {
+            AcceptanceKind.CHANGE: {f"refined/events:{DAY}": "corrected"},
+            AcceptanceKind.MISSING: {f"{RAW}:{DAY}": "expired"},
+        },
+        KINDS,
+        [PROJECT],
+    )
+    assert (given.change("refined/events", key), given.missing(RAW, key)) == ("corrected", "expired")
+    assert (given.missing("refined/events", key), given.change(RAW, key)) == (None, None)
+    assert given.change("refined/events", Slice(DAY, "10002")) is None
+    with pytest.raises(SettingsError, match="has no deliveries that could be missing"):
+        _read(f"refined/events:{DAY}", [PROJECT])
 
 
 @pytest.mark.parametrize(
@@ -30,7 +55,7 @@ def test_a_project_may_be_left_out_where_one_is_loaded_alone() -> None:
 )
 def test_what_names_too_much_or_nothing_is_refused(name: str, projects: list[str], said: str) -> None:
     with pytest.raises(SettingsError, match=said):
-        valid_acceptances({name: "lost"}, projects)
+        _read(name, projects)
 
 
 def test_a_reason_says_what_it_lets_go_and_where_it_is_not_needed() -> None:

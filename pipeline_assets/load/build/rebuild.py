@@ -199,7 +199,7 @@ def _record(step: DerivedStep, published: Sequence[Slice]) -> None:
                     step.table.key, key, step.publication.snapshot_id, step.publication.parent_id,
                     digest_before=before, digest_after=step.records[key].digest, cause=decisions[key].cause,
                     run_id=step.request.run_id, input_state=step.records[key].input_state, code_version=code,
-                    accepted_reason=step.request.accepted_reason(step.table.key, key),
+                    accepted_reason=step.request.accepted.change(step.table.key, key),
                     figures=step.records[key].figures,
                     seconds=round(time.monotonic() - step.started_at, 3),
                 )

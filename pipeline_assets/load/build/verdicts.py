@@ -86,7 +86,7 @@ def _change(step: DerivedStep, decision: SlicePlan, keys: KeyChange | None) -> E
         keys,
         content=str(step.audits[decision.key].digest),
         was_final=decision.was_final,
-        accepted_reason=step.request.accepted_reason(step.table.key, decision.key),
+        accepted_reason=step.request.accepted.change(step.table.key, decision.key),
         cause=decision.cause,
         settings=step.runtime.settings,
     )

@@ -84,7 +84,7 @@ def _plan(runtime: Runtime, request: LoadRequest, source: Source) -> dict[BatchK
     recorded = Recorded.read(runtime.ledger, source, request.projects, first, last)
     table = RAW_TABLES[source]
     requested = [Slice(day, project) for day in request.days for project in request.projects]
-    reasons = {key: reason for key in requested if (reason := request.accepted_reason(table.key, key))}
+    reasons = {key: reason for key in requested if (reason := request.accepted.missing(table.key, key))}
     plans = plan_batches(
         source, request.projects, request.days, listing, recorded, runtime.settings, request.now,
         code_version=table.code_version(runtime.settings), accepted_reasons=reasons,

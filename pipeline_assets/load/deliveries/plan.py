@@ -200,7 +200,7 @@ class BatchPlan:
                 Check.DELIVERY_COMPLETE,
                 False,
                 f"no regular delivery came, and any source holds {held} of 24 hours",
-                "Recover the other hours, or accept that they are lost, with a reason (--accept-missing, accept_changes in "
+                "Recover the other hours, or accept that they are lost, with a reason (--accept-missing, accept_missing in "
                 f"run config); the day stays provisional until then{'' if self.is_closed else ', and until its deadline'}",
                 {"hours_marked": len(self.hours_marked), "hours_delivered": 0, HOURS_HELD: held},
             )

@@ -206,7 +206,7 @@ def _was_final(books: Books, request: LoadRequest, facts: Facts, record: SliceRe
 def _refused_before(books: Books, request: LoadRequest, table: Table, record: SliceRecord) -> Mapping[str, str] | None:
     """The inputs that the present code and bounds refused last, unless a person accepts the change now."""
     state = record.refused_state
-    is_accepted = request.accepted_reason(table.key, record.key) is not None
+    is_accepted = request.accepted.change(table.key, record.key) is not None
     if state is None or is_accepted or state.get(CODE_KEY) != judging(table, books.settings):
         return None
     return state

@@ -1,0 +1,112 @@
+"""What a person lets through, although a check would refuse it: which table and day of which project, and why.
+
+Contains: acceptances, and reading them from run config.
+Add here: another kind of what may be let through.
+Does not contain: what is refused without (checks.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date
+from enum import StrEnum
+
+from pipeline_assets.domain.errors import SettingsError
+from pipeline_assets.domain.reasons import a_reason
+from pipeline_assets.domain.slices import Slice
+
+
+class AcceptanceKind(StrEnum):
+    """What is let through; the value is the name in run config."""
+
+    CHANGE = "accept_changes"
+    """A final day of a derived table changes beyond bounds."""
+    MISSING = "accept_missing"
+    """Deliveries that arrived on a day are lost for good."""
+
+
+@dataclass(frozen=True)
+class Acceptance:
+    """One decision of a person, for one project's day."""
+
+    kind: AcceptanceKind
+    table: str
+    key: Slice
+    reason: str
+
+
+@dataclass(frozen=True)
+class Acceptances:
+    """The decisions of one run."""
+
+    given: tuple[Acceptance, ...] = ()
+
+    def change(self, table: str, key: Slice) -> str | None:
+        """Why a slice may change beyond bounds; None where nobody says so."""
+        return self._reason(AcceptanceKind.CHANGE, table, key)
+
+    def missing(self, table: str, key: Slice) -> str | None:
+        """Why deliveries of an arrival day may be lost; `table`: the raw table that they belong to."""
+        return self._reason(AcceptanceKind.MISSING, table, key)
+
+    def _reason(self, kind: AcceptanceKind, table: str, key: Slice) -> str | None:
+        found = (one.reason for one in self.given if (one.kind, one.table, one.key) == (kind, table, key))
+        return next(found, None)
+
+
+def read_acceptances(
+    config: Mapping[AcceptanceKind, Mapping[str, str]],
+    kinds: Mapping[str, AcceptanceKind],
+    projects: Sequence[str],
+) -> Acceptances:
+    """From `table:day/project` -> reason, as run config has them for each kind.
+
+    `kinds`: table -> what may be let through of it. A loss that is named among changes, as it was before losses had a place of
+    their own, is taken for one. Raises SettingsError for what names nothing, or no project where several are loaded.
+    """
+    found = []
+    for kind, entries in config.items():
+        for name, reason in entries.items():
+            table, key = _named(kind, name, kinds, projects)
+            found.append(Acceptance(kinds[table], table, key, a_reason(f"{kind.value} {name}", reason)))
+    return Acceptances(tuple(found))
+
+
+def _named(
+    kind: AcceptanceKind, name: str, kinds: Mapping[str, AcceptanceKind], projects: Sequence[str]
+) -> tuple[str, Slice]:
+    table, _, rest = name.partition(":")
+    day, _, project = rest.partition("/")
+    subject = f"{kind.value} {name!r}"
+    try:
+        parsed = date.fromisoformat(day)
+    except ValueError:
+        parsed = None
+    if table not in kinds or parsed is None:
+        example = next(one for one, of in kinds.items() if of is kind)
+        raise SettingsError(
+            subject, "is not `table:day/project` with a reason", f'Example: {{"{example}:2026-02-02/10001": "why"}}'
+        )
+    if kind is AcceptanceKind.MISSING and kinds[table] is not kind:
+        raise SettingsError(
+            subject, f"{table} has no deliveries that could be missing", f"Name one of {_of(kind, kinds)}"
+        )
+    if not project and len(projects) > 1:
+        raise SettingsError(
+            subject,
+            f"names no project, and this run loads {', '.join(projects)}: it would let go what nobody looked at",
+            f'Name the one that is meant: "{name}/{projects[0]}"; an entry for each, or load one project alone',
+        )
+    if project and project not in projects:
+        raise SettingsError(
+            subject,
+            f"names a project that this run does not load ({', '.join(projects)})",
+            "Correct it, or load that project",
+        )
+    return table, Slice(parsed, project or projects[0])
+
+
+def _of(kind: AcceptanceKind, kinds: Mapping[str, AcceptanceKind]) -> str:
+    names: Iterable[str] = (table for table, of in kinds.items() if of is kind)
+    return ", ".join(names)
