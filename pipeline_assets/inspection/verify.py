@@ -153,7 +153,7 @@ def _copy_exclusions(runtime: Runtime, scratch: Runtime, arrivals: Sequence[date
 
 def _accepted_losses(runtime: Runtime, arrivals: Sequence[date], projects: Sequence[str]) -> Acceptances:
     """What a person let go where it was published is let go in the replay as well."""
-    batches = runtime.ledger.batches(projects, arrivals[0], arrivals[-1]) if arrivals else {}
+    batches = runtime.ledger.batches(projects, *_reach(runtime, arrivals))
     return Acceptances(
         tuple(
             Acceptance(
