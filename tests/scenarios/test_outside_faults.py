@@ -195,7 +195,7 @@ def test_postgresql_restarts_during_a_publish(pipeline: Any, point: Failpoint) -
 
 _ENGINE_DIES = """
 import os, signal, sys
-from pipeline_assets.cli.runtime import workbench
+from pipeline_assets.cli.runtime import open_runtime
 from pipeline_assets.domain.errors import TidemarkError
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.tables.raw_events import REGULAR_EVENTS
@@ -204,10 +204,10 @@ folder = sys.argv[1]
 settings = Settings(landing_url=folder, warehouse_url=folder + "/w", catalog_url=f"sqlite:///{folder}/c.db", projects=("10001",),
                     spark_master="local[1]", spark_driver_memory="1g", spark_config=SMALL)
 try:
-    with workbench(settings, lambda text: None) as bench:
-        bench.say("raw/regular_events: staging 3 objects of 1 batches")
-        os.kill(bench.spark.sparkContext._gateway.proc.pid, signal.SIGKILL)
-        bench.lakehouse.head(REGULAR_EVENTS)
+    with open_runtime(settings, lambda text: None) as runtime:
+        runtime.say("raw/regular_events: staging 3 objects of 1 batches")
+        os.kill(runtime.spark.sparkContext._gateway.proc.pid, signal.SIGKILL)
+        runtime.lakehouse.head(REGULAR_EVENTS)
 except TidemarkError as error:
     print(type(error).__name__, error)
 """

@@ -38,7 +38,8 @@ def judging(table: Table, settings: Settings) -> str:
         for rule in table.checks
         for name in rule.settings_read
     }
-    return f"{table.code_version(settings)} {bounds}"
+    rules = [(rule.name, rule.is_blocking) for rule in table.checks]
+    return f"{table.code_version(settings)} {rules} {bounds}"
 
 
 class Match(Enum):
