@@ -131,4 +131,4 @@ def test_everything_missing_is_named_at_once(machine: Machine) -> None:
     assert (done.returncode, done.stdout) == (1, "")
     assert "No Python 3.11, 3.12 or 3.13 was found." in done.stderr
     assert "No Java was found." in done.stderr
-    assert done.stderr.count("cure:") == 2
+    assert done.stderr.count("fix:") == 2
