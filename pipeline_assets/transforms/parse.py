@@ -3,7 +3,7 @@
 Contains: reading one object, and a job for those who want no more than summaries and refused lines.
 Add here: how rows are batched.
 Does not contain: what becomes of good rows (write_objects.py), how work is spread (spread.py), the
-meaning of a line (amplitude/lines.py) and of an object's bytes (formats/gzip_lines.py).
+meaning of a line (formats/base.py) and of an object's bytes (formats/gzip_lines.py).
 """
 
 from __future__ import annotations
@@ -21,10 +21,9 @@ from pipeline_assets.domain.deliveries import NOT_READABLE
 from pipeline_assets.domain.errors import ObjectMovedError, TidemarkError, UnreadableObjectError
 from pipeline_assets.domain.quarantine_reasons import QuarantineReason
 from pipeline_assets.domain.spool import naming_the_disk
-from pipeline_assets.formats.amplitude.columns import EXTRA_COLUMN, VENDOR_COLUMNS
-from pipeline_assets.formats.amplitude.line_blocks import ColumnParser
-from pipeline_assets.formats.amplitude.lines import COLUMN_NAMES, LineParser, ParsedLine
+from pipeline_assets.formats.base import EVENT_TIME, EXTRA_COLUMN, BlockParser, LineParser, ParsedLine
 from pipeline_assets.formats.gzip_lines import BadObjectError, Block, blocks, decompress
+from pipeline_assets.formats.registry import EXPORT_FORMAT
 from pipeline_assets.transforms.data_files import ARROW_TYPES
 
 MOVED = "moved"
@@ -40,11 +39,12 @@ _BATCH_ROWS = 10_000
 _ODD_LINES = 100
 """So many lines are parsed one by one where any of them is odd: a bad line costs a few dozen good ones their speed."""
 _BATCH_BYTES = 16 * 1024**2
-_EVENT_TIME = COLUMN_NAMES.index("event_time")
+_COLUMN_NAMES = EXPORT_FORMAT.column_names
+_EVENT_TIME = _COLUMN_NAMES.index(EVENT_TIME)
 
 _PLACE = {"_kind": "string", "_source": "string", "project_id": "string", "_arrival_date": "date",
           "_object_key": "string", "_object_etag": "string"}  # fmt: skip
-_EVENT = {name: kind.spark_type for name, kind in VENDOR_COLUMNS.items()} | {
+_EVENT = EXPORT_FORMAT.spark_types | {
     EXTRA_COLUMN: "string", "event_date": "date", "_line_number": "int",
 }  # fmt: skip
 _REFUSED = {
@@ -165,12 +165,12 @@ class ObjectWork:
 
     def _lines(self, text: IO[bytes], place: dict[str, Any], summary: dict[str, Any]) -> Iterator[pa.RecordBatch]:
         known = (place["project_id"], place["_arrival_date"], self.max_line_bytes)
-        columns, parser = ColumnParser(*known), LineParser(*known)
+        columns, parser = EXPORT_FORMAT.block_parser(*known), EXPORT_FORMAT.line_parser(*known)
         for block in blocks(text, _BATCH_ROWS, _BATCH_BYTES, self.max_line_bytes):
             yield from self._block(block, place, summary, columns, parser)
 
     def _block(
-        self, block: Block, place: dict[str, Any], summary: dict[str, Any], columns: ColumnParser, parser: LineParser
+        self, block: Block, place: dict[str, Any], summary: dict[str, Any], columns: BlockParser, parser: LineParser
     ) -> Iterator[pa.RecordBatch]:
         """All at once where nothing is odd; else in halves, until what is odd is among few lines."""
         count = len(block.lines)
@@ -245,7 +245,7 @@ def _refused_object(
 
 def _events(place: dict[str, Any], events: list[ParsedLine], numbers: list[int]) -> pa.RecordBatch:
     columns: dict[str, Any] = dict(
-        zip(COLUMN_NAMES, zip(*(event.values for event in events), strict=True), strict=True)
+        zip(_COLUMN_NAMES, zip(*(event.values for event in events), strict=True), strict=True)
     )
     columns[EXTRA_COLUMN] = [event.extra for event in events]
     columns["event_date"] = [event.values[_EVENT_TIME].date() for event in events]

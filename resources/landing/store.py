@@ -2,7 +2,7 @@
 
 Contains: how landing is listed and read.
 Add here: another question to it.
-Does not contain: the grammar of keys (amplitude/keys.py), kinds of places (backends.py), what a
+Does not contain: the grammar of keys (pipeline_assets/formats/), kinds of places (backends.py), what a
 failure means (errors.py).
 """
 
@@ -23,7 +23,8 @@ from pipeline_assets.domain.deliveries import Delivery, Listing, Marker, Oddity,
 from pipeline_assets.domain.errors import LandingAccessError, ObjectMovedError, SettingsError, UnreadableObjectError
 from pipeline_assets.domain.settings import Settings, local_path
 from pipeline_assets.domain.slices import Source
-from pipeline_assets.formats.amplitude.keys import KeyGrammar, KeyStem
+from pipeline_assets.formats.base import KeyStem, ObjectKeys
+from pipeline_assets.formats.registry import EXPORT_FORMAT
 from resources.failpoints import Failpoint, failpoint
 from resources.landing.backends import Bucket
 from resources.landing.errors import landing_errors
@@ -43,10 +44,10 @@ _OPENING_KEYS = 1000
 class LandingStore:
     """Lists and reads landing; cheap to build and to pickle, connects on first use in each process."""
 
-    def __init__(self, place: Place, grammar: KeyGrammar) -> None:
+    def __init__(self, place: Place, keys: ObjectKeys) -> None:
         """Use `from_settings`; no I/O happens here."""
         self._place = place
-        self._grammar = grammar
+        self._keys = keys
         self._store: LocalStore | S3Store | None = None
         self._store_pid = 0
 
@@ -56,15 +57,15 @@ class LandingStore:
 
         Raises SettingsError for a URL without bucket or a marker pattern that cannot work.
         """
-        grammar = KeyGrammar(settings.marker_pattern)
+        keys = EXPORT_FORMAT.keys(settings.marker_pattern)
         folder = local_path(settings.landing_url)
         if folder is None:
-            return cls(Bucket.from_url(settings.landing_url, s3), grammar)
+            return cls(Bucket.from_url(settings.landing_url, s3), keys)
         if re.search(r"#(\{hour\}|[0-9]+)$", settings.marker_pattern):
             # Obstore, which others may use, keeps unfinished uploads under such names.
             reason = "ends in `#` and digits, which hides it from tools that list a folder"
             raise SettingsError("TIDEMARK_MARKER_PATTERN", reason, "End it in a word")
-        return cls(Folder(folder.absolute()), grammar)
+        return cls(Folder(folder.absolute()), keys)
 
     @property
     def url(self) -> str:
@@ -100,7 +101,7 @@ class LandingStore:
                 if one.oddity:
                     odd_objects.append(UnrecognizedObject(one.key, one.kind, one.oddity))
                     continue
-                parsed = self._grammar.parse(source, project_id, one.key, one.etag, one.size_bytes)
+                parsed = self._keys.parse(source, project_id, one.key, one.etag, one.size_bytes)
                 if isinstance(parsed, UnrecognizedObject):
                     odd_objects.append(parsed)
                     continue
@@ -165,7 +166,7 @@ class LandingStore:
         folder = source.prefix(project_id)
         if not self._place.is_ordered:
             return list(self._place.list_plainly(folder, ""))
-        stems = self._grammar.stems(source, project_id)
+        stems = self._keys.stems(source, project_id)
         found: dict[str, Listed] = {}
         scans = [self._scan(folder, *stem.window(first_day, last_day)) for stem in stems]
         scans += [islice(self._scan(folder, f"{folder}/", stems[0].text), _OPENING_KEYS)]
@@ -186,7 +187,7 @@ class LandingStore:
         for _ in range(_MOST_ALONE):
             found = None
             for one in self._scan(source.prefix(project_id), after, before):
-                parsed = self._grammar.parse(source, project_id, one.key, one.etag, one.size_bytes)
+                parsed = self._keys.parse(source, project_id, one.key, one.etag, one.size_bytes)
                 if isinstance(parsed, UnrecognizedObject):
                     continue
                 if not stem.is_dated:

@@ -15,7 +15,7 @@ from pipeline_assets.domain.checks import Check, Evaluation
 from pipeline_assets.domain.deliveries import NOT_READABLE, BatchKey, Delivery
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import BatchVerdict, Source
-from pipeline_assets.formats.amplitude.keys import KeyGrammar
+from pipeline_assets.formats.registry import EXPORT_FORMAT
 from pipeline_assets.load.staleness.coverage import HOURS_A_DAY
 from resources.ledger.records import EXCLUDED, HOURS_HELD, MISSING, BatchAsRead, BatchRecord, DeliveryRecord, Exclusion
 
@@ -153,7 +153,9 @@ class BatchPlan:
 
     def hour_of(self, object_key: str, settings: Settings) -> int | None:
         """The hour in the name of an object of this batch."""
-        parsed = KeyGrammar(settings.marker_pattern).parse(self.key.source, self.key.project_id, object_key, "", 0)
+        parsed = EXPORT_FORMAT.keys(settings.marker_pattern).parse(
+            self.key.source, self.key.project_id, object_key, "", 0
+        )
         return parsed.hour if isinstance(parsed, Delivery) else None
 
     @property
