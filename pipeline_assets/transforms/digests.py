@@ -18,7 +18,7 @@ from pyspark.sql import Column, DataFrame
 from pipeline_assets.domain.row_hash import ROW_HASH_VERSION
 from pipeline_assets.domain.slices import Digest, Slice
 from pipeline_assets.formats.registry import EXPORT_FORMAT
-from pipeline_assets.transforms.named import named
+from pipeline_assets.transforms.named import named, named_sender
 from pipeline_assets.transforms.row_hash import former_row_hashes, row_hashes
 
 HASH_A, HASH_B, MEANING_HASH = "_hash_a", "_hash_b", "_meaning_hash"
@@ -27,11 +27,10 @@ _STORED_A, _STORED_B = "_stored_a", "_stored_b"
 FALSE_HASHES = "false_hashes"
 """Figure of `checked_hashes`: rows whose stored hash is not that of their content."""
 _MADE_KEY = ("_made_key_a", "_made_key_b")
-_SENDER_TYPES = {name: EXPORT_FORMAT.spark_types[name] for name in EXPORT_FORMAT.identity.sender}
 KEY_TYPES = {
     "project_id": "string",
     "_kind": "string",
-    **{f"_key_{name}": kind for name, kind in _SENDER_TYPES.items()},
+    **{f"_key_{name}": EXPORT_FORMAT.spark_types[name] for name in EXPORT_FORMAT.identity.sender},
     "_key_id": "string",
 }
 _UNMEASURABLE = 0
@@ -83,11 +82,10 @@ def key_parts() -> dict[str, Column]:
     identity = EXPORT_FORMAT.identity
     send_id, row_id = named(identity.send_id), named(identity.row_id)
     is_sent, has_row_id = send_id.isNotNull(), row_id.isNotNull()
-    sender = {name: named(name) if kind == "string" else F.col(name) for name, kind in _SENDER_TYPES.items()}
     content = F.concat_ws(":", F.col(HASH_A).cast("string"), F.col(HASH_B).cast("string"))
     return {
         "_kind": F.when(is_sent, identity.send_id).when(has_row_id, identity.row_id).otherwise("content"),
-        **{f"_key_{name}": F.when(is_sent, value) for name, value in sender.items()},
+        **{f"_key_{name}": F.when(is_sent, value) for name, value in named_sender().items()},
         "_key_id": F.coalesce(send_id, row_id, content),
     }
 

@@ -22,6 +22,12 @@ def named(text: str | Column) -> Column:
     return F.when(value.rlike(SOMETHING_TO_SEE), value)
 
 
+def named_sender() -> dict[str, Column]:
+    """Column -> its value, of the columns that say who sent an event; a blank text is null."""
+    types = EXPORT_FORMAT.spark_types
+    return {name: named(name) if types[name] == "string" else F.col(name) for name in EXPORT_FORMAT.identity.sender}
+
+
 def is_nameless() -> Column:
     """Whether an event has no id at all: neither that of its sending nor that of its row."""
     return named(_SEND_ID).isNull() & named(_ROW_ID).isNull()
