@@ -112,8 +112,8 @@ def slice_digests(
     frame: DataFrame, columns: Sequence[str], day_column: str, *, version: int = ROW_HASH_VERSION
 ) -> dict[Slice, Digest]:
     """Slice -> digest of its rows; the frame has `day_column` (date), project_id and `columns`."""
-    found = digests(frame, columns, [day_column, "project_id"], version=version).collect()
-    return {Slice(row[day_column], row["project_id"]): digest_of(row.asDict(), version) for row in found}
+    rows = digests(frame, columns, [day_column, "project_id"], version=version).collect()
+    return {Slice(row[day_column], row["project_id"]): digest_of(row.asDict(), version) for row in rows}
 
 
 def batch_day_digests(frame: DataFrame, columns: Sequence[str] | None, *, version: int = ROW_HASH_VERSION) -> DataFrame:
@@ -135,12 +135,12 @@ def measured_parts(
     frame: DataFrame, columns: Sequence[str], day_column: str, *, by_arrival: bool, version: int = ROW_HASH_VERSION
 ) -> dict[Slice, dict[date | None, tuple[Digest, str | None]]]:
     """Slice -> arrival day (None for tables without) -> digest and lineage of its rows."""
-    found: dict[Slice, dict[date | None, tuple[Digest, str | None]]] = {}
+    parts: dict[Slice, dict[date | None, tuple[Digest, str | None]]] = {}
     if by_arrival:
         for row in batch_day_digests(frame, columns, version=version).collect():
             part = digest_of(row.asDict(), version), lineage_of(row.asDict(), version)
-            found.setdefault(Slice(row["event_date"], row["project_id"]), {})[row["_arrival_date"]] = part
-        return found
+            parts.setdefault(Slice(row["event_date"], row["project_id"]), {})[row["_arrival_date"]] = part
+        return parts
     measured = slice_digests(frame, columns, day_column, version=version)
     return {key: {None: (digest, None)} for key, digest in measured.items()}
 

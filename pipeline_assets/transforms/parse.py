@@ -179,18 +179,18 @@ class ObjectWork:
             summary["lines"] += count
             summary["blank"] += count
             return
-        found = columns.parse(block.lines)
-        if found is None and count > _ODD_LINES:
+        parsed = columns.parse(block.lines)
+        if parsed is None and count > _ODD_LINES:
             for half in block.halves():
                 yield from self._block(half, place, summary, columns, parser)
-        elif found is None:
+        elif parsed is None:
             yield from self._odd_lines(block, place, summary, parser)
         else:
             summary["lines"] += count
             summary["rows"] += count
             if not self.only_refused:
                 numbers = pa.array(range(block.first_number, block.first_number + count), pa.int32())
-                yield _batch(ROW, place, {**found, "_line_number": numbers}, count)
+                yield _batch(ROW, place, {**parsed, "_line_number": numbers}, count)
 
     def _odd_lines(
         self, block: Block, place: dict[str, Any], summary: dict[str, Any], parser: LineParser

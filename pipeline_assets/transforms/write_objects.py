@@ -54,12 +54,12 @@ class _Writing:
             with naming_the_disk():
                 for batch in batches:
                     for entry in batch.to_pylist():
-                        for found in self.work.read(entry):
-                            kind = found["_kind"][0].as_py()
+                        for part in self.work.read(entry):
+                            kind = part["_kind"][0].as_py()
                             if kind == ROW:
-                                yield from _files(task.add(found))
+                                yield from _files(task.add(part))
                             elif kind == OBJECT:
-                                yield _summary(found)
+                                yield _summary(part)
                 yield from _files(task.finish())
         except BaseException as error:
             task.discard()
@@ -119,12 +119,12 @@ class _Task:
 
 
 def _files(described: Iterable[str]) -> Iterator[pa.RecordBatch]:
-    for one in described:
-        yield _row({"file": one})
+    for file in described:
+        yield _row({"file": file})
 
 
-def _summary(found: pa.RecordBatch) -> pa.RecordBatch:
-    (told,) = found.to_pylist()
+def _summary(summary: pa.RecordBatch) -> pa.RecordBatch:
+    (told,) = summary.to_pylist()
     return _row({"object_key": told["_object_key"], **{name: told[name] for name in SUMMARY}})
 
 

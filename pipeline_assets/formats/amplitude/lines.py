@@ -138,12 +138,12 @@ def is_too_deep(line: bytes) -> bool:
     if line.count(b"[") + line.count(b"{") <= MAX_DEPTH:
         return False
     depth = 0
-    for found in _STRING_OR_BRACKET.finditer(line):
-        if found[0] in b"[{":
+    for token in _STRING_OR_BRACKET.finditer(line):
+        if token[0] in b"[{":
             depth += 1
             if depth > MAX_DEPTH:
                 return True
-        elif found[0] in b"]}":
+        elif token[0] in b"]}":
             depth -= 1
     return False
 

@@ -37,9 +37,10 @@ def skip_excluded(attempt: Attempt, plan: Plan) -> Plan:
     batches = dict(plan.batches)
     for row in summaries:
         batch, delivery = doubtful[row["object_key"]]
-        known = next((one for one in reversed(batch.exclusions[delivery.key]) if one.sha256 == row["sha256"]), None)
-        if known is not None and row["sha256"] is not None and row["error"] != MOVED:
-            again.append(replace(known, etag=delivery.etag))
+        same = [exclusion for exclusion in batch.exclusions[delivery.key] if exclusion.sha256 == row["sha256"]]
+        # An object that moved has no hash, and an exclusion may name none.
+        if same and row["sha256"] is not None and row["error"] != MOVED:
+            again.append(replace(same[-1], etag=delivery.etag))
             batches[batch.key] = batches[batch.key].without(again[-1])
     attempt.runtime.ledger.interventions.exclude(again, attempt.request.run_id)
     if again:
