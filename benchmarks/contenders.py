@@ -24,7 +24,8 @@ from pyspark.sql import DataFrame, SparkSession, Window
 from benchmarks.jars import DELTA_JARS, fetched
 from benchmarks.workload import FIRST_DAY, PROJECT
 from pipeline_assets.domain.settings import Settings
-from pipeline_assets.formats.amplitude.columns import DELIVERED_KEYS, VENDOR_COLUMNS, ColumnType
+from pipeline_assets.formats.amplitude.columns import DELIVERED_KEYS, VENDOR_COLUMNS
+from pipeline_assets.formats.base import ColumnType
 from pipeline_assets.tables.registry import ALL_TABLES
 from resources.iceberg.lakehouse import Lakehouse
 from resources.spark.session import configure_catalog, engine_config

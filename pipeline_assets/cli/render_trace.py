@@ -16,7 +16,9 @@ from rich.text import Text
 
 from pipeline_assets.cli.terminal import line as joined
 from pipeline_assets.cli.terminal import stacked, styled
-from pipeline_assets.domain.identity import Outcome, RawRow
+from pipeline_assets.domain.identity import KeyKind, Outcome, RankPart, RawRow
+from pipeline_assets.formats.base import EVENT_TIME
+from pipeline_assets.formats.registry import EXPORT_FORMAT
 from pipeline_assets.inspection.trace.explanation import (
     Delivered,
     Event,
@@ -46,7 +48,7 @@ def to_json(explanation: Explanation) -> dict[str, Any]:
 def _event_json(event: Event) -> dict[str, Any]:
     return {
         "project_id": event.project_id,
-        "key": dict(zip(_KEY_NAMES[str(event.key[1])], event.key[2:], strict=True)),
+        "key": dict(zip(_KEY_NAMES[KeyKind(str(event.key[1]))], event.key[2:], strict=True)),
         "verdict": event.verdict,
         "agrees": event.agrees,
         "deliveries": [_delivered_json(delivered) for delivered in event.deliveries],
@@ -55,7 +57,10 @@ def _event_json(event: Event) -> dict[str, Any]:
     }
 
 
-_KEY_NAMES = {"insert_id": ("app", "device_id", "insert_id"), "uuid": ("uuid",)}
+_IDENTITY = EXPORT_FORMAT.identity
+_KEY_NAMES = {KeyKind.SEND_ID: (*_IDENTITY.sender, _IDENTITY.send_id), KeyKind.ROW_ID: (_IDENTITY.row_id,)}
+_RECEIVED, _PROCESSED = EXPORT_FORMAT.rank_columns
+_RANK_COLUMNS = {RankPart.RECEIVED_AT: _RECEIVED, RankPart.PROCESSED_AT: _PROCESSED}
 
 
 def _delivered_json(delivered: Delivered) -> dict[str, Any]:
@@ -66,18 +71,18 @@ def _delivered_json(delivered: Delivered) -> dict[str, Any]:
         **_row_json(row),
         "etag": found.etag,
         "arrival_date": found.arrival_date.isoformat(),
-        "event_time": spelled(found.event_time) if found.event_time else None,
-        "server_upload_time": spelled(row.server_upload_time) if row.server_upload_time else None,
-        "processed_time": spelled(row.processed_time) if row.processed_time else None,
+        EVENT_TIME: spelled(found.event_time) if found.event_time else None,
+        _RECEIVED: spelled(row.received_at) if row.received_at else None,
+        _PROCESSED: spelled(row.processed_at) if row.processed_at else None,
         "beaten_by": _row_json(defeat.by) if defeat else None,
-        "decided_by": defeat.part.value if defeat else None,
+        "decided_by": _RANK_COLUMNS.get(defeat.part, defeat.part.value) if defeat else None,
     }
 
 
 def _row_json(row: RawRow) -> dict[str, Any]:
     return {
         "source": row.source.value, "object_key": row.object_key, "line_number": row.line_number,
-        "event_date": row.event_date.isoformat(), "uuid": row.uuid,
+        "event_date": row.event_date.isoformat(), _IDENTITY.row_id: row.row_id,
     }  # fmt: skip
 
 
@@ -138,7 +143,7 @@ def _print_event(console: Console, event: Event) -> None:
     console.print()
     if event.deliveries:
         table = RichTable(
-            "delivered as", "arrived", "event day", "server_upload_time", "processed_time", "uuid", "outcome",
+            "delivered as", "arrived", "event day", _RECEIVED, _PROCESSED, _IDENTITY.row_id, "outcome",
             box=None, pad_edge=False,
         )  # fmt: skip
         for delivered in event.deliveries:
@@ -152,8 +157,8 @@ def _delivered_cells(delivered: Delivered) -> list[str | Text]:
     row, found = delivered.row, delivered.found
     return [
         stacked(f"{row.source.value} {place(row)}", f"etag {found.etag}"), found.arrival_date.isoformat(),
-        row.event_date.isoformat(), spelled(row.server_upload_time), spelled(row.processed_time),
-        row.uuid or "none", delivered.reason,
+        row.event_date.isoformat(), spelled(row.received_at), spelled(row.processed_at),
+        row.row_id or "none", delivered.reason,
     ]  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""Ranges of days: as text, in parts, day by day.
+"""Ranges of days: as text, in parts, day by day; and when a day is closed.
 
 Contains: day arithmetic.
 Add here: a question about days that needs no ledger.
@@ -34,6 +34,12 @@ def stretches(days: Sequence[date], size: int) -> list[tuple[date, ...]]:
         else:
             found.append((day,))
     return found
+
+
+def deadline(day: date, settings: Settings) -> datetime:
+    """When a day without all markers counts as closed (UTC)."""
+    midnight = datetime(day.year, day.month, day.day, tzinfo=UTC) + timedelta(days=1)
+    return midnight + timedelta(hours=settings.final_after_hours)
 
 
 def requested_range(first: str, last: str, settings: Settings) -> tuple[date, ...]:

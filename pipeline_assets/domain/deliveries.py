@@ -2,7 +2,7 @@
 
 Contains: the frozen values that listing produces and the load path consumes.
 Add here: facts about objects in landing.
-Does not contain: the grammar of keys (amplitude/keys.py), listing and reading
+Does not contain: the grammar of keys (formats/), listing and reading
 (resources/landing/store.py).
 """
 

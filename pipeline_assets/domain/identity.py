@@ -37,20 +37,31 @@ class Outcome(StrEnum):
     WINNER = "winner"
     """It is the event's row in refined.events."""
     DELIVERY_DUPLICATE = "delivery_duplicate"
-    """The same row was exported more than once: a better row has the same `uuid` (or the same content)."""
+    """The same row was exported more than once: a better row has the same row id (or the same content)."""
     SEND_DUPLICATE = "send_duplicate"
-    """The same event was sent again: the best row has the same key and day but another `uuid`."""
+    """The same event was sent again: the best row has the same key and day but another row id."""
     SUPERSEDED_BY_OTHER_DAY = "superseded_by_other_day"
     """The best row with the same key lies on another day within the dedupe window."""
+
+
+class KeyKind(StrEnum):
+    """What tells an event from others, in the order in which it is looked for."""
+
+    SEND_ID = "send_id"
+    """The id that its sender gave it, and who that is."""
+    ROW_ID = "row_id"
+    """It has no send id: the id that the exporter gave the row."""
+    CONTENT = "content"
+    """It has no id at all: the hashes of its content."""
 
 
 class RankPart(StrEnum):
     """The part of the rank that decides between two rows, in the order in which parts are compared."""
 
-    SERVER_UPLOAD_TIME = "server_upload_time"
-    """The vendor received it later."""
-    PROCESSED_TIME = "processed_time"
-    """Received at the same time; the vendor processed it later."""
+    RECEIVED_AT = "received_at"
+    """The exporter received it later."""
+    PROCESSED_AT = "processed_at"
+    """Received at the same time; the exporter processed it later."""
     SOURCE = "source"
     """Both times are equal; its source goes first by the setting `source_precedence`."""
     CONTENT = "content"
@@ -64,37 +75,41 @@ def named(identifier: str | None) -> str | None:
     return identifier if identifier is not None and _SEEN.search(identifier) else None
 
 
+def named_sender(sender: tuple[int | str | None, ...]) -> tuple[int | str | None, ...]:
+    """Who sent a row, where blank texts name nothing."""
+    return tuple(named(part) if isinstance(part, str) else part for part in sender)
+
+
 @dataclass(frozen=True)
 class RawRow:
-    """The parts of a raw row that identity and winner depend on."""
+    """The parts of a raw row that identity and winner depend on; a format says which columns they are (formats/base.py)."""
 
     project_id: str
     event_date: date
     source: Source
     object_key: str
     line_number: int
-    app: int | None
-    device_id: str | None
-    insert_id: str | None
-    uuid: str | None
-    server_upload_time: datetime | None
-    processed_time: datetime | None
+    sender: tuple[int | str | None, ...]
+    send_id: str | None
+    row_id: str | None
+    received_at: datetime | None
+    processed_at: datetime | None
     content: tuple[int, int]
-    """The two row hashes of the 55 columns and `_extra`."""
+    """The two row hashes of the delivered columns and `_extra`."""
 
     @property
-    def row_id(self) -> str | None:
-        """The uuid, where it names something."""
-        return named(self.uuid)
+    def named_row_id(self) -> str | None:
+        """The row id, where it names something."""
+        return named(self.row_id)
 
     @property
     def key(self) -> tuple[object, ...]:
         """Rows of one project with equal keys are the same event when their days are close enough."""
-        if (insert_id := named(self.insert_id)) is not None:
-            return (self.project_id, "insert_id", self.app, named(self.device_id), insert_id)
-        if self.row_id is not None:
-            return (self.project_id, "uuid", self.row_id)
-        return (self.project_id, "content", *self.content)
+        if (send_id := named(self.send_id)) is not None:
+            return (self.project_id, KeyKind.SEND_ID, *named_sender(self.sender), send_id)
+        if self.named_row_id is not None:
+            return (self.project_id, KeyKind.ROW_ID, self.named_row_id)
+        return (self.project_id, KeyKind.CONTENT, *self.content)
 
 
 @dataclass(frozen=True)
@@ -108,8 +123,8 @@ class Defeat:
 def rank(row: RawRow, precedence: Sequence[Source]) -> tuple[object, ...]:
     """A total order over raw rows; the greatest wins. Nulls rank last."""
     return (
-        (row.server_upload_time is not None, row.server_upload_time or _NO_TIME),
-        (row.processed_time is not None, row.processed_time or _NO_TIME),
+        (row.received_at is not None, row.received_at or _NO_TIME),
+        (row.processed_at is not None, row.processed_at or _NO_TIME),
         -list(precedence).index(row.source),
         row.content,
         row.object_key,
@@ -163,4 +178,5 @@ def _rivals(row: RawRow, rows: Sequence[RawRow], window: int) -> list[RawRow]:
 
 def _is_copy(other: RawRow, row: RawRow) -> bool:
     """Whether two rows of one key are deliveries of the same row."""
-    return (other.row_id is not None and other.row_id == row.row_id) or row.key[1] == "content"
+    is_same_id = other.named_row_id is not None and other.named_row_id == row.named_row_id
+    return is_same_id or row.key[1] is KeyKind.CONTENT

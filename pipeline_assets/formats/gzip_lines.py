@@ -2,7 +2,7 @@
 
 Contains: bounded decompression, what is wrong with a gzip, splitting.
 Add here: another way for an object to be broken.
-Does not contain: what is in a line (amplitude/lines.py). Source of the framing rules: RFC 1952.
+Does not contain: what is in a line (base.py and the folders beside it). Source of the framing rules: RFC 1952.
 """
 
 from __future__ import annotations
@@ -174,9 +174,9 @@ def blocks(text: IO[bytes], max_lines: int, max_bytes: int, max_line_bytes: int)
             part += text.readline(max_line_bytes + 1)
         start = len(part) if part.endswith(b"\n") else part.rfind(b"\n") + 1
         last, part = part[start:], part[:start]
-        for found in _of_lines(part.split(b"\n")[:-1], number, offset, max_lines):
-            yield found
-            number += len(found.lines)
+        for block in _of_lines(part.split(b"\n")[:-1], number, offset, max_lines):
+            yield block
+            number += len(block.lines)
         offset += len(part)
         if last:
             kept = last[: max_line_bytes + 1]

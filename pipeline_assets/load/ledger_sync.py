@@ -17,12 +17,11 @@ from pipeline_assets.domain.deliveries import BatchKey
 from pipeline_assets.domain.errors import PublishConflictError
 from pipeline_assets.domain.slices import EMPTY, Slice, Verdict
 from pipeline_assets.load.carry_over import carry_over
-from pipeline_assets.load.deliveries.step import in_batches
 from pipeline_assets.load.request import Runtime
 from pipeline_assets.tables.registry import SOURCE_OF_TABLE
 from pipeline_assets.tables.table import Table
 from pipeline_assets.transforms.digests import measured_parts
-from resources.iceberg.metadata import NO_FILES, slices_condition
+from resources.iceberg.metadata import NO_FILES, in_batches, slices_condition
 from resources.ledger.records import UNREAD, BatchDay, Changes, DeliveryRecord, PublicationRecord, SliceRecord
 
 FOREIGN = "foreign"

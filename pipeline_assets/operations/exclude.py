@@ -17,7 +17,7 @@ from pipeline_assets.domain.plain_text import recordable
 from pipeline_assets.domain.reasons import a_reason
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import Slice, Source, neighbourhood
-from pipeline_assets.formats.amplitude.keys import KeyGrammar
+from pipeline_assets.formats.registry import EXPORT_FORMAT
 from pipeline_assets.load.request import Books, LoadRequest, Runtime
 from pipeline_assets.tables.raw_events import RAW_TABLES
 from resources.landing.store import LandingStore
@@ -28,14 +28,14 @@ _READ_BYTES = 1024**2
 
 def delivery_named(key: str, settings: Settings) -> Delivery:
     """The delivery that a key names, whether or not it is there; raises UsageError for any other name."""
-    grammar = KeyGrammar(settings.marker_pattern)
+    keys = EXPORT_FORMAT.keys(settings.marker_pattern)
     folder = key.partition("/")[0]
     for project in settings.projects:
         for source in Source:
             if folder == source.prefix(project):
-                found = grammar.parse(source, project, key, "", 0)
-                if isinstance(found, Delivery):
-                    return found
+                parsed = keys.parse(source, project, key, "", 0)
+                if isinstance(parsed, Delivery):
+                    return parsed
     raise UsageError(
         key, "is not the key of a delivery of a configured project", "Copy it from landing or from `explain`"
     )

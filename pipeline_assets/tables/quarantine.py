@@ -2,7 +2,7 @@
 
 Contains: the table's columns and layout.
 Add here: a change of what is kept of a refused line.
-Does not contain: why a line is refused (amplitude/lines.py).
+Does not contain: why a line is refused (formats/).
 """
 
 from __future__ import annotations

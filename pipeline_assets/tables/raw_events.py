@@ -9,12 +9,11 @@ from __future__ import annotations
 
 from pipeline_assets.domain.checks import Check
 from pipeline_assets.domain.slices import Source
-from pipeline_assets.formats.amplitude.columns import EXTRA_COLUMN, MEANINGS, VENDOR_COLUMNS, ColumnType
+from pipeline_assets.formats.base import EXTRA_COLUMN
+from pipeline_assets.formats.registry import EXPORT_FORMAT
 from pipeline_assets.tables.table import EVENT_DATE, PROJECT_ID, Table, TableColumn
 
-VENDOR = tuple(
-    TableColumn(name, kind.spark_type, MEANINGS.get(name, "as delivered")) for name, kind in VENDOR_COLUMNS.items()
-)
+VENDOR = tuple(TableColumn(column.name, column.type.spark_type, column.description) for column in EXPORT_FORMAT.columns)
 EXTRA = TableColumn(EXTRA_COLUMN, "string", "JSON text of the keys the contract does not know")
 
 HASHES = (
@@ -43,10 +42,7 @@ _COLUMNS = (
 )
 
 
-MANY_VALUED = (
-    *(column.name for column in HASHES), "uuid", "insert_id", "event_id", "event_properties", "user_properties", "data",
-    *(name for name, kind in VENDOR_COLUMNS.items() if kind is ColumnType.TIMESTAMP),
-)  # fmt: skip
+MANY_VALUED = (*(column.name for column in HASHES), *EXPORT_FORMAT.many_valued_columns)
 
 
 def _raw(source: Source, prefix: str) -> Table:

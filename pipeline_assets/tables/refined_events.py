@@ -8,7 +8,8 @@ Does not contain: the winner rule (domain/identity.py) and its Spark form (trans
 from __future__ import annotations
 
 from pipeline_assets.domain.checks import Check
-from pipeline_assets.formats.amplitude.columns import TRANSPORT_COLUMNS
+from pipeline_assets.formats.base import EVENT_TIME
+from pipeline_assets.formats.registry import EXPORT_FORMAT
 from pipeline_assets.tables.raw_events import EXTRA, HASHES, MANY_VALUED, RAW_TABLES, VENDOR
 from pipeline_assets.tables.table import EVENT_DATE, PROJECT_ID, Table, TableColumn
 from pipeline_assets.transforms.event_hashes import EventHashes
@@ -26,7 +27,7 @@ REFINED_EVENTS = Table(
         TableColumn("_line_number", "int", "line of the winner when last published"),
         *HASHES,
     ),
-    write_order=("event_type", "event_time"),
+    write_order=("event_type", EVENT_TIME),
     many_valued=MANY_VALUED,
     version="2",
     settings_read=("dedupe_window_days", "source_precedence"),
@@ -38,7 +39,7 @@ REFINED_EVENTS = Table(
 CONTENT = tuple(column.name for column in (*VENDOR, EXTRA))
 """What a raw or refined row's hash covers: the vendor's columns and `_extra`."""
 
-BUSINESS_COLUMNS = tuple(name for name in CONTENT if name not in TRANSPORT_COLUMNS)
+BUSINESS_COLUMNS = tuple(name for name in CONTENT if name not in EXPORT_FORMAT.transport_columns)
 """What an event says, without how its row travelled: an event that is sent again unchanged does not count as changed."""
 
 

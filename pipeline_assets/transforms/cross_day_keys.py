@@ -15,19 +15,20 @@ import pyspark.sql.functions as F
 from pyspark.sql import Column, DataFrame, WindowSpec
 
 from pipeline_assets.domain.identity import TIED
+from pipeline_assets.formats.registry import EXPORT_FORMAT
 from pipeline_assets.transforms.digests import HASH_A, HASH_B, digest_aggregates, digest_of
-from pipeline_assets.transforms.event_keys import KEY, day_number, key_window
+from pipeline_assets.transforms.event_keys import KEY, ROW_ID, day_number, key_window
 from pipeline_assets.transforms.named import named
 from pipeline_assets.transforms.row_hash import row_hashes
 
-_ORDER = {"server_upload_time": "timestamp", "processed_time": "timestamp", "_source": "string"}
-_RIVAL = {"_day": "int", **dict.fromkeys(KEY, "bigint"), "uuid": "string", **_ORDER}
+_ORDER = {**dict.fromkeys(EXPORT_FORMAT.rank_columns, "timestamp"), "_source": "string"}
+_RIVAL = {"_day": "int", **dict.fromkeys(KEY, "bigint"), ROW_ID: "string", **_ORDER}
 
 
 def competing_columns() -> list[Column]:
     """`_day`, `_key_a`, `_key_b`, `_hash_a`, `_hash_b`, `_order` (numbers): a row as its rivals on other days see it.
 
-    Expects key, `_day` and IDENTITY, the uuid as `named`. Content is not among them, because it decides ties alone:
+    Expects key, `_day` and IDENTITY, its ROW_ID as `named`. Content is not among them, because it decides ties alone:
     those are flagged where rivals are compared, so that a slice with one never counts as unchanged.
     """
     row, order = row_hashes(_RIVAL), row_hashes(_ORDER)
@@ -51,7 +52,7 @@ def shared_rows(raw: DataFrame, dedupe_window_days: int) -> DataFrame:
     """
     return (
         raw.withColumn("_day", day_number())
-        .withColumn("uuid", named("uuid"))
+        .withColumn(ROW_ID, named(ROW_ID))
         .withColumn("_is_shared", is_shared(key_window(dedupe_window_days)))
         .where("_is_shared")
         .select("event_date", "project_id", *competing_columns())

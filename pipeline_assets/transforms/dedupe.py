@@ -14,19 +14,22 @@ from pyspark.sql import DataFrame
 
 from pipeline_assets.domain.identity import Outcome
 from pipeline_assets.domain.slices import Source
+from pipeline_assets.formats.registry import EXPORT_FORMAT
 from pipeline_assets.transforms.cross_day_keys import competing_columns, is_shared
 from pipeline_assets.transforms.digests import HASH_A, HASH_B
-from pipeline_assets.transforms.event_keys import KEY, day_number, key_window
+from pipeline_assets.transforms.event_keys import KEY, ROW_ID, day_number, key_window
 from pipeline_assets.transforms.named import is_nameless, named
 
-ROW_ID = ("_source", "_object_key", "_line_number")
+LINE = ("_source", "_object_key", "_line_number")
+"""What names a raw row within its event day and project."""
+_RANK = EXPORT_FORMAT.rank_columns
 
 
 def outcomes(raw: DataFrame, precedence: Sequence[Source], dedupe_window_days: int) -> DataFrame:
     """One narrow row per raw row: event_date, project_id, _source, _object_key, _line_number, outcome (string), rival.
 
     `raw` is both raw tables' rows, over the days to decide and `dedupe_window_days` on either side: event_date,
-    project_id, ROW_ID, IDENTITY, `_hash_a`, `_hash_b`.
+    project_id, LINE, IDENTITY, `_hash_a`, `_hash_b`.
     `rival` (struct of `shared_keys.competing_columns`) is null but for rows whose key lies on several days.
     """
     order = F.create_map(*[part for i, s in enumerate(precedence) for part in (F.lit(s.value), F.lit(-i))])
@@ -34,14 +37,13 @@ def outcomes(raw: DataFrame, precedence: Sequence[Source], dedupe_window_days: i
         "event_date",
         "project_id",
         *KEY,
-        *ROW_ID,
-        named("uuid").alias("uuid"),
+        *LINE,
+        named(ROW_ID).alias(ROW_ID),
         is_nameless().alias("_is_nameless"),
         day_number().alias("_day"),
         # A null compares lower than any value inside a struct, which is "nulls last" for a maximum.
         F.struct(
-            "server_upload_time",
-            "processed_time",
+            *_RANK,
             order[F.col("_source")],
             HASH_A,
             HASH_B,
@@ -49,17 +51,16 @@ def outcomes(raw: DataFrame, precedence: Sequence[Source], dedupe_window_days: i
             "_line_number",
         ).alias("_rank"),
     )
-    near, same_row = key_window(dedupe_window_days), key_window(dedupe_window_days, "uuid")
+    near, same_row = key_window(dedupe_window_days), key_window(dedupe_window_days, ROW_ID)
     ranked = narrow.withColumns(
         {
             "_best": F.max(F.struct(F.col("_rank").alias("rank"), F.col("_day").alias("day"))).over(near),
             "_best_same_row": F.max("_rank").over(same_row),
             "_is_shared": is_shared(near),
-            "server_upload_time": F.col("_rank.server_upload_time"),
-            "processed_time": F.col("_rank.processed_time"),
+            **{name: F.col("_rank")[name] for name in _RANK},
         }
     )
-    is_same_row = (F.col("_rank") < F.col("_best_same_row")) & (F.col("uuid").isNotNull() | F.col("_is_nameless"))
+    is_same_row = (F.col("_rank") < F.col("_best_same_row")) & (F.col(ROW_ID).isNotNull() | F.col("_is_nameless"))
     outcome = (
         F.when(F.col("_rank") == F.col("_best.rank"), Outcome.WINNER.value)
         .when(is_same_row, Outcome.DELIVERY_DUPLICATE.value)
@@ -67,12 +68,12 @@ def outcomes(raw: DataFrame, precedence: Sequence[Source], dedupe_window_days: i
         .otherwise(Outcome.SUPERSEDED_BY_OTHER_DAY.value)
     )
     rival = F.when(F.col("_is_shared"), F.struct(*competing_columns()))
-    return ranked.select("event_date", "project_id", *ROW_ID, outcome.alias("outcome"), rival.alias("rival"))
+    return ranked.select("event_date", "project_id", *LINE, outcome.alias("outcome"), rival.alias("rival"))
 
 
 def winners(raw: DataFrame, decided: DataFrame, *, do_few_lose: bool = True) -> DataFrame:
     """The raw rows that won: the losers are removed, and where they are few, without moving the wide winners for it."""
     # Object and line name a row within a slice only: another day may still hold rows of the object's former version.
-    names = ["event_date", "project_id", *ROW_ID]
+    names = ["event_date", "project_id", *LINE]
     losers = decided.where(F.col("outcome") != Outcome.WINNER.value).select(*names)
     return raw.join(F.broadcast(losers) if do_few_lose else losers, on=names, how="left_anti")

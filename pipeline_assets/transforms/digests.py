@@ -17,8 +17,8 @@ from pyspark.sql import Column, DataFrame
 
 from pipeline_assets.domain.row_hash import ROW_HASH_VERSION
 from pipeline_assets.domain.slices import Digest, Slice
-from pipeline_assets.formats.amplitude.columns import TRANSPORT_COLUMNS
-from pipeline_assets.transforms.named import named
+from pipeline_assets.formats.registry import EXPORT_FORMAT
+from pipeline_assets.transforms.named import named, named_sender
 from pipeline_assets.transforms.row_hash import former_row_hashes, row_hashes
 
 HASH_A, HASH_B, MEANING_HASH = "_hash_a", "_hash_b", "_meaning_hash"
@@ -28,8 +28,11 @@ FALSE_HASHES = "false_hashes"
 """Figure of `checked_hashes`: rows whose stored hash is not that of their content."""
 _MADE_KEY = ("_made_key_a", "_made_key_b")
 KEY_TYPES = {
-    "project_id": "string", "_kind": "string", "_key_app": "bigint", "_key_device": "string", "_key_id": "string",
-}  # fmt: skip
+    "project_id": "string",
+    "_kind": "string",
+    **{f"_key_{name}": EXPORT_FORMAT.spark_types[name] for name in EXPORT_FORMAT.identity.sender},
+    "_key_id": "string",
+}
 _UNMEASURABLE = 0
 """Version of the digest of rows whose stored hashes are not those of their content: equal to none of rows that are."""
 _HALF = 32
@@ -63,7 +66,7 @@ def checked_hashes(
         return with_row_hashes(frame, columns, version=version), []
     types = dict(frame.dtypes)
     hashed = with_row_hashes(frame.withColumns({_STORED_A: F.col(HASH_A), _STORED_B: F.col(HASH_B)}), columns)
-    meaning = row_hashes({name: types[name] for name in columns if name not in TRANSPORT_COLUMNS})[0]
+    meaning = row_hashes({name: types[name] for name in columns if name not in EXPORT_FORMAT.transport_columns})[0]
     pairs = {_STORED_A: F.col(HASH_A), _STORED_B: F.col(HASH_B), MEANING_HASH: meaning}
     made = hashed.withColumns(key_parts()).withColumns(dict(zip(_MADE_KEY, row_hashes(KEY_TYPES), strict=True)))
     pairs |= {stored: F.col(name) for stored, name in zip(("_key_a", "_key_b"), _MADE_KEY, strict=True)}
@@ -76,14 +79,14 @@ def key_parts() -> dict[str, Column]:
 
     Expects the vendor's ids and the hashes of the content.
     """
-    insert_id, uuid = named("insert_id"), named("uuid")
-    by_insert = insert_id.isNotNull()
+    identity = EXPORT_FORMAT.identity
+    send_id, row_id = named(identity.send_id), named(identity.row_id)
+    is_sent, has_row_id = send_id.isNotNull(), row_id.isNotNull()
     content = F.concat_ws(":", F.col(HASH_A).cast("string"), F.col(HASH_B).cast("string"))
     return {
-        "_kind": F.when(by_insert, F.lit("insert_id")).when(uuid.isNotNull(), F.lit("uuid")).otherwise("content"),
-        "_key_app": F.when(by_insert, F.col("app")),
-        "_key_device": F.when(by_insert, named("device_id")),
-        "_key_id": F.coalesce(insert_id, uuid, content),
+        "_kind": F.when(is_sent, identity.send_id).when(has_row_id, identity.row_id).otherwise("content"),
+        **{f"_key_{name}": F.when(is_sent, value) for name, value in named_sender().items()},
+        "_key_id": F.coalesce(send_id, row_id, content),
     }
 
 
@@ -109,8 +112,8 @@ def slice_digests(
     frame: DataFrame, columns: Sequence[str], day_column: str, *, version: int = ROW_HASH_VERSION
 ) -> dict[Slice, Digest]:
     """Slice -> digest of its rows; the frame has `day_column` (date), project_id and `columns`."""
-    found = digests(frame, columns, [day_column, "project_id"], version=version).collect()
-    return {Slice(row[day_column], row["project_id"]): digest_of(row.asDict(), version) for row in found}
+    rows = digests(frame, columns, [day_column, "project_id"], version=version).collect()
+    return {Slice(row[day_column], row["project_id"]): digest_of(row.asDict(), version) for row in rows}
 
 
 def batch_day_digests(frame: DataFrame, columns: Sequence[str] | None, *, version: int = ROW_HASH_VERSION) -> DataFrame:
@@ -132,12 +135,12 @@ def measured_parts(
     frame: DataFrame, columns: Sequence[str], day_column: str, *, by_arrival: bool, version: int = ROW_HASH_VERSION
 ) -> dict[Slice, dict[date | None, tuple[Digest, str | None]]]:
     """Slice -> arrival day (None for tables without) -> digest and lineage of its rows."""
-    found: dict[Slice, dict[date | None, tuple[Digest, str | None]]] = {}
+    parts: dict[Slice, dict[date | None, tuple[Digest, str | None]]] = {}
     if by_arrival:
         for row in batch_day_digests(frame, columns, version=version).collect():
             part = digest_of(row.asDict(), version), lineage_of(row.asDict(), version)
-            found.setdefault(Slice(row["event_date"], row["project_id"]), {})[row["_arrival_date"]] = part
-        return found
+            parts.setdefault(Slice(row["event_date"], row["project_id"]), {})[row["_arrival_date"]] = part
+        return parts
     measured = slice_digests(frame, columns, day_column, version=version)
     return {key: {None: (digest, None)} for key, digest in measured.items()}
 

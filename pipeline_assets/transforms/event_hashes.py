@@ -14,10 +14,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipeline_assets.domain.identity import SOMETHING_TO_SEE
+from pipeline_assets.formats.registry import EXPORT_FORMAT
 from pipeline_assets.transforms.row_hash_arrow import Encoded
 
 HASH_COLUMNS = ("_hash_a", "_hash_b", "_meaning_hash", "_key_a", "_key_b")
-_KEY_TYPES = {"project_id": "string", "kind": "string", "app": "bigint", "device_id": "string", "id": "string"}
+_IDENTITY = EXPORT_FORMAT.identity
+_SENDER_TYPES = {name: EXPORT_FORMAT.spark_types[name] for name in _IDENTITY.sender}
+_KEY_TYPES = {"project_id": "string", "kind": "string", **_SENDER_TYPES, "id": "string"}
 
 
 @dataclass(frozen=True)
@@ -38,18 +41,18 @@ class EventHashes:
 
 def key_hashes(rows: pa.RecordBatch | pa.Table, content: tuple[pa.Array, pa.Array]) -> tuple[pa.Array, pa.Array]:
     """Two halves (int64) of a hash of `RawRow.key` of domain/identity.py; `content`: the hashes of the rows' content."""
-    columns = {name: whole(rows.column(name)) for name in ("project_id", "app", "device_id", "insert_id", "uuid")}
-    insert_id, uuid = named(columns["insert_id"]), named(columns["uuid"])
-    is_inserted = insert_id.is_valid()
+    columns = {name: whole(rows.column(name)) for name in ("project_id", *_IDENTITY.names)}
+    send_id, row_id = named(columns[_IDENTITY.send_id]), named(columns[_IDENTITY.row_id])
+    is_sent = send_id.is_valid()
     by_content = pc.binary_join_element_wise(*(half.cast(pa.string()) for half in content), ":")
-    found = {
+    sender = {name: named(columns[name]) if kind == "string" else columns[name] for name, kind in _SENDER_TYPES.items()}
+    parts = {
         "project_id": columns["project_id"],
-        "kind": pc.if_else(is_inserted, "insert_id", pc.if_else(uuid.is_valid(), "uuid", "content")),
-        "app": pc.if_else(is_inserted, columns["app"], None),
-        "device_id": pc.if_else(is_inserted, named(columns["device_id"]), None),
-        "id": pc.coalesce(insert_id, uuid, by_content),
+        "kind": pc.if_else(is_sent, _IDENTITY.send_id, pc.if_else(row_id.is_valid(), _IDENTITY.row_id, "content")),
+        **{name: pc.if_else(is_sent, values, None) for name, values in sender.items()},
+        "id": pc.coalesce(send_id, row_id, by_content),
     }
-    return Encoded(found, _KEY_TYPES).hashes()
+    return Encoded(parts, _KEY_TYPES).hashes()
 
 
 def named(texts: pa.Array) -> pa.Array:

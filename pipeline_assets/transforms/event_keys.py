@@ -10,9 +10,13 @@ from __future__ import annotations
 import pyspark.sql.functions as F
 from pyspark.sql import Column, DataFrame, Window, WindowSpec
 
+from pipeline_assets.formats.registry import EXPORT_FORMAT
+
 KEY = ("_key_a", "_key_b")
 """The two halves (long) of a 128-bit hash over project, kind of key and ids, or over the content where an event has no id."""
-IDENTITY = (*KEY, "insert_id", "uuid", "server_upload_time", "processed_time")
+ROW_ID = EXPORT_FORMAT.identity.row_id
+"""Rows with the same value are the same row, delivered again."""
+IDENTITY = (*KEY, EXPORT_FORMAT.identity.send_id, ROW_ID, *EXPORT_FORMAT.rank_columns)
 """The few columns that decide which rows are one event and, but for ties, which of them wins."""
 
 

@@ -2,7 +2,7 @@
 
 Contains: the Spark form of `named`.
 Add here: what every use of a delivered name needs.
-Does not contain: which columns are ids.
+Does not contain: which columns are ids (formats/).
 """
 
 from __future__ import annotations
@@ -11,6 +11,9 @@ import pyspark.sql.functions as F
 from pyspark.sql import Column
 
 from pipeline_assets.domain.identity import SOMETHING_TO_SEE
+from pipeline_assets.formats.registry import EXPORT_FORMAT
+
+_SEND_ID, _ROW_ID = EXPORT_FORMAT.identity.send_id, EXPORT_FORMAT.identity.row_id
 
 
 def named(text: str | Column) -> Column:
@@ -19,13 +22,19 @@ def named(text: str | Column) -> Column:
     return F.when(value.rlike(SOMETHING_TO_SEE), value)
 
 
+def named_sender() -> dict[str, Column]:
+    """Column -> its value, of the columns that say who sent an event; a blank text is null."""
+    types = EXPORT_FORMAT.spark_types
+    return {name: named(name) if types[name] == "string" else F.col(name) for name in EXPORT_FORMAT.identity.sender}
+
+
 def is_nameless() -> Column:
-    """Whether an event has no id at all: neither insert_id nor uuid."""
-    return named("insert_id").isNull() & named("uuid").isNull()
+    """Whether an event has no id at all: neither that of its sending nor that of its row."""
+    return named(_SEND_ID).isNull() & named(_ROW_ID).isNull()
 
 
 def has_blank_id() -> Column:
     """Whether an id was delivered that names nothing."""
-    return (F.col("insert_id").isNotNull() & named("insert_id").isNull()) | (
-        F.col("uuid").isNotNull() & named("uuid").isNull()
+    return (F.col(_SEND_ID).isNotNull() & named(_SEND_ID).isNull()) | (
+        F.col(_ROW_ID).isNotNull() & named(_ROW_ID).isNull()
     )

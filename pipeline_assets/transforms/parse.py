@@ -3,7 +3,7 @@
 Contains: reading one object, and a job for those who want no more than summaries and refused lines.
 Add here: how rows are batched.
 Does not contain: what becomes of good rows (write_objects.py), how work is spread (spread.py), the
-meaning of a line (amplitude/lines.py) and of an object's bytes (formats/gzip_lines.py).
+meaning of a line (formats/base.py) and of an object's bytes (formats/gzip_lines.py).
 """
 
 from __future__ import annotations
@@ -21,10 +21,9 @@ from pipeline_assets.domain.deliveries import NOT_READABLE
 from pipeline_assets.domain.errors import ObjectMovedError, TidemarkError, UnreadableObjectError
 from pipeline_assets.domain.quarantine_reasons import QuarantineReason
 from pipeline_assets.domain.spool import naming_the_disk
-from pipeline_assets.formats.amplitude.columns import EXTRA_COLUMN, VENDOR_COLUMNS
-from pipeline_assets.formats.amplitude.line_blocks import ColumnParser
-from pipeline_assets.formats.amplitude.lines import COLUMN_NAMES, LineParser, ParsedLine
+from pipeline_assets.formats.base import EVENT_TIME, EXTRA_COLUMN, BlockParser, LineParser, ParsedLine
 from pipeline_assets.formats.gzip_lines import BadObjectError, Block, blocks, decompress
+from pipeline_assets.formats.registry import EXPORT_FORMAT
 from pipeline_assets.transforms.data_files import ARROW_TYPES
 from pipeline_assets.transforms.small_objects import SmallObject, SmallObjects, names_of_lines, whole_block
 
@@ -43,11 +42,12 @@ _ODD_LINES = 100
 _BATCH_BYTES = 16 * 1024**2
 _SMALL_BYTES = 64 * 1024
 """As stored: an object of fewer is parsed together with others."""
-_EVENT_TIME = COLUMN_NAMES.index("event_time")
+_COLUMN_NAMES = EXPORT_FORMAT.column_names
+_EVENT_TIME = _COLUMN_NAMES.index(EVENT_TIME)
 
 _PLACE = {"_kind": "string", "_source": "string", "project_id": "string", "_arrival_date": "date",
           "_object_key": "string", "_object_etag": "string"}  # fmt: skip
-_EVENT = {name: kind.spark_type for name, kind in VENDOR_COLUMNS.items()} | {
+_EVENT = EXPORT_FORMAT.spark_types | {
     EXTRA_COLUMN: "string", "event_date": "date", "_line_number": "int",
 }  # fmt: skip
 _REFUSED = {
@@ -194,7 +194,7 @@ class ObjectWork:
         """The lines of some objects of one arrival day at once where nothing is odd; what is odd by itself."""
         place = objects[0].place
         known = (place["project_id"], place["_arrival_date"], self.max_line_bytes)
-        columns = ColumnParser(*known)
+        columns = EXPORT_FORMAT.block_parser(*known)
         parsed = columns.parse([line for small in objects for line in small.block.lines])
         if parsed is None and len(objects) > 1:
             for part in _apart(objects, columns):
@@ -202,7 +202,7 @@ class ObjectWork:
             return
         if parsed is None:
             (small,) = objects
-            yield from self._block(small.block, small.place, small.summary, columns, LineParser(*known))
+            yield from self._block(small.block, small.place, small.summary, columns, EXPORT_FORMAT.line_parser(*known))
         else:
             for small in objects:
                 small.summary["lines"] = small.summary["rows"] = len(small.block.lines)
@@ -212,12 +212,12 @@ class ObjectWork:
 
     def _lines(self, text: IO[bytes], place: Mapping[str, Any], summary: dict[str, Any]) -> Iterator[pa.RecordBatch]:
         known = (place["project_id"], place["_arrival_date"], self.max_line_bytes)
-        columns, parser = ColumnParser(*known), LineParser(*known)
+        columns, parser = EXPORT_FORMAT.block_parser(*known), EXPORT_FORMAT.line_parser(*known)
         for block in blocks(text, _BATCH_ROWS, _BATCH_BYTES, self.max_line_bytes):
             yield from self._block(block, place, summary, columns, parser)
 
     def _block(
-        self, block: Block, place: Mapping[str, Any], summary: dict[str, Any], columns: ColumnParser, parser: LineParser
+        self, block: Block, place: Mapping[str, Any], summary: dict[str, Any], columns: BlockParser, parser: LineParser
     ) -> Iterator[pa.RecordBatch]:
         """All at once where nothing is odd; else in halves, until what is odd is among few lines."""
         count = len(block.lines)
@@ -226,18 +226,18 @@ class ObjectWork:
             summary["lines"] += count
             summary["blank"] += count
             return
-        found = columns.parse(block.lines)
-        if found is None and count > _ODD_LINES:
+        parsed = columns.parse(block.lines)
+        if parsed is None and count > _ODD_LINES:
             for half in block.halves():
                 yield from self._block(half, place, summary, columns, parser)
-        elif found is None:
+        elif parsed is None:
             yield from self._odd_lines(block, place, summary, parser)
         else:
             summary["lines"] += count
             summary["rows"] += count
             if not self.only_refused:
                 numbers = pa.array(range(block.first_number, block.first_number + count), pa.int32())
-                yield _batch(ROW, place, {**found, "_line_number": numbers}, count)
+                yield _batch(ROW, place, {**parsed, "_line_number": numbers}, count)
 
     def _odd_lines(
         self, block: Block, place: Mapping[str, Any], summary: dict[str, Any], parser: LineParser
@@ -270,7 +270,7 @@ class ObjectWork:
             yield _records("quarantine", place, refused)
 
 
-def _apart(objects: Sequence[SmallObject], columns: ColumnParser) -> Iterator[Sequence[SmallObject]]:
+def _apart(objects: Sequence[SmallObject], columns: BlockParser) -> Iterator[Sequence[SmallObject]]:
     """Those with a line that is no event one by one, the others together; halves where that tells nothing."""
     plain = [small for small in objects if columns.is_plain(small.block.lines)]
     if 0 < len(plain) < len(objects):
@@ -306,7 +306,7 @@ def _refused_object(
 
 def _events(place: Mapping[str, Any], events: list[ParsedLine], numbers: list[int]) -> pa.RecordBatch:
     columns: dict[str, Any] = dict(
-        zip(COLUMN_NAMES, zip(*(event.values for event in events), strict=True), strict=True)
+        zip(_COLUMN_NAMES, zip(*(event.values for event in events), strict=True), strict=True)
     )
     columns[EXTRA_COLUMN] = [event.extra for event in events]
     columns["event_date"] = [event.values[_EVENT_TIME].date() for event in events]

@@ -16,13 +16,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from pipeline_assets.formats.registry import EXPORT_FORMAT
 from pipeline_assets.transforms.event_hashes import named, whole
 
 Numbers = np.ndarray[Any, np.dtype[np.int64]]
 Mask = np.ndarray[Any, np.dtype[np.bool_]]
 NAMES = ("_object_key", "_line_number", "_hash_a")
 """What tells a row of one source from all others, and one content of it from another: half a hash is 64 bits for each row."""
-KEYS_OF = ("_key_a", "_key_b", "_meaning_hash", "insert_id", "uuid")
+_IDS = (EXPORT_FORMAT.identity.send_id, EXPORT_FORMAT.identity.row_id)
+KEYS_OF = ("_key_a", "_key_b", "_meaning_hash", *_IDS)
 KEYS = pa.schema([("_key_a", pa.int64()), ("_key_b", pa.int64()), ("is_added", pa.bool_())])
 _SEPARATOR = "\x00"
 _LINE_BITS = 32
@@ -90,7 +92,7 @@ class KeyDifference:
 
 def event_keys(rows: pa.Table) -> list[tuple[int, int, int]]:
     """Both halves of the key and the meaning of each of some rows with KEYS_OF; as key_changes.with_event_keys has them."""
-    are_named = pc.or_(named(whole(rows["insert_id"])).is_valid(), named(whole(rows["uuid"])).is_valid())
+    are_named = pc.or_(*(named(whole(rows[name])).is_valid() for name in _IDS))
     meaning = whole(rows["_meaning_hash"])
     first = pc.if_else(are_named, whole(rows["_key_a"]), meaning)
     second = pc.if_else(are_named, whole(rows["_key_b"]), pa.scalar(0, pa.int64()))

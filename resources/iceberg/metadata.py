@@ -1,4 +1,4 @@
-"""Iceberg's metadata through its Java API: snapshots, the files of slices, filters over slices.
+"""Iceberg's metadata through its Java API: snapshots, the files of slices, filters over slices and batches.
 
 Contains: reading metadata, and the slices of a file.
 Add here: another thing to be read from metadata.
@@ -14,8 +14,9 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
+from pipeline_assets.domain.deliveries import BatchKey
 from pipeline_assets.domain.errors import LakehouseError
-from pipeline_assets.domain.slices import Slice
+from pipeline_assets.domain.slices import Slice, Source
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, SparkSession
@@ -230,4 +231,18 @@ def slices_condition(table: Table, slices: Collection[Slice]) -> Column:
     condition = F.lit(False)
     for project_id, days in sorted(days_by_project(slices).items()):
         condition = condition | ((F.col("project_id") == project_id) & F.col(table.day_column).isin(*sorted(days)))
+    return condition
+
+
+def in_batches(batches: Collection[BatchKey], source_column: str | None, day_column: str) -> Column:
+    """Whether a row lies in one of these batches; `source_column` is None where a table holds one source."""
+    import pyspark.sql.functions as F  # noqa: PLC0415 - keeps this module importable without a running Spark
+
+    condition = F.lit(False)
+    by_project: dict[tuple[Source, str], list[date]] = {}
+    for batch in batches:
+        by_project.setdefault((batch.source, batch.project_id), []).append(batch.arrival_date)
+    for (source, project_id), days in by_project.items():
+        part = (F.col("project_id") == project_id) & F.col(day_column).isin(*days)
+        condition = condition | (part if source_column is None else part & (F.col(source_column) == source.value))
     return condition

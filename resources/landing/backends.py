@@ -67,7 +67,7 @@ class Bucket:
         if s3 is None:
             return cls(bucket, prefix.strip("/"))
         resolved = s3.process_config_and_initialize()
-        shared = {one.name for one in fields(cls)} - {"bucket", "prefix"}
+        shared = {setting.name for setting in fields(cls)} - {"bucket", "prefix"}
         return cls(bucket, prefix.strip("/"), **{name: getattr(resolved, name) for name in shared})
 
     @property
@@ -119,12 +119,12 @@ class Bucket:
         if is_glance:
             first = obstore.get(store, key, options={"if_match": etag, "range": (0, 1)})
             return io.BytesIO(first.bytes().to_bytes())
-        found = obstore.get(store, key, options={"if_match": etag})
-        if found.meta["size"] <= IN_MEMORY_BYTES:
-            return io.BytesIO(found.bytes().to_bytes())
+        response = obstore.get(store, key, options={"if_match": etag})
+        if response.meta["size"] <= IN_MEMORY_BYTES:
+            return io.BytesIO(response.bytes().to_bytes())
         content = a_spool_on_disk()
         try:
-            for part in found.stream(min_chunk_size=_STEP_BYTES):
+            for part in response.stream(min_chunk_size=_STEP_BYTES):
                 content.write(part)
         except BaseException:
             content.close()

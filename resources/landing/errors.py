@@ -39,10 +39,10 @@ def landing_errors(subject: str, *, is_object: bool = False) -> Iterator[None]:
     except ValueError as error:
         if "get_credentials" not in str(error):
             raise
-        raise LandingAccessError(subject, "no AWS credentials were found", _ACCESS_CURE) from error
+        raise LandingAccessError(subject, "no AWS credentials were found", _ACCESS_HINT) from error
 
 
-_ACCESS_CURE = "Check TIDEMARK_LANDING_URL, region, endpoint and credentials, and the rights to list and read"
+_ACCESS_HINT = "Check TIDEMARK_LANDING_URL, region, endpoint and credentials, and the rights to list and read"
 _REFUSALS = (PermissionDeniedError, UnauthenticatedError, PermissionError, FileNotFoundError, BotoCoreError)
 _PASSING = ("RequestTimeout<", "ThrottlingException<", "EndpointConnectionError:", "ConnectTimeoutError:",
             "ReadTimeoutError:")  # fmt: skip
@@ -81,7 +81,7 @@ def _failure(subject: str, error: Exception, *, is_object: bool) -> TidemarkErro
     if is_object and is_of_object and not is_passing and not any(sign in text for sign in _OF_THE_CONNECTION):
         return UnreadableObjectError(subject, f"landing refused: {_short(text)}", _OBJECT_CURE)
     if is_refused and not is_passing:
-        return LandingAccessError(subject, f"landing refused: {_short(text)}", _ACCESS_CURE)
+        return LandingAccessError(subject, f"landing refused: {_short(text)}", _ACCESS_HINT)
     return LandingUnavailableError(subject, f"landing is out of reach: {_short(text)}", "The next run tries again")
 
 

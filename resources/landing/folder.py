@@ -100,19 +100,19 @@ class Folder:
 
     def _file(self, entry: os.DirEntry[str], key: str) -> Iterator[Listed]:
         try:
-            found = entry.stat(follow_symlinks=False)
+            status = entry.stat(follow_symlinks=False)
         except FileNotFoundError:
             # Deleted since the folder was read.
             return
-        if not stat.S_ISLNK(found.st_mode):
-            yield Listed(key, _etag(found), found.st_size)
+        if not stat.S_ISLNK(status.st_mode):
+            yield Listed(key, _etag(status), status.st_size)
             return
         try:
             inside = self._resolved(os.path.relpath(entry.path, self.root))
             target = None if inside is None else inside.stat()
         except OSError:
             # A loop, or a target that is gone: listed by the link itself, and refused when it is to be read.
-            yield Listed(key, _etag(found), found.st_size)
+            yield Listed(key, _etag(status), status.st_size)
             return
         if target is None:
             yield Listed(key, "", 0, OUTSIDE)
@@ -129,11 +129,11 @@ class Folder:
             if inside is None:
                 raise UnreadableObjectError(key, f"is {OUTSIDE}", _CURE)
             with os.fdopen(self._descriptor(inside), "rb") as file:
-                found = os.fstat(file.fileno())
-                if not stat.S_ISREG(found.st_mode):
+                status = os.fstat(file.fileno())
+                if not stat.S_ISREG(status.st_mode):
                     raise UnreadableObjectError(key, "is no file that can be read", _CURE)
-                size = min(found.st_size, 1) if is_glance else found.st_size
-                content = _copied(file, size) if _etag(found) == etag else None
+                size = min(status.st_size, 1) if is_glance else status.st_size
+                content = _copied(file, size) if _etag(status) == etag else None
                 # It may be rewritten in place while it is read.
                 if content is not None and _etag(os.fstat(file.fileno())) == etag:
                     return content
@@ -147,8 +147,8 @@ class Folder:
     def _resolved(self, key: str) -> Path | None:
         """The place of a file or folder without any link; None where that is not in the root."""
         root = Path(os.path.realpath(self.root))
-        found = Path(os.path.realpath(self.root / key, strict=True))
-        return found if found.is_relative_to(root) else None
+        target = Path(os.path.realpath(self.root / key, strict=True))
+        return target if target.is_relative_to(root) else None
 
     def _descriptor(self, place: Path) -> int:
         """An open file of a place without links: what became one since is refused, at each step of the way."""
@@ -174,6 +174,6 @@ def _copied(file: IO[bytes], size: int) -> IO[bytes]:
     return content
 
 
-def _etag(found: os.stat_result) -> str:
+def _etag(status: os.stat_result) -> str:
     """Inode, time and size, as obstore writes them: what the ledger holds of older loads stays valid."""
-    return f'"{found.st_ino:x}-{found.st_mtime_ns // 1000:x}-{found.st_size:x}"'
+    return f'"{status.st_ino:x}-{status.st_mtime_ns // 1000:x}-{status.st_size:x}"'

@@ -2,7 +2,7 @@
 
 Contains: how landing is listed and read.
 Add here: another question to it.
-Does not contain: the grammar of keys (amplitude/keys.py), kinds of places (backends.py), what a
+Does not contain: the grammar of keys (pipeline_assets/formats/), kinds of places (backends.py), what a
 failure means (errors.py).
 """
 
@@ -23,7 +23,8 @@ from pipeline_assets.domain.deliveries import Delivery, Listing, Marker, Oddity,
 from pipeline_assets.domain.errors import LandingAccessError, ObjectMovedError, SettingsError, UnreadableObjectError
 from pipeline_assets.domain.settings import Settings, local_path
 from pipeline_assets.domain.slices import Source
-from pipeline_assets.formats.amplitude.keys import KeyGrammar, KeyStem
+from pipeline_assets.formats.base import KeyStem, ObjectKeys
+from pipeline_assets.formats.registry import EXPORT_FORMAT
 from resources.failpoints import Failpoint, failpoint
 from resources.landing.backends import Bucket
 from resources.landing.errors import landing_errors
@@ -43,10 +44,10 @@ _OPENING_KEYS = 1000
 class LandingStore:
     """Lists and reads landing; cheap to build and to pickle, connects on first use in each process."""
 
-    def __init__(self, place: Place, grammar: KeyGrammar) -> None:
+    def __init__(self, place: Place, keys: ObjectKeys) -> None:
         """Use `from_settings`; no I/O happens here."""
         self._place = place
-        self._grammar = grammar
+        self._keys = keys
         self._store: LocalStore | S3Store | None = None
         self._store_pid = 0
 
@@ -56,15 +57,15 @@ class LandingStore:
 
         Raises SettingsError for a URL without bucket or a marker pattern that cannot work.
         """
-        grammar = KeyGrammar(settings.marker_pattern)
+        keys = EXPORT_FORMAT.keys(settings.marker_pattern)
         folder = local_path(settings.landing_url)
         if folder is None:
-            return cls(Bucket.from_url(settings.landing_url, s3), grammar)
+            return cls(Bucket.from_url(settings.landing_url, s3), keys)
         if re.search(r"#(\{hour\}|[0-9]+)$", settings.marker_pattern):
             # Obstore, which others may use, keeps unfinished uploads under such names.
             reason = "ends in `#` and digits, which hides it from tools that list a folder"
             raise SettingsError("TIDEMARK_MARKER_PATTERN", reason, "End it in a word")
-        return cls(Folder(folder.absolute()), grammar)
+        return cls(Folder(folder.absolute()), keys)
 
     @property
     def url(self) -> str:
@@ -94,13 +95,13 @@ class LandingStore:
         strays: list[Delivery] = []
         for project_id in projects:
             with landing_errors(self.url):
-                found = self._look(source, project_id, first_day, last_day, asked_for)
+                listed = self._listed(source, project_id, first_day, last_day, asked_for)
             failpoint(Failpoint.DURING_LISTING, f"{source.value}/{project_id}")
-            for one in found:
-                if one.oddity:
-                    odd_objects.append(UnrecognizedObject(one.key, one.kind, one.oddity))
+            for entry in listed:
+                if entry.oddity:
+                    odd_objects.append(UnrecognizedObject(entry.key, entry.kind, entry.oddity))
                     continue
-                parsed = self._grammar.parse(source, project_id, one.key, one.etag, one.size_bytes)
+                parsed = self._keys.parse(source, project_id, entry.key, entry.etag, entry.size_bytes)
                 if isinstance(parsed, UnrecognizedObject):
                     odd_objects.append(parsed)
                     continue
@@ -113,11 +114,13 @@ class LandingStore:
                     continue
                 if isinstance(parsed, Marker):
                     markers.append(parsed)
-                elif self._place.is_ordered and one.size_bytes == 0 and self._is_folder_placeholder(one.key):
-                    odd_objects.append(UnrecognizedObject(f"{one.key}/", Oddity.UNKNOWN_NAME, "a folder's placeholder"))
+                elif self._place.is_ordered and entry.size_bytes == 0 and self._is_folder_placeholder(entry.key):
+                    odd_objects.append(
+                        UnrecognizedObject(f"{entry.key}/", Oddity.UNKNOWN_NAME, "a folder's placeholder")
+                    )
                 else:
                     deliveries.append(parsed)
-        days = {project: frozenset(found) for project, found in met.items()}
+        days = {project: frozenset(arrivals) for project, arrivals in met.items()}
         odd = tuple(sorted(odd_objects))
         return Listing(tuple(sorted(deliveries)), tuple(sorted(markers)), odd, days, ends_of(strays))
 
@@ -157,7 +160,7 @@ class LandingStore:
             self._store, self._store_pid = self._place.open(), os.getpid()
         return self._store
 
-    def _look(
+    def _listed(
         self, source: Source, project_id: str, first_day: date, last_day: date, asked_for: tuple[date, date] | None
     ) -> Iterable[Listed]:
         """The objects of the days asked for, the first arrivals and odd objects met on the way, each once."""
@@ -165,8 +168,8 @@ class LandingStore:
         folder = source.prefix(project_id)
         if not self._place.is_ordered:
             return list(self._place.list_plainly(folder, ""))
-        stems = self._grammar.stems(source, project_id)
-        found: dict[str, Listed] = {}
+        stems = self._keys.stems(source, project_id)
+        listed: dict[str, Listed] = {}
         scans = [self._scan(folder, *stem.window(first_day, last_day)) for stem in stems]
         scans += [islice(self._scan(folder, f"{folder}/", stems[0].text), _OPENING_KEYS)]
         scans += [self._first_arrivals(source, project_id, stem) for stem in stems]
@@ -174,30 +177,30 @@ class LandingStore:
             outside = [bounds for stem in stems for bounds in stem.outside(*asked_for)]
             scans += [islice(self._scan(folder, *bounds), MOST_STRAYS) for bounds in outside]
         for scan in scans:
-            for one in scan:
+            for entry in scan:
                 # The first wins: obstore drops the closing slash of a folder's placeholder, which then goes by
                 # the name of the object it sorts behind.
-                found.setdefault(one.key, one)
-        return found.values()
+                listed.setdefault(entry.key, entry)
+        return listed.values()
 
     def _first_arrivals(self, source: Source, project_id: str, stem: KeyStem) -> Iterator[Listed]:
         """One object of the first day, and of those after it until two lie near each other: a day alone is not believed."""
         (after, before), last = stem.whole, None
         for _ in range(_MOST_ALONE):
-            found = None
-            for one in self._scan(source.prefix(project_id), after, before):
-                parsed = self._grammar.parse(source, project_id, one.key, one.etag, one.size_bytes)
+            arrival = None
+            for entry in self._scan(source.prefix(project_id), after, before):
+                parsed = self._keys.parse(source, project_id, entry.key, entry.etag, entry.size_bytes)
                 if isinstance(parsed, UnrecognizedObject):
                     continue
                 if not stem.is_dated:
-                    yield one
-                elif one.key.startswith(f"{stem.text}{parsed.batch.arrival_date.isoformat()}"):
-                    yield one
-                    found = parsed.batch.arrival_date
+                    yield entry
+                elif entry.key.startswith(f"{stem.text}{parsed.batch.arrival_date.isoformat()}"):
+                    yield entry
+                    arrival = parsed.batch.arrival_date
                     break
-            if found is None or (last is not None and found - last <= ALONE):
+            if arrival is None or (last is not None and arrival - last <= ALONE):
                 return
-            last, after = found, stem.window(found, found)[1]
+            last, after = arrival, stem.window(arrival, arrival)[1]
 
     def _scan(self, folder: str, after: str = "", before: str = "") -> Iterator[Listed]:
         """Objects of a folder with keys between the bounds, both exclusive; an empty bound is none."""
@@ -213,10 +216,10 @@ class LandingStore:
                         yield Listed(key, meta["e_tag"] or "", meta["size"])
         except InvalidPathError:
             # One key that obstore cannot express (`//`, `..`, control characters) ends its whole listing.
-            for one in self._place.list_plainly(folder, last):
-                if before and one.key >= before:
+            for entry in self._place.list_plainly(folder, last):
+                if before and entry.key >= before:
                     return
-                yield one
+                yield entry
 
     def _is_folder_placeholder(self, key: str) -> bool:
         try:

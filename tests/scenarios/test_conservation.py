@@ -173,8 +173,8 @@ def _raw_row(source: Source, row: Mapping[str, Any]) -> RawRow:
     delivered = [row[name] for name in sorted(row) if not name.startswith("_") or name == "_extra"]
     content = hashlib.sha256(repr(delivered).encode()).digest()
     return RawRow(
-        row["project_id"], row["event_date"], source, row["_object_key"], row["_line_number"], row["app"],
-        row["device_id"], row["insert_id"], row["uuid"], row["server_upload_time"], row["processed_time"],
+        row["project_id"], row["event_date"], source, row["_object_key"], row["_line_number"],
+        (row["app"], row["device_id"]), row["insert_id"], row["uuid"], row["server_upload_time"], row["processed_time"],
         (int.from_bytes(content[:8]), int.from_bytes(content[8:16])),
     )  # fmt: skip
 

@@ -35,7 +35,7 @@ def _that_could_change(before: list[RawRow], after: list[RawRow]) -> set[Slice]:
 
     def competing_digests(rows: list[RawRow]) -> Counter[Any]:
         return Counter(
-            (row.key, row.event_date, row.uuid, row.server_upload_time, row.processed_time, row.source) for row in rows
+            (row.key, row.event_date, row.row_id, row.received_at, row.processed_at, row.source) for row in rows
         )
 
     was, now = competing_digests(before), competing_digests(after)

@@ -73,9 +73,9 @@ def test_duplicates_name_the_row_that_beats_them(pipeline: Any) -> None:
     }
     assert told == {
         f"{third} line 1": (Outcome.WINNER, None, None),
-        f"{second} line 1": (Outcome.SEND_DUPLICATE, f"{third} line 1", RankPart.SERVER_UPLOAD_TIME),
-        f"{second} line 2": (Outcome.DELIVERY_DUPLICATE, f"{second} line 1", RankPart.PROCESSED_TIME),
-        f"{first} line 4": (Outcome.DELIVERY_DUPLICATE, f"{second} line 1", RankPart.PROCESSED_TIME),
+        f"{second} line 1": (Outcome.SEND_DUPLICATE, f"{third} line 1", RankPart.RECEIVED_AT),
+        f"{second} line 2": (Outcome.DELIVERY_DUPLICATE, f"{second} line 1", RankPart.PROCESSED_AT),
+        f"{first} line 4": (Outcome.DELIVERY_DUPLICATE, f"{second} line 1", RankPart.PROCESSED_AT),
     }
     assert one.deliveries[0].outcome is Outcome.WINNER
     reasons = [d.reason for d in one.deliveries]
@@ -152,7 +152,7 @@ def test_a_correction_that_moves_the_day_is_seen_in_both_publications(pipeline: 
     ]
     assert near.agrees
     assert [(standing.key.event_date, len(standing.live)) for standing in near.standings] == [(DAY, 0), (NEXT, 1)]
-    assert [d.row.uuid for d in later.deliveries] == ["u-3"]
+    assert [d.row.row_id for d in later.deliveries] == ["u-3"]
     # A range of event days keeps the rows that decide about it.
     assert _only(_explain(p, "i-1", first=DAY, last=DAY)) == near
     assert _only(_explain(p, "i-1", first=far)) == later

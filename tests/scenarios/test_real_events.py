@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from pipeline_assets.formats.amplitude.columns import DELIVERED_KEYS, VENDOR_COLUMNS, ColumnType
+from pipeline_assets.formats.amplitude.columns import DELIVERED_KEYS, VENDOR_COLUMNS
+from pipeline_assets.formats.base import ColumnType
 
 pytestmark = pytest.mark.slow
 DATA = Path(__file__).parents[1] / "data" / "airbyte_source_amplitude"

@@ -77,7 +77,7 @@ def test_spark_and_the_pure_rule_agree(spark: Any, window: int) -> None:
         case = [
             RawRow(
                 r["project_id"], r["event_date"], Source(r["_source"]), r["_object_key"], r["_line_number"],
-                r["app"], r["device_id"],
+                (r["app"], r["device_id"]),
                 r["insert_id"], r["uuid"], _aware(r["server_upload_time"]), _aware(r["processed_time"]), (r[HASH_A], r[HASH_B]),
             )
             for r in same

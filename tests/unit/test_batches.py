@@ -12,11 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline_assets.domain.checks import Check, Evaluation
+from pipeline_assets.domain.days import deadline
 from pipeline_assets.domain.deliveries import BatchKey, Delivery, Listing, Marker
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import BatchVerdict, Slice, Source
 from pipeline_assets.formats.amplitude.keys import KeyGrammar
-from pipeline_assets.load.deliveries.batch import Recorded, deadline, judge_absent, plan_batches
+from pipeline_assets.load.deliveries.batch import Recorded, judge_absent, plan_batches
 from pipeline_assets.load.deliveries.plan import BatchPlan
 from pipeline_assets.load.deliveries.read import witnesses
 from resources.ledger.records import BatchRecord, DeliveryRecord, Exclusion
@@ -158,7 +159,7 @@ def test_an_object_is_read_once_per_version_and_again_by_another_parser_where_li
 ) -> None:
     recorded = [] if record is None else [a_record(**record)]
     plan = plan_of([a_delivery()], recorded)
-    assert plan.changed == ([a_delivery()] if is_read else [])
+    assert plan.changed == ((a_delivery(),) if is_read else ())
     assert plan.needs_work is is_read
     assert not plan.withdrawn
     assert not plan.missing
@@ -166,7 +167,7 @@ def test_an_object_is_read_once_per_version_and_again_by_another_parser_where_li
 
 def test_changed_objects_come_in_order_of_hours() -> None:
     deliveries = [a_delivery(hour, shard) for hour, shard in ((10, 1), (9, 2), (9, 1), (0, 0))]
-    assert plan_of(deliveries).changed == sorted(deliveries)
+    assert plan_of(deliveries).changed == tuple(sorted(deliveries))
 
 
 @pytest.mark.parametrize(
@@ -204,7 +205,7 @@ def test_a_refused_version_hides_nothing(listed: str | None, changed: bool, stal
     plan = plan_of(deliveries, [a_record(), other[1]], refused=[refused])
     assert [delivery.etag for delivery in plan.changed] == ([listed] if changed else [])
     assert plan.stale_refusals == ([refused.object_key] if stale else [])
-    assert plan.withdrawn == ([refused.object_key] if listed is None else [])
+    assert plan.withdrawn == ((refused.object_key,) if listed is None else ())
     assert plan.needs_work
 
 
@@ -212,7 +213,7 @@ def test_a_refused_object_that_goes_away_is_forgotten_and_misses_nobody() -> Non
     """It never brought a row to raw: nothing is missing, in whatever hour."""
     refused = a_record(hour=11, etag="e2", is_accepted=False, error="truncated_gzip")
     plan = plan_of([a_delivery()], [a_record()], refused=[refused])
-    assert (plan.changed, plan.withdrawn, plan.missing) == ([], [], [])
+    assert (plan.changed, plan.withdrawn, plan.missing) == ((), (), ())
     assert plan.stale_refusals == [refused.object_key]
     assert plan.needs_work
 
@@ -256,13 +257,13 @@ def test_an_hour_that_brought_no_rows_is_not_missed() -> None:
     """A day of many empty hours may lose them: nothing in raw depends on them. A whole batch may not."""
     empty, full = a_record(9, rows=0, lines=0), a_record(10)
     plan = plan_of([a_delivery(10)], [empty, full])
-    assert (plan.missing, plan.withdrawn) == ([], [empty.object_key])
-    assert plan_of([], [empty]).missing == [empty.object_key]
+    assert (plan.missing, plan.withdrawn) == ((), (empty.object_key,))
+    assert plan_of([], [empty]).missing == (empty.object_key,)
 
 
 def test_markers_alone_do_not_make_an_hour_there() -> None:
     plan = plan_of([a_delivery(9)], [a_record(9), a_record(10)], markers=markers_of(range(24)))
-    assert plan.missing == [a_record(10).object_key]
+    assert plan.missing == (a_record(10).object_key,)
 
 
 def test_what_is_missing_stops_the_whole_batch() -> None:
@@ -319,8 +320,8 @@ def test_past_the_horizon_raw_is_the_archive(
 
 def test_past_the_horizon_new_versions_are_still_taken_and_nothing_leaves_even_with_a_reason() -> None:
     plan = plan_of([a_delivery(9, etag="e2")], [a_record(9), a_record(10)], now=LATER, reasons={DAY: "expired"})
-    assert plan.changed == [a_delivery(9, etag="e2")]
-    assert (plan.missing, plan.withdrawn) == ([], [])
+    assert plan.changed == (a_delivery(9, etag="e2"),)
+    assert (plan.missing, plan.withdrawn) == ((), ())
 
 
 # A person's reason
@@ -330,7 +331,7 @@ def test_a_reason_turns_missing_into_withdrawn_on_its_own_day_only() -> None:
     other = BatchKey(Source.REGULAR, PROJECT, DAY + timedelta(days=1))
     recorded = [a_record(9), a_record(10), a_record(9, batch=other)]
     plans = plans_of([a_delivery(9)], recorded, reasons={DAY: "the vendor said so"})
-    assert (plans[BATCH].missing, plans[BATCH].withdrawn) == ([], [a_record(10).object_key])
+    assert (plans[BATCH].missing, plans[BATCH].withdrawn) == ((), (a_record(10).object_key,))
     assert plans[BATCH].accepted_reason == "the vendor said so"
     assert plans[BATCH].needs_work
     assert plans[other].missing
@@ -448,11 +449,11 @@ def test_a_batch_refused_as_missing_is_taken_up_with_a_reason_or_when_all_is_bac
     assert standing.is_repeated_refusal
     assert not standing.needs_work
     accepted = plan_of(listed, recorded, priors=[prior], reasons={DAY: "why"})
-    assert accepted.withdrawn == [a_record(10).object_key]
+    assert accepted.withdrawn == (a_record(10).object_key,)
     assert accepted.needs_work
     back = plan_of([*listed, a_delivery(10)], recorded, priors=[prior])
     assert not back.is_repeated_refusal
-    assert (back.missing, back.withdrawn, back.changed) == ([], [], [])
+    assert (back.missing, back.withdrawn, back.changed) == ((), (), ())
 
 
 def test_a_batch_refused_as_missing_is_released_by_the_horizon() -> None:
@@ -577,8 +578,8 @@ def test_an_excluded_version_is_not_read_and_its_rows_go(
     )
     key = a_delivery().key
     assert [delivery.key for delivery in plan.changed] == ([key] if read else [])
-    assert plan.withdrawn == ([key] if removed else [])
-    assert plan.missing == []
+    assert plan.withdrawn == ((key,) if removed else ())
+    assert plan.missing == ()
     assert plan.needs_work == (read or removed)
     assert (key in plan.known_bytes) == (read and bool(recorded))
 

@@ -18,9 +18,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from pipeline_assets.formats.amplitude.columns import EXTRA_COLUMN
 from pipeline_assets.formats.amplitude.line_blocks import ColumnParser
-from pipeline_assets.formats.amplitude.lines import COLUMN_NAMES, LineParser, ParsedLine, RefusedLine
+from pipeline_assets.formats.amplitude.lines import COLUMN_NAMES, LineParser
+from pipeline_assets.formats.base import EXTRA_COLUMN, ParsedLine, RefusedLine
 from pipeline_assets.transforms import parse
 from tests.support.builders import PROJECT, an_event
 from tests.unit.test_event_lines import REAL_OBJECTS, members, nested

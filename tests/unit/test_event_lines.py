@@ -21,15 +21,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from pipeline_assets.domain.quarantine_reasons import QuarantineReason as Reason
-from pipeline_assets.formats.amplitude.columns import DELIVERED_KEYS, VENDOR_COLUMNS, ColumnType
-from pipeline_assets.formats.amplitude.lines import (
-    COLUMN_NAMES,
-    MAX_DEPTH,
-    LineParser,
-    ParsedLine,
-    RefusedLine,
-    parse_leniently,
-)
+from pipeline_assets.formats.amplitude.columns import DELIVERED_KEYS, VENDOR_COLUMNS
+from pipeline_assets.formats.amplitude.lines import COLUMN_NAMES, MAX_DEPTH, LineParser, parse_leniently
+from pipeline_assets.formats.base import ColumnType, ParsedLine, RefusedLine
 from tests.support.builders import PROJECT, an_event
 
 MAX_LINE_BYTES = 100_000

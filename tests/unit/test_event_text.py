@@ -13,7 +13,7 @@ from pipeline_assets.domain.plain_text import LONGEST
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import EMPTY, Digest, Slice, Source, Verdict
 from pipeline_assets.inspection.diff.difference import Difference, Sample, lines_of
-from pipeline_assets.load.deliveries.accept import _plan
+from pipeline_assets.load.deliveries.arrivals import plan_arrivals
 from pipeline_assets.load.request import LoadRequest, Outcome, Runtime
 from pipeline_assets.orchestration.event_text import LONGEST_DESCRIPTION, LONGEST_TAG, description, markdown_table
 from pipeline_assets.orchestration.events import _data_version, failure_of
@@ -88,7 +88,7 @@ def test_a_folder_of_strangers_is_counted(tmp_path: Path) -> None:
         nothing: Any = None
         runtime = Runtime(nothing, ledger, LandingStore.from_settings(settings), settings, said.append)
         now = datetime(2026, 2, 20, tzinfo=UTC)
-        _plan(runtime, LoadRequest((DAY,), ("10001",), frozenset(), "run", now), Source.REGULAR)
+        plan_arrivals(runtime, LoadRequest((DAY,), ("10001",), frozenset(), "run", now), Source.REGULAR)
     assert len(said) < 30
     assert "and 4,980 more objects are not loaded: 4,980 unknown_name" in said[-1]
     assert all(line.isprintable() and len(line) <= LONGEST for line in said)

@@ -9,13 +9,13 @@ from datetime import UTC, date, datetime, timedelta
 
 import pytest
 
-from pipeline_assets.domain.identity import Outcome, RankPart, RawRow, defeat, outcomes, rank
+from pipeline_assets.domain.identity import KeyKind, Outcome, RankPart, RawRow, defeat, outcomes, rank
 from pipeline_assets.domain.slices import Source
 
 CASES = 10_000
 BACKFILL_FIRST = (Source.BACKFILL, Source.REGULAR)
 DAY = date(2026, 2, 2)
-ROW = RawRow("1", DAY, Source.REGULAR, "o", 1, 1, "d", "i", "u", None, None, (1, 1))
+ROW = RawRow("1", DAY, Source.REGULAR, "o", 1, (1, "d"), "i", "u", None, None, (1, 1))
 
 
 def _case(number: int) -> tuple[list[RawRow], int, tuple[Source, ...]]:
@@ -25,7 +25,7 @@ def _case(number: int) -> tuple[list[RawRow], int, tuple[Source, ...]]:
     rows = [
         RawRow(
             rng.choice(("1", "1", "1", "2")), DAY + timedelta(days=rng.randrange(6)), rng.choice(list(Source)),
-            f"o{rng.randrange(3)}", line, rng.choice((None, 7, 7)), rng.choice((None, "", "d", "d", "d", "e")),
+            f"o{rng.randrange(3)}", line, (rng.choice((None, 7, 7)), rng.choice((None, "", "d", "d", "d", "e"))),
             rng.choice((None, "", "i", "i", "j")), rng.choice((None, " ", "u", "v")), rng.choice(times), rng.choice(times),
             (rng.choice((1, 1, 2)), 0),
         )
@@ -55,7 +55,9 @@ def test_the_winner_rule_holds_its_laws_in_every_case() -> None:
                 assert beaten.by in higher
                 assert (beaten.part is RankPart.POSITION) == _is_identical(beaten.by, row, precedence)
                 seen[beaten.part] += 1
-            is_copied = any(r.row_id == row.row_id is not None or row.key[1] == "content" for r in higher)
+            is_copied = any(
+                r.named_row_id == row.named_row_id is not None or row.key[1] is KeyKind.CONTENT for r in higher
+            )
             assert (outcome is Outcome.DELIVERY_DUPLICATE) == is_copied
             if outcome in (Outcome.SEND_DUPLICATE, Outcome.SUPERSEDED_BY_OTHER_DAY):
                 best = max(competing_digests, key=lambda rival: rank(rival, precedence))
@@ -74,13 +76,13 @@ def _is_identical(one: RawRow, other: RawRow, precedence: tuple[Source, ...]) ->
 @pytest.mark.parametrize(
     ("changes", "is_same_event"),
     [
-        ({"uuid": "other"}, True),
-        ({"insert_id": "other"}, False),
-        ({"device_id": None}, False),
-        ({"device_id": "other"}, False),
-        ({"app": None}, False),
+        ({"row_id": "other"}, True),
+        ({"send_id": "other"}, False),
+        ({"sender": (1, None)}, False),
+        ({"sender": (1, "other")}, False),
+        ({"sender": (None, "d")}, False),
         ({"project_id": "2"}, False),
-        ({"insert_id": None}, False),
+        ({"send_id": None}, False),
         ({"content": (2, 2)}, True),
     ],
     ids=str,
@@ -91,14 +93,14 @@ def test_what_makes_two_rows_one_event(changes: dict[str, object], is_same_event
 
 
 def test_nulls_never_collapse_rows() -> None:
-    """Scenario: rows without insert_id, without uuid, with neither. Outcome: uuid, then content tells events apart."""
-    by_uuid = replace(ROW, insert_id=None)
-    by_content = replace(by_uuid, uuid=None)
-    assert by_uuid.key != replace(by_uuid, uuid="v").key
-    assert by_uuid.key == replace(by_uuid, content=(2, 2), device_id=None).key
+    """Scenario: rows without a send id, without a row id, with neither. Outcome: the row id, then content tells events apart."""
+    by_row_id = replace(ROW, send_id=None)
+    by_content = replace(by_row_id, row_id=None)
+    assert by_row_id.key != replace(by_row_id, row_id="v").key
+    assert by_row_id.key == replace(by_row_id, content=(2, 2), sender=(None, None)).key
     assert by_content.key != replace(by_content, content=(2, 2)).key
-    # An insert_id that looks like another event's uuid is still an insert_id.
-    assert replace(ROW, insert_id="u").key != by_uuid.key
+    # A send id that looks like another event's row id is still a send id.
+    assert replace(ROW, send_id="u").key != by_row_id.key
 
 
 BLANK = (
@@ -122,20 +124,20 @@ BLANK = (
 def test_an_id_that_nobody_can_see_is_no_id(blank: str) -> None:
     """Scenario: events of different content whose insert_id, uuid or device is empty or blank. Outcome: they are named as if it
     were absent, and an id with something to see keeps its blanks."""
-    nameless = replace(ROW, insert_id=blank, uuid=blank)
+    nameless = replace(ROW, send_id=blank, row_id=blank)
     assert nameless.key != replace(nameless, content=(2, 2)).key
-    assert nameless.key == replace(ROW, insert_id=None, uuid=None).key
-    assert replace(ROW, insert_id=blank).key == replace(ROW, insert_id=None).key
-    assert replace(ROW, device_id=blank).key == replace(ROW, device_id=None).key
-    assert replace(ROW, insert_id=f"i{blank}").key[-1] == f"i{blank}"
-    twice = [replace(ROW, uuid=blank), replace(ROW, uuid=blank, line_number=2)]
+    assert nameless.key == replace(ROW, send_id=None, row_id=None).key
+    assert replace(ROW, send_id=blank).key == replace(ROW, send_id=None).key
+    assert replace(ROW, sender=(1, blank)).key == replace(ROW, sender=(1, None)).key
+    assert replace(ROW, send_id=f"i{blank}").key[-1] == f"i{blank}"
+    twice = [replace(ROW, row_id=blank), replace(ROW, row_id=blank, line_number=2)]
     assert outcomes(twice, BACKFILL_FIRST, 1) == [Outcome.SEND_DUPLICATE, Outcome.WINNER]
 
 
 @pytest.mark.parametrize("days_apart", [0, 1, 2, 3])
 def test_the_window_ends_where_it_says(days_apart: int) -> None:
     later = replace(
-        ROW, event_date=DAY + timedelta(days=days_apart), server_upload_time=datetime(2026, 2, 9, tzinfo=UTC), uuid="v"
+        ROW, event_date=DAY + timedelta(days=days_apart), received_at=datetime(2026, 2, 9, tzinfo=UTC), row_id="v"
     )
     first, _ = outcomes([ROW, later], BACKFILL_FIRST, 2)
     expected = (
@@ -151,9 +153,7 @@ def test_a_row_loses_to_one_that_loses_itself() -> None:
     """Scenario: three rows a day apart, each better than the one before, with a window of one day.
     Outcome: pairwise and without chaining, only the last one wins."""
     rows = [
-        replace(
-            ROW, event_date=DAY + timedelta(days=n), uuid=str(n), server_upload_time=datetime(2026, 2, 9, n, tzinfo=UTC)
-        )
+        replace(ROW, event_date=DAY + timedelta(days=n), row_id=str(n), received_at=datetime(2026, 2, 9, n, tzinfo=UTC))
         for n in range(3)
     ]
     found = outcomes(rows, BACKFILL_FIRST, 1)

@@ -28,7 +28,9 @@ from pipeline_assets.domain.deliveries import NOT_READABLE, BatchKey, Delivery
 from pipeline_assets.domain.errors import LandingUnavailableError, ObjectMovedError, UnreadableObjectError
 from pipeline_assets.domain.quarantine_reasons import QuarantineReason as Reason
 from pipeline_assets.domain.slices import Source
-from pipeline_assets.formats.amplitude.columns import DELIVERED_KEYS, EXTRA_COLUMN, VENDOR_COLUMNS, ColumnType
+from pipeline_assets.formats.amplitude.columns import DELIVERED_KEYS, VENDOR_COLUMNS
+from pipeline_assets.formats.base import EXTRA_COLUMN, ColumnType
+from pipeline_assets.formats.registry import EXPORT_FORMAT
 from pipeline_assets.transforms import parse
 from pipeline_assets.transforms.parse import (
     MOVED,
@@ -410,8 +412,8 @@ def test_millions_of_blank_lines_are_counted_at_once(monkeypatch: pytest.MonkeyP
     def each(_: object) -> None:
         raise AssertionError("looked at one by one")
 
-    monkeypatch.setattr(parse.LineParser, "parse", each)
-    monkeypatch.setattr(parse.ColumnParser, "parse", each)
+    for parser in (EXPORT_FORMAT.line_parser, EXPORT_FORMAT.block_parser):
+        monkeypatch.setattr(parser, "parse", each)
     work = parse.ObjectWork(Shelf({"a": gzip.compress(b"\n" * 2_000_000)}), MAX_OBJECT_BYTES, MAX_LINE_BYTES)
     (summary,) = (batch.to_pylist()[0] for batch in work([a_place("a")]))
     assert (summary["lines"], summary["blank"], summary["error"]) == (2_000_000, 2_000_000, None)

@@ -13,7 +13,7 @@ from pipeline_assets.domain.deliveries import BatchKey, Listing
 from pipeline_assets.domain.settings import Completeness, Settings
 from pipeline_assets.domain.slices import BatchVerdict, Source
 from pipeline_assets.load.deliveries.batch import Recorded, judge_absent, plan_batches
-from pipeline_assets.load.deliveries.readiness import Look, Seen, look, state_of
+from pipeline_assets.load.deliveries.readiness import ArrivalStatus, HourObservation, evaluate_arrivals, state_of
 from pipeline_assets.load.staleness.coverage import lacks_hours
 from pipeline_assets.orchestration.sensors.cursor import Attempt, Cursor, admit, attempted
 from resources.ledger.records import MISSING, BatchRecord
@@ -33,7 +33,9 @@ PAST = datetime(2026, 2, 6, tzinfo=UTC)
 STATE = "state"
 
 
-def a_look(*args: Any, now: datetime = NOON, seen: dict[str, Seen] | None = None, **options: Any) -> Look:
+def a_status(
+    *args: Any, now: datetime = NOON, seen: dict[str, HourObservation] | None = None, **options: Any
+) -> ArrivalStatus:
     sensor = {
         name: options.pop(name) for name in ("hours_complete_by", "load_open_days", "quiet_minutes") if name in options
     }
@@ -42,12 +44,14 @@ def a_look(*args: Any, now: datetime = NOON, seen: dict[str, Seen] | None = None
         sensor["first_arrival"] = options["first_arrival"]
     elsewhere = [BATCH] if options.pop("is_elsewhere", False) else []
     plans = plans_of(*args, now=now, **options)
-    return look(plans, first, elsewhere, seen or {}, Settings(**sensor), now)
+    return evaluate_arrivals(plans, first, elsewhere, seen or {}, Settings(**sensor), now)
 
 
-def rested(found: Look, minutes: int = 15) -> dict[str, Seen]:
+def rested(status: ArrivalStatus, minutes: int = 15) -> dict[str, HourObservation]:
     """What was seen, as if it had been seen first so long ago."""
-    return {name: replace(one, since=one.since - timedelta(minutes=minutes)) for name, one in found.seen.items()}
+    return {
+        name: replace(one, since=one.since - timedelta(minutes=minutes)) for name, one in status.observations.items()
+    }
 
 
 @pytest.mark.parametrize(
@@ -73,24 +77,24 @@ def rested(found: Look, minutes: int = 15) -> dict[str, Seen]:
 def test_a_new_hour_is_due_when_its_exporter_says_so_or_its_time_is_up(
     markers: Any, options: dict[str, Any], due: str | None
 ) -> None:
-    found = a_look([a_delivery(10)], markers=markers_of(markers), **options)
-    assert found.due.get(BATCH) == due
-    assert (BATCH in found.waiting) == (due is None)
+    status = a_status([a_delivery(10)], markers=markers_of(markers), **options)
+    assert status.due.get(BATCH) == due
+    assert (BATCH in status.waiting) == (due is None)
     by_rest = options.get("hours_complete_by") is Completeness.QUIET
-    assert set(found.seen) == ({f"{BATCH}/10"} if by_rest else set())
+    assert set(status.observations) == ({f"{BATCH}/10"} if by_rest else set())
 
 
 def test_without_markers_an_hour_is_complete_when_it_rests() -> None:
     """Scenario: an exporter without markers; an hour grows, then rests. Outcome: due after the quiet time, counted from the last
     change."""
     quiet = {"hours_complete_by": Completeness.QUIET, "quiet_minutes": 15}
-    first = a_look([a_delivery(10)], **quiet)
-    grown = a_look([a_delivery(10), a_delivery(10, 2)], seen=rested(first), **quiet)
+    first = a_status([a_delivery(10)], **quiet)
+    grown = a_status([a_delivery(10), a_delivery(10, 2)], seen=rested(first), **quiet)
     assert not grown.due
-    almost = a_look([a_delivery(10), a_delivery(10, 2)], seen=rested(grown, 14), **quiet)
+    almost = a_status([a_delivery(10), a_delivery(10, 2)], seen=rested(grown, 14), **quiet)
     assert almost.waiting == {BATCH: "hours 10 are not complete yet"}
-    assert almost.seen == rested(grown, 14)
-    assert a_look([a_delivery(10), a_delivery(10, 2)], seen=rested(grown, 15), **quiet).due == {BATCH: "new hours: 1"}
+    assert almost.observations == rested(grown, 14)
+    assert a_status([a_delivery(10), a_delivery(10, 2)], seen=rested(grown, 15), **quiet).due == {BATCH: "new hours: 1"}
 
 
 @pytest.mark.parametrize(
@@ -105,17 +109,17 @@ def test_without_markers_an_hour_is_complete_when_it_rests() -> None:
 def test_what_happens_to_a_loaded_hour_is_due_when_it_rests_whatever_its_marker_said(listed: Any, kind: str) -> None:
     recorded, markers = [a_record(9), a_record(10)], markers_of(range(24))
     prior = BatchRecord(BATCH, BatchVerdict.ACCEPTED, deliveries=2, is_closed=True)
-    first = a_look(listed, recorded, markers=markers, priors=[prior])
+    first = a_status(listed, recorded, markers=markers, priors=[prior])
     assert not first.due
-    assert a_look(listed, recorded, markers=markers, priors=[prior], seen=rested(first)).due == {
+    assert a_status(listed, recorded, markers=markers, priors=[prior], seen=rested(first)).due == {
         BATCH: f"{kind} hours: 1"
     }
-    assert not a_look(listed, recorded, markers=markers, priors=[prior], now=PAST).due
+    assert not a_status(listed, recorded, markers=markers, priors=[prior], now=PAST).due
 
 
 def test_complete_hours_do_not_wait_for_incomplete_ones() -> None:
-    found = a_look([a_delivery(hour) for hour in (9, 10, 11)], markers=markers_of([9, 11]))
-    assert found.due == {BATCH: "new hours: 2"}
+    status = a_status([a_delivery(hour) for hour in (9, 10, 11)], markers=markers_of([9, 11]))
+    assert status.due == {BATCH: "new hours: 2"}
 
 
 def _prior(verdict: BatchVerdict, **changes: Any) -> BatchRecord:
@@ -156,8 +160,8 @@ def test_a_batch_without_news_is_due_when_its_standing_changes(
     prior: BatchRecord | None, recorded: Any, options: dict[str, Any], due: str | None
 ) -> None:
     listed = [a_delivery()] if recorded else []
-    found = a_look(listed, recorded, priors=[prior] if prior else [], **options)
-    assert (found.due.get(BATCH, "nothing").startswith(due)) if due else not found.due
+    status = a_status(listed, recorded, priors=[prior] if prior else [], **options)
+    assert (status.due.get(BATCH, "nothing").startswith(due)) if due else not status.due
 
 
 def test_what_a_person_ruled_out_is_due_like_what_is_gone() -> None:
@@ -166,13 +170,13 @@ def test_what_a_person_ruled_out_is_due_like_what_is_gone() -> None:
     listed, prior = [a_delivery(9), a_delivery(10)], _prior(BatchVerdict.ACCEPTED, deliveries=2, is_closed=True)
     options: dict[str, Any] = {"priors": [prior], "markers": ALL}
     excluded = {"exclusions": [an_exclusion(10)]}
-    first = a_look(listed, [a_record(9), a_record(10)], **options, **excluded)
+    first = a_status(listed, [a_record(9), a_record(10)], **options, **excluded)
     assert not first.due
-    assert a_look(listed, [a_record(9), a_record(10)], seen=rested(first), **options, **excluded).due == {
+    assert a_status(listed, [a_record(9), a_record(10)], seen=rested(first), **options, **excluded).due == {
         BATCH: "gone hours: 1"
     }
-    assert not a_look(listed, [a_record(9)], **options, **excluded).waiting
-    lifted = a_look(listed, [a_record(9)], **options)
+    assert not a_status(listed, [a_record(9)], **options, **excluded).waiting
+    lifted = a_status(listed, [a_record(9)], **options)
     assert lifted.due == {BATCH: "new hours: 1"}
     with_it, without = (
         state_of(plans_of(listed, [a_record(9), a_record(10)], **options, **more)[BATCH], Settings())
@@ -187,10 +191,10 @@ def test_what_stands_refused_is_left_alone_until_it_changes() -> None:
     (plan,) = plans_of(listed, now=NOON).values()
     refused = _prior(BatchVerdict.REFUSED, input_state=plan.input_state(Settings()))
     marked = markers_of(range(24))
-    assert not a_look(listed, priors=[refused], markers=marked).due
-    assert a_look([a_delivery(9), a_delivery(10, etag="e2")], priors=[refused], markers=marked).due
+    assert not a_status(listed, priors=[refused], markers=marked).due
+    assert a_status([a_delivery(9), a_delivery(10, etag="e2")], priors=[refused], markers=marked).due
     missing = _prior(BatchVerdict.REFUSED, evaluations=(_MISSED,))
-    gone = a_look([a_delivery(9)], [a_record(9), a_record(10)], priors=[missing], markers=marked)
+    gone = a_status([a_delivery(9)], [a_record(9), a_record(10)], priors=[missing], markers=marked)
     assert not gone.due
     assert not gone.waiting
 
@@ -228,7 +232,9 @@ def test_attempts_are_bounded_and_pause_longer_each_time() -> None:
 
 
 def test_a_cursor_comes_back_as_it_was() -> None:
-    cursor = Cursor({f"{BATCH}/1": Seen("x", NOON)}, {DAY: Attempt(STATE, 2, NOON)}, {"2026-02-02": "y"}, DAY)
+    cursor = Cursor(
+        {f"{BATCH}/1": HourObservation("x", NOON)}, {DAY: Attempt(STATE, 2, NOON)}, {"2026-02-02": "y"}, DAY
+    )
     assert Cursor.parse(cursor.as_text()) == cursor
     assert Cursor.parse(None) == Cursor()
     for text in (
@@ -249,10 +255,12 @@ def test_recoveries_rest_before_they_are_loaded() -> None:
         Source.BACKFILL, [PROJECT], [DAY], Listing((a_delivery(batch=batch),)), Recorded({}, {}, {}), Settings(), PAST,
         code_version="c", accepted_reasons={},
     )  # fmt: skip
-    first = look(plans, {PROJECT: DAY}, (), {}, Settings(), PAST)
+    first = evaluate_arrivals(plans, {PROJECT: DAY}, (), {}, Settings(), PAST)
     assert first.waiting
-    assert look(plans, {PROJECT: DAY}, (), rested(first), Settings(), PAST).due == {batch: "new hours: 1"}
-    assert not look({batch: replace(plans[batch], listed={}, changed=[])}, {PROJECT: DAY}, (), {}, Settings(), PAST).due
+    assert evaluate_arrivals(plans, {PROJECT: DAY}, (), rested(first), Settings(), PAST).due == {batch: "new hours: 1"}
+    assert not evaluate_arrivals(
+        {batch: replace(plans[batch], listed={}, changed=())}, {PROJECT: DAY}, (), {}, Settings(), PAST
+    ).due
 
 
 # A clock that was ahead once
@@ -261,10 +269,10 @@ def test_recoveries_rest_before_they_are_loaded() -> None:
 def test_a_time_later_than_now_is_taken_as_now_and_not_waited_for() -> None:
     ahead = NOON + timedelta(days=30)
     quiet = {"hours_complete_by": Completeness.QUIET}
-    seen = a_look([a_delivery(10)], now=ahead, **quiet).seen
+    seen = a_status([a_delivery(10)], now=ahead, **quiet).observations
     cursor = Cursor(dict(seen), {DAY: Attempt(STATE, 1, ahead)}).as_of(NOON)
     later = NOON + timedelta(minutes=15)
-    assert a_look([a_delivery(10)], now=later, seen=cursor.as_of(later).seen, **quiet).due == {BATCH: "new hours: 1"}
+    assert a_status([a_delivery(10)], now=later, seen=cursor.as_of(later).seen, **quiet).due == {BATCH: "new hours: 1"}
     assert admit({DAY: STATE}, cursor.attempts, later, 3).admitted == (DAY,)
     assert Cursor.parse(cursor.as_text()) == cursor == cursor.as_of(later)
 
@@ -284,10 +292,10 @@ def test_a_partly_recovered_day_is_told_until_its_hours_are_there_or_a_person_le
     assert lacks_hours(record, two)
     assert lacks_hours(None, two)
 
-    again = a_look(priors=[two, record], now=PAST, is_elsewhere=True)
+    again = a_status(priors=[two, record], now=PAST, is_elsewhere=True)
     assert not again.due
     assert "2 of 24 hours" in again.waiting[BATCH]
-    more = a_look(priors=[replace(two, hours=(3, 4, 5)), record], now=PAST, is_elsewhere=True)
+    more = a_status(priors=[replace(two, hours=(3, 4, 5)), record], now=PAST, is_elsewhere=True)
     assert more.due == {BATCH: "the other source holds other hours of it than before"}
 
     whole = replace(two, hours=tuple(range(24)))
@@ -301,7 +309,7 @@ def test_a_partly_recovered_day_is_told_until_its_hours_are_there_or_a_person_le
     let_go = replace(record, evaluations=(replace(evaluation, figures={MISSING: 1}),))
     assert not lacks_hours(let_go, two)
     assert not lacks_hours(replace(record, deliveries=3), two)
-    assert not a_look(priors=[two, let_go], now=PAST, is_elsewhere=True).waiting
+    assert not a_status(priors=[two, let_go], now=PAST, is_elsewhere=True).waiting
 
 
 @pytest.mark.parametrize(
@@ -314,17 +322,17 @@ def test_what_is_told_to_be_missing_can_be_let_go(first: date, now: datetime) ->
 
     def load(reasons: dict[date, str]) -> tuple[BatchRecord, str]:
         plan = plans_of(priors=[two], now=now, reasons=reasons)[BATCH]
-        plan.verdict = judge_absent(plan, is_other_source_there=True, first_arrival=first, settings=Settings(), now=now)
-        return plan.record(*plan.verdict, Settings()), plan.told_loss(Settings())
+        verdict = judge_absent(plan, is_other_source_there=True, first_arrival=first, settings=Settings(), now=now)
+        return plan.record(*verdict, Settings()), replace(plan, verdict=verdict).told_loss(Settings())
 
     warned, _ = load({})
     assert "--accept-missing" in str(warned.evaluations[1].hint)
-    assert BATCH in a_look(priors=[two, warned], now=now, first=first, is_elsewhere=True).waiting
+    assert BATCH in a_status(priors=[two, warned], now=now, first=first, is_elsewhere=True).waiting
     let_go, told = load({DAY: "the vendor lost them"})
     assert "is let go whole" in told
     assert let_go.is_decided
     assert all(evaluation.is_passed for evaluation in let_go.evaluations)
-    after = a_look(priors=[two, let_go], now=now, first=first, is_elsewhere=True)
+    after = a_status(priors=[two, let_go], now=now, first=first, is_elsewhere=True)
     assert (after.due, after.waiting) == ({}, {})
 
 
@@ -335,8 +343,8 @@ def test_nothing_of_a_day_before_a_configured_first_arrival_is_told_to_be_missin
     verdict = judge_absent(plan, is_other_source_there=True, first_arrival=start, settings=Settings(), now=PAST)
     record = plan.record(*verdict, Settings())
     assert all(evaluation.is_passed for evaluation in record.evaluations)
-    found = a_look(priors=[two, record], now=PAST, first=start, first_arrival=start, is_elsewhere=True)
-    assert (found.due, found.waiting) == ({}, {})
+    status = a_status(priors=[two, record], now=PAST, first=start, first_arrival=start, is_elsewhere=True)
+    assert (status.due, status.waiting) == ({}, {})
     # Whoever names the start later has the warning taken back, by one load.
     warned = plans_of(priors=[two], now=PAST)[BATCH].record(*verdict, Settings())
-    assert a_look(priors=[two, warned], now=PAST, first=start, first_arrival=start, is_elsewhere=True).due
+    assert a_status(priors=[two, warned], now=PAST, first=start, first_arrival=start, is_elsewhere=True).due

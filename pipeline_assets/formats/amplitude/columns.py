@@ -2,30 +2,12 @@
 
 Contains: which keys an event has, what type each column gets, which delivered key fills it.
 Add here: a change of that contract.
-Does not contain: parsing (transforms/parse.py) and table layout (tables/).
+Does not contain: parsing (lines.py), the roles that columns play (export.py), table layout (tables/).
 """
 
 from __future__ import annotations
 
-from enum import StrEnum
-
-
-class ColumnType(StrEnum):
-    """How a delivered JSON value is stored."""
-
-    STRING = "string"
-    LONG = "bigint"
-    TIMESTAMP = "timestamp"
-    DOUBLE = "double"
-    BOOLEAN = "boolean"
-    JSON = "json"
-    """JSON text, byte for byte as delivered; stored as string."""
-
-    @property
-    def spark_type(self) -> str:
-        """The Spark SQL type of the stored column."""
-        return "string" if self is ColumnType.JSON else self.value
-
+from pipeline_assets.formats.base import ColumnType
 
 _NAMES: dict[ColumnType, str] = {
     ColumnType.STRING: """insert_id insert_key adid amplitude_event_type city country data_type device_brand
@@ -97,6 +79,3 @@ MEANINGS: dict[str, str] = {
     "version_name": "version of the app",
 }
 """Column name -> what it holds, for the columns that the vendor documents (Amazon S3 export, event table schema)."""
-
-EXTRA_COLUMN = "_extra"
-"""JSON text of an object with the keys that are not among the 55, or null."""

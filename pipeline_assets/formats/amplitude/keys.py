@@ -18,6 +18,7 @@ from string import Formatter
 from pipeline_assets.domain.deliveries import BatchKey, Delivery, Marker, Oddity, UnrecognizedObject
 from pipeline_assets.domain.errors import SettingsError
 from pipeline_assets.domain.slices import Source
+from pipeline_assets.formats.base import KeyStem
 
 # ASCII classes, not \d: other scripts' digits are no vendor names. 18 digits keep a shard within 64 bits.
 _FIELDS = {
@@ -29,35 +30,6 @@ _FIELDS = {
 # `-`, so a name without `#n` that starts with a project can only be a renamed event file: read as shard 0.
 _DELIVERY = re.compile(r"{prefix}_{date}_{hour}(?:#(?P<shard>[0-9]{{1,18}}))?\.json\.gz".format(**_FIELDS))
 _MERGED_IDS = re.compile(r"-[0-9]+_{date}_{hour}\.json\.gz".format(**_FIELDS))
-_LAST = "\U0010ffff"
-"""Sorts behind every character a key continues with."""
-
-
-@dataclass(frozen=True, order=True)
-class KeyStem:
-    """The text that all keys of one form of name begin with; behind it, key order is the order of days."""
-
-    text: str
-    is_dated: bool
-    """False where the hour comes before the date: the order of keys then says nothing about days."""
-
-    @property
-    def whole(self) -> tuple[str, str]:
-        """Bounds, both exclusive, of all keys with this stem."""
-        return self.text, f"{self.text}{_LAST}"
-
-    def outside(self, first_day: date, last_day: date) -> tuple[tuple[str, str], ...]:
-        """Bounds, both exclusive, of the keys before and after these arrival days; none where keys are not in order of days."""
-        if not self.is_dated:
-            return ()
-        start, end = self.window(first_day, last_day)
-        return (self.text, start), (end, self.whole[1])
-
-    def window(self, first_day: date, last_day: date) -> tuple[str, str]:
-        """Bounds, both exclusive, of the keys of these arrival days, both inclusive."""
-        if not self.is_dated:
-            return self.whole
-        return f"{self.text}{first_day.isoformat()}", f"{self.text}{last_day.isoformat()}{_LAST}"
 
 
 @dataclass(frozen=True)

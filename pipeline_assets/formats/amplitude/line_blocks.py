@@ -15,8 +15,9 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipeline_assets.formats.amplitude.columns import VENDOR_COLUMNS, ColumnType
+from pipeline_assets.formats.amplitude.columns import VENDOR_COLUMNS
 from pipeline_assets.formats.amplitude.lines import COLUMN_NAMES, FIRST_MOMENT, event_decoder, is_too_deep, too_late
+from pipeline_assets.formats.base import EVENT_TIME, ColumnType
 
 _ARROW_TYPES = {
     ColumnType.STRING: pa.string(),
@@ -53,7 +54,7 @@ class ColumnParser:
             }
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, pa.ArrowInvalid):
             return None
-        event_time = columns["event_time"]
+        event_time = columns[EVENT_TIME]
         if event_time.null_count:
             return None
         span = pc.min_max(event_time).as_py()

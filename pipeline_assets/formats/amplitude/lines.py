@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import math
 import re
-from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal, InvalidOperation
 from typing import Annotated, Any
@@ -18,7 +17,8 @@ from typing import Annotated, Any
 import msgspec
 
 from pipeline_assets.domain.quarantine_reasons import QuarantineReason
-from pipeline_assets.formats.amplitude.columns import DELIVERED_KEYS, DOLLAR_COLUMNS, VENDOR_COLUMNS, ColumnType
+from pipeline_assets.formats.amplitude.columns import DELIVERED_KEYS, DOLLAR_COLUMNS, VENDOR_COLUMNS
+from pipeline_assets.formats.base import EVENT_TIME, ColumnType, ParsedLine, RefusedLine
 
 _LONG_MIN, _LONG_MAX = -(1 << 63), (1 << 63) - 1
 _SURROGATE = re.compile("[\ud800-\udfff]")
@@ -51,29 +51,9 @@ COLUMN_NAMES = tuple(VENDOR_COLUMNS)
 _KINDS = tuple(VENDOR_COLUMNS.values())
 _JSON_PLACES = tuple(i for i, kind in enumerate(_KINDS) if kind is ColumnType.JSON)
 _TIME_PLACES = tuple(i for i, kind in enumerate(_KINDS) if kind is ColumnType.TIMESTAMP)
-_EVENT_TIME = COLUMN_NAMES.index("event_time")
+_EVENT_TIME = COLUMN_NAMES.index(EVENT_TIME)
 _APP = COLUMN_NAMES.index("app")
 _RAW_MEMBERS = msgspec.json.Decoder(dict[str, msgspec.Raw])
-
-
-@dataclass(frozen=True, slots=True)
-class ParsedLine:
-    """An event: its values in the order of COLUMN_NAMES, then `_extra`; times are aware UTC datetimes."""
-
-    values: list[Any]
-    extra: str | None
-    replaced_surrogates: int = 0
-    """Lone surrogates in string columns, each stored as U+FFFD; JSON text and `_extra` keep theirs escaped."""
-    lenient_conversions: int = 0
-    """Values delivered as another JSON type than their column's and read without loss."""
-
-
-@dataclass(frozen=True, slots=True)
-class RefusedLine:
-    """A line that is quarantined."""
-
-    reason: QuarantineReason
-    detail: str
 
 
 class _RefusedError(Exception):
@@ -158,12 +138,12 @@ def is_too_deep(line: bytes) -> bool:
     if line.count(b"[") + line.count(b"{") <= MAX_DEPTH:
         return False
     depth = 0
-    for found in _STRING_OR_BRACKET.finditer(line):
-        if found[0] in b"[{":
+    for token in _STRING_OR_BRACKET.finditer(line):
+        if token[0] in b"[{":
             depth += 1
             if depth > MAX_DEPTH:
                 return True
-        elif found[0] in b"]}":
+        elif token[0] in b"]}":
             depth -= 1
     return False
 
@@ -274,7 +254,7 @@ def _read(name: str, kind: ColumnType, text: str) -> Any:
         instant = _instant(value)
         if instant is not None:
             return instant
-    is_event_time = name == "event_time"
+    is_event_time = name == EVENT_TIME
     reason = QuarantineReason.EVENT_TIME_UNREADABLE if is_event_time else QuarantineReason.VALUE_UNREADABLE
     raise _RefusedError(reason, f"{name} is {text[:80]}, which does not read as {kind.value} without loss")
 

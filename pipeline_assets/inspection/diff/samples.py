@@ -13,6 +13,8 @@ import pyspark.sql.functions as F
 from pyspark.sql import DataFrame, Row
 
 from pipeline_assets.domain.changes import KeyChange
+from pipeline_assets.formats.base import EVENT_TIME
+from pipeline_assets.formats.registry import EXPORT_FORMAT
 from pipeline_assets.inspection.diff.difference import Sample
 from pipeline_assets.load.build.key_changes import MOVED
 from pipeline_assets.tables.table import AggregateTable, Table
@@ -49,9 +51,9 @@ def _first(changes: DataFrame, change: str, most: int) -> list[Row]:
 
 
 def _name(table: Table, row: Row) -> str:
-    columns = (
-        table.key_columns if isinstance(table, AggregateTable) else ("insert_id", "uuid", "event_type", "event_time")
-    )
+    identity = EXPORT_FORMAT.identity
+    of_event = (identity.send_id, identity.row_id, "event_type", EVENT_TIME)
+    columns = table.key_columns if isinstance(table, AggregateTable) else of_event
     return ", ".join(f"{name} {row[name]}" for name in columns if row[name] is not None)
 
 

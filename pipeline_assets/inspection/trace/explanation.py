@@ -10,11 +10,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import date, datetime
 
-from pipeline_assets.domain.identity import Defeat, Outcome, RankPart, RawRow
+from pipeline_assets.domain.identity import Defeat, KeyKind, Outcome, RankPart, RawRow
 from pipeline_assets.domain.slices import Slice
+from pipeline_assets.formats.registry import EXPORT_FORMAT
 from pipeline_assets.inspection.trace.rows import FoundRow, QuarantinedLine
 from pipeline_assets.load.staleness.decide import SlicePlan, Todo
 from resources.ledger.records import BatchRecord, Exclusion, PublicationRecord, SliceRecord
+
+_IDENTITY = EXPORT_FORMAT.identity
 
 
 def place(row: RawRow) -> str:
@@ -44,7 +47,7 @@ class Delivered:
         better = self.defeat.by
         said = {
             Outcome.DELIVERY_DUPLICATE: f"delivery duplicate of {place(better)}",
-            Outcome.SEND_DUPLICATE: f"send duplicate: sent again as uuid {better.uuid}, {place(better)}",
+            Outcome.SEND_DUPLICATE: f"send duplicate: sent again as {_IDENTITY.row_id} {better.row_id}, {place(better)}",
             Outcome.SUPERSEDED_BY_OTHER_DAY: f"superseded by another day: {better.event_date}, {place(better)}",
         }[self.outcome]
         return f"{said}; {_ground(self.row, self.defeat)}"
@@ -145,10 +148,11 @@ class Event:
     @property
     def title(self) -> str:
         """The key in words."""
-        if self.key[1] == "uuid":
-            return f"project {self.project_id}, uuid {self.key[2]} (no insert_id)"
-        app, device_id, insert_id = self.key[2:]
-        return f"project {self.project_id}, insert_id {insert_id}, app {app or 'none'}, device_id {device_id or 'none'}"
+        if self.key[1] is KeyKind.ROW_ID:
+            return f"project {self.project_id}, {_IDENTITY.row_id} {self.key[2]} (no {_IDENTITY.send_id})"
+        *sender, send_id = self.key[2:]
+        parts = [f"{name} {value or 'none'}" for name, value in zip(_IDENTITY.sender, sender, strict=True)]
+        return ", ".join((f"project {self.project_id}", f"{_IDENTITY.send_id} {send_id}", *parts))
 
     @property
     def verdict(self) -> str:
@@ -191,23 +195,21 @@ class Explanation:
         days = f"event days {self.first or 'from the first'} to {self.last or 'the last'}"
         span = days if self.first or self.last else "all event days"
         return (
-            f"insert_id and uuid in raw/regular_events, raw/backfill_events and refined/events ({span}), and the bytes "
-            f"kept of refused lines in raw/quarantine (all arrival days), of project {', '.join(self.projects)}"
+            f"{_IDENTITY.send_id} and {_IDENTITY.row_id} in raw/regular_events, raw/backfill_events and refined/events "
+            f"({span}), and the bytes kept of refused lines in raw/quarantine (all arrival days), of project "
+            f"{', '.join(self.projects)}"
         )
 
 
 def _ground(row: RawRow, lost: Defeat) -> str:
     """The part of the rank that decides, in words."""
     better = lost.by
-    if lost.part is RankPart.SERVER_UPLOAD_TIME:
-        return (
-            f"that one has the later server_upload_time ({_against(better.server_upload_time, row.server_upload_time)})"
-        )
-    if lost.part is RankPart.PROCESSED_TIME:
-        return (
-            "same server_upload_time, that one has the later processed_time "
-            f"({_against(better.processed_time, row.processed_time)})"
-        )
+    received, processed = EXPORT_FORMAT.rank_columns
+    if lost.part is RankPart.RECEIVED_AT:
+        return f"that one has the later {received} ({_against(better.received_at, row.received_at)})"
+    if lost.part is RankPart.PROCESSED_AT:
+        against = _against(better.processed_at, row.processed_at)
+        return f"same {received}, that one has the later {processed} ({against})"
     if lost.part is RankPart.SOURCE:
         return f"same times, and by source precedence {better.source.value} goes before {row.source.value}"
     if lost.part is RankPart.CONTENT:

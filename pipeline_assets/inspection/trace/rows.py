@@ -19,15 +19,17 @@ from pyspark.sql import Column, DataFrame, Row
 
 from pipeline_assets.domain.errors import LakehouseError
 from pipeline_assets.domain.identity import RawRow
-from pipeline_assets.domain.identity import named as named_text
+from pipeline_assets.domain.identity import named_sender as named_sender_of
 from pipeline_assets.domain.slices import Slice, Source
+from pipeline_assets.formats.base import EVENT_TIME
+from pipeline_assets.formats.registry import EXPORT_FORMAT
 from pipeline_assets.load.request import Runtime
 from pipeline_assets.tables.quarantine import QUARANTINE
 from pipeline_assets.tables.raw_events import RAW_TABLES
 from pipeline_assets.tables.refined_events import CONTENT, REFINED_EVENTS
 from pipeline_assets.tables.table import Table
 from pipeline_assets.transforms.digests import HASH_A, HASH_B, with_row_hashes
-from pipeline_assets.transforms.named import named
+from pipeline_assets.transforms.named import named, named_sender
 from resources.iceberg.metadata import slices_condition
 
 MAX_ROWS = 2_000
@@ -37,13 +39,13 @@ _MAX_OTHER_KEYS = 100
 _READS_PER_JOB = 10
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _NOT_READ = (0, 0)
+_SENDER = EXPORT_FORMAT.identity.sender
+_SEND_ID, _ROW_ID = EXPORT_FORMAT.identity.send_id, EXPORT_FORMAT.identity.row_id
+_RECEIVED_AT, _PROCESSED_AT = EXPORT_FORMAT.rank_columns
 _IDENTITY = (
     "event_date",
     "project_id",
-    "app",
-    "device_id",
-    "insert_id",
-    "uuid",
+    *EXPORT_FORMAT.identity.names,
     "_source",
     "_object_key",
     "_line_number",
@@ -86,8 +88,8 @@ class Search:
     projects: tuple[str, ...]
     first: date | None = None
     last: date | None = None
-    other_keys: tuple[tuple[int | None, str | None, str], ...] = ()
-    """(app, device_id, insert_id) of rows that have the identifier as uuid: their other rows belong to the event."""
+    other_keys: tuple[tuple[tuple[int | str | None, ...], str], ...] = ()
+    """(sender, send id) of rows that have the identifier as row id: their other rows belong to the event."""
 
     def raw(self) -> DataFrame:
         """Both raw tables, with `_source`."""
@@ -104,7 +106,7 @@ class Search:
 
     def matches(self) -> Column:
         """Rows that carry the identifier, and the other rows of their keys."""
-        is_named = (F.col("insert_id") == self.identifier) | (F.col("uuid") == self.identifier)
+        is_named = (F.col(_SEND_ID) == self.identifier) | (F.col(_ROW_ID) == self.identifier)
         return reduce(Column.__or__, [_has_key(*key) for key in self.other_keys], is_named)
 
     def in_reach(self) -> Column:
@@ -134,23 +136,21 @@ def find_slices(search: Search) -> tuple[Search, set[Slice]]:
 
     Reads a handful of columns; all others are read of these slices only. The newest slices, where there are very many.
     """
-    is_other = named("insert_id").isNotNull() & (F.col("insert_id") != search.identifier)
-    columns = ("event_date", "project_id", "app", "device_id", "insert_id", "uuid")
+    is_other = named(_SEND_ID).isNotNull() & (F.col(_SEND_ID) != search.identifier)
+    columns = ("event_date", "project_id", *EXPORT_FORMAT.identity.names)
     narrow = search.raw().select(*columns).unionByName(search.refined().select(*columns)).where(search.in_reach())
     found = (
         narrow.where(search.matches())
-        .select("event_date", "project_id", *[F.when(is_other, F.col(name)).alias(name) for name in columns[2:5]])
+        .select(
+            "event_date", "project_id", *[F.when(is_other, F.col(name)).alias(name) for name in (*_SENDER, _SEND_ID)]
+        )
         .distinct()
         .orderBy(F.desc("event_date"), "project_id")
         .limit(MAX_ROWS)
         .collect()
     )
     slices = {Slice(row["event_date"], row["project_id"]) for row in found}
-    others = {
-        (row["app"], named_text(row["device_id"]), row["insert_id"]): None
-        for row in found
-        if row["insert_id"] is not None
-    }
+    others = {(named_sender_of(_sender(row)), row[_SEND_ID]): None for row in found if row[_SEND_ID] is not None}
     if not others:
         return search, slices
     extended = replace(search, other_keys=tuple(others)[:_MAX_OTHER_KEYS])
@@ -163,11 +163,11 @@ def raw_rows(search: Search, slices: Collection[Slice]) -> tuple[list[FoundRow],
 
     The greatest by rank are kept, so that what is said of a kept row holds: what beats it ranks higher.
     """
-    extra = ("_object_etag", "_arrival_date", F.unix_micros("event_time").alias("_event_time"))
+    extra = ("_object_etag", "_arrival_date", F.unix_micros(EVENT_TIME).alias("_event_time"))
     rows = (
         _hashed(search.raw(), search, slices)
         .select(*_identified(), HASH_A, HASH_B, *extra)
-        .orderBy(F.desc_nulls_last("server_upload_time"), F.desc_nulls_last("processed_time"))
+        .orderBy(F.desc_nulls_last(_RECEIVED_AT), F.desc_nulls_last(_PROCESSED_AT))
         .limit(MAX_ROWS + 1)
         .collect()
     )
@@ -234,21 +234,24 @@ def _hashed(frame: DataFrame, search: Search, slices: Collection[Slice]) -> Data
 
 def _identified() -> list[Any]:
     # As microseconds: a collected timestamp comes in the local time of the machine.
-    return [*_IDENTITY, *[F.unix_micros(name).alias(name) for name in ("server_upload_time", "processed_time")]]
+    return [*_IDENTITY, *[F.unix_micros(name).alias(name) for name in EXPORT_FORMAT.rank_columns]]
 
 
-def _has_key(app: int | None, device_id: str | None, insert_id: str) -> Column:
-    same_app, same_device = F.col("app").eqNullSafe(F.lit(app)), named("device_id").eqNullSafe(F.lit(device_id))
-    return (F.col("insert_id") == insert_id) & same_app & same_device
+def _has_key(sender: tuple[int | str | None, ...], send_id: str) -> Column:
+    parts = zip(named_sender().values(), sender, strict=True)
+    return reduce(Column.__and__, [part.eqNullSafe(F.lit(value)) for part, value in parts], F.col(_SEND_ID) == send_id)
+
+
+def _sender(row: Row) -> tuple[int | str | None, ...]:
+    return tuple(row[name] for name in _SENDER)
 
 
 def _raw_row(row: Row) -> RawRow:
     has_content = HASH_A in row
     return RawRow(
         project_id=row["project_id"], event_date=row["event_date"], source=Source(row["_source"]),
-        object_key=row["_object_key"], line_number=row["_line_number"], app=row["app"], device_id=row["device_id"],
-        insert_id=row["insert_id"], uuid=row["uuid"], server_upload_time=_instant(row["server_upload_time"]),
-        processed_time=_instant(row["processed_time"]),
+        object_key=row["_object_key"], line_number=row["_line_number"], sender=_sender(row), send_id=row[_SEND_ID],
+        row_id=row[_ROW_ID], received_at=_instant(row[_RECEIVED_AT]), processed_at=_instant(row[_PROCESSED_AT]),
         content=(row[HASH_A], row[HASH_B]) if has_content else _NOT_READ,
     )  # fmt: skip
 

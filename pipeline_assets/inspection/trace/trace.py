@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 
 from pipeline_assets.domain.errors import UsageError
-from pipeline_assets.domain.identity import Outcome, RawRow, defeat, named, outcomes, rank
+from pipeline_assets.domain.identity import KeyKind, Outcome, RawRow, defeat, named, outcomes, rank
 from pipeline_assets.domain.slices import BatchVerdict, Slice, neighbourhood
+from pipeline_assets.formats.registry import EXPORT_FORMAT
 from pipeline_assets.inspection.trace.explanation import Delivered, Event, Explanation, Published, Standing
 from pipeline_assets.inspection.trace.rows import (
     FoundRow,
@@ -45,15 +46,15 @@ def explain(
     last: date | None = None,
     now: datetime | None = None,
 ) -> Explanation:
-    """Everything about the events whose insert_id or uuid is `identifier`, from the present snapshots.
+    """Everything about the events whose send id or row id is `identifier`, from the present snapshots.
 
     Writes nothing. `first` and `last` bound the event days. Raises UsageError, SettingsError, and LakehouseError
     before the first load.
     """
     if named(identifier) is None:
-        raise UsageError(
-            "identifier", "is empty or blank, which names no event", "Give the insert_id or the uuid of an event"
-        )
+        ids = EXPORT_FORMAT.identity
+        hint = f"Give the {ids.send_id} or the {ids.row_id} of an event"
+        raise UsageError("identifier", "is empty or blank, which names no event", hint)
     if first is not None and last is not None and last < first:
         raise UsageError(f"{first} to {last}", "the range ends before it begins", "Swap the two days")
     chosen = runtime.settings.require_projects(tuple(projects))
@@ -119,11 +120,15 @@ def _sketch(search: Search, found: Sequence[FoundRow], live: Sequence[RawRow], *
             deliveries = tuple(d for d in judged if d.row.event_date in group)
             of_event = tuple(row for row in refined if row.event_date in group)
             rows = [*(d.row for d in deliveries), *of_event]
-            is_asked = any(search.identifier in (row.insert_id, row.uuid) for row in rows)
+            is_asked = any(search.identifier in (row.send_id, row.row_id) for row in rows)
             # The raw rows of an event without any may be among those that were cut.
             if is_asked and _inside(group, search, 0) and (deliveries or not is_cut):
                 sketches.append(_Sketch(key, deliveries, of_event))
-    return sorted(sketches, key=lambda sketch: (sketch.project_id, sketch.days[0], repr(sketch.key)))
+    return sorted(sketches, key=_order)
+
+
+def _order(sketch: _Sketch) -> tuple[str, date, int, str]:
+    return sketch.project_id, sketch.days[0], [*KeyKind].index(KeyKind(str(sketch.key[1]))), repr(sketch.key[2:])
 
 
 def _judge(found: Sequence[FoundRow], search: Search) -> list[Delivered]:

@@ -20,6 +20,8 @@ from resources.iceberg.table_files import FileChange
 from pipeline_assets.domain.checks import number, Check, Evaluation
 from pipeline_assets.domain.identity import Outcome as RowOutcome
 from pipeline_assets.domain.slices import EMPTY, Slice, neighbourhood
+from pipeline_assets.formats.base import EVENT_TIME
+from pipeline_assets.formats.registry import EXPORT_FORMAT
 from pipeline_assets.load.build.audit import Audit, Build
 from pipeline_assets.load.build.competing_rows import CompetingRows, raw_rows, competing_digests_of
 from pipeline_assets.load.build.refined_files import raw_files, write_refined
@@ -171,7 +173,7 @@ def _measure_refined(
     """
     staged = runtime.lakehouse.read(REFINED_EVENTS, snapshot_id)
     content = staged.where(slices_condition(REFINED_EVENTS, todo))
-    lateness = F.datediff(F.to_date("server_upload_time"), F.col("event_date"))
+    lateness = F.datediff(F.to_date(EXPORT_FORMAT.received_column), F.col("event_date"))
     hashed, also = checked_hashes(content, CONTENT) if is_checked else (content, [])
     rows = (
         hashed.groupBy("event_date", "project_id")
@@ -181,7 +183,7 @@ def _measure_refined(
             F.count_if(is_nameless()).alias("rows_without_id"),
             F.count_if(has_blank_id()).alias("rows_with_blank_id"),
             F.count_if(lateness > 0).alias("late_rows"),
-            (F.max(F.unix_timestamp("server_upload_time")) - F.max(F.unix_timestamp("event_time"))).alias("lag"),
+            (F.max(F.unix_timestamp(EXPORT_FORMAT.received_column)) - F.max(F.unix_timestamp(EVENT_TIME))).alias("lag"),
         )
         .collect()
     )

@@ -1,18 +1,20 @@
 """Which deliveries changed, are missing or ruled out, and the standing of a day without any: from listing and ledger alone.
 
-Contains: the plans of a raw load, deadlines, closed batches, days without deliveries.
+Contains: the plans of a raw load, closed batches, days without deliveries.
 Add here: a rule about batches that needs no Spark.
-Does not contain: what a plan says (plan.py), parsing and publishing (read.py, publish.py).
+Does not contain: what a plan says (plan.py), the verdict on what was read (verdicts.py).
 """
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from datetime import UTC, date, datetime, timedelta
+from dataclasses import dataclass, field, replace
+from datetime import date, datetime, timedelta
 
 from pipeline_assets.domain.checks import Check, Evaluation
-from pipeline_assets.domain.deliveries import BatchKey, Listing
+from pipeline_assets.domain.days import deadline
+from pipeline_assets.domain.deliveries import BatchKey, Delivery, Listing
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import BatchVerdict, Slice, Source
 from pipeline_assets.load.deliveries.plan import BatchPlan, is_to_be_replayed
@@ -53,12 +55,6 @@ class Recorded:
         }
 
 
-def deadline(day: date, settings: Settings) -> datetime:
-    """When a day without all markers counts as closed."""
-    midnight = datetime(day.year, day.month, day.day, tzinfo=UTC) + timedelta(days=1)
-    return midnight + timedelta(hours=settings.final_after_hours)
-
-
 def is_empty_by_setting(project_id: str, day: date, settings: Settings, now: datetime) -> bool:
     """Whether a day without any delivery counts as empty, because its deadline has passed and its project is declared sparse."""
     return project_id in settings.sparse_projects and now > deadline(day, settings)
@@ -80,63 +76,87 @@ def plan_batches(
 
     `accepted_reasons`: arrival day of a project -> why a person lets missing deliveries go.
     """
-    plans: dict[BatchKey, BatchPlan] = {}
-
-    def plan(key: BatchKey) -> BatchPlan:
-        reason = accepted_reasons.get(Slice(key.arrival_date, key.project_id))
-        return plans.setdefault(key, BatchPlan(key, code_version=code_version, accepted_reason=reason))
-
-    for project in projects:
-        for day in days:
-            plan(BatchKey(source, project, day)).is_requested = True
+    listed: defaultdict[BatchKey, dict[str, Delivery]] = defaultdict(dict)
+    excluded: defaultdict[BatchKey, dict[str, Delivery]] = defaultdict(dict)
     for delivery in listing.deliveries:
-        batch = plan(delivery.batch)
         exclusions = recorded.exclusions.get(delivery.key, ())
-        is_out = any(one.names(delivery.etag, None) for one in exclusions)
-        (batch.excluded if is_out else batch.listed)[delivery.key] = delivery
+        is_out = any(exclusion.names(delivery.etag, None) for exclusion in exclusions)
+        (excluded if is_out else listed)[delivery.batch][delivery.key] = delivery
+    hours_marked: defaultdict[BatchKey, set[int]] = defaultdict(set)
     for marker in listing.markers:
-        batch = plan(marker.batch)
-        batch.hours_marked |= {marker.hour}
-    for record in recorded.accepted.values():
-        plan(record.batch).recorded[record.object_key] = record
-    for record in recorded.refused.values():
-        plan(record.batch).refused[record.object_key] = record
+        hours_marked[marker.batch].add(marker.hour)
+    accepted, refused = _by_batch(recorded.accepted), _by_batch(recorded.refused)
+    exclusions_of: defaultdict[BatchKey, dict[str, Sequence[Exclusion]]] = defaultdict(dict)
     for object_key, standing in recorded.exclusions.items():
-        if standing[0].batch in plans:
-            plans[standing[0].batch].exclusions[object_key] = standing
+        exclusions_of[standing[0].batch][object_key] = standing
+    requested = dict.fromkeys(BatchKey(source, project, day) for project in projects for day in days)
     elsewhere = recorded.delivered_elsewhere(source)
-    for key, batch in plans.items():
-        batch.hours_elsewhere = elsewhere.get(key, frozenset())
-        batch.prior = recorded.batches.get(key)
-        batch.is_awaited = settings.first_arrival is None or key.arrival_date >= settings.first_arrival
-        batch.is_closed = len(batch.hours_marked) == HOURS_A_DAY or now > deadline(key.arrival_date, settings)
-        _compare(batch, settings, now)
+    plans = {}
+    for key in dict.fromkeys((*requested, *listed, *excluded, *hours_marked, *accepted, *refused)):
+        hours = frozenset(hours_marked.get(key, ()))
+        plan = BatchPlan(
+            key,
+            listed=listed.get(key, {}),
+            excluded=excluded.get(key, {}),
+            exclusions=exclusions_of.get(key, {}),
+            recorded=accepted.get(key, {}),
+            refused=refused.get(key, {}),
+            hours_marked=hours,
+            hours_elsewhere=elsewhere.get(key, frozenset()),
+            prior=recorded.batches.get(key),
+            is_requested=key in requested,
+            is_awaited=settings.first_arrival is None or key.arrival_date >= settings.first_arrival,
+            is_closed=len(hours) == HOURS_A_DAY or now > deadline(key.arrival_date, settings),
+            accepted_reason=accepted_reasons.get(Slice(key.arrival_date, key.project_id)),
+            code_version=code_version,
+        )
+        plans[key] = _compared(plan, settings, now)
     return plans
 
 
-def _compare(batch: BatchPlan, settings: Settings, now: datetime) -> None:
-    for delivery in sorted(batch.listed.values()):
-        record = batch.recorded.get(delivery.key)
-        if record is None or record.etag != delivery.etag or is_to_be_replayed(record, batch.code_version):
-            batch.changed.append(delivery)
-    batch.ruled_out = frozenset(_ruled_out(batch))
+def _by_batch(records: Mapping[str, DeliveryRecord]) -> dict[BatchKey, dict[str, DeliveryRecord]]:
+    by_batch: dict[BatchKey, dict[str, DeliveryRecord]] = {}
+    for record in records.values():
+        by_batch.setdefault(record.batch, {})[record.object_key] = record
+    return by_batch
+
+
+def _compared(plan: BatchPlan, settings: Settings, now: datetime) -> BatchPlan:
+    """The plan with what follows from landing and ledger: what is to be read, removed, or missing."""
+    changed = tuple(
+        delivery
+        for delivery in sorted(plan.listed.values())
+        if _is_changed(plan, delivery, plan.recorded.get(delivery.key))
+    )
+    ruled_out = frozenset(_ruled_out(plan))
+    missing: list[str] = []
+    withdrawn: list[str] = []
     horizon = now.date() - timedelta(days=settings.redelivery_horizon_days)
-    if batch.key.arrival_date >= horizon:
+    if plan.key.arrival_date >= horizon:
         # Where landing holds an excluded version alone, another one that raw holds is neither gone nor ruled out.
-        gone = sorted(batch.recorded.keys() - batch.listed.keys() - batch.excluded.keys() - batch.ruled_out)
-        batch.missing = [] if batch.accepted_reason is not None else _missing(batch, gone, settings)
-        batch.withdrawn = [] if batch.missing else gone
-    if not batch.missing:
-        batch.withdrawn = sorted({*batch.withdrawn, *batch.ruled_out})
-    prior = batch.prior
-    batch.is_repeated_refusal = (
+        gone = sorted(plan.recorded.keys() - plan.listed.keys() - plan.excluded.keys() - ruled_out)
+        missing = [] if plan.accepted_reason is not None else _missing(plan, gone, settings)
+        withdrawn = [] if missing else gone
+    if not missing:
+        withdrawn = sorted({*withdrawn, *ruled_out})
+    compared = replace(plan, changed=changed, ruled_out=ruled_out, missing=tuple(missing), withdrawn=tuple(withdrawn))
+    return replace(compared, is_repeated_refusal=_is_repeated_refusal(compared, settings))
+
+
+def _is_changed(plan: BatchPlan, delivery: Delivery, record: DeliveryRecord | None) -> bool:
+    return record is None or record.etag != delivery.etag or is_to_be_replayed(record, plan.code_version)
+
+
+def _is_repeated_refusal(plan: BatchPlan, settings: Settings) -> bool:
+    prior = plan.prior
+    return (
         prior is not None
         and prior.verdict is BatchVerdict.REFUSED
-        and bool(batch.listed)
-        and not batch.is_to_be_tried_again
-        and prior.input_state == batch.input_state(settings)
+        and bool(plan.listed)
+        and not plan.is_to_be_tried_again
+        and prior.input_state == plan.input_state(settings)
         # What was missed is back, accepted, or behind the horizon.
-        and not (prior.is_missing and not batch.missing)
+        and not (prior.is_missing and not plan.missing)
     )
 
 
@@ -148,7 +168,9 @@ def _ruled_out(batch: BatchPlan) -> list[str]:
     return [
         key
         for key, exclusions in batch.exclusions.items()
-        if key not in batch.listed and key in batch.recorded and any(batch.holds(key, one) for one in exclusions)
+        if key not in batch.listed
+        and key in batch.recorded
+        and any(batch.holds(key, exclusion) for exclusion in exclusions)
     ]
 
 

@@ -2,7 +2,7 @@
 
 Contains: joining the verdict on a batch with the change of a slice.
 Add here: what is told of a raw day.
-Does not contain: reaching verdicts (read.py).
+Does not contain: reaching verdicts (verdicts.py).
 """
 
 from __future__ import annotations
@@ -12,27 +12,29 @@ from dataclasses import replace
 
 from pipeline_assets.domain.checks import Evaluation
 from pipeline_assets.domain.slices import EMPTY, BatchVerdict, Slice, Verdict
+from pipeline_assets.load.deliveries.attempt import Attempt
 from pipeline_assets.load.deliveries.plan import BatchPlan
-from pipeline_assets.load.deliveries.step import RawStep
+from pipeline_assets.load.deliveries.publish import Published
+from pipeline_assets.load.deliveries.verdicts import Judged
 from pipeline_assets.load.recorded import DAY_VERDICTS, standing_outcomes
 from pipeline_assets.load.request import Outcome, TableReport
 
 
-def report(step: RawStep) -> TableReport:
+def report(attempt: Attempt, judged: Judged, published: Published) -> TableReport:
     """One outcome per requested day and project, from its batch and its slice; and one per other day that changed."""
-    request, table = step.request, step.table
-    records = step.runtime.ledger.slices(table.key, request.projects, request.days)
+    request, table, settings = attempt.request, attempt.table, attempt.runtime.settings
+    records = attempt.runtime.ledger.slices(table.key, request.projects, request.days)
     outcomes = []
-    for plan in (plan for _, plan in sorted(step.plans.items()) if plan.is_requested):
+    for plan in (plan for plan in judged.read.plan.batches.values() if plan.is_requested):
         key = Slice(plan.key.arrival_date, plan.key.project_id)
-        batch, evaluation = step.verdicts[plan.key]
+        batch, evaluation = judged.verdicts[plan.key]
         verdict = DAY_VERDICTS[batch]
-        if verdict is Verdict.UNCHANGED and key in step.published:
+        if verdict is Verdict.UNCHANGED and key in published.slices:
             verdict = Verdict.PUBLISHED
-        is_repeat = _is_standing(step, plan, batch, evaluation)
+        is_repeat = _is_repeat(attempt, plan, batch, evaluation)
         record = records.get(key)
         digest = record.digest if record else EMPTY
-        full = plan.record(batch, evaluation, step.runtime.settings)
+        full = plan.record(batch, evaluation, settings)
         outcomes.append(
             Outcome(
                 table.key,
@@ -47,51 +49,53 @@ def report(step: RawStep) -> TableReport:
                 figures={"rows": digest.rows, **evaluation.figures},
             )
         )
-    outcomes.extend(_refused_in_reach(step))
-    outcomes.extend(_good_in_reach(step))
+    outcomes.extend(_refused_in_reach(attempt, judged))
+    outcomes.extend(_good_in_reach(attempt, judged, published))
     return TableReport(
-        table.key, tuple(outcomes), step.runtime.lakehouse.head(table), time.monotonic() - step.started_at
+        table.key, tuple(outcomes), attempt.runtime.lakehouse.head(table), time.monotonic() - attempt.started_at
     )
 
 
-def _refused_in_reach(step: RawStep) -> list[Outcome]:
+def _refused_in_reach(attempt: Attempt, judged: Judged) -> list[Outcome]:
     """A batch outside the requested days that this run refused is new trouble too."""
     outcomes = []
-    for key, plan in sorted(step.plans.items()):
-        verdict, evaluation = step.verdicts[key]
-        is_news = plan.needs_work or plan.missing or _is_of_this_run(step, plan)
+    for key, plan in judged.read.plan.batches.items():
+        verdict, evaluation = judged.verdicts[key]
+        is_news = plan.needs_work or plan.missing or _is_of_this_run(attempt, plan)
         if plan.is_requested or verdict is not BatchVerdict.REFUSED or not is_news:
             continue
         outcomes.append(
             Outcome(
-                step.table.key, Slice(key.arrival_date, key.project_id), Verdict.REFUSED, evaluation.reason,
-                evaluation.hint, is_repeat=_is_standing(step, plan, verdict, evaluation), is_requested=False,
-                evaluations=plan.record(verdict, evaluation, step.runtime.settings).evaluations,
+                attempt.table.key, Slice(key.arrival_date, key.project_id), Verdict.REFUSED, evaluation.reason,
+                evaluation.hint, is_repeat=_is_repeat(attempt, plan, verdict, evaluation), is_requested=False,
+                evaluations=plan.record(verdict, evaluation, attempt.runtime.settings).evaluations,
                 figures=evaluation.figures,
             )
         )  # fmt: skip
     return outcomes
 
 
-def _good_in_reach(step: RawStep) -> list[Outcome]:
+def _good_in_reach(attempt: Attempt, judged: Judged, published: Published) -> list[Outcome]:
     """Days outside the requested ones that late facts changed, or whose refused batch was accepted by this run.
 
     A late fact changes the slice of a day whose own batch may be refused or be unknown: such a day does not go green.
     """
     recovered = {
         Slice(key.arrival_date, key.project_id)
-        for key, plan in step.plans.items()
-        if step.verdicts[key][0] is BatchVerdict.ACCEPTED
+        for key, plan in judged.read.plan.batches.items()
+        if judged.verdicts[key][0] is BatchVerdict.ACCEPTED
         and plan.prior is not None
         and plan.prior.verdict is not BatchVerdict.ACCEPTED
     }
-    concerned = sorted(key for key in recovered | step.published.keys() if key.event_date not in set(step.request.days))
+    concerned = sorted(
+        key for key in recovered | published.slices.keys() if key.event_date not in set(attempt.request.days)
+    )
     days = {key.event_date for key in concerned}
-    found = standing_outcomes(step.runtime.ledger, step.table.key, step.request.projects, days)
-    standing = {outcome.key: outcome for outcome in found}
+    recorded = standing_outcomes(attempt.runtime.ledger, attempt.table.key, attempt.request.projects, days)
+    standing = {outcome.key: outcome for outcome in recorded}
     return [
         replace(
-            standing[key], verdict=Verdict.PUBLISHED if key in step.published else Verdict.UNCHANGED,
+            standing[key], verdict=Verdict.PUBLISHED if key in published.slices else Verdict.UNCHANGED,
             is_repeat=False, is_requested=False, was_good=key not in recovered,
         )
         for key in concerned
@@ -99,12 +103,12 @@ def _good_in_reach(step: RawStep) -> list[Outcome]:
     ]  # fmt: skip
 
 
-def _is_standing(step: RawStep, plan: BatchPlan, verdict: BatchVerdict, evaluation: Evaluation) -> bool:
+def _is_repeat(attempt: Attempt, plan: BatchPlan, verdict: BatchVerdict, evaluation: Evaluation) -> bool:
     prior = plan.prior
     is_same = prior is not None and prior.verdict is verdict and prior.reason == evaluation.reason
-    return is_same and not _is_of_this_run(step, plan)
+    return is_same and not _is_of_this_run(attempt, plan)
 
 
-def _is_of_this_run(step: RawStep, plan: BatchPlan) -> bool:
+def _is_of_this_run(attempt: Attempt, plan: BatchPlan) -> bool:
     """Whether this run wrote the batch's record before it was tried again, so that nobody was told of it yet."""
-    return plan.prior is not None and plan.prior.run_id == step.request.run_id
+    return plan.prior is not None and plan.prior.run_id == attempt.request.run_id

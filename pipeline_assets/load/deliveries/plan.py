@@ -1,6 +1,6 @@
 """What a batch looks like now, next to what is recorded of it, and what of it is to be read or removed.
 
-Contains: the plan of one batch and what follows from it alone.
+Contains: the plan of one batch and what follows from it alone; the plan of an attempt.
 Add here: a question to a plan.
 Does not contain: how plans are made and absent days judged (batch.py).
 """
@@ -8,32 +8,32 @@ Does not contain: how plans are made and absent days judged (batch.py).
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from pipeline_assets.domain.checks import Check, Evaluation
 from pipeline_assets.domain.deliveries import NOT_READABLE, BatchKey, Delivery
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import BatchVerdict, Source
-from pipeline_assets.formats.amplitude.keys import KeyGrammar
+from pipeline_assets.formats.registry import EXPORT_FORMAT
 from pipeline_assets.load.staleness.coverage import HOURS_A_DAY
 from resources.ledger.records import EXCLUDED, HOURS_HELD, MISSING, BatchAsRead, BatchRecord, DeliveryRecord, Exclusion
 
 
-@dataclass
+@dataclass(frozen=True)
 class BatchPlan:
     """What a batch looks like now, next to what is recorded."""
 
     key: BatchKey
-    listed: dict[str, Delivery] = field(default_factory=dict)
+    listed: Mapping[str, Delivery] = field(default_factory=dict)
     """What landing holds and nobody ruled out."""
-    excluded: dict[str, Delivery] = field(default_factory=dict)
+    excluded: Mapping[str, Delivery] = field(default_factory=dict)
     """What landing holds and a person ruled out."""
-    exclusions: dict[str, Sequence[Exclusion]] = field(default_factory=dict)
+    exclusions: Mapping[str, Sequence[Exclusion]] = field(default_factory=dict)
     """Object key -> the exclusions of its versions that stand."""
-    recorded: dict[str, DeliveryRecord] = field(default_factory=dict)
+    recorded: Mapping[str, DeliveryRecord] = field(default_factory=dict)
     """Versions whose rows raw holds."""
-    refused: dict[str, DeliveryRecord] = field(default_factory=dict)
+    refused: Mapping[str, DeliveryRecord] = field(default_factory=dict)
     """Versions that were refused last."""
     hours_marked: frozenset[int] = frozenset()
     hours_elsewhere: frozenset[int] = frozenset()
@@ -47,13 +47,13 @@ class BatchPlan:
     """Why a person lets deliveries go that are missing."""
     code_version: str = ""
     """Of the parser now."""
-    changed: list[Delivery] = field(default_factory=list)
+    changed: tuple[Delivery, ...] = ()
     """New objects, other versions, and those with refused lines that another parser refused."""
-    withdrawn: list[str] = field(default_factory=list)
+    withdrawn: tuple[str, ...] = ()
     """Objects in raw whose rows are to go: landing no longer lists them, and their hour, or a person, says that this is meant."""
     ruled_out: frozenset[str] = frozenset()
     """Those among them that a person excluded."""
-    missing: list[str] = field(default_factory=list)
+    missing: tuple[str, ...] = ()
     """Objects in raw that are gone together with their whole hour: a wrong bucket or a rewrite under way."""
     is_repeated_refusal: bool = False
     verdict: tuple[BatchVerdict, Evaluation] | None = None
@@ -82,7 +82,7 @@ class BatchPlan:
     @property
     def is_to_be_tried_again(self) -> bool:
         """Whether an object of it could not be read, which says nothing of the next time."""
-        return any(key in self.listed and one.error == NOT_READABLE for key, one in self.refused.items())
+        return any(key in self.listed and record.error == NOT_READABLE for key, record in self.refused.items())
 
     @property
     def stale_refusals(self) -> list[str]:
@@ -98,7 +98,7 @@ class BatchPlan:
             named = sorted(self.exclusions)
         if not named:
             return None
-        reasons = dict.fromkeys(one.reason for key in named for one in self.exclusions[key])
+        reasons = dict.fromkeys(exclusion.reason for key in named for exclusion in self.exclusions[key])
         return f"{len(named)} excluded: {'; '.join(reasons)}"
 
     @property
@@ -125,15 +125,19 @@ class BatchPlan:
         parts = [f"{d.key}\t{d.etag}" for d in sorted(self.listed.values())] + [repr(bounds), self.code_version]
         return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:32]
 
-    def rule_out(self, exclusion: Exclusion) -> None:
-        """Take a listed object for one that a person excluded."""
+    def without(self, exclusion: Exclusion) -> BatchPlan:
+        """The plan where a listed object is taken for one that a person excluded."""
         key = exclusion.object_key
-        self.excluded[key] = self.listed.pop(key)
-        self.exclusions[key] = (*self.exclusions.get(key, ()), exclusion)
-        self.changed = [delivery for delivery in self.changed if delivery.key != key]
-        if key in self.recorded and self.holds(key, exclusion):
-            self.ruled_out |= {key}
-            self.withdrawn = sorted({*self.withdrawn, key})
+        is_held = key in self.recorded and self.holds(key, exclusion)
+        return replace(
+            self,
+            listed={listed: delivery for listed, delivery in self.listed.items() if listed != key},
+            excluded={**self.excluded, key: self.listed[key]},
+            exclusions={**self.exclusions, key: (*self.exclusions.get(key, ()), exclusion)},
+            changed=tuple(delivery for delivery in self.changed if delivery.key != key),
+            ruled_out=self.ruled_out | {key} if is_held else self.ruled_out,
+            withdrawn=tuple(sorted({*self.withdrawn, key})) if is_held else self.withdrawn,
+        )
 
     def holds(self, object_key: str, exclusion: Exclusion) -> bool:
         """Whether raw holds the very version that was ruled out."""
@@ -153,7 +157,9 @@ class BatchPlan:
 
     def hour_of(self, object_key: str, settings: Settings) -> int | None:
         """The hour in the name of an object of this batch."""
-        parsed = KeyGrammar(settings.marker_pattern).parse(self.key.source, self.key.project_id, object_key, "", 0)
+        parsed = EXPORT_FORMAT.keys(settings.marker_pattern).parse(
+            self.key.source, self.key.project_id, object_key, "", 0
+        )
         return parsed.hour if isinstance(parsed, Delivery) else None
 
     @property
@@ -214,6 +220,29 @@ class BatchPlan:
             None if is_complete else "The day stays provisional until they come or the deadline passes",
             {"hours_marked": len(self.hours_marked), "hours_delivered": len({d.hour for d in self.listed.values()})},
         )
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What one attempt is to do: the plan of every batch, and the objects that need no parsing."""
+
+    batches: Mapping[BatchKey, BatchPlan]
+    """In order of keys."""
+    touched: Mapping[str, DeliveryRecord] = field(default_factory=dict)
+    """Object with another etag and the bytes that raw holds already -> its record, with that etag: hashed, not parsed."""
+
+    @property
+    def work(self) -> list[BatchPlan]:
+        """Batches of which something must be read or removed, and that nothing refuses beforehand."""
+        return [plan for plan in self.batches.values() if plan.needs_work and plan.verdict is None]
+
+    def replaced(self, plan: BatchPlan) -> list[str]:
+        """Objects of a batch whose rows in raw are no longer right."""
+        return sorted({*(delivery.key for delivery in self.to_parse(plan)), *plan.withdrawn})
+
+    def to_parse(self, plan: BatchPlan) -> list[Delivery]:
+        """Objects of a batch whose bytes are new to raw."""
+        return [delivery for delivery in plan.changed if delivery.key not in self.touched]
 
 
 def is_to_be_replayed(record: DeliveryRecord, code_version: str) -> bool:

@@ -2,36 +2,39 @@
 
 Contains: replacing what quarantine holds of an object.
 Add here: what is done with refused lines.
-Does not contain: why a line is refused (amplitude/lines.py).
+Does not contain: why a line is refused (formats/).
 """
 
 from __future__ import annotations
 
 from pipeline_assets.domain.slices import BatchVerdict, Slice
+from pipeline_assets.load.deliveries.attempt import Attempt
 from pipeline_assets.load.deliveries.read import naming_what_workers_met, read_objects, require_unmoved
-from pipeline_assets.load.deliveries.step import RawStep, delete_objects, in_batches
+from pipeline_assets.load.deliveries.stage import delete_objects
+from pipeline_assets.load.deliveries.verdicts import Judged
 from pipeline_assets.tables.quarantine import QUARANTINE
 from pipeline_assets.transforms.parse import quarantined
+from resources.iceberg.metadata import in_batches
 from resources.ledger.records import UNREAD, DeliveryRecord
 
 
-def quarantine(step: RawStep) -> None:
+def quarantine(attempt: Attempt, judged: Judged) -> None:
     """Replace what raw.quarantine holds of the objects read; done before raw, and idempotent like it.
 
     Of a refused batch the lines stand beside those of the version raw holds, until a version is accepted or gone.
     """
-    runtime, lakehouse = step.runtime, step.runtime.lakehouse
-    accepted = step.batches(BatchVerdict.ACCEPTED)
-    refused = [*step.batches(BatchVerdict.REFUSED), *step.batches(BatchVerdict.WAITING)]
+    runtime, lakehouse, read = attempt.runtime, attempt.runtime.lakehouse, judged.read
+    accepted = judged.batches(BatchVerdict.ACCEPTED)
+    refused = [*judged.batches(BatchVerdict.REFUSED), *judged.batches(BatchVerdict.WAITING)]
     # What was in the table: of any version of the object, or of refused versions alone.
-    old = {key for plan in accepted for key in step.replaced(plan) if _is_bad(plan.recorded.get(key))}
+    old = {key for plan in accepted for key in read.plan.replaced(plan) if _is_bad(plan.recorded.get(key))}
     old_refusals = {
         key for plan in (*accepted, *refused) for key, record in plan.refused.items()
-        if _is_bad(record) and (plan in accepted or key in step.summaries or key in plan.stale_refusals)
+        if _is_bad(record) and (plan in accepted or key in read.summaries or key in plan.stale_refusals)
     }  # fmt: skip
     new = {
-        key for plan in (*accepted, *refused) for key in step.replaced(plan)
-        if key in step.summaries and _is_bad(step.summaries[key]) and key not in step.unread
+        key for plan in (*accepted, *refused) for key in read.plan.replaced(plan)
+        if key in read.summaries and _is_bad(read.summaries[key]) and key not in read.unread
     }  # fmt: skip
     if not (old or old_refusals or new):
         return
@@ -44,13 +47,13 @@ def quarantine(step: RawStep) -> None:
 
     # Read once more: in one pass with the rows, every row would have to be kept for the sake of the few refused lines.
     bad = [delivery for plan in (*accepted, *refused) for delivery in plan.changed if delivery.key in new]
-    reading = read_objects(step, bad, only_refused=True) if bad else None
+    reading = read_objects(attempt, bad, only_refused=True) if bad else None
 
     def write(target: str) -> None:
         # A dead run may have left rows of what is written now, so those go first whatever the ledger knows.
         is_refusal = "NOT is_batch_accepted"
         delete_objects(runtime, target, "arrival_date", "object_key", slices, sorted(old_refusals | new), is_refusal)
-        of_accepted = {key for plan in accepted for key in step.replaced(plan)}
+        of_accepted = {key for plan in accepted for key in read.plan.replaced(plan)}
         delete_objects(runtime, target, "arrival_date", "object_key", slices, sorted(old | (new & of_accepted)))
         if reading is not None:
             is_accepted = ~in_batches([plan.key for plan in refused], "source", "arrival_date")
@@ -59,9 +62,9 @@ def quarantine(step: RawStep) -> None:
             require_unmoved(reading)
 
     base_id = lakehouse.head(QUARANTINE)
-    staged = lakehouse.stage(QUARANTINE, base_id, step.attempt, write)
+    staged = lakehouse.stage(QUARANTINE, base_id, attempt.name, write)
     try:
-        lakehouse.publish(staged, slices, step.request.run_id)
+        lakehouse.publish(staged, slices, attempt.request.run_id)
     finally:
         lakehouse.drop(staged)
 

@@ -1,8 +1,9 @@
-"""Which batches are due for a load: from listing, ledger and what former looks saw; no JVM.
+"""Which batches are due for a load: from listing, ledger and what former evaluations observed; no JVM.
 
 Contains: when an hour is complete, when a batch is worth a run, and why.
 Add here: another reason to load a day.
-Does not contain: what a load then does (raw/), and runs, cursors and ticks (../sensors/).
+Does not contain: what a load then does (accept.py), and runs, cursors and ticks
+(orchestration/sensors/).
 """
 
 from __future__ import annotations
@@ -13,27 +14,27 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 
+from pipeline_assets.domain.days import deadline
 from pipeline_assets.domain.deliveries import BatchKey
 from pipeline_assets.domain.settings import Completeness, Settings
 from pipeline_assets.domain.slices import BatchVerdict, Source
-from pipeline_assets.load.deliveries.batch import deadline
 from pipeline_assets.load.deliveries.plan import BatchPlan
 from pipeline_assets.load.staleness.coverage import HOURS_A_DAY
 
 
 @dataclass(frozen=True)
-class Seen:
-    """What former looks saw of an hour that raw does not hold as landing does."""
+class HourObservation:
+    """What former evaluations observed of an hour that raw does not hold as landing does."""
 
     objects: str
     """Digest of the hour's listing."""
     since: datetime
-    """When it was first seen like this."""
+    """When it was first observed like this."""
 
 
 @dataclass(frozen=True)
-class Look:
-    """What one look at landing and ledger found."""
+class ArrivalStatus:
+    """What landing and ledger say about every batch of a plan."""
 
     due: Mapping[BatchKey, str]
     """Batch -> why it is worth a load."""
@@ -41,18 +42,18 @@ class Look:
     """Batch -> what it waits for, where landing and raw differ."""
     incomplete: Mapping[BatchKey, frozenset[int]]
     """Batch -> hours that raw does not hold as landing does, and that are not complete yet."""
-    seen: Mapping[str, Seen]
-    """`batch/hour` -> what the next look compares with, of hours that are complete when they rest."""
+    observations: Mapping[str, HourObservation]
+    """`batch/hour` -> what the next evaluation compares with, of hours that are complete when they rest."""
 
 
-def look(
+def evaluate_arrivals(
     plans: Mapping[BatchKey, BatchPlan],
     first_arrivals: Mapping[str, date],
     delivered_elsewhere: Collection[BatchKey],
-    seen: Mapping[str, Seen],
+    observations: Mapping[str, HourObservation],
     settings: Settings,
     now: datetime,
-) -> Look:
+) -> ArrivalStatus:
     """Judge every batch of a plan; one whose refusal stands is not due, because a load would only say the same.
 
     `first_arrivals`: project -> first arrival of this source, from which on its days are awaited; `delivered_elsewhere`: batches
@@ -61,7 +62,7 @@ def look(
     due: dict[BatchKey, str] = {}
     waiting: dict[BatchKey, str] = {}
     incomplete: dict[BatchKey, frozenset[int]] = {}
-    still: dict[str, Seen] = {}
+    still: dict[str, HourObservation] = {}
     for key, plan in sorted(plans.items()):
         if plan.is_repeated_refusal or _is_known_to_be_missing(plan):
             continue
@@ -69,8 +70,9 @@ def look(
         for hour, kind in hours.items():
             if not _is_told_by_marker(plan, kind, settings):
                 name, objects = _name(key, hour), _objects(plan, hour)
-                known = seen.get(name)
-                still[name] = known if known is not None and known.objects == objects else Seen(objects, now)
+                known = observations.get(name)
+                is_same = known is not None and known.objects == objects
+                still[name] = known if known is not None and is_same else HourObservation(objects, now)
         reason, obstacle = None, None
         if hours:
             complete = [hour for hour in hours if _is_complete(plan, hour, hours[hour], still, settings, now)]
@@ -86,7 +88,7 @@ def look(
             due[key] = reason
         elif obstacle is not None:
             waiting[key] = obstacle
-    return Look(due, waiting, incomplete, still)
+    return ArrivalStatus(due, waiting, incomplete, still)
 
 
 def state_of(plan: BatchPlan, settings: Settings) -> str:
@@ -117,11 +119,16 @@ def _is_told_by_marker(plan: BatchPlan, kind: str, settings: Settings) -> bool:
 
 
 def _is_complete(
-    plan: BatchPlan, hour: int, kind: str, seen: Mapping[str, Seen], settings: Settings, now: datetime
+    plan: BatchPlan,
+    hour: int,
+    kind: str,
+    observations: Mapping[str, HourObservation],
+    settings: Settings,
+    now: datetime,
 ) -> bool:
     if _is_told_by_marker(plan, kind, settings):
         return hour in plan.hours_marked or now > deadline(plan.key.arrival_date, settings)
-    return now - seen[_name(plan.key, hour)].since >= timedelta(minutes=settings.quiet_minutes)
+    return now - observations[_name(plan.key, hour)].since >= timedelta(minutes=settings.quiet_minutes)
 
 
 def _without_news(

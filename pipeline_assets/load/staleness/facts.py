@@ -11,9 +11,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import date, timedelta
 
+from pipeline_assets.domain.days import deadline
 from pipeline_assets.domain.deliveries import BatchKey
 from pipeline_assets.domain.slices import BatchVerdict, Slice, Source
-from pipeline_assets.load.deliveries.batch import deadline
 from pipeline_assets.load.recorded import early_slices
 from pipeline_assets.load.request import Books, LoadRequest
 from pipeline_assets.load.staleness.coverage import HOURS_A_DAY, lacks_hours

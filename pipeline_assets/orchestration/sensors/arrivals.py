@@ -19,7 +19,7 @@ from pipeline_assets.domain.settings import Completeness, Settings
 from pipeline_assets.domain.slices import Source
 from pipeline_assets.load.deliveries.batch import Recorded, plan_batches
 from pipeline_assets.load.deliveries.plan import BatchPlan
-from pipeline_assets.load.deliveries.readiness import Look, look, state_of
+from pipeline_assets.load.deliveries.readiness import ArrivalStatus, evaluate_arrivals, state_of
 from pipeline_assets.load.staleness.first_arrival import first_arrivals
 from pipeline_assets.orchestration.assets import Clock
 from pipeline_assets.orchestration.jobs import JOB_OF_SOURCE, PRIORITIES
@@ -78,33 +78,33 @@ def _arrivals(tick: Tick, source: Source, landing: LandingStore) -> dg.SensorRes
     # The last listing serves as well as any: each knows the first arrival wherever it lies.
     firsts = first_arrivals(tick.ledger, settings, settings.projects, today, listing=listing, source=source)
     tick.ledger.strays.replace(source, settings.projects, strays)
-    found = look(plans, firsts, elsewhere, cursor.seen, settings, tick.now)
+    status = evaluate_arrivals(plans, firsts, elsewhere, cursor.seen, settings, tick.now)
     looked_at = {str(key) for key in plans}
     kept = {name: one for name, one in cursor.seen.items() if name.rpartition("/")[0] not in looked_at}
-    cursor.seen = kept | dict(found.seen)
+    cursor.seen = kept | dict(status.observations)
     return request(
         tick,
         JOB_OF_SOURCE[source],
         {
             day: Due(
                 digest(state_of(plans[key], settings) for key in keys),
-                "; ".join(dict.fromkeys(found.due[key] for key in keys)),
+                "; ".join(dict.fromkeys(status.due[key] for key in keys)),
             )
-            for day, keys in _by_day(found.due).items()
+            for day, keys in _by_day(status.due).items()
         },
         priority=PRIORITIES[source],
         reach=settings.reprocessing_window_days,
         is_looked_at=lambda day: any(first <= day <= last for first, last in windows),
-        waits=_waits(source, found, firsts, strays, settings),
-        events=_told(source, plans, found, settings, cursor),
+        waits=_waits(source, status, firsts, strays, settings),
+        events=_told(source, plans, status, settings, cursor),
     )
 
 
 def _waits(
-    source: Source, found: Look, firsts: Mapping[str, date], strays: Sequence[Delivery], settings: Settings
+    source: Source, status: ArrivalStatus, firsts: Mapping[str, date], strays: Sequence[Delivery], settings: Settings
 ) -> list[str]:
-    waits = [told_strays([one.key for one in strays])] if strays else []
-    waits += [f"{key}: {why}" for key, why in found.waiting.items()]
+    waits = [told_strays([stray.key for stray in strays])] if strays else []
+    waits += [f"{key}: {why}" for key, why in status.waiting.items()]
     if source is Source.REGULAR and not firsts:
         names = ", ".join(settings.projects)
         waits.append(
@@ -129,14 +129,14 @@ def _windows(settings: Settings, cursor: Cursor, today: date) -> list[tuple[date
 
 
 def _told(
-    source: Source, plans: Mapping[BatchKey, BatchPlan], found: Look, settings: Settings, cursor: Cursor
+    source: Source, plans: Mapping[BatchKey, BatchPlan], status: ArrivalStatus, settings: Settings, cursor: Cursor
 ) -> list[dg.AssetMaterialization]:
     """What is new of the source asset's days, for Dagster; a day whose objects are gone is told as empty."""
     by_day: dict[date, list[BatchKey]] = _by_day(plans)
     events = []
     for day, keys in by_day.items():
         deliveries = [one for key in keys for one in plans[key].listed.values()]
-        complete = {(key.project_id, hour) for key in keys for hour in _complete_hours(plans[key], found, settings)}
+        complete = {(key.project_id, hour) for key in keys for hour in _complete_hours(plans[key], status, settings)}
         is_known = day.isoformat() in cursor.told
         told = digest([*(f"{one.key} {one.etag}" for one in deliveries), *map(str, sorted(complete))])
         if cursor.told.get(day.isoformat()) != told and (deliveries or complete or is_known):
@@ -145,11 +145,11 @@ def _told(
     return events
 
 
-def _complete_hours(plan: BatchPlan, found: Look, settings: Settings) -> frozenset[int]:
+def _complete_hours(plan: BatchPlan, status: ArrivalStatus, settings: Settings) -> frozenset[int]:
     """Those with a marker; where the exporter writes none, those that rest or are loaded."""
     if plan.key.source is Source.REGULAR and settings.hours_complete_by is Completeness.MARKERS:
         return plan.hours_marked
-    return frozenset(one.hour for one in plan.listed.values()) - found.incomplete.get(plan.key, frozenset())
+    return frozenset(delivery.hour for delivery in plan.listed.values()) - status.incomplete.get(plan.key, frozenset())
 
 
 def _by_day(batches: Collection[BatchKey]) -> dict[date, list[BatchKey]]:

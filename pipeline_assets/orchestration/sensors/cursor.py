@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import date, datetime, timedelta
 
-from pipeline_assets.load.deliveries.readiness import Seen
+from pipeline_assets.load.deliveries.readiness import HourObservation
 
 _FIRST_PAUSE = timedelta(minutes=5)
 _MOST_DOUBLINGS = 8
@@ -37,7 +37,7 @@ class Attempt:
 class Cursor:
     """A sensor's memory."""
 
-    seen: dict[str, Seen] = field(default_factory=dict)
+    seen: dict[str, HourObservation] = field(default_factory=dict)
     attempts: dict[date, Attempt] = field(default_factory=dict)
     told: dict[str, str] = field(default_factory=dict)
     """Arrival day -> digest of what Dagster was told of its objects."""
@@ -71,7 +71,7 @@ class Cursor:
         try:
             raw = json.loads(text)
             return cls(
-                {name: Seen(objects, _aware(since)) for name, (objects, since) in raw["seen"].items()},
+                {name: HourObservation(objects, _aware(since)) for name, (objects, since) in raw["seen"].items()},
                 {
                     date.fromisoformat(day): Attempt(str(state), _positive(count), _aware(at))
                     for day, (state, count, at) in raw["attempts"].items()

@@ -1,0 +1,32 @@
+"""Exports of Amplitude as the pipeline sees them: which names, parsers and columns answer which of its questions.
+
+Contains: the declaration.
+Add here: the vendor's answer to another question of formats/base.py.
+Does not contain: names (keys.py), parsers (lines.py, line_blocks.py) and columns (columns.py).
+"""
+
+from __future__ import annotations
+
+from pipeline_assets.formats.amplitude.columns import MEANINGS, TRANSPORT_COLUMNS, VENDOR_COLUMNS
+from pipeline_assets.formats.amplitude.keys import KeyGrammar
+from pipeline_assets.formats.amplitude.line_blocks import ColumnParser
+from pipeline_assets.formats.amplitude.lines import LineParser
+from pipeline_assets.formats.base import ColumnType, ExportColumn, ExportFormat, IdentityColumns
+
+AMPLITUDE = ExportFormat(
+    columns=tuple(
+        ExportColumn(name, kind, MEANINGS[name]) if name in MEANINGS else ExportColumn(name, kind)
+        for name, kind in VENDOR_COLUMNS.items()
+    ),
+    transport_columns=TRANSPORT_COLUMNS,
+    many_valued_columns=(
+        *("uuid", "insert_id", "event_id", "event_properties", "user_properties", "data"),
+        *(name for name, kind in VENDOR_COLUMNS.items() if kind is ColumnType.TIMESTAMP),
+    ),
+    identity=IdentityColumns(send_id="insert_id", sender=("app", "device_id"), row_id="uuid"),
+    rank_columns=("server_upload_time", "processed_time"),
+    received_column="server_upload_time",
+    keys=KeyGrammar,
+    line_parser=LineParser,
+    block_parser=ColumnParser,
+)

@@ -1,0 +1,129 @@
+"""The plan of a raw load: what arrived in reach, next to what is recorded, and the verdict on batches that nobody delivered.
+
+Contains: listing, planning, and what the load logs of it.
+Add here: what has to be known of landing before anything is read.
+Does not contain: the rules (batch.py), reading (read.py).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import timedelta
+
+from pipeline_assets.domain.arrival_days import asked_for, told_strays
+from pipeline_assets.domain.checks import BatchFigures, reconcile_batch
+from pipeline_assets.domain.deliveries import BatchKey, Listing, UnrecognizedObject
+from pipeline_assets.domain.slices import BatchVerdict, Slice, Source
+from pipeline_assets.load.deliveries.batch import Recorded, judge_absent, plan_batches
+from pipeline_assets.load.deliveries.plan import BatchPlan, Plan
+from pipeline_assets.load.request import LoadRequest, Runtime
+from pipeline_assets.load.staleness.first_arrival import first_arrivals
+from pipeline_assets.tables.raw_events import RAW_TABLES
+
+_MOST_NAMED = 20
+"""Objects that a load names one by one; a folder of strangers is counted."""
+
+
+def plan_arrivals(runtime: Runtime, request: LoadRequest, source: Source) -> Plan:
+    """List what arrived in reach of the requested days and plan every batch of it; logs what is told of it."""
+    table = RAW_TABLES[source]
+    window = timedelta(days=runtime.settings.reprocessing_window_days)
+    first, last = request.first_day - window, request.last_day + window
+    asked = asked_for(runtime.settings, request.now.date())
+    listing = runtime.landing.list(source, request.projects, first, last, asked)
+    runtime.ledger.strays.replace(source, request.projects, listing.strays)
+    if listing.strays:
+        runtime.say(f"{table.key}: {told_strays([stray.key for stray in listing.strays])}")
+    recorded = Recorded.read(runtime.ledger, source, request.projects, first, last)
+    requested = [Slice(day, project) for day in request.days for project in request.projects]
+    reasons = {key: reason for key in requested if (reason := request.accepted.missing(table.key, key))}
+    plans = plan_batches(
+        source, request.projects, request.days, listing, recorded, runtime.settings, request.now,
+        code_version=table.code_version(runtime.settings), accepted_reasons=reasons,
+    )  # fmt: skip
+    # Some markers alone are no reason to judge a day that nobody asked for; all of them say that it is empty.
+    plans = {
+        key: plan for key, plan in plans.items()
+        if plan.is_requested or plan.listed or plan.excluded or plan.recorded or plan.refused or plan.is_newly_empty
+    }  # fmt: skip
+    plans = dict(sorted(_with_verdicts(runtime, request, source, listing, plans, recorded).items()))
+    _log_plans(runtime, table.key, plans, f"{len(listing.deliveries)} deliveries arrived {first} to {last}")
+    _log_odd_objects(runtime, table.key, listing.odd_objects)
+    return Plan(plans)
+
+
+def _log_plans(runtime: Runtime, table_key: str, plans: Mapping[BatchKey, BatchPlan], arrived: str) -> None:
+    for key, plan in plans.items():
+        if plan.accepted_reason is not None:
+            runtime.say(f"{table_key}: {key} {plan.told_loss(runtime.settings)}")
+    work = [plan for plan in plans.values() if plan.needs_work]
+    objects = sum(len(plan.changed) for plan in work)
+    runtime.say(f"{table_key}: {arrived}, {objects} new or changed in {len(work)} batches")
+    ruled_out = [f"{table_key}: {key} {plan.exclusion_reason}" for key, plan in plans.items() if plan.exclusion_reason]
+    for line in ruled_out[:_MOST_NAMED]:
+        runtime.say(line)
+    if len(ruled_out) > _MOST_NAMED:
+        runtime.say(f"{table_key}: and {len(ruled_out) - _MOST_NAMED:,} more batches with excluded objects")
+
+
+def _log_odd_objects(runtime: Runtime, table_key: str, odd_objects: Sequence[UnrecognizedObject]) -> None:
+    for odd in odd_objects[:_MOST_NAMED]:
+        runtime.say(f"{table_key}: {odd.key} is not loaded: {odd.oddity.value}, {odd.detail}")
+    left_out = Counter(odd.oddity.value for odd in odd_objects[_MOST_NAMED:])
+    if left_out:
+        counts = ", ".join(f"{count:,} {oddity}" for oddity, count in sorted(left_out.items()))
+        runtime.say(f"{table_key}: and {left_out.total():,} more objects are not loaded: {counts}")
+
+
+def _with_verdicts(
+    runtime: Runtime,
+    request: LoadRequest,
+    source: Source,
+    listing: Listing,
+    plans: Mapping[BatchKey, BatchPlan],
+    recorded: Recorded,
+) -> dict[BatchKey, BatchPlan]:
+    """The plans, with a verdict on those whose deliveries are missing, or that have none."""
+    firsts = first_arrivals(runtime.ledger, runtime.settings, request.projects, request.now.date(), listing=listing)
+    elsewhere = set(recorded.delivered_elsewhere(source))
+
+    def judged(plan: BatchPlan) -> BatchPlan:
+        first = firsts.get(plan.key.project_id)
+        is_there = plan.key in elsewhere
+        verdict = judge_absent(
+            plan, is_other_source_there=is_there, first_arrival=first, settings=runtime.settings, now=request.now
+        )
+        return replace(plan, verdict=verdict)
+
+    with_verdicts = dict(plans)
+    for key, plan in plans.items():
+        if plan.missing and not plan.is_repeated_refusal:
+            figures = BatchFigures(len(plan.listed), (), 0, 0, 0, 0)
+            evaluation = reconcile_batch(figures, runtime.settings, plan.missing)
+            with_verdicts[key] = replace(plan, verdict=(BatchVerdict.REFUSED, evaluation))
+    absent = [judged(plan) for plan in plans.values() if not plan.listed and not plan.recorded]
+    with_verdicts |= {plan.key: plan for plan in absent}
+    # Landing is asked for the other source's deliveries only where the ledger does not know of any.
+    lacking = [plan for plan in absent if plan.verdict is not None and plan.verdict[0] is not BatchVerdict.ACCEPTED]
+    if lacking:
+        listed = _listed_elsewhere(runtime, source, lacking)
+        elsewhere |= listed.keys()
+        for plan in lacking:
+            hours = plan.hours_elsewhere | listed.get(plan.key, frozenset())
+            with_verdicts[plan.key] = judged(replace(plan, hours_elsewhere=hours))
+    return with_verdicts
+
+
+def _listed_elsewhere(runtime: Runtime, source: Source, lacking: Sequence[BatchPlan]) -> dict[BatchKey, frozenset[int]]:
+    """The batches of these days that the other source has deliveries for, loaded or not -> their hours."""
+    projects = sorted({plan.key.project_id for plan in lacking})
+    days = [plan.key.arrival_date for plan in lacking]
+    (other,) = set(Source) - {source}
+    listing = runtime.landing.list(other, projects, min(days), max(days))
+    hours: dict[BatchKey, frozenset[int]] = {}
+    for delivery in listing.deliveries:
+        key = BatchKey(source, delivery.batch.project_id, delivery.batch.arrival_date)
+        hours[key] = hours.get(key, frozenset()) | {delivery.hour}
+    return hours

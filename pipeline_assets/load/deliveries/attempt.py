@@ -1,0 +1,35 @@
+"""One attempt at accepting a source's deliveries: what all its steps work with, and none of them changes.
+
+Contains: who asks, for which table, on top of which snapshot.
+Add here: what every step needs and is known before the first.
+Does not contain: what a step finds out (Plan, ReadResult, Judged, Staged, Published).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from pipeline_assets.domain.slices import Digest, Slice, Source
+from pipeline_assets.load.request import LoadRequest, Runtime
+from pipeline_assets.tables.table import Table
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """One attempt of a load; another follows where other writers won or objects moved."""
+
+    runtime: Runtime
+    request: LoadRequest
+    source: Source
+    table: Table
+    base_id: int
+    """Snapshot of the table that everything is staged on."""
+    name: str
+    """Of branches and files; each attempt has another."""
+    started_at: float
+    """By the monotonic clock, seconds: of the first attempt."""
+    may_list_again: bool = False
+    """Whether batches that moved are tried once more in this run."""
+    published_before: Mapping[Slice, Digest] = field(default_factory=dict)
+    """What former attempts of this run published."""

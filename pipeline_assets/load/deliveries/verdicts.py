@@ -1,0 +1,83 @@
+"""The verdict on each batch: accepted, refused, or moved while it was read.
+
+Contains: what follows from reading a batch.
+Add here: what a batch is judged by.
+Does not contain: the bounds themselves (domain/checks.py), days without deliveries (batch.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from pipeline_assets.domain.checks import BatchFigures, Evaluation, reconcile_batch
+from pipeline_assets.domain.deliveries import NOT_READABLE, BatchKey
+from pipeline_assets.domain.settings import Settings
+from pipeline_assets.domain.slices import BatchVerdict
+from pipeline_assets.load.deliveries.plan import BatchPlan
+from pipeline_assets.load.deliveries.read import ReadResult
+from pipeline_assets.transforms.parse import MOVED
+from resources.ledger.records import EXCLUDED, MISSING
+
+
+@dataclass(frozen=True)
+class Judged:
+    """What was read, and the verdict on every batch of it."""
+
+    read: ReadResult
+    verdicts: Mapping[BatchKey, tuple[BatchVerdict, Evaluation]]
+
+    def batches(self, verdict: BatchVerdict) -> list[BatchPlan]:
+        """Batches that were worked on and ended so."""
+        plans = self.read.plan.batches
+        return [plan for key, plan in plans.items() if plan.needs_work and self.verdicts[key][0] is verdict]
+
+
+def judge(read: ReadResult, settings: Settings) -> Judged:
+    """Give every batch its verdict."""
+    return Judged(read, {key: _verdict(read, plan, settings) for key, plan in read.plan.batches.items()})
+
+
+def _verdict(read: ReadResult, plan: BatchPlan, settings: Settings) -> tuple[BatchVerdict, Evaluation]:
+    if plan.verdict is not None:
+        return plan.verdict
+    if plan.is_repeated_refusal and plan.prior is not None:
+        return BatchVerdict.REFUSED, plan.prior.evaluations[0]
+    return _judge_parsed(read, plan, settings)
+
+
+def _judge_parsed(read: ReadResult, plan: BatchPlan, settings: Settings) -> tuple[BatchVerdict, Evaluation]:
+    records = [read.summaries.get(key) or plan.recorded[key] for key in sorted(plan.listed)]
+    evaluation = reconcile_batch(
+        BatchFigures(
+            objects=len(records),
+            unreadable=tuple(f"{r.object_key}: {r.error}" for r in records if r.error and r.error != MOVED),
+            lines=sum(r.lines for r in records),
+            rows=sum(r.rows for r in records),
+            quarantined=sum(r.quarantined for r in records),
+            blank=sum(r.blank for r in records),
+        ),
+        settings,
+    )
+    unread = [f"{key}: {NOT_READABLE}, {why}" for key, why in sorted(read.unread.items()) if key in plan.listed]
+    if unread:
+        # Not a matter of bounds: nobody knows what is in it.
+        reason = f"unreadable objects: {len(unread)}, first {unread[0]}"
+        hint = "Restore the object, or the right to read it, or take it out of landing; every load tries again"
+        return BatchVerdict.REFUSED, replace(evaluation, is_passed=False, reason=reason, hint=hint)
+    moved = [r.object_key for r in records if r.error == MOVED]
+    if moved:
+        reason = f"objects changed while they were read: {len(moved)}, first {moved[0]}"
+        return BatchVerdict.MOVED, Evaluation(
+            evaluation.check, False, reason, "The next load reads them again", evaluation.figures
+        )
+    let_go = [key for key in plan.withdrawn if key not in plan.ruled_out]
+    if evaluation.is_passed and let_go and plan.accepted_reason is not None:
+        figures = {**evaluation.figures, MISSING: len(let_go)}
+        reason = f"{len(let_go)} withdrawn: {plan.accepted_reason}"
+        evaluation = replace(evaluation, reason=reason, figures=figures)
+    if evaluation.is_passed and plan.exclusion_reason is not None:
+        figures = {**evaluation.figures, EXCLUDED: len(plan.excluded.keys() | plan.ruled_out)}
+        reason = "; ".join(filter(None, (evaluation.reason, plan.exclusion_reason)))
+        evaluation = replace(evaluation, reason=reason, figures=figures)
+    return (BatchVerdict.ACCEPTED if evaluation.is_passed else BatchVerdict.REFUSED), evaluation
