@@ -3,7 +3,8 @@
 Contains: reading one object, and a job for those who want no more than summaries and refused lines.
 Add here: how rows are batched.
 Does not contain: what becomes of good rows (write_objects.py), how work is spread (spread.py), the
-meaning of a line (formats/base.py) and of an object's bytes (formats/gzip_lines.py).
+columns of a batch (parsed_batches.py), the meaning of a line (formats/base.py) and of an object's
+bytes (formats/gzip_lines.py).
 """
 
 from __future__ import annotations
@@ -14,25 +15,30 @@ from dataclasses import dataclass
 from typing import IO, Any, Protocol
 
 import pyarrow as pa
-import pyspark.sql.functions as F
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import DataFrame
 
 from pipeline_assets.domain.deliveries import NOT_READABLE
 from pipeline_assets.domain.errors import ObjectMovedError, TidemarkError, UnreadableObjectError
 from pipeline_assets.domain.quarantine_reasons import QuarantineReason
 from pipeline_assets.domain.spool import naming_the_disk
-from pipeline_assets.formats.base import EVENT_TIME, EXTRA_COLUMN, BlockParser, LineParser, ParsedLine
+from pipeline_assets.formats.base import BlockParser, LineParser, ParsedLine
 from pipeline_assets.formats.gzip_lines import BadObjectError, Block, blocks, decompress
 from pipeline_assets.formats.registry import EXPORT_FORMAT
-from pipeline_assets.transforms.data_files import ARROW_TYPES
+from pipeline_assets.transforms.parsed_batches import (
+    FIELDS,
+    OBJECT,
+    QUARANTINED,
+    ROW,
+    batch,
+    batch_of_events,
+    batch_of_records,
+)
 from pipeline_assets.transforms.small_objects import SmallObject, SmallObjects, names_of_lines, whole_block
 
 MOVED = "moved"
 """`error` of an object that was overwritten or deleted between listing and reading."""
 SAME_BYTES = "touched"
 """`error` of an object whose bytes are those already known: hashed, not parsed."""
-ROW, OBJECT = "row", "object"
-"""`_kind` of good lines and of the summary of an object."""
 _SAMPLE_BYTES = 512
 _READ_BYTES = 1024**2
 _DETAIL_CHARACTERS = 1000
@@ -42,26 +48,6 @@ _ODD_LINES = 100
 _BATCH_BYTES = 16 * 1024**2
 _SMALL_BYTES = 64 * 1024
 """As stored: an object of fewer is parsed together with others."""
-_COLUMN_NAMES = EXPORT_FORMAT.column_names
-_EVENT_TIME = _COLUMN_NAMES.index(EVENT_TIME)
-
-_PLACE = {"_kind": "string", "_source": "string", "project_id": "string", "_arrival_date": "date",
-          "_object_key": "string", "_object_etag": "string"}  # fmt: skip
-_EVENT = EXPORT_FORMAT.spark_types | {
-    EXTRA_COLUMN: "string", "event_date": "date", "_line_number": "int",
-}  # fmt: skip
-_REFUSED = {
-    "byte_offset": "bigint",
-    "byte_length": "bigint",
-    "reason": "string",
-    "detail": "string",
-    "sample": "binary",
-}
-SUMMARY = {"size_bytes": "bigint", "sha256": "string", "lines": "bigint", "rows": "bigint", "quarantined": "bigint",
-            "blank": "bigint", "replaced_surrogates": "bigint", "lenient_conversions": "bigint",
-            "extra_key_rows": "bigint", "error": "string", "error_detail": "string"}  # fmt: skip
-_FIELDS = _PLACE | _EVENT | _REFUSED | SUMMARY
-_ARROW_SCHEMA = pa.schema([(name, ARROW_TYPES[kind]) for name, kind in _FIELDS.items()])
 
 
 class ObjectReader(Protocol):
@@ -80,36 +66,8 @@ def parse_objects(
     `not_readable` and no rows; trouble on the way to landing fails the task. `only_refused` leaves out the rows of good lines.
     """
     work = ObjectWork(reader, max_object_bytes, max_line_bytes, only_refused)
-    schema = ", ".join(f"`{name}` {kind}" for name, kind in _FIELDS.items())
+    schema = ", ".join(f"`{name}` {kind}" for name, kind in FIELDS.items())
     return objects.mapInArrow(work, schema)
-
-
-def quarantined(parsed: DataFrame) -> DataFrame:
-    """raw.quarantine's columns but `is_batch_accepted`; line_number is null for a whole object."""
-    return parsed.where(F.col("_kind") == "quarantine").select(
-        F.col("_source").alias("source"), F.col("_arrival_date").alias("arrival_date"), "project_id",
-        F.col("_object_key").alias("object_key"), F.col("_object_etag").alias("object_etag"),
-        F.col("_line_number").alias("line_number"), *_REFUSED,
-    )  # fmt: skip
-
-
-def object_summaries(parsed: DataFrame) -> DataFrame:
-    """One row per object: source, arrival_date, project_id, object_key, object_etag, then the columns of SUMMARY.
-
-    size_bytes is as listed, sha256 of the bytes as stored (null where moved). lines = rows + quarantined + blank, all 0
-    where `error` is a QuarantineReason that refuses the object, MOVED, TOUCHED or NOT_READABLE. replaced_surrogates and
-    lenient_conversions add up ParsedLine's; extra_key_rows counts rows with `_extra`.
-    """
-    return parsed.where(F.col("_kind") == OBJECT).select(
-        F.col("_source").alias("source"), F.col("_arrival_date").alias("arrival_date"), "project_id",
-        F.col("_object_key").alias("object_key"), F.col("_object_etag").alias("object_etag"), *SUMMARY,
-    )  # fmt: skip
-
-
-def object_summary_list() -> Column:
-    """An aggregate of parsed rows: the summaries of all objects as structs of object_key and the columns of SUMMARY."""
-    summary = F.struct(F.col("_object_key").alias("object_key"), *SUMMARY)
-    return F.collect_list(F.when(F.col("_kind") == OBJECT, summary))
 
 
 @dataclass(frozen=True)
@@ -125,8 +83,8 @@ class ObjectWork:
         """Rows of `distribute` to what `read` gives of each; raises RuntimeError with the line of what is ours."""
         try:
             with naming_the_disk():
-                for batch in batches:
-                    yield from self.read(batch.to_pylist())
+                for objects in batches:
+                    yield from self.read(objects.to_pylist())
         except TidemarkError as error:
             raise RuntimeError(error.as_line()) from error
 
@@ -149,7 +107,7 @@ class ObjectWork:
                 block = whole_block(text, self.max_line_bytes) if row["size_bytes"] <= _SMALL_BYTES else None
                 if block is None:
                     yield from self._lines(text, place, summary)
-                    yield _records(OBJECT, place, [summary])
+                    yield batch_of_records(OBJECT, place, [summary])
                     continue
             if not small.takes(place):
                 yield from self._together(small.objects)
@@ -174,15 +132,15 @@ class ObjectWork:
         try:
             stored = self.reader.open(row["object_key"], row["object_etag"])
         except ObjectMovedError as error:
-            yield _records(OBJECT, place, [summary | {"error": MOVED, "error_detail": error.reason}])
+            yield batch_of_records(OBJECT, place, [summary | {"error": MOVED, "error_detail": error.reason}])
             return None
         except UnreadableObjectError as error:
-            yield _records(OBJECT, place, [summary | {"error": NOT_READABLE, "error_detail": error.reason}])
+            yield batch_of_records(OBJECT, place, [summary | {"error": NOT_READABLE, "error_detail": error.reason}])
             return None
         with stored:
             summary["sha256"], size, sample = _fingerprint(stored)
             if summary["sha256"] == row["known_sha256"]:
-                yield _records(OBJECT, place, [summary | {"error": SAME_BYTES}])
+                yield batch_of_records(OBJECT, place, [summary | {"error": SAME_BYTES}])
                 return None
             try:
                 return decompress(stored, self.max_object_bytes)
@@ -207,8 +165,8 @@ class ObjectWork:
             for small in objects:
                 small.summary["lines"] = small.summary["rows"] = len(small.block.lines)
             if not self.only_refused:
-                yield _batch(ROW, place, {**parsed, **names_of_lines(objects)}, len(parsed["event_date"]))
-        yield _records(OBJECT, place, [{**small.summary, **small.name} for small in objects])
+                yield batch(ROW, place, {**parsed, **names_of_lines(objects)}, len(parsed["event_date"]))
+        yield batch_of_records(OBJECT, place, [{**small.summary, **small.name} for small in objects])
 
     def _lines(self, text: IO[bytes], place: Mapping[str, Any], summary: dict[str, Any]) -> Iterator[pa.RecordBatch]:
         known = (place["project_id"], place["_arrival_date"], self.max_line_bytes)
@@ -237,7 +195,7 @@ class ObjectWork:
             summary["rows"] += count
             if not self.only_refused:
                 numbers = pa.array(range(block.first_number, block.first_number + count), pa.int32())
-                yield _batch(ROW, place, {**parsed, "_line_number": numbers}, count)
+                yield batch(ROW, place, {**parsed, "_line_number": numbers}, count)
 
     def _odd_lines(
         self, block: Block, place: Mapping[str, Any], summary: dict[str, Any], parser: LineParser
@@ -265,9 +223,9 @@ class ObjectWork:
                                 "reason": parsed.reason.value, "detail": parsed.detail[:_DETAIL_CHARACTERS],
                                 "sample": line.text[:_SAMPLE_BYTES]})  # fmt: skip
         if events:
-            yield _events(place, events, numbers)
+            yield batch_of_events(place, events, numbers)
         if refused:
-            yield _records("quarantine", place, refused)
+            yield batch_of_records(QUARANTINED, place, refused)
 
 
 def _apart(objects: Sequence[SmallObject], columns: BlockParser) -> Iterator[Sequence[SmallObject]]:
@@ -300,34 +258,5 @@ def _refused_object(
 ) -> Iterator[pa.RecordBatch]:
     reason, detail = error.reason.value, error.detail
     record = {"byte_offset": 0, "byte_length": size, "reason": reason, "detail": detail, "sample": sample}
-    yield _records("quarantine", place, [record])
-    yield _records(OBJECT, place, [summary | {"error": reason, "error_detail": detail}])
-
-
-def _events(place: Mapping[str, Any], events: list[ParsedLine], numbers: list[int]) -> pa.RecordBatch:
-    columns: dict[str, Any] = dict(
-        zip(_COLUMN_NAMES, zip(*(event.values for event in events), strict=True), strict=True)
-    )
-    columns[EXTRA_COLUMN] = [event.extra for event in events]
-    columns["event_date"] = [event.values[_EVENT_TIME].date() for event in events]
-    columns["_line_number"] = numbers
-    return _batch(ROW, place, columns, len(events))
-
-
-def _records(kind: str, place: Mapping[str, Any], records: list[dict[str, Any]]) -> pa.RecordBatch:
-    names = records[0].keys()
-    return _batch(kind, place, {name: [record[name] for record in records] for name in names}, len(records))
-
-
-def _batch(kind: str, place: Mapping[str, Any], columns: dict[str, Any], count: int) -> pa.RecordBatch:
-    constants = {**place, "_kind": kind}
-    arrays = []
-    for entry in _ARROW_SCHEMA:
-        if entry.name in columns:
-            values = columns[entry.name]
-            arrays.append(values if isinstance(values, pa.Array) else pa.array(values, entry.type))
-        elif entry.name in constants:
-            arrays.append(pa.repeat(pa.scalar(constants[entry.name], entry.type), count))
-        else:
-            arrays.append(pa.nulls(count, entry.type))
-    return pa.RecordBatch.from_arrays(arrays, schema=_ARROW_SCHEMA)
+    yield batch_of_records(QUARANTINED, place, [record])
+    yield batch_of_records(OBJECT, place, [summary | {"error": reason, "error_detail": detail}])

@@ -19,7 +19,8 @@ from pipeline_assets.domain.spool import naming_the_disk
 from pipeline_assets.transforms.clusters import DayClusters
 from pipeline_assets.transforms.data_files import ARROW_TYPES, DataFileWriter, FileLayout, Store
 from pipeline_assets.transforms.event_hashes import HASH_COLUMNS, EventHashes
-from pipeline_assets.transforms.parse import OBJECT, ROW, SUMMARY, ObjectWork
+from pipeline_assets.transforms.parse import ObjectWork
+from pipeline_assets.transforms.parsed_batches import OBJECT, ROW, SUMMARY
 
 _ENOUGH_ROWS = 2000
 _OBJECT = {"object_key": "string", **SUMMARY}

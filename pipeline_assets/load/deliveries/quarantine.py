@@ -13,7 +13,7 @@ from pipeline_assets.load.deliveries.read import naming_what_workers_met, read_o
 from pipeline_assets.load.deliveries.stage import delete_objects
 from pipeline_assets.load.deliveries.verdicts import Judged
 from pipeline_assets.tables.quarantine import QUARANTINE
-from pipeline_assets.transforms.parse import quarantined
+from pipeline_assets.transforms.parsed_batches import quarantined
 from resources.iceberg.metadata import in_batches
 from resources.ledger.records import UNREAD, DeliveryRecord
 

@@ -22,12 +22,8 @@ from pipeline_assets.domain.slices import Source
 from pipeline_assets.load.deliveries.attempt import Attempt
 from pipeline_assets.load.deliveries.plan import Plan
 from pipeline_assets.tables.refined_events import event_hashes
-from pipeline_assets.transforms.parse import (
-    MOVED,
-    ObjectWork,
-    object_summary_list,
-    parse_objects,
-)
+from pipeline_assets.transforms.parse import MOVED, ObjectWork, parse_objects
+from pipeline_assets.transforms.parsed_batches import object_summary_list
 from pipeline_assets.transforms.spread import distribute
 from pipeline_assets.transforms.write_objects import write_objects
 from resources.ledger.records import DeliveryRecord
