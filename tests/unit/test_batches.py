@@ -18,7 +18,7 @@ from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import BatchVerdict, Slice, Source
 from pipeline_assets.formats.amplitude.keys import KeyGrammar
 from pipeline_assets.load.deliveries.batch import Recorded, judge_absent, plan_batches
-from pipeline_assets.load.deliveries.plan import BatchPlan
+from pipeline_assets.load.deliveries.plan import BatchPlan, Plan
 from pipeline_assets.load.deliveries.read import witnesses
 from resources.ledger.records import BatchRecord, DeliveryRecord, Exclusion
 
@@ -582,6 +582,26 @@ def test_an_excluded_version_is_not_read_and_its_rows_go(
     assert plan.missing == ()
     assert plan.needs_work == (read or removed)
     assert (key in plan.known_bytes) == (read and bool(recorded))
+
+
+@pytest.mark.parametrize("held", ["bytes of e2", "bytes of e1"], ids=["raw holds these bytes", "raw holds others"])
+def test_excluded_bytes_under_another_etag_leave_the_plan_and_not_the_one_it_was_made_from(held: str) -> None:
+    plan = plan_of([a_delivery(9), a_delivery(etag="e2")], [a_record(9), a_record(sha256=held)])
+    key = a_delivery().key
+    out = plan.without(replace(an_exclusion(etag="e2"), sha256="bytes of e2"))
+
+    assert [delivery.key for delivery in plan.changed] == [key]
+    assert (out.changed, sorted(out.listed), sorted(out.excluded)) == ((), [a_delivery(9).key], [key])
+    assert (out.withdrawn, out.ruled_out) == (((key,), {key}) if held == "bytes of e2" else ((), set()))
+    assert out.exclusion_reason == "1 excluded: a test account"
+
+
+def test_a_touched_object_is_neither_parsed_nor_replaced() -> None:
+    batch = plan_of([a_delivery(9, etag="e2"), a_delivery(etag="e2")], [a_record(9), a_record(), a_record(9, 2)])
+    plan = Plan({BATCH: batch}, {a_delivery(9).key: a_record(9, etag="e2")})
+    assert plan.work == [batch]
+    assert plan.to_parse(batch) == [a_delivery(etag="e2")]
+    assert plan.replaced(batch) == sorted([a_delivery().key, a_record(9, 2).object_key])
 
 
 @pytest.mark.parametrize(

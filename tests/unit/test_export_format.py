@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 
+import pipeline_assets
 from pipeline_assets.formats.base import EVENT_TIME, ColumnType, ExportColumn, IdentityColumns
 from pipeline_assets.formats.registry import EXPORT_FORMAT
 from pipeline_assets.tables.refined_events import CONTENT
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(pipeline_assets.__file__).resolve().parents[1]
 EVERY_FORMAT_HAS = {EVENT_TIME, "event_type", "platform"}
 """What our tables and aggregates expect of every exporter, under these names."""
 MAY_NAME_COLUMNS = {

@@ -107,7 +107,7 @@ def read_objects(
 
 
 def write_files(attempt: Attempt, deliveries: Collection[Delivery]) -> Writing:
-    """Read objects into files of the step's table; nothing is read before it is asked to run."""
+    """Read objects into files of the attempt's table; nothing is read before it is asked to run."""
     runtime, settings, table = attempt.runtime, attempt.runtime.settings, attempt.table
     work = ObjectWork(runtime.landing, settings.max_object_bytes, settings.max_line_bytes)
     files = runtime.lakehouse.files
