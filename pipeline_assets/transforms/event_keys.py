@@ -1,8 +1,8 @@
 """The event key in Spark: two stored columns (event_hashes.py), equal where `RawRow.key` of domain/identity.py is.
 
-Contains: windows over keys, and which keys several rows share.
+Contains: what a key is a hash of, windows over keys, and which keys several rows share.
 Add here: what every question about keys needs.
-Does not contain: those questions, and how a key is made.
+Does not contain: those questions, and how tasks make keys (event_hashes.py).
 """
 
 from __future__ import annotations
@@ -10,10 +10,32 @@ from __future__ import annotations
 import pyspark.sql.functions as F
 from pyspark.sql import Column, DataFrame, Window, WindowSpec
 
+from pipeline_assets.transforms.named import named
+
 KEY = ("_key_a", "_key_b")
 """The two halves (long) of a 128-bit hash over project, kind of key and ids, or over the content where an event has no id."""
 IDENTITY = (*KEY, "insert_id", "uuid", "server_upload_time", "processed_time")
 """The few columns that decide which rows are one event and, but for ties, which of them wins."""
+KEY_TYPES = {
+    "project_id": "string", "_kind": "string", "_key_app": "bigint", "_key_device": "string", "_key_id": "string",
+}  # fmt: skip
+"""Columns that the key is a hash of: project_id and `key_parts`."""
+
+
+def key_parts(hash_a: str, hash_b: str) -> dict[str, Column]:
+    """What the key of an event is a hash of (KEY_TYPES, after project_id), as `RawRow.key` of domain/identity.py has it.
+
+    Expects the vendor's ids, and the hashes of the content in the two columns named.
+    """
+    insert_id, uuid = named("insert_id"), named("uuid")
+    by_insert = insert_id.isNotNull()
+    content = F.concat_ws(":", F.col(hash_a).cast("string"), F.col(hash_b).cast("string"))
+    return {
+        "_kind": F.when(by_insert, F.lit("insert_id")).when(uuid.isNotNull(), F.lit("uuid")).otherwise("content"),
+        "_key_app": F.when(by_insert, F.col("app")),
+        "_key_device": F.when(by_insert, named("device_id")),
+        "_key_id": F.coalesce(insert_id, uuid, content),
+    }
 
 
 def day_number() -> Column:
