@@ -44,7 +44,7 @@ def waiting_reason(days: str) -> str:
     return f"shares events with {days.replace(',', ', ')}, which cannot be published now; alone it would lose or double them"
 
 
-WAITING_CURE = "It is published together with them: load or recover those days, or accept their change with a reason"
+WAITING_HINT = "It is published together with them: load or recover those days, or accept their change with a reason"
 
 
 def links_of(

@@ -18,7 +18,7 @@ from resources.iceberg.metadata import slices_condition
 from resources.iceberg.table_files import FileChange
 
 from pipeline_assets.domain.checks import number, Check, Evaluation
-from pipeline_assets.domain.identity import Outcome as RowOutcome
+from pipeline_assets.domain.identity import RowFate
 from pipeline_assets.domain.slices import EMPTY, Slice, neighbourhood
 from pipeline_assets.load.build.audit import Audit, Build
 from pipeline_assets.load.build.competing_rows import CompetingRows, raw_rows, competing_digests_of
@@ -77,7 +77,7 @@ def build_refined(
         column.name for column in REFINED_EVENTS.columns if column.name not in ("event_date", "project_id", "_source")
     ]
     rows = winners(raw_rows(runtime, pins, todo, names), decided, do_few_lose=do_few_lose)
-    do_any_lose = any(outcome != RowOutcome.WINNER.value for counts in reasons.values() for outcome in counts)
+    do_any_lose = any(outcome != RowFate.WINNER.value for counts in reasons.values() for outcome in counts)
     lost = decided.where(is_todo) if do_any_lose else None
     wrong: dict[Slice, str] = {}
     keys_of: dict[Slice, KeyDifference] = {}
@@ -224,7 +224,7 @@ def _audit(
     digest = digest_of(row) if row is not None else EMPTY
     twice = row["keys_twice"] if row is not None else 0
     duplicates = {
-        outcome.value: reasons.get(outcome.value, 0) for outcome in RowOutcome if outcome is not RowOutcome.WINNER
+        outcome.value: reasons.get(outcome.value, 0) for outcome in RowFate if outcome is not RowFate.WINNER
     }
     missing = raw_rows - digest.rows - sum(duplicates.values())
     others = row.get(FALSE_HASHES) or 0 if row is not None else 0

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 import pyspark.sql.functions as F
 from pyspark.sql import DataFrame
 
-from pipeline_assets.domain.identity import Outcome as RowOutcome
+from pipeline_assets.domain.identity import RowFate
 from pipeline_assets.domain.slices import Slice
 from pipeline_assets.load.deliveries.read import naming_what_workers_met
 from pipeline_assets.load.request import Runtime
@@ -83,7 +83,7 @@ def write_refined(
 
 def _losers(decided: DataFrame) -> dict[tuple[Slice, str], pa.Table]:
     """Slice and source -> `_object_key` and `_line_number`."""
-    lost = decided.where(F.col("outcome") != RowOutcome.WINNER.value)
+    lost = decided.where(F.col("outcome") != RowFate.WINNER.value)
     rows = lost.select("event_date", "project_id", "_source", "_object_key", "_line_number").toArrow()
     found = {}
     for source in RAW_TABLES:

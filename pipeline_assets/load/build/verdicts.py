@@ -18,7 +18,7 @@ from pipeline_assets.domain.checks import Evaluation, complete, explain_change, 
 from pipeline_assets.domain.slices import EMPTY, Slice, Verdict, neighbourhood
 from pipeline_assets.load.build.audit import Audit
 from pipeline_assets.load.build.refined import linked_slices
-from pipeline_assets.load.build.linked_slices import WAITING_CURE, blocked_by, links_of, waiting_reason, waits_for
+from pipeline_assets.load.build.linked_slices import WAITING_HINT, blocked_by, links_of, waiting_reason, waits_for
 from pipeline_assets.load.build.key_changes import explain_keys
 from pipeline_assets.load.build.step import DerivedStep
 from pipeline_assets.load.staleness.inputs import CODE_KEY, COMPETING_KEY, WAITS_KEY, judging
@@ -51,7 +51,7 @@ def judge(step: DerivedStep, todo: Mapping[Slice, SlicePlan], staged_id: int) ->
         if key in waiting:
             days = waits_for(waiting[key])
             step.records[key] = replace(
-                prior, verdict=Verdict.WAITING, reason=waiting_reason(days), hint=WAITING_CURE,
+                prior, verdict=Verdict.WAITING, reason=waiting_reason(days), hint=WAITING_HINT,
                 refused_state={**present, CODE_KEY: judged_by, WAITS_KEY: days}, refused_evaluations=evaluations,
             )  # fmt: skip
             evaluations = ()
@@ -191,7 +191,7 @@ def _blocked_record(prior: SliceRecord, decision: SlicePlan) -> SliceRecord:
     prior = replace(prior, refused_state={**decision.present, **kept})
     if decision.todo is Todo.WAIT_TIED:
         reason = waiting_reason(state[WAITS_KEY])
-        return replace(prior, verdict=Verdict.WAITING, reason=reason, hint=WAITING_CURE)
+        return replace(prior, verdict=Verdict.WAITING, reason=reason, hint=WAITING_HINT)
     failure = next(one for one in prior.refused_evaluations if one.check.is_blocking and not one.is_passed)
     return replace(prior, verdict=Verdict.REFUSED, reason=_reason(failure), hint=failure.hint)
 

@@ -14,7 +14,7 @@ from datetime import date, datetime
 from enum import Enum, auto
 
 from pipeline_assets.domain.deliveries import BatchKey
-from pipeline_assets.domain.identity import TIED
+from pipeline_assets.domain.identity import is_tie
 from pipeline_assets.domain.slices import EMPTY, BatchVerdict, Slice, Source, Verdict, neighbourhood
 from pipeline_assets.load.deliveries.batch import is_empty_by_setting
 from pipeline_assets.load.request import Books, LoadRequest
@@ -222,7 +222,7 @@ def resolve(books: Books, request: LoadRequest, table: Table, decision: SlicePla
     present = {**decision.present, COMPETING_KEY: competing_digests}
     cause = "changed rows of its events on other days"
     found = replace(decision, todo=Todo.REBUILD, present=present, cause=cause)
-    if record is None or competing_digests.endswith(TIED):
+    if record is None or is_tie(competing_digests):
         return found
 
     def is_same(recorded: Mapping[str, str] | None) -> bool:
