@@ -12,16 +12,16 @@ from typing import Any
 
 import pyspark.sql.functions as F
 from pyspark.sql import DataFrame
-from resources.iceberg.metadata import slices_condition
 
-from pipeline_assets.domain.checks import number, Totals
+from pipeline_assets.domain.checks import Totals, number
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import EMPTY, Slice
 from pipeline_assets.load.build.audit import Audit, Build
 from pipeline_assets.load.build.shared_events import input_of
 from pipeline_assets.load.request import Runtime
 from pipeline_assets.tables.table import AggregateTable
-from pipeline_assets.transforms.digests import (digest_aggregates, digest_of, with_row_hashes)
+from pipeline_assets.transforms.digests import digest_aggregates, digest_of, with_row_hashes
+from resources.iceberg.metadata import slices_condition
 
 _CONTROL = "_control_"
 
@@ -47,7 +47,9 @@ def build_aggregate(runtime: Runtime, table: AggregateTable, pin: int, todo: Seq
             }
             side, values = (control, of_control) if told["_is_control"] else (found, told)
             side[Slice(row["event_date"], row["project_id"])] = values
-        return {key: _aggregate_audit(table, found.get(key, {}), control.get(key, {}), runtime.settings) for key in todo}
+        return {
+            key: _aggregate_audit(table, found.get(key, {}), control.get(key, {}), runtime.settings) for key in todo
+        }
 
     return Build(table.build(events, runtime.settings), audit)
 

@@ -12,16 +12,16 @@ from functools import reduce
 
 import pyspark.sql.functions as F
 from pyspark.sql import DataFrame
-from resources.iceberg.metadata import slices_condition
 
 from pipeline_assets.domain.slices import EMPTY, Slice, neighbourhood
 from pipeline_assets.load.request import Runtime
 from pipeline_assets.tables.raw_events import RAW_TABLES
 from pipeline_assets.tables.refined_events import REFINED_EVENTS
+from pipeline_assets.transforms.cross_day_keys import competing_digest, digests_of_competing, shared_rows
 from pipeline_assets.transforms.dedupe import outcomes
-from pipeline_assets.transforms.event_keys import IDENTITY, KEY, candidate_duplicates, with_candidate_keys
 from pipeline_assets.transforms.digests import HASH_A, HASH_B
-from pipeline_assets.transforms.cross_day_keys import digests_of_competing, competing_digest, shared_rows
+from pipeline_assets.transforms.event_keys import IDENTITY, KEY, candidate_duplicates, with_candidate_keys
+from resources.iceberg.metadata import slices_condition
 
 _MOST_SENT_ROWS = 1_000_000
 """About 200 MB in a driver: far more than usual duplicates of any day, and less than a history delivered again."""

@@ -13,7 +13,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyspark.sql.functions as F
 from pyspark.sql import DataFrame
-from resources.iceberg.metadata import slices_condition
 
 from pipeline_assets.domain.changes import KeyChange
 from pipeline_assets.domain.checks import is_bounded
@@ -33,6 +32,7 @@ from pipeline_assets.transforms.key_changes import (
     moved_keys,
 )
 from pipeline_assets.transforms.slice_difference import KeyDifference
+from resources.iceberg.metadata import slices_condition
 
 MOVED, CODE, DELIVERED, WITHDRAWN = "moved day", "code", "new delivery", "withdrawn"
 

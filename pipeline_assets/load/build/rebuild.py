@@ -12,22 +12,17 @@ import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
-from resources.failpoints import Failpoint, failpoint
-from resources.iceberg.metadata import SliceFiles
-from resources.ledger.records import Changes, PublicationRecord, SliceRecord
-
 from pipeline_assets.domain.errors import PublishConflictError
 from pipeline_assets.domain.slices import EMPTY, Digest, Slice
-from pipeline_assets.load.build.audit import Build
 from pipeline_assets.load.build.aggregate import build_aggregate
-from pipeline_assets.load.build.refined import build_refined
+from pipeline_assets.load.build.audit import Build
 from pipeline_assets.load.build.competing_rows import CompetingRows
-from pipeline_assets.load.build.verdicts import judge, stand
-from pipeline_assets.load.build.step import DerivedStep
+from pipeline_assets.load.build.refined import build_refined
 from pipeline_assets.load.build.refined_files import held_files
-from pipeline_assets.load.staleness.facts import Facts
-from pipeline_assets.load.request import LoadRequest, TableReport, Runtime
+from pipeline_assets.load.build.step import DerivedStep
+from pipeline_assets.load.build.verdicts import judge, stand
 from pipeline_assets.load.ledger_sync import sync_ledger
+from pipeline_assets.load.request import LoadRequest, Runtime, TableReport
 from pipeline_assets.load.staleness.decide import (
     SlicePlan,
     Todo,
@@ -35,9 +30,13 @@ from pipeline_assets.load.staleness.decide import (
     release_waits,
     resolve,
 )
+from pipeline_assets.load.staleness.facts import Facts
 from pipeline_assets.tables.refined_events import REFINED_EVENTS
 from pipeline_assets.tables.registry import table_by_key
 from pipeline_assets.tables.table import AggregateTable, Table
+from resources.failpoints import Failpoint, failpoint
+from resources.iceberg.metadata import SliceFiles
+from resources.ledger.records import Changes, PublicationRecord, SliceRecord
 
 _PIN_ATTEMPTS = 8
 _FIRST_PAUSE_SECONDS = 0.1
@@ -107,7 +106,9 @@ def _resolved(
     )
     competing_digests = competing.competing_digests(unclear)
     decisions = [
-        resolve(runtime, request, table, decision, competing_digests[decision.key]) if decision.todo is Todo.CHECK else decision
+        resolve(runtime, request, table, decision, competing_digests[decision.key])
+        if decision.todo is Todo.CHECK
+        else decision
         for decision in decisions
     ]
     return release_waits(decisions), competing

@@ -14,25 +14,25 @@ from typing import Any
 
 import pyspark.sql.functions as F
 from pyspark.sql import Column, DataFrame, Window
-from resources.iceberg.metadata import slices_condition
-from resources.iceberg.table_files import FileChange
 
-from pipeline_assets.domain.checks import number, Check, Evaluation
+from pipeline_assets.domain.checks import Check, Evaluation, number
 from pipeline_assets.domain.identity import RowFate
 from pipeline_assets.domain.slices import EMPTY, Slice, neighbourhood
 from pipeline_assets.load.build.audit import Audit, Build
-from pipeline_assets.load.build.competing_rows import CompetingRows, raw_rows, competing_digests_of
+from pipeline_assets.load.build.competing_rows import CompetingRows, competing_digests_of, raw_rows
 from pipeline_assets.load.build.refined_files import raw_files, write_refined
 from pipeline_assets.load.request import Runtime
 from pipeline_assets.tables.raw_events import RAW_TABLES
 from pipeline_assets.tables.refined_events import CONTENT, REFINED_EVENTS
+from pipeline_assets.transforms.cross_day_keys import key_days, linked_days
 from pipeline_assets.transforms.dedupe import winners
+from pipeline_assets.transforms.digests import FALSE_HASHES, checked_hashes, digest_aggregates, digest_of
 from pipeline_assets.transforms.event_keys import KEY, candidate_duplicates, day_number, with_candidate_keys
-from pipeline_assets.transforms.digests import (FALSE_HASHES, checked_hashes, digest_aggregates, digest_of)
 from pipeline_assets.transforms.named import has_blank_id, is_nameless
 from pipeline_assets.transforms.refine_files import RawFile
-from pipeline_assets.transforms.cross_day_keys import linked_days, key_days
 from pipeline_assets.transforms.slice_difference import KeyDifference
+from resources.iceberg.metadata import slices_condition
+from resources.iceberg.table_files import FileChange
 
 _EPOCH = date(1970, 1, 1)
 _TAMPERED = "Something else than Tidemark changed the file: docs/operations.md, A row that differs from its hash"
@@ -94,8 +94,13 @@ def build_refined(
         counted = _raw_counts(runtime, pins, todo)
         measured = _measure_refined(runtime, snapshot_id, near, todo, is_checked=files is None)
         shared = decided.where(F.col("rival").isNotNull()).select("event_date", "project_id", "rival.*")
-        competing_digests = competing_digests_of(shared, window, todo) if are_shared else dict.fromkeys(todo, str(EMPTY))
-        return {key: _audit(measured.get(key), counted[key], reasons[key], competing_digests[key], wrong.get(key)) for key in todo}
+        competing_digests = (
+            competing_digests_of(shared, window, todo) if are_shared else dict.fromkeys(todo, str(EMPTY))
+        )
+        return {
+            key: _audit(measured.get(key), counted[key], reasons[key], competing_digests[key], wrong.get(key))
+            for key in todo
+        }
 
     return Build(
         rows,
@@ -223,9 +228,7 @@ def _audit(
 ) -> Audit:
     digest = digest_of(row) if row is not None else EMPTY
     twice = row["keys_twice"] if row is not None else 0
-    duplicates = {
-        outcome.value: reasons.get(outcome.value, 0) for outcome in RowFate if outcome is not RowFate.WINNER
-    }
+    duplicates = {outcome.value: reasons.get(outcome.value, 0) for outcome in RowFate if outcome is not RowFate.WINNER}
     missing = raw_rows - digest.rows - sum(duplicates.values())
     others = row.get(FALSE_HASHES) or 0 if row is not None else 0
     told = [

@@ -10,9 +10,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from resources.iceberg.lakehouse import Publication
-from resources.ledger.records import SliceRecord
-
 from pipeline_assets.domain.slices import Slice
 from pipeline_assets.load.build.audit import Audit
 from pipeline_assets.load.build.competing_rows import CompetingRows
@@ -20,6 +17,8 @@ from pipeline_assets.load.request import LoadRequest, Outcome, Runtime
 from pipeline_assets.load.staleness.decide import SlicePlan
 from pipeline_assets.tables.table import Table
 from pipeline_assets.transforms.slice_difference import KeyDifference
+from resources.iceberg.lakehouse import Publication
+from resources.ledger.records import SliceRecord
 
 
 @dataclass

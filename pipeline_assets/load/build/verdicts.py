@@ -11,20 +11,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from resources.ledger.records import SliceRecord
-
 from pipeline_assets.domain.changes import Baseline, KeyChange
 from pipeline_assets.domain.checks import Evaluation, complete, explain_change, holds_nothing, next_baseline
 from pipeline_assets.domain.slices import EMPTY, Slice, Verdict, neighbourhood
 from pipeline_assets.load.build.audit import Audit
-from pipeline_assets.load.build.refined import linked_slices
-from pipeline_assets.load.build.linked_slices import WAITING_HINT, blocked_by, links_of, waiting_reason, waits_for
 from pipeline_assets.load.build.key_changes import explain_keys
+from pipeline_assets.load.build.linked_slices import WAITING_HINT, blocked_by, links_of, waiting_reason, waits_for
+from pipeline_assets.load.build.refined import linked_slices
 from pipeline_assets.load.build.step import DerivedStep
-from pipeline_assets.load.staleness.inputs import CODE_KEY, COMPETING_KEY, WAITS_KEY, judging
 from pipeline_assets.load.request import Outcome
 from pipeline_assets.load.staleness.decide import SlicePlan, Todo
+from pipeline_assets.load.staleness.inputs import CODE_KEY, COMPETING_KEY, WAITS_KEY, judging
 from pipeline_assets.tables.refined_events import REFINED_EVENTS
+from resources.ledger.records import SliceRecord
 
 
 def judge(step: DerivedStep, todo: Mapping[Slice, SlicePlan], staged_id: int) -> set[Slice]:
@@ -108,7 +107,13 @@ def _next_baseline(
     audit = step.audits[decision.key]
     known, content = baseline_of(decision.record).of(audit.measures), str(audit.digest)
     return next_baseline(
-        known, audit.measures, keys, change, content=content, was_final=decision.was_final, settings=step.runtime.settings
+        known,
+        audit.measures,
+        keys,
+        change,
+        content=content,
+        was_final=decision.was_final,
+        settings=step.runtime.settings,
     )
 
 
@@ -137,7 +142,11 @@ def _holds_rows(record: SliceRecord | None) -> bool:
 
 
 def _present(decision: SlicePlan, audit: Audit) -> dict[str, str]:
-    return {**decision.present, COMPETING_KEY: audit.competing_digests} if audit.competing_digests is not None else dict(decision.present)
+    return (
+        {**decision.present, COMPETING_KEY: audit.competing_digests}
+        if audit.competing_digests is not None
+        else dict(decision.present)
+    )
 
 
 def _reason(failure: Evaluation) -> str:
