@@ -93,11 +93,11 @@ MUTATIONS = (
     ),
     Mutation(
         8, "a publication is not recorded", "pipeline_assets/load/build/rebuild.py",
-        "        for key in published:", "        for key in published[1:]:", _LATE,
+        "        for record in published:", "        for record in published[1:]:", _LATE,
     ),
     Mutation(
         9, "a slice with the same content is published again", "pipeline_assets/load/build/verdicts.py",
-        "            if not is_same:", "            if True:",
+        "is_changed = audit.digest != prior.digest", "is_changed = True",
         "tests/scenarios/test_corrections.py::test_an_older_correction_alone_publishes_nothing",
     ),
     Mutation(

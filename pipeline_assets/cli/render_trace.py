@@ -16,7 +16,7 @@ from rich.text import Text
 
 from pipeline_assets.cli.terminal import line as joined
 from pipeline_assets.cli.terminal import stacked, styled
-from pipeline_assets.domain.identity import KeyKind, Outcome, RankPart, RawRow
+from pipeline_assets.domain.identity import KeyKind, RankPart, RawRow, RowFate
 from pipeline_assets.formats.base import EVENT_TIME
 from pipeline_assets.formats.registry import EXPORT_FORMAT
 from pipeline_assets.inspection.trace.explanation import (
@@ -147,7 +147,7 @@ def _print_event(console: Console, event: Event) -> None:
             box=None, pad_edge=False,
         )  # fmt: skip
         for delivered in event.deliveries:
-            table.add_row(*_delivered_cells(delivered), style="green" if delivered.outcome is Outcome.WINNER else None)
+            table.add_row(*_delivered_cells(delivered), style="green" if delivered.outcome is RowFate.WINNER else None)
         console.print(table)
         console.print()
     _print_publications(console, event)

@@ -30,8 +30,7 @@ from pipeline_assets.orchestration.jobs import HEAL_JOB, JOB_OF_SOURCE
 from pipeline_assets.orchestration.maintenance_job import JOB_NAME as MAINTENANCE_JOB
 from pipeline_assets.orchestration.rollback_jobs import RELEASE_JOB, RELEASE_OP, ROLLBACK_JOB, ROLLBACK_OP
 from pipeline_assets.tables.raw_events import RAW_TABLES
-from pipeline_assets.tables.refined_events import REFINED_EVENTS
-from pipeline_assets.tables.registry import DERIVED, table_by_key
+from pipeline_assets.tables.registry import DERIVED, table_by_key, with_descendants
 from resources.failpoints import Failpoint, failpoint
 from resources.ledger.store import Ledger
 
@@ -143,7 +142,7 @@ def run_release(
         accepted = {
             f"{table.key}:{one.key}": accept_changes
             for one in released
-            for table in (DERIVED if one.table == REFINED_EVENTS.key else (table_by_key(one.table),))
+            for table in with_descendants(table_by_key(one.table))
             if accept_changes is not None
         }
         ops = {"load": {"config": {"projects": [project], "accept_changes": accepted}}}

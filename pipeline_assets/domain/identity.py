@@ -27,11 +27,11 @@ characters themselves, because `strip` of Python and `trim` of Spark know differ
 _SEEN = re.compile(SOMETHING_TO_SEE)
 
 
-TIED = ":tied"
-"""Ends a digest of rivals in which content alone decides between two days: such a digest never counts as unchanged."""
+_TIE = ":tied"
+"""Ends the digest of competing rows where content alone decides between two days."""
 
 
-class Outcome(StrEnum):
+class RowFate(StrEnum):
     """What became of one raw row in refinement; every raw row has exactly one (law 7)."""
 
     WINNER = "winner"
@@ -68,6 +68,16 @@ class RankPart(StrEnum):
     """Times and source are equal, content is not: the greater hash wins, so that the choice is the same every time."""
     POSITION = "place"
     """The rows are identical: object key and line only choose which of them names the lineage."""
+
+
+def with_tie(digest: str) -> str:
+    """The text of a digest of competing rows of which content alone decides between two days."""
+    return f"{digest}{_TIE}"
+
+
+def is_tie(digest: str) -> bool:
+    """Whether content alone decides between two days; such a digest never counts as unchanged."""
+    return digest.endswith(_TIE)
 
 
 def named(identifier: str | None) -> str | None:
@@ -132,43 +142,43 @@ def rank(row: RawRow, precedence: Sequence[Source]) -> tuple[object, ...]:
     )
 
 
-def outcomes(rows: Sequence[RawRow], precedence: Sequence[Source], dedupe_window_days: int) -> list[Outcome]:
+def outcomes(rows: Sequence[RawRow], precedence: Sequence[Source], dedupe_window_days: int) -> list[RowFate]:
     """The outcome of each row, by the pairwise rule: no chaining, so free of order."""
     return [_outcome(row, rows, precedence, dedupe_window_days) for row in rows]
 
 
 def defeat(
-    row: RawRow, outcome: Outcome, rows: Sequence[RawRow], precedence: Sequence[Source], dedupe_window_days: int
+    row: RawRow, outcome: RowFate, rows: Sequence[RawRow], precedence: Sequence[Source], dedupe_window_days: int
 ) -> Defeat | None:
     """What beat a row of this outcome, None for a winner.
 
     A delivery duplicate is beaten by the best copy of itself, any other loser by the best row within its window, also
     where that one loses in turn.
     """
-    if outcome is Outcome.WINNER:
+    if outcome is RowFate.WINNER:
         return None
-    competing_digests = _rivals(row, rows, dedupe_window_days)
-    if outcome is Outcome.DELIVERY_DUPLICATE:
-        competing_digests = [other for other in competing_digests if _is_copy(other, row)]
-    best = max(competing_digests, key=lambda other: rank(other, precedence))
+    competing = _competing(row, rows, dedupe_window_days)
+    if outcome is RowFate.DELIVERY_DUPLICATE:
+        competing = [other for other in competing if _is_copy(other, row)]
+    best = max(competing, key=lambda other: rank(other, precedence))
     parts = zip(rank(row, precedence), rank(best, precedence), strict=True)
     place = next(place for place, (own, greater) in enumerate(parts) if own != greater)
     # The last two parts of the rank, object key and line, are one to a reader.
     return Defeat(best, list(RankPart)[min(place, len(RankPart) - 1)])
 
 
-def _outcome(row: RawRow, rows: Sequence[RawRow], precedence: Sequence[Source], window: int) -> Outcome:
-    competing_digests = _rivals(row, rows, window)
-    best = max(competing_digests, key=lambda other: rank(other, precedence))
+def _outcome(row: RawRow, rows: Sequence[RawRow], precedence: Sequence[Source], window: int) -> RowFate:
+    competing = _competing(row, rows, window)
+    best = max(competing, key=lambda other: rank(other, precedence))
     if best == row:
-        return Outcome.WINNER
+        return RowFate.WINNER
     own = rank(row, precedence)
-    if any(_is_copy(other, row) and rank(other, precedence) > own for other in competing_digests):
-        return Outcome.DELIVERY_DUPLICATE
-    return Outcome.SEND_DUPLICATE if best.event_date == row.event_date else Outcome.SUPERSEDED_BY_OTHER_DAY
+    if any(_is_copy(other, row) and rank(other, precedence) > own for other in competing):
+        return RowFate.DELIVERY_DUPLICATE
+    return RowFate.SEND_DUPLICATE if best.event_date == row.event_date else RowFate.SUPERSEDED_BY_OTHER_DAY
 
 
-def _rivals(row: RawRow, rows: Sequence[RawRow], window: int) -> list[RawRow]:
+def _competing(row: RawRow, rows: Sequence[RawRow], window: int) -> list[RawRow]:
     """Rows of the same event, the row itself included."""
     return [
         other for other in rows

@@ -17,14 +17,13 @@ from pipeline_assets.load.build.rebuild import rebuild_stale
 from pipeline_assets.load.deliveries.accept import accept_deliveries
 from pipeline_assets.load.request import LoadRequest, Runtime, TableReport
 from pipeline_assets.load.staleness.facts import Facts, facts_of, read_facts
-from pipeline_assets.tables.refined_events import REFINED_EVENTS
 from pipeline_assets.tables.registry import ALL_TABLES, DERIVED, SOURCE_OF_TABLE
 from resources.failpoints import Failpoint, failpoint
 from resources.iceberg.errors import lakehouse_failures
 from resources.iceberg.lake_identity import Purpose
 
 
-def load(runtime: Runtime, request: LoadRequest, is_live: Callable[[str], bool | None]) -> Iterator[TableReport]:
+def run_load(runtime: Runtime, request: LoadRequest, is_live: Callable[[str], bool | None]) -> Iterator[TableReport]:
     """Load the requested days into the selected tables; yields one report per table as soon as it is done.
 
     `is_live` tells whether the attempt a staged branch is named for still runs; the branches of dead ones are dropped.
@@ -67,8 +66,7 @@ def load(runtime: Runtime, request: LoadRequest, is_live: Callable[[str], bool |
             for table in derived:
                 with lakehouse_failures(table.key):
                     report = rebuild_stale(runtime, request, table, facts)
-                if table == REFINED_EVENTS:
-                    facts = _with_what_changed(runtime, facts, report)
+                facts = _with_what_changed(runtime, facts, report)
                 yield seen(report)
         finally:
             runtime.narrow_events.release()
@@ -85,10 +83,10 @@ def load(runtime: Runtime, request: LoadRequest, is_live: Callable[[str], bool |
 
 
 def _with_what_changed(runtime: Runtime, facts: Facts, report: TableReport) -> Facts:
-    """Days that were built because they lie near a stale one are looked at in the aggregates as well."""
+    """Days that were built because they lie near a stale one are looked at in the tables that follow as well."""
     candidates = {project: set(days) for project, days in facts.candidates.items()}
     for outcome in report.outcomes:
         if outcome.verdict is Verdict.PUBLISHED:
             candidates.setdefault(outcome.key.project_id, set()).add(outcome.key.event_date)
-    found = {project: frozenset(days) for project, days in candidates.items()}
-    return facts if found == facts.candidates else facts_of(runtime, found, facts.first_arrivals)
+    widened = {project: frozenset(days) for project, days in candidates.items()}
+    return facts if widened == facts.candidates else facts_of(runtime, widened, facts.first_arrivals)

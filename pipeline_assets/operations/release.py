@@ -18,7 +18,6 @@ from pipeline_assets.load.staleness.decide import SlicePlan, Todo, decide_all
 from pipeline_assets.load.staleness.facts import facts_of
 from pipeline_assets.load.staleness.first_arrival import first_arrivals
 from pipeline_assets.operations.rollback import CAUSE
-from pipeline_assets.tables.refined_events import REFINED_EVENTS
 from pipeline_assets.tables.registry import DERIVED
 from resources.ledger.records import PublicationRecord
 
@@ -71,8 +70,8 @@ def preview(
     )
     request = LoadRequest(tuple(every_day) if is_load_next else (), tuple(projects), frozenset(), "", now)
     published = books.ledger.publications()
-    found: list[Held] = []
-    events: dict[Slice, Todo] = {}
+    held: list[Held] = []
+    released: dict[tuple[str, Slice], Todo] = {}
     for table in DERIVED:
         decisions = {d.key: d for d in decide_all(books, request, table, facts, released=reasons.keys())}
         records = books.ledger.slices(table.key, projects, set(every_day))
@@ -80,13 +79,14 @@ def preview(
             if name != table.key:
                 continue
             decision = decisions.get(key)
-            then = _then(decision, events.get(key))
-            if table == REFINED_EVENTS and decision is not None:
-                events[key] = decision.todo
+            followed = {upstream: released[upstream, key] for upstream in table.upstream if (upstream, key) in released}
+            then = _then(decision, followed)
+            if decision is not None:
+                released[name, key] = decision.todo
             present = records[key].digest if key in records else EMPTY
             before = _before(published, name, key, present)
-            found.append(Held(name, key, reason, present, before, then))
-    return found
+            held.append(Held(name, key, reason, present, before, then))
+    return held
 
 
 def release(books: Books, held: Sequence[Held], reason: str, run_id: str) -> None:
@@ -94,8 +94,8 @@ def release(books: Books, held: Sequence[Held], reason: str, run_id: str) -> Non
     if not reason.strip():
         raise UsageError("release", "needs a reason", "Say why; it stays on record")
     slices: dict[str, list[Slice]] = {}
-    for one in held:
-        slices.setdefault(one.table, []).append(one.key)
+    for held_slice in held:
+        slices.setdefault(held_slice.table, []).append(held_slice.key)
     books.ledger.interventions.release(slices, reason, run_id)
 
 
@@ -114,18 +114,19 @@ _SAID: Mapping[Todo, str] = {
     Todo.WAIT_TIED: "waits for days that it shares events with",
 }
 _FOLLOWS: Mapping[Todo, str] = {
-    Todo.REBUILD: f"follows {REFINED_EVENTS.key}, which is built again",
-    Todo.CHECK: f"follows {REFINED_EVENTS.key}, if that is built again",
-    Todo.WAIT: f"waits for {REFINED_EVENTS.key}",
-    Todo.KEEP_REFUSED: f"waits for {REFINED_EVENTS.key}",
-    Todo.WAIT_TIED: f"waits for {REFINED_EVENTS.key}",
+    Todo.REBUILD: "follows {upstream}, which is built again",
+    Todo.CHECK: "follows {upstream}, if that is built again",
+    Todo.WAIT: "waits for {upstream}",
+    Todo.KEEP_REFUSED: "waits for {upstream}",
+    Todo.WAIT_TIED: "waits for {upstream}",
 }
 
 
-def _then(decision: SlicePlan | None, events: Todo | None) -> str:
-    """In words; `events`: what becomes of the same slice of refined events, where that is released as well."""
-    if events is not None and events in _FOLLOWS:
-        return _FOLLOWS[events]
+def _then(decision: SlicePlan | None, followed: Mapping[str, Todo]) -> str:
+    """In words; `followed`: upstream table -> what becomes of the same slice of it, where that is released as well."""
+    for upstream, todo in followed.items():
+        if todo in _FOLLOWS:
+            return _FOLLOWS[todo].format(upstream=upstream)
     if decision is None:
         return "stays as it is: nothing is known of its inputs"
     if decision.todo is Todo.REBUILD:

@@ -27,7 +27,6 @@ from pipeline_assets.operations.rollback_plan import (
     snapshots_of,
     tables_of,
 )
-from pipeline_assets.tables.refined_events import REFINED_EVENTS
 from pipeline_assets.tables.table import Table
 from resources.failpoints import Failpoint, failpoint
 from resources.iceberg.metadata import SliceFiles
@@ -115,8 +114,7 @@ def _roll_back(
         base_id = sync_ledger(runtime, table, request.run_id)
         moves = moves_of_table(runtime, table, request)
         _keep(runtime, table, request, moves, kept)
-        if table == REFINED_EVENTS:
-            require_whole_exchanges(runtime, request, moves)
+        require_whole_exchanges(runtime, table, request, moves)
         # Those that a load published for the first time meanwhile are not held yet.
         held.setdefault(table.key, set()).update(move.key for move in moves)
         runtime.ledger.interventions.hold({table.key: held[table.key]}, request.reason, request.run_id)

@@ -19,7 +19,6 @@ from pipeline_assets.domain.errors import LakehouseError, UsageError
 from pipeline_assets.domain.slices import EMPTY, Digest, Slice, neighbourhood
 from pipeline_assets.load.ledger_sync import FOREIGN, UNRECORDED, sync_ledger
 from pipeline_assets.load.request import Runtime
-from pipeline_assets.tables.refined_events import REFINED_EVENTS
 from pipeline_assets.tables.registry import DERIVED
 from pipeline_assets.tables.table import Table
 from pipeline_assets.transforms.cross_day_keys import key_days, torn_keys
@@ -89,8 +88,8 @@ def plan(runtime: Runtime, request: RollbackRequest) -> list[SliceRestore]:
     moves = [move for table in tables for move in moves_of_table(runtime, table, request)]
     if not moves:
         raise UsageError(f"{request.first} to {request.last}", "nothing of these days was ever published", "Check them")
-    if REFINED_EVENTS in tables:
-        require_whole_exchanges(runtime, request, [move for move in moves if move.table == REFINED_EVENTS.key])
+    for table in tables:
+        require_whole_exchanges(runtime, table, request, [move for move in moves if move.table == table.key])
     for table in tables:
         chosen = snapshots_of(move for move in moves if move.table == table.key)
         runtime.lakehouse.require_files(table, chosen)
@@ -237,9 +236,9 @@ def _require_rows(runtime: Runtime, table: Table, moves: Sequence[SliceRestore])
     for move in moves:
         if move.snapshot_id is not None:
             by_snapshot.setdefault(move.snapshot_id, []).append(move)
-    for snapshot_id, found in by_snapshot.items():
-        files = runtime.lakehouse.slice_files(table, snapshot_id, {move.key for move in found})
-        for move in found:
+    for snapshot_id, of_snapshot in by_snapshot.items():
+        files = runtime.lakehouse.slice_files(table, snapshot_id, {move.key for move in of_snapshot})
+        for move in of_snapshot:
             rows = files[move.key].rows if move.key in files else 0
             if rows != move.digest.rows:
                 raise LakehouseError(
@@ -248,46 +247,51 @@ def _require_rows(runtime: Runtime, table: Table, moves: Sequence[SliceRestore])
                 )  # fmt: skip
 
 
-def require_whole_exchanges(runtime: Runtime, request: RollbackRequest, moves: Sequence[SliceRestore]) -> None:
+def require_whole_exchanges(
+    runtime: Runtime, table: Table, request: RollbackRequest, moves: Sequence[SliceRestore]
+) -> None:
     """Events that moved between a chosen day and another one since then would be lost or be there twice."""
+    window = table.kind.exchange_days(runtime.settings)
+    if not window:
+        return
     chosen = {move.key for move in moves}
-    known = runtime.ledger.slices(REFINED_EVENTS.key, request.projects)
-    near = {key for key in neighbourhood(chosen, runtime.settings.dedupe_window_days) if key in known} - chosen
-    beside = [move for move in _moves_of(runtime, REFINED_EVENTS, near, request.to) if not move.is_there]
+    known = runtime.ledger.slices(table.key, request.projects)
+    near = {key for key in neighbourhood(chosen, window) if key in known} - chosen
+    beside = [move for move in _moves_of(runtime, table, near, request.to) if not move.is_there]
     changing = [move for move in moves if not move.is_there]
     # A day beside that did not change since then gave and took nothing.
     if not beside or not changing:
         return
-    head = runtime.lakehouse.head(REFINED_EVENTS)
+    head = runtime.lakehouse.head(table)
     torn = torn_keys(
-        then_chosen=_keys(runtime, [(move.key, move.snapshot_id) for move in changing]),
-        now_chosen=_keys(runtime, [(move.key, head) for move in changing]),
-        then_beside=_keys(runtime, [(move.key, move.snapshot_id) for move in beside]),
-        now_beside=_keys(runtime, [(move.key, head) for move in beside]),
-        dedupe_window_days=runtime.settings.dedupe_window_days,
+        then_chosen=_keys(runtime, table, [(move.key, move.snapshot_id) for move in changing]),
+        now_chosen=_keys(runtime, table, [(move.key, head) for move in changing]),
+        then_beside=_keys(runtime, table, [(move.key, move.snapshot_id) for move in beside]),
+        now_beside=_keys(runtime, table, [(move.key, head) for move in beside]),
+        dedupe_window_days=window,
     )
-    found = torn.groupBy("event_date", "project_id").count().collect()
-    if found:
-        days = ", ".join(sorted(f"{row['event_date']} {row['project_id']} ({row['count']} events)" for row in found))
+    rows = torn.groupBy("event_date", "project_id").count().collect()
+    if rows:
+        days = ", ".join(sorted(f"{row['event_date']} {row['project_id']} ({row['count']} events)" for row in rows))
         raise LakehouseError(
-            f"{REFINED_EVENTS.key} {request.first} to {request.last}",
+            f"{table.key} {request.first} to {request.last}",
             f"events moved between these days and {days} since then, and would be lost or be there twice",
             "Roll those days back as well",
         )
 
 
-def _keys(runtime: Runtime, slices: Iterable[tuple[Slice, int | None]]) -> DataFrame:
-    """`key_days` of slices of refined.events, each as of a snapshot (None: empty)."""
+def _keys(runtime: Runtime, table: Table, slices: Iterable[tuple[Slice, int | None]]) -> DataFrame:
+    """`key_days` of slices of a table that stores its keys, each as of a snapshot (None: empty)."""
     by_snapshot: dict[int, list[Slice]] = {}
     for key, snapshot_id in slices:
         if snapshot_id is not None:
             by_snapshot.setdefault(snapshot_id, []).append(key)
     ids = ("event_date", "project_id", *KEY)
     frames = [
-        runtime.lakehouse.read(REFINED_EVENTS, snapshot_id).where(slices_condition(REFINED_EVENTS, keys)).select(*ids)
+        runtime.lakehouse.read(table, snapshot_id).where(slices_condition(table, keys)).select(*ids)
         for snapshot_id, keys in by_snapshot.items()
     ]
-    live = runtime.lakehouse.read(REFINED_EVENTS, runtime.lakehouse.head(REFINED_EVENTS))
+    live = runtime.lakehouse.read(table, runtime.lakehouse.head(table))
     nothing: Column = F.lit(False)
     head = live.where(nothing).select(*ids)
     return key_days(reduce(DataFrame.unionByName, frames, head))

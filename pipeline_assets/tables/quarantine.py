@@ -7,6 +7,7 @@ Does not contain: why a line is refused (formats/).
 
 from __future__ import annotations
 
+from pipeline_assets.tables.kinds import DELIVERED
 from pipeline_assets.tables.table import PROJECT_ID, Table, TableColumn
 
 QUARANTINE = Table(
@@ -27,5 +28,6 @@ QUARANTINE = Table(
         TableColumn("is_batch_accepted", "boolean", "whether the rest of the batch was loaded"),
     ),
     write_order=("object_key", "line_number"),
+    kind=DELIVERED,
     day_column="arrival_date",
 )

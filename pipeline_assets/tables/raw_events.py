@@ -2,7 +2,7 @@
 
 Contains: the two tables' columns and layout.
 Add here: a change of what raw keeps.
-Does not contain: parsing (transforms/parse.py) and accepting batches (load_path/raw/).
+Does not contain: parsing (transforms/parse.py) and accepting batches (load/deliveries/).
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from pipeline_assets.domain.checks import Check
 from pipeline_assets.domain.slices import Source
 from pipeline_assets.formats.base import EXTRA_COLUMN
 from pipeline_assets.formats.registry import EXPORT_FORMAT
+from pipeline_assets.tables.kinds import DELIVERED
 from pipeline_assets.tables.table import EVENT_DATE, PROJECT_ID, Table, TableColumn
 
 VENDOR = tuple(TableColumn(column.name, column.type.spark_type, column.description) for column in EXPORT_FORMAT.columns)
@@ -51,6 +52,7 @@ def _raw(source: Source, prefix: str) -> Table:
         description=f"Every parsed line of the {source.value} exports below `{prefix}/`; never de-duplicated.",
         columns=_COLUMNS,
         write_order=("_arrival_date", "_object_key", "_line_number"),
+        kind=DELIVERED,
         checks=(Check.DELIVERY_RECONCILES, Check.DELIVERY_COMPLETE),
         exact_bounds=("_arrival_date",),
         many_valued=MANY_VALUED,

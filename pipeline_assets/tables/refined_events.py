@@ -7,11 +7,14 @@ Does not contain: the winner rule (domain/identity.py) and its Spark form (trans
 
 from __future__ import annotations
 
+import pyspark.sql.functions as F
+
 from pipeline_assets.domain.checks import Check
 from pipeline_assets.formats.base import EVENT_TIME
 from pipeline_assets.formats.registry import EXPORT_FORMAT
+from pipeline_assets.tables.kinds import REFINED
 from pipeline_assets.tables.raw_events import EXTRA, HASHES, MANY_VALUED, RAW_TABLES, VENDOR
-from pipeline_assets.tables.table import EVENT_DATE, PROJECT_ID, Table, TableColumn
+from pipeline_assets.tables.table import EVENT_DATE, PROJECT_ID, Measure, Table, TableColumn
 from pipeline_assets.transforms.event_hashes import EventHashes
 
 REFINED_EVENTS = Table(
@@ -28,12 +31,14 @@ REFINED_EVENTS = Table(
         *HASHES,
     ),
     write_order=("event_type", EVENT_TIME),
+    kind=REFINED,
     many_valued=MANY_VALUED,
     version="2",
     settings_read=("dedupe_window_days", "source_precedence"),
     upstream=tuple(table.key for table in RAW_TABLES.values()),
     checks=(Check.UNIQUE_EVENT_KEY, Check.RECONCILES_WITH_RAW, Check.CHANGE_IS_EXPLAINED),
     recovery="Read the reason; correct the delivery and load the day again, or accept the change with a reason.",
+    measures={"rows": Measure(lambda: F.count(F.lit(1)))},
 )
 
 CONTENT = tuple(column.name for column in (*VENDOR, EXTRA))

@@ -1,6 +1,6 @@
 """All tables in topological order: the one list the load path, the graph and the shell walk.
 
-Contains: the order.
+Contains: the order, and what follows from what.
 Add here: a new table.
 Does not contain: everything about a table (its own module).
 """
@@ -33,11 +33,26 @@ def table_by_key(key: str) -> Table:
     return {table.key: table for table in ALL_TABLES}[key]
 
 
+def ancestors(table: Table) -> tuple[Table, ...]:
+    """All tables it is built from, directly or not, in topological order."""
+    wanted = {table.key}
+    for other in reversed(ALL_TABLES):
+        wanted |= set(other.upstream) if other.key in wanted else set()
+    return tuple(other for other in ALL_TABLES if other.key in wanted - {table.key})
+
+
+def with_descendants(table: Table) -> tuple[Table, ...]:
+    """The table, and the derived ones that are built from it, directly or not, in topological order."""
+    return tuple(other for other in ALL_TABLES if other == table or table in ancestors(other))
+
+
 def require_known_bounds(settings: Settings) -> None:
     """Raise SettingsError for a name in `change_bounds` that is no bounded measure: it would bound nothing."""
-    known = {f"{REFINED_EVENTS.key}:{name}" for name in ("rows", KEYS_ADDED, KEYS_REMOVED, KEYS_CHANGED)}
-    known |= {
-        f"{table.key}:{name}" for table in DERIVED if isinstance(table, AggregateTable) for name in table.measures
+    shares = (KEYS_ADDED, KEYS_REMOVED, KEYS_CHANGED)
+    known = {
+        f"{table.key}:{name}"
+        for table in DERIVED
+        for name in (*table.measures, *(shares if table.kind.bounds_keys else ()))
     }
     for name in settings.change_bounds:
         if name not in known:

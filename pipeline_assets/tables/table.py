@@ -1,8 +1,8 @@
-"""What a table is: columns, layout, upstream, checks and how it is built and measured.
+"""What a table is: columns, layout, kind, upstream, checks and how it is built and measured.
 
 Contains: the declaration every table module fills in.
 Add here: a property all tables have.
-Does not contain: any one table's content (its own module) and walking the tables (load_path/).
+Does not contain: any one table's content (its own module) and what its kind answers (kinds.py).
 """
 
 from __future__ import annotations
@@ -10,11 +10,12 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from pipeline_assets.domain.checks import CheckRule
 from pipeline_assets.domain.settings import Settings
+from pipeline_assets.tables.kinds import AGGREGATE, TableKind
 
 if TYPE_CHECKING:
     from pyspark.sql import Column as SparkColumn
@@ -38,6 +39,16 @@ PROJECT_ID = TableColumn("project_id", "string", "the vendor's project, from the
 
 
 @dataclass(frozen=True)
+class Measure:
+    """A figure of a slice that changes of a final day are bounded by."""
+
+    total: Callable[[], SparkColumn]
+    """Aggregate expression over the table's rows of a slice; made when a session is there."""
+    is_count: bool = True
+    """Whether it counts rows or things. Small counts are not bounded; other measures always are."""
+
+
+@dataclass(frozen=True)
 class Table:
     """The declaration of one table; frozen and free of I/O."""
 
@@ -46,6 +57,8 @@ class Table:
     description: str
     columns: tuple[TableColumn, ...]
     write_order: tuple[str, ...]
+    kind: TableKind
+    """Answers what differs between tables: what a slice is built from, how, and what is published together."""
     version: str = "1"
     """Raised by hand when the build's meaning changes; slices built by another are outdated."""
     settings_read: tuple[str, ...] = ()
@@ -58,6 +71,8 @@ class Table:
     day_column: str = "event_date"
     recovery: str = ""
     """One sentence: what a person does when a day of this table is red."""
+    measures: Mapping[str, Measure] = field(default_factory=dict, hash=False)
+    """Name -> figure that bounds changes of a final slice."""
 
     @property
     def identifier(self) -> str:
@@ -70,13 +85,18 @@ class Table:
         return self.key.rsplit("/", 1)[1]
 
     @property
+    def partition_columns(self) -> tuple[str, str]:
+        """What a slice's rows have in common: its day and its project."""
+        return (self.day_column, "project_id")
+
+    @property
     def content_columns(self) -> tuple[str, ...]:
         """Columns the digest covers: everything but lineage, with the partition apart; `_extra` is content."""
         return tuple(
             column.name
             for column in self.columns
             if (not column.name.startswith("_") or column.name == "_extra")
-            and column.name not in ("event_date", "project_id")
+            and column.name not in self.partition_columns
         )
 
     def code_version(self, settings: Settings) -> str:
@@ -87,20 +107,11 @@ class Table:
         return f"{self.version}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
 
 
-@dataclass(frozen=True)
-class Measure:
-    """A figure of a slice that changes of a final day are bounded by."""
-
-    total: Callable[[], SparkColumn]
-    """Aggregate expression over the table's rows of a slice; made when a session is there."""
-    is_count: bool = True
-    """Whether it counts rows or things. Small counts are not bounded; other measures always are."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class AggregateTable(Table):
     """A per-day table computed from refined.events alone."""
 
+    kind: TableKind = AGGREGATE
     key_columns: tuple[str, ...]
     """What names a row within a slice."""
     build: Callable[[DataFrame, Settings], DataFrame]

@@ -14,7 +14,7 @@ from typing import Any
 import pyspark.sql.functions as F
 from pyspark.sql import Column, DataFrame, WindowSpec
 
-from pipeline_assets.domain.identity import TIED
+from pipeline_assets.domain.identity import with_tie
 from pipeline_assets.formats.registry import EXPORT_FORMAT
 from pipeline_assets.transforms.digests import HASH_A, HASH_B, digest_aggregates, digest_of
 from pipeline_assets.transforms.event_keys import KEY, ROW_ID, day_number, key_window
@@ -80,8 +80,9 @@ def digests_of_competing(shared: DataFrame, dedupe_window_days: int) -> DataFram
 
 
 def competing_digest(row: Mapping[str, Any]) -> str:
-    """The text of a collected row of `digests_of_competing`; ends in TIED where content decides between days."""
-    return f"{digest_of(row)}{TIED if row['ties'] else ''}"
+    """The text of a collected row of `digests_of_competing`; tells where content alone decides between days."""
+    digest = str(digest_of(row))
+    return with_tie(digest) if row["ties"] else digest
 
 
 def key_days(events: DataFrame) -> DataFrame:

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import pyspark.sql.functions as F
 from pyspark.sql import DataFrame
 
-from pipeline_assets.domain.identity import Outcome
+from pipeline_assets.domain.identity import RowFate
 from pipeline_assets.domain.slices import Source
 from pipeline_assets.formats.registry import EXPORT_FORMAT
 from pipeline_assets.transforms.cross_day_keys import competing_columns, is_shared
@@ -62,10 +62,10 @@ def outcomes(raw: DataFrame, precedence: Sequence[Source], dedupe_window_days: i
     )
     is_same_row = (F.col("_rank") < F.col("_best_same_row")) & (F.col(ROW_ID).isNotNull() | F.col("_is_nameless"))
     outcome = (
-        F.when(F.col("_rank") == F.col("_best.rank"), Outcome.WINNER.value)
-        .when(is_same_row, Outcome.DELIVERY_DUPLICATE.value)
-        .when(F.col("_best.day") == F.col("_day"), Outcome.SEND_DUPLICATE.value)
-        .otherwise(Outcome.SUPERSEDED_BY_OTHER_DAY.value)
+        F.when(F.col("_rank") == F.col("_best.rank"), RowFate.WINNER.value)
+        .when(is_same_row, RowFate.DELIVERY_DUPLICATE.value)
+        .when(F.col("_best.day") == F.col("_day"), RowFate.SEND_DUPLICATE.value)
+        .otherwise(RowFate.SUPERSEDED_BY_OTHER_DAY.value)
     )
     rival = F.when(F.col("_is_shared"), F.struct(*competing_columns()))
     return ranked.select("event_date", "project_id", *LINE, outcome.alias("outcome"), rival.alias("rival"))
@@ -75,5 +75,5 @@ def winners(raw: DataFrame, decided: DataFrame, *, do_few_lose: bool = True) -> 
     """The raw rows that won: the losers are removed, and where they are few, without moving the wide winners for it."""
     # Object and line name a row within a slice only: another day may still hold rows of the object's former version.
     names = ["event_date", "project_id", *LINE]
-    losers = decided.where(F.col("outcome") != Outcome.WINNER.value).select(*names)
+    losers = decided.where(F.col("outcome") != RowFate.WINNER.value).select(*names)
     return raw.join(F.broadcast(losers) if do_few_lose else losers, on=names, how="left_anti")

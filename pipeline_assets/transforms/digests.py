@@ -18,7 +18,7 @@ from pyspark.sql import Column, DataFrame
 from pipeline_assets.domain.row_hash import ROW_HASH_VERSION
 from pipeline_assets.domain.slices import Digest, Slice
 from pipeline_assets.formats.registry import EXPORT_FORMAT
-from pipeline_assets.transforms.named import named, named_sender
+from pipeline_assets.transforms.event_keys import KEY_TYPES, key_parts
 from pipeline_assets.transforms.row_hash import former_row_hashes, row_hashes
 
 HASH_A, HASH_B, MEANING_HASH = "_hash_a", "_hash_b", "_meaning_hash"
@@ -27,12 +27,6 @@ _STORED_A, _STORED_B = "_stored_a", "_stored_b"
 FALSE_HASHES = "false_hashes"
 """Figure of `checked_hashes`: rows whose stored hash is not that of their content."""
 _MADE_KEY = ("_made_key_a", "_made_key_b")
-KEY_TYPES = {
-    "project_id": "string",
-    "_kind": "string",
-    **{f"_key_{name}": EXPORT_FORMAT.spark_types[name] for name in EXPORT_FORMAT.identity.sender},
-    "_key_id": "string",
-}
 _UNMEASURABLE = 0
 """Version of the digest of rows whose stored hashes are not those of their content: equal to none of rows that are."""
 _HALF = 32
@@ -68,26 +62,12 @@ def checked_hashes(
     hashed = with_row_hashes(frame.withColumns({_STORED_A: F.col(HASH_A), _STORED_B: F.col(HASH_B)}), columns)
     meaning = row_hashes({name: types[name] for name in columns if name not in EXPORT_FORMAT.transport_columns})[0]
     pairs = {_STORED_A: F.col(HASH_A), _STORED_B: F.col(HASH_B), MEANING_HASH: meaning}
-    made = hashed.withColumns(key_parts()).withColumns(dict(zip(_MADE_KEY, row_hashes(KEY_TYPES), strict=True)))
+    made = hashed.withColumns(key_parts(HASH_A, HASH_B)).withColumns(
+        dict(zip(_MADE_KEY, row_hashes(KEY_TYPES), strict=True))
+    )
     pairs |= {stored: F.col(name) for stored, name in zip(("_key_a", "_key_b"), _MADE_KEY, strict=True)}
     are_equal = reduce(Column.__and__, [F.col(stored).eqNullSafe(value) for stored, value in pairs.items()])
     return made, [F.count_if(~are_equal).alias(FALSE_HASHES)]
-
-
-def key_parts() -> dict[str, Column]:
-    """What the key of an event is a hash of (KEY_TYPES, after project_id), as `RawRow.key` of domain/identity.py has it.
-
-    Expects the vendor's ids and the hashes of the content.
-    """
-    identity = EXPORT_FORMAT.identity
-    send_id, row_id = named(identity.send_id), named(identity.row_id)
-    is_sent, has_row_id = send_id.isNotNull(), row_id.isNotNull()
-    content = F.concat_ws(":", F.col(HASH_A).cast("string"), F.col(HASH_B).cast("string"))
-    return {
-        "_kind": F.when(is_sent, identity.send_id).when(has_row_id, identity.row_id).otherwise("content"),
-        **{f"_key_{name}": F.when(is_sent, value) for name, value in named_sender().items()},
-        "_key_id": F.coalesce(send_id, row_id, content),
-    }
 
 
 def _sums(hashes: Column, name: str) -> list[Column]:

@@ -1,8 +1,8 @@
 """The event key in Spark: two stored columns (event_hashes.py), equal where `RawRow.key` of domain/identity.py is.
 
-Contains: windows over keys, and which keys several rows share.
+Contains: what a key is a hash of, windows over keys, and which keys several rows share.
 Add here: what every question about keys needs.
-Does not contain: those questions, and how a key is made.
+Does not contain: those questions, and how tasks make keys (event_hashes.py).
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import pyspark.sql.functions as F
 from pyspark.sql import Column, DataFrame, Window, WindowSpec
 
 from pipeline_assets.formats.registry import EXPORT_FORMAT
+from pipeline_assets.transforms.named import named, named_sender
 
 KEY = ("_key_a", "_key_b")
 """The two halves (long) of a 128-bit hash over project, kind of key and ids, or over the content where an event has no id."""
@@ -18,6 +19,29 @@ ROW_ID = EXPORT_FORMAT.identity.row_id
 """Rows with the same value are the same row, delivered again."""
 IDENTITY = (*KEY, EXPORT_FORMAT.identity.send_id, ROW_ID, *EXPORT_FORMAT.rank_columns)
 """The few columns that decide which rows are one event and, but for ties, which of them wins."""
+KEY_TYPES = {
+    "project_id": "string",
+    "_kind": "string",
+    **{f"_key_{name}": EXPORT_FORMAT.spark_types[name] for name in EXPORT_FORMAT.identity.sender},
+    "_key_id": "string",
+}
+"""Columns that the key is a hash of: project_id and `key_parts`."""
+
+
+def key_parts(hash_a: str, hash_b: str) -> dict[str, Column]:
+    """What the key of an event is a hash of (KEY_TYPES, after project_id), as `RawRow.key` of domain/identity.py has it.
+
+    Expects the exporter's ids, and the hashes of the content in the two columns named.
+    """
+    identity = EXPORT_FORMAT.identity
+    send_id, row_id = named(identity.send_id), named(identity.row_id)
+    is_sent, has_row_id = send_id.isNotNull(), row_id.isNotNull()
+    content = F.concat_ws(":", F.col(hash_a).cast("string"), F.col(hash_b).cast("string"))
+    return {
+        "_kind": F.when(is_sent, identity.send_id).when(has_row_id, identity.row_id).otherwise("content"),
+        **{f"_key_{name}": F.when(is_sent, value) for name, value in named_sender().items()},
+        "_key_id": F.coalesce(send_id, row_id, content),
+    }
 
 
 def day_number() -> Column:

@@ -24,7 +24,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from pipeline_assets.domain.identity import Outcome, RawRow, outcomes
+from pipeline_assets.domain.identity import RawRow, RowFate, outcomes
 from pipeline_assets.domain.slices import Digest, Source
 from sample_export.account import REASONS, ExportAccount
 from sample_export.objects import account_of, write_export, write_recovery
@@ -163,7 +163,7 @@ def the_tables(pipeline: Pipeline) -> Witness:
     collected = [_raw_row(source, row) for source, rows in raw.items() for row in rows]
     for row, outcome in _outcomes(collected, settings.source_precedence, settings.dedupe_window_days):
         figures = slices[row.project_id, row.event_date]
-        figures.update(("raw", "winner" if outcome is Outcome.WINNER else outcome.value))
+        figures.update(("raw", "winner" if outcome is RowFate.WINNER else outcome.value))
     for key, figures in slices.items():
         assert figures.pop("winner", 0) == figures["refined"], f"{key}: other winners than rows in refined"
     return Witness("tables", arrivals, slices)
@@ -181,7 +181,7 @@ def _raw_row(source: Source, row: Mapping[str, Any]) -> RawRow:
 
 def _outcomes(
     rows: Iterable[RawRow], precedence: Sequence[Source], dedupe_window_days: int
-) -> Iterator[tuple[RawRow, Outcome]]:
+) -> Iterator[tuple[RawRow, RowFate]]:
     """The rule compares every row with every other, so it is asked event by event."""
     by_key: defaultdict[tuple[object, ...], list[RawRow]] = defaultdict(list)
     for row in rows:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from pipeline_assets.domain.errors import LakehouseError, SettingsError, UsageError
-from pipeline_assets.domain.identity import Outcome, RankPart
+from pipeline_assets.domain.identity import RankPart, RowFate
 from pipeline_assets.domain.slices import Source
 from pipeline_assets.inspection.trace.explanation import Event, Explanation, place
 from pipeline_assets.inspection.trace.trace import explain
@@ -72,12 +72,12 @@ def test_duplicates_name_the_row_that_beats_them(pipeline: Any) -> None:
         place(d.row): (d.outcome, d.defeat and place(d.defeat.by), d.defeat and d.defeat.part) for d in one.deliveries
     }
     assert told == {
-        f"{third} line 1": (Outcome.WINNER, None, None),
-        f"{second} line 1": (Outcome.SEND_DUPLICATE, f"{third} line 1", RankPart.RECEIVED_AT),
-        f"{second} line 2": (Outcome.DELIVERY_DUPLICATE, f"{second} line 1", RankPart.PROCESSED_AT),
-        f"{first} line 4": (Outcome.DELIVERY_DUPLICATE, f"{second} line 1", RankPart.PROCESSED_AT),
+        f"{third} line 1": (RowFate.WINNER, None, None),
+        f"{second} line 1": (RowFate.SEND_DUPLICATE, f"{third} line 1", RankPart.RECEIVED_AT),
+        f"{second} line 2": (RowFate.DELIVERY_DUPLICATE, f"{second} line 1", RankPart.PROCESSED_AT),
+        f"{first} line 4": (RowFate.DELIVERY_DUPLICATE, f"{second} line 1", RankPart.PROCESSED_AT),
     }
-    assert one.deliveries[0].outcome is Outcome.WINNER
+    assert one.deliveries[0].outcome is RowFate.WINNER
     reasons = [d.reason for d in one.deliveries]
     assert reasons[1].startswith(f"send duplicate: sent again as uuid u-2, {third} line 1; that one has the later")
     assert "2026-02-02 10:00:07.000000 against 2026-02-02 10:00:05.000000" in reasons[1]
@@ -108,9 +108,9 @@ def test_a_tie_is_decided_by_source_then_by_nothing_but_the_place(pipeline: Any)
 
     one = _only(_explain(p, "i-1"))
     assert [(place(d.row), d.outcome, d.defeat and d.defeat.part) for d in one.deliveries] == [
-        (f"{recovered} line 2", Outcome.WINNER, None),
-        (f"{recovered} line 1", Outcome.DELIVERY_DUPLICATE, RankPart.POSITION),
-        (f"{regular} line 1", Outcome.DELIVERY_DUPLICATE, RankPart.SOURCE),
+        (f"{recovered} line 2", RowFate.WINNER, None),
+        (f"{recovered} line 1", RowFate.DELIVERY_DUPLICATE, RankPart.POSITION),
+        (f"{regular} line 1", RowFate.DELIVERY_DUPLICATE, RankPart.SOURCE),
     ]
     assert "backfill goes before regular" in one.deliveries[2].reason
     assert "identical" in one.deliveries[1].reason
@@ -139,8 +139,8 @@ def test_a_correction_that_moves_the_day_is_seen_in_both_publications(pipeline: 
 
     near, later = _explain(p, "i-1").events
     assert [(place(d.row), d.outcome) for d in near.deliveries] == [
-        (f"{new} line 1", Outcome.WINNER),
-        (f"{old} line 1", Outcome.SUPERSEDED_BY_OTHER_DAY),
+        (f"{new} line 1", RowFate.WINNER),
+        (f"{old} line 1", RowFate.SUPERSEDED_BY_OTHER_DAY),
     ]
     assert near.deliveries[1].reason.startswith(
         f"superseded by another day: {NEXT}, {new} line 1; that one has the later"

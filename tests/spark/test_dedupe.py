@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pipeline_assets.domain.identity import Outcome, RawRow, named
+from pipeline_assets.domain.identity import RawRow, RowFate, named
 from pipeline_assets.domain.identity import outcomes as pure_outcomes
 from pipeline_assets.domain.slices import Source
 from pipeline_assets.transforms.cross_day_keys import competing_digest, digests_of_competing, shared_rows
@@ -85,11 +85,11 @@ def test_spark_and_the_pure_rule_agree(spark: Any, window: int) -> None:
         for row, outcome in zip(case, pure_outcomes(case, PRECEDENCE, window), strict=True):
             expected[row.project_id, row.source.value, row.object_key, row.line_number] = outcome.value
     assert found == expected
-    assert set(found.values()) >= {o.value for o in Outcome} - (
-        {Outcome.SUPERSEDED_BY_OTHER_DAY.value} if window == 0 else set()
+    assert set(found.values()) >= {o.value for o in RowFate} - (
+        {RowFate.SUPERSEDED_BY_OTHER_DAY.value} if window == 0 else set()
     )
     kept = winners(raw, decided).count()
-    assert kept == sum(outcome == Outcome.WINNER.value for outcome in expected.values())
+    assert kept == sum(outcome == RowFate.WINNER.value for outcome in expected.values())
 
 
 def test_rivals_have_one_digest_whether_a_slice_is_built_or_looked_at(spark: Any) -> None:

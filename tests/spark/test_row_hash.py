@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from pipeline_assets.domain.identity import Outcome
+from pipeline_assets.domain.identity import RowFate
 from pipeline_assets.domain.row_hash import row_hash
 from pipeline_assets.transforms.dedupe import outcomes
 from pipeline_assets.transforms.digests import HASH_A, HASH_B, slice_digests, with_row_hashes
@@ -114,7 +114,7 @@ def test_two_events_made_to_collide_stay_two(spark: Any) -> None:
     assert len(broken) >= 5, len(broken)
     attacked = raw.where(raw.project_id.isin(broken))
     decided = outcomes(with_stored_hashes(spark, attacked), PRECEDENCE, 1).collect()
-    assert {row["outcome"] for row in decided} == {Outcome.WINNER.value}
+    assert {row["outcome"] for row in decided} == {RowFate.WINNER.value}
     assert len(decided) == 2 * len(broken)
     one, other = (slice_digests(attacked.where(f"_line_number = {line}"), CONTENT, "event_date") for line in (0, 1))
     assert one.keys() == other.keys()

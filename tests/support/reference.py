@@ -11,7 +11,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from pipeline_assets.domain.identity import Outcome, RawRow, outcomes
+from pipeline_assets.domain.identity import RawRow, RowFate, outcomes
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import Slice
 from pipeline_assets.tables.raw_events import RAW_TABLES
@@ -53,7 +53,7 @@ def winners(rows: Iterable[RawRow], settings: Settings) -> dict[Slice, Counter[A
         for row, outcome in zip(
             same, outcomes(same, settings.source_precedence, settings.dedupe_window_days), strict=True
         )
-        if outcome is Outcome.WINNER
+        if outcome is RowFate.WINNER
     ]
     return by_slice(won, lambda row: row.content)
 

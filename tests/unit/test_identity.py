@@ -9,7 +9,7 @@ from datetime import UTC, date, datetime, timedelta
 
 import pytest
 
-from pipeline_assets.domain.identity import KeyKind, Outcome, RankPart, RawRow, defeat, outcomes, rank
+from pipeline_assets.domain.identity import KeyKind, RankPart, RawRow, RowFate, defeat, outcomes, rank
 from pipeline_assets.domain.slices import Source
 
 CASES = 10_000
@@ -48,9 +48,9 @@ def test_the_winner_rule_holds_its_laws_in_every_case() -> None:
                 r for r in rows if r.key == row.key and abs((r.event_date - row.event_date).days) <= window
             ]
             higher = [rival for rival in competing_digests if rank(rival, precedence) > rank(row, precedence)]
-            assert (outcome is Outcome.WINNER) == (not higher), number
+            assert (outcome is RowFate.WINNER) == (not higher), number
             beaten = defeat(row, outcome, rows, precedence, window)
-            assert (beaten is None) == (outcome is Outcome.WINNER)
+            assert (beaten is None) == (outcome is RowFate.WINNER)
             if beaten is not None:
                 assert beaten.by in higher
                 assert (beaten.part is RankPart.POSITION) == _is_identical(beaten.by, row, precedence)
@@ -58,15 +58,15 @@ def test_the_winner_rule_holds_its_laws_in_every_case() -> None:
             is_copied = any(
                 r.named_row_id == row.named_row_id is not None or row.key[1] is KeyKind.CONTENT for r in higher
             )
-            assert (outcome is Outcome.DELIVERY_DUPLICATE) == is_copied
-            if outcome in (Outcome.SEND_DUPLICATE, Outcome.SUPERSEDED_BY_OTHER_DAY):
+            assert (outcome is RowFate.DELIVERY_DUPLICATE) == is_copied
+            if outcome in (RowFate.SEND_DUPLICATE, RowFate.SUPERSEDED_BY_OTHER_DAY):
                 best = max(competing_digests, key=lambda rival: rank(rival, precedence))
-                assert (best.event_date == row.event_date) == (outcome is Outcome.SEND_DUPLICATE)
+                assert (best.event_date == row.event_date) == (outcome is RowFate.SEND_DUPLICATE)
             seen[outcome] += 1
-        won = [row for row, outcome in decided.items() if outcome is Outcome.WINNER]
+        won = [row for row, outcome in decided.items() if outcome is RowFate.WINNER]
         for row in won:
             assert all(r is row or r.key != row.key or abs((r.event_date - row.event_date).days) > window for r in won)
-    assert min(seen[kind] for kind in (*Outcome, *RankPart)) > 50, seen
+    assert min(seen[kind] for kind in (*RowFate, *RankPart)) > 50, seen
 
 
 def _is_identical(one: RawRow, other: RawRow, precedence: tuple[Source, ...]) -> bool:
@@ -131,7 +131,7 @@ def test_an_id_that_nobody_can_see_is_no_id(blank: str) -> None:
     assert replace(ROW, sender=(1, blank)).key == replace(ROW, sender=(1, None)).key
     assert replace(ROW, send_id=f"i{blank}").key[-1] == f"i{blank}"
     twice = [replace(ROW, row_id=blank), replace(ROW, row_id=blank, line_number=2)]
-    assert outcomes(twice, BACKFILL_FIRST, 1) == [Outcome.SEND_DUPLICATE, Outcome.WINNER]
+    assert outcomes(twice, BACKFILL_FIRST, 1) == [RowFate.SEND_DUPLICATE, RowFate.WINNER]
 
 
 @pytest.mark.parametrize("days_apart", [0, 1, 2, 3])
@@ -141,10 +141,10 @@ def test_the_window_ends_where_it_says(days_apart: int) -> None:
     )
     first, _ = outcomes([ROW, later], BACKFILL_FIRST, 2)
     expected = (
-        Outcome.SEND_DUPLICATE,
-        Outcome.SUPERSEDED_BY_OTHER_DAY,
-        Outcome.SUPERSEDED_BY_OTHER_DAY,
-        Outcome.WINNER,
+        RowFate.SEND_DUPLICATE,
+        RowFate.SUPERSEDED_BY_OTHER_DAY,
+        RowFate.SUPERSEDED_BY_OTHER_DAY,
+        RowFate.WINNER,
     )
     assert first is expected[days_apart]
 
@@ -157,4 +157,4 @@ def test_a_row_loses_to_one_that_loses_itself() -> None:
         for n in range(3)
     ]
     found = outcomes(rows, BACKFILL_FIRST, 1)
-    assert found == [Outcome.SUPERSEDED_BY_OTHER_DAY, Outcome.SUPERSEDED_BY_OTHER_DAY, Outcome.WINNER]
+    assert found == [RowFate.SUPERSEDED_BY_OTHER_DAY, RowFate.SUPERSEDED_BY_OTHER_DAY, RowFate.WINNER]

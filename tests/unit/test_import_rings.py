@@ -41,7 +41,7 @@ CLIMBS = [
     ("pipeline_assets/load", "from pipeline_assets.formats.amplitude.columns import VENDOR_COLUMNS"),
     ("pipeline_assets/formats", "from pipeline_assets.formats.amplitude.keys import KeyGrammar"),
     ("pipeline_assets/transforms", "from resources.iceberg.lakehouse import Lakehouse"),
-    ("resources", "from pipeline_assets.load.run import load"),
+    ("resources", "from pipeline_assets.load.run import run_load"),
     ("pipeline_assets/load", "from pipeline_assets.orchestration.assets import LoadConfig"),
     ("pipeline_assets/operations", "from pipeline_assets.inspection.verify import prove"),
     ("pipeline_assets/orchestration", "from pipeline_assets.cli.app import app"),

@@ -20,7 +20,7 @@ from typing import Any
 
 import pytest
 
-from pipeline_assets.domain.identity import Outcome
+from pipeline_assets.domain.identity import RowFate
 from pipeline_assets.formats.amplitude.columns import DELIVERED_KEYS
 from sample_export import demo
 from sample_export.account import REASONS, ExportAccount
@@ -192,7 +192,7 @@ def test_the_account_equals_a_recount() -> None:
 
 
 def test_the_account_names_the_pipelines_reasons() -> None:
-    assert set(REASONS) == set(Outcome) - {Outcome.WINNER}
+    assert set(REASONS) == set(RowFate) - {RowFate.WINNER}
 
 
 def test_every_line_is_on_account_of_its_arrival_day() -> None:

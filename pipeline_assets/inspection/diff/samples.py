@@ -13,12 +13,11 @@ import pyspark.sql.functions as F
 from pyspark.sql import DataFrame, Row
 
 from pipeline_assets.domain.changes import KeyChange
-from pipeline_assets.formats.base import EVENT_TIME
-from pipeline_assets.formats.registry import EXPORT_FORMAT
 from pipeline_assets.inspection.diff.difference import Sample
+from pipeline_assets.load.build.builders import builder_of
 from pipeline_assets.load.build.key_changes import MOVED
-from pipeline_assets.tables.table import AggregateTable, Table
-from pipeline_assets.transforms.key_changes import ADDED, CHANGED, REMOVED, with_event_keys, with_keys
+from pipeline_assets.tables.table import Table
+from pipeline_assets.transforms.key_changes import ADDED, CHANGED, REMOVED
 
 _LONGEST_VALUE = 200
 
@@ -51,9 +50,7 @@ def _first(changes: DataFrame, change: str, most: int) -> list[Row]:
 
 
 def _name(table: Table, row: Row) -> str:
-    identity = EXPORT_FORMAT.identity
-    of_event = (identity.send_id, identity.row_id, "event_type", EVENT_TIME)
-    columns = table.key_columns if isinstance(table, AggregateTable) else of_event
+    columns = builder_of(table).naming_columns
     return ", ".join(f"{name} {row[name]}" for name in columns if row[name] is not None)
 
 
@@ -64,9 +61,7 @@ def _other_cause(keys: KeyChange, change: str) -> str:
 
 def _rows_of(table: Table, frame: DataFrame, pairs: Sequence[tuple[int, int]]) -> dict[tuple[int, int], Row]:
     firsts = [pair[0] for pair in pairs]
-    names = table.key_columns if isinstance(table, AggregateTable) else ()
-    named = with_keys(frame, names) if names else with_event_keys(frame)
-    rows = named.where(F.col("_key_a").isin(firsts)).collect()
+    rows = builder_of(table).with_keys(frame).where(F.col("_key_a").isin(firsts)).collect()
     return {(row["_key_a"], row["_key_b"]): row for row in rows}
 
 
@@ -77,5 +72,5 @@ def _values(table: Table, left: Row | None, right: Row | None) -> dict[str, tupl
         value = str(row[column])
         return value if len(value) <= _LONGEST_VALUE else f"{value[:_LONGEST_VALUE]}…"
 
-    found = {column: (text(left, column), text(right, column)) for column in table.content_columns}
-    return {column: values for column, values in found.items() if values[0] != values[1]}
+    both = {column: (text(left, column), text(right, column)) for column in table.content_columns}
+    return {column: values for column, values in both.items() if values[0] != values[1]}

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import date, datetime
 
-from pipeline_assets.domain.identity import Defeat, KeyKind, Outcome, RankPart, RawRow
+from pipeline_assets.domain.identity import Defeat, KeyKind, RankPart, RawRow, RowFate
 from pipeline_assets.domain.slices import Slice
 from pipeline_assets.formats.registry import EXPORT_FORMAT
 from pipeline_assets.inspection.trace.rows import FoundRow, QuarantinedLine
@@ -30,7 +30,7 @@ class Delivered:
     """One raw row of the event and what became of it."""
 
     found: FoundRow
-    outcome: Outcome
+    outcome: RowFate
     defeat: Defeat | None
     """None for a winner."""
 
@@ -46,9 +46,9 @@ class Delivered:
             return "winner"
         better = self.defeat.by
         said = {
-            Outcome.DELIVERY_DUPLICATE: f"delivery duplicate of {place(better)}",
-            Outcome.SEND_DUPLICATE: f"send duplicate: sent again as {_IDENTITY.row_id} {better.row_id}, {place(better)}",
-            Outcome.SUPERSEDED_BY_OTHER_DAY: f"superseded by another day: {better.event_date}, {place(better)}",
+            RowFate.DELIVERY_DUPLICATE: f"delivery duplicate of {place(better)}",
+            RowFate.SEND_DUPLICATE: f"send duplicate: sent again as {_IDENTITY.row_id} {better.row_id}, {place(better)}",
+            RowFate.SUPERSEDED_BY_OTHER_DAY: f"superseded by another day: {better.event_date}, {place(better)}",
         }[self.outcome]
         return f"{said}; {_ground(self.row, self.defeat)}"
 
@@ -138,7 +138,7 @@ class Event:
     @property
     def winners(self) -> tuple[RawRow, ...]:
         """The rows to keep by the present rule; more than one where a row on a day between them beats none."""
-        return tuple(delivered.row for delivered in self.deliveries if delivered.outcome is Outcome.WINNER)
+        return tuple(delivered.row for delivered in self.deliveries if delivered.outcome is RowFate.WINNER)
 
     @property
     def agrees(self) -> bool:

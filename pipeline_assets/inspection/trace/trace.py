@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 
 from pipeline_assets.domain.errors import UsageError
-from pipeline_assets.domain.identity import KeyKind, Outcome, RawRow, defeat, named, outcomes, rank
+from pipeline_assets.domain.identity import KeyKind, RawRow, RowFate, defeat, named, outcomes, rank
 from pipeline_assets.domain.slices import BatchVerdict, Slice, neighbourhood
 from pipeline_assets.formats.registry import EXPORT_FORMAT
 from pipeline_assets.inspection.trace.explanation import Delivered, Event, Explanation, Published, Standing
@@ -141,7 +141,7 @@ def _judge(found: Sequence[FoundRow], search: Search) -> list[Delivered]:
         for delivered, outcome in zip(found, outcomes(rows, precedence, window), strict=True)
     ]
     judged.sort(key=lambda delivered: rank(delivered.row, precedence), reverse=True)
-    return sorted(judged, key=lambda delivered: delivered.outcome is not Outcome.WINNER)
+    return sorted(judged, key=lambda delivered: delivered.outcome is not RowFate.WINNER)
 
 
 def _inside(days: Iterable[date], search: Search, margin: int) -> list[date]:
@@ -207,7 +207,7 @@ def _standings(runtime: Runtime, sketch: _Sketch, now: datetime) -> tuple[Standi
         decision.key: decision for decision in decide(runtime, request, REFINED_EVENTS, read_facts(runtime, request))
     }
     records = runtime.ledger.slices(REFINED_EVENTS.key, [sketch.project_id], days)
-    winners = [delivered.row for delivered in sketch.deliveries if delivered.outcome is Outcome.WINNER]
+    winners = [delivered.row for delivered in sketch.deliveries if delivered.outcome is RowFate.WINNER]
     standings = []
     for day in days:
         key = Slice(day, sketch.project_id)

@@ -1,53 +1,113 @@
 """Build an aggregate from refined.events, and audit it against totals computed another way.
 
-Contains: how any aggregate is built and measured.
+Contains: the kind's builder: how any aggregate is built, measured and proposed.
 Add here: what all aggregates share.
 Does not contain: any one of them (tables/) and judging (verdicts.py).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import pyspark.sql.functions as F
 from pyspark.sql import DataFrame
-from resources.iceberg.metadata import slices_condition
 
-from pipeline_assets.domain.checks import number, Totals
+from pipeline_assets.domain.checks import Totals, number
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import EMPTY, Slice
 from pipeline_assets.load.build.audit import Audit, Build
+from pipeline_assets.load.build.builder import Builder, Proposal, kept
+from pipeline_assets.load.build.refined import build_refined
 from pipeline_assets.load.build.shared_events import input_of
+from pipeline_assets.load.build.step import TablePlan
 from pipeline_assets.load.request import Runtime
+from pipeline_assets.tables.refined_events import REFINED_EVENTS
 from pipeline_assets.tables.table import AggregateTable
-from pipeline_assets.transforms.digests import (digest_aggregates, digest_of, with_row_hashes)
+from pipeline_assets.transforms.digests import digest_aggregates, digest_of, with_row_hashes
+from pipeline_assets.transforms.key_changes import row_contents, with_keys
+from pipeline_assets.transforms.narrow_events import narrow_events
+from resources.iceberg.metadata import slices_condition
 
 _CONTROL = "_control_"
 
 
-def build_aggregate(runtime: Runtime, table: AggregateTable, pin: int, todo: Sequence[Slice]) -> Build:
-    """The build of an aggregate for these slices, from refined.events as of the pinned snapshot."""
-    events = input_of(runtime, table, pin, todo)
+class AggregateBuilder(Builder[AggregateTable]):
+    """Builds an aggregate from refined.events; columns of its own name its rows, which never change their day."""
+
+    def build(self, plan: TablePlan) -> Build:
+        """From refined.events as of the pinned snapshot."""
+        return _build_aggregate(plan, self.table)
+
+    @contextmanager
+    def proposed(
+        self, runtime: Runtime, key: Slice, heads: Mapping[str, int], *, on_published: bool
+    ) -> Iterator[Proposal]:
+        """From refined.events as it is published, or as raw says now; no row comes from another day."""
+        with (
+            _refined(runtime, key, heads, on_published=on_published) as refined,
+            kept(self._rows(runtime, refined)) as rows,
+        ):
+            nowhere = self.contents(rows).limit(0).select("event_date", "project_id", "_key_a", "_key_b")
+            yield Proposal(rows, nowhere, nowhere)
+
+    def contents(self, rows: DataFrame) -> DataFrame:
+        """By the key columns, the content of all."""
+        return row_contents(rows, self.table.key_columns, self.table.content_columns)
+
+    def with_keys(self, rows: DataFrame) -> DataFrame:
+        """By the key columns."""
+        return with_keys(rows, self.table.key_columns)
+
+    @property
+    def naming_columns(self) -> tuple[str, ...]:
+        """The key columns."""
+        return self.table.key_columns
+
+    def _rows(self, runtime: Runtime, refined: DataFrame) -> DataFrame:
+        events = narrow_events(refined, runtime.settings) if self.table.reads_narrow_events else refined
+        return self.table.build(events, runtime.settings).select(*[column.name for column in self.table.columns])
+
+
+@contextmanager
+def _refined(runtime: Runtime, key: Slice, heads: Mapping[str, int], *, on_published: bool) -> Iterator[DataFrame]:
+    """The slice of refined.events."""
+    is_slice = slices_condition(REFINED_EVENTS, [key])
+    if on_published:
+        yield runtime.lakehouse.read(REFINED_EVENTS, heads[REFINED_EVENTS.key]).where(is_slice)
+        return
+    build = build_refined(runtime, heads, [key], {})
+    try:
+        yield build.rows.where(is_slice)
+    finally:
+        build.release()
+
+
+def _build_aggregate(plan: TablePlan, table: AggregateTable) -> Build:
+    runtime, slices = plan.runtime, sorted(plan.to_build)
+    events = input_of(runtime, table, plan.pins[REFINED_EVENTS.key], slices)
 
     def audit(snapshot_id: int) -> dict[Slice, Audit]:
-        staged = runtime.lakehouse.read(table, snapshot_id).where(slices_condition(table, todo))
+        staged = runtime.lakehouse.read(table, snapshot_id).where(slices_condition(table, slices))
         by = ["event_date", "project_id"]
         measured = (
             with_row_hashes(staged, table.content_columns)
             .groupBy(*by)
             .agg(*digest_aggregates(), *[measure.total().alias(name) for name, measure in table.measures.items()])
         )
-        found: dict[Slice, Mapping[str, object]] = {}
+        totals: dict[Slice, Mapping[str, object]] = {}
         control: dict[Slice, Mapping[str, object]] = {}
         for row in _beside(measured, table.controls(events, runtime.settings)).collect():
-            told = row.asDict()
+            figures = row.asDict()
             of_control = {
-                name.removeprefix(_CONTROL): value for name, value in told.items() if name.startswith(_CONTROL)
+                name.removeprefix(_CONTROL): value for name, value in figures.items() if name.startswith(_CONTROL)
             }
-            side, values = (control, of_control) if told["_is_control"] else (found, told)
+            side, values = (control, of_control) if figures["_is_control"] else (totals, figures)
             side[Slice(row["event_date"], row["project_id"])] = values
-        return {key: _aggregate_audit(table, found.get(key, {}), control.get(key, {}), runtime.settings) for key in todo}
+        return {
+            key: _aggregate_audit(table, totals.get(key, {}), control.get(key, {}), runtime.settings) for key in slices
+        }
 
     return Build(table.build(events, runtime.settings), audit)
 
@@ -63,10 +123,10 @@ def _beside(measured: DataFrame, control: DataFrame) -> DataFrame:
 
 
 def _aggregate_audit(
-    table: AggregateTable, found: Mapping[str, Any], control: Mapping[str, Any], settings: Settings
+    table: AggregateTable, row: Mapping[str, Any], control: Mapping[str, Any], settings: Settings
 ) -> Audit:
-    digest = digest_of(found) if found else EMPTY
-    totals = {name: found.get(name) or 0 for name in table.measures}
+    digest = digest_of(row) if row else EMPTY
+    totals = {name: row.get(name) or 0 for name in table.measures}
     controls = {name: value or 0 for name, value in control.items() if name not in ("event_date", "project_id")}
     measured = Totals(totals, controls, settings)
     evaluations = tuple(rule.evaluate(measured) for rule in table.checks if rule.evaluate is not None)

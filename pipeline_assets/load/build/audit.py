@@ -16,9 +16,9 @@ from pipeline_assets.domain.slices import Digest, Slice
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
-    from resources.iceberg.table_files import FileChange
 
     from pipeline_assets.transforms.slice_difference import KeyDifference
+    from resources.iceberg.table_files import FileChange
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
-"""The raw rows near some slices that share their key with another one: the only ones that can win, lose or have rivals.
+"""Raw rows near some slices that share their key with another row: only these win, lose or compete with other days.
 
 Contains: reading them once for all that a step asks of them.
-Add here: another question about contested rows.
+Add here: another question about competing rows.
 Does not contain: the winner rule (transforms/dedupe.py), what is done with winners (refined.py).
 """
 
@@ -12,23 +12,23 @@ from functools import reduce
 
 import pyspark.sql.functions as F
 from pyspark.sql import DataFrame
-from resources.iceberg.metadata import slices_condition
 
 from pipeline_assets.domain.slices import EMPTY, Slice, neighbourhood
 from pipeline_assets.load.request import Runtime
 from pipeline_assets.tables.raw_events import RAW_TABLES
 from pipeline_assets.tables.refined_events import REFINED_EVENTS
+from pipeline_assets.transforms.cross_day_keys import competing_digest, digests_of_competing, shared_rows
 from pipeline_assets.transforms.dedupe import outcomes
-from pipeline_assets.transforms.event_keys import IDENTITY, KEY, candidate_duplicates, with_candidate_keys
 from pipeline_assets.transforms.digests import HASH_A, HASH_B
-from pipeline_assets.transforms.cross_day_keys import digests_of_competing, competing_digest, shared_rows
+from pipeline_assets.transforms.event_keys import IDENTITY, KEY, candidate_duplicates, with_candidate_keys
+from resources.iceberg.metadata import slices_condition
 
 _MOST_SENT_ROWS = 1_000_000
 """About 200 MB in a driver: far more than usual duplicates of any day, and less than a history delivered again."""
 
 
 class CompetingRows:
-    """Contested rows of both raw tables, as of pinned snapshots; kept by Spark until released."""
+    """Competing rows of both raw tables, as of pinned snapshots; kept by Spark until released."""
 
     def __init__(self, runtime: Runtime, pins: Mapping[str, int], slices: Collection[Slice]) -> None:
         """`slices`: whose rows are asked about; those within the dedupe window of them are read as well."""
@@ -50,7 +50,7 @@ class CompetingRows:
         return self._slices.issuperset(slices)
 
     def outcomes(self, slices: Collection[Slice]) -> DataFrame:
-        """`dedupe.outcomes` of the contested rows of these slices, and of rows near them that have rivals."""
+        """`dedupe.outcomes` of the competing rows of these slices, and of rows near them that compete with other days."""
         near = neighbourhood(slices, self._window)
         rows = self._rows.where(slices_condition(REFINED_EVENTS, near))
         decided = outcomes(rows, self._runtime.settings.source_precedence, self._window)
@@ -70,9 +70,9 @@ class CompetingRows:
 
 def competing_digests_of(shared: DataFrame, window_days: int, slices: Sequence[Slice]) -> dict[Slice, str]:
     """The same from `shared_keys.shared_rows` of these slices and those near them."""
-    found = dict.fromkeys(slices, str(EMPTY))
+    none = dict.fromkeys(slices, str(EMPTY))
     rows = digests_of_competing(shared, window_days).where(slices_condition(REFINED_EVENTS, slices)).collect()
-    return found | {Slice(row["event_date"], row["project_id"]): competing_digest(row.asDict()) for row in rows}
+    return none | {Slice(row["event_date"], row["project_id"]): competing_digest(row.asDict()) for row in rows}
 
 
 def raw_rows(runtime: Runtime, pins: Mapping[str, int], slices: Collection[Slice], columns: Sequence[str]) -> DataFrame:

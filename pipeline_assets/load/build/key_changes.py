@@ -13,12 +13,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyspark.sql.functions as F
 from pyspark.sql import DataFrame
-from resources.iceberg.metadata import slices_condition
 
 from pipeline_assets.domain.changes import KeyChange
 from pipeline_assets.domain.checks import is_bounded
 from pipeline_assets.domain.slices import EMPTY, Slice, neighbourhood
-from pipeline_assets.load.build.step import DerivedStep
+from pipeline_assets.load.build.audit import Audit
+from pipeline_assets.load.build.step import StagedSlices, TablePlan
 from pipeline_assets.load.staleness.decide import SlicePlan
 from pipeline_assets.tables.refined_events import REFINED_EVENTS
 from pipeline_assets.transforms.event_keys import KEY
@@ -33,21 +33,23 @@ from pipeline_assets.transforms.key_changes import (
     moved_keys,
 )
 from pipeline_assets.transforms.slice_difference import KeyDifference
+from resources.iceberg.metadata import slices_condition
 
 MOVED, CODE, DELIVERED, WITHDRAWN = "moved day", "code", "new delivery", "withdrawn"
 
 
-def explain_keys(step: DerivedStep, todo: Mapping[Slice, SlicePlan], staged_id: int) -> dict[Slice, KeyChange]:
+def explain_keys(plan: TablePlan, staged: StagedSlices) -> dict[Slice, KeyChange]:
     """Slice -> what becomes of its keys, of the bounded slices whose content would change.
 
     Reads keys and stored hashes of these slices, published and staged, and the keys of their neighbours.
     """
-    chosen = [key for key, decision in todo.items() if _is_compared(step, decision)]
-    if not chosen:
+    todo = plan.to_build
+    compared = [key for key, decision in todo.items() if _is_compared(plan, decision, staged.audits[key])]
+    if not compared:
         return {}
-    told = {key: step.keys[key] for key in chosen if key in step.keys}
-    asked = [key for key in chosen if key not in told]
-    counted = _counted(step, staged_id, asked) | _told(step, staged_id, told)
+    known = {key: staged.keys[key] for key in compared if key in staged.keys}
+    unknown = [key for key in compared if key not in known]
+    counted = _counted(plan, staged.snapshot_id, unknown) | _known(plan, staged.snapshot_id, known)
     return {key: key_change(todo[key].cause, counts) for key, counts in counted.items()}
 
 
@@ -55,39 +57,39 @@ _Counts = dict[tuple[str, bool], int]
 """(change, whether the key moved) -> keys."""
 
 
-def _counted(step: DerivedStep, staged_id: int, slices: Collection[Slice]) -> dict[Slice, _Counts]:
+def _counted(plan: TablePlan, staged_id: int, slices: Collection[Slice]) -> dict[Slice, _Counts]:
     """Slice -> what becomes of its keys, from all of them."""
     if not slices:
         return {}
-    window = step.runtime.settings.dedupe_window_days
+    window = plan.runtime.settings.dedupe_window_days
     near = neighbourhood(slices, window)
-    found = key_changes(
-        _contents(step, step.base_id, slices),
-        _contents(step, staged_id, slices),
-        _keys(step, step.base_id, near),
-        _keys(step, staged_id, near),
+    changes = key_changes(
+        _contents(plan, plan.base_id, slices),
+        _contents(plan, staged_id, slices),
+        _keys(plan, plan.base_id, near),
+        _keys(plan, staged_id, near),
         window,
     )
     counted: dict[Slice, _Counts] = {key: {} for key in slices}
-    for row in found.groupBy("event_date", "project_id", "change", "is_moved").count().collect():
+    for row in changes.groupBy("event_date", "project_id", "change", "is_moved").count().collect():
         counted[Slice(row["event_date"], row["project_id"])][row["change"], row["is_moved"]] = row["count"]
     return counted
 
 
-def _told(step: DerivedStep, staged_id: int, told: Mapping[Slice, KeyDifference]) -> dict[Slice, _Counts]:
+def _known(plan: TablePlan, staged_id: int, known: Mapping[Slice, KeyDifference]) -> dict[Slice, _Counts]:
     """The same of slices that were written as their difference: only keys that they gain or lose are looked for elsewhere."""
     counted: dict[Slice, _Counts] = {}
-    for key, found in told.items():
-        added = pc.sum(found.differing["is_added"]).as_py() or 0
-        counts = {(KEPT, False): found.kept, (CHANGED, False): found.changed, (ADDED, False): added}
-        counted[key] = counts | {(REMOVED, False): found.differing.num_rows - added}
-    differing = [_placed(key, found.differing) for key, found in told.items() if found.differing.num_rows]
+    for key, keys in known.items():
+        added = pc.sum(keys.differing["is_added"]).as_py() or 0
+        counts = {(KEPT, False): keys.kept, (CHANGED, False): keys.changed, (ADDED, False): added}
+        counted[key] = counts | {(REMOVED, False): keys.differing.num_rows - added}
+    differing = [_placed(key, keys.differing) for key, keys in known.items() if keys.differing.num_rows]
     if not differing:
         return counted
-    window = step.runtime.settings.dedupe_window_days
-    near = neighbourhood(told, window)
-    changes = F.broadcast(step.runtime.spark.createDataFrame(pa.concat_tables(differing)))
-    moved = moved_keys(changes, _keys(step, step.base_id, near), _keys(step, staged_id, near), window)
+    window = plan.runtime.settings.dedupe_window_days
+    near = neighbourhood(known, window)
+    changes = F.broadcast(plan.runtime.spark.createDataFrame(pa.concat_tables(differing)))
+    moved = moved_keys(changes, _keys(plan, plan.base_id, near), _keys(plan, staged_id, near), window)
     by_change = moved.join(changes, on=["event_date", "project_id", *KEY])
     for row in by_change.groupBy("event_date", "project_id", "change").count().collect():
         counts = counted[Slice(row["event_date"], row["project_id"])]
@@ -107,25 +109,25 @@ def _placed(key: Slice, differing: pa.Table) -> pa.Table:
     })  # fmt: skip
 
 
-def _is_compared(step: DerivedStep, decision: SlicePlan) -> bool:
-    record, audit = decision.record, step.audits[decision.key]
+def _is_compared(plan: TablePlan, decision: SlicePlan, audit: Audit) -> bool:
+    record = decision.record
     if record is None or record.digest in (EMPTY, audit.digest):
         return False
     then = record.baseline.figures.get("rows", 0) if record.baseline is not None else 0
     rows = {"rows": max(record.digest.rows, then)}, {"rows": audit.digest.rows}
-    return is_bounded(*rows, was_final=decision.was_final, settings=step.runtime.settings)
+    return is_bounded(*rows, was_final=decision.was_final, settings=plan.runtime.settings)
 
 
-def _contents(step: DerivedStep, snapshot_id: int, slices: Collection[Slice]) -> DataFrame:
-    return event_contents(_events(step, snapshot_id, slices))
+def _contents(plan: TablePlan, snapshot_id: int, slices: Collection[Slice]) -> DataFrame:
+    return event_contents(_events(plan, snapshot_id, slices))
 
 
-def _keys(step: DerivedStep, snapshot_id: int, slices: Collection[Slice]) -> DataFrame:
-    return held_keys(_events(step, snapshot_id, slices))
+def _keys(plan: TablePlan, snapshot_id: int, slices: Collection[Slice]) -> DataFrame:
+    return held_keys(_events(plan, snapshot_id, slices))
 
 
-def _events(step: DerivedStep, snapshot_id: int, slices: Collection[Slice]) -> DataFrame:
-    return step.runtime.lakehouse.read(REFINED_EVENTS, snapshot_id).where(slices_condition(REFINED_EVENTS, slices))
+def _events(plan: TablePlan, snapshot_id: int, slices: Collection[Slice]) -> DataFrame:
+    return plan.runtime.lakehouse.read(REFINED_EVENTS, snapshot_id).where(slices_condition(REFINED_EVENTS, slices))
 
 
 def key_change(cause: str, counts: Mapping[tuple[str, bool], int]) -> KeyChange:

@@ -2,7 +2,7 @@
 
 Contains: from pairs of slices to the ones that must wait.
 Add here: another reason for slices to stand or fall together.
-Does not contain: finding the pairs (refined.py) and the checks (verdicts.py).
+Does not contain: finding the pairs (the kind's builder: refined.py) and the checks (verdicts.py).
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ def blocked_by(links: Iterable[tuple[Slice, Slice]], blocked: Collection[Slice])
     published alone.
     """
     neighbours: dict[Slice, set[Slice]] = {}
-    for one, other in links:
-        neighbours.setdefault(one, set()).add(other)
-        neighbours.setdefault(other, set()).add(one)
-    found: dict[Slice, set[Slice]] = {}
+    for left, right in links:
+        neighbours.setdefault(left, set()).add(right)
+        neighbours.setdefault(right, set()).add(left)
+    tied_to: dict[Slice, set[Slice]] = {}
     for start in sorted(neighbours.keys() & set(blocked)):
         reached, to_visit = {start}, [start]
         while to_visit:
@@ -30,8 +30,8 @@ def blocked_by(links: Iterable[tuple[Slice, Slice]], blocked: Collection[Slice])
                 reached.add(neighbour)
                 to_visit.append(neighbour)
         for key in reached - set(blocked):
-            found.setdefault(key, set()).add(start)
-    return {key: tuple(sorted(tied)) for key, tied in sorted(found.items())}
+            tied_to.setdefault(key, set()).add(start)
+    return {key: tuple(sorted(tied)) for key, tied in sorted(tied_to.items())}
 
 
 def waits_for(tied: Collection[Slice]) -> str:
@@ -44,7 +44,7 @@ def waiting_reason(days: str) -> str:
     return f"shares events with {days.replace(',', ', ')}, which cannot be published now; alone it would lose or double them"
 
 
-WAITING_CURE = "It is published together with them: load or recover those days, or accept their change with a reason"
+WAITING_HINT = "It is published together with them: load or recover those days, or accept their change with a reason"
 
 
 def links_of(
@@ -52,4 +52,4 @@ def links_of(
 ) -> set[tuple[Slice, Slice]]:
     """The pairs that tie a built slice to another built one or to a blocked one; one that is up to date ties nothing."""
     relevant = {*blocked, *built}
-    return {(one, other) for one, other in exchanged if one in relevant and other in relevant}
+    return {(left, right) for left, right in exchanged if left in relevant and right in relevant}

@@ -2,8 +2,8 @@
 
 Contains: the derived half of the load path (ARCHITECTURE, One load).
 Add here: what every derived table goes through.
-Does not contain: the build of any one table (tables/, build_*.py) and whether a slice is stale
-(../standing.py).
+Does not contain: the build of any kind of table (refined.py, aggregate.py) and whether a slice is stale
+(staleness/decide.py).
 """
 
 from __future__ import annotations
@@ -12,32 +12,22 @@ import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
-from resources.failpoints import Failpoint, failpoint
-from resources.iceberg.metadata import SliceFiles
-from resources.ledger.records import Changes, PublicationRecord, SliceRecord
-
 from pipeline_assets.domain.errors import PublishConflictError
-from pipeline_assets.domain.slices import EMPTY, Digest, Slice
+from pipeline_assets.domain.slices import EMPTY, Slice
 from pipeline_assets.load.build.audit import Build
-from pipeline_assets.load.build.aggregate import build_aggregate
-from pipeline_assets.load.build.refined import build_refined
+from pipeline_assets.load.build.builders import builder_of
 from pipeline_assets.load.build.competing_rows import CompetingRows
+from pipeline_assets.load.build.step import JudgedSlice, StagedSlices, TablePlan
 from pipeline_assets.load.build.verdicts import judge, stand
-from pipeline_assets.load.build.step import DerivedStep
-from pipeline_assets.load.build.refined_files import held_files
-from pipeline_assets.load.staleness.facts import Facts
-from pipeline_assets.load.request import LoadRequest, TableReport, Runtime
 from pipeline_assets.load.ledger_sync import sync_ledger
-from pipeline_assets.load.staleness.decide import (
-    SlicePlan,
-    Todo,
-    decide,
-    release_waits,
-    resolve,
-)
-from pipeline_assets.tables.refined_events import REFINED_EVENTS
+from pipeline_assets.load.request import LoadRequest, Runtime, TableReport
+from pipeline_assets.load.staleness.decide import SlicePlan, Todo, decide, release_waits, resolve
+from pipeline_assets.load.staleness.facts import Facts
 from pipeline_assets.tables.registry import table_by_key
-from pipeline_assets.tables.table import AggregateTable, Table
+from pipeline_assets.tables.table import Table
+from resources.failpoints import Failpoint, failpoint
+from resources.iceberg.lakehouse import Publication
+from resources.ledger.records import Changes, PublicationRecord
 
 _PIN_ATTEMPTS = 8
 _FIRST_PAUSE_SECONDS = 0.1
@@ -56,18 +46,20 @@ def rebuild_stale(runtime: Runtime, request: LoadRequest, table: Table, facts: F
         decisions, competing = _resolved(runtime, request, table, pins, decided)
         failpoint(Failpoint.AFTER_PIN, table.key)
         name = f"{request.attempt}_{attempt}"
-        step = DerivedStep(runtime, request, table, base_id, pins, name, decisions, started_at, competing)
+        plan = TablePlan(runtime, request, table, base_id, pins, name, decisions, started_at, competing)
         try:
-            _run(step)
+            judged = _carry_out(plan)
         except PublishConflictError as conflict:
             runtime.say(f"{table.key}: {conflict.reason}; building it again")
             if attempt == runtime.settings.publish_attempts - 1:
                 raise
             continue
         break
-    outcomes = sorted(step.outcomes.values(), key=lambda outcome: (not outcome.is_requested, outcome.key))
+    outcomes = sorted(
+        (judged_slice.outcome for judged_slice in judged), key=lambda outcome: (not outcome.is_requested, outcome.key)
+    )
     seconds = time.monotonic() - started_at
-    return TableReport(table.key, tuple(outcomes), runtime.lakehouse.head(table), seconds, tuple(sorted(step.audits)))
+    return TableReport(table.key, tuple(outcomes), runtime.lakehouse.head(table), seconds, tuple(sorted(plan.to_build)))
 
 
 def _pinned(
@@ -95,115 +87,103 @@ def _resolved(
 ) -> tuple[list[SlicePlan], CompetingRows | None]:
     """The decisions with none left to CHECK: only slices that hold a changed key are built with those that changed.
 
-    And the contested rows, where they were read for that.
+    And the competing rows, where they were read for that.
     """
     unclear = [decision.key for decision in decisions if decision.todo is Todo.CHECK]
     if not unclear:
         return release_waits(decisions), None
     runtime.say(f"{table.key}: comparing the keys of {len(unclear)} slices with those of their neighbours")
     # With those of the slices to build, which are asked about next.
-    competing = CompetingRows(
+    competing = builder_of(table).competing_rows(
         runtime, pins, [decision.key for decision in decisions if decision.todo in (Todo.CHECK, Todo.REBUILD)]
     )
     competing_digests = competing.competing_digests(unclear)
     decisions = [
-        resolve(runtime, request, table, decision, competing_digests[decision.key]) if decision.todo is Todo.CHECK else decision
+        resolve(runtime, request, table, decision, competing_digests[decision.key])
+        if decision.todo is Todo.CHECK
+        else decision
         for decision in decisions
     ]
     return release_waits(decisions), competing
 
 
-def _run(step: DerivedStep) -> None:
-    todo = [decision for decision in step.decisions if decision.todo is Todo.REBUILD]
-    step.runtime.say(f"{step.table.key}: {len(todo)} of {len(step.decisions)} slices to build")
-    for decision in step.decisions:
-        if decision.todo is not Todo.REBUILD:
-            stand(step, decision)
+def _carry_out(plan: TablePlan) -> list[JudgedSlice]:
+    """Build and publish what is to be built, and record every slice."""
+    todo = plan.to_build
+    plan.runtime.say(f"{plan.table.key}: {len(todo)} of {len(plan.slices)} slices to build")
+    standing = [stand(plan, decision) for decision in plan.slices if decision.todo is not Todo.REBUILD]
     if todo:
-        _rebuild(step, {decision.key: decision for decision in todo})
-    else:
-        if step.competing is not None:
-            step.competing.release()
-        _require_none_held_since(step)
-        _record(step, [])
+        return _rebuild(plan, standing)
+    if plan.competing is not None:
+        plan.competing.release()
+    _require_none_held_since(plan)
+    _record(plan, standing, None)
+    return standing
 
 
-def _rebuild(step: DerivedStep, todo: Mapping[Slice, SlicePlan]) -> None:
-    lakehouse, table = step.runtime.lakehouse, step.table
-    build = _build(step, todo)
+def _rebuild(plan: TablePlan, standing: Sequence[JudgedSlice]) -> list[JudgedSlice]:
+    lakehouse, table, slices = plan.runtime.lakehouse, plan.table, plan.to_build.keys()
+    publication: Publication | None = None
+    build = builder_of(table).build(plan)
     try:
-        staged = lakehouse.stage(
-            table,
-            step.base_id,
-            step.attempt,
-            lambda target: _write(step, build, target, todo.keys()),
-        )
+        files = lakehouse.stage(table, plan.base_id, plan.attempt, lambda target: _write(plan, build, target, slices))
         try:
-            step.audits, step.keys = build.audit(staged.snapshot_id), build.keys
+            staged = StagedSlices(files.snapshot_id, build.audit(files.snapshot_id), build.keys)
             failpoint(Failpoint.AFTER_AUDIT, table.key)
-            changed = judge(step, todo, staged.snapshot_id)
-            _require_none_held_since(step)
+            judged = judge(plan, staged)
+            _require_none_held_since(plan)
+            changed = {key for key, judged_slice in judged.items() if judged_slice.is_changed}
             if changed:
-                step.publication = lakehouse.publish(staged, changed, step.request.run_id)
+                publication = lakehouse.publish(files, changed, plan.request.run_id)
         finally:
-            lakehouse.drop(staged)
+            lakehouse.drop(files)
     finally:
         build.release()
-    _record(step, sorted(changed))
+    every = [*standing, *judged.values()]
+    _record(plan, every, publication)
+    return every
 
 
-def _write(step: DerivedStep, build: Build, target: str, slices: Collection[Slice]) -> None:
-    lakehouse, table = step.runtime.lakehouse, step.table
+def _write(plan: TablePlan, build: Build, target: str, slices: Collection[Slice]) -> None:
+    lakehouse, table = plan.runtime.lakehouse, plan.table
     if build.write is None:
         lakehouse.replace_slices(table, target, slices, build.rows, is_shuffled=build.is_shuffled)
     else:
         lakehouse.files.replace(table, target, build.write())
 
 
-def _require_none_held_since(step: DerivedStep) -> None:
+def _require_none_held_since(plan: TablePlan) -> None:
     """A person may have held since what was decided on: without a newer commit of it no conflict would show."""
-    held = step.runtime.ledger.interventions.holds(step.table.key, step.request.projects)
-    if any(decision.key in held and decision.todo is not Todo.HOLD for decision in step.decisions):
+    held = plan.runtime.ledger.interventions.holds(plan.table.key, plan.request.projects)
+    if any(decision.key in held and decision.todo is not Todo.HOLD for decision in plan.slices):
         raise PublishConflictError(
-            step.table.key, "a person held a day of it meanwhile", "The load looks at the table again"
+            plan.table.key, "a person held a day of it meanwhile", "The load looks at the table again"
         )
 
 
-def _build(step: DerivedStep, todo: Mapping[Slice, SlicePlan]) -> Build:
-    if isinstance(step.table, AggregateTable):
-        return build_aggregate(step.runtime, step.table, step.pins[REFINED_EVENTS.key], sorted(todo))
-    code = step.table.code_version(step.runtime.settings)
-    # What other code made, or what was found in the table, is not built upon.
-    known = [key for key, found in todo.items() if found.record and _is_as_built(found.record, code)]
-    held = held_files(step.runtime, step.base_id, known)
-    return build_refined(step.runtime, step.pins, sorted(todo), held, step.competing)
-
-
-def _is_as_built(record: SliceRecord, code: str) -> bool:
-    return record.knows_inputs and record.code_version == code and record.digest != EMPTY
-
-
-def _record(step: DerivedStep, published: Sequence[Slice]) -> None:
+def _record(plan: TablePlan, judged: Sequence[JudgedSlice], publication: Publication | None) -> None:
     changes = Changes()
-    decisions = {decision.key: decision for decision in step.decisions}
-    files: Mapping[Slice, SliceFiles] = step.publication.files if step.publication else {}
-    for key, record in sorted(step.records.items()):
-        changes.slices.append(replace(record, file_hash=files[key].file_hash) if key in files else record)
-    if step.publication is not None:
-        code = step.table.code_version(step.runtime.settings)
-        for key in published:
-            prior = decisions[key].record
-            before: Digest = prior.digest if prior else EMPTY
+    files = publication.files if publication else {}
+    for record in sorted((judged_slice.record for judged_slice in judged), key=lambda record: record.key):
+        is_written = record.key in files
+        changes.slices.append(replace(record, file_hash=files[record.key].file_hash) if is_written else record)
+    if publication is not None:
+        code = plan.table.code_version(plan.runtime.settings)
+        decisions = {decision.key: decision for decision in plan.slices}
+        published = sorted(
+            (judged_slice.record for judged_slice in judged if judged_slice.is_changed), key=lambda record: record.key
+        )
+        for record in published:
+            prior = decisions[record.key].record
             changes.publications.append(
                 PublicationRecord(
-                    step.table.key, key, step.publication.snapshot_id, step.publication.parent_id,
-                    digest_before=before, digest_after=step.records[key].digest, cause=decisions[key].cause,
-                    run_id=step.request.run_id, input_state=step.records[key].input_state, code_version=code,
-                    accepted_reason=step.request.accepted.change(step.table.key, key),
-                    figures=step.records[key].figures,
-                    seconds=round(time.monotonic() - step.started_at, 3),
+                    plan.table.key, record.key, publication.snapshot_id, publication.parent_id,
+                    digest_before=prior.digest if prior else EMPTY, digest_after=record.digest,
+                    cause=decisions[record.key].cause, run_id=plan.request.run_id, input_state=record.input_state,
+                    code_version=code, accepted_reason=plan.request.accepted.change(plan.table.key, record.key),
+                    figures=record.figures, seconds=round(time.monotonic() - plan.started_at, 3),
                 )
             )  # fmt: skip
-        changes.head = (step.table.key, step.publication.snapshot_id, step.publication.parent_id)
-    failpoint(Failpoint.BEFORE_LEDGER, step.table.key)
-    step.runtime.ledger.record(changes, step.request.run_id)
+        changes.head = (plan.table.key, publication.snapshot_id, publication.parent_id)
+    failpoint(Failpoint.BEFORE_LEDGER, plan.table.key)
+    plan.runtime.ledger.record(changes, plan.request.run_id)

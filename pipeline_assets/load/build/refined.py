@@ -1,47 +1,114 @@
-"""Build refined.events from both raw tables, audit it, and tell which keys tie its slices together.
+"""Build refined.events from both raw tables, and tell which keys tie its slices together.
 
-Contains: the reads of raw and refined around the winner rule.
-Add here: another figure of a refined slice.
-Does not contain: the rule (transforms/dedupe.py) and judging (verdicts.py).
+Contains: the kind's builder, and the reads of raw and refined around the winner rule.
+Add here: another answer that needs refined's rows.
+Does not contain: the rule (transforms/dedupe.py), the audit (refined_audit.py) and judging (verdicts.py).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import date, timedelta
 from functools import partial, reduce
-from typing import Any
 
 import pyspark.sql.functions as F
-from pyspark.sql import Column, DataFrame, Window
-from resources.iceberg.metadata import slices_condition
-from resources.iceberg.table_files import FileChange
+from pyspark.sql import Column, DataFrame
 
-from pipeline_assets.domain.checks import number, Check, Evaluation
-from pipeline_assets.domain.identity import Outcome as RowOutcome
+from pipeline_assets.domain.changes import KeyChange
+from pipeline_assets.domain.identity import RowFate
 from pipeline_assets.domain.slices import EMPTY, Slice, neighbourhood
 from pipeline_assets.formats.base import EVENT_TIME
 from pipeline_assets.formats.registry import EXPORT_FORMAT
 from pipeline_assets.load.build.audit import Audit, Build
-from pipeline_assets.load.build.competing_rows import CompetingRows, raw_rows, competing_digests_of
-from pipeline_assets.load.build.refined_files import raw_files, write_refined
+from pipeline_assets.load.build.builder import Builder, Proposal, kept
+from pipeline_assets.load.build.competing_rows import CompetingRows, competing_digests_of, raw_rows
+from pipeline_assets.load.build.key_changes import explain_keys
+from pipeline_assets.load.build.refined_audit import audit_of, measure_refined, raw_counts
+from pipeline_assets.load.build.refined_files import held_files, raw_files, write_refined
+from pipeline_assets.load.build.step import StagedSlices, TablePlan
 from pipeline_assets.load.request import Runtime
-from pipeline_assets.tables.raw_events import RAW_TABLES
-from pipeline_assets.tables.refined_events import CONTENT, REFINED_EVENTS
+from pipeline_assets.tables.refined_events import REFINED_EVENTS
+from pipeline_assets.tables.table import Table
+from pipeline_assets.transforms.cross_day_keys import key_days, linked_days
 from pipeline_assets.transforms.dedupe import winners
-from pipeline_assets.transforms.event_keys import KEY, candidate_duplicates, day_number, with_candidate_keys
-from pipeline_assets.transforms.digests import (FALSE_HASHES, checked_hashes, digest_aggregates, digest_of)
-from pipeline_assets.transforms.named import has_blank_id, is_nameless
+from pipeline_assets.transforms.event_keys import KEY
+from pipeline_assets.transforms.key_changes import event_contents, held_keys, with_event_keys
 from pipeline_assets.transforms.refine_files import RawFile
-from pipeline_assets.transforms.cross_day_keys import linked_days, key_days
 from pipeline_assets.transforms.slice_difference import KeyDifference
+from resources.iceberg.metadata import slices_condition
+from resources.iceberg.table_files import FileChange
+from resources.ledger.records import SliceRecord
 
 _EPOCH = date(1970, 1, 1)
-_TAMPERED = "Something else than Tidemark changed the file: docs/operations.md, A row that differs from its hash"
 _MOST_NAMED_ROWS = 300_000
 """Of rows that share their key, so many are told to tasks by name: the driver holds them meanwhile."""
 _MOST_SENT_ROWS = 1_000_000
 """Of rows that share their key: with more of them, wide rows are shuffled to their losers instead of these sent to all."""
+
+
+class RefinedBuilder(Builder[Table]):
+    """Builds refined.events; the event key names its rows, and events may move between days within the dedupe window."""
+
+    def build(self, plan: TablePlan) -> Build:
+        """The winners of the raw rows; a slice that this code built before is written as its difference."""
+        slices = plan.to_build
+        code = self.table.code_version(plan.runtime.settings)
+        # What other code made, or what was found in the table, is not built upon.
+        known = [key for key, decision in slices.items() if _is_as_built(decision.record, code)]
+        held = held_files(plan.runtime, plan.base_id, known)
+        return build_refined(plan.runtime, plan.pins, sorted(slices), held, plan.competing)
+
+    @contextmanager
+    def proposed(
+        self,
+        runtime: Runtime,
+        key: Slice,
+        heads: Mapping[str, int],
+        *,
+        on_published: bool,  # noqa: ARG002 - raw is not derived
+    ) -> Iterator[Proposal]:
+        """From raw, with the days that it may exchange events with."""
+        near = sorted(neighbourhood([key], self.table.kind.exchange_days(runtime.settings)))
+        published = runtime.lakehouse.read(self.table, heads[self.table.key])
+        build = build_refined(runtime, heads, near, {})
+        try:
+            with kept(build.rows) as events:
+                published_near = published.where(slices_condition(self.table, near))
+                rows = events.where(slices_condition(self.table, [key]))
+                yield Proposal(rows, held_keys(published_near), held_keys(events))
+        finally:
+            build.release()
+
+    def contents(self, rows: DataFrame) -> DataFrame:
+        """The event key, and what the event says without how it travelled."""
+        return event_contents(rows)
+
+    def with_keys(self, rows: DataFrame) -> DataFrame:
+        """The event key, or the meaning of an event that has no id."""
+        return with_event_keys(rows)
+
+    @property
+    def naming_columns(self) -> tuple[str, ...]:
+        """The exporter's ids, and what happened when."""
+        identity = EXPORT_FORMAT.identity
+        return (identity.send_id, identity.row_id, "event_type", EVENT_TIME)
+
+    def competing_rows(self, runtime: Runtime, pins: Mapping[str, int], slices: Collection[Slice]) -> CompetingRows:
+        """The raw rows that share a key."""
+        return CompetingRows(runtime, pins, slices)
+
+    def links(self, plan: TablePlan, staged: StagedSlices) -> set[tuple[Slice, Slice]]:
+        """Days that give events to each other."""
+        return linked_slices(plan, staged.snapshot_id)
+
+    def key_changes(self, plan: TablePlan, staged: StagedSlices) -> dict[Slice, KeyChange]:
+        """By cause, from keys and stored hashes."""
+        return explain_keys(plan, staged)
+
+
+def _is_as_built(record: SliceRecord | None, code: str) -> bool:
+    return record is not None and record.knows_inputs and record.code_version == code and record.digest != EMPTY
 
 
 def build_refined(
@@ -79,7 +146,7 @@ def build_refined(
         column.name for column in REFINED_EVENTS.columns if column.name not in ("event_date", "project_id", "_source")
     ]
     rows = winners(raw_rows(runtime, pins, todo, names), decided, do_few_lose=do_few_lose)
-    do_any_lose = any(outcome != RowOutcome.WINNER.value for counts in reasons.values() for outcome in counts)
+    do_any_lose = any(outcome != RowFate.WINNER.value for counts in reasons.values() for outcome in counts)
     lost = decided.where(is_todo) if do_any_lose else None
     wrong: dict[Slice, str] = {}
     keys_of: dict[Slice, KeyDifference] = {}
@@ -93,11 +160,16 @@ def build_refined(
         return FileChange(refined.files, set(todo) - gone.keys(), gone)
 
     def audit(snapshot_id: int) -> dict[Slice, Audit]:
-        counted = _raw_counts(runtime, pins, todo)
-        measured = _measure_refined(runtime, snapshot_id, near, todo, is_checked=files is None)
+        counted = raw_counts(runtime, pins, todo)
+        measured = measure_refined(runtime, snapshot_id, near, todo, is_checked=files is None)
         shared = decided.where(F.col("rival").isNotNull()).select("event_date", "project_id", "rival.*")
-        competing_digests = competing_digests_of(shared, window, todo) if are_shared else dict.fromkeys(todo, str(EMPTY))
-        return {key: _audit(measured.get(key), counted[key], reasons[key], competing_digests[key], wrong.get(key)) for key in todo}
+        competing_digests = (
+            competing_digests_of(shared, window, todo) if are_shared else dict.fromkeys(todo, str(EMPTY))
+        )
+        return {
+            key: audit_of(measured.get(key), counted[key], reasons[key], competing_digests[key], wrong.get(key))
+            for key in todo
+        }
 
     return Build(
         rows,
@@ -119,149 +191,36 @@ def _releasing(competing: CompetingRows, decided: DataFrame) -> Callable[[], Non
 
 def _reasons(decided: DataFrame | None, todo: Sequence[Slice]) -> tuple[dict[Slice, dict[str, int]], bool]:
     """Slice -> outcome -> rows; and whether any of them has a rival on another day."""
-    found: dict[Slice, dict[str, int]] = {key: {} for key in todo}
+    reasons: dict[Slice, dict[str, int]] = {key: {} for key in todo}
     if decided is None:
-        return found, False
+        return reasons, False
     counted = decided.groupBy("event_date", "project_id", "outcome")
     rows = counted.agg(F.count(F.lit(1)).alias("count"), F.count("rival").alias("rivals")).collect()
     for row in rows:
-        found[Slice(row["event_date"], row["project_id"])][row["outcome"]] = row["count"]
-    return found, any(row["rivals"] for row in rows)
+        reasons[Slice(row["event_date"], row["project_id"])][row["outcome"]] = row["count"]
+    return reasons, any(row["rivals"] for row in rows)
 
 
-def linked_slices(
-    runtime: Runtime, pins: Mapping[str, int], base_id: int, staged_id: int, todo: Sequence[Slice]
-) -> set[tuple[Slice, Slice]]:
+def linked_slices(plan: TablePlan, staged_id: int) -> set[tuple[Slice, Slice]]:
     """Pairs of slices of which publishing one without the other would lose or double events."""
+    runtime, built = plan.runtime, sorted(plan.to_build)
     window = runtime.settings.dedupe_window_days
-    near = neighbourhood(todo, window)
+    near = neighbourhood(built, window)
 
     def refined(snapshot_id: int) -> DataFrame:
         events = runtime.lakehouse.read(REFINED_EVENTS, snapshot_id)
         return key_days(events.where(slices_condition(REFINED_EVENTS, near)))
 
     by_project: dict[str, list[int]] = {}
-    for key in todo:
+    for key in built:
         by_project.setdefault(key.project_id, []).append((key.event_date - _EPOCH).days)
     is_built = reduce(
         Column.__or__, [(F.col("project_id") == name) & F.col("_day").isin(*days) for name, days in by_project.items()]
     )
-    raw = key_days(raw_rows(runtime, pins, near, KEY))
-    found = linked_days(refined(base_id), refined(staged_id), raw, is_built, window).collect()
-    return {(_slice(row["_day"], row["project_id"]), _slice(row["_other_day"], row["project_id"])) for row in found}
+    raw = key_days(raw_rows(runtime, plan.pins, near, KEY))
+    pairs = linked_days(refined(plan.base_id), refined(staged_id), raw, is_built, window).collect()
+    return {(_slice(row["_day"], row["project_id"]), _slice(row["_other_day"], row["project_id"])) for row in pairs}
 
 
 def _slice(day: int, project_id: str) -> Slice:
     return Slice(_EPOCH + timedelta(days=day), project_id)
-
-
-def _raw_counts(runtime: Runtime, pins: Mapping[str, int], todo: Sequence[Slice]) -> dict[Slice, int]:
-    """Rows per slice of both raw tables from their metadata, independent of what the build read."""
-    found = dict.fromkeys(todo, 0)
-    for table in RAW_TABLES.values():
-        for key, files in runtime.lakehouse.slice_files(table, pins[table.key], set(todo)).items():
-            found[key] += files.rows
-    return found
-
-
-def _measure_refined(
-    runtime: Runtime, snapshot_id: int, near: set[Slice], todo: Sequence[Slice], *, is_checked: bool
-) -> dict[Slice, dict[str, Any]]:
-    """Per slice its digest and figures, from the hashes that were stored with its rows; and its duplicate keys.
-
-    `is_checked`: each hash is made again from its row. Tasks that write files themselves have checked a sample.
-    """
-    staged = runtime.lakehouse.read(REFINED_EVENTS, snapshot_id)
-    content = staged.where(slices_condition(REFINED_EVENTS, todo))
-    lateness = F.datediff(F.to_date(EXPORT_FORMAT.received_column), F.col("event_date"))
-    hashed, also = checked_hashes(content, CONTENT) if is_checked else (content, [])
-    rows = (
-        hashed.groupBy("event_date", "project_id")
-        .agg(
-            *digest_aggregates(),
-            *also,
-            F.count_if(is_nameless()).alias("rows_without_id"),
-            F.count_if(has_blank_id()).alias("rows_with_blank_id"),
-            F.count_if(lateness > 0).alias("late_rows"),
-            (F.max(F.unix_timestamp(EXPORT_FORMAT.received_column)) - F.max(F.unix_timestamp(EVENT_TIME))).alias("lag"),
-        )
-        .collect()
-    )
-    measured = {Slice(row["event_date"], row["project_id"]): row.asDict() for row in rows}
-    events = staged.where(slices_condition(REFINED_EVENTS, near))
-    suspected = candidate_duplicates(events)
-    twice: dict[Slice, dict[str, Any]] = {}
-    # Hardly ever any: one narrow pass that finds no key twice spares the join that tells where it lies twice.
-    if not suspected.isEmpty():
-        suspects = with_candidate_keys(events.select("event_date", "project_id", *KEY), suspected)
-        found = _keys_twice(suspects, runtime.settings.dedupe_window_days)
-        rows_twice = found.where(slices_condition(REFINED_EVENTS, todo)).collect()
-        twice = {Slice(row["event_date"], row["project_id"]): row.asDict() for row in rows_twice}
-    nothing = {"keys_twice": 0, "keys_twice_a_day": 0}
-    return {key: row | twice.get(key, nothing) for key, row in measured.items()}
-
-
-def _keys_twice(suspects: DataFrame, window: int) -> DataFrame:
-    """event_date, project_id, keys_twice, keys_twice_a_day: rows that share their key with another one within the window."""
-    by_key = Window.partitionBy(*KEY).orderBy("_day")
-    gaps = (
-        suspects.withColumn("_day", day_number())
-        .select("event_date", "project_id", "_day", *KEY)
-        .withColumns({
-            "_gap_before": F.col("_day") - F.lag("_day").over(by_key),
-            "_gap_after": F.lead("_day").over(by_key) - F.col("_day"),
-        })
-    )  # fmt: skip
-    is_twice = (F.col("_gap_before") <= window) | (F.col("_gap_after") <= window)
-    is_twice_a_day = (F.col("_gap_before") == 0) | (F.col("_gap_after") == 0)
-    return gaps.groupBy("event_date", "project_id").agg(
-        F.count_if(F.coalesce(is_twice, F.lit(False))).alias("keys_twice"),
-        F.count_if(F.coalesce(is_twice_a_day, F.lit(False))).alias("keys_twice_a_day"),
-    )
-
-
-def _audit(
-    row: Mapping[str, Any] | None, raw_rows: int, reasons: Mapping[str, int], competing_digests: str, wrong: str | None
-) -> Audit:
-    digest = digest_of(row) if row is not None else EMPTY
-    twice = row["keys_twice"] if row is not None else 0
-    duplicates = {
-        outcome.value: reasons.get(outcome.value, 0) for outcome in RowOutcome if outcome is not RowOutcome.WINNER
-    }
-    missing = raw_rows - digest.rows - sum(duplicates.values())
-    others = row.get(FALSE_HASHES) or 0 if row is not None else 0
-    told = [
-        f"{raw_rows} raw rows but {digest.rows} rows and {sum(duplicates.values())} duplicates" if missing else None,
-        f"{others} rows are not what raw holds: their hashes differ" if others else None,
-        wrong,
-    ]
-    reason = "; ".join(filter(None, told)) or None
-    unique = Evaluation(
-        Check.UNIQUE_EVENT_KEY,
-        twice == 0,
-        None if twice == 0 else f"{twice} rows share a key with another row",
-        None if twice == 0 else "Recover the neighbouring day first; it still holds a row that moved here",
-        {"duplicate_keys_per_1000": 1000 * twice / digest.rows if digest.rows else 0.0},
-    )
-    reconciles = Evaluation(
-        Check.RECONCILES_WITH_RAW,
-        reason is None,
-        reason,
-        None
-        if reason is None
-        else _TAMPERED
-        if wrong
-        else "This is a defect of Tidemark: report it with the day's raw rows",
-        {"raw_rows": raw_rows, "mismatch_count": abs(missing) + others + (wrong is not None), **duplicates},
-    )
-    figures = {
-        "rows": digest.rows,
-        "raw_rows": raw_rows,
-        **duplicates,
-        **{
-            name: row[name] if row is not None else 0 for name in ("rows_without_id", "rows_with_blank_id", "late_rows")
-        },
-        "watermark_lag_seconds": number(row["lag"]) if row is not None else 0,
-    }
-    is_on_two_days = twice > 0 and row is not None and row["keys_twice_a_day"] == 0
-    return Audit(digest, {"rows": digest.rows}, figures, (unique, reconciles), competing_digests, is_on_two_days)

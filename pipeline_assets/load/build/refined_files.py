@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 import pyspark.sql.functions as F
 from pyspark.sql import DataFrame
 
-from pipeline_assets.domain.identity import Outcome as RowOutcome
+from pipeline_assets.domain.identity import RowFate
 from pipeline_assets.domain.slices import Slice
 from pipeline_assets.load.deliveries.read import naming_what_workers_met
 from pipeline_assets.load.request import Runtime
@@ -31,15 +31,15 @@ _MOST_COMPARED_ROWS = 8_000_000
 
 def raw_files(runtime: Runtime, pins: Mapping[str, int], slices: Sequence[Slice]) -> list[RawFile] | None:
     """The files of these slices in both raw tables; None where one lies elsewhere than below its table."""
-    found = []
+    raw: list[RawFile] = []
     for source, table in RAW_TABLES.items():
         place = f"{runtime.lakehouse.files.store(table).url}/"
         for key, files in runtime.lakehouse.file_sizes(table, pins[table.key], slices).items():
             for path, size in files.items():
                 if not path.startswith(place):
                     return None
-                found.append(RawFile(key, source.value, path.removeprefix(place), size))
-    return found
+                raw.append(RawFile(key, source.value, path.removeprefix(place), size))
+    return raw
 
 
 def held_files(runtime: Runtime, base_id: int, slices: Sequence[Slice]) -> dict[Slice, list[str]]:
@@ -50,13 +50,13 @@ def held_files(runtime: Runtime, base_id: int, slices: Sequence[Slice]) -> dict[
     lakehouse = runtime.lakehouse
     place = f"{lakehouse.files.store(REFINED_EVENTS).url}/"
     rows = lakehouse.slice_files(REFINED_EVENTS, base_id, set(slices))
-    found = {}
+    held = {}
     for key, files in lakehouse.file_sizes(REFINED_EVENTS, base_id, slices).items():
         small = sum(size < _SMALL_FILE_BYTES for size in files.values())
         is_ours = all(path.startswith(place) for path in files)
         if is_ours and small < runtime.settings.rewrite_min_files and rows[key].rows <= _MOST_COMPARED_ROWS:
-            found[key] = sorted(path.removeprefix(place) for path in files)
-    return found
+            held[key] = sorted(path.removeprefix(place) for path in files)
+    return held
 
 
 def write_refined(
@@ -83,13 +83,13 @@ def write_refined(
 
 def _losers(decided: DataFrame) -> dict[tuple[Slice, str], pa.Table]:
     """Slice and source -> `_object_key` and `_line_number`."""
-    lost = decided.where(F.col("outcome") != RowOutcome.WINNER.value)
+    lost = decided.where(F.col("outcome") != RowFate.WINNER.value)
     rows = lost.select("event_date", "project_id", "_source", "_object_key", "_line_number").toArrow()
-    found = {}
+    losers = {}
     for source in RAW_TABLES:
         of_source = rows.filter(pc.equal(rows["_source"], source.value))
         ordered = of_source.sort_by([("project_id", "ascending"), ("event_date", "ascending")]).combine_chunks()
         for part in (part for batch in ordered.to_batches() for part in by_slice(batch, "event_date")):
             key = Slice(part["event_date"][0].as_py(), part["project_id"][0].as_py())
-            found[key, source.value] = pa.Table.from_batches([part]).select(["_object_key", "_line_number"])
-    return found
+            losers[key, source.value] = pa.Table.from_batches([part]).select(["_object_key", "_line_number"])
+    return losers

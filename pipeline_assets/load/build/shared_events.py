@@ -10,12 +10,11 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import TYPE_CHECKING
 
-from resources.iceberg.metadata import slices_condition
-
 from pipeline_assets.domain.slices import Slice
 from pipeline_assets.tables.refined_events import REFINED_EVENTS
 from pipeline_assets.tables.table import AggregateTable
 from pipeline_assets.transforms.narrow_events import narrow_events
+from resources.iceberg.metadata import slices_condition
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -37,7 +36,11 @@ class SharedEvents:
         if self._frame is None or pin != self._pin or not self._slices.issuperset(slices):
             self.release()
             refined = runtime.lakehouse.read(REFINED_EVENTS, pin).where(slices_condition(REFINED_EVENTS, slices))
-            self._frame, self._pin, self._slices = narrow_events(refined, runtime.settings).persist(), pin, frozenset(slices)
+            self._frame, self._pin, self._slices = (
+                narrow_events(refined, runtime.settings).persist(),
+                pin,
+                frozenset(slices),
+            )
         if self._slices == frozenset(slices):
             return self._frame
         return self._frame.where(slices_condition(REFINED_EVENTS, slices))

@@ -1,8 +1,8 @@
-"""One attempt at one derived table.
+"""The values that the steps of a rebuild hand over: what was decided, staged and judged.
 
-Contains: the state that building, judging and recording share.
-Add here: a value two of them need.
-Does not contain: doing it.
+Contains: one frozen value for each step.
+Add here: a value that a later step needs.
+Does not contain: the steps (rebuild.py, verdicts.py).
 """
 
 from __future__ import annotations
@@ -10,35 +10,54 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from resources.iceberg.lakehouse import Publication
-from resources.ledger.records import SliceRecord
-
 from pipeline_assets.domain.slices import Slice
 from pipeline_assets.load.build.audit import Audit
 from pipeline_assets.load.build.competing_rows import CompetingRows
 from pipeline_assets.load.request import LoadRequest, Outcome, Runtime
-from pipeline_assets.load.staleness.decide import SlicePlan
+from pipeline_assets.load.staleness.decide import SlicePlan, Todo
 from pipeline_assets.tables.table import Table
 from pipeline_assets.transforms.slice_difference import KeyDifference
+from resources.ledger.records import SliceRecord
 
 
-@dataclass
-class DerivedStep:
-    """One attempt at one table."""
+@dataclass(frozen=True)
+class TablePlan:
+    """One attempt at one table: what it is built from, and what is done about each of its slices."""
 
     runtime: Runtime
     request: LoadRequest
     table: Table
     base_id: int
+    """The table's own snapshot."""
     pins: Mapping[str, int]
+    """Key of each upstream table -> its snapshot."""
     attempt: str
-    decisions: Sequence[SlicePlan]
+    slices: Sequence[SlicePlan]
     started_at: float
     competing: CompetingRows | None = None
     """Read before the build, where slices had to be compared with their neighbours."""
-    audits: dict[Slice, Audit] = field(default_factory=dict)
+
+    @property
+    def to_build(self) -> dict[Slice, SlicePlan]:
+        """The slices that are built."""
+        return {plan.key: plan for plan in self.slices if plan.todo is Todo.REBUILD}
+
+
+@dataclass(frozen=True)
+class StagedSlices:
+    """The slices that were built, as they lie in a staged snapshot that nobody reads yet."""
+
+    snapshot_id: int
+    audits: Mapping[Slice, Audit]
     keys: Mapping[Slice, KeyDifference] = field(default_factory=dict)
     """What becomes of the keys of slices, where that is known without reading them."""
-    publication: Publication | None = None
-    records: dict[Slice, SliceRecord] = field(default_factory=dict)
-    outcomes: dict[Slice, Outcome] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class JudgedSlice:
+    """What is recorded and reported of one slice."""
+
+    record: SliceRecord
+    outcome: Outcome
+    is_changed: bool = False
+    """Whether it is published: it passed, and its content is not what is published already."""

@@ -14,8 +14,8 @@ from datetime import date, datetime
 from enum import Enum, auto
 
 from pipeline_assets.domain.deliveries import BatchKey
-from pipeline_assets.domain.identity import TIED
-from pipeline_assets.domain.slices import EMPTY, BatchVerdict, Slice, Source, Verdict, neighbourhood
+from pipeline_assets.domain.identity import is_tie
+from pipeline_assets.domain.slices import EMPTY, BatchVerdict, Slice, Verdict, neighbourhood
 from pipeline_assets.load.deliveries.batch import is_empty_by_setting
 from pipeline_assets.load.request import Books, LoadRequest
 from pipeline_assets.load.staleness.facts import Facts, facts_of, is_closed_window, is_final_day, is_moot
@@ -30,7 +30,6 @@ from pipeline_assets.load.staleness.inputs import (
     judging,
 )
 from pipeline_assets.tables.raw_events import RAW_TABLES
-from pipeline_assets.tables.refined_events import REFINED_EVENTS
 from pipeline_assets.tables.table import Table
 from resources.ledger.records import SliceRecord
 
@@ -93,12 +92,10 @@ def decide(books: Books, request: LoadRequest, table: Table, facts: Facts) -> li
     stale, until what is built lies among slices that stand.
     """
     decisions = decide_all(books, request, table, facts)
-    if table.key != REFINED_EVENTS.key:
-        return decisions
     looked_at = {Slice(day, project) for project, days in facts.candidates.items() for day in days}
     while True:
         active = [d.key for d in decisions if d.todo in (Todo.REBUILD, Todo.CHECK, Todo.WAIT_TIED)]
-        beyond = neighbourhood(active, books.settings.dedupe_window_days) - looked_at
+        beyond = neighbourhood(active, table.kind.exchange_days(books.settings)) - looked_at
         if not beyond:
             return decisions
         looked_at |= beyond
@@ -222,7 +219,7 @@ def resolve(books: Books, request: LoadRequest, table: Table, decision: SlicePla
     present = {**decision.present, COMPETING_KEY: competing_digests}
     cause = "changed rows of its events on other days"
     found = replace(decision, todo=Todo.REBUILD, present=present, cause=cause)
-    if record is None or competing_digests.endswith(TIED):
+    if record is None or is_tie(competing_digests):
         return found
 
     def is_same(recorded: Mapping[str, str] | None) -> bool:
@@ -270,10 +267,10 @@ def _obstacle(
     """Why the slice must wait; None = ready."""
     first_arrival = facts.first_arrivals.get(key.project_id)
     is_before_history = first_arrival is not None and key.event_date < first_arrival
-    if table.key != REFINED_EVENTS.key:
+    if not table.kind.delivered_by:
         recorded = inputs.upstream(key.event_date)
         if not recorded and not is_before_history:
-            return f"{REFINED_EVENTS.key} {key} is not built yet"
+            return f"{', '.join(table.upstream)} {key} is not built yet"
         for upstream in recorded:
             is_released = upstream.verdict is Verdict.HELD and (upstream.table, key) in released
             if not upstream.verdict.is_good and not is_released:
@@ -281,7 +278,9 @@ def _obstacle(
         return None
     if is_before_history:
         return None
-    batches = [facts.batches.get(BatchKey(source, key.project_id, key.event_date)) for source in Source]
+    batches = [
+        facts.batches.get(BatchKey(source, key.project_id, key.event_date)) for source in table.kind.delivered_by
+    ]
     standing = [batch for batch in batches if batch is not None and not is_moot(facts, batch)]
     # Nobody can ask for a day outside the calendar, so it is not waited for.
     if not standing and key.event_date < books.settings.calendar_start:

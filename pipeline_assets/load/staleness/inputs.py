@@ -14,7 +14,6 @@ from enum import Enum, auto
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import EMPTY, Slice
 from pipeline_assets.load.request import Books
-from pipeline_assets.tables.refined_events import REFINED_EVENTS
 from pipeline_assets.tables.table import Table
 from resources.ledger.records import SliceRecord
 
@@ -55,20 +54,22 @@ class Inputs:
     """The present input states of one project's slices."""
 
     def __init__(self, books: Books, table: Table, project: str, days: list[date]) -> None:
-        window = books.settings.dedupe_window_days if table.key == REFINED_EVENTS.key else 0
-        self._shifts = [timedelta(days=shift) for shift in range(-window, window + 1)]
-        needed = widen(days, window)
         self._project = project
-        self._upstream = {name: books.ledger.slices(name, [project], needed) for name in table.upstream}
+        self._days = {
+            name: {day: table.kind.input_days(name, day, books.settings) for day in days} for name in table.upstream
+        }
+        self._upstream = {
+            name: books.ledger.slices(name, [project], set().union(*read.values())) for name, read in self._days.items()
+        }
 
     def state(self, day: date) -> dict[str, str]:
         """Digest per upstream slice that holds rows."""
         found = {}
         for name, records in self._upstream.items():
-            for shift in self._shifts:
-                record = records.get(Slice(day + shift, self._project))
+            for other in self._days[name][day]:
+                record = records.get(Slice(other, self._project))
                 if record is not None and record.digest != EMPTY:
-                    found[f"{name}:{(day + shift).isoformat()}"] = str(record.digest)
+                    found[f"{name}:{other.isoformat()}"] = str(record.digest)
         return found
 
     def has_own_rows(self, day: date) -> bool:

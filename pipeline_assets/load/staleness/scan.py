@@ -14,8 +14,6 @@ from pipeline_assets.load.request import Books, LoadRequest
 from pipeline_assets.load.staleness.decide import SlicePlan, Todo, decide_all, release_waits
 from pipeline_assets.load.staleness.facts import facts_of
 from pipeline_assets.load.staleness.first_arrival import first_arrivals
-from pipeline_assets.tables.raw_events import RAW_TABLES
-from pipeline_assets.tables.refined_events import REFINED_EVENTS
 from pipeline_assets.tables.registry import DERIVED
 
 
@@ -34,7 +32,7 @@ def scan_stale_days(books: Books, now: datetime) -> dict[date, list[Stale]]:
     projects = books.settings.projects
     request = LoadRequest((), projects, frozenset(), "", now)
     days: dict[str, set[date]] = {}
-    for name in (*(table.key for table in RAW_TABLES.values()), REFINED_EVENTS.key):
+    for name in sorted({name for table in DERIVED for name in table.upstream}):
         for key in books.ledger.slices(name, projects):
             days.setdefault(key.project_id, set()).add(key.event_date)
     if not days:

@@ -1,0 +1,28 @@
+"""Which builder a table has: the one place that knows all kinds of derived tables.
+
+Contains: the mapping from kinds to builders.
+Add here: the builder of a new kind, in one line.
+Does not contain: building (refined.py, aggregate.py).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pipeline_assets.domain.errors import UsageError
+from pipeline_assets.load.build.aggregate import AggregateBuilder
+from pipeline_assets.load.build.builder import Builder
+from pipeline_assets.load.build.refined import RefinedBuilder
+from pipeline_assets.tables.kinds import AGGREGATE, REFINED, TableKind
+from pipeline_assets.tables.table import Table
+
+BUILDERS: dict[TableKind, type[Builder[Any]]] = {REFINED: RefinedBuilder, AGGREGATE: AggregateBuilder}
+
+
+def builder_of(table: Table) -> Builder[Any]:
+    """The builder of a derived table; raises UsageError for a table of a kind that nothing builds."""
+    builder = BUILDERS.get(table.kind)
+    if builder is None:
+        reason = f"is a {table.kind.name} table, which nothing builds"
+        raise UsageError(table.key, reason, f"Built are {', '.join(kind.name for kind in BUILDERS)} tables")
+    return builder(table)

@@ -1,0 +1,244 @@
+"""A table's kind is asked: the load path follows what a kind says, and no module tests which table it has in hand."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import pkgutil
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipeline_assets import tables
+from pipeline_assets.domain.checks import Check, CheckRule, Evaluation
+from pipeline_assets.domain.errors import UsageError
+from pipeline_assets.domain.settings import Settings
+from pipeline_assets.domain.slices import Digest, Slice, Verdict
+from pipeline_assets.load.build.aggregate import AggregateBuilder
+from pipeline_assets.load.build.audit import Audit
+from pipeline_assets.load.build.builders import BUILDERS, builder_of
+from pipeline_assets.load.build.step import StagedSlices, TablePlan
+from pipeline_assets.load.build.verdicts import judge
+from pipeline_assets.load.request import LoadRequest, OpenBooks, Runtime
+from pipeline_assets.load.staleness.decide import SlicePlan, Todo, decide
+from pipeline_assets.load.staleness.facts import read_facts
+from pipeline_assets.tables.event_counts import EVENT_COUNTS
+from pipeline_assets.tables.kinds import Aggregate, TableKind
+from pipeline_assets.tables.quarantine import QUARANTINE
+from pipeline_assets.tables.registry import DERIVED, ancestors, with_descendants
+from pipeline_assets.tables.table import Table
+from resources.ledger.records import Changes, SliceRecord
+from resources.ledger.store import Ledger
+
+ROOT = Path(__file__).resolve().parents[2]
+PROJECT, DAY, NOW = "10001", date(2026, 2, 4), datetime(2026, 2, 20, 12, tzinfo=UTC)
+BEFORE, LONG_BEFORE = DAY - timedelta(days=1), DAY - timedelta(days=2)
+UPSTREAM = "refined/events"
+
+
+class TwoDays(TableKind):
+    """A toy: each slice reads its own day and the one before, and gives rows to the days beside it."""
+
+    name = "two days"
+
+    def input_days(self, upstream: str, day: date, settings: Settings) -> tuple[date, ...]:
+        return (day - timedelta(days=1), day)
+
+    def exchange_days(self, settings: Settings) -> int:
+        return 1
+
+
+class LinkedDays(AggregateBuilder):
+    """Its builder says that two days belong together."""
+
+    def links(self, plan: TablePlan, staged: StagedSlices) -> set[tuple[Slice, Slice]]:
+        return {(Slice(BEFORE, PROJECT), Slice(DAY, PROJECT))}
+
+
+REFUSABLE = CheckRule("refusable")
+TWO_DAYS = TwoDays()
+TOY = replace(EVENT_COUNTS, key="aggregates/toy", kind=TWO_DAYS, checks=(REFUSABLE, Check.CHANGE_IS_EXPLAINED))
+
+
+@pytest.fixture
+def ledger(tmp_path: Path) -> Iterator[Ledger]:
+    ledger = Ledger(f"sqlite:///{tmp_path}/ledger.db")
+    yield ledger
+    ledger.close()
+
+
+def record(table: str, day: date, **more: Any) -> SliceRecord:
+    return SliceRecord(table, Slice(day, PROJECT), Verdict.PUBLISHED, digest=Digest(day.day, 1, 1), **more)
+
+
+def decided(ledger: Ledger, table: Table) -> dict[date, SlicePlan]:
+    """Of a load that asks for DAY alone."""
+    books = OpenBooks(ledger, Settings(projects=(PROJECT,), dedupe_window_days=0))
+    request = LoadRequest((DAY,), (PROJECT,), frozenset({table.key}), "run", NOW)
+    return {plan.key.event_date: plan for plan in decide(books, request, table, read_facts(books, request))}
+
+
+def test_inputs_are_of_the_days_that_the_kind_names(ledger: Ledger) -> None:
+    """Scenario: three days of refined events. Outcome: an aggregate reads one of them, the toy two, and it is built from both."""
+    ledger.record(Changes(slices=[record(UPSTREAM, day) for day in (LONG_BEFORE, BEFORE, DAY)]), "run")
+    assert decided(ledger, EVENT_COUNTS)[DAY].present.keys() == {f"{UPSTREAM}:{DAY}"}
+    plan = decided(ledger, TOY)[DAY]
+    assert plan.present.keys() == {f"{UPSTREAM}:{BEFORE}", f"{UPSTREAM}:{DAY}"}
+    assert plan.todo is Todo.REBUILD
+
+
+def test_days_are_looked_at_as_far_as_the_kind_exchanges_rows(ledger: Ledger) -> None:
+    """Scenario: one day is to be built. Outcome: the toy's days beside it are looked at, and theirs; an aggregate's are not."""
+    ledger.record(Changes(slices=[record(UPSTREAM, day) for day in (LONG_BEFORE, BEFORE, DAY)]), "run")
+    assert decided(ledger, EVENT_COUNTS).keys() == {DAY}
+    assert decided(ledger, TOY).keys() == {LONG_BEFORE, BEFORE, DAY}
+
+
+def test_slices_that_the_kind_links_are_published_together(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Scenario: two days are built, and a check refuses the first. Outcome: the second waits for it if the kind's builder links
+    them, and is published if it does not."""
+    plans = [
+        SlicePlan(Slice(day, PROJECT), Todo.REBUILD, {}, record(TOY.key, day), is_requested=True)
+        for day in (BEFORE, DAY)
+    ]
+    runtime = Runtime(None, ledger, None, Settings(projects=(PROJECT,)))  # type: ignore[arg-type]
+    request = LoadRequest((BEFORE, DAY), (PROJECT,), frozenset({TOY.key}), "run", NOW)
+    plan = TablePlan(runtime, request, TOY, 1, {}, "run_0", plans, 0.0)
+
+    def audit(day: date) -> Audit:
+        refused = Evaluation(REFUSABLE, day == DAY, None if day == DAY else "is bad")
+        return Audit(Digest(99, 1, 1), {"events": 99}, {}, (refused,))
+
+    staged = StagedSlices(2, {Slice(day, PROJECT): audit(day) for day in (BEFORE, DAY)})
+    for builder, then in ((LinkedDays, Verdict.WAITING), (AggregateBuilder, Verdict.PUBLISHED)):
+        monkeypatch.setitem(BUILDERS, TWO_DAYS, builder)
+        judged = judge(plan, staged)
+        verdicts = [judged[key].record.verdict for key in sorted(judged)]
+        assert verdicts == [Verdict.REFUSED, then]
+        assert [judged[key].is_changed for key in sorted(judged)] == [False, then is Verdict.PUBLISHED]
+
+
+def test_every_derived_table_has_a_builder_and_a_kind_without_one_is_named() -> None:
+    assert [builder_of(table).table for table in DERIVED] == list(DERIVED)
+    with pytest.raises(UsageError, match="raw/quarantine: is a delivered table, which nothing builds"):
+        builder_of(QUARANTINE)
+
+
+def test_a_kind_that_leaves_a_question_open_cannot_be_made() -> None:
+    class Open(TableKind):
+        name = "open"
+
+    with pytest.raises(TypeError, match="exchange_days, input_days"):
+        Open()  # type: ignore[abstract]
+    assert Aggregate().input_days(UPSTREAM, DAY, Settings()) == (DAY,)
+
+
+def test_what_follows_from_a_table_is_read_from_the_declarations() -> None:
+    refined, *aggregates = DERIVED
+    assert [table.key for table in ancestors(refined)] == ["raw/regular_events", "raw/backfill_events"]
+    assert with_descendants(refined) == DERIVED
+    assert with_descendants(aggregates[-1]) == (aggregates[-1],)
+    assert ancestors(aggregates[-1]) == (*ancestors(refined), refined)
+
+
+ASKED_ELSEWHERE = {
+    "pipeline_assets/operations/maintenance.py": "quarantine is in no ledger, and its rows are kept for a time of their own",
+    "pipeline_assets/orchestration/assets.py": "run config accepts missing deliveries of raw tables, and changes of the others",
+    "pipeline_assets/drill/drill.py": "the drill delivers to one source, so the other's table stays empty",
+}
+"""Modules that may test for a table, and why its kind cannot answer."""
+AT_HOME = "pipeline_assets/tables/"
+
+
+def _declared(kinds: tuple[type, ...], *, as_types: bool) -> set[str]:
+    """Names in tables/ of these objects, or of their classes."""
+    names: set[str] = set()
+    for module in pkgutil.iter_modules(tables.__path__, "pipeline_assets.tables."):
+        for name, value in vars(importlib.import_module(module.name)).items():
+            if (isinstance(value, type) and issubclass(value, kinds)) if as_types else isinstance(value, kinds):
+                names.add(name)
+    return names
+
+
+OBJECTS = {*_declared((Table, TableKind), as_types=False), "RAW_TABLES"}
+CLASSES = _declared((Table, TableKind), as_types=True)
+KEYS = {table.key for table in (*DERIVED, *ancestors(DERIVED[0]), QUARANTINE)}
+
+
+def _names_a_table(node: ast.expr) -> bool:
+    """Whether an operand is a table, its key, a kind, its name, or a collection of such."""
+    if isinstance(node, ast.Constant):
+        return node.value in KEYS
+    if isinstance(node, ast.Tuple | ast.List | ast.Set):
+        return any(map(_names_a_table, node.elts))
+    if ast.unparse(node).endswith(".kind.name"):
+        return True
+    while isinstance(node, ast.Attribute | ast.Call):
+        node = node.value if isinstance(node, ast.Attribute) else node.func
+    return isinstance(node, ast.Name) and node.id in OBJECTS
+
+
+def lines_that_test(source: str) -> list[int]:
+    """Lines that compare something with a known table or kind, or ask for a class of tables."""
+    lines = []
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Compare) and any(map(_names_a_table, (node.left, *node.comparators))):
+            lines.append(node.lineno)
+        if isinstance(node, ast.Call) and ast.unparse(node.func) in ("isinstance", "issubclass"):
+            lines += (
+                [node.lineno] if CLASSES & {n.id for n in ast.walk(node.args[1]) if isinstance(n, ast.Name)} else []
+            )
+        if isinstance(node, ast.MatchValue) and _names_a_table(node.value):
+            lines.append(node.value.lineno)
+        if isinstance(node, ast.MatchClass) and ast.unparse(node.cls) in CLASSES:
+            lines.append(node.cls.lineno)
+    return lines
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "if table == REFINED_EVENTS: pass",
+        "x = 1 if table.key != REFINED_EVENTS.key else 0",
+        'known = [table for table in tables if table.key == "refined/events"]',
+        "is_near = table.key in (REFINED_EVENTS.key, other)",
+        "names = table.key_columns if isinstance(table, AggregateTable) else ()",
+        "assert not isinstance(table.kind, (Refined, Aggregate))",
+        "if table.kind is AGGREGATE: pass",
+        'if table.kind.name == "refined": pass',
+        "if table in RAW_TABLES.values(): pass",
+        "match table.key:\n    case REFINED_EVENTS.key: pass",
+        "match table:\n    case AggregateTable(): pass",
+    ],
+)
+def test_a_test_for_a_table_is_found(line: str) -> None:
+    assert lines_that_test(line)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "rows = lakehouse.read(REFINED_EVENTS, pin)",
+        "days = table.kind.input_days(name, day, settings)",
+        "if RAW_TABLES[source].key not in request.tables: pass",
+        "if table.key not in request.tables: pass",
+    ],
+)
+def test_a_use_of_a_table_is_none(line: str) -> None:
+    assert not lines_that_test(line)
+
+
+def test_no_module_tests_which_table_it_has_in_hand() -> None:
+    """Ask `table.kind` (tables/kinds.py) or `builder_of(table)` (load/build/builder.py), which new kinds answer as well."""
+    found = {}
+    for folder in ("pipeline_assets", "resources"):
+        for path in sorted((ROOT / folder).rglob("*.py")):
+            name = path.relative_to(ROOT).as_posix()
+            lines = [] if name.startswith(AT_HOME) else lines_that_test(path.read_text("utf-8"))
+            if lines:
+                found[name] = lines
+    assert found.keys() == ASKED_ELSEWHERE.keys(), found
