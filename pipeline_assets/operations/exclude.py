@@ -15,13 +15,14 @@ from pipeline_assets.domain.deliveries import Delivery
 from pipeline_assets.domain.errors import TidemarkError, UsageError
 from pipeline_assets.domain.plain_text import recordable
 from pipeline_assets.domain.reasons import a_reason
+from pipeline_assets.domain.records import DeliveryRecord, Exclusion
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import Slice, Source, neighbourhood
 from pipeline_assets.formats.amplitude.keys import KeyGrammar
-from pipeline_assets.load.request import Books, LoadRequest, Runtime
+from pipeline_assets.load.request import LoadRequest, Runtime
 from pipeline_assets.tables.raw_events import RAW_TABLES
 from resources.landing.store import LandingStore
-from resources.ledger.records import DeliveryRecord, Exclusion
+from resources.ledger.store import Ledger
 
 _READ_BYTES = 1024**2
 
@@ -144,12 +145,12 @@ def _named_in(request: LoadRequest, key: str, reason: str, settings: Settings) -
     return named
 
 
-def touched_slices(books: Books, keys: Collection[str]) -> set[Slice]:
+def touched_slices(ledger: Ledger, settings: Settings, keys: Collection[str]) -> set[Slice]:
     """Days that loads without, or again with, these objects may change: those their batches hold, and their neighbours."""
-    found: set[Slice] = set()
+    touched: set[Slice] = set()
     for key in keys:
-        batch = delivery_named(key, books.settings).batch
+        batch = delivery_named(key, settings).batch
         day = batch.arrival_date
-        held = books.ledger.batch_days(batch.source, [batch.project_id], day, day).get(batch, {})
-        found |= neighbourhood((Slice(d, batch.project_id) for d in (*held, day)), books.settings.dedupe_window_days)
-    return found
+        held = ledger.batch_days(batch.source, [batch.project_id], day, day).get(batch, {})
+        touched |= neighbourhood((Slice(d, batch.project_id) for d in (*held, day)), settings.dedupe_window_days)
+    return touched

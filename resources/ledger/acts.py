@@ -18,8 +18,8 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection, RowMapping
 
 from pipeline_assets.domain.deliveries import BatchKey
+from pipeline_assets.domain.records import Exclusion
 from pipeline_assets.domain.slices import Slice, Source
-from resources.ledger.records import Exclusion
 from resources.ledger.rows import exclusion_of, exclusion_row
 from resources.ledger.schema import EXCLUSIONS, HOLDS
 

@@ -14,8 +14,9 @@ from sqlalchemy.engine import Connection
 
 from pipeline_assets.domain.deliveries import BatchKey
 from pipeline_assets.domain.errors import PublishConflictError
+from pipeline_assets.domain.records import SliceRecord
 from pipeline_assets.domain.slices import Slice, Source, Verdict
-from resources.ledger.records import Changes, SliceRecord
+from resources.ledger.changes import Changes
 from resources.ledger.schema import BATCHES, DELIVERIES, HOLDS, SLICES
 
 

@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
+from pipeline_assets.domain.records import Exclusion, Hold
 from pipeline_assets.domain.slices import Slice, Source
 from resources.failpoints import Failpoint, failpoint
 from resources.ledger.acts import Act, ActKind, acts_on_record, apply, last_act_at, names_version, stands
-from resources.ledger.records import Exclusion, Hold
 from resources.ledger.rows import exclusion_of, hold_of
 from resources.ledger.schema import DECISIONS, EXCLUSIONS, HOLDS
 

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from datetime import date, datetime
 
 from pipeline_assets.domain.identity import Defeat, Outcome, RankPart, RawRow
+from pipeline_assets.domain.records import BatchRecord, Exclusion, PublicationRecord, SliceRecord
 from pipeline_assets.domain.slices import Slice
 from pipeline_assets.inspection.trace.rows import FoundRow, QuarantinedLine
 from pipeline_assets.load.staleness.decide import SlicePlan, Todo
-from resources.ledger.records import BatchRecord, Exclusion, PublicationRecord, SliceRecord
 
 
 def place(row: RawRow) -> str:

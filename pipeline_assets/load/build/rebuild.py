@@ -3,7 +3,7 @@
 Contains: the derived half of the load path (ARCHITECTURE, One load).
 Add here: what every derived table goes through.
 Does not contain: the build of any one table (tables/, build_*.py) and whether a slice is stale
-(../standing.py).
+(../staleness/decide.py).
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from dataclasses import replace
 
 from resources.failpoints import Failpoint, failpoint
 from resources.iceberg.metadata import SliceFiles
-from resources.ledger.records import Changes, PublicationRecord, SliceRecord
+from pipeline_assets.domain.records import Head, PublicationRecord, SliceRecord
+from resources.ledger.changes import Changes
 
 from pipeline_assets.domain.errors import PublishConflictError
 from pipeline_assets.domain.slices import EMPTY, Digest, Slice
@@ -31,10 +32,10 @@ from pipeline_assets.load.ledger_sync import sync_ledger
 from pipeline_assets.load.staleness.decide import (
     SlicePlan,
     Todo,
-    decide,
     release_waits,
     resolve,
 )
+from pipeline_assets.load.staleness.neighbours import decide_with_neighbours
 from pipeline_assets.tables.refined_events import REFINED_EVENTS
 from pipeline_assets.tables.registry import table_by_key
 from pipeline_assets.tables.table import AggregateTable, Table
@@ -78,7 +79,14 @@ def _pinned(
         # Settled first: what a dead run or a foreign hand changed is stale by now.
         own = {table.key: sync_ledger(runtime, table, request.run_id)}
         pins = {name: sync_ledger(runtime, table_by_key(name), request.run_id) for name in table.upstream}
-        decided = decide(runtime, request, table, facts)
+        decided = decide_with_neighbours(
+            runtime.ledger,
+            facts.reading(runtime.ledger, [table]),
+            table,
+            request.slices,
+            request.accepted,
+            request.now,
+        )
         # The records that were read may be newer than the pins: written by a run whose commit came after them.
         if all(_is_head(runtime, name, pin) for name, pin in (own | pins).items()):
             return own[table.key], pins, decided
@@ -87,7 +95,7 @@ def _pinned(
 
 
 def _is_head(runtime: Runtime, name: str, pin: int) -> bool:
-    return runtime.ledger.head(name) == pin == runtime.lakehouse.head(table_by_key(name))
+    return runtime.ledger.head(name) == Head(pin) and runtime.lakehouse.head(table_by_key(name)) == pin
 
 
 def _resolved(
@@ -107,7 +115,7 @@ def _resolved(
     )
     competing_digests = competing.competing_digests(unclear)
     decisions = [
-        resolve(runtime, request, table, decision, competing_digests[decision.key]) if decision.todo is Todo.CHECK else decision
+        resolve(runtime.settings, table, request.accepted, decision, competing_digests[decision.key]) if decision.todo is Todo.CHECK else decision
         for decision in decisions
     ]
     return release_waits(decisions), competing

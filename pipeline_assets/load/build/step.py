@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from resources.iceberg.lakehouse import Publication
-from resources.ledger.records import SliceRecord
+from pipeline_assets.domain.records import SliceRecord
 
 from pipeline_assets.domain.slices import Slice
 from pipeline_assets.load.build.audit import Audit

@@ -11,17 +11,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from resources.ledger.records import SliceRecord
+from pipeline_assets.domain.records import SliceRecord
 
 from pipeline_assets.domain.changes import Baseline, KeyChange
 from pipeline_assets.domain.checks import Evaluation, complete, explain_change, holds_nothing, next_baseline
+from pipeline_assets.domain.input_state import InputState, Rejection
 from pipeline_assets.domain.slices import EMPTY, Slice, Verdict, neighbourhood
 from pipeline_assets.load.build.audit import Audit
 from pipeline_assets.load.build.refined import linked_slices
 from pipeline_assets.load.build.linked_slices import WAITING_CURE, blocked_by, links_of, waiting_reason, waits_for
 from pipeline_assets.load.build.key_changes import explain_keys
 from pipeline_assets.load.build.step import DerivedStep
-from pipeline_assets.load.staleness.inputs import CODE_KEY, COMPETING_KEY, WAITS_KEY, judging
+from pipeline_assets.load.staleness.inputs import judging
 from pipeline_assets.load.request import Outcome
 from pipeline_assets.load.staleness.decide import SlicePlan, Todo
 from pipeline_assets.tables.refined_events import REFINED_EVENTS
@@ -52,14 +53,14 @@ def judge(step: DerivedStep, todo: Mapping[Slice, SlicePlan], staged_id: int) ->
             days = waits_for(waiting[key])
             step.records[key] = replace(
                 prior, verdict=Verdict.WAITING, reason=waiting_reason(days), hint=WAITING_CURE,
-                refused_state={**present, CODE_KEY: judged_by, WAITS_KEY: days}, refused_evaluations=evaluations,
+                rejection=Rejection(present, judged_by, days), refused_evaluations=evaluations,
             )  # fmt: skip
             evaluations = ()
         elif key in failed:
             failure = failed[key]
             step.records[key] = replace(
                 prior, verdict=Verdict.REFUSED, reason=_reason(failure), hint=failure.hint,
-                refused_state={**present, CODE_KEY: judged_by}, refused_evaluations=evaluations,
+                rejection=Rejection(present, judged_by), refused_evaluations=evaluations,
             )  # fmt: skip
         else:
             is_same = audit.digest == prior.digest
@@ -69,11 +70,11 @@ def judge(step: DerivedStep, todo: Mapping[Slice, SlicePlan], staged_id: int) ->
                 prior, verdict=Verdict.UNCHANGED if is_same else Verdict.PUBLISHED, reason=None, hint=None,
                 is_final=decision.is_final, final_at=decision.final_at, digest=audit.digest, input_state=present,
                 baseline=_next_baseline(step, decision, changes[key], keys.get(key)), code_version=code,
-                refused_state=None, figures=audit.figures, evaluations=evaluations, refused_evaluations=(),
+                rejection=None, figures=audit.figures, evaluations=evaluations, refused_evaluations=(),
             )  # fmt: skip
         outcome = _outcome(step, decision, step.records[key], evaluations, figures)
-        is_told = key in waiting and _is_told(step, prior, step.records[key])
-        step.outcomes[key] = replace(outcome, is_repeat=is_told)
+        is_repeat = key in waiting and _is_already_reported(step, prior, step.records[key])
+        step.outcomes[key] = replace(outcome, is_repeat=is_repeat)
     return changed
 
 
@@ -87,7 +88,7 @@ def _change(step: DerivedStep, decision: SlicePlan, keys: KeyChange | None) -> E
         content=str(step.audits[decision.key].digest),
         was_final=decision.was_final,
         accepted_reason=step.request.accepted.change(step.table.key, decision.key),
-        cause=decision.cause,
+        cause=decision.cause.text,
         settings=step.runtime.settings,
     )
 
@@ -136,8 +137,10 @@ def _holds_rows(record: SliceRecord | None) -> bool:
     return record is not None and record.digest != EMPTY
 
 
-def _present(decision: SlicePlan, audit: Audit) -> dict[str, str]:
-    return {**decision.present, COMPETING_KEY: audit.competing_digests} if audit.competing_digests is not None else dict(decision.present)
+def _present(decision: SlicePlan, audit: Audit) -> InputState:
+    if audit.competing_digests is None:
+        return decision.present
+    return replace(decision.present, cross_day=audit.competing_digests)
 
 
 def _reason(failure: Evaluation) -> str:
@@ -151,7 +154,7 @@ def stand(step: DerivedStep, decision: SlicePlan) -> None:
         record = replace(
             prior, verdict=Verdict.UNCHANGED, reason=None, hint=None, is_final=decision.is_final,
             final_at=decision.final_at, baseline=_kept_baseline(decision, prior), input_state=decision.present,
-            refused_state=None, refused_evaluations=(),
+            rejection=None, refused_evaluations=(),
             code_version=prior.code_version or step.table.code_version(step.runtime.settings),
         )  # fmt: skip
         step.records[decision.key] = record
@@ -161,7 +164,7 @@ def stand(step: DerivedStep, decision: SlicePlan) -> None:
         return
     record = _blocked_record(prior, decision)
     is_refused_before = decision.todo in (Todo.KEEP_REFUSED, Todo.WAIT_TIED) and prior.run_id != step.request.run_id
-    is_repeat = is_refused_before or _is_told(step, prior, record)
+    is_repeat = is_refused_before or _is_already_reported(step, prior, record)
     evaluations = prior.refused_evaluations if record.verdict is Verdict.REFUSED else ()
     step.records[decision.key] = record
     step.outcomes[decision.key] = replace(
@@ -179,7 +182,6 @@ def _kept_baseline(decision: SlicePlan, record: SliceRecord) -> Baseline | None:
 
 
 def _blocked_record(prior: SliceRecord, decision: SlicePlan) -> SliceRecord:
-    state = prior.refused_state or {}
     if decision.todo is Todo.HOLD:
         hint = "Release it when the rollback has served its purpose"
         return replace(prior, verdict=Verdict.HELD, reason=decision.reason, hint=hint)
@@ -187,16 +189,16 @@ def _blocked_record(prior: SliceRecord, decision: SlicePlan) -> SliceRecord:
         hint = "It follows as soon as what it waits for is published; recover that first"
         return replace(prior, verdict=Verdict.WAITING, reason=decision.reason, hint=hint)
     # What other days hold may have changed beside the keys that matter; the next comparison is with what they hold now.
-    kept = {name: value for name, value in state.items() if name in (CODE_KEY, WAITS_KEY)}
-    prior = replace(prior, refused_state={**decision.present, **kept})
+    rejection = replace(prior.rejection or Rejection(decision.present), inputs=decision.present)
+    prior = replace(prior, rejection=rejection)
     if decision.todo is Todo.WAIT_TIED:
-        reason = waiting_reason(state[WAITS_KEY])
+        reason = waiting_reason(rejection.waits_for)
         return replace(prior, verdict=Verdict.WAITING, reason=reason, hint=WAITING_CURE)
     failure = next(one for one in prior.refused_evaluations if one.check.is_blocking and not one.is_passed)
     return replace(prior, verdict=Verdict.REFUSED, reason=_reason(failure), hint=failure.hint)
 
 
-def _is_told(step: DerivedStep, prior: SliceRecord, record: SliceRecord) -> bool:
+def _is_already_reported(step: DerivedStep, prior: SliceRecord, record: SliceRecord) -> bool:
     """Whether an earlier run, and not this one before it was tried again, ended with the same verdict and reason."""
     return prior.run_id != step.request.run_id and (prior.verdict, prior.reason) == (record.verdict, record.reason)
 

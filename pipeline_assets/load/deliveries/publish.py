@@ -12,8 +12,11 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
 
+from pipeline_assets.domain.causes import Cause, CauseKind
 from pipeline_assets.domain.deliveries import BatchKey
 from pipeline_assets.domain.errors import LakehouseError
+from pipeline_assets.domain.input_state import InputState
+from pipeline_assets.domain.records import BatchDay, PublicationRecord, SliceRecord
 from pipeline_assets.domain.slices import EMPTY, BatchVerdict, Slice, Verdict
 from pipeline_assets.load.deliveries.plan import BatchPlan
 from pipeline_assets.load.deliveries.read import Writing, require_unmoved, take_summaries, write_files
@@ -21,7 +24,6 @@ from pipeline_assets.load.deliveries.step import RawStep, delete_objects, in_bat
 from pipeline_assets.transforms.digests import batch_day_digests, digest_of, lineage_of
 from resources.failpoints import Failpoint, failpoint
 from resources.iceberg.lakehouse import Publication, Staged
-from resources.ledger.records import BatchDay, PublicationRecord, SliceRecord
 
 
 @dataclass(frozen=True)
@@ -219,7 +221,7 @@ def _account(
         step.changes.slices.append(
             SliceRecord(
                 table.key, key, Verdict.PUBLISHED, digest=digest, file_hash=publication.files[key].file_hash,
-                input_state={}, code_version=code, figures={"rows": digest.rows},
+                input_state=InputState(), code_version=code, figures={"rows": digest.rows},
                 read_hash=prior.read_hash if prior else None,
             )
         )  # fmt: skip
@@ -230,11 +232,11 @@ def _account(
             if plan.accepted_reason is not None and plan.ruled_out != set(plan.withdrawn)
         ]
         reasons += [plan.exclusion_reason for plan in plans if plan.ruled_out and plan.exclusion_reason is not None]
-        cause = "delivery" if digest != before else "the same rows, in other objects or lines"
-        cause = "exclusion" if any(plan.ruled_out for plan in plans) else cause
+        cause = CauseKind.DELIVERY if digest != before else CauseKind.SAME_ROWS
+        cause = CauseKind.EXCLUSION if any(plan.ruled_out for plan in plans) else cause
         step.changes.publications.append(
             PublicationRecord(
-                table.key, key, publication.snapshot_id, publication.parent_id, before, digest, cause,
+                table.key, key, publication.snapshot_id, publication.parent_id, before, digest, Cause.of(cause),
                 step.request.run_id, code_version=code, accepted_reason="; ".join(dict.fromkeys(reasons)) or None,
                 seconds=round(time.monotonic() - step.started_at, 3),
             )

@@ -7,12 +7,12 @@ Does not contain: why a line is refused (amplitude/lines.py).
 
 from __future__ import annotations
 
+from pipeline_assets.domain.records import UNREAD, DeliveryRecord
 from pipeline_assets.domain.slices import BatchVerdict, Slice
 from pipeline_assets.load.deliveries.read import naming_what_workers_met, read_objects, require_unmoved
 from pipeline_assets.load.deliveries.step import RawStep, delete_objects, in_batches
 from pipeline_assets.tables.quarantine import QUARANTINE
 from pipeline_assets.transforms.parse import quarantined
-from resources.ledger.records import UNREAD, DeliveryRecord
 
 
 def quarantine(step: RawStep) -> None:

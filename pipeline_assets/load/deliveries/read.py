@@ -18,6 +18,7 @@ from pyspark.sql import DataFrame, Observation, Row
 from pipeline_assets.domain.checks import BatchFigures, Evaluation, reconcile_batch
 from pipeline_assets.domain.deliveries import NOT_READABLE, Delivery
 from pipeline_assets.domain.errors import LakehouseError, LandingAccessError, PublishConflictError, error_in
+from pipeline_assets.domain.records import EXCLUDED, MISSING, DeliveryRecord
 from pipeline_assets.domain.slices import BatchVerdict, Source
 from pipeline_assets.load.deliveries.plan import BatchPlan
 from pipeline_assets.load.deliveries.step import RawStep
@@ -32,7 +33,6 @@ from pipeline_assets.transforms.parse import (
 )
 from pipeline_assets.transforms.spread import distribute
 from pipeline_assets.transforms.write_objects import write_objects
-from resources.ledger.records import EXCLUDED, MISSING, DeliveryRecord
 
 _TASKS_PER_CORE = 3
 _ACCESS_CURE = "Check TIDEMARK_LANDING_URL and credentials, and the rights to read what is listed"

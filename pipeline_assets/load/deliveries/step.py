@@ -17,11 +17,12 @@ from pyspark.sql import Column
 from pipeline_assets.domain.checks import Evaluation
 from pipeline_assets.domain.deliveries import BatchKey
 from pipeline_assets.domain.plain_text import sql_text
+from pipeline_assets.domain.records import DeliveryRecord
 from pipeline_assets.domain.slices import BatchVerdict, Digest, Slice, Source
 from pipeline_assets.load.deliveries.plan import BatchPlan
 from pipeline_assets.load.request import LoadRequest, Runtime
 from pipeline_assets.tables.table import Table
-from resources.ledger.records import Changes, DeliveryRecord
+from resources.ledger.changes import Changes
 
 
 @dataclass
