@@ -45,7 +45,7 @@ class DeliveryRecord:
     blank: int
     error: str | None
     is_accepted: bool
-    """Whether its rows are in raw; a refused version stands beside the accepted one, if there is any."""
+    """Whether its rows are in raw; a refused version is recorded beside the accepted one, if there is any."""
     code_version: str | None = None
     """Of the parser; lines it refused are read again by another one."""
 
@@ -64,7 +64,7 @@ HOURS_HELD = "hours_held"
 
 @dataclass(frozen=True)
 class BatchRecord:
-    """The standing of one batch."""
+    """What was judged of one batch last."""
 
     key: BatchKey
     verdict: BatchVerdict
@@ -118,7 +118,7 @@ class BatchDay:
 
 @dataclass(frozen=True)
 class SliceRecord:
-    """The standing of one slice of one table."""
+    """What is recorded of one slice of one table: its verdict, its published content, and what was refused."""
 
     table: str
     key: Slice
@@ -148,7 +148,7 @@ class SliceRecord:
     """`file_hash` of the row this record was made from; not written: a row that names other files by now is left alone."""
 
     def was_final(self, now: datetime) -> bool:
-        """Whether it stands final: a finality judged by a clock that was ahead of now does not count.
+        """Whether it counts as final: a finality judged by a clock that was ahead of now does not count.
 
         One that is ahead by no more than clocks of two hosts differ does: else the host that lags would take bounds off.
         """
@@ -160,7 +160,7 @@ class SliceRecord:
 
     @property
     def knows_inputs(self) -> bool:
-        """Whether it is told by the run that published the content, and not found in the table by another one."""
+        """Whether it was recorded by the run that published the content, and not found in the table by another one."""
         return self.input_state is not None
 
 

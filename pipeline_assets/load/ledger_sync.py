@@ -141,13 +141,13 @@ def _settle_batches(
             }
             for day in days
         }
-        found = {
+        differing = {
             batch
             for day in days
             for batch in recorded[day].keys() | present[day].keys()
             if recorded[day].get(batch, BatchDay()) != present[day].get(batch, BatchDay())
         }
-        for batch in found:
+        for batch in differing:
             arrival = batch.arrival_date
             kept = runtime.ledger.batch_days(source, [project_id], arrival, arrival).get(batch, {})
             whole = {day: part for day, part in kept.items() if day not in days}
@@ -156,7 +156,7 @@ def _settle_batches(
                 day: present[day].get(batch, BatchDay()) for day in days if batch in {**present[day], **recorded[day]}
             }
             changes.batch_days[batch] = whole
-        different |= found
+        different |= differing
     _settle_objects(runtime, table, head, different, changes)
 
 

@@ -22,7 +22,7 @@ class BatchAsRead:
 
     accepted: Mapping[str, str]
     """Object -> etag of the version whose rows raw holds."""
-    standing: tuple[str, str | None] | None
+    judgement: tuple[str, str | None] | None
     """Verdict and input state; None where it was not on record."""
 
 

@@ -58,11 +58,11 @@ class DigestsOnRecord:
         query = sa.select(*columns, BATCH_DAYS.c.lineage).where(
             BATCH_DAYS.c.source == source.value, _is_former(BATCH_DAYS.c.digest)
         )
-        found: dict[Slice, dict[date, BatchDay]] = {}
+        days: dict[Slice, dict[date, BatchDay]] = {}
         with self._read() as connection:
             for day, project, arrival, text, lineage in connection.execute(query):
-                found.setdefault(Slice(day, project), {})[arrival] = BatchDay(Digest.parse(text), lineage)
-        return found
+                days.setdefault(Slice(day, project), {})[arrival] = BatchDay(Digest.parse(text), lineage)
+        return days
 
     def rename(
         self,
@@ -72,7 +72,7 @@ class DigestsOnRecord:
     ) -> None:
         """Write the present digests where the former ones stand, in one transaction.
 
-        What another run wrote meanwhile has another digest, and stays. What was built from these slices is told their new names
+        What another run wrote meanwhile has another digest, and stays. What was built from these slices is given their new names
         as well, or all of it would look stale.
         """
         with self._write() as connection:

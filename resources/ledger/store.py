@@ -140,7 +140,7 @@ class Ledger:
 
     def arrival_days(self, projects: Sequence[str], source: Source | None = None) -> dict[str, frozenset[date]]:
         """Project -> arrival days with a known delivery of a source (of either where none is named), read or not."""
-        found: dict[str, set[date]] = {}
+        days_by_project: dict[str, set[date]] = {}
         # A batch whose objects moved while they were read is known although no delivery of it is on record.
         for table, is_known in ((DELIVERIES, sa.true()), (BATCHES, BATCHES.c.deliveries > 0)):
             query = sa.select(table.c.project_id, table.c.arrival_date).distinct()
@@ -148,27 +148,27 @@ class Ledger:
                 query = query.where(table.c.source == source.value)
             with self._read() as connection:
                 for project, day in connection.execute(query.where(table.c.project_id.in_(projects), is_known)):
-                    found.setdefault(project, set()).add(day)
-        return {project: frozenset(days) for project, days in found.items()}
+                    days_by_project.setdefault(project, set()).add(day)
+        return {project: frozenset(days) for project, days in days_by_project.items()}
 
     def batch_days(
         self, source: Source, projects: Sequence[str], first: date, last: date
     ) -> dict[BatchKey, dict[date, BatchDay]]:
         """Batch -> event day -> its rows in raw, for batches that arrived in the range."""
-        found: dict[BatchKey, dict[date, BatchDay]] = {}
+        batches: dict[BatchKey, dict[date, BatchDay]] = {}
         for batch, day, part in self._batch_days(source, projects, BATCH_DAYS.c.arrival_date.between(first, last)):
-            found.setdefault(batch, {})[day] = part
-        return found
+            batches.setdefault(batch, {})[day] = part
+        return batches
 
     def batch_days_of(
         self, source: Source, project_id: str, event_days: Sequence[date]
     ) -> dict[date, dict[BatchKey, BatchDay]]:
         """Event day -> batch -> its rows, for event days of one project."""
-        found: dict[date, dict[BatchKey, BatchDay]] = {day: {} for day in event_days}
+        batches: dict[date, dict[BatchKey, BatchDay]] = {day: {} for day in event_days}
         for chunk in in_parts(event_days):
             for batch, day, part in self._batch_days(source, [project_id], BATCH_DAYS.c.event_date.in_(chunk)):
-                found[day][batch] = part
-        return found
+                batches[day][batch] = part
+        return batches
 
     def _batch_days(
         self, source: Source, projects: Sequence[str], where: Any
