@@ -34,9 +34,9 @@ def delivery_named(key: str, settings: Settings) -> Delivery:
     for project in settings.projects:
         for source in Source:
             if folder == source.prefix(project):
-                found = grammar.parse(source, project, key, "", 0)
-                if isinstance(found, Delivery):
-                    return found
+                named = grammar.parse(source, project, key, "", 0)
+                if isinstance(named, Delivery):
+                    return named
     raise UsageError(
         key, "is not the key of a delivery of a configured project", "Copy it from landing or from `explain`"
     )
@@ -51,12 +51,14 @@ def exclude(
     UsageError, with nothing recorded, for a key that is no delivery, that the run does not load, that nobody knows, whose bytes
     cannot be read, or that landing lost, unless that was said to be meant: it could not be brought back.
     """
-    found = [
-        one for key, reason in sorted(reasons.items()) for one in _versions(runtime, key, reason, request, even_if_gone)
+    named = [
+        exclusion
+        for key, reason in sorted(reasons.items())
+        for exclusion in _versions(runtime, key, reason, request, even_if_gone)
     ]
-    fresh = runtime.ledger.interventions.exclude(found, request.run_id)
-    for one in fresh:
-        runtime.say(f"excluded {one.object_key} ({one.etag}): {one.reason}")
+    fresh = runtime.ledger.interventions.exclude(named, request.run_id)
+    for exclusion in fresh:
+        runtime.say(f"excluded {exclusion.object_key} ({exclusion.etag}): {exclusion.reason}")
     return fresh
 
 
@@ -113,17 +115,19 @@ def lift(runtime: Runtime, reasons: Mapping[str, str], request: LoadRequest) -> 
     Raises UsageError, with nothing recorded, for a key that was never excluded or that the run does not load.
     """
     known = (
-        {one.object_key for one in runtime.ledger.interventions.all_exclusions(request.projects)} if reasons else set()
+        {exclusion.object_key for exclusion in runtime.ledger.interventions.all_exclusions(request.projects)}
+        if reasons
+        else set()
     )
-    standing = {}
+    in_force = {}
     for key, reason in sorted(reasons.items()):
         batch = _named_in(request, key, reason, runtime.settings).batch
         day = batch.arrival_date
         if key not in known:
             raise UsageError(key, "was never excluded", "`tidemark exclusions` lists what is")
-        # None stands where a run that is tried again lifted it before.
-        standing[key] = runtime.ledger.interventions.exclusions(batch.source, [batch.project_id], day, day).get(key, ())
-    for key, exclusions in standing.items():
+        # None is in force where a run that is tried again lifted it before.
+        in_force[key] = runtime.ledger.interventions.exclusions(batch.source, [batch.project_id], day, day).get(key, ())
+    for key, exclusions in in_force.items():
         if not exclusions:
             continue
         runtime.ledger.interventions.lift(exclusions, recordable(reasons[key]), request.run_id)

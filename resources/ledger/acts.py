@@ -3,7 +3,7 @@
 Contains: acts, their JSON, what each does to the rows of a ledger.
 Add here: another kind of act.
 Does not contain: where acts are kept (decision_objects.py), questions about decisions
-(interventions.py), what follows from one (load_path/).
+(interventions.py), what follows from one (pipeline_assets/load/).
 """
 
 from __future__ import annotations

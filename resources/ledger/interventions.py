@@ -3,7 +3,7 @@
 Contains: questions about decisions and the transactions that write them.
 Add here: another question.
 Does not contain: what an act does to rows (acts.py), where else it is kept (decision_objects.py),
-what follows from one (load_path/).
+what follows from one (pipeline_assets/load/).
 """
 
 from __future__ import annotations

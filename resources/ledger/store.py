@@ -2,9 +2,10 @@
 
 Contains: questions and transactions.
 Add here: a new question or a new way of writing.
-Does not contain: the shape of what is kept (pipeline_assets/domain/records.py), opening the database (engine.py), what
-another run wrote meanwhile (concurrency.py), what persons decided (interventions.py), deciding
-anything (load_path/) and reading tables (iceberg/lakehouse.py). No JVM is needed to read it.
+Does not contain: the shape of what is kept (pipeline_assets/domain/records.py), opening the
+database (engine.py), what another run wrote meanwhile (concurrency.py), what persons decided
+(interventions.py), deciding anything (pipeline_assets/load/) and reading tables
+(iceberg/lakehouse.py). No JVM is needed to read it.
 """
 
 from __future__ import annotations

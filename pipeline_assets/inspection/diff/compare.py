@@ -66,7 +66,8 @@ def compare(
         raise UsageError(name, "is not a derived table", f"There are {', '.join(table.key for table in DERIVED)}")
     key = Slice(day, project)
     heads = {
-        one: runtime.lakehouse.head(table_by_key(one)) for one in {name, REFINED_EVENTS.key, *REFINED_EVENTS.upstream}
+        table_key: runtime.lakehouse.head(table_by_key(table_key))
+        for table_key in {name, REFINED_EVENTS.key, *REFINED_EVENTS.upstream}
     }
     recorded = _recorded(runtime, table, key, now, heads)
     live = runtime.lakehouse.read(table, heads[name]).where(slices_condition(table, [key]))
