@@ -42,7 +42,8 @@ def waits_for(tied: Collection[Slice]) -> tuple[date, ...]:
 
 def waiting_reason(days: Iterable[date]) -> str:
     """Why a slice waits for these days; the same text as long as it does."""
-    return f"shares events with {', '.join(day.isoformat() for day in days)}, which cannot be published now; alone it would lose or double them"
+    named = ", ".join(day.isoformat() for day in days)
+    return f"shares events with {named}, which cannot be published now; alone it would lose or double them"
 
 
 WAITING_CURE = "It is published together with them: load or recover those days, or accept their change with a reason"
