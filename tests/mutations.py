@@ -102,7 +102,7 @@ MUTATIONS = (
     ),
     Mutation(
         10, "the ledger is believed without a look at the table", "pipeline_assets/load/ledger_sync.py",
-        "        if known == head or ", "        if known is not None or ",
+        "        if known == Head(head) or ", "        if known is not None or ",
         "tests/scenarios/test_recovery.py::test_a_writer_that_comes_second_publishes_nothing",
     ),
     Mutation(

@@ -140,7 +140,6 @@ def _decide(
     verb: str, keys: list[str], reason: str, accept_changes: str | None, even_if_gone: bool, verbose: bool
 ) -> int:
     from pipeline_assets.cli.run import decide  # noqa: PLC0415 - `status` starts without Dagster
-    from pipeline_assets.load.request import OpenBooks  # noqa: PLC0415 - `status` starts without Spark
     from pipeline_assets.operations.exclude import touched_slices  # noqa: PLC0415 - `status` starts without Spark
 
     settings = load_settings()
@@ -153,7 +152,7 @@ def _decide(
         )  # fmt: skip
         print_failures(console, failures, verbose)
     with closing(Ledger(settings.ledger_database_url)) as ledger:
-        touched = touched_slices(OpenBooks(ledger, settings), keys)
+        touched = touched_slices(ledger, settings, keys)
         lines = concerned_lines(ledger, touched, sources=tuple(Source))
     print_lines(page(), lines)
     is_repeat = all(line.verdict is not None and line.verdict.is_good for line in lines)
@@ -185,7 +184,6 @@ def _rollback(config: Mapping[str, Any], dry_run: bool, verbose: bool) -> int:
 
 def _release(config: Mapping[str, Any], yes: bool, accept_changes: str | None, verbose: bool) -> int:
     from pipeline_assets.cli.run import run_release  # noqa: PLC0415 - `status` starts without Dagster
-    from pipeline_assets.load.request import OpenBooks  # noqa: PLC0415 - `status` starts without Spark
     from pipeline_assets.operations.release import preview  # noqa: PLC0415 - `status` starts without Spark
 
     settings = load_settings()
@@ -193,9 +191,7 @@ def _release(config: Mapping[str, Any], yes: bool, accept_changes: str | None, v
     projects = settings.require_projects(tuple(config["projects"]))
     first, last = parse_day(config["first"]), parse_day(config["last"])
     with closing(Ledger(settings.ledger_database_url)) as ledger:
-        held = preview(
-            OpenBooks(ledger, settings), config["tables"], projects, first, last, datetime.now(UTC), is_load_next=True
-        )
+        held = preview(ledger, settings, config["tables"], projects, first, last, datetime.now(UTC), is_load_next=True)
     print_held(page(), held)
     if not yes and not (sys.stdin.isatty() and typer.confirm("Release them?")):
         page().print("Nothing was released; say --yes to release them.")

@@ -33,8 +33,8 @@ from pipeline_assets.cli.terminal import page, plainly, print_lines_of, terminal
 from pipeline_assets.config import load_settings
 from pipeline_assets.domain.days import parse_day
 from pipeline_assets.domain.errors import UsageError
+from pipeline_assets.domain.records import PublicationRecord
 from pipeline_assets.tables.registry import ALL_TABLES
-from resources.ledger.records import PublicationRecord
 from resources.ledger.store import Ledger
 
 TABLE_KEYS = tuple(table.key for table in ALL_TABLES)
@@ -144,7 +144,7 @@ def _history(table: str, day: str | None, projects: tuple[str, ...], as_json: bo
 
 
 def _publication_json(record: PublicationRecord) -> dict[str, Any]:
-    names = ("number", "table", "published_at", "cause", "accepted_reason", "run_id", "code_version")
+    names = ("number", "table", "published_at", "accepted_reason", "run_id", "code_version")
     place = {"day": record.key.event_date.isoformat(), "project": record.key.project_id}
     rows = {"rows_before": record.digest_before.rows, "rows_after": record.digest_after.rows}
     digests = {"digest_before": str(record.digest_before), "digest_after": str(record.digest_after)}
@@ -154,7 +154,7 @@ def _publication_json(record: PublicationRecord) -> dict[str, Any]:
         | place
         | rows
         | digests
-        | {"snapshot_id": str(record.snapshot_id)}
+        | {"cause": record.cause.text, "snapshot_id": str(record.snapshot_id)}
     )
 
 

@@ -21,11 +21,11 @@ from pipeline_assets.cli.terminal import line as joined
 from pipeline_assets.cli.terminal import styled
 from pipeline_assets.domain.arrival_days import told_strays
 from pipeline_assets.domain.deliveries import BatchKey
+from pipeline_assets.domain.records import BatchRecord, Exclusion, PublicationRecord, SliceRecord
 from pipeline_assets.domain.slices import Slice, Source, Verdict
 from pipeline_assets.load.recorded import DAY_VERDICTS
 from pipeline_assets.tables.raw_events import RAW_TABLES
 from pipeline_assets.tables.registry import DERIVED
-from resources.ledger.records import BatchRecord, Exclusion, PublicationRecord, SliceRecord
 from resources.ledger.store import Ledger
 
 if TYPE_CHECKING:
@@ -191,7 +191,7 @@ def print_publications(console: Console, records: Sequence[PublicationRecord]) -
         "no.", "published", "table", "day", "rows before", "after", "cause", "run", box=None, pad_edge=False
     )
     for one in records:
-        cause = f"{one.cause}: {one.accepted_reason}" if one.accepted_reason else one.cause
+        cause = f"{one.cause}: {one.accepted_reason}" if one.accepted_reason else one.cause.text
         rows = f"{one.digest_before.rows:,}", f"{one.digest_after.rows:,}"
         place = one.table, f"{one.key.event_date} {one.key.project_id}"
         table.add_row(str(one.number), one.published_at[:19], *place, *rows, cause, (one.run_id or "")[:8])

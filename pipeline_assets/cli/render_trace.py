@@ -89,7 +89,7 @@ def _row_json(row: RawRow) -> dict[str, Any]:
 def _published_json(publication: Published) -> dict[str, Any]:
     record = publication.record
     return {
-        "event_date": record.key.event_date.isoformat(), "published_at": record.published_at, "cause": record.cause,
+        "event_date": record.key.event_date.isoformat(), "published_at": record.published_at, "cause": record.cause.text,
         "accepted_reason": record.accepted_reason, "run_id": record.run_id, "snapshot_id": str(record.snapshot_id),
         "visible": publication.visible,
         "rows": None if publication.rows is None else [_row_json(row) for row in publication.rows],

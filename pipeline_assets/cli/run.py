@@ -23,7 +23,6 @@ from pipeline_assets.domain.deliveries import BatchKey
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import Slice, Source
 from pipeline_assets.in_process import run_job
-from pipeline_assets.load.request import OpenBooks
 from pipeline_assets.operations.exclude import delivery_named, touched_slices
 from pipeline_assets.operations.release import Held
 from pipeline_assets.orchestration.jobs import HEAL_JOB, JOB_OF_SOURCE
@@ -97,7 +96,7 @@ def decide(
     failures: list[str] = []
     for batch, named in sorted(by_batch.items()):
         with closing(Ledger(settings.ledger_database_url)) as ledger:
-            touched = sorted({key.event_date for key in touched_slices(OpenBooks(ledger, settings), named)})
+            touched = sorted({key.event_date for key in touched_slices(ledger, settings, named)})
         config = {
             # What is accepted is accepted for the project of these objects alone.
             "projects": [batch.project_id],

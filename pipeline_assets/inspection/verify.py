@@ -16,19 +16,18 @@ from datetime import date, datetime, timedelta
 from enum import StrEnum
 
 from pipeline_assets.domain.acceptance import Acceptance, AcceptanceKind, Acceptances
-from pipeline_assets.domain.days import chunks, days_between, stretches
+from pipeline_assets.domain.days import chunks, days_between, stretches, widened
 from pipeline_assets.domain.deliveries import BatchKey
+from pipeline_assets.domain.records import DeliveryRecord
 from pipeline_assets.domain.settings import Settings
-from pipeline_assets.domain.slices import EMPTY, Digest, Slice, Source
+from pipeline_assets.domain.slices import EMPTY, Digest, Slice, Source, neighbourhood
 from pipeline_assets.load.request import LoadRequest, Runtime
 from pipeline_assets.load.run import run_load
-from pipeline_assets.load.staleness.inputs import widen
 from pipeline_assets.tables.raw_events import RAW_TABLES
 from pipeline_assets.tables.registry import ASSET_TABLES, DERIVED
 from pipeline_assets.tables.table import Table
 from pipeline_assets.transforms.digests import slice_digests
 from resources.iceberg.metadata import slices_condition
-from resources.ledger.records import DeliveryRecord
 
 _UNBOUNDED_ROWS = 1 << 60
 
@@ -128,14 +127,14 @@ def prove(runtime: Runtime, scratch: Runtime, first: date, last: date, projects:
 def _arrivals(runtime: Runtime, days: Sequence[date], projects: Sequence[str]) -> list[date]:
     """Arrival days whose deliveries hold rows of these event days, or of those that share events with them; and the days' own."""
     settings = runtime.settings
-    window = settings.dedupe_window_days
-    found = widen(days, window)
+    near = widened(days, settings.dedupe_window_days)
+    arrivals = set(near)
     for source in Source:
         for project in projects:
             # Rows near the neighbours decide which of their rows are left, but not which rows of the days themselves win.
-            held = runtime.ledger.batch_days_of(source, project, sorted(widen(days, window)))
-            found |= {batch.arrival_date for batches in held.values() for batch in batches}
-    return sorted(found)
+            held = runtime.ledger.batch_days_of(source, project, sorted(near))
+            arrivals |= {batch.arrival_date for batches in held.values() for batch in batches}
+    return sorted(arrivals)
 
 
 def _copy_exclusions(runtime: Runtime, scratch: Runtime, arrivals: Sequence[date], projects: Sequence[str]) -> int:
@@ -226,8 +225,9 @@ def _lacking(runtime: Runtime, scratch: Runtime, arrivals: Sequence[date], proje
         new_days = scratch.ledger.batch_days(source, projects, *span)
         for batch, reason in _differing(known, again):
             touched = {*days.get(batch, {}), *new_days.get(batch, {})}
-            for day in widen(touched, runtime.settings.dedupe_window_days):
-                found.setdefault(Slice(day, batch.project_id), reason)
+            slices = (Slice(day, batch.project_id) for day in touched)
+            for key in neighbourhood(slices, runtime.settings.dedupe_window_days):
+                found.setdefault(key, reason)
     return found
 
 

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from datetime import date
 
 from pipeline_assets.domain.deliveries import BatchKey
+from pipeline_assets.domain.records import BatchDay
 from pipeline_assets.domain.row_hash import ROW_HASH_VERSION
 from pipeline_assets.domain.slices import EMPTY, Digest, Slice
 from pipeline_assets.load.request import Runtime
@@ -20,7 +21,6 @@ from pipeline_assets.tables.table import Table
 from pipeline_assets.transforms.digests import measured_parts
 from resources.iceberg.metadata import slices_condition
 from resources.ledger.digests import Renamed
-from resources.ledger.records import BatchDay
 
 _FORMER = 1
 

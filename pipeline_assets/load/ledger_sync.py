@@ -13,8 +13,10 @@ from datetime import date
 
 import pyspark.sql.functions as F
 
+from pipeline_assets.domain.causes import Cause, CauseKind
 from pipeline_assets.domain.deliveries import BatchKey
 from pipeline_assets.domain.errors import PublishConflictError
+from pipeline_assets.domain.records import UNREAD, BatchDay, DeliveryRecord, Head, PublicationRecord, SliceRecord
 from pipeline_assets.domain.slices import EMPTY, Slice, Verdict
 from pipeline_assets.load.carry_over import carry_over
 from pipeline_assets.load.request import Runtime
@@ -22,10 +24,7 @@ from pipeline_assets.tables.registry import SOURCE_OF_TABLE
 from pipeline_assets.tables.table import Table
 from pipeline_assets.transforms.digests import measured_parts
 from resources.iceberg.metadata import NO_FILES, in_batches, slices_condition
-from resources.ledger.records import UNREAD, BatchDay, Changes, DeliveryRecord, PublicationRecord, SliceRecord
-
-FOREIGN = "foreign"
-UNRECORDED = "unrecorded run"
+from resources.ledger.changes import Changes
 
 
 def sync_ledger(runtime: Runtime, table: Table, run_id: str) -> int:
@@ -40,12 +39,14 @@ def sync_ledger(runtime: Runtime, table: Table, run_id: str) -> int:
         head = runtime.lakehouse.head(table)
         carry_over(runtime, table, head)
         known = runtime.ledger.head(table.key)
-        if known == head or runtime.ledger.record_found(_found(runtime, table, head, known), run_id, known_head=known):
+        if known == Head(head) or runtime.ledger.record_found(
+            _found(runtime, table, head, known), run_id, known_head=known
+        ):
             return head
     raise PublishConflictError(table.key, "other runs keep recording what they find in it", "Load the days again later")
 
 
-def _found(runtime: Runtime, table: Table, head: int, known: int | None) -> Changes:
+def _found(runtime: Runtime, table: Table, head: int, known: Head | None) -> Changes:
     """What the table holds at `head` and the ledger does not know of."""
     live = runtime.lakehouse.slice_files(table, head)
     recorded = runtime.ledger.slices(table.key, None)
@@ -65,10 +66,10 @@ def _found(runtime: Runtime, table: Table, head: int, known: int | None) -> Chan
     runtime.say(f"{table.key}: {len(differing)} slices differ from the ledger; reading them")
     commits = [
         commit
-        for commit in runtime.lakehouse.commits(table, None if known is None else abs(known))
+        for commit in runtime.lakehouse.commits(table, None if known is None else known.snapshot_id)
         if commit.run_id is not None
     ]
-    told = runtime.ledger.told_snapshots(table.key, [commit.snapshot_id for commit in commits])
+    published = runtime.ledger.recorded_snapshots(table.key, [commit.snapshot_id for commit in commits])
     measured = _measure(runtime, table, head, differing)
     for key in sorted(differing):
         before = recorded.get(key) or SliceRecord(table.key, key, Verdict.PUBLISHED)
@@ -80,17 +81,18 @@ def _found(runtime: Runtime, table: Table, head: int, known: int | None) -> Chan
         changes.slices.append(
             replace(
                 before, digest=after, file_hash=file_hash, input_state=None, figures={"rows": after.rows},
-                refused_state=None, refused_evaluations=(),
+                rejection=None, refused_evaluations=(),
             )
         )  # fmt: skip
         made = next((commit for commit in commits if key in commit.slices), None)
-        if made is not None and (key, made.snapshot_id) in told:
+        if made is not None and (key, made.snapshot_id) in published:
             # It is on record already and does not explain the difference: main was set back, or a foreign hand came later.
             made = None
         changes.publications.append(
             PublicationRecord(
-                table.key, key, made.snapshot_id if made else head, (made and made.parent_id) or abs(known or head),
-                before.digest, after, f"{UNRECORDED} {made.run_id}" if made else FOREIGN, made.run_id if made else None,
+                table.key, key, made.snapshot_id if made else head,
+                (made and made.parent_id) or (known.snapshot_id if known else head), before.digest, after,
+                Cause.unrecorded_run(made.run_id) if made else Cause.of(CauseKind.FOREIGN), made.run_id if made else None,
                 # Readers saw it from its commit on, whenever it is found.
                 published_at=made.committed_at if made else "",
             )
@@ -138,13 +140,13 @@ def _settle_batches(
             }
             for day in days
         }
-        found = {
+        differing = {
             batch
             for day in days
             for batch in recorded[day].keys() | present[day].keys()
             if recorded[day].get(batch, BatchDay()) != present[day].get(batch, BatchDay())
         }
-        for batch in found:
+        for batch in differing:
             arrival = batch.arrival_date
             kept = runtime.ledger.batch_days(source, [project_id], arrival, arrival).get(batch, {})
             whole = {day: part for day, part in kept.items() if day not in days}
@@ -153,7 +155,7 @@ def _settle_batches(
                 day: present[day].get(batch, BatchDay()) for day in days if batch in {**present[day], **recorded[day]}
             }
             changes.batch_days[batch] = whole
-        different |= found
+        different |= differing
     _settle_objects(runtime, table, head, different, changes)
 
 

@@ -11,10 +11,10 @@ from collections.abc import Collection, Mapping, Sequence
 from datetime import date
 
 from pipeline_assets.domain.deliveries import BatchKey
+from pipeline_assets.domain.records import BatchRecord
 from pipeline_assets.domain.slices import EMPTY, BatchVerdict, Slice, Verdict
 from pipeline_assets.load.request import Outcome
 from pipeline_assets.tables.registry import SOURCE_OF_TABLE
-from resources.ledger.records import BatchRecord
 from resources.ledger.store import Ledger
 
 

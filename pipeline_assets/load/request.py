@@ -1,6 +1,6 @@
 """What a load is asked to do and what it reports.
 
-Contains: request, outcomes, the workbench every step uses.
+Contains: request, outcomes, the runtime every step uses.
 Add here: a value that crosses the border to Dagster or the shell.
 Does not contain: doing anything.
 """
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import date, datetime
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from pipeline_assets.domain.acceptance import Acceptances
 from pipeline_assets.domain.checks import Evaluation
@@ -51,6 +51,11 @@ class LoadRequest:
     def last_day(self) -> date:
         """Last requested day."""
         return self.days[-1]
+
+    @property
+    def slices(self) -> frozenset[Slice]:
+        """The requested days of each project."""
+        return frozenset(Slice(day, project) for day in self.days for project in self.projects)
 
     @property
     def attempt(self) -> str:
@@ -98,26 +103,6 @@ class TableReport:
     seconds: float = 0.0
     built: tuple[Slice, ...] = ()
     """Slices that were computed, whatever became of them."""
-
-
-class Books(Protocol):
-    """All that decisions are made from; no JVM."""
-
-    @property
-    def ledger(self) -> Ledger:
-        """What is on record."""
-
-    @property
-    def settings(self) -> Settings:
-        """What the deployment wants."""
-
-
-@dataclass(frozen=True)
-class OpenBooks:
-    """Ledger and settings alone."""
-
-    ledger: Ledger
-    settings: Settings
 
 
 @dataclass(frozen=True)

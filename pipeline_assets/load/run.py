@@ -16,7 +16,7 @@ from pipeline_assets.domain.slices import Verdict
 from pipeline_assets.load.build.rebuild import rebuild_stale
 from pipeline_assets.load.deliveries.accept import accept_deliveries
 from pipeline_assets.load.request import LoadRequest, Runtime, TableReport
-from pipeline_assets.load.staleness.facts import Facts, facts_of, read_facts
+from pipeline_assets.load.staleness.facts import Facts, slices_to_look_at
 from pipeline_assets.tables.registry import ALL_TABLES, DERIVED, SOURCE_OF_TABLE
 from resources.failpoints import Failpoint, failpoint
 from resources.iceberg.errors import lakehouse_failures
@@ -61,7 +61,8 @@ def run_load(runtime: Runtime, request: LoadRequest, is_live: Callable[[str], bo
             yield seen(report)
     derived = [table for table in DERIVED if table.key in request.tables]
     if derived:
-        facts = read_facts(runtime, request)
+        slices = slices_to_look_at(runtime.ledger, runtime.settings, request.projects, request.days)
+        facts = Facts.read(runtime.ledger, runtime.settings, slices, (), request.now)
         try:
             for table in derived:
                 with lakehouse_failures(table.key):
@@ -84,9 +85,5 @@ def run_load(runtime: Runtime, request: LoadRequest, is_live: Callable[[str], bo
 
 def _with_what_changed(runtime: Runtime, facts: Facts, report: TableReport) -> Facts:
     """Days that were built because they lie near a stale one are looked at in the tables that follow as well."""
-    candidates = {project: set(days) for project, days in facts.candidates.items()}
-    for outcome in report.outcomes:
-        if outcome.verdict is Verdict.PUBLISHED:
-            candidates.setdefault(outcome.key.project_id, set()).add(outcome.key.event_date)
-    widened = {project: frozenset(days) for project, days in candidates.items()}
-    return facts if widened == facts.candidates else facts_of(runtime, widened, facts.first_arrivals)
+    published = {outcome.key for outcome in report.outcomes if outcome.verdict is Verdict.PUBLISHED}
+    return facts if published <= facts.slices else facts.extended(runtime.ledger, facts.slices | published, ())

@@ -15,13 +15,14 @@ from pipeline_assets.domain.deliveries import Delivery
 from pipeline_assets.domain.errors import TidemarkError, UsageError
 from pipeline_assets.domain.plain_text import recordable
 from pipeline_assets.domain.reasons import a_reason
+from pipeline_assets.domain.records import DeliveryRecord, Exclusion
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import Slice, Source, neighbourhood
 from pipeline_assets.formats.registry import EXPORT_FORMAT
-from pipeline_assets.load.request import Books, LoadRequest, Runtime
+from pipeline_assets.load.request import LoadRequest, Runtime
 from pipeline_assets.tables.raw_events import RAW_TABLES
 from resources.landing.store import LandingStore
-from resources.ledger.records import DeliveryRecord, Exclusion
+from resources.ledger.store import Ledger
 
 _READ_BYTES = 1024**2
 
@@ -33,9 +34,9 @@ def delivery_named(key: str, settings: Settings) -> Delivery:
     for project in settings.projects:
         for source in Source:
             if folder == source.prefix(project):
-                parsed = keys.parse(source, project, key, "", 0)
-                if isinstance(parsed, Delivery):
-                    return parsed
+                named = keys.parse(source, project, key, "", 0)
+                if isinstance(named, Delivery):
+                    return named
     raise UsageError(
         key, "is not the key of a delivery of a configured project", "Copy it from landing or from `explain`"
     )
@@ -50,12 +51,14 @@ def exclude(
     UsageError, with nothing recorded, for a key that is no delivery, that the run does not load, that nobody knows, whose bytes
     cannot be read, or that landing lost, unless that was said to be meant: it could not be brought back.
     """
-    found = [
-        one for key, reason in sorted(reasons.items()) for one in _versions(runtime, key, reason, request, even_if_gone)
+    named = [
+        exclusion
+        for key, reason in sorted(reasons.items())
+        for exclusion in _versions(runtime, key, reason, request, even_if_gone)
     ]
-    fresh = runtime.ledger.interventions.exclude(found, request.run_id)
-    for one in fresh:
-        runtime.say(f"excluded {one.object_key} ({one.etag}): {one.reason}")
+    fresh = runtime.ledger.interventions.exclude(named, request.run_id)
+    for exclusion in fresh:
+        runtime.say(f"excluded {exclusion.object_key} ({exclusion.etag}): {exclusion.reason}")
     return fresh
 
 
@@ -112,17 +115,19 @@ def lift(runtime: Runtime, reasons: Mapping[str, str], request: LoadRequest) -> 
     Raises UsageError, with nothing recorded, for a key that was never excluded or that the run does not load.
     """
     known = (
-        {one.object_key for one in runtime.ledger.interventions.all_exclusions(request.projects)} if reasons else set()
+        {exclusion.object_key for exclusion in runtime.ledger.interventions.all_exclusions(request.projects)}
+        if reasons
+        else set()
     )
-    standing = {}
+    in_force = {}
     for key, reason in sorted(reasons.items()):
         batch = _named_in(request, key, reason, runtime.settings).batch
         day = batch.arrival_date
         if key not in known:
             raise UsageError(key, "was never excluded", "`tidemark exclusions` lists what is")
-        # None stands where a run that is tried again lifted it before.
-        standing[key] = runtime.ledger.interventions.exclusions(batch.source, [batch.project_id], day, day).get(key, ())
-    for key, exclusions in standing.items():
+        # None is in force where a run that is tried again lifted it before.
+        in_force[key] = runtime.ledger.interventions.exclusions(batch.source, [batch.project_id], day, day).get(key, ())
+    for key, exclusions in in_force.items():
         if not exclusions:
             continue
         runtime.ledger.interventions.lift(exclusions, recordable(reasons[key]), request.run_id)
@@ -144,12 +149,12 @@ def _named_in(request: LoadRequest, key: str, reason: str, settings: Settings) -
     return named
 
 
-def touched_slices(books: Books, keys: Collection[str]) -> set[Slice]:
+def touched_slices(ledger: Ledger, settings: Settings, keys: Collection[str]) -> set[Slice]:
     """Days that loads without, or again with, these objects may change: those their batches hold, and their neighbours."""
-    found: set[Slice] = set()
+    touched: set[Slice] = set()
     for key in keys:
-        batch = delivery_named(key, books.settings).batch
+        batch = delivery_named(key, settings).batch
         day = batch.arrival_date
-        held = books.ledger.batch_days(batch.source, [batch.project_id], day, day).get(batch, {})
-        found |= neighbourhood((Slice(d, batch.project_id) for d in (*held, day)), books.settings.dedupe_window_days)
-    return found
+        held = ledger.batch_days(batch.source, [batch.project_id], day, day).get(batch, {})
+        touched |= neighbourhood((Slice(d, batch.project_id) for d in (*held, day)), settings.dedupe_window_days)
+    return touched

@@ -2,7 +2,7 @@
 
 Contains: which holds stand and what the next load makes of their slices.
 Add here: another thing to know before a release.
-Does not contain: holding (rollback.py) and building (derived/).
+Does not contain: holding (rollback.py) and building (load/build/).
 """
 
 from __future__ import annotations
@@ -11,15 +11,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime
 
+from pipeline_assets.domain.acceptance import Acceptances
+from pipeline_assets.domain.causes import CauseKind
 from pipeline_assets.domain.errors import UsageError
+from pipeline_assets.domain.records import PublicationRecord
+from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import EMPTY, Digest, Slice
-from pipeline_assets.load.request import Books, LoadRequest
-from pipeline_assets.load.staleness.decide import SlicePlan, Todo, decide_all
-from pipeline_assets.load.staleness.facts import facts_of
-from pipeline_assets.load.staleness.first_arrival import first_arrivals
-from pipeline_assets.operations.rollback import CAUSE
+from pipeline_assets.load.staleness.decide import SlicePlan, Todo, decide
+from pipeline_assets.load.staleness.facts import Facts
 from pipeline_assets.tables.registry import DERIVED
-from resources.ledger.records import PublicationRecord
+from resources.ledger.store import Ledger
 
 
 @dataclass(frozen=True)
@@ -37,7 +38,8 @@ class Held:
 
 
 def preview(
-    books: Books,
+    ledger: Ledger,
+    settings: Settings,
     tables: Sequence[str],
     projects: Sequence[str],
     first: date,
@@ -54,55 +56,47 @@ def preview(
         (table.key, key): reason
         for table in DERIVED
         if not tables or table.key in tables
-        for key, reason in sorted(books.ledger.interventions.holds(table.key, projects).items())
+        for key, reason in sorted(ledger.interventions.holds(table.key, projects).items())
         if first <= key.event_date <= last
     }
     if not reasons:
         raise UsageError(f"{first} to {last}", "nothing is held there", "`tidemark status` shows what is")
-    days: dict[str, set[date]] = {}
-    for _, key in reasons:
-        days.setdefault(key.project_id, set()).add(key.event_date)
-    every_day = sorted(set().union(*days.values()))
-    facts = facts_of(
-        books,
-        {project: frozenset(of) for project, of in days.items()},
-        first_arrivals(books.ledger, books.settings, projects, now.date()),
-    )
-    request = LoadRequest(tuple(every_day) if is_load_next else (), tuple(projects), frozenset(), "", now)
-    published = books.ledger.publications()
+    slices = {key for _, key in reasons}
+    facts = Facts.read(ledger, settings, slices, DERIVED, now).releasing(reasons)
+    published = ledger.publications()
     held: list[Held] = []
     released: dict[tuple[str, Slice], Todo] = {}
     for table in DERIVED:
-        decisions = {d.key: d for d in decide_all(books, request, table, facts, released=reasons.keys())}
-        records = books.ledger.slices(table.key, projects, set(every_day))
+        plans = {plan.key: plan for plan in decide(facts, table, slices if is_load_next else (), Acceptances(), now)}
+        records = facts.records[table.key]
         for (name, key), reason in reasons.items():
             if name != table.key:
                 continue
-            decision = decisions.get(key)
+            plan = plans.get(key)
             followed = {upstream: released[upstream, key] for upstream in table.upstream if (upstream, key) in released}
-            then = _then(decision, followed)
-            if decision is not None:
-                released[name, key] = decision.todo
+            then = _then(plan, followed)
+            if plan is not None:
+                released[name, key] = plan.todo
             present = records[key].digest if key in records else EMPTY
             before = _before(published, name, key, present)
             held.append(Held(name, key, reason, present, before, then))
     return held
 
 
-def release(books: Books, held: Sequence[Held], reason: str, run_id: str) -> None:
+def release(ledger: Ledger, held: Sequence[Held], reason: str, run_id: str) -> None:
     """Hold these slices no more; the next load, or `heal`, builds what is stale among them. Raises UsageError for no reason."""
     if not reason.strip():
         raise UsageError("release", "needs a reason", "Say why; it stays on record")
     slices: dict[str, list[Slice]] = {}
     for held_slice in held:
         slices.setdefault(held_slice.table, []).append(held_slice.key)
-    books.ledger.interventions.release(slices, reason, run_id)
+    ledger.interventions.release(slices, reason, run_id)
 
 
 def _before(published: Sequence[PublicationRecord], table: str, key: Slice, present: Digest) -> Digest:
     """What the slice was before its last rollback, which others may have followed."""
     for record in reversed(published):
-        if (record.table, record.key, record.cause) == (table, key, CAUSE):
+        if (record.table, record.key, record.cause.kind) == (table, key, CauseKind.ROLLBACK):
             return record.digest_before
     return present
 
@@ -122,17 +116,17 @@ _FOLLOWS: Mapping[Todo, str] = {
 }
 
 
-def _then(decision: SlicePlan | None, followed: Mapping[str, Todo]) -> str:
+def _then(plan: SlicePlan | None, followed: Mapping[str, Todo]) -> str:
     """In words; `followed`: upstream table -> what becomes of the same slice of it, where that is released as well."""
     for upstream, todo in followed.items():
         if todo in _FOLLOWS:
             return _FOLLOWS[todo].format(upstream=upstream)
-    if decision is None:
+    if plan is None:
         return "stays as it is: nothing is known of its inputs"
-    if decision.todo is Todo.REBUILD:
-        return f"is built again ({decision.cause})"
-    if decision.todo is Todo.WAIT:
-        return f"waits: {decision.reason}"
-    if decision.is_outdated:
+    if plan.todo is Todo.REBUILD:
+        return f"is built again ({plan.cause})"
+    if plan.todo is Todo.WAIT:
+        return f"waits: {plan.reason}"
+    if plan.is_outdated:
         return "stays as it is: other code built it, and a load of the day builds it again"
-    return _SAID[decision.todo]
+    return _SAID[plan.todo]

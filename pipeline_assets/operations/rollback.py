@@ -12,8 +12,10 @@ from collections.abc import Collection, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 
+from pipeline_assets.domain.causes import Cause, CauseKind
 from pipeline_assets.domain.changes import Baseline
 from pipeline_assets.domain.errors import LakehouseError, PublishConflictError
+from pipeline_assets.domain.records import PublicationRecord
 from pipeline_assets.domain.slices import Slice, Verdict
 from pipeline_assets.load.ledger_sync import sync_ledger
 from pipeline_assets.load.request import Runtime
@@ -30,9 +32,8 @@ from pipeline_assets.operations.rollback_plan import (
 from pipeline_assets.tables.table import Table
 from resources.failpoints import Failpoint, failpoint
 from resources.iceberg.metadata import SliceFiles
-from resources.ledger.records import Changes, PublicationRecord
+from resources.ledger.changes import Changes
 
-CAUSE = "rollback"
 CURE = "Release it when the rollback has served its purpose (tidemark release)"
 
 
@@ -149,7 +150,7 @@ def _restore(
         changes.publications.extend(
             PublicationRecord(
                 table.key, move.key, publication.snapshot_id, publication.parent_id, move.present.digest, move.digest,
-                CAUSE, request.run_id, input_state=move.target.input_state if move.target else None,
+                Cause.of(CauseKind.ROLLBACK), request.run_id, input_state=move.target.input_state if move.target else None,
                 code_version=move.target.code_version if move.target else None, accepted_reason=request.reason,
                 figures=move.target.figures if move.target else None,
             )
@@ -168,7 +169,7 @@ def _restore(
                 input_state=target.input_state if target else None,
                 code_version=target.code_version if target else None,
                 figures=(target.figures if target else None) or {"rows": move.digest.rows},
-                refused_state=None,
+                rejection=None,
             )  # fmt: skip
             # A person decided what it is, so that is what later changes are measured against.
             held = replace(held, baseline=Baseline(held.figures, content=str(held.digest)) if held.is_final else None)

@@ -16,15 +16,15 @@ import pyspark.sql.functions as F
 from pyspark.sql import Column, DataFrame
 
 from pipeline_assets.domain.errors import LakehouseError, UsageError
+from pipeline_assets.domain.records import PublicationRecord, SliceRecord
 from pipeline_assets.domain.slices import EMPTY, Digest, Slice, neighbourhood
-from pipeline_assets.load.ledger_sync import FOREIGN, UNRECORDED, sync_ledger
+from pipeline_assets.load.ledger_sync import sync_ledger
 from pipeline_assets.load.request import Runtime
 from pipeline_assets.tables.registry import DERIVED
 from pipeline_assets.tables.table import Table
 from pipeline_assets.transforms.cross_day_keys import key_days, torn_keys
 from pipeline_assets.transforms.event_keys import KEY
 from resources.iceberg.metadata import slices_condition
-from resources.ledger.records import PublicationRecord, SliceRecord
 
 
 @dataclass(frozen=True)
@@ -186,10 +186,8 @@ def _require_empty_then(
     ancestry: Mapping[int, datetime],
 ) -> None:
     """Nothing was published before its first change on record: that has to be known, and not only not be on record."""
-    if first is not None:
-        is_found = first.cause == FOREIGN or (first.cause or "").startswith(UNRECORDED)
-        if first.digest_before == EMPTY and not is_found:
-            return
+    if first is not None and first.digest_before == EMPTY and not first.cause.is_found:
+        return
     # What was found afterwards tells nothing of what stood before it; a kept snapshot of then does.
     if isinstance(to, datetime):
         then = next((snapshot_id for snapshot_id, at in ancestry.items() if at <= to), None)

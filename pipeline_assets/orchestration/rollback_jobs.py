@@ -135,9 +135,9 @@ def release_job(settings: Settings) -> dg.JobDefinition:
                 read_back(runtime.ledger, runtime.say)
             projects = settings.require_projects(tuple(config.projects))
             days = parse_day(config.first), parse_day(config.last)
-            held = preview(runtime, config.tables, projects, *days, clock.now(), is_load_next=False)
+            held = preview(runtime.ledger, settings, config.tables, projects, *days, clock.now(), is_load_next=False)
             if not config.dry_run:
-                release(runtime, held, a_reason("reason", config.reason), context.run_id)
+                release(runtime.ledger, held, a_reason("reason", config.reason), context.run_id)
         context.add_output_metadata({"slices": _held_table(held)})
 
     @dg.job(

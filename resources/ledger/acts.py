@@ -3,7 +3,7 @@
 Contains: acts, their JSON, what each does to the rows of a ledger.
 Add here: another kind of act.
 Does not contain: where acts are kept (decision_objects.py), questions about decisions
-(interventions.py), what follows from one (load_path/).
+(interventions.py), what follows from one (pipeline_assets/load/).
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection, RowMapping
 
 from pipeline_assets.domain.deliveries import BatchKey
+from pipeline_assets.domain.records import Exclusion
 from pipeline_assets.domain.slices import Slice, Source
-from resources.ledger.records import Exclusion
 from resources.ledger.rows import exclusion_of, exclusion_row
 from resources.ledger.schema import EXCLUSIONS, HOLDS
 
@@ -52,8 +52,8 @@ class Act:
         return {
             "kind": self.kind.value, "at": self.at, "run_id": self.run_id, "reason": self.reason,
             "exclusions": [
-                {name: str(value) if isinstance(value, date) else value for name, value in exclusion_row(one).items()}
-                for one in self.exclusions
+                {name: str(value) if isinstance(value, date) else value for name, value in exclusion_row(exclusion).items()}
+                for exclusion in self.exclusions
             ],
             "slices": {
                 table: [[str(key.event_date), key.project_id] for key in sorted(keys)]
@@ -66,7 +66,7 @@ class Act:
         """The inverse; raises KeyError, TypeError or ValueError for anything else."""
         return Act(
             ActKind(body["kind"]), str(body["at"]), body["run_id"], body["reason"],
-            tuple(_exclusion(one) for one in body["exclusions"]),
+            tuple(_exclusion(exclusion) for exclusion in body["exclusions"]),
             {
                 str(table): [Slice(date.fromisoformat(day), str(project)) for day, project in keys]
                 for table, keys in body["slices"].items()
@@ -80,7 +80,7 @@ _OF_THE_ACT = {"batch", "run_id", "excluded_at", "lift_reason", "lifted_at"}
 
 def _exclusion(body: Mapping[str, Any]) -> Exclusion:
     batch = BatchKey(Source(body["source"]), body["project_id"], date.fromisoformat(body["arrival_date"]))
-    own = [one.name for one in fields(Exclusion) if one.name not in _OF_THE_ACT]
+    own = [column.name for column in fields(Exclusion) if column.name not in _OF_THE_ACT]
     return Exclusion(batch=batch, **{name: body[name] for name in own if name in body})
 
 
@@ -94,12 +94,14 @@ def apply(connection: Connection, act: Act) -> int:
 
 def _exclude(connection: Connection, act: Act) -> int:
     count = 0
-    for one in act.exclusions:
+    for exclusion in act.exclusions:
         is_known = sa.or_(
             EXCLUSIONS.c.lifted_at.is_(None), EXCLUSIONS.c.excluded_at >= act.at, EXCLUSIONS.c.lifted_at > act.at
         )
-        if connection.execute(sa.select(EXCLUSIONS.c.id).where(*names_version(one), is_known)).first() is None:
-            connection.execute(EXCLUSIONS.insert(), exclusion_row(one) | {"run_id": act.run_id, "excluded_at": act.at})
+        if connection.execute(sa.select(EXCLUSIONS.c.id).where(*names_version(exclusion), is_known)).first() is None:
+            connection.execute(
+                EXCLUSIONS.insert(), exclusion_row(exclusion) | {"run_id": act.run_id, "excluded_at": act.at}
+            )
             count += 1
     return count
 
@@ -107,9 +109,11 @@ def _exclude(connection: Connection, act: Act) -> int:
 def _lift(connection: Connection, act: Act) -> int:
     lifted = {"lift_reason": act.reason, "lift_run_id": act.run_id, "lifted_at": act.at}
     count = 0
-    for one in act.exclusions:
-        standing = (EXCLUSIONS.c.lifted_at.is_(None), EXCLUSIONS.c.excluded_at < act.at)
-        count += connection.execute(EXCLUSIONS.update().where(*names_version(one), *standing).values(lifted)).rowcount
+    for exclusion in act.exclusions:
+        is_in_force = (EXCLUSIONS.c.lifted_at.is_(None), EXCLUSIONS.c.excluded_at < act.at)
+        count += connection.execute(
+            EXCLUSIONS.update().where(*names_version(exclusion), *is_in_force).values(lifted)
+        ).rowcount
     return count
 
 
@@ -136,7 +140,7 @@ def _release(connection: Connection, act: Act) -> int:
 def _end_hold(connection: Connection, table: str, key: Slice, reason: str | None, act: Act) -> int:
     values = {"release_reason": reason, "release_run_id": act.run_id, "released_at": act.at}
     is_older = sa.or_(HOLDS.c.held_at.is_(None), HOLDS.c.held_at < act.at)
-    return connection.execute(HOLDS.update().where(*stands(table, key), is_older).values(values)).rowcount
+    return connection.execute(HOLDS.update().where(*hold_in_force(table, key), is_older).values(values)).rowcount
 
 
 _APPLIED: Mapping[ActKind, Callable[[Connection, Act], int]] = {
@@ -150,17 +154,17 @@ def _slices(act: Act) -> Iterator[tuple[str, Slice]]:
             yield table, key
 
 
-def names_version(one: Exclusion) -> tuple[sa.ColumnElement[bool], ...]:
+def names_version(exclusion: Exclusion) -> tuple[sa.ColumnElement[bool], ...]:
     """The version that an exclusion names."""
     return (
-        EXCLUSIONS.c.source == one.batch.source.value,
-        EXCLUSIONS.c.object_key == one.object_key,
-        EXCLUSIONS.c.etag == one.etag,
+        EXCLUSIONS.c.source == exclusion.batch.source.value,
+        EXCLUSIONS.c.object_key == exclusion.object_key,
+        EXCLUSIONS.c.etag == exclusion.etag,
     )
 
 
-def stands(table: str, key: Slice) -> tuple[sa.ColumnElement[bool], ...]:
-    """The standing hold of a slice."""
+def hold_in_force(table: str, key: Slice) -> tuple[sa.ColumnElement[bool], ...]:
+    """The hold of a slice that nobody has released."""
     return (
         HOLDS.c.table_name == table,
         HOLDS.c.event_date == key.event_date,
@@ -177,16 +181,16 @@ def last_act_at(connection: Connection) -> str:
 
 def acts_on_record(connection: Connection) -> list[Act]:
     """The acts that make the rows of this ledger, oldest first."""
-    found: list[Act] = []
+    acts: list[Act] = []
     for row in connection.execute(sa.select(EXCLUSIONS).order_by(EXCLUSIONS.c.id)).mappings():
-        one = exclusion_of(row)
-        found.append(Act(ActKind.EXCLUDE, one.excluded_at, one.run_id, None, (one,)))
-        if one.lifted_at is not None:
-            found.append(Act(ActKind.LIFT, one.lifted_at, row["lift_run_id"], one.lift_reason, (one,)))
+        exclusion = exclusion_of(row)
+        acts.append(Act(ActKind.EXCLUDE, exclusion.excluded_at, exclusion.run_id, None, (exclusion,)))
+        if exclusion.lifted_at is not None:
+            acts.append(Act(ActKind.LIFT, exclusion.lifted_at, row["lift_run_id"], exclusion.lift_reason, (exclusion,)))
     for row in connection.execute(sa.select(HOLDS).order_by(HOLDS.c.id)).mappings():
-        found.extend(_acts_of_hold(row))
+        acts.extend(_acts_of_hold(row))
     # An earlier row of the same slice is released when the next one holds it: at the same time, and before it.
-    return sorted(found, key=lambda act: (act.at, act.kind not in (ActKind.LIFT, ActKind.RELEASE)))
+    return sorted(acts, key=lambda act: (act.at, act.kind not in (ActKind.LIFT, ActKind.RELEASE)))
 
 
 def _acts_of_hold(row: RowMapping) -> Iterator[Act]:

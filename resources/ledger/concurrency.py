@@ -14,8 +14,9 @@ from sqlalchemy.engine import Connection
 
 from pipeline_assets.domain.deliveries import BatchKey
 from pipeline_assets.domain.errors import PublishConflictError
+from pipeline_assets.domain.records import SliceRecord
 from pipeline_assets.domain.slices import Slice, Source, Verdict
-from resources.ledger.records import Changes, SliceRecord
+from resources.ledger.changes import Changes
 from resources.ledger.schema import BATCHES, DELIVERIES, HOLDS, SLICES
 
 
@@ -28,14 +29,14 @@ def moved_batches(connection: Connection, changes: Changes) -> set[BatchKey]:
         connection, changes, DELIVERIES, DELIVERIES.c.object_key, DELIVERIES.c.etag
     ):
         accepted.setdefault(key, {})[object_key] = etag
-    found = _of_batches(connection, changes, BATCHES, BATCHES.c.verdict, BATCHES.c.input_state)
-    standing = {key: (verdict, input_state) for key, verdict, input_state in found}
+    judged = _of_batches(connection, changes, BATCHES, BATCHES.c.verdict, BATCHES.c.input_state)
+    recorded = {key: (verdict, input_state) for key, verdict, input_state in judged}
     loaded = {delivery.batch for delivery in changes.deliveries} | changes.batch_days.keys()
     moved = set()
     for key, read in changes.read_batches.items():
         if accepted[key] != read.accepted and key in loaded:
             raise PublishConflictError(str(key), "another run loaded it meanwhile", "The load lists and reads it again")
-        if accepted[key] != read.accepted or standing.get(key) != read.standing:
+        if accepted[key] != read.accepted or recorded.get(key) != read.judgement:
             moved.add(key)
     return moved
 
@@ -58,10 +59,10 @@ def _of_batches(
 def unmoved_slices(connection: Connection, records: Sequence[SliceRecord]) -> list[SliceRecord]:
     """Those whose row still names the files that it named when the record was made of it.
 
-    Or the very files that the record names: found in the table by another run, before the one that published them told. A row of
-    a slice that a person holds by now stays as well, unless the record tells of that, or of a commit.
+    Or the very files that the record names: another run found them in the table before the one that published them recorded it.
+    A row of a slice that a person holds by now stays as well, unless the record tells of that, or of a commit.
     """
-    found: dict[tuple[str, Slice], str | None] = {}
+    file_hashes: dict[tuple[str, Slice], str | None] = {}
     held: set[tuple[str, Slice]] = set()
     for table in {record.table for record in records}:
         days = [record.key.event_date for record in records if record.table == table]
@@ -69,15 +70,15 @@ def unmoved_slices(connection: Connection, records: Sequence[SliceRecord]) -> li
             SLICES.c.table_name == table, SLICES.c.event_date.between(min(days), max(days))
         )
         for day, project_id, file_hash in connection.execute(query):
-            found[table, Slice(day, project_id)] = file_hash
-        standing = sa.select(HOLDS.c.event_date, HOLDS.c.project_id).where(
+            file_hashes[table, Slice(day, project_id)] = file_hash
+        holds = sa.select(HOLDS.c.event_date, HOLDS.c.project_id).where(
             HOLDS.c.table_name == table, HOLDS.c.event_date.between(min(days), max(days)), HOLDS.c.released_at.is_(None)
         )
-        held |= {(table, Slice(day, project_id)) for day, project_id in connection.execute(standing)}
+        held |= {(table, Slice(day, project_id)) for day, project_id in connection.execute(holds)}
     return [
         record
         for record in records
         if (record.table, record.key) not in held or record.verdict in (Verdict.HELD, Verdict.PUBLISHED)
-        if (present := found.get((record.table, record.key))) == record.read_hash
+        if (present := file_hashes.get((record.table, record.key))) == record.read_hash
         or (present == record.file_hash and record.knows_inputs)
     ]

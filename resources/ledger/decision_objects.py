@@ -37,7 +37,7 @@ class DecisionObjects:
 
     def names(self) -> list[str]:
         """All of them, oldest first; what else lies in the folder is not ours."""
-        return sorted(one.name for one in self._place.list() if _NAME.fullmatch(one.name))
+        return sorted(entry.name for entry in self._place.list() if _NAME.fullmatch(entry.name))
 
     def last_at(self) -> datetime:
         """When the last decision here was."""
@@ -59,10 +59,10 @@ class DecisionObjects:
         if not body:
             raise self._unreadable(name, "is empty: the machine stopped while it was written", _CURE_OF_EMPTY)
         try:
-            found = json.loads(body)
-            if found["version"] != _VERSION:
-                raise self._unreadable(name, f"is of version {found['version']}, which this Tidemark does not know")
-            return [Act.from_json(act) for act in found["acts"]]
+            kept = json.loads(body)
+            if kept["version"] != _VERSION:
+                raise self._unreadable(name, f"is of version {kept['version']}, which this Tidemark does not know")
+            return [Act.from_json(act) for act in kept["acts"]]
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise self._unreadable(name, f"holds no decision that can be read ({error!r})") from error
 

@@ -17,9 +17,11 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from pipeline_assets.domain.deliveries import BatchKey
+from pipeline_assets.domain.input_state import InputDay
+from pipeline_assets.domain.records import BatchDay
 from pipeline_assets.domain.row_hash import ROW_HASH_VERSION
 from pipeline_assets.domain.slices import EMPTY, Digest, Slice, Source
-from resources.ledger.records import BatchDay
+from resources.ledger.rows import with_renamed_digests
 from resources.ledger.schema import BATCH_DAYS, HEADS, PUBLICATIONS, SLICES
 
 DOUBTED = "doubted"
@@ -56,11 +58,11 @@ class DigestsOnRecord:
         query = sa.select(*columns, BATCH_DAYS.c.lineage).where(
             BATCH_DAYS.c.source == source.value, _is_former(BATCH_DAYS.c.digest)
         )
-        found: dict[Slice, dict[date, BatchDay]] = {}
+        days: dict[Slice, dict[date, BatchDay]] = {}
         with self._read() as connection:
             for day, project, arrival, text, lineage in connection.execute(query):
-                found.setdefault(Slice(day, project), {})[arrival] = BatchDay(Digest.parse(text), lineage)
-        return found
+                days.setdefault(Slice(day, project), {})[arrival] = BatchDay(Digest.parse(text), lineage)
+        return days
 
     def rename(
         self,
@@ -70,7 +72,7 @@ class DigestsOnRecord:
     ) -> None:
         """Write the present digests where the former ones stand, in one transaction.
 
-        What another run wrote meanwhile has another digest, and stays. What was built from these slices is told their new names
+        What another run wrote meanwhile has another digest, and stays. What was built from these slices is given their new names
         as well, or all of it would look stale.
         """
         with self._write() as connection:
@@ -116,18 +118,18 @@ def _rename_inputs(
     for row in connection.execute(query.where(kept.c.table_name != table)).mappings().all():
         changed = {}
         for name in names:
-            state = row[name] or {}
-            told = {entry: _present(entry, text, row["of_project"], table, slices) for entry, text in state.items()}
-            if told != state:
-                changed[name] = told
+            renamed = with_renamed_digests(name, row[name], _renaming(table, row["of_project"], slices))
+            if renamed is not None and renamed != row[name]:
+                changed[name] = renamed
         if changed:
             connection.execute(kept.update().where(*(key == row[key.name] for key in keys)).values(**changed))
 
 
-def _present(entry: str, text: str, project_id: str, table: str, slices: Mapping[Slice, Renamed]) -> str:
-    """Entries are named `table:day`; beside them are some that name no slice."""
-    name, _, day = entry.rpartition(":")
-    if name != table:
-        return text
-    renamed = slices.get(Slice(date.fromisoformat(day), project_id))
-    return str(renamed.present) if renamed is not None and text == str(renamed.former) else text
+def _renaming(table: str, project_id: str, slices: Mapping[Slice, Renamed]) -> Callable[[InputDay, Digest], Digest]:
+    """What a digest in an input state of a project is called by now."""
+
+    def rename(named: InputDay, digest: Digest) -> Digest:
+        renamed = slices.get(Slice(named.day, project_id)) if named.table == table else None
+        return renamed.present if renamed is not None and digest == renamed.former else digest
+
+    return rename

@@ -3,7 +3,7 @@
 Contains: questions about decisions and the transactions that write them.
 Add here: another question.
 Does not contain: what an act does to rows (acts.py), where else it is kept (decision_objects.py),
-what follows from one (load_path/).
+what follows from one (pipeline_assets/load/).
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
+from pipeline_assets.domain.records import Exclusion, Hold
 from pipeline_assets.domain.slices import Slice, Source
 from resources.failpoints import Failpoint, failpoint
-from resources.ledger.acts import Act, ActKind, acts_on_record, apply, last_act_at, names_version, stands
-from resources.ledger.records import Exclusion, Hold
+from resources.ledger.acts import Act, ActKind, acts_on_record, apply, hold_in_force, last_act_at, names_version
 from resources.ledger.rows import exclusion_of, hold_of
 from resources.ledger.schema import DECISIONS, EXCLUSIONS, HOLDS
 
@@ -41,15 +41,15 @@ class Interventions:
         self, source: Source, projects: Sequence[str], first: date, last: date
     ) -> dict[str, tuple[Exclusion, ...]]:
         """Object key -> the exclusions of its versions that stand, of arrivals in the range."""
-        found: dict[str, tuple[Exclusion, ...]] = {}
+        exclusions: dict[str, tuple[Exclusion, ...]] = {}
         query = sa.select(EXCLUSIONS).where(
             EXCLUSIONS.c.source == source.value, EXCLUSIONS.c.project_id.in_(projects),
             EXCLUSIONS.c.arrival_date.between(first, last), EXCLUSIONS.c.lifted_at.is_(None),
         )  # fmt: skip
         with self._read() as connection:
             for row in connection.execute(query.order_by(EXCLUSIONS.c.id)).mappings():
-                found[row["object_key"]] = (*found.get(row["object_key"], ()), exclusion_of(row))
-        return found
+                exclusions[row["object_key"]] = (*exclusions.get(row["object_key"], ()), exclusion_of(row))
+        return exclusions
 
     def all_exclusions(self, projects: Sequence[str]) -> list[Exclusion]:
         """Every exclusion on record, lifted ones included, oldest first."""
@@ -61,10 +61,10 @@ class Interventions:
         """Record those that do not stand already; returns these."""
         with self._read() as connection:
             fresh = [
-                one
-                for one in exclusions
+                exclusion
+                for exclusion in exclusions
                 if connection.execute(
-                    sa.select(EXCLUSIONS.c.id).where(*names_version(one), EXCLUSIONS.c.lifted_at.is_(None))
+                    sa.select(EXCLUSIONS.c.id).where(*names_version(exclusion), EXCLUSIONS.c.lifted_at.is_(None))
                 ).first()
                 is None
             ]
@@ -79,8 +79,8 @@ class Interventions:
 
     def holds(self, table: str, projects: Sequence[str]) -> dict[Slice, str]:
         """Slices a person holds, with the reason."""
-        standing = sa.and_(HOLDS.c.table_name == table, HOLDS.c.released_at.is_(None))
-        return {one.key: one.reason for one in self._holds(standing, projects)}
+        in_force = sa.and_(HOLDS.c.table_name == table, HOLDS.c.released_at.is_(None))
+        return {hold.key: hold.reason for hold in self._holds(in_force, projects)}
 
     def all_holds(self, projects: Sequence[str]) -> list[Hold]:
         """Every hold on record, released ones included, oldest first."""
@@ -93,27 +93,26 @@ class Interventions:
 
     def hold(self, slices: Mapping[str, Collection[Slice]], reason: str, run_id: str) -> None:
         """Hold these slices (table -> slices), in one transaction; those that this run holds already for this reason stay so."""
-        held = self._standing(slices, sa.and_(HOLDS.c.run_id == run_id, HOLDS.c.reason == reason))
+        held = self._held(slices, sa.and_(HOLDS.c.run_id == run_id, HOLDS.c.reason == reason))
         fresh = {table: [key for key in keys if key not in held[table]] for table, keys in slices.items()}
         if any(fresh.values()):
             self._record(Act(ActKind.HOLD, self._next_at(), run_id, reason, slices=fresh))
 
     def release(self, slices: Mapping[str, Collection[Slice]], reason: str, run_id: str) -> None:
         """Hold these slices (table -> slices) no more, in one transaction."""
-        held = self._standing(slices, sa.true())
+        held = self._held(slices, sa.true())
         if any(held.values()):
             self._record(Act(ActKind.RELEASE, self._next_at(), run_id, reason, slices=held))
 
-    def _standing(
-        self, slices: Mapping[str, Collection[Slice]], where: sa.ColumnElement[bool]
-    ) -> dict[str, set[Slice]]:
+    def _held(self, slices: Mapping[str, Collection[Slice]], where: sa.ColumnElement[bool]) -> dict[str, set[Slice]]:
         """Those of these slices that are held, by holds of which more is true."""
         with self._read() as connection:
             return {
                 table: {
                     key
                     for key in keys
-                    if connection.execute(sa.select(HOLDS.c.id).where(*stands(table, key), where)).first() is not None
+                    if connection.execute(sa.select(HOLDS.c.id).where(*hold_in_force(table, key), where)).first()
+                    is not None
                 }
                 for table, keys in slices.items()
             }
@@ -125,9 +124,9 @@ class Interventions:
 
         Returns how many versions and slices came back, by kind. Nothing happens to a ledger that is kept nowhere else.
         """
-        found: Counter[ActKind] = Counter()
+        came_back: Counter[ActKind] = Counter()
         if self._kept is None:
-            return found
+            return came_back
         # Before the warehouse is listed: an act is an object before it is a row, so each row read here has been kept there.
         with self._read() as connection:
             known = set(connection.execute(sa.select(DECISIONS.c.name)).scalars())
@@ -144,8 +143,8 @@ class Interventions:
             with self._write() as connection:
                 if self._is_new(connection, name):
                     for act in acts:
-                        found[act.kind] += apply(connection, act)
-        return found
+                        came_back[act.kind] += apply(connection, act)
+        return came_back
 
     def _record(self, act: Act) -> None:
         """Keep it in the warehouse, then write it here: one that dies in between is completed by whoever reads back next."""
@@ -167,8 +166,8 @@ class Interventions:
 
     def _note(self, name: str, forgotten: Collection[str]) -> None:
         with self._write() as connection:
-            for one in forgotten:
-                connection.execute(DECISIONS.delete().where(DECISIONS.c.name == one))
+            for lost in forgotten:
+                connection.execute(DECISIONS.delete().where(DECISIONS.c.name == lost))
             self._is_new(connection, name)
 
     def _is_new(self, connection: Connection, name: str) -> bool:

@@ -34,17 +34,17 @@ class LakeOfLedger:
         `lake` is None where nothing is loaded yet: the ledger of a lake is none of that one.
         """
         with self._read() as connection:
-            found = self._found(connection)
-        if found is None and lake is not None and may_take:
+            recorded = self._found(connection)
+        if recorded is None and lake is not None and may_take:
             with self._write() as connection:
-                found = self._found(connection)
-                if found is None:
+                recorded = self._found(connection)
+                if recorded is None:
                     connection.execute(LAKE.insert(), {"number": _NUMBER, "id": lake})
-                    found = lake
-        if found is not None and found != lake:
+                    recorded = lake
+        if recorded is not None and recorded != lake:
             raise LedgerError(
                 masked(self._url),
-                f"is the ledger of another lake ({found}) than this one ({lake or 'not begun yet'}), and nothing was touched",
+                f"is the ledger of another lake ({recorded}) than this one ({lake or 'not begun yet'}), and nothing was touched",
                 "Check TIDEMARK_LEDGER_URL and TIDEMARK_WAREHOUSE_URL; each lake needs a ledger of its own",
             )
 

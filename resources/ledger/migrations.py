@@ -47,8 +47,8 @@ def version_of(connection: Connection) -> int | None:
     """The recorded version; None for a database without a ledger."""
     if not sa.inspect(connection).has_table(SCHEMA.name):
         return None
-    found = connection.execute(sa.select(SCHEMA.c.version)).scalar()
-    return None if found is None else int(found)
+    version = connection.execute(sa.select(SCHEMA.c.version)).scalar()
+    return None if version is None else int(version)
 
 
 def _refused_beside_accepted(connection: Connection) -> None:

@@ -74,7 +74,7 @@ class Processes:
             for run_id in expected.keys() - known:
                 insert = self._insert({"run_id": run_id, "job": expected[run_id], "beats": 0})
                 connection.execute(insert.on_conflict_do_nothing())
-            found = {}
+            processes = {}
             for row in connection.execute(sa.select(PROCESSES)).mappings():
                 is_over = row["ended_at"] is not None or row["lost_at"] is not None
                 if is_over and row["run_id"] not in unfinished:
@@ -84,8 +84,8 @@ class Processes:
                 if watch != before:
                     seen = {"seen_beats": watch.beats, "still_looks": watch.still, "looked_at": watch.at}
                     connection.execute(self._of(row["run_id"]).values(seen | {"looked_at": now.isoformat()}))
-                found[row["run_id"]] = _process_of(row, watch)
-            return found
+                processes[row["run_id"]] = _process_of(row, watch)
+            return processes
 
     def find(self, attempt: str) -> Process | None:
         """The process of a run, which may be named without the dashes of its id."""

@@ -2,23 +2,38 @@
 
 Contains: one pair of functions per kind of row.
 Add here: how a new field is kept.
-Does not contain: what a field means (records.py), columns (schema.py), queries and transactions
-(store.py).
+Does not contain: what a field means (pipeline_assets/domain/records.py), columns (schema.py),
+queries and transactions (store.py).
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from datetime import date
 from typing import Any
 
 from sqlalchemy.engine import RowMapping
 
+from pipeline_assets.domain.causes import Cause
 from pipeline_assets.domain.changes import Baseline
 from pipeline_assets.domain.checks import Evaluation
 from pipeline_assets.domain.deliveries import BatchKey
+from pipeline_assets.domain.input_state import InputDay, InputState, Rejection
+from pipeline_assets.domain.records import (
+    BatchRecord,
+    DeliveryRecord,
+    Exclusion,
+    Head,
+    Hold,
+    PublicationRecord,
+    SliceRecord,
+)
 from pipeline_assets.domain.slices import BatchVerdict, Digest, Slice, Source, Verdict
-from resources.ledger.records import BatchRecord, DeliveryRecord, Exclusion, Hold, PublicationRecord, SliceRecord
+
+_CROSS_DAY, _JUDGED_BY, _WAITS_FOR = "rivals", "code", "waits for"
+"""Entries of a stored state beside those of upstream days, which are named `table:day`."""
 
 
 def _dump(evaluations: Iterable[Evaluation]) -> list[dict[str, Any]]:
@@ -110,15 +125,14 @@ def slice_of(row: RowMapping) -> SliceRecord:
         "is_final",
         "final_at",
         "file_hash",
-        "input_state",
         "code_version",
-        "refused_state",
         "run_id",
     )
     return SliceRecord(
         table=row["table_name"], key=Slice(row["event_date"], row["project_id"]), verdict=Verdict(row["verdict"]),
         digest=Digest.parse(row["digest"]), figures=row["figures"] or {}, evaluations=_load(row["evaluations"]),
         refused_evaluations=_load(row["refused_evaluations"]), read_hash=row["file_hash"],
+        input_state=input_state_of(row["input_state"]), rejection=rejection_of(row["refused_state"]),
         baseline=Baseline.from_json(row["baseline"]) if row["baseline"] else None,
         hint=row["cure"], **{name: row[name] for name in names},
     )  # fmt: skip
@@ -130,8 +144,8 @@ def slice_row(record: SliceRecord) -> dict[str, Any]:
         "table_name": record.table, "event_date": record.key.event_date, "project_id": record.key.project_id,
         "verdict": record.verdict.value, "reason": record.reason, "cure": record.hint, "is_final": record.is_final,
         "final_at": record.final_at, "baseline": record.baseline.to_json() if record.baseline is not None else None,
-        "digest": str(record.digest), "file_hash": record.file_hash, "input_state": _sorted(record.input_state),
-        "code_version": record.code_version, "refused_state": _sorted(record.refused_state),
+        "digest": str(record.digest), "file_hash": record.file_hash, "input_state": input_state_json(record.input_state),
+        "code_version": record.code_version, "refused_state": rejection_json(record.rejection),
         "figures": _sorted(record.figures), "evaluations": _dump(record.evaluations),
         "refused_evaluations": _dump(record.refused_evaluations),
     }  # fmt: skip
@@ -139,11 +153,20 @@ def slice_row(record: SliceRecord) -> dict[str, Any]:
 
 def publication_of(row: RowMapping) -> PublicationRecord:
     """A row of `publications` as its record."""
-    names = ("snapshot_id", "parent_id", "cause", "run_id", "input_state", "code_version", "accepted_reason", "figures",
-             "seconds", "published_at")  # fmt: skip
+    names = (
+        "snapshot_id",
+        "parent_id",
+        "run_id",
+        "code_version",
+        "accepted_reason",
+        "figures",
+        "seconds",
+        "published_at",
+    )
     return PublicationRecord(
         table=row["table_name"], key=Slice(row["event_date"], row["project_id"]),
         digest_before=Digest.parse(row["digest_before"]), digest_after=Digest.parse(row["digest_after"]), number=row["id"],
+        cause=Cause.parse(row["cause"] or ""), input_state=input_state_of(row["input_state"]),
         **{name: row[name] for name in names},
     )  # fmt: skip
 
@@ -153,11 +176,86 @@ def publication_row(record: PublicationRecord, stamp: str) -> dict[str, Any]:
     return {
         "table_name": record.table, "event_date": record.key.event_date, "project_id": record.key.project_id,
         "snapshot_id": record.snapshot_id, "parent_id": record.parent_id, "digest_before": str(record.digest_before),
-        "digest_after": str(record.digest_after), "cause": record.cause, "run_id": record.run_id,
-        "input_state": _sorted(record.input_state), "code_version": record.code_version,
+        "digest_after": str(record.digest_after), "cause": record.cause.text, "run_id": record.run_id,
+        "input_state": input_state_json(record.input_state), "code_version": record.code_version,
         "accepted_reason": record.accepted_reason, "figures": _sorted(record.figures), "seconds": record.seconds,
         "published_at": record.published_at or stamp,
     }  # fmt: skip
+
+
+def input_state_of(stored: Mapping[str, str] | None) -> InputState | None:
+    """A stored input state; None where there is none, or one that names anything else than days and their digests."""
+    if stored is None:
+        return None
+    try:
+        upstream = {
+            _input_day(name): Digest.parse(text)
+            for name, text in stored.items()
+            if name not in (_CROSS_DAY, _JUDGED_BY, _WAITS_FOR)
+        }
+    except ValueError:
+        return None
+    return InputState(upstream, stored.get(_CROSS_DAY))
+
+
+def _input_day(name: str) -> InputDay:
+    table, _, day = name.rpartition(":")
+    return InputDay(table, date.fromisoformat(day))
+
+
+def input_state_json(state: InputState | None) -> dict[str, str] | None:
+    """The inverse: entries in the order of their names."""
+    if state is None:
+        return None
+    entries = {f"{name.table}:{name.day.isoformat()}": str(digest) for name, digest in state.upstream.items()}
+    return dict(sorted((entries | _given({_CROSS_DAY: state.cross_day})).items()))
+
+
+def rejection_of(stored: Mapping[str, str] | None) -> Rejection | None:
+    """A stored refused state: the entries of its inputs, and beside them who judged and what it waits for."""
+    inputs = input_state_of(stored)
+    if stored is None or inputs is None:
+        return None
+    waits_for = tuple(date.fromisoformat(day) for day in stored[_WAITS_FOR].split(",")) if _WAITS_FOR in stored else ()
+    return Rejection(inputs, stored.get(_JUDGED_BY), waits_for)
+
+
+def rejection_json(rejection: Rejection | None) -> dict[str, str] | None:
+    """The inverse."""
+    if rejection is None:
+        return None
+    waits_for = ",".join(day.isoformat() for day in rejection.waits_for) or None
+    beside = _given({_JUDGED_BY: rejection.judged_by, _WAITS_FOR: waits_for})
+    return dict(sorted(((input_state_json(rejection.inputs) or {}) | beside).items()))
+
+
+def _given(entries: Mapping[str, str | None]) -> dict[str, str]:
+    return {name: text for name, text in entries.items() if text is not None}
+
+
+def with_renamed_digests(
+    name: str, stored: Mapping[str, str] | None, rename: Callable[[InputDay, Digest], Digest]
+) -> dict[str, str] | None:
+    """What the column `name` (`input_state` or `refused_state`) holds, with other digests of the days that it names."""
+
+    def renamed(state: InputState) -> InputState:
+        return replace(state, upstream={day: rename(day, digest) for day, digest in state.upstream.items()})
+
+    if name == "input_state":
+        state = input_state_of(stored)
+        return None if state is None else input_state_json(renamed(state))
+    rejection = rejection_of(stored)
+    return None if rejection is None else rejection_json(replace(rejection, inputs=renamed(rejection.inputs)))
+
+
+def head_of(snapshot_id: int) -> Head:
+    """The stored number of a head: the negative of a snapshot where it is doubted, which no table's head equals."""
+    return Head(abs(snapshot_id), snapshot_id > 0)
+
+
+def head_number(head: Head) -> int:
+    """The inverse."""
+    return head.snapshot_id if head.is_trusted else -head.snapshot_id
 
 
 def _sorted(value: Mapping[str, Any] | None) -> Any:

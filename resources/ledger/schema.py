@@ -2,7 +2,7 @@
 
 Contains: tables, columns, indexes, the schema's version.
 Add here: a column, together with a migration (migrations.py).
-Does not contain: records (records.py).
+Does not contain: records (pipeline_assets/domain/records.py), the way from and to a row (rows.py).
 """
 
 from __future__ import annotations

@@ -2,15 +2,17 @@
 
 Contains: questions and transactions.
 Add here: a new question or a new way of writing.
-Does not contain: the shape of what is kept (records.py), opening the database (engine.py), what
-another run wrote meanwhile (concurrency.py), what persons decided (interventions.py), deciding
-anything (load_path/) and reading tables (iceberg/lakehouse.py). No JVM is needed to read it.
+Does not contain: the shape of what is kept (pipeline_assets/domain/records.py), opening the
+database (engine.py), what another run wrote meanwhile (concurrency.py), what persons decided
+(interventions.py), deciding anything (pipeline_assets/load/) and reading tables
+(iceberg/lakehouse.py). No JVM is needed to read it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import UTC, date, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -19,26 +21,22 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import Connection, Engine
 
 from pipeline_assets.domain.deliveries import BatchKey
+from pipeline_assets.domain.records import BatchDay, BatchRecord, DeliveryRecord, Head, PublicationRecord, SliceRecord
 from pipeline_assets.domain.slices import Digest, Slice, Source
+from resources.ledger.changes import Changes
 from resources.ledger.concurrency import moved_batches, unmoved_slices
 from resources.ledger.digests import DigestsOnRecord
 from resources.ledger.engine import connected, in_parts, ledger_failures, open_engine, writing
 from resources.ledger.interventions import Interventions
 from resources.ledger.lake import LakeOfLedger
 from resources.ledger.processes import Processes
-from resources.ledger.records import (
-    BatchDay,
-    BatchRecord,
-    Changes,
-    DeliveryRecord,
-    PublicationRecord,
-    SliceRecord,
-)
 from resources.ledger.rows import (
     batch_of,
     batch_row,
     delivery_of,
     delivery_row,
+    head_number,
+    head_of,
     publication_of,
     publication_row,
     slice_of,
@@ -107,14 +105,14 @@ class Ledger:
 
     # -- reading -----------------------------------------------------------------------------------------------
 
-    def head(self, table: str) -> int | None:
-        """The snapshot of the table that the ledger agrees with; its negative where that is doubted."""
+    def head(self, table: str) -> Head | None:
+        """The snapshot of the table that the ledger agreed with last; None where it knows nothing of the table."""
         with self._read() as connection:
             return self._head(connection, table)
 
-    def _head(self, connection: Connection, table: str) -> int | None:
-        found = connection.execute(sa.select(HEADS.c.snapshot_id).where(HEADS.c.table_name == table)).scalar()
-        return None if found is None else int(found)
+    def _head(self, connection: Connection, table: str) -> Head | None:
+        number = connection.execute(sa.select(HEADS.c.snapshot_id).where(HEADS.c.table_name == table)).scalar()
+        return None if number is None else head_of(int(number))
 
     def deliveries(
         self, source: Source, projects: Sequence[str], first: date, last: date, *, is_accepted: bool = True
@@ -143,7 +141,7 @@ class Ledger:
 
     def arrival_days(self, projects: Sequence[str], source: Source | None = None) -> dict[str, frozenset[date]]:
         """Project -> arrival days with a known delivery of a source (of either where none is named), read or not."""
-        found: dict[str, set[date]] = {}
+        days_by_project: dict[str, set[date]] = {}
         # A batch whose objects moved while they were read is known although no delivery of it is on record.
         for table, is_known in ((DELIVERIES, sa.true()), (BATCHES, BATCHES.c.deliveries > 0)):
             query = sa.select(table.c.project_id, table.c.arrival_date).distinct()
@@ -151,27 +149,27 @@ class Ledger:
                 query = query.where(table.c.source == source.value)
             with self._read() as connection:
                 for project, day in connection.execute(query.where(table.c.project_id.in_(projects), is_known)):
-                    found.setdefault(project, set()).add(day)
-        return {project: frozenset(days) for project, days in found.items()}
+                    days_by_project.setdefault(project, set()).add(day)
+        return {project: frozenset(days) for project, days in days_by_project.items()}
 
     def batch_days(
         self, source: Source, projects: Sequence[str], first: date, last: date
     ) -> dict[BatchKey, dict[date, BatchDay]]:
         """Batch -> event day -> its rows in raw, for batches that arrived in the range."""
-        found: dict[BatchKey, dict[date, BatchDay]] = {}
+        batches: dict[BatchKey, dict[date, BatchDay]] = {}
         for batch, day, part in self._batch_days(source, projects, BATCH_DAYS.c.arrival_date.between(first, last)):
-            found.setdefault(batch, {})[day] = part
-        return found
+            batches.setdefault(batch, {})[day] = part
+        return batches
 
     def batch_days_of(
         self, source: Source, project_id: str, event_days: Sequence[date]
     ) -> dict[date, dict[BatchKey, BatchDay]]:
         """Event day -> batch -> its rows, for event days of one project."""
-        found: dict[date, dict[BatchKey, BatchDay]] = {day: {} for day in event_days}
+        batches: dict[date, dict[BatchKey, BatchDay]] = {day: {} for day in event_days}
         for chunk in in_parts(event_days):
             for batch, day, part in self._batch_days(source, [project_id], BATCH_DAYS.c.event_date.in_(chunk)):
-                found[day][batch] = part
-        return found
+                batches[day][batch] = part
+        return batches
 
     def _batch_days(
         self, source: Source, projects: Sequence[str], where: Any
@@ -210,7 +208,7 @@ class Ledger:
         with self._read() as connection:
             return [publication_of(row) for row in connection.execute(query).mappings()]
 
-    def told_snapshots(self, table: str, snapshot_ids: Sequence[int]) -> set[tuple[Slice, int]]:
+    def recorded_snapshots(self, table: str, snapshot_ids: Sequence[int]) -> set[tuple[Slice, int]]:
         """Slice and snapshot of the publications on record that these snapshots made."""
         columns = (PUBLICATIONS.c.event_date, PUBLICATIONS.c.project_id, PUBLICATIONS.c.snapshot_id)
         query = sa.select(*columns).where(PUBLICATIONS.c.table_name == table)
@@ -238,7 +236,7 @@ class Ledger:
         with self._write() as connection:
             self._record(connection, changes, {"run_id": run_id, "recorded_at": datetime.now(UTC).isoformat()})
 
-    def record_found(self, changes: Changes, run_id: str, *, known_head: int | None) -> bool:
+    def record_found(self, changes: Changes, run_id: str, *, known_head: Head | None) -> bool:
         """The same for what was found in a table and not made; False, with nothing written, where its head is known by now."""
         assert changes.head is not None
         with self._write() as connection:
@@ -260,9 +258,9 @@ class Ledger:
         for publication in changes.publications:
             self._insert_once(connection, PUBLICATIONS, publication_row(publication, stamp["recorded_at"]))
         if changes.head is not None:
-            told = {publication.key for publication in changes.publications}
+            published = {publication.key for publication in changes.publications}
             left = {record.key for record in changes.slices} - {record.key for record in unmoved}
-            self._move_head(connection, *changes.head, is_whole=not told & left)
+            self._move_head(connection, *changes.head, is_whole=not published & left)
 
     def record_run(self, run_id: str, **values: Any) -> None:
         """Write or complete the row of a run."""
@@ -294,14 +292,16 @@ class Ledger:
     ) -> None:
         """A head is moved only from the snapshot the ledger agrees with; else it is doubted, and the next run compares.
 
-        Another writer committed in between, main was set back, or a row of a published slice was left to another run. A doubted
-        head is the negative of what was agreed with last, which no table's head equals.
+        Another writer committed in between, main was set back, or a row of a published slice was left to another run.
         """
         known = self._head(connection, table)
-        if is_whole and (follows is None or known == follows):
-            self._upsert(connection, HEADS, [{"table_name": table, "snapshot_id": snapshot_id}])
+        if is_whole and (follows is None or known == Head(follows)):
+            head = Head(snapshot_id)
         elif known is not None:
-            self._upsert(connection, HEADS, [{"table_name": table, "snapshot_id": -abs(known)}])
+            head = replace(known, is_trusted=False)
+        else:
+            return
+        self._upsert(connection, HEADS, [{"table_name": table, "snapshot_id": head_number(head)}])
 
     def _upsert(self, connection: Connection, table: sa.Table, rows: list[dict[str, Any]]) -> None:
         if not rows:

@@ -38,9 +38,9 @@ class Strays:
                 for row in connection.execute(query).mappings()
             }
 
-    def replace(self, source: Source, projects: Sequence[str], found: Iterable[Delivery]) -> None:
-        """What a look at a source of these projects found takes the place of what the one before found."""
-        present = {one.key: one.batch for one in ends_of(found)}
+    def replace(self, source: Source, projects: Sequence[str], strays: Iterable[Delivery]) -> None:
+        """These of a source and projects take the place of those that were found before."""
+        present = {stray.key: stray.batch for stray in ends_of(strays)}
         known = {key: batch for key, batch in self.all(projects).items() if batch.source is source}
         if known == present:
             return

@@ -15,9 +15,9 @@ from typing import Any
 import dagster as dg
 import pytest
 
+from pipeline_assets.domain.causes import CauseKind
 from pipeline_assets.domain.slices import EMPTY
 from pipeline_assets.drill.process import Victim
-from pipeline_assets.load.ledger_sync import UNRECORDED
 from pipeline_assets.load.request import Runtime
 from pipeline_assets.operations.maintenance import maintain
 from pipeline_assets.orchestration.dead_runs import report_dead_runs
@@ -181,7 +181,7 @@ def test_killed_and_started_again(
         _require_chains(p)
         require_known(p)
         if name == Failpoint.AFTER_COMMIT and table in (RAW, REFINED, AGGREGATE):
-            of_the_dead = [r for r in p.ledger.publications(table)[-99:] if r.cause.startswith(UNRECORDED)]
+            of_the_dead = [r for r in p.ledger.publications(table)[-99:] if r.cause.kind is CauseKind.UNRECORDED_RUN]
             assert of_the_dead
             assert known < len(p.ledger.publications())
         # What is left does not depend on how it was started again; and hardly on the point, of which a few leave anything.

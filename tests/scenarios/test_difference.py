@@ -122,8 +122,8 @@ def _roll_back_and_release(day: date, then: datetime) -> Callable[[Pipeline], No
             roll_back(
                 runtime, RollbackRequest((REFINED,), (PROJECT,), day, day, then, "a look back", str(uuid.uuid4()))
             )
-        held = preview(runtime, (), (PROJECT,), DAYS[0], DAYS[-1], p.now, is_load_next=True)
-        release(runtime, held, "go on", str(uuid.uuid4()))
+        held = preview(runtime.ledger, runtime.settings, (), (PROJECT,), DAYS[0], DAYS[-1], p.now, is_load_next=True)
+        release(runtime.ledger, held, "go on", str(uuid.uuid4()))
 
     return act
 

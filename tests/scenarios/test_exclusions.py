@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
+from pipeline_assets.domain.causes import CauseKind
+from pipeline_assets.domain.records import Exclusion
 from pipeline_assets.domain.slices import Source
-from resources.ledger.records import Exclusion
 from tests.support.builders import LATER, PROJECT, events_on
 from tests.support.reference import require_known
 
@@ -53,7 +54,7 @@ def test_a_wrong_recovery_is_ruled_out_and_counts_again(pipeline: Any) -> None:
     (standing,) = _standing(p)
     assert (standing.object_key, standing.reason) == (key, "wrong project")
     (changed, *_) = p.ledger.publications(RECOVERED)[-2:]
-    assert changed.cause == "exclusion"
+    assert changed.cause.kind is CauseKind.EXCLUSION
     assert changed.accepted_reason == "1 excluded: wrong project"
 
     before = p.history()

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from pipeline_assets.domain.causes import CauseKind
 from pipeline_assets.domain.errors import LakehouseError, SettingsError, UsageError
 from pipeline_assets.domain.identity import RankPart, RowFate
 from pipeline_assets.domain.slices import Source
@@ -84,7 +85,7 @@ def test_duplicates_name_the_row_that_beats_them(pipeline: Any) -> None:
     assert all(d.found.etag and d.found.arrival_date == DAY for d in one.deliveries)
     (publication,) = one.publications
     assert publication.visible == f"yes, as {third} line 1"
-    assert publication.record.cause == "first build"
+    assert publication.record.cause.kind is CauseKind.FIRST_BUILD
     assert one.standings[0].reason is None
 
     # The rows of the key that carry another uuid belong to the event, whichever uuid it is asked by.

@@ -12,12 +12,13 @@ from typing import Any
 
 import pytest
 
+from pipeline_assets.domain.causes import CauseKind
 from pipeline_assets.domain.deliveries import BatchKey
+from pipeline_assets.domain.records import BatchDay
 from pipeline_assets.domain.slices import EMPTY, Digest, Source
 from pipeline_assets.tables.registry import ASSET_TABLES, SOURCE_OF_TABLE
 from pipeline_assets.transforms.digests import measured_parts
 from resources.ledger.digests import Renamed
-from resources.ledger.records import BatchDay
 from tests.support.builders import PROJECT, Pipeline, an_event, events_on
 from tests.support.reference import require_known
 
@@ -92,7 +93,9 @@ def test_a_ledger_of_another_version_is_carried_over(pipeline: Any) -> None:
         for table in ASSET_TABLES
         if table.key not in ("raw/backfill_events", "aggregates/active_users")
     }
-    assert {(r.table, r.key.event_date) for r in found if r.cause != "foreign"} == built
-    assert [(r.table, r.key.event_date) for r in found if r.cause == "foreign"] == [("refined/events", SECOND)]
+    assert {(r.table, r.key.event_date) for r in found if r.cause.kind is not CauseKind.FOREIGN} == built
+    assert [(r.table, r.key.event_date) for r in found if r.cause.kind is CauseKind.FOREIGN] == [
+        ("refined/events", SECOND)
+    ]
     assert _versions(p) == {2}
     require_known(p)

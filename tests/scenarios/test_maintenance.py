@@ -94,7 +94,7 @@ def test_a_rollback_behind_our_back_loses_no_live_file(pipeline: Any) -> None:
     assert p.count(REFINED) == 10
     assert p.load(DAY).success
     assert p.count(REFINED) == 30
-    causes = [record.cause for record in p.ledger.publications(REFINED)]
+    causes = [record.cause.text for record in p.ledger.publications(REFINED)]
     assert causes[-2] == "foreign"
     before = p.digests()
     _grow_old(p)
@@ -212,11 +212,11 @@ def test_compaction_changes_no_digest_and_makes_nothing_stale(pipeline: Any) -> 
     assert (reports[RAW].files_before, reports[RAW].files_after) == (5, 1)
     assert len(p.files(RAW, DAY)) == 1
     assert p.digests() == before
-    assert scan_stale_days(_runtime(p), p.now) == {}
+    assert scan_stale_days(p.ledger, p.settings, p.now) == {}
     history = p.history()
     assert p.load(DAY).success
     assert p.history() == history
-    assert [record.cause for record in p.ledger.publications(RAW)].count("foreign") == 0
+    assert [record.cause.text for record in p.ledger.publications(RAW)].count("foreign") == 0
     p.deliver(DAY, events_on(DAY, 7, prefix="h3"), hour=3)
     assert p.load(DAY).success
     assert p.count(RAW) == p.count(REFINED) == 47

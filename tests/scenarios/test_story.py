@@ -117,7 +117,7 @@ def test_the_story_of_a_mistake(pipeline: Any) -> None:
     assert run.success, run.failure()
     assert story.tell("the next load builds them again") == mistaken
     Console(width=170).print(story.page)
-    causes = [record.cause for record in p.ledger.publications("refined/events") if record.key.event_date == FIRST]
+    causes = [record.cause.text for record in p.ledger.publications("refined/events") if record.key.event_date == FIRST]
     print(f"refined/events {FIRST}, causes on record: {'; '.join(causes)}")
     assert sum(cause == "rollback" for cause in causes) == len(SPEC.projects)
     require_known(p)

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from pipeline_assets.domain.identity import RawRow, RowFate, outcomes
+from pipeline_assets.domain.records import Head
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import Slice
 from pipeline_assets.tables.raw_events import RAW_TABLES
@@ -78,7 +79,7 @@ def require_known(p: Any) -> None:
         digest_of_slice = {key: str(record.digest) for key, record in recorded.items() if record.digest.rows}
         assert measured[table.key] == digest_of_slice, table.key
         head = p.lakehouse.head(table)
-        if p.ledger.head(table.key) == head:
+        if p.ledger.head(table.key) == Head(head):
             live = p.lakehouse.slice_files(table, head)
             told = {key: record.file_hash for key, record in recorded.items() if record.digest.rows}
             assert {key: files.file_hash for key, files in live.items()} == told, table.key

@@ -22,6 +22,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from pipeline_assets.domain.errors import TidemarkError
+from pipeline_assets.domain.records import Head
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import EMPTY, Slice
 from pipeline_assets.load.ledger_sync import sync_ledger
@@ -110,7 +111,7 @@ class Writer:
         unknown = []
         for name in TABLES:
             head, recorded = runtime.lakehouse.head(table_by_key(name)), runtime.ledger.slices(name, None)
-            if runtime.ledger.head(name) == head:
+            if runtime.ledger.head(name) == Head(head):
                 live = runtime.lakehouse.slice_files(table_by_key(name), head)
                 told = {key: record.file_hash for key, record in recorded.items() if record.digest.rows}
                 if {key: files.file_hash for key, files in live.items()} != told:
@@ -120,8 +121,10 @@ class Writer:
         rows = raw_rows(runtime.lakehouse)
         expected, found = winners(rows, runtime.settings), refined_rows(runtime.lakehouse)
         known = {
-            (stale.table, day) for day, reasons in scan_stale_days(runtime, NOW).items() for stale in reasons
-        }  # fmt: skip
+            (stale.table, day)
+            for day, reasons in scan_stale_days(runtime.ledger, runtime.settings, NOW).items()
+            for stale in reasons
+        }
         differing = {key for key in expected.keys() | found.keys() if expected.get(key) != found.get(key)}
         counts = _event_counts(runtime)
         counted = {

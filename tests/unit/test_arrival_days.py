@@ -10,12 +10,13 @@ import pytest
 import sqlalchemy as sa
 
 from pipeline_assets.domain.arrival_days import asked_for, first_believable
+from pipeline_assets.domain.records import BatchRecord
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import BatchVerdict, Source
 from pipeline_assets.formats.amplitude.keys import KeyGrammar
 from pipeline_assets.load.staleness.first_arrival import first_arrivals
 from resources.landing.store import LandingStore
-from resources.ledger.records import BatchRecord, Changes
+from resources.ledger.changes import Changes
 from resources.ledger.store import Ledger
 from tests.support.builders import PROJECT, LandingFolder
 from tests.unit.test_batches import BATCH

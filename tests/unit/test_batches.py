@@ -14,13 +14,13 @@ from hypothesis import strategies as st
 from pipeline_assets.domain.checks import Check, Evaluation
 from pipeline_assets.domain.days import deadline
 from pipeline_assets.domain.deliveries import BatchKey, Delivery, Listing, Marker
+from pipeline_assets.domain.records import BatchRecord, DeliveryRecord, Exclusion
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import BatchVerdict, Slice, Source
 from pipeline_assets.formats.amplitude.keys import KeyGrammar
 from pipeline_assets.load.deliveries.batch import Recorded, judge_absent, plan_batches
 from pipeline_assets.load.deliveries.plan import BatchPlan, Plan
 from pipeline_assets.load.deliveries.read import witnesses
-from resources.ledger.records import BatchRecord, DeliveryRecord, Exclusion
 
 PROJECT = "10001"
 DAY = date(2026, 2, 2)

@@ -12,6 +12,7 @@ import pytest
 
 from pipeline_assets.domain.deliveries import BatchKey
 from pipeline_assets.domain.errors import LakehouseError
+from pipeline_assets.domain.records import Exclusion
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import Slice, Source
 from pipeline_assets.load.read_back import read_back
@@ -19,7 +20,6 @@ from pipeline_assets.orchestration.runtime import production_ledger
 from resources import failpoints
 from resources.failpoints import Failpoint
 from resources.ledger.decision_objects import DecisionObjects
-from resources.ledger.records import Exclusion
 from resources.ledger.store import Ledger
 
 PROJECT, TABLE = "10001", "refined/events"

@@ -9,25 +9,29 @@ from pathlib import Path
 
 import pytest
 
+from pipeline_assets.domain.acceptance import Acceptances
 from pipeline_assets.domain.changes import Baseline
 from pipeline_assets.domain.deliveries import BatchKey
+from pipeline_assets.domain.input_state import InputDay, InputState
+from pipeline_assets.domain.records import BatchRecord, SliceRecord
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import BatchVerdict, Digest, Slice, Source, Verdict
-from pipeline_assets.load.request import LoadRequest, OpenBooks
-from pipeline_assets.load.staleness.decide import SlicePlan, decide_all
-from pipeline_assets.load.staleness.facts import read_facts
+from pipeline_assets.load.staleness.decide import SlicePlan, decide
+from pipeline_assets.load.staleness.facts import Facts
 from pipeline_assets.load.staleness.scan import scan_stale_days
 from pipeline_assets.tables.refined_events import REFINED_EVENTS
-from resources.ledger.records import BatchRecord, Changes, SliceRecord
+from resources.ledger.changes import Changes
 from resources.ledger.store import Ledger
 
 PROJECT, DAY = "10001", date(2026, 2, 2)
 KEY = Slice(DAY, PROJECT)
+SETTINGS = Settings(projects=(PROJECT,))
 NOON, SOON, AHEAD = (datetime(2026, month, day, 12, tzinfo=UTC) for month, day in ((2, 2), (2, 20), (6, 1)))
 REGULAR, BACKFILL = BatchKey(Source.REGULAR, PROJECT, DAY), BatchKey(Source.BACKFILL, PROJECT, DAY)
 RAW = "raw/regular_events"
 PUBLISHED = SliceRecord(
-    REFINED_EVENTS.key, KEY, Verdict.PUBLISHED, digest=Digest(300, 1, 1), input_state={f"{RAW}:{DAY}": str(Digest(300, 1, 1))},
+    REFINED_EVENTS.key, KEY, Verdict.PUBLISHED, digest=Digest(300, 1, 1),
+    input_state=InputState({InputDay(RAW, DAY): Digest(300, 1, 1)}),
     code_version=REFINED_EVENTS.code_version(Settings()), figures={"rows": 300}, is_final=True,
 )  # fmt: skip
 
@@ -42,11 +46,9 @@ def ledger(tmp_path: Path) -> Iterator[Ledger]:
 def decided(ledger: Ledger, now: datetime, record: SliceRecord, batches: Sequence[BatchRecord]) -> SlicePlan:
     raw = SliceRecord(RAW, KEY, Verdict.PUBLISHED, digest=Digest(300, 1, 1))
     ledger.record(Changes(batches=list(batches), slices=[raw, record]), "run")
-    books = OpenBooks(ledger, Settings(projects=(PROJECT,)))
-    request = LoadRequest((DAY,), (PROJECT,), frozenset(), "look", now)
-    facts = read_facts(books, request)
-    (decision,) = (one for one in decide_all(books, request, REFINED_EVENTS, facts) if one.key == KEY)
-    return decision
+    facts = Facts.read(ledger, SETTINGS, {KEY}, [REFINED_EVENTS], now)
+    (plan,) = decide(facts, REFINED_EVENTS, {KEY}, Acceptances(), now)
+    return plan
 
 
 def a_batch(key: BatchKey = REGULAR, **changes: object) -> BatchRecord:
@@ -76,12 +78,10 @@ def test_no_finality_rests_on_a_time_that_has_not_come(
     record = replace(PUBLISHED, final_at=final_at and final_at.isoformat(), baseline=Baseline({"rows": 300}))
     found = decided(ledger, now, record, [a_batch()])
     assert (found.was_final, found.is_final, found.final_at) == (was_final, is_final, since and since.isoformat())
-    books = OpenBooks(ledger, Settings(projects=(PROJECT,)))
-    told = [
-        one.reason for stale in scan_stale_days(books, now).values() for one in stale if one.table == REFINED_EVENTS.key
-    ]
+    stale = list(scan_stale_days(ledger, SETTINGS, now).values())
+    reasons = [one.reason for slices in stale for one in slices if one.table == REFINED_EVENTS.key]
     expected = {(False, False): ["was judged final by a clock that was ahead"], (False, True): ["is final now"]}
-    assert told == expected.get((was_final, is_final), [])
+    assert reasons == expected.get((was_final, is_final), [])
 
 
 def test_a_refused_delivery_again_does_not_end_what_was_final_and_markers_close_before_a_deadline(

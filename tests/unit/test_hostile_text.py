@@ -15,6 +15,7 @@ from markdown_it import MarkdownIt
 from typer.testing import CliRunner
 
 from pipeline_assets.cli.app import app
+from pipeline_assets.domain.causes import Cause, CauseKind
 from pipeline_assets.domain.checks import Check, Evaluation
 from pipeline_assets.domain.deliveries import BatchKey
 from pipeline_assets.domain.errors import UsageError
@@ -28,9 +29,10 @@ from pipeline_assets.domain.plain_text import (
     shown,
     sql_text,
 )
+from pipeline_assets.domain.records import BatchRecord, Exclusion, PublicationRecord, SliceRecord
 from pipeline_assets.domain.settings import PROJECT_ROOT
 from pipeline_assets.domain.slices import BatchVerdict, Digest, Slice, Source, Verdict
-from resources.ledger.records import BatchRecord, Changes, Exclusion, PublicationRecord, SliceRecord
+from resources.ledger.changes import Changes
 from resources.ledger.store import Ledger
 
 DAY = date(2026, 2, 2)
@@ -119,7 +121,8 @@ def test_what_is_on_record_is_data_to_every_command_that_reads_it(text: str, she
                 batches=[BatchRecord(batch, BatchVerdict.REFUSED, recordable, recordable, evaluations=(refused,))],
                 slices=[SliceRecord("refined/events", key, Verdict.REFUSED, recordable, recordable)],
                 publications=[
-                    PublicationRecord("refined/events", key, 1, 0, Digest(0, 0, 0), Digest(1, 1, 1), recordable, "r",
+                    PublicationRecord("refined/events", key, 1, 0, Digest(0, 0, 0), Digest(1, 1, 1),
+                                      Cause(CauseKind.OTHER, recordable), "r",
                                       accepted_reason=recordable)
                 ],
             ), "run",

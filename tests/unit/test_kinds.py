@@ -14,8 +14,11 @@ from typing import Any
 import pytest
 
 from pipeline_assets import tables
+from pipeline_assets.domain.acceptance import Acceptances
 from pipeline_assets.domain.checks import Check, CheckRule, Evaluation
 from pipeline_assets.domain.errors import UsageError
+from pipeline_assets.domain.input_state import InputDay, InputState
+from pipeline_assets.domain.records import SliceRecord
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import Digest, Slice, Verdict
 from pipeline_assets.load.build.aggregate import AggregateBuilder
@@ -23,15 +26,16 @@ from pipeline_assets.load.build.audit import Audit
 from pipeline_assets.load.build.builders import BUILDERS, builder_of
 from pipeline_assets.load.build.step import StagedSlices, TablePlan
 from pipeline_assets.load.build.verdicts import judge
-from pipeline_assets.load.request import LoadRequest, OpenBooks, Runtime
-from pipeline_assets.load.staleness.decide import SlicePlan, Todo, decide
-from pipeline_assets.load.staleness.facts import read_facts
+from pipeline_assets.load.request import LoadRequest, Runtime
+from pipeline_assets.load.staleness.decide import SlicePlan, Todo
+from pipeline_assets.load.staleness.facts import Facts, slices_to_look_at
+from pipeline_assets.load.staleness.neighbours import decide_with_neighbours
 from pipeline_assets.tables.event_counts import EVENT_COUNTS
 from pipeline_assets.tables.kinds import Aggregate, TableKind
 from pipeline_assets.tables.quarantine import QUARANTINE
 from pipeline_assets.tables.registry import DERIVED, ancestors, with_descendants
 from pipeline_assets.tables.table import Table
-from resources.ledger.records import Changes, SliceRecord
+from resources.ledger.changes import Changes
 from resources.ledger.store import Ledger
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -77,17 +81,18 @@ def record(table: str, day: date, **more: Any) -> SliceRecord:
 
 def decided(ledger: Ledger, table: Table) -> dict[date, SlicePlan]:
     """Of a load that asks for DAY alone."""
-    books = OpenBooks(ledger, Settings(projects=(PROJECT,), dedupe_window_days=0))
-    request = LoadRequest((DAY,), (PROJECT,), frozenset({table.key}), "run", NOW)
-    return {plan.key.event_date: plan for plan in decide(books, request, table, read_facts(books, request))}
+    settings = Settings(projects=(PROJECT,), dedupe_window_days=0)
+    facts = Facts.read(ledger, settings, slices_to_look_at(ledger, settings, [PROJECT], [DAY]), [table], NOW)
+    plans = decide_with_neighbours(ledger, facts, table, [Slice(DAY, PROJECT)], Acceptances(), NOW)
+    return {plan.key.event_date: plan for plan in plans}
 
 
 def test_inputs_are_of_the_days_that_the_kind_names(ledger: Ledger) -> None:
     """Scenario: three days of refined events. Outcome: an aggregate reads one of them, the toy two, and it is built from both."""
     ledger.record(Changes(slices=[record(UPSTREAM, day) for day in (LONG_BEFORE, BEFORE, DAY)]), "run")
-    assert decided(ledger, EVENT_COUNTS)[DAY].present.keys() == {f"{UPSTREAM}:{DAY}"}
+    assert decided(ledger, EVENT_COUNTS)[DAY].present.upstream.keys() == {InputDay(UPSTREAM, DAY)}
     plan = decided(ledger, TOY)[DAY]
-    assert plan.present.keys() == {f"{UPSTREAM}:{BEFORE}", f"{UPSTREAM}:{DAY}"}
+    assert plan.present.upstream.keys() == {InputDay(UPSTREAM, BEFORE), InputDay(UPSTREAM, DAY)}
     assert plan.todo is Todo.REBUILD
 
 
@@ -102,7 +107,7 @@ def test_slices_that_the_kind_links_are_published_together(ledger: Ledger, monke
     """Scenario: two days are built, and a check refuses the first. Outcome: the second waits for it if the kind's builder links
     them, and is published if it does not."""
     plans = [
-        SlicePlan(Slice(day, PROJECT), Todo.REBUILD, {}, record(TOY.key, day), is_requested=True)
+        SlicePlan(Slice(day, PROJECT), Todo.REBUILD, InputState(), record(TOY.key, day), is_requested=True)
         for day in (BEFORE, DAY)
     ]
     runtime = Runtime(None, ledger, None, Settings(projects=(PROJECT,)))  # type: ignore[arg-type]

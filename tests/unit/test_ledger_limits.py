@@ -11,17 +11,11 @@ from pathlib import Path
 
 import sqlalchemy as sa
 
+from pipeline_assets.domain.causes import Cause, CauseKind
 from pipeline_assets.domain.deliveries import BatchKey
+from pipeline_assets.domain.records import BatchDay, BatchRecord, DeliveryRecord, PublicationRecord, SliceRecord
 from pipeline_assets.domain.slices import EMPTY, BatchVerdict, Digest, Slice, Source, Verdict
-from resources.ledger.records import (
-    BatchAsRead,
-    BatchDay,
-    BatchRecord,
-    Changes,
-    DeliveryRecord,
-    PublicationRecord,
-    SliceRecord,
-)
+from resources.ledger.changes import BatchAsRead, Changes
 from resources.ledger.store import Ledger
 
 TABLE, PROJECT = "refined/events", "10001"
@@ -47,12 +41,12 @@ def _a_ledger(folder: Path, limit: int) -> Iterator[Ledger]:
 
 def test_a_table_of_more_commits_than_one_statement_takes_is_settled(tmp_path: Path) -> None:
     many = AS_BUILT + 100
-    publication = PublicationRecord(TABLE, KEY, 7, 6, EMPTY, _DIGEST, "new", "run")
+    publication = PublicationRecord(TABLE, KEY, 7, 6, EMPTY, _DIGEST, Cause.of(CauseKind.DELIVERY), "run")
     with _a_ledger(tmp_path, AS_BUILT) as ledger:
         ledger.record(Changes(publications=[publication, replace(publication, snapshot_id=many - 1)]), "run")
 
-        assert ledger.told_snapshots(TABLE, range(many)) == {(KEY, 7), (KEY, many - 1)}
-        assert ledger.told_snapshots(TABLE, []) == set()
+        assert ledger.recorded_snapshots(TABLE, range(many)) == {(KEY, 7), (KEY, many - 1)}
+        assert ledger.recorded_snapshots(TABLE, []) == set()
 
 
 def test_one_step_may_read_and_write_more_rows_than_one_statement_takes(tmp_path: Path) -> None:

@@ -14,8 +14,9 @@ import sqlalchemy as sa
 
 from pipeline_assets.domain.deliveries import BatchKey
 from pipeline_assets.domain.errors import LedgerError
+from pipeline_assets.domain.records import BatchDay, DeliveryRecord
 from pipeline_assets.domain.slices import Digest, Slice, Source
-from resources.ledger.records import BatchDay, Changes, DeliveryRecord
+from resources.ledger.changes import Changes
 from resources.ledger.schema import METADATA, SCHEMA_VERSION
 from resources.ledger.store import Ledger
 

@@ -10,18 +10,22 @@ from pathlib import Path
 
 import pytest
 
+from pipeline_assets.domain.causes import Cause, CauseKind
 from pipeline_assets.domain.deliveries import BatchKey
 from pipeline_assets.domain.errors import PublishConflictError
+from pipeline_assets.domain.input_state import InputDay, InputState
+from pipeline_assets.domain.records import BatchRecord, DeliveryRecord, Head, PublicationRecord, SliceRecord
 from pipeline_assets.domain.slices import BatchVerdict, Digest, Slice, Source, Verdict
-from resources.ledger.records import BatchAsRead, BatchRecord, Changes, DeliveryRecord, PublicationRecord, SliceRecord
+from resources.ledger.changes import BatchAsRead, Changes
 from resources.ledger.store import Ledger
 
 TABLE = "refined/events"
 DAY = date(2026, 2, 2)
 KEY = Slice(DAY, "10001")
 BATCH = BatchKey(Source.REGULAR, "10001", DAY)
-MINE = SliceRecord(TABLE, KEY, Verdict.PUBLISHED, digest=Digest(1, 1, 1), file_hash="mine", input_state={"raw": "1"})
-THEIRS = replace(MINE, digest=Digest(2, 2, 2), file_hash="theirs", input_state={"raw": "2"})
+STATES = [InputState({InputDay("raw", DAY): Digest(number, number, number)}) for number in (1, 2)]
+MINE = SliceRecord(TABLE, KEY, Verdict.PUBLISHED, digest=Digest(1, 1, 1), file_hash="mine", input_state=STATES[0])
+THEIRS = replace(MINE, digest=Digest(2, 2, 2), file_hash="theirs", input_state=STATES[1])
 
 
 @pytest.fixture
@@ -50,9 +54,9 @@ def test_who_published_tells_the_inputs_of_what_another_run_found(ledger: Ledger
     found = replace(MINE, input_state=None)
     ledger.record(Changes(slices=[found]), "other")
     ledger.record(Changes(slices=[MINE]), "own")
-    assert _slice(ledger).input_state == {"raw": "1"}
+    assert _slice(ledger).input_state == MINE.input_state
     ledger.record(Changes(slices=[found]), "another that looked before")
-    assert _slice(ledger).input_state == {"raw": "1"}
+    assert _slice(ledger).input_state == MINE.input_state
 
 
 def test_a_row_of_what_is_held_by_now_tells_of_the_hold_or_of_a_commit(ledger: Ledger) -> None:
@@ -74,23 +78,25 @@ def test_a_row_of_what_is_held_by_now_tells_of_the_hold_or_of_a_commit(ledger: L
 
 
 def _publication(snapshot_id: int, parent_id: int) -> PublicationRecord:
-    return PublicationRecord(TABLE, KEY, snapshot_id, parent_id, Digest(), MINE.digest, "delivery", "own")
+    return PublicationRecord(
+        TABLE, KEY, snapshot_id, parent_id, Digest(), MINE.digest, Cause.of(CauseKind.DELIVERY), "own"
+    )
 
 
 def test_a_head_moves_only_from_the_one_that_was_known(ledger: Ledger) -> None:
     """A commit of somebody else lies in between, or a published row was left to another run: the head is doubted."""
     ledger.record(Changes(head=(TABLE, 10, None)), "first")
     ledger.record(Changes(head=(TABLE, 11, 10)), "second")
-    assert ledger.head(TABLE) == 11
+    assert ledger.head(TABLE) == Head(11)
     ledger.record(Changes(head=(TABLE, 13, 12)), "third")
-    assert ledger.head(TABLE) == -11
+    assert ledger.head(TABLE) == Head(11, is_trusted=False)
     ledger.record(Changes(head=(TABLE, 14, 11)), "fourth")
-    assert ledger.head(TABLE) == -11
+    assert ledger.head(TABLE) == Head(11, is_trusted=False)
 
     ledger.record(Changes(slices=[THEIRS], head=(TABLE, 20, None)), "settled")
     left = Changes(slices=[MINE], publications=[_publication(21, 20)], head=(TABLE, 21, 20))
     ledger.record(left, "late")
-    assert ledger.head(TABLE) == -20
+    assert ledger.head(TABLE) == Head(20, is_trusted=False)
     assert [record.snapshot_id for record in ledger.publications()] == [21]
 
 
@@ -100,13 +106,13 @@ def test_what_was_found_is_dropped_where_the_head_moved(ledger: Ledger) -> None:
     assert not ledger.record_found(found, "slow", known_head=None)
     assert ledger.slices(TABLE, None) == {}
     assert ledger.publications() == []
-    assert ledger.record_found(found, "again", known_head=10)
+    assert ledger.record_found(found, "again", known_head=Head(10))
 
 
 def test_a_snapshot_that_main_came_back_to_is_another_publication(ledger: Ledger) -> None:
     ledger.record(Changes(publications=[_publication(10, 9), _publication(10, 12), _publication(10, 9)]), "own")
     assert [record.parent_id for record in ledger.publications()] == [9, 12]
-    assert ledger.told_snapshots(TABLE, [10, 11]) == {(KEY, 10)}
+    assert ledger.recorded_snapshots(TABLE, [10, 11]) == {(KEY, 10)}
 
 
 def _delivery(etag: str) -> DeliveryRecord:

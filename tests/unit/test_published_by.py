@@ -6,9 +6,10 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from pipeline_assets.domain.causes import Cause, CauseKind
+from pipeline_assets.domain.records import PublicationRecord
 from pipeline_assets.domain.slices import EMPTY
 from pipeline_assets.operations.rollback_plan import published_by
-from resources.ledger.records import PublicationRecord
 from tests.unit.test_finality import KEY
 
 NOW = datetime(2026, 2, 10, tzinfo=UTC)
@@ -17,7 +18,7 @@ NOW = datetime(2026, 2, 10, tzinfo=UTC)
 def _published(*days: int) -> list[PublicationRecord]:
     return [
         PublicationRecord(
-            "refined/events", KEY, number, 0, EMPTY, EMPTY, "test", "run",
+            "refined/events", KEY, number, 0, EMPTY, EMPTY, Cause.of(CauseKind.DELIVERY), "run",
             published_at=(NOW + timedelta(days=day)).isoformat(), number=number,
         )
         for number, day in enumerate(days, 1)

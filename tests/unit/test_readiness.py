@@ -10,13 +10,13 @@ import pytest
 
 from pipeline_assets.domain.checks import Check, Evaluation
 from pipeline_assets.domain.deliveries import BatchKey, Listing
+from pipeline_assets.domain.records import MISSING, BatchRecord
 from pipeline_assets.domain.settings import Completeness, Settings
 from pipeline_assets.domain.slices import BatchVerdict, Source
 from pipeline_assets.load.deliveries.batch import Recorded, judge_absent, plan_batches
 from pipeline_assets.load.deliveries.readiness import ArrivalStatus, HourObservation, evaluate_arrivals, state_of
 from pipeline_assets.load.staleness.coverage import lacks_hours
 from pipeline_assets.orchestration.sensors.cursor import Attempt, Cursor, admit, attempted
-from resources.ledger.records import MISSING, BatchRecord
 from tests.unit.test_batches import (
     BATCH,
     DAY,

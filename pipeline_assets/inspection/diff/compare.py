@@ -16,17 +16,20 @@ from typing import Any
 import pyspark.sql.functions as F
 from pyspark.sql import DataFrame
 
+from pipeline_assets.domain.acceptance import Acceptances
+from pipeline_assets.domain.causes import Cause, CauseKind
 from pipeline_assets.domain.changes import Baseline
 from pipeline_assets.domain.checks import explain_change, is_bounded, number
 from pipeline_assets.domain.errors import UsageError
+from pipeline_assets.domain.records import Head
 from pipeline_assets.domain.slices import EMPTY, Slice
 from pipeline_assets.inspection.diff.difference import Difference
 from pipeline_assets.inspection.diff.samples import samples_of
 from pipeline_assets.load.build.builders import builder_of
 from pipeline_assets.load.build.key_changes import key_change
-from pipeline_assets.load.request import LoadRequest, Runtime
-from pipeline_assets.load.staleness.decide import SlicePlan, Todo, decide_all
-from pipeline_assets.load.staleness.facts import read_facts
+from pipeline_assets.load.request import Runtime
+from pipeline_assets.load.staleness.decide import SlicePlan, Todo, decide
+from pipeline_assets.load.staleness.facts import Facts, slices_to_look_at
 from pipeline_assets.load.staleness.inputs import cause_of
 from pipeline_assets.tables.registry import DERIVED, ancestors
 from pipeline_assets.tables.table import Measure, Table
@@ -34,8 +37,7 @@ from pipeline_assets.transforms.digests import digest_aggregates, digest_of, wit
 from pipeline_assets.transforms.key_changes import key_changes
 from resources.iceberg.metadata import slices_condition
 
-_PINNED = "diff"
-_UNKNOWN = "changed since it was recorded"
+_UNKNOWN = Cause.of(CauseKind.UNKNOWN)
 
 
 def compare(
@@ -59,7 +61,7 @@ def compare(
         raise UsageError(name, "is not a derived table", f"There are {', '.join(table.key for table in DERIVED)}")
     key = Slice(day, project)
     heads = {pinned.key: runtime.lakehouse.head(pinned) for pinned in (*ancestors(table), table)}
-    standing = _standing(runtime, table, key, now, heads)
+    recorded = _recorded(runtime, table, key, now, heads)
     live = runtime.lakehouse.read(table, heads[name]).where(slices_condition(table, [key]))
     builder = builder_of(table)
     with builder.proposed(runtime, key, heads, on_published=on_published) as proposal:
@@ -68,66 +70,66 @@ def compare(
             table.kind.exchange_days(runtime.settings),
         ).persist()  # fmt: skip
         try:
-            return _difference(runtime, table, standing, live, proposal.rows, changes, samples)
+            return _difference(runtime, table, recorded, live, proposal.rows, changes, samples)
         finally:
             changes.unpersist()
 
 
 @dataclass(frozen=True)
-class _Standing:
+class _Recorded:
     """What is on record of the slice."""
 
-    decision: SlicePlan
-    recorded: str
+    plan: SlicePlan
+    verdict: str
+    """In words."""
     is_settled: bool
     """Whether the ledger knows the tables as they are; else a load looks first at what changed behind its back."""
 
 
-def _standing(runtime: Runtime, table: Table, key: Slice, now: datetime, heads: Mapping[str, int]) -> _Standing:
-    request = LoadRequest((key.event_date,), (key.project_id,), frozenset({table.key}), _PINNED, now)
-    facts = read_facts(runtime, request)
-    decision = next(plan for plan in decide_all(runtime, request, table, facts) if plan.key == key)
-    is_settled = all(runtime.ledger.head(name) in (head, None) for name, head in heads.items())
-    record = decision.record
+def _recorded(runtime: Runtime, table: Table, key: Slice, now: datetime, heads: Mapping[str, int]) -> _Recorded:
+    ledger, settings = runtime.ledger, runtime.settings
+    slices = slices_to_look_at(ledger, settings, [key.project_id], [key.event_date])
+    facts = Facts.read(ledger, settings, slices, [table], now)
+    plan = next(plan for plan in decide(facts, table, [key], Acceptances(), now) if plan.key == key)
+    is_settled = all(ledger.head(name) in (Head(head), None) for name, head in heads.items())
+    record = plan.record
     if record is None:
-        return _Standing(decision, "not loaded", is_settled)
-    return _Standing(decision, f"{record.verdict.value}{': ' + record.reason if record.reason else ''}", is_settled)
+        return _Recorded(plan, "not loaded", is_settled)
+    return _Recorded(plan, f"{record.verdict.value}{': ' + record.reason if record.reason else ''}", is_settled)
 
 
 def _difference(
     runtime: Runtime,
     table: Table,
-    standing: _Standing,
+    recorded: _Recorded,
     live: DataFrame,
     proposed: DataFrame,
     changes: DataFrame,
     samples: int,
 ) -> Difference:
     before, after = _measured(table, live), _measured(table, proposed)
-    decision, record = standing.decision, standing.decision.record
+    plan, record = recorded.plan, recorded.plan.record
     if record is None and not before["rows"] and not after["rows"]:
         raise UsageError(
-            f"{table.key} {decision.key}", "has no rows, neither published nor to come", "Check day and project"
+            f"{table.key} {plan.key}", "has no rows, neither published nor to come", "Check day and project"
         )
     counts = {
         (row["change"], row["is_moved"]): row["count"]
         for row in changes.groupBy("change", "is_moved").count().collect()
     }
     has_new_code = record is not None and record.code_version not in (None, table.code_version(runtime.settings))
-    cause = cause_of(
-        table, (record.input_state if record else None) or {}, decision.present, has_new_code=has_new_code
-    )  # fmt: skip
-    keys = key_change(cause if standing.is_settled else _UNKNOWN, counts)
+    cause = cause_of(record.input_state if record else None, plan.present, has_new_code=has_new_code)
+    keys = key_change(cause if recorded.is_settled else _UNKNOWN, counts)
     figures = [{name: number(measured[name]) for name in _expressions(table)} for measured in (before, after)]
     old, new = ({name: value for name, value in state.items() if name in table.measures} for state in figures)
-    was_final = decision.was_final
+    was_final = plan.was_final
     known = record.baseline.of(new) if record is not None and record.baseline is not None else Baseline(old)
     evaluation = explain_change(
         table.key, known if before["rows"] else Baseline(), new, keys if table.kind.bounds_keys else None,
-        content=str(digest_of(after)), was_final=was_final, accepted_reason=None, cause=cause, settings=runtime.settings,
+        content=str(digest_of(after)), was_final=was_final, accepted_reason=None, cause=cause.text, settings=runtime.settings,
     )  # fmt: skip
     return Difference(
-        table.key, decision.key, standing.recorded, _next_load(standing), digest_of(before) if before["rows"] else EMPTY,
+        table.key, plan.key, recorded.verdict, _next_load(recorded), digest_of(before) if before["rows"] else EMPTY,
         digest_of(after) if after["rows"] else EMPTY, {name: (figures[0][name], figures[1][name]) for name in figures[0]},
         keys, evaluation, is_bounded(old, new, was_final=was_final, settings=runtime.settings),
         tuple(samples_of(table, live, proposed, changes, keys, samples)) if samples else (),
@@ -151,11 +153,11 @@ _NEXT_LOAD = {
 }  # fmt: skip
 
 
-def _next_load(standing: _Standing) -> str:
-    decision = standing.decision
-    if not standing.is_settled:
+def _next_load(recorded: _Recorded) -> str:
+    plan = recorded.plan
+    if not recorded.is_settled:
         return (
             "would look first at what changed in the tables since it was recorded, by a run that died or a foreign hand"
         )
-    why = decision.reason or decision.cause
-    return f"{_NEXT_LOAD[decision.todo]}{f' ({why})' if why else ''}"
+    why = plan.reason or plan.cause.text
+    return f"{_NEXT_LOAD[plan.todo]}{f' ({why})' if why else ''}"

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from datetime import date, datetime
 
 from pipeline_assets.domain.identity import Defeat, KeyKind, RankPart, RawRow, RowFate
+from pipeline_assets.domain.records import BatchRecord, Exclusion, PublicationRecord, SliceRecord
 from pipeline_assets.domain.slices import Slice
 from pipeline_assets.formats.registry import EXPORT_FORMAT
 from pipeline_assets.inspection.trace.rows import FoundRow, QuarantinedLine
 from pipeline_assets.load.staleness.decide import SlicePlan, Todo
-from resources.ledger.records import BatchRecord, Exclusion, PublicationRecord, SliceRecord
 
 _IDENTITY = EXPORT_FORMAT.identity
 

@@ -7,12 +7,14 @@ Does not contain: finding rows (rows.py), words (explanation.py) and the rule (d
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 
+from pipeline_assets.domain.acceptance import Acceptances
 from pipeline_assets.domain.errors import UsageError
 from pipeline_assets.domain.identity import KeyKind, RawRow, RowFate, defeat, named, outcomes, rank
+from pipeline_assets.domain.records import BatchRecord
 from pipeline_assets.domain.slices import BatchVerdict, Slice, neighbourhood
 from pipeline_assets.formats.registry import EXPORT_FORMAT
 from pipeline_assets.inspection.trace.explanation import Delivered, Event, Explanation, Published, Standing
@@ -27,11 +29,10 @@ from pipeline_assets.inspection.trace.rows import (
     quarantined_lines,
     raw_rows,
 )
-from pipeline_assets.load.request import LoadRequest, Runtime
-from pipeline_assets.load.staleness.decide import SlicePlan, decide
-from pipeline_assets.load.staleness.facts import read_facts
+from pipeline_assets.load.request import Runtime
+from pipeline_assets.load.staleness.facts import Facts, slices_to_look_at
+from pipeline_assets.load.staleness.neighbours import decide_with_neighbours
 from pipeline_assets.tables.refined_events import REFINED_EVENTS
-from resources.ledger.records import BatchRecord
 
 MAX_SNAPSHOTS = 50
 """How many publications are looked into, the newest first; each is a read of the table."""
@@ -202,16 +203,19 @@ def _standings(runtime: Runtime, sketch: _Sketch, now: datetime) -> tuple[Standi
     days = sketch.days
     whole = tuple(days[0] + timedelta(days=shift) for shift in range((days[-1] - days[0]).days + 1))
     # Asks what a load of these days would do, without doing it.
-    request = LoadRequest(whole, (sketch.project_id,), frozenset({REFINED_EVENTS.key}), "explain", now)
-    decisions: Mapping[Slice, SlicePlan] = {
-        decision.key: decision for decision in decide(runtime, request, REFINED_EVENTS, read_facts(runtime, request))
+    ledger, settings = runtime.ledger, runtime.settings
+    slices = slices_to_look_at(ledger, settings, [sketch.project_id], whole)
+    facts = Facts.read(ledger, settings, slices, [REFINED_EVENTS], now)
+    requested = [Slice(day, sketch.project_id) for day in whole]
+    plans = {
+        plan.key: plan for plan in decide_with_neighbours(ledger, facts, REFINED_EVENTS, requested, Acceptances(), now)
     }
-    records = runtime.ledger.slices(REFINED_EVENTS.key, [sketch.project_id], days)
+    records = facts.records[REFINED_EVENTS.key]
     winners = [delivered.row for delivered in sketch.deliveries if delivered.outcome is RowFate.WINNER]
     standings = []
     for day in days:
         key = Slice(day, sketch.project_id)
         expected = tuple(row for row in winners if row.event_date == day)
         live = tuple(row for row in sketch.live if row.event_date == day)
-        standings.append(Standing(key, expected, live, records.get(key), decisions.get(key)))
+        standings.append(Standing(key, expected, live, records.get(key), plans.get(key)))
     return tuple(standings)

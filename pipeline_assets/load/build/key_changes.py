@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 import pyspark.sql.functions as F
 from pyspark.sql import DataFrame
 
+from pipeline_assets.domain.causes import Cause, CauseKind
 from pipeline_assets.domain.changes import KeyChange
 from pipeline_assets.domain.checks import is_bounded
 from pipeline_assets.domain.slices import EMPTY, Slice, neighbourhood
@@ -130,10 +131,10 @@ def _events(plan: TablePlan, snapshot_id: int, slices: Collection[Slice]) -> Dat
     return plan.runtime.lakehouse.read(REFINED_EVENTS, snapshot_id).where(slices_condition(REFINED_EVENTS, slices))
 
 
-def key_change(cause: str, counts: Mapping[tuple[str, bool], int]) -> KeyChange:
+def key_change(cause: Cause, counts: Mapping[tuple[str, bool], int]) -> KeyChange:
     """What becomes of a slice's keys; `cause`: why it is built, `counts`: (change, whether it moved) -> keys."""
-    is_code_alone = cause == CODE
-    also = f" or {CODE}" if CODE in cause and not is_code_alone else ""
+    is_code_alone = cause.kind is CauseKind.CODE
+    also = f" or {CODE}" if cause.has_new_code and not is_code_alone else ""
 
     def by_cause(change: str, otherwise: str) -> dict[str, int]:
         named = {MOVED: counts.get((change, True), 0), f"{otherwise}{also}": counts.get((change, False), 0)}

@@ -8,6 +8,7 @@ Does not contain: finding the pairs (the kind's builder: refined.py) and the che
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
+from datetime import date
 
 from pipeline_assets.domain.slices import Slice
 
@@ -34,14 +35,15 @@ def blocked_by(links: Iterable[tuple[Slice, Slice]], blocked: Collection[Slice])
     return {key: tuple(sorted(tied)) for key, tied in sorted(tied_to.items())}
 
 
-def waits_for(tied: Collection[Slice]) -> str:
-    """Their days as a refused state names them."""
-    return ",".join(key.event_date.isoformat() for key in sorted(tied))
+def waits_for(tied: Collection[Slice]) -> tuple[date, ...]:
+    """Their days as a rejection names them; all are of one project."""
+    return tuple(key.event_date for key in sorted(tied))
 
 
-def waiting_reason(days: str) -> str:
+def waiting_reason(days: Iterable[date]) -> str:
     """Why a slice waits for these days; the same text as long as it does."""
-    return f"shares events with {days.replace(',', ', ')}, which cannot be published now; alone it would lose or double them"
+    named = ", ".join(day.isoformat() for day in days)
+    return f"shares events with {named}, which cannot be published now; alone it would lose or double them"
 
 
 WAITING_HINT = "It is published together with them: load or recover those days, or accept their change with a reason"

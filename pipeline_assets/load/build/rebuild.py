@@ -13,6 +13,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 from pipeline_assets.domain.errors import PublishConflictError
+from pipeline_assets.domain.records import Head, PublicationRecord
 from pipeline_assets.domain.slices import EMPTY, Slice
 from pipeline_assets.load.build.audit import Build
 from pipeline_assets.load.build.builders import builder_of
@@ -21,13 +22,14 @@ from pipeline_assets.load.build.step import JudgedSlice, StagedSlices, TablePlan
 from pipeline_assets.load.build.verdicts import judge, stand
 from pipeline_assets.load.ledger_sync import sync_ledger
 from pipeline_assets.load.request import LoadRequest, Runtime, TableReport
-from pipeline_assets.load.staleness.decide import SlicePlan, Todo, decide, release_waits, resolve
+from pipeline_assets.load.staleness.decide import SlicePlan, Todo, release_waits, resolve
 from pipeline_assets.load.staleness.facts import Facts
+from pipeline_assets.load.staleness.neighbours import decide_with_neighbours
 from pipeline_assets.tables.registry import table_by_key
 from pipeline_assets.tables.table import Table
 from resources.failpoints import Failpoint, failpoint
 from resources.iceberg.lakehouse import Publication
-from resources.ledger.records import Changes, PublicationRecord
+from resources.ledger.changes import Changes
 
 _PIN_ATTEMPTS = 8
 _FIRST_PAUSE_SECONDS = 0.1
@@ -70,7 +72,14 @@ def _pinned(
         # Settled first: what a dead run or a foreign hand changed is stale by now.
         own = {table.key: sync_ledger(runtime, table, request.run_id)}
         pins = {name: sync_ledger(runtime, table_by_key(name), request.run_id) for name in table.upstream}
-        decided = decide(runtime, request, table, facts)
+        decided = decide_with_neighbours(
+            runtime.ledger,
+            facts.reading(runtime.ledger, [table]),
+            table,
+            request.slices,
+            request.accepted,
+            request.now,
+        )
         # The records that were read may be newer than the pins: written by a run whose commit came after them.
         if all(_is_head(runtime, name, pin) for name, pin in (own | pins).items()):
             return own[table.key], pins, decided
@@ -79,7 +88,7 @@ def _pinned(
 
 
 def _is_head(runtime: Runtime, name: str, pin: int) -> bool:
-    return runtime.ledger.head(name) == pin == runtime.lakehouse.head(table_by_key(name))
+    return runtime.ledger.head(name) == Head(pin) and runtime.lakehouse.head(table_by_key(name)) == pin
 
 
 def _resolved(
@@ -99,7 +108,7 @@ def _resolved(
     )
     competing_digests = competing.competing_digests(unclear)
     decisions = [
-        resolve(runtime, request, table, decision, competing_digests[decision.key])
+        resolve(runtime.settings, table, request.accepted, decision, competing_digests[decision.key])
         if decision.todo is Todo.CHECK
         else decision
         for decision in decisions

@@ -17,6 +17,7 @@ from pyspark.sql import Column, DataFrame
 
 from pipeline_assets.domain.changes import KeyChange
 from pipeline_assets.domain.identity import RowFate
+from pipeline_assets.domain.records import SliceRecord
 from pipeline_assets.domain.slices import EMPTY, Slice, neighbourhood
 from pipeline_assets.formats.base import EVENT_TIME
 from pipeline_assets.formats.registry import EXPORT_FORMAT
@@ -38,7 +39,6 @@ from pipeline_assets.transforms.refine_files import RawFile
 from pipeline_assets.transforms.slice_difference import KeyDifference
 from resources.iceberg.metadata import slices_condition
 from resources.iceberg.table_files import FileChange
-from resources.ledger.records import SliceRecord
 
 _EPOCH = date(1970, 1, 1)
 _MOST_NAMED_ROWS = 300_000

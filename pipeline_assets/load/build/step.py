@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from pipeline_assets.domain.records import SliceRecord
 from pipeline_assets.domain.slices import Slice
 from pipeline_assets.load.build.audit import Audit
 from pipeline_assets.load.build.competing_rows import CompetingRows
@@ -17,7 +18,6 @@ from pipeline_assets.load.request import LoadRequest, Outcome, Runtime
 from pipeline_assets.load.staleness.decide import SlicePlan, Todo
 from pipeline_assets.tables.table import Table
 from pipeline_assets.transforms.slice_difference import KeyDifference
-from resources.ledger.records import SliceRecord
 
 
 @dataclass(frozen=True)

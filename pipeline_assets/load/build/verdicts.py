@@ -13,6 +13,8 @@ from dataclasses import replace
 
 from pipeline_assets.domain.changes import Baseline, KeyChange
 from pipeline_assets.domain.checks import Evaluation, complete, explain_change, holds_nothing, next_baseline
+from pipeline_assets.domain.input_state import InputState, Rejection
+from pipeline_assets.domain.records import SliceRecord
 from pipeline_assets.domain.slices import EMPTY, Slice, Verdict, neighbourhood
 from pipeline_assets.load.build.audit import Audit
 from pipeline_assets.load.build.builders import builder_of
@@ -20,8 +22,7 @@ from pipeline_assets.load.build.linked_slices import WAITING_HINT, blocked_by, l
 from pipeline_assets.load.build.step import JudgedSlice, StagedSlices, TablePlan
 from pipeline_assets.load.request import Outcome
 from pipeline_assets.load.staleness.decide import SlicePlan, Todo
-from pipeline_assets.load.staleness.inputs import CODE_KEY, COMPETING_KEY, WAITS_KEY, judging
-from resources.ledger.records import SliceRecord
+from pipeline_assets.load.staleness.inputs import judging
 
 
 def judge(plan: TablePlan, staged: StagedSlices) -> dict[Slice, JudgedSlice]:
@@ -47,7 +48,7 @@ def judge(plan: TablePlan, staged: StagedSlices) -> dict[Slice, JudgedSlice]:
             days = waits_for(waiting[key])
             record = replace(
                 prior, verdict=Verdict.WAITING, reason=waiting_reason(days), hint=WAITING_HINT,
-                refused_state={**present, CODE_KEY: judged_by, WAITS_KEY: days}, refused_evaluations=evaluations,
+                rejection=Rejection(present, judged_by, days), refused_evaluations=evaluations,
             )  # fmt: skip
             evaluations = ()
             is_repeat = _is_already_reported(plan, prior, record)
@@ -55,7 +56,7 @@ def judge(plan: TablePlan, staged: StagedSlices) -> dict[Slice, JudgedSlice]:
             failure = failed[key]
             record = replace(
                 prior, verdict=Verdict.REFUSED, reason=_reason(failure), hint=failure.hint,
-                refused_state={**present, CODE_KEY: judged_by}, refused_evaluations=evaluations,
+                rejection=Rejection(present, judged_by), refused_evaluations=evaluations,
             )  # fmt: skip
         else:
             is_changed = audit.digest != prior.digest
@@ -63,7 +64,7 @@ def judge(plan: TablePlan, staged: StagedSlices) -> dict[Slice, JudgedSlice]:
                 prior, verdict=Verdict.PUBLISHED if is_changed else Verdict.UNCHANGED, reason=None, hint=None,
                 is_final=decision.is_final, final_at=decision.final_at, digest=audit.digest, input_state=present,
                 baseline=_next_baseline(plan, decision, audit, changes[key], keys.get(key)), code_version=code,
-                refused_state=None, figures=audit.figures, evaluations=evaluations, refused_evaluations=(),
+                rejection=None, figures=audit.figures, evaluations=evaluations, refused_evaluations=(),
             )  # fmt: skip
         outcome = replace(_outcome(plan, decision, record, evaluations, figures), is_repeat=is_repeat)
         judged[key] = JudgedSlice(record, outcome, is_changed)
@@ -79,7 +80,7 @@ def _change(plan: TablePlan, decision: SlicePlan, audit: Audit, keys: KeyChange 
         content=str(audit.digest),
         was_final=decision.was_final,
         accepted_reason=plan.request.accepted.change(plan.table.key, decision.key),
-        cause=decision.cause,
+        cause=decision.cause.text,
         settings=plan.runtime.settings,
     )
 
@@ -134,12 +135,10 @@ def _holds_rows(record: SliceRecord | None) -> bool:
     return record is not None and record.digest != EMPTY
 
 
-def _present(decision: SlicePlan, audit: Audit) -> dict[str, str]:
-    return (
-        {**decision.present, COMPETING_KEY: audit.competing_digests}
-        if audit.competing_digests is not None
-        else dict(decision.present)
-    )
+def _present(decision: SlicePlan, audit: Audit) -> InputState:
+    if audit.competing_digests is None:
+        return decision.present
+    return replace(decision.present, cross_day=audit.competing_digests)
 
 
 def _blocking_failure(evaluations: Sequence[Evaluation]) -> Evaluation | None:
@@ -158,7 +157,7 @@ def stand(plan: TablePlan, decision: SlicePlan) -> JudgedSlice:
         record = replace(
             prior, verdict=Verdict.UNCHANGED, reason=None, hint=None, is_final=decision.is_final,
             final_at=decision.final_at, baseline=_kept_baseline(decision, prior), input_state=decision.present,
-            refused_state=None, refused_evaluations=(),
+            rejection=None, refused_evaluations=(),
             code_version=prior.code_version or plan.table.code_version(plan.runtime.settings),
         )  # fmt: skip
         is_nothing = decision.record is None and record.digest == EMPTY
@@ -182,7 +181,6 @@ def _kept_baseline(decision: SlicePlan, record: SliceRecord) -> Baseline | None:
 
 
 def _blocked_record(prior: SliceRecord, decision: SlicePlan) -> SliceRecord:
-    state = prior.refused_state or {}
     if decision.todo is Todo.HOLD:
         hint = "Release it when the rollback has served its purpose"
         return replace(prior, verdict=Verdict.HELD, reason=decision.reason, hint=hint)
@@ -190,10 +188,10 @@ def _blocked_record(prior: SliceRecord, decision: SlicePlan) -> SliceRecord:
         hint = "It follows as soon as what it waits for is published; recover that first"
         return replace(prior, verdict=Verdict.WAITING, reason=decision.reason, hint=hint)
     # What other days hold may have changed beside the keys that matter; the next comparison is with what they hold now.
-    kept = {name: value for name, value in state.items() if name in (CODE_KEY, WAITS_KEY)}
-    prior = replace(prior, refused_state={**decision.present, **kept})
+    rejection = replace(prior.rejection or Rejection(decision.present), inputs=decision.present)
+    prior = replace(prior, rejection=rejection)
     if decision.todo is Todo.WAIT_TIED:
-        reason = waiting_reason(state[WAITS_KEY])
+        reason = waiting_reason(rejection.waits_for)
         return replace(prior, verdict=Verdict.WAITING, reason=reason, hint=WAITING_HINT)
     failure = _blocking_failure(prior.refused_evaluations)
     assert failure is not None, "a refusal names what failed"

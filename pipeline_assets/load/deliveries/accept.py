@@ -28,7 +28,7 @@ from pipeline_assets.load.ledger_sync import sync_ledger
 from pipeline_assets.load.request import LoadRequest, Runtime, TableReport
 from pipeline_assets.tables.raw_events import RAW_TABLES
 from resources.failpoints import Failpoint, failpoint
-from resources.ledger.records import Changes
+from resources.ledger.changes import Changes
 
 
 def accept_deliveries(runtime: Runtime, request: LoadRequest, source: Source) -> TableReport:

@@ -15,11 +15,11 @@ from datetime import date, datetime, timedelta
 from pipeline_assets.domain.checks import Check, Evaluation
 from pipeline_assets.domain.days import deadline
 from pipeline_assets.domain.deliveries import BatchKey, Delivery, Listing
+from pipeline_assets.domain.records import EXCLUDED, MISSING, BatchRecord, DeliveryRecord, Exclusion
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import BatchVerdict, Slice, Source
 from pipeline_assets.load.deliveries.plan import BatchPlan, is_to_be_replayed
 from pipeline_assets.load.staleness.coverage import HOURS_A_DAY, hours_on_record
-from resources.ledger.records import EXCLUDED, MISSING, BatchRecord, DeliveryRecord, Exclusion
 from resources.ledger.store import Ledger
 
 

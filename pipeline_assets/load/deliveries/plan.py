@@ -13,11 +13,12 @@ from dataclasses import dataclass, field, replace
 
 from pipeline_assets.domain.checks import Check, Evaluation
 from pipeline_assets.domain.deliveries import NOT_READABLE, BatchKey, Delivery
+from pipeline_assets.domain.records import EXCLUDED, HOURS_HELD, MISSING, BatchRecord, DeliveryRecord, Exclusion
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import BatchVerdict, Source
 from pipeline_assets.formats.registry import EXPORT_FORMAT
 from pipeline_assets.load.staleness.coverage import HOURS_A_DAY
-from resources.ledger.records import EXCLUDED, HOURS_HELD, MISSING, BatchAsRead, BatchRecord, DeliveryRecord, Exclusion
+from resources.ledger.changes import BatchAsRead
 
 
 @dataclass(frozen=True)

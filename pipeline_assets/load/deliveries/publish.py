@@ -12,8 +12,11 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date
 
+from pipeline_assets.domain.causes import Cause, CauseKind
 from pipeline_assets.domain.deliveries import BatchKey
 from pipeline_assets.domain.errors import LakehouseError
+from pipeline_assets.domain.input_state import InputState
+from pipeline_assets.domain.records import BatchDay, PublicationRecord, SliceRecord
 from pipeline_assets.domain.slices import EMPTY, Digest, Slice, Verdict
 from pipeline_assets.load.deliveries.attempt import Attempt
 from pipeline_assets.load.deliveries.plan import BatchPlan, Plan
@@ -23,7 +26,6 @@ from pipeline_assets.transforms.digests import batch_day_digests, digest_of, lin
 from resources.failpoints import Failpoint, failpoint
 from resources.iceberg.lakehouse import Publication
 from resources.iceberg.metadata import in_batches
-from resources.ledger.records import BatchDay, PublicationRecord, SliceRecord
 
 
 @dataclass(frozen=True)
@@ -155,7 +157,7 @@ def _account(
         records.append(
             SliceRecord(
                 table.key, key, Verdict.PUBLISHED, digest=digest, file_hash=publication.files[key].file_hash,
-                input_state={}, code_version=code, figures={"rows": digest.rows},
+                input_state=InputState(), code_version=code, figures={"rows": digest.rows},
                 read_hash=prior.read_hash if prior else None,
             )
         )  # fmt: skip
@@ -170,11 +172,11 @@ def _account(
             for batch_plan in plans
             if batch_plan.ruled_out and batch_plan.exclusion_reason is not None
         ]
-        cause = "delivery" if digest != before else "the same rows, in other objects or lines"
-        cause = "exclusion" if any(batch_plan.ruled_out for batch_plan in plans) else cause
+        cause = CauseKind.DELIVERY if digest != before else CauseKind.SAME_ROWS
+        cause = CauseKind.EXCLUSION if any(batch_plan.ruled_out for batch_plan in plans) else cause
         publications.append(
             PublicationRecord(
-                table.key, key, publication.snapshot_id, publication.parent_id, before, digest, cause,
+                table.key, key, publication.snapshot_id, publication.parent_id, before, digest, Cause.of(cause),
                 attempt.request.run_id, code_version=code, accepted_reason="; ".join(dict.fromkeys(reasons)) or None,
                 seconds=round(time.monotonic() - attempt.started_at, 3),
             )

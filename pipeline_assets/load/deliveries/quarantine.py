@@ -7,6 +7,7 @@ Does not contain: why a line is refused (formats/).
 
 from __future__ import annotations
 
+from pipeline_assets.domain.records import UNREAD, DeliveryRecord
 from pipeline_assets.domain.slices import BatchVerdict, Slice
 from pipeline_assets.load.deliveries.attempt import Attempt
 from pipeline_assets.load.deliveries.read import naming_what_workers_met, read_objects, require_unmoved
@@ -15,7 +16,6 @@ from pipeline_assets.load.deliveries.verdicts import Judged
 from pipeline_assets.tables.quarantine import QUARANTINE
 from pipeline_assets.transforms.parsed_batches import quarantined
 from resources.iceberg.metadata import in_batches
-from resources.ledger.records import UNREAD, DeliveryRecord
 
 
 def quarantine(attempt: Attempt, judged: Judged) -> None:

@@ -18,6 +18,7 @@ from pyspark.sql import DataFrame, Observation, Row
 
 from pipeline_assets.domain.deliveries import NOT_READABLE, Delivery
 from pipeline_assets.domain.errors import LakehouseError, LandingAccessError, PublishConflictError, error_in
+from pipeline_assets.domain.records import DeliveryRecord
 from pipeline_assets.domain.slices import Source
 from pipeline_assets.load.deliveries.attempt import Attempt
 from pipeline_assets.load.deliveries.plan import Plan
@@ -26,7 +27,6 @@ from pipeline_assets.transforms.parse import MOVED, ObjectWork, parse_objects
 from pipeline_assets.transforms.parsed_batches import object_summary_list
 from pipeline_assets.transforms.spread import distribute
 from pipeline_assets.transforms.write_objects import write_objects
-from resources.ledger.records import DeliveryRecord
 
 _TASKS_PER_CORE = 3
 _ACCESS_HINT = "Check TIDEMARK_LANDING_URL and credentials, and the rights to read what is listed"

@@ -12,12 +12,12 @@ from dataclasses import dataclass, replace
 
 from pipeline_assets.domain.checks import BatchFigures, Evaluation, reconcile_batch
 from pipeline_assets.domain.deliveries import NOT_READABLE, BatchKey
+from pipeline_assets.domain.records import EXCLUDED, MISSING
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import BatchVerdict
 from pipeline_assets.load.deliveries.plan import BatchPlan
 from pipeline_assets.load.deliveries.read import ReadResult
 from pipeline_assets.transforms.parse import MOVED
-from resources.ledger.records import EXCLUDED, MISSING
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ Does not contain: plans (deliveries/plan.py) and finality (facts.py).
 
 from __future__ import annotations
 
-from resources.ledger.records import BatchRecord
+from pipeline_assets.domain.records import BatchRecord
 
 HOURS_A_DAY = 24
 

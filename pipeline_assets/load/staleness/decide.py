@@ -1,37 +1,32 @@
-"""Where slices stand: which are stale, ready, final, refused before. From the ledger alone, no JVM.
+"""What a load does about each slice: which are stale, ready, final, refused before. A rule over facts that reads nothing.
 
-Contains: readiness and the decision per slice.
+Contains: the plan of a slice.
 Add here: a rule about whether a slice is rebuilt.
-Does not contain: the facts it stands on (facts.py), what it is built from (inputs.py) and
-rebuilding (derived/).
+Does not contain: reading the facts (facts.py), what a slice is built from (inputs.py), finality
+(finality.py), which neighbours are looked at as well (neighbours.py), rebuilding (../build/).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
-from datetime import date, datetime
+from datetime import datetime
 from enum import Enum, auto
 
+from pipeline_assets.domain.acceptance import Acceptances
+from pipeline_assets.domain.causes import UNCHANGED, Cause, CauseKind
 from pipeline_assets.domain.deliveries import BatchKey
 from pipeline_assets.domain.identity import is_tie
-from pipeline_assets.domain.slices import EMPTY, BatchVerdict, Slice, Verdict, neighbourhood
+from pipeline_assets.domain.input_state import InputState, Rejection
+from pipeline_assets.domain.records import SliceRecord
+from pipeline_assets.domain.settings import Settings
+from pipeline_assets.domain.slices import EMPTY, BatchVerdict, Slice, Verdict
 from pipeline_assets.load.deliveries.batch import is_empty_by_setting
-from pipeline_assets.load.request import Books, LoadRequest
-from pipeline_assets.load.staleness.facts import Facts, facts_of, is_closed_window, is_final_day, is_moot
-from pipeline_assets.load.staleness.inputs import (
-    CODE_KEY,
-    COMPETING_KEY,
-    WAITS_KEY,
-    Inputs,
-    Match,
-    cause_of,
-    compare,
-    judging,
-)
+from pipeline_assets.load.staleness.facts import Facts
+from pipeline_assets.load.staleness.finality import is_final_day, is_moot, was_final
+from pipeline_assets.load.staleness.inputs import Inputs, Match, cause_of, compare, judging
 from pipeline_assets.tables.raw_events import RAW_TABLES
 from pipeline_assets.tables.table import Table
-from resources.ledger.records import SliceRecord
 
 
 class Todo(Enum):
@@ -42,7 +37,7 @@ class Todo(Enum):
     CHECK = auto()
     """Other days within the dedupe window differ: whether rows that share a key do is asked of the tables."""
     KEEP = auto()
-    """It stands."""
+    """It is up to date."""
     KEEP_REFUSED = auto()
     """Stale, but the same inputs were refused before and nobody accepted them."""
     WAIT = auto()
@@ -62,18 +57,19 @@ class SlicePlan:
 
     key: Slice
     todo: Todo
-    present: Mapping[str, str]
+    present: InputState
     """The input state now."""
     record: SliceRecord | None
     is_requested: bool
     is_final: bool = False
     was_final: bool = False
-    """Whether it stood final before, by a time that has come: what is published is bounded."""
+    """Whether it was final before, by a time that has come: what is published is bounded."""
     final_at: str | None = None
     """Since when it is final; None where it is not."""
     reason: str | None = None
-    """Of a slice that waits or is held; where a refusal stands, the record has it."""
-    cause: str = ""
+    """Of a slice that waits or is held; of one that stays refused, the record has it."""
+    cause: Cause = UNCHANGED
+    """Why it is stale, where it is."""
     is_early: bool = False
     """It waits for deliveries whose deadline lies ahead."""
     is_outdated: bool = False
@@ -85,216 +81,167 @@ class SlicePlan:
         return self.todo in _BLOCKED or (self.todo is Todo.KEEP and self.is_outdated)
 
 
-def decide(books: Books, request: LoadRequest, table: Table, facts: Facts) -> list[SlicePlan]:
-    """One decision per candidate slice of a derived table, and per slice near one that may change.
-
-    The neighbours of a slice that is built may hold its events, so they are looked at as well, and theirs if they are
-    stale, until what is built lies among slices that stand.
-    """
-    decisions = decide_all(books, request, table, facts)
-    looked_at = {Slice(day, project) for project, days in facts.candidates.items() for day in days}
-    while True:
-        active = [d.key for d in decisions if d.todo in (Todo.REBUILD, Todo.CHECK, Todo.WAIT_TIED)]
-        beyond = neighbourhood(active, table.kind.exchange_days(books.settings)) - looked_at
-        if not beyond:
-            return decisions
-        looked_at |= beyond
-        days: dict[str, set[date]] = {}
-        for key in beyond:
-            days.setdefault(key.project_id, set()).add(key.event_date)
-        candidates = {project: frozenset(found) for project, found in days.items()}
-        decisions += decide_all(books, request, table, facts_of(books, candidates, facts.first_arrivals))
-
-
-def decide_all(
-    books: Books,
-    request: LoadRequest,
-    table: Table,
-    facts: Facts,
-    *,
-    released: Set[tuple[str, Slice]] = frozenset(),
+def decide(
+    facts: Facts, table: Table, requested: Collection[Slice], accepted: Acceptances, now: datetime
 ) -> list[SlicePlan]:
-    """One decision per candidate slice, whatever lies beside them; as if these (table, slice) were held no more."""
-    decisions: list[SlicePlan] = []
-    for project in sorted(facts.candidates):
-        days = sorted(facts.candidates[project])
-        records = books.ledger.slices(table.key, [project], days)
-        inputs = Inputs(books, table, project, days)
-        holds = {
-            key: reason
-            for key, reason in books.ledger.interventions.holds(table.key, [project]).items()
-            if (table.key, key) not in released
-        }
-        for day in days:
-            key = Slice(day, project)
-            decision = _decide(books, request, table, facts, inputs, records.get(key), key, holds.get(key), released)
-            if decision is not None:
-                decisions.append(decision)
-    return decisions
+    """One plan per slice of the facts that is on record, requested, or has anything to be built from.
 
-
-def _decide(
-    books: Books,
-    request: LoadRequest,
-    table: Table,
-    facts: Facts,
-    inputs: Inputs,
-    record: SliceRecord | None,
-    key: Slice,
-    hold: str | None,
-    released: Set[tuple[str, Slice]],
-) -> SlicePlan | None:
-    present = inputs.state(key.event_date)
-    is_requested = key.event_date in request.days
-    if record is None and not is_requested and not inputs.has_own_rows(key.event_date):
-        return None
-    code = table.code_version(books.settings)
-    was_final = _was_final(books, request, facts, record)
-    is_final = was_final or is_final_day(books, request, facts, key)
-    since = record.final_at if record is not None and was_final else None
-    final_at = (since or request.now.isoformat()) if is_final else None
-
-    def decision(
-        todo: Todo, reason: str | None = None, cause: str = "", *, with_rivals: Mapping[str, str] | None = None
-    ) -> SlicePlan:
-        known = {COMPETING_KEY: with_rivals[COMPETING_KEY]} if with_rivals and COMPETING_KEY in with_rivals else {}
-        state = {**present, **known}
-        return SlicePlan(
-            key, todo, state, record, is_requested, is_final, was_final, final_at, reason=reason, cause=cause
-        )
-
-    if hold is not None:
-        return decision(Todo.HOLD, f"held: {hold}")
-    obstacle = _obstacle(books, request.now, table, facts, inputs, key, released)
-    if obstacle is not None:
-        is_early = key in facts.early and not any(
-            upstream.verdict in (Verdict.REFUSED, Verdict.HELD) for upstream in inputs.upstream(key.event_date)
-        )
-        return replace(decision(Todo.WAIT, obstacle), is_early=is_early)
-    if not inputs.has_own_rows(key.event_date) and (record is None or record.digest == EMPTY):
-        return decision(Todo.KEEP)
-    if record is None:
-        return decision(Todo.REBUILD, cause="first build")
-    has_new_code = record.input_state is not None and record.code_version != code
-    standing = compare(record.input_state, present, key.event_date)
-    if standing is Match.SAME and not (has_new_code and is_requested):
-        kept = decision(Todo.KEEP, with_rivals=record.input_state)
-        return replace(kept, is_outdated=has_new_code)
-    cause = cause_of(table, record.input_state or {}, present, has_new_code=has_new_code)
-    before = _refused_before(books, request, table, record)
-    refused = compare(before, present, key.event_date)
-    if refused is Match.SAME and before is not None:
-        return decision(_todo_of(before), cause=cause, with_rivals=before)
-    if Match.NEIGHBOURS_DIFFER in (standing, refused) and not (has_new_code and is_requested):
-        return decision(Todo.CHECK, cause=cause)
-    return decision(Todo.REBUILD, cause=cause)
-
-
-def _was_final(books: Books, request: LoadRequest, facts: Facts, record: SliceRecord | None) -> bool:
-    """Whether a recorded finality counts: it does not where a clock that was ahead judged it, and falls with what it rests on.
-
-    A row that does not say when it was judged is asked for what it must rest on, as far as that is a matter of time.
+    `requested`: slices that somebody asked for, so that they are built again where other code built them; `accepted`: what
+    somebody lets through; `now`: aware, what deadlines are measured against.
     """
-    if record is None or not record.was_final(request.now):
-        return False
-    return record.final_at is not None or is_closed_window(books, request, facts, record.key)
+    rule = _Rule(facts, table, frozenset(requested), accepted, now)
+    plans = (rule.plan_of(key) for key in sorted(facts.slices, key=lambda key: (key.project_id, key.event_date)))
+    return [plan for plan in plans if plan is not None]
 
 
-def _refused_before(books: Books, request: LoadRequest, table: Table, record: SliceRecord) -> Mapping[str, str] | None:
-    """The inputs that the present code and bounds refused last, unless a person accepts the change now."""
-    state = record.refused_state
-    is_accepted = request.accepted.change(table.key, record.key) is not None
-    if state is None or is_accepted or state.get(CODE_KEY) != judging(table, books.settings):
+class _Rule:
+    """The rule, for one table."""
+
+    def __init__(
+        self, facts: Facts, table: Table, requested: frozenset[Slice], accepted: Acceptances, now: datetime
+    ) -> None:
+        self.facts, self.table, self.requested, self.accepted, self.now = facts, table, requested, accepted, now
+        self.records, self.inputs = facts.records[table.key], Inputs(facts.records, table, facts.settings)
+        self.code = table.code_version(facts.settings)
+
+    def plan_of(self, key: Slice) -> SlicePlan | None:
+        """None where nothing is known of the slice and nobody asked."""
+        record = self.records.get(key)
+        is_requested = key in self.requested
+        if record is None and not is_requested and not self.inputs.has_own_rows(key):
+            return None
+        is_known_final = was_final(self.facts, record, self.now)
+        is_final = is_known_final or is_final_day(self.facts, key, self.now)
+        since = record.final_at if record is not None and is_known_final else None
+        final_at = (since or self.now.isoformat()) if is_final else None
+        present = self.inputs.state(key)
+        plan = SlicePlan(key, Todo.KEEP, present, record, is_requested, is_final, is_known_final, final_at)
+        return self._obstructed(plan) or self._compared(plan)
+
+    def _obstructed(self, plan: SlicePlan) -> SlicePlan | None:
+        """The plan of a slice that cannot be built, whatever its inputs are; None where nothing is in the way."""
+        hold = self.facts.hold_of(self.table.key, plan.key)
+        if hold is not None:
+            return replace(plan, todo=Todo.HOLD, reason=f"held: {hold}")
+        obstacle = _obstacle(self.facts, self.table, self.inputs, plan.key, self.now)
+        if obstacle is None:
+            return None
+        is_early = plan.key in self.facts.early and not any(
+            upstream.verdict in (Verdict.REFUSED, Verdict.HELD) for upstream in self.inputs.upstream(plan.key)
+        )
+        return replace(plan, todo=Todo.WAIT, reason=obstacle, is_early=is_early)
+
+    def _compared(self, plan: SlicePlan) -> SlicePlan:
+        """The plan of a slice that can be built: its inputs now, what it was built from, and what was refused."""
+        record, present, day = plan.record, plan.present, plan.key.event_date
+        if not self.inputs.has_own_rows(plan.key) and (record is None or record.digest == EMPTY):
+            return plan
+        if record is None:
+            return replace(plan, todo=Todo.REBUILD, cause=Cause.of(CauseKind.FIRST_BUILD))
+        has_new_code = record.input_state is not None and record.code_version != self.code
+        is_code_asked = has_new_code and plan.is_requested
+        match = compare(record.input_state, present, day)
+        if match is Match.SAME and not is_code_asked:
+            return replace(plan, present=_with_cross_day(present, record.input_state), is_outdated=has_new_code)
+        stale = replace(plan, cause=cause_of(record.input_state, present, has_new_code=has_new_code))
+        rejection = _valid_rejection(self.facts.settings, self.table, self.accepted, record)
+        refused = Match.DIFFERENT if rejection is None else compare(rejection.inputs, present, day)
+        if rejection is not None and refused is Match.SAME:
+            return replace(stale, todo=_todo_of(rejection), present=_with_cross_day(present, rejection.inputs))
+        if Match.NEIGHBOURS_DIFFER in (match, refused) and not is_code_asked:
+            return replace(stale, todo=Todo.CHECK)
+        return replace(stale, todo=Todo.REBUILD)
+
+
+def _with_cross_day(present: InputState, recorded: InputState | None) -> InputState:
+    """What other days hold of its events was compared when that was recorded, and nothing changed since."""
+    return present if recorded is None else replace(present, cross_day=recorded.cross_day)
+
+
+def _valid_rejection(settings: Settings, table: Table, accepted: Acceptances, record: SliceRecord) -> Rejection | None:
+    """What the present code and bounds refused last, unless a person accepts the change now."""
+    rejection = record.rejection
+    is_accepted = accepted.change(table.key, record.key) is not None
+    if rejection is None or is_accepted or rejection.judged_by != judging(table, settings):
         return None
-    return state
+    return rejection
 
 
-def _todo_of(refused_state: Mapping[str, str]) -> Todo:
-    return Todo.WAIT_TIED if WAITS_KEY in refused_state else Todo.KEEP_REFUSED
+def _todo_of(rejection: Rejection) -> Todo:
+    return Todo.WAIT_TIED if rejection.waits_for else Todo.KEEP_REFUSED
 
 
-def resolve(books: Books, request: LoadRequest, table: Table, decision: SlicePlan, competing_digests: str) -> SlicePlan:
-    """What a slice to CHECK is to become, now that the digest of its rivals is known."""
-    record, day = decision.record, decision.key.event_date
-    present = {**decision.present, COMPETING_KEY: competing_digests}
-    cause = "changed rows of its events on other days"
-    found = replace(decision, todo=Todo.REBUILD, present=present, cause=cause)
-    if record is None or is_tie(competing_digests):
-        return found
+def resolve(settings: Settings, table: Table, accepted: Acceptances, plan: SlicePlan, cross_day: str) -> SlicePlan:
+    """What a slice to CHECK is to become, now that the digest of the rows that share its keys on other days is known."""
+    record, day = plan.record, plan.key.event_date
+    present = replace(plan.present, cross_day=cross_day)
+    stale = replace(plan, todo=Todo.REBUILD, present=present, cause=Cause.of(CauseKind.CROSS_DAY))
+    if record is None or is_tie(cross_day):
+        return stale
 
-    def is_same(recorded: Mapping[str, str] | None) -> bool:
+    def is_same(recorded: InputState | None) -> bool:
         return (
             recorded is not None
-            and recorded.get(COMPETING_KEY) == competing_digests
+            and recorded.cross_day == cross_day
             and compare(recorded, present, day) is not Match.DIFFERENT
         )
 
     if is_same(record.input_state):
-        has_new_code = record.code_version != table.code_version(books.settings)
-        return replace(found, todo=Todo.KEEP, is_outdated=has_new_code)
-    before = _refused_before(books, request, table, record)
-    if before is not None and is_same(before):
-        return replace(found, todo=_todo_of(before))
-    return found
+        has_new_code = record.code_version != table.code_version(settings)
+        return replace(stale, todo=Todo.KEEP, is_outdated=has_new_code)
+    rejection = _valid_rejection(settings, table, accepted, record)
+    if rejection is not None and is_same(rejection.inputs):
+        return replace(stale, todo=_todo_of(rejection))
+    return stale
 
 
-def release_waits(decisions: Sequence[SlicePlan]) -> list[SlicePlan]:
+def release_waits(plans: Sequence[SlicePlan]) -> list[SlicePlan]:
     """Slices that waited for others to be published with them are built again where none of those stays blocked."""
-    found = {decision.key: decision for decision in decisions}
+    by_slice = {plan.key: plan for plan in plans}
     is_settled = False
     while not is_settled:
         is_settled = True
-        for key, decision in found.items():
-            state = decision.record.refused_state if decision.record is not None else None
-            if decision.todo is not Todo.WAIT_TIED or state is None:
+        for key, plan in by_slice.items():
+            rejection = plan.record.rejection if plan.record is not None else None
+            if plan.todo is not Todo.WAIT_TIED or rejection is None:
                 continue
-            others = [Slice(date.fromisoformat(day), key.project_id) for day in state[WAITS_KEY].split(",")]
-            if not any(other in found and found[other].is_blocked for other in others):
-                found[key] = replace(decision, todo=Todo.REBUILD)
+            others = [Slice(day, key.project_id) for day in rejection.waits_for]
+            if not any(other in by_slice and by_slice[other].is_blocked for other in others):
+                by_slice[key] = replace(plan, todo=Todo.REBUILD)
                 is_settled = False
-    return list(found.values())
+    return list(by_slice.values())
 
 
-def _obstacle(
-    books: Books,
-    now: datetime,
-    table: Table,
-    facts: Facts,
-    inputs: Inputs,
-    key: Slice,
-    released: Set[tuple[str, Slice]],
-) -> str | None:
+def _obstacle(facts: Facts, table: Table, inputs: Inputs, key: Slice, now: datetime) -> str | None:
     """Why the slice must wait; None = ready."""
     first_arrival = facts.first_arrivals.get(key.project_id)
     is_before_history = first_arrival is not None and key.event_date < first_arrival
     if not table.kind.delivered_by:
-        recorded = inputs.upstream(key.event_date)
+        recorded = inputs.upstream(key)
         if not recorded and not is_before_history:
             return f"{', '.join(table.upstream)} {key} is not built yet"
         for upstream in recorded:
-            is_released = upstream.verdict is Verdict.HELD and (upstream.table, key) in released
+            is_released = upstream.verdict is Verdict.HELD and (upstream.table, key) in facts.released
             if not upstream.verdict.is_good and not is_released:
                 return f"{upstream.table} {key} is {upstream.verdict.value}"
         return None
     if is_before_history:
         return None
-    batches = [
-        facts.batches.get(BatchKey(source, key.project_id, key.event_date)) for source in table.kind.delivered_by
-    ]
-    standing = [batch for batch in batches if batch is not None and not is_moot(facts, batch)]
+    known = [facts.batches.get(BatchKey(source, key.project_id, key.event_date)) for source in table.kind.delivered_by]
+    batches = [batch for batch in known if batch is not None and not is_moot(facts, batch)]
     # Nobody can ask for a day outside the calendar, so it is not waited for.
-    if not standing and key.event_date < books.settings.calendar_start:
+    if not batches and key.event_date < facts.settings.calendar_start:
         return None
-    if not standing and is_empty_by_setting(key.project_id, key.event_date, books.settings, now):
+    if not batches and is_empty_by_setting(key.project_id, key.event_date, facts.settings, now):
         return None
-    if not standing:
+    if not batches:
         return f"the deliveries that arrived on {key.event_date.isoformat()} are not loaded yet"
-    accepted = [batch for batch in standing if batch.verdict is BatchVerdict.ACCEPTED]
+    accepted = [batch for batch in batches if batch.verdict is BatchVerdict.ACCEPTED]
     # Nothing delivered is no recovery of what was delivered and refused.
-    if len(accepted) == len(standing) or any(batch.deliveries or batch.is_loss_accepted for batch in accepted):
+    if len(accepted) == len(batches) or any(batch.deliveries or batch.is_loss_accepted for batch in accepted):
         return None
     return "; ".join(
         f"{RAW_TABLES[batch.key.source].key} {key} is {batch.verdict.value}"
-        for batch in standing
+        for batch in batches
         if batch.verdict is not BatchVerdict.ACCEPTED
     )

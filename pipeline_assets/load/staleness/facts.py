@@ -1,109 +1,116 @@
-"""The recorded facts that decisions about slices stand on: candidates, batches, first arrivals, and what is final.
+"""The recorded facts that decisions about slices rest on, read before anything is decided.
 
-Contains: reading them, once per run.
+Contains: which slices are looked at, and reading what is recorded of them: a few queries per table, however many days.
 Add here: another fact that decisions need.
-Does not contain: deciding (decide.py).
+Does not contain: deciding (decide.py), what is final (finality.py).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from datetime import date, timedelta
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import date, datetime, timedelta
+from functools import cached_property
 
-from pipeline_assets.domain.days import deadline
 from pipeline_assets.domain.deliveries import BatchKey
-from pipeline_assets.domain.slices import BatchVerdict, Slice, Source
+from pipeline_assets.domain.records import BatchRecord, SliceRecord
+from pipeline_assets.domain.settings import Settings
+from pipeline_assets.domain.slices import Slice, Source, neighbourhood
 from pipeline_assets.load.recorded import early_slices
-from pipeline_assets.load.request import Books, LoadRequest
-from pipeline_assets.load.staleness.coverage import HOURS_A_DAY, lacks_hours
 from pipeline_assets.load.staleness.first_arrival import first_arrivals
-from pipeline_assets.load.staleness.inputs import widen
-from resources.ledger.records import BatchRecord
+from pipeline_assets.tables.table import Table
+from resources.ledger.store import Ledger
 
 
 @dataclass(frozen=True)
 class Facts:
-    """The recorded facts that decisions stand on, read once per run."""
+    """All that decisions about some slices rest on; a value, so that a test may make one by hand."""
 
-    candidates: Mapping[str, frozenset[date]]
-    """Project -> days to look at: the requested ones, and those that arrivals in reach touch, widened."""
+    settings: Settings
+    slices: frozenset[Slice]
+    """Those that are decided about."""
     batches: Mapping[BatchKey, BatchRecord]
+    """Of both sources, of arrivals on the days of the slices and in reach after them."""
     first_arrivals: Mapping[str, date]
-    early: frozenset[Slice]
-    """Days that wait for deliveries whose deadline lies ahead."""
+    """Project -> its first arrival day; a project without any is left out."""
+    records: Mapping[str, Mapping[Slice, SliceRecord]] = field(default_factory=dict)
+    """Table -> slice -> what is on record: of the tables that are decided about, and of what they are built from."""
+    holds: Mapping[str, Mapping[Slice, str]] = field(default_factory=dict)
+    """Table -> slice that a person holds -> why."""
+    released: frozenset[tuple[str, Slice]] = frozenset()
+    """(table, slice) that count as not held, whatever is on record."""
+
+    @classmethod
+    def read(
+        cls,
+        ledger: Ledger,
+        settings: Settings,
+        slices: Collection[Slice],
+        tables: Sequence[Table],
+        now: datetime,
+    ) -> Facts:
+        """Everything about these slices of these tables.
+
+        A load names no tables here: it reads their records when it has pinned their snapshots (`reading`).
+        """
+        projects = sorted({key.project_id for key in slices})
+        firsts = first_arrivals(ledger, settings, projects, now.date())
+        return cls(settings, frozenset(slices), _batches(ledger, settings, slices), firsts).reading(ledger, tables)
+
+    def reading(self, ledger: Ledger, tables: Sequence[Table]) -> Facts:
+        """With the records and holds of these tables, and of what they are built from, as they are now."""
+        days: dict[str, set[date]] = {}
+        for table in tables:
+            own = {key.event_date for key in self.slices}
+            days.setdefault(table.key, set()).update(own)
+            for name in table.upstream:
+                for day in own:
+                    days.setdefault(name, set()).update(table.kind.input_days(name, day, self.settings))
+        records = {name: ledger.slices(name, self._projects, of) for name, of in days.items()}
+        holds = {table.key: ledger.interventions.holds(table.key, self._projects) for table in tables}
+        return replace(self, records={**self.records, **records}, holds={**self.holds, **holds})
+
+    def extended(self, ledger: Ledger, slices: Collection[Slice], tables: Sequence[Table]) -> Facts:
+        """The same about other slices of the same projects, of which nothing was read before."""
+        batches = _batches(ledger, self.settings, slices)
+        return replace(self, slices=frozenset(slices), batches=batches, records={}, holds={}).reading(ledger, tables)
+
+    def releasing(self, slices: Iterable[tuple[str, Slice]]) -> Facts:
+        """As if these (table, slice) were held no more."""
+        return replace(self, released=self.released | frozenset(slices))
+
+    def hold_of(self, table: str, key: Slice) -> str | None:
+        """Why a person holds a slice; None where nobody does, or it counts as released."""
+        return None if (table, key) in self.released else self.holds.get(table, {}).get(key)
+
+    @cached_property
+    def early(self) -> frozenset[Slice]:
+        """Days that wait for deliveries whose deadline lies ahead."""
+        return early_slices(self.batches)
+
+    @cached_property
+    def _projects(self) -> list[str]:
+        return sorted({key.project_id for key in self.slices})
 
 
-def read_facts(books: Books, request: LoadRequest) -> Facts:
-    """Read what is recorded about the requested days, the arrivals in their reach and the days those touch."""
-    settings, ledger = books.settings, books.ledger
-    reach = timedelta(days=settings.reprocessing_window_days)
-    touched: dict[str, set[date]] = {project: set() for project in request.projects}
-    for source in Source:
-        found = ledger.batch_days(source, request.projects, request.first_day - reach, request.last_day + reach)
-        for batch, days in found.items():
-            touched[batch.project_id] |= days.keys()
-    candidates = {
-        project: frozenset(widen({*request.days, *days}, settings.dedupe_window_days))
-        for project, days in touched.items()
-    }
-    return facts_of(books, candidates, first_arrivals(ledger, settings, request.projects, request.now.date()))
+def slices_to_look_at(
+    ledger: Ledger, settings: Settings, projects: Sequence[str], days: Sequence[date]
+) -> frozenset[Slice]:
+    """The days of the projects, the slices that arrivals in their reach touch, and those within the dedupe window of either.
 
-
-def facts_of(books: Books, candidates: Mapping[str, frozenset[date]], firsts: Mapping[str, date]) -> Facts:
-    """What is recorded about these days of these projects."""
-    reach = timedelta(days=books.settings.reprocessing_window_days)
-    every_day = [day for days in candidates.values() for day in days]
-    projects = sorted(candidates)
-    batches = books.ledger.batches(projects, min(every_day), max(every_day) + reach)
-    return Facts(candidates, batches, firsts, early_slices(batches))
-
-
-def is_moot(facts: Facts, batch: BatchRecord) -> bool:
-    """Whether it is a recovery that somebody looked for and that never came, of a day whose regular exports are accepted."""
-    if batch.key.source is not Source.BACKFILL or batch.deliveries or batch.verdict is BatchVerdict.ACCEPTED:
-        return False
-    regular = facts.batches.get(BatchKey(Source.REGULAR, batch.key.project_id, batch.key.arrival_date))
-    return regular is not None and regular.verdict is BatchVerdict.ACCEPTED
-
-
-def is_final_day(books: Books, request: LoadRequest, facts: Facts, key: Slice) -> bool:
-    """Every batch that arrives in [D, D + reprocessing window] is closed and whole, and none refused or waiting."""
-    first_arrival = facts.first_arrivals.get(key.project_id)
-    if first_arrival is None or key.event_date < first_arrival:
-        return False
-    return is_closed_window(books, request, facts, key) and not any(
-        _is_open_trouble(facts, key.project_id, arrival) for arrival in _window(books, key)
-    )
-
-
-def is_closed_window(books: Books, request: LoadRequest, facts: Facts, key: Slice) -> bool:
-    """Every batch that arrives in [D, D + reprocessing window] has all markers, or its deadline has passed by now.
-
-    Asked of the markers on record and of the clock, not of what was once recorded as closed: that clock may have been ahead.
+    `days`: ascending, at least one.
     """
-    for arrival in _window(books, key):
-        if request.now > deadline(arrival, books.settings):
-            continue
-        for source in Source:
-            batch = facts.batches.get(BatchKey(source, key.project_id, arrival))
-            # The backfill source has batches only where somebody recovered something.
-            is_required = source is Source.REGULAR or (batch is not None and batch.deliveries > 0)
-            if is_required and not (batch is not None and batch.hours_marked == HOURS_A_DAY):
-                return False
-    return True
+    reach = timedelta(days=settings.reprocessing_window_days)
+    chosen = {Slice(day, project) for day in days for project in projects}
+    for source in Source:
+        batch_days = ledger.batch_days(source, projects, days[0] - reach, days[-1] + reach)
+        chosen |= {Slice(day, batch.project_id) for batch, touched in batch_days.items() for day in touched}
+    return frozenset(neighbourhood(chosen, settings.dedupe_window_days))
 
 
-def _window(books: Books, key: Slice) -> list[date]:
-    return [key.event_date + timedelta(days=shift) for shift in range(books.settings.reprocessing_window_days + 1)]
-
-
-def _is_open_trouble(facts: Facts, project_id: str, arrival: date) -> bool:
-    """Whether a batch of the day is refused or waits, or most of the day's hours were never delivered by anybody."""
-    batches = {source: facts.batches.get(BatchKey(source, project_id, arrival)) for source in Source}
-    if lacks_hours(batches[Source.REGULAR], batches[Source.BACKFILL]):
-        return True
-    return any(
-        batch is not None and batch.verdict is not BatchVerdict.ACCEPTED and not is_moot(facts, batch)
-        for batch in batches.values()
-    )
+def _batches(ledger: Ledger, settings: Settings, slices: Collection[Slice]) -> Mapping[BatchKey, BatchRecord]:
+    if not slices:
+        return {}
+    days = [key.event_date for key in slices]
+    reach = timedelta(days=settings.reprocessing_window_days)
+    return ledger.batches(sorted({key.project_id for key in slices}), min(days), max(days) + reach)

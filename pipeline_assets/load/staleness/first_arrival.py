@@ -30,5 +30,5 @@ def first_arrivals(
     known = ledger.arrival_days(projects, source)
     for project, days in listing.arrival_days.items() if listing is not None else ():
         known[project] = known.get(project, frozenset()) | days
-    found = {project: settings.first_arrival or first_believable(days, today) for project, days in known.items()}
-    return {project: day for project, day in found.items() if day is not None}
+    firsts = {project: settings.first_arrival or first_believable(days, today) for project, days in known.items()}
+    return {project: day for project, day in firsts.items() if day is not None}

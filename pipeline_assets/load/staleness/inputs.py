@@ -1,28 +1,23 @@
-"""Input states: what a slice was built from, and how that compares with what its inputs are now.
+"""Input states: what a slice would be built from now, and how that compares with what it was built from.
 
-Contains: the entries of a state and their comparison.
+Contains: the present inputs of slices and their comparison.
 Add here: another input that makes a slice stale.
-Does not contain: what is done about it (decide.py).
+Does not contain: the values (domain/input_state.py), reading records (facts.py), what is done about a
+stale slice (decide.py).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from datetime import date, timedelta
+from collections.abc import Mapping
+from datetime import date
 from enum import Enum, auto
 
+from pipeline_assets.domain.causes import Cause, CauseKind
+from pipeline_assets.domain.input_state import InputDay, InputState
+from pipeline_assets.domain.records import SliceRecord
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import EMPTY, Slice
-from pipeline_assets.load.request import Books
 from pipeline_assets.tables.table import Table
-from resources.ledger.records import SliceRecord
-
-CODE_KEY = "code"
-"""Entry of a refused state that names the code and the bounds that refused it."""
-WAITS_KEY = "waits for"
-"""Entry of a refused state that names the days whose standing keeps a slice from being published."""
-COMPETING_KEY = "rivals"
-"""Entry of an input state: digest of the rows on other days that share a key with the slice's own rows."""
 
 
 def judging(table: Table, settings: Settings) -> str:
@@ -51,62 +46,53 @@ class Match(Enum):
 
 
 class Inputs:
-    """The present input states of one project's slices."""
+    """The present inputs of a table's slices."""
 
-    def __init__(self, books: Books, table: Table, project: str, days: list[date]) -> None:
-        self._project = project
-        self._days = {
-            name: {day: table.kind.input_days(name, day, books.settings) for day in days} for name in table.upstream
-        }
-        self._upstream = {
-            name: books.ledger.slices(name, [project], set().union(*read.values())) for name, read in self._days.items()
-        }
+    def __init__(self, records: Mapping[str, Mapping[Slice, SliceRecord]], table: Table, settings: Settings) -> None:
+        """`records`: table -> slice -> what is on record, of the upstream tables and all days in reach."""
+        self._table, self._settings = table, settings
+        self._upstream = {name: records[name] for name in table.upstream}
 
-    def state(self, day: date) -> dict[str, str]:
+    def state(self, key: Slice) -> InputState:
         """Digest per upstream slice that holds rows."""
-        found = {}
+        upstream = {}
         for name, records in self._upstream.items():
-            for other in self._days[name][day]:
-                record = records.get(Slice(other, self._project))
+            for day in self._table.kind.input_days(name, key.event_date, self._settings):
+                record = records.get(Slice(day, key.project_id))
                 if record is not None and record.digest != EMPTY:
-                    found[f"{name}:{other.isoformat()}"] = str(record.digest)
-        return found
+                    upstream[InputDay(name, day)] = record.digest
+        return InputState(upstream)
 
-    def has_own_rows(self, day: date) -> bool:
+    def has_own_rows(self, key: Slice) -> bool:
         """Whether an upstream slice of the same day holds rows; without any the result is empty."""
-        key = Slice(day, self._project)
         return any(key in records and records[key].digest != EMPTY for records in self._upstream.values())
 
-    def upstream(self, day: date) -> list[SliceRecord]:
+    def upstream(self, key: Slice) -> list[SliceRecord]:
         """The recorded upstream slices of the same day."""
-        key = Slice(day, self._project)
         return [records[key] for records in self._upstream.values() if key in records]
 
 
-def widen(days: Iterable[date], by: int) -> set[date]:
-    """The days, and so many before and after each."""
-    return {day + timedelta(days=shift) for day in days for shift in range(-by, by + 1)}
-
-
-def compare(recorded: Mapping[str, str] | None, present: Mapping[str, str], day: date) -> Match:
-    """Of the slice of a day; entries of the same day are its own inputs."""
+def compare(recorded: InputState | None, present: InputState, day: date) -> Match:
+    """Of the slice of a day; upstream slices of the same day are its own inputs."""
     if recorded is None:
         return Match.DIFFERENT
-    names = {name for name in (*recorded, *present) if name not in (CODE_KEY, WAITS_KEY, COMPETING_KEY)}
-    differing = {name for name in names if recorded.get(name) != present.get(name)}
+    differing = _differing(recorded, present)
     if not differing:
         return Match.SAME
-    is_own = any(name.endswith(f":{day.isoformat()}") for name in differing)
-    return Match.DIFFERENT if is_own or COMPETING_KEY not in recorded else Match.NEIGHBOURS_DIFFER
+    is_own = any(name.day == day for name in differing)
+    return Match.DIFFERENT if is_own or recorded.cross_day is None else Match.NEIGHBOURS_DIFFER
 
 
-def cause_of(table: Table, before: Mapping[str, str], after: Mapping[str, str], *, has_new_code: bool) -> str:
-    """Why a slice is built, for its publication's record."""
-    differing = [
-        name for name in before.keys() | after.keys() if name != COMPETING_KEY and before.get(name) != after.get(name)
-    ]  # fmt: skip
+def cause_of(before: InputState | None, after: InputState, *, has_new_code: bool) -> Cause:
+    """Why a slice is built, for its publication's record; `before`: what it was built from, None where that is not known."""
+    differing = _differing(before or InputState(), after)
     if not differing:
-        return "code"
-    names = sorted({name.split(":")[0] for name in differing})
-    cause = "first build" if not before else f"changed {', '.join(names)}" if names else f"changed {table.key}"
-    return f"{cause}, code" if has_new_code and before else cause
+        return Cause.of(CauseKind.CODE)
+    if before is None or before.is_nothing:
+        return Cause.of(CauseKind.FIRST_BUILD)
+    return Cause.inputs({name.table for name in differing}, has_new_code=has_new_code)
+
+
+def _differing(one: InputState, other: InputState) -> set[InputDay]:
+    names = one.upstream.keys() | other.upstream.keys()
+    return {name for name in names if one.upstream.get(name) != other.upstream.get(name)}

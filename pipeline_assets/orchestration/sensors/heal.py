@@ -14,7 +14,6 @@ import dagster as dg
 
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import Source
-from pipeline_assets.load.request import OpenBooks
 from pipeline_assets.load.staleness.scan import Stale, scan_stale_days
 from pipeline_assets.orchestration.assets import Clock
 from pipeline_assets.orchestration.jobs import HEAL_JOB, HEAL_PRIORITY, JOB_OF_SOURCE
@@ -49,7 +48,7 @@ def _stale_days(tick: Tick) -> dg.SensorResult:
     loads = [run for run in under_way(tick.context.instance, tick.ledger) if _is_load(run)]
     if loads:
         return tick.skip(f"loads under way: {len(loads)}; looked at again when they are through")
-    stale = scan_stale_days(OpenBooks(tick.ledger, settings), tick.now)
+    stale = scan_stale_days(tick.ledger, settings, tick.now)
     found, beyond = _by_day_to_ask_for(stale, settings, tick.ledger, tick.now.date())
     due = {
         day: Due(

@@ -1,22 +1,24 @@
-"""What the ledger holds, as records: one dataclass per kind of row.
+"""What is on record of deliveries, batches, slices and publications, and what persons decided: plain values.
 
-Contains: the records.
+Contains: one dataclass per kind of record.
 Add here: a kind of record, or a field of one.
-Does not contain: columns (schema.py), the way from and to a row (rows.py), queries and transactions
-(store.py).
+Does not contain: columns (resources/ledger/schema.py), the way from and to a row
+(resources/ledger/rows.py), queries and transactions (resources/ledger/store.py).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import date, datetime, timedelta
+from datetime import datetime, timedelta
 
+from pipeline_assets.domain.causes import Cause
 from pipeline_assets.domain.changes import Baseline
 from pipeline_assets.domain.checks import Evaluation
 from pipeline_assets.domain.deliveries import BatchKey
+from pipeline_assets.domain.input_state import InputState, Rejection
 from pipeline_assets.domain.plain_text import recordable
-from pipeline_assets.domain.slices import EMPTY, BatchVerdict, Digest, Slice, Source, Verdict
+from pipeline_assets.domain.slices import EMPTY, BatchVerdict, Digest, Slice, Verdict
 
 CLOCKS_DIFFER = timedelta(minutes=5)
 """So far apart may the clocks of two hosts be, and neither be called wrong."""
@@ -43,7 +45,7 @@ class DeliveryRecord:
     blank: int
     error: str | None
     is_accepted: bool
-    """Whether its rows are in raw; a refused version stands beside the accepted one, if there is any."""
+    """Whether its rows are in raw; a refused version is recorded beside the accepted one, if there is any."""
     code_version: str | None = None
     """Of the parser; lines it refused are read again by another one."""
 
@@ -62,7 +64,7 @@ HOURS_HELD = "hours_held"
 
 @dataclass(frozen=True)
 class BatchRecord:
-    """The standing of one batch."""
+    """What was judged of one batch last."""
 
     key: BatchKey
     verdict: BatchVerdict
@@ -116,7 +118,7 @@ class BatchDay:
 
 @dataclass(frozen=True)
 class SliceRecord:
-    """The standing of one slice of one table."""
+    """What is recorded of one slice of one table: its verdict, its published content, and what was refused."""
 
     table: str
     key: Slice
@@ -130,11 +132,11 @@ class SliceRecord:
     """What changes of a final slice are measured against; None where it is not final, or not on record."""
     digest: Digest = EMPTY
     file_hash: str | None = None
-    input_state: Mapping[str, str] | None = None
+    input_state: InputState | None = None
     """What the published content was built from; None = unknown, so the slice is stale."""
     code_version: str | None = None
-    refused_state: Mapping[str, str] | None = None
-    """The inputs of the last refusal: the same inputs are not tried again."""
+    rejection: Rejection | None = None
+    """The change that was not published last: the same inputs are not tried again."""
     figures: Mapping[str, float] = field(default_factory=dict)
     evaluations: tuple[Evaluation, ...] = ()
     """Of the published content; repeated while it stands."""
@@ -146,7 +148,7 @@ class SliceRecord:
     """`file_hash` of the row this record was made from; not written: a row that names other files by now is left alone."""
 
     def was_final(self, now: datetime) -> bool:
-        """Whether it stands final: a finality judged by a clock that was ahead of now does not count.
+        """Whether it counts as final: a finality judged by a clock that was ahead of now does not count.
 
         One that is ahead by no more than clocks of two hosts differ does: else the host that lags would take bounds off.
         """
@@ -158,7 +160,7 @@ class SliceRecord:
 
     @property
     def knows_inputs(self) -> bool:
-        """Whether it is told by the run that published the content, and not found in the table by another one."""
+        """Whether it was recorded by the run that published the content, and not found in the table by another one."""
         return self.input_state is not None
 
 
@@ -172,9 +174,9 @@ class PublicationRecord:
     parent_id: int
     digest_before: Digest
     digest_after: Digest
-    cause: str
+    cause: Cause
     run_id: str | None
-    input_state: Mapping[str, str] | None = None
+    input_state: InputState | None = None
     code_version: str | None = None
     accepted_reason: str | None = None
     figures: Mapping[str, float] | None = None
@@ -223,29 +225,9 @@ class Hold:
 
 
 @dataclass(frozen=True)
-class BatchAsRead:
-    """What a judgement of a batch rests on."""
+class Head:
+    """The snapshot of a table that the ledger agreed with last."""
 
-    accepted: Mapping[str, str]
-    """Object -> etag of the version whose rows raw holds."""
-    standing: tuple[str, str | None] | None
-    """Verdict and input state; None where it was not on record."""
-
-
-@dataclass
-class Changes:
-    """What one step of a load writes, in one transaction."""
-
-    deliveries: list[DeliveryRecord] = field(default_factory=list)
-    forgotten_deliveries: list[tuple[Source, str]] = field(default_factory=list)
-    batches: list[BatchRecord] = field(default_factory=list)
-    forgotten_refusals: list[tuple[Source, str]] = field(default_factory=list)
-    """Refused versions that were replaced by an accepted one or are gone from landing."""
-    batch_days: dict[BatchKey, dict[date, BatchDay]] = field(default_factory=dict)
-    """Replaces all event days of each batch named here."""
-    slices: list[SliceRecord] = field(default_factory=list)
-    publications: list[PublicationRecord] = field(default_factory=list)
-    head: tuple[str, int, int | None] | None = None
-    """(table, new snapshot, the snapshot it follows): recorded only where the ledger knows the latter, or if None."""
-    read_batches: dict[BatchKey, BatchAsRead] = field(default_factory=dict)
-    """What was on record of each batch when it was judged: another run may have judged or loaded it since."""
+    snapshot_id: int
+    is_trusted: bool = True
+    """Whether what is recorded is what that snapshot holds; where it is doubted, the next load compares them."""

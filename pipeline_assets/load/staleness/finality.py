@@ -1,0 +1,78 @@
+"""Which slices are final: everything that may still change them has arrived, or its deadline has passed.
+
+Contains: closed windows of arrivals, and what is open in them.
+Add here: another reason for a day to stay open.
+Does not contain: reading records (facts.py), what finality does to a change (domain/checks.py).
+"""
+
+from __future__ import annotations
+
+from datetime import date, datetime, timedelta
+
+from pipeline_assets.domain.days import deadline
+from pipeline_assets.domain.deliveries import BatchKey
+from pipeline_assets.domain.records import BatchRecord, SliceRecord
+from pipeline_assets.domain.settings import Settings
+from pipeline_assets.domain.slices import BatchVerdict, Slice, Source
+from pipeline_assets.load.staleness.coverage import HOURS_A_DAY, lacks_hours
+from pipeline_assets.load.staleness.facts import Facts
+
+
+def was_final(facts: Facts, record: SliceRecord | None, now: datetime) -> bool:
+    """Whether a recorded finality counts: it does not where a clock that was ahead judged it, and falls with what it rests on.
+
+    A row that does not say when it was judged is asked for what it must rest on, as far as that is a matter of time.
+    """
+    if record is None or not record.was_final(now):
+        return False
+    return record.final_at is not None or is_closed_window(facts, record.key, now)
+
+
+def is_final_day(facts: Facts, key: Slice, now: datetime) -> bool:
+    """Every batch that arrives in [D, D + reprocessing window] is closed and whole, and none refused or waiting."""
+    first_arrival = facts.first_arrivals.get(key.project_id)
+    if first_arrival is None or key.event_date < first_arrival:
+        return False
+    return is_closed_window(facts, key, now) and not any(
+        _is_open_trouble(facts, key.project_id, arrival) for arrival in _window(facts.settings, key)
+    )
+
+
+def is_closed_window(facts: Facts, key: Slice, now: datetime) -> bool:
+    """Every batch that arrives in [D, D + reprocessing window] has all markers, or its deadline has passed by now.
+
+    Asked of the markers on record and of the clock, not of what was once recorded as closed: that clock may have been ahead.
+    """
+    for arrival in _window(facts.settings, key):
+        if now > deadline(arrival, facts.settings):
+            continue
+        for source in Source:
+            batch = facts.batches.get(BatchKey(source, key.project_id, arrival))
+            # The backfill source has batches only where somebody recovered something.
+            is_required = source is Source.REGULAR or (batch is not None and batch.deliveries > 0)
+            if is_required and not (batch is not None and batch.hours_marked == HOURS_A_DAY):
+                return False
+    return True
+
+
+def is_moot(facts: Facts, batch: BatchRecord) -> bool:
+    """Whether it is a recovery that somebody looked for and that never came, of a day whose regular exports are accepted."""
+    if batch.key.source is not Source.BACKFILL or batch.deliveries or batch.verdict is BatchVerdict.ACCEPTED:
+        return False
+    regular = facts.batches.get(BatchKey(Source.REGULAR, batch.key.project_id, batch.key.arrival_date))
+    return regular is not None and regular.verdict is BatchVerdict.ACCEPTED
+
+
+def _window(settings: Settings, key: Slice) -> list[date]:
+    return [key.event_date + timedelta(days=shift) for shift in range(settings.reprocessing_window_days + 1)]
+
+
+def _is_open_trouble(facts: Facts, project_id: str, arrival: date) -> bool:
+    """Whether a batch of the day is refused or waits, or most of the day's hours were never delivered by anybody."""
+    batches = {source: facts.batches.get(BatchKey(source, project_id, arrival)) for source in Source}
+    if lacks_hours(batches[Source.REGULAR], batches[Source.BACKFILL]):
+        return True
+    return any(
+        batch is not None and batch.verdict is not BatchVerdict.ACCEPTED and not is_moot(facts, batch)
+        for batch in batches.values()
+    )

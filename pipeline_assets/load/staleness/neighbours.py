@@ -1,0 +1,39 @@
+"""Plans for slices and for those beside them: whoever builds a slice may take events from its neighbours or give them some.
+
+Contains: which neighbours are looked at as well, and reading them until the built slices lie among ones that stay.
+Add here: another reason to look at a slice that nobody named.
+Does not contain: what is done about a slice (decide.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Set
+from datetime import datetime
+
+from pipeline_assets.domain.acceptance import Acceptances
+from pipeline_assets.domain.slices import Slice, neighbourhood
+from pipeline_assets.load.staleness.decide import SlicePlan, Todo, decide
+from pipeline_assets.load.staleness.facts import Facts
+from pipeline_assets.tables.table import Table
+from resources.ledger.store import Ledger
+
+
+def decide_with_neighbours(
+    ledger: Ledger, facts: Facts, table: Table, requested: Collection[Slice], accepted: Acceptances, now: datetime
+) -> list[SlicePlan]:
+    """Plans for the slices of the facts, for the neighbours of those that may change, and so on until none is left.
+
+    Facts about the neighbours are read when they are known to be needed, all of one round at once.
+    """
+    plans = decide(facts, table, requested, accepted, now)
+    decided_about = set(facts.slices)
+    while beyond := not_yet_decided(plans, decided_about, table.kind.exchange_days(facts.settings)):
+        decided_about |= beyond
+        plans += decide(facts.extended(ledger, beyond, [table]), table, requested, accepted, now)
+    return plans
+
+
+def not_yet_decided(plans: Iterable[SlicePlan], decided_about: Set[Slice], window_days: int) -> set[Slice]:
+    """Slices at most so many days beside one that may change, which nothing was decided about."""
+    changing = [plan.key for plan in plans if plan.todo in (Todo.REBUILD, Todo.CHECK, Todo.WAIT_TIED)]
+    return neighbourhood(changing, window_days) - decided_about

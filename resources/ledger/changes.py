@@ -1,0 +1,45 @@
+"""What one step of a load writes to the ledger, in one transaction.
+
+Contains: the changes, and what they rest on.
+Add here: another kind of row that a step writes.
+Does not contain: the records themselves (pipeline_assets/domain/records.py), writing them (store.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import date
+
+from pipeline_assets.domain.deliveries import BatchKey
+from pipeline_assets.domain.records import BatchDay, BatchRecord, DeliveryRecord, PublicationRecord, SliceRecord
+from pipeline_assets.domain.slices import Source
+
+
+@dataclass(frozen=True)
+class BatchAsRead:
+    """What a judgement of a batch rests on."""
+
+    accepted: Mapping[str, str]
+    """Object -> etag of the version whose rows raw holds."""
+    judgement: tuple[str, str | None] | None
+    """Verdict and input state; None where it was not on record."""
+
+
+@dataclass
+class Changes:
+    """What one step of a load writes, in one transaction."""
+
+    deliveries: list[DeliveryRecord] = field(default_factory=list)
+    forgotten_deliveries: list[tuple[Source, str]] = field(default_factory=list)
+    batches: list[BatchRecord] = field(default_factory=list)
+    forgotten_refusals: list[tuple[Source, str]] = field(default_factory=list)
+    """Refused versions that were replaced by an accepted one or are gone from landing."""
+    batch_days: dict[BatchKey, dict[date, BatchDay]] = field(default_factory=dict)
+    """Replaces all event days of each batch named here."""
+    slices: list[SliceRecord] = field(default_factory=list)
+    publications: list[PublicationRecord] = field(default_factory=list)
+    head: tuple[str, int, int | None] | None = None
+    """(table, new snapshot, the snapshot it follows): recorded only where the ledger knows the latter, or if None."""
+    read_batches: dict[BatchKey, BatchAsRead] = field(default_factory=dict)
+    """What was on record of each batch when it was judged: another run may have judged or loaded it since."""

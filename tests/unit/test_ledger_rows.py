@@ -1,0 +1,149 @@
+"""Input states, rejections, causes and heads are values in the code and keep their stored forms, older ones included."""
+
+from __future__ import annotations
+
+import json
+from contextlib import closing
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from pipeline_assets.domain.causes import Cause, CauseKind
+from pipeline_assets.domain.input_state import InputDay, InputState, Rejection
+from pipeline_assets.domain.records import Head, PublicationRecord, SliceRecord
+from pipeline_assets.domain.slices import EMPTY, Digest, Slice, Verdict
+from resources.ledger.changes import Changes
+from resources.ledger.rows import head_number, head_of
+from resources.ledger.schema import PUBLICATIONS, SLICES
+from resources.ledger.store import Ledger
+
+TABLE, RAW, BACKFILL = "refined/events", "raw/regular_events", "raw/backfill_events"
+DAY, NEXT = date(2026, 2, 2), date(2026, 2, 3)
+KEY = Slice(DAY, "10001")
+STATES: dict[str, tuple[dict[str, str] | None, InputState | None]] = {
+    "unknown": (None, None),
+    "of a raw slice": ({}, InputState()),
+    "never compared with other days": ({f"{RAW}:2026-02-02": "h2:3:a:b"}, InputState({InputDay(RAW, DAY): Digest(3, 10, 11)})),
+    "compared": (
+        {f"{BACKFILL}:2026-02-03": f"h2:1:{'f' * 32}:2", f"{RAW}:2026-02-02": "h2:3:a:b", "rivals": "h2:2:1:1:tied"},
+        InputState({InputDay(RAW, DAY): Digest(3, 10, 11), InputDay(BACKFILL, NEXT): Digest(1, -1, 2)}, "h2:2:1:1:tied"),
+    ),
+    "by the first row hash": ({f"{RAW}:2026-02-02": "3:a:b", "rivals": "0:0:0"},
+                              InputState({InputDay(RAW, DAY): Digest(3, 10, 11, version=1)}, "0:0:0")),
+    "of an aggregate": ({f"{TABLE}:2026-02-02": "h2:3:a:b"}, InputState({InputDay(TABLE, DAY): Digest(3, 10, 11)})),
+}  # fmt: skip
+"""What the ledger holds -> what it means."""
+REJECTIONS: dict[str, tuple[dict[str, str] | None, Rejection | None]] = {
+    "none": (None, None),
+    "refused": (
+        {"code": "2-ab [] {}", f"{RAW}:2026-02-02": "h2:3:a:b", "rivals": "0:0:0"},
+        Rejection(InputState({InputDay(RAW, DAY): Digest(3, 10, 11)}, "0:0:0"), "2-ab [] {}"),
+    ),
+    "of nothing, before bounds were on record": ({}, Rejection(InputState())),
+    "waits for other days": (
+        {"code": "2-ab", f"{RAW}:2026-02-02": "h2:3:a:b", "waits for": "2026-02-01,2026-02-03"},
+        Rejection(InputState({InputDay(RAW, DAY): Digest(3, 10, 11)}), "2-ab", (date(2026, 2, 1), NEXT)),
+    ),
+}
+CAUSES = {
+    "first build": (CauseKind.FIRST_BUILD, False),
+    "first build, code": (CauseKind.FIRST_BUILD, True),
+    "code": (CauseKind.CODE, True),
+    "changed raw/backfill_events, raw/regular_events": (CauseKind.INPUTS, False),
+    "changed refined/events, code": (CauseKind.INPUTS, True),
+    "changed aggregates/promo_codes": (CauseKind.INPUTS, False),
+    "changed rows of its events on other days": (CauseKind.CROSS_DAY, False),
+    "delivery": (CauseKind.DELIVERY, False),
+    "the same rows, in other objects or lines": (CauseKind.SAME_ROWS, False),
+    "exclusion": (CauseKind.EXCLUSION, False),
+    "rollback": (CauseKind.ROLLBACK, False),
+    "unrecorded run 0a1b": (CauseKind.UNRECORDED_RUN, False),
+    "unrecorded run None": (CauseKind.UNRECORDED_RUN, False),
+    "foreign": (CauseKind.FOREIGN, False),
+    "": (CauseKind.UNCHANGED, False),
+    "what no version says": (CauseKind.OTHER, False),
+}
+
+
+def _stored(url: str, table: sa.Table, name: str) -> Any:
+    """The JSON text of the one row."""
+    engine = sa.create_engine(url)
+    with engine.begin() as connection:
+        (text,) = connection.exec_driver_sql(f"SELECT {name} FROM {table.name}").one()
+    engine.dispose()
+    return text
+
+
+def _store(url: str, table: sa.Table, name: str, text: str) -> None:
+    engine = sa.create_engine(url)
+    with engine.begin() as connection:
+        connection.exec_driver_sql(f"UPDATE {table.name} SET {name} = ?", (text,))
+    engine.dispose()
+
+
+@pytest.mark.parametrize("name", STATES)
+def test_an_input_state_keeps_its_stored_form(tmp_path: Path, name: str) -> None:
+    """Scenario: a ledger holds a state of any version. Outcome: it is read as a value, and written again as it was."""
+    stored, state = STATES[name]
+    url = f"sqlite:///{tmp_path}/ledger.db"
+    with closing(Ledger(url)) as ledger:
+        ledger.record(Changes(slices=[SliceRecord(TABLE, KEY, Verdict.PUBLISHED)]), "run")
+        _store(url, SLICES, "input_state", json.dumps(stored))
+        record = ledger.slices(TABLE, None)[KEY]
+        assert record.input_state == state
+        publication = PublicationRecord(TABLE, KEY, 2, 1, EMPTY, EMPTY, Cause.of(CauseKind.DELIVERY), "run", state)
+        ledger.record(Changes(slices=[record], publications=[publication]), "next")
+        assert [found.input_state for found in ledger.publications()] == [state]
+    for table in (SLICES, PUBLICATIONS):
+        assert _stored(url, table, "input_state") == json.dumps(stored)
+
+
+@pytest.mark.parametrize("name", REJECTIONS)
+def test_a_rejection_keeps_its_stored_form(tmp_path: Path, name: str) -> None:
+    stored, rejection = REJECTIONS[name]
+    url = f"sqlite:///{tmp_path}/ledger.db"
+    with closing(Ledger(url)) as ledger:
+        ledger.record(Changes(slices=[SliceRecord(TABLE, KEY, Verdict.REFUSED)]), "run")
+        _store(url, SLICES, "refused_state", json.dumps(stored))
+        record = ledger.slices(TABLE, None)[KEY]
+        assert record.rejection == rejection
+        ledger.record(Changes(slices=[record]), "next")
+    assert _stored(url, SLICES, "refused_state") == json.dumps(stored)
+
+
+@pytest.mark.parametrize("stored", [{"raw": "8:c:d"}, {f"{RAW}:2026-02-02": "eight"}, {f"{RAW}:yesterday": "8:c:d"}])
+def test_a_state_that_names_no_days_and_digests_is_unknown(tmp_path: Path, stored: dict[str, str]) -> None:
+    url = f"sqlite:///{tmp_path}/ledger.db"
+    with closing(Ledger(url)) as ledger:
+        ledger.record(Changes(slices=[SliceRecord(TABLE, KEY, Verdict.PUBLISHED)]), "run")
+        for name in ("input_state", "refused_state"):
+            _store(url, SLICES, name, json.dumps(stored))
+        record = ledger.slices(TABLE, None)[KEY]
+        assert (record.input_state, record.rejection, record.knows_inputs) == (None, None, False)
+
+
+@pytest.mark.parametrize("text", CAUSES)
+def test_a_cause_keeps_its_text(tmp_path: Path, text: str) -> None:
+    kind, has_new_code = CAUSES[text]
+    cause = Cause.parse(text)
+    assert (cause.kind, cause.text, cause.has_new_code) == (kind, text, has_new_code)
+    with closing(Ledger(f"sqlite:///{tmp_path}/ledger.db")) as ledger:
+        ledger.record(Changes(publications=[PublicationRecord(TABLE, KEY, 2, 1, EMPTY, EMPTY, cause, "run")]), "run")
+        assert [found.cause for found in ledger.publications()] == [cause]
+
+
+def test_a_cause_is_what_its_text_says() -> None:
+    made = [
+        *(Cause.of(kind) for kind in CauseKind if kind not in (CauseKind.INPUTS, CauseKind.UNRECORDED_RUN)),
+        Cause.inputs({RAW}, has_new_code=True), Cause.inputs({RAW, BACKFILL}), Cause.unrecorded_run("0a1b"),
+    ]  # fmt: skip
+    assert [Cause.parse(cause.text) for cause in made] == made
+    assert {cause.kind for cause in made if cause.is_found} == {CauseKind.FOREIGN, CauseKind.UNRECORDED_RUN}
+
+
+def test_a_doubted_head_is_stored_as_the_negative() -> None:
+    assert [head_of(number) for number in (7, -7)] == [Head(7), Head(7, is_trusted=False)]
+    assert [head_number(head) for head in (Head(7), Head(7, is_trusted=False))] == [7, -7]
