@@ -39,7 +39,7 @@ def load(runtime: Runtime, request: LoadRequest, is_live: Callable[[str], bool |
             runtime.lakehouse.ensure(table)
         swept = runtime.lakehouse.sweep(tables, is_live)
     if swept:
-        runtime.say(f"dropped {len(swept)} branches that dead runs left: {few(swept, 10)}")
+        runtime.log(f"dropped {len(swept)} branches that dead runs left: {few(swept, 10)}")
     started_at = request.now.isoformat()
     verdicts: Counter[str] = Counter()
     snapshots: dict[str, int | None] = {}
@@ -48,7 +48,7 @@ def load(runtime: Runtime, request: LoadRequest, is_live: Callable[[str], bool |
         verdicts.update(f"{report.table} {outcome.verdict.value}" for outcome in report.outcomes)
         snapshots[report.table] = report.snapshot_id
         counts = Counter(outcome.verdict.value for outcome in report.outcomes)
-        runtime.say(
+        runtime.log(
             f"{report.table}: {', '.join(f'{n} {verdict}' for verdict, n in sorted(counts.items())) or 'nothing to do'}"
             f" in {report.seconds:.1f} s"
         )

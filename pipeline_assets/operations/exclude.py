@@ -55,7 +55,7 @@ def exclude(
     ]
     fresh = runtime.ledger.interventions.exclude(found, request.run_id)
     for one in fresh:
-        runtime.say(f"excluded {one.object_key} ({one.etag}): {one.reason}")
+        runtime.log(f"excluded {one.object_key} ({one.etag}): {one.reason}")
     return fresh
 
 
@@ -126,7 +126,7 @@ def lift(runtime: Runtime, reasons: Mapping[str, str], request: LoadRequest) -> 
         if not exclusions:
             continue
         runtime.ledger.interventions.lift(exclusions, recordable(reasons[key]), request.run_id)
-        runtime.say(f"lifted the exclusion of {key}: {reasons[key]}")
+        runtime.log(f"lifted the exclusion of {key}: {reasons[key]}")
 
 
 def _named_in(request: LoadRequest, key: str, reason: str, settings: Settings) -> Delivery:

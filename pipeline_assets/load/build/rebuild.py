@@ -60,7 +60,7 @@ def rebuild_stale(runtime: Runtime, request: LoadRequest, table: Table, facts: F
         try:
             _run(step)
         except PublishConflictError as conflict:
-            runtime.say(f"{table.key}: {conflict.reason}; building it again")
+            runtime.log(f"{table.key}: {conflict.reason}; building it again")
             if attempt == runtime.settings.publish_attempts - 1:
                 raise
             continue
@@ -100,7 +100,7 @@ def _resolved(
     unclear = [decision.key for decision in decisions if decision.todo is Todo.CHECK]
     if not unclear:
         return release_waits(decisions), None
-    runtime.say(f"{table.key}: comparing the keys of {len(unclear)} slices with those of their neighbours")
+    runtime.log(f"{table.key}: comparing the keys of {len(unclear)} slices with those of their neighbours")
     # With those of the slices to build, which are asked about next.
     competing = CompetingRows(
         runtime, pins, [decision.key for decision in decisions if decision.todo in (Todo.CHECK, Todo.REBUILD)]
@@ -115,7 +115,7 @@ def _resolved(
 
 def _run(step: DerivedStep) -> None:
     todo = [decision for decision in step.decisions if decision.todo is Todo.REBUILD]
-    step.runtime.say(f"{step.table.key}: {len(todo)} of {len(step.decisions)} slices to build")
+    step.runtime.log(f"{step.table.key}: {len(todo)} of {len(step.decisions)} slices to build")
     for decision in step.decisions:
         if decision.todo is not Todo.REBUILD:
             stand(step, decision)

@@ -39,7 +39,7 @@ def judge(step: DerivedStep, todo: Mapping[Slice, SlicePlan], staged_id: int) ->
     }
     for key, change in sorted(changes.items()):
         if change.is_accepted_change:
-            step.runtime.say(f"{step.table.key}: {key} {change.reason}")
+            step.runtime.log(f"{step.table.key}: {key} {change.reason}")
     waiting = _held_back(step, todo, staged_id, failed) if step.table.key == REFINED_EVENTS.key else {}
     code, judged_by = step.table.code_version(step.runtime.settings), judging(step.table, step.runtime.settings)
     changed: set[Slice] = set()

@@ -58,7 +58,7 @@ def accept_deliveries(runtime: Runtime, request: LoadRequest, source: Source) ->
         try:
             _run(step)
         except PublishConflictError as conflict:
-            runtime.say(f"{table.key}: {conflict.reason}; reading it again")
+            runtime.log(f"{table.key}: {conflict.reason}; reading it again")
             conflicts += 1
             if conflicts == runtime.settings.publish_attempts:
                 raise
@@ -68,7 +68,7 @@ def accept_deliveries(runtime: Runtime, request: LoadRequest, source: Source) ->
         # Objects overwritten while they were read are listed once more; a second move waits for the next run.
         if not (may_list_again and step.batches(BatchVerdict.MOVED)):
             break
-        runtime.say(f"{table.key}: objects changed while they were read; listing again")
+        runtime.log(f"{table.key}: objects changed while they were read; listing again")
         may_list_again, published = False, step.published
     return report(step)
 
@@ -80,7 +80,7 @@ def _plan(runtime: Runtime, request: LoadRequest, source: Source) -> dict[BatchK
     listing: Listing = runtime.landing.list(source, request.projects, first, last, asked)
     runtime.ledger.strays.replace(source, request.projects, listing.strays)
     if listing.strays:
-        runtime.say(f"raw/{source.value}_events: {told_strays([one.key for one in listing.strays])}")
+        runtime.log(f"raw/{source.value}_events: {told_strays([one.key for one in listing.strays])}")
     recorded = Recorded.read(runtime.ledger, source, request.projects, first, last)
     table = RAW_TABLES[source]
     requested = [Slice(day, project) for day in request.days for project in request.projects]
@@ -97,10 +97,10 @@ def _plan(runtime: Runtime, request: LoadRequest, source: Source) -> dict[BatchK
     _judge_unread(runtime, request, source, listing, plans, recorded)
     for key, plan in sorted(plans.items()):
         if plan.accepted_reason is not None:
-            runtime.say(f"{table.key}: {key} {plan.told_loss(runtime.settings)}")
+            runtime.log(f"{table.key}: {key} {plan.told_loss(runtime.settings)}")
     work = [plan for plan in plans.values() if plan.needs_work]
     objects = sum(len(plan.changed) for plan in work)
-    runtime.say(
+    runtime.log(
         f"raw/{source.value}_events: {len(listing.deliveries)} deliveries arrived {first} to {last}, "
         f"{objects} new or changed in {len(work)} batches"
     )
@@ -108,15 +108,15 @@ def _plan(runtime: Runtime, request: LoadRequest, source: Source) -> dict[BatchK
         f"{table.key}: {key} {plan.exclusion_reason}" for key, plan in sorted(plans.items()) if plan.exclusion_reason
     ]
     for told in ruled_out[:_MOST_NAMED]:
-        runtime.say(told)
+        runtime.log(told)
     if len(ruled_out) > _MOST_NAMED:
-        runtime.say(f"{table.key}: and {len(ruled_out) - _MOST_NAMED:,} more batches with excluded objects")
+        runtime.log(f"{table.key}: and {len(ruled_out) - _MOST_NAMED:,} more batches with excluded objects")
     for odd in listing.odd_objects[:_MOST_NAMED]:
-        runtime.say(f"raw/{source.value}_events: {odd.key} is not loaded: {odd.oddity.value}, {odd.detail}")
+        runtime.log(f"raw/{source.value}_events: {odd.key} is not loaded: {odd.oddity.value}, {odd.detail}")
     left_out = Counter(odd.oddity.value for odd in listing.odd_objects[_MOST_NAMED:])
     if left_out:
         counts = ", ".join(f"{count:,} {oddity}" for oddity, count in sorted(left_out.items()))
-        runtime.say(f"raw/{source.value}_events: and {left_out.total():,} more objects are not loaded: {counts}")
+        runtime.log(f"raw/{source.value}_events: and {left_out.total():,} more objects are not loaded: {counts}")
     return plans
 
 

@@ -91,7 +91,7 @@ def _stage(step: RawStep, plans: Sequence[BatchPlan], writing: Writing | None) -
         if writing is not None:
             step.runtime.lakehouse.files.append(step.table, target, writing.run())
 
-    step.runtime.say(f"{step.table.key}: staging {sum(map(len, replaced.values()))} objects of {len(plans)} batches")
+    step.runtime.log(f"{step.table.key}: staging {sum(map(len, replaced.values()))} objects of {len(plans)} batches")
     staged = step.runtime.lakehouse.stage(step.table, step.base_id, step.attempt, write)
     return StagedRows(staged, tuple(plans), present)
 

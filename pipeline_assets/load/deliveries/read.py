@@ -143,7 +143,7 @@ def skip_excluded(step: RawStep) -> None:
             plan.rule_out(again[-1])
     step.runtime.ledger.interventions.exclude(again, step.request.run_id)
     if again:
-        step.runtime.say(f"{step.table.key}: {len(again)} excluded objects came again with the same bytes")
+        step.runtime.log(f"{step.table.key}: {len(again)} excluded objects came again with the same bytes")
 
 
 def skip_touched(step: RawStep) -> None:
@@ -169,7 +169,7 @@ def skip_touched(step: RawStep) -> None:
                 recorded[delivery.key], etag=delivery.etag, size_bytes=delivery.size_bytes
             )
     if step.touched:
-        step.runtime.say(f"{step.table.key}: {len(step.touched)} objects have the bytes already loaded; only hashed")
+        step.runtime.log(f"{step.table.key}: {len(step.touched)} objects have the bytes already loaded; only hashed")
 
 
 @contextmanager
