@@ -28,7 +28,7 @@ def run_job(
     ops: Mapping[str, Any],
     tags: Mapping[str, str],
     logger: dg.LoggerDefinition,
-    say: Callable[[str], None] = lambda _: None,
+    log: Callable[[str], None] = lambda _: None,
 ) -> list[str]:
     """Run a job in this process; returns what went wrong beyond the verdicts that the ledger tells.
 
@@ -41,7 +41,7 @@ def run_job(
     with dg.DagsterInstance.get() as instance, heartbeat(url, run_id, job_name, 1):
         with closing(Ledger(url)) as ledger:
             for dead in report_dead_runs(instance, ledger):
-                say(str(dead))
+                log(str(dead))
         result = job.execute_in_process(
             run_config={"ops": dict(ops), "loggers": {"console": {}}},
             tags=dict(tags), instance=instance, raise_on_error=False, run_id=run_id,

@@ -213,7 +213,7 @@ def _drill(is_full: bool, as_json: bool, verbose: bool) -> int:
         terminal(verbose=verbose) as console,
         open_runtime(settings, plainly(console)) as runtime,
     ):
-        results = list(carry_out(runtime.spark, settings, planned(PROJECT, is_full=is_full), runtime.say))
+        results = list(carry_out(runtime.spark, settings, planned(PROJECT, is_full=is_full), runtime.log))
     if as_json:
         write_json(drill_json(results))
     else:

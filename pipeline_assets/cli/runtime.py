@@ -25,14 +25,14 @@ from resources.spark.session import configure_catalog, spark_resource
 
 
 @contextmanager
-def open_runtime(settings: Settings, say: Callable[[str], None]) -> Iterator[Runtime]:
+def open_runtime(settings: Settings, log: Callable[[str], None]) -> Iterator[Runtime]:
     """What the load path works with, for a process without Dagster; starts Spark."""
     with closing(Ledger(settings.ledger_database_url)) as ledger:
         session = spark_resource(settings).spark_session
         configure_catalog(session, settings)
         landing = LandingStore.from_settings(settings, S3Resource())
         lakehouse = Lakehouse(session, settings.catalog_name)
-        words = LastWords(say)
+        words = LastWords(log)
         with naming_a_dead_engine(lambda: session, words, settings.spark_driver_memory):
             with lakehouse_failures("tables"):
                 lakehouse.require_own(settings, ALL_TABLES, Purpose.LOOK)

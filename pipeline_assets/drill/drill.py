@@ -80,7 +80,7 @@ class Result:
 
 
 def carry_out(
-    spark: SparkSession, settings: Settings, trials: Sequence[Trial], say: Callable[[str], None]
+    spark: SparkSession, settings: Settings, trials: Sequence[Trial], log: Callable[[str], None]
 ) -> Iterator[Result]:
     """Carry the trials out, one after the other on the same tables; yields each result."""
     first_day = datetime.now(UTC).date() - _LONG_AGO
@@ -89,18 +89,18 @@ def carry_out(
         closing(Ledger(place.settings.ledger_database_url)) as ledger,
         closing(Ledger(place.calm.ledger_database_url)) as calm_ledger,
     ):
-        say(
+        log(
             f"drill on {place.settings.warehouse_url}, catalogs {place.settings.catalog_name} and {place.calm.catalog_name}"
         )
         drill = _Drill(
             _runtime(spark, place.settings, ledger), _runtime(spark, place.calm, calm_ledger), place, first_day
         )
-        say("sample data: two days are loaded undisturbed")
+        log("sample data: two days are loaded undisturbed")
         drill.begin()
         for number, trial in enumerate(trials, start=1):
             result = drill.carry_out(trial)
             outcome = "survived" if result.is_survived else f"NOT SURVIVED: {result.faults[0]}"
-            say(f"{number}/{len(trials)} {trial.event} at {trial.armed}: {outcome} ({result.seconds:.0f} s)")
+            log(f"{number}/{len(trials)} {trial.event} at {trial.armed}: {outcome} ({result.seconds:.0f} s)")
             yield result
 
 

@@ -187,7 +187,7 @@ def _replay(
     for part in reversed(stretches(arrivals, size)):
         for source in (Source.BACKFILL, Source.REGULAR):
             _load(scratch, part, frozenset({RAW_TABLES[source].key}), now, losses, projects)
-        scratch.say(f"replayed the arrivals of {part[0]} to {part[-1]}")
+        scratch.log(f"replayed the arrivals of {part[0]} to {part[-1]}")
     for part in reversed(chunks(tuple(days), size)):
         _load(scratch, part, derived, now, losses, projects)
 

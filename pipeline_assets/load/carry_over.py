@@ -34,7 +34,7 @@ def carry_over(runtime: Runtime, table: Table, head: int) -> None:
     recorded = runtime.ledger.digests.former_slices(table.key)
     if not recorded:
         return
-    runtime.say(f"{table.key}: {len(recorded)} slices were measured by a former version; reading them once")
+    runtime.log(f"{table.key}: {len(recorded)} slices were measured by a former version; reading them once")
     rows = runtime.lakehouse.read(table, head).where(slices_condition(table, recorded))
     former = measured_parts(rows, table.content_columns, table.day_column, version=_FORMER, **_arrival(table))
     present = measured_parts(rows, table.content_columns, table.day_column, version=ROW_HASH_VERSION, **_arrival(table))

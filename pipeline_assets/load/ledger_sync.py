@@ -57,13 +57,13 @@ def _found(runtime: Runtime, table: Table, head: int, known: Head | None) -> Cha
     ]
     changes = Changes(head=(table.key, head, None))
     if known is None and live:
-        runtime.say(
+        runtime.log(
             f"{table.key}: the ledger knows nothing of it, though it holds {len(live)} slices: it was lost, is another one, or"
             " the first load died. They are measured anew; what was final, accepted or published before is not known any more"
         )
     if not differing:
         return changes
-    runtime.say(f"{table.key}: {len(differing)} slices differ from the ledger; reading them")
+    runtime.log(f"{table.key}: {len(differing)} slices differ from the ledger; reading them")
     commits = [
         commit
         for commit in runtime.lakehouse.commits(table, None if known is None else known.snapshot_id)

@@ -18,7 +18,7 @@ _WORDS = {
 }  # fmt: skip
 
 
-def read_back(ledger: Ledger, say: Callable[[str], None]) -> None:
+def read_back(ledger: Ledger, log: Callable[[str], None]) -> None:
     """Make the ledger know every decision that the warehouse holds, and the other way round; one that does already is left alone.
 
     Raises LakehouseError or LakehouseUnavailableError where the warehouse does not tell.
@@ -27,4 +27,4 @@ def read_back(ledger: Ledger, say: Callable[[str], None]) -> None:
     said = [f"{found[kind]} {_WORDS[kind]}" for kind in ActKind if found[kind]]
     if said:
         listed = " and ".join(filter(None, (", ".join(said[:-1]), said[-1])))
-        say(f"{listed} were read back from the warehouse: the ledger had lost them")
+        log(f"{listed} were read back from the warehouse: the ledger had lost them")

@@ -113,15 +113,15 @@ class Runtime:
     ledger: Ledger
     landing: LandingStore
     settings: Settings
-    say: Callable[[str], None] = lambda _: None
+    log: Callable[[str], None] = lambda _: None
     """Tells a person what is being done, with counts; names in it are data, and no line of it is endless."""
     narrow_events: SharedEvents = field(default_factory=SharedEvents, compare=False)
     """Of this load's aggregates."""
 
     def __post_init__(self) -> None:
         """Whatever the load path says goes through one place, on its way to a terminal as to Dagster's log."""
-        say = self.say
-        object.__setattr__(self, "say", lambda text: say(shown(text)))
+        log = self.log
+        object.__setattr__(self, "log", lambda text: log(shown(text)))
 
     @property
     def spark(self) -> SparkSession:

@@ -38,7 +38,7 @@ def run_load(runtime: Runtime, request: LoadRequest, is_live: Callable[[str], bo
             runtime.lakehouse.ensure(table)
         swept = runtime.lakehouse.sweep(tables, is_live)
     if swept:
-        runtime.say(f"dropped {len(swept)} branches that dead runs left: {few(swept, 10)}")
+        runtime.log(f"dropped {len(swept)} branches that dead runs left: {few(swept, 10)}")
     started_at = request.now.isoformat()
     verdicts: Counter[str] = Counter()
     snapshots: dict[str, int | None] = {}
@@ -47,7 +47,7 @@ def run_load(runtime: Runtime, request: LoadRequest, is_live: Callable[[str], bo
         verdicts.update(f"{report.table} {outcome.verdict.value}" for outcome in report.outcomes)
         snapshots[report.table] = report.snapshot_id
         counts = Counter(outcome.verdict.value for outcome in report.outcomes)
-        runtime.say(
+        runtime.log(
             f"{report.table}: {', '.join(f'{n} {verdict}' for verdict, n in sorted(counts.items())) or 'nothing to do'}"
             f" in {report.seconds:.1f} s"
         )

@@ -58,7 +58,7 @@ def exclude(
     ]
     fresh = runtime.ledger.interventions.exclude(named, request.run_id)
     for exclusion in fresh:
-        runtime.say(f"excluded {exclusion.object_key} ({exclusion.etag}): {exclusion.reason}")
+        runtime.log(f"excluded {exclusion.object_key} ({exclusion.etag}): {exclusion.reason}")
     return fresh
 
 
@@ -131,7 +131,7 @@ def lift(runtime: Runtime, reasons: Mapping[str, str], request: LoadRequest) -> 
         if not exclusions:
             continue
         runtime.ledger.interventions.lift(exclusions, recordable(reasons[key]), request.run_id)
-        runtime.say(f"lifted the exclusion of {key}: {reasons[key]}")
+        runtime.log(f"lifted the exclusion of {key}: {reasons[key]}")
 
 
 def _named_in(request: LoadRequest, key: str, reason: str, settings: Settings) -> Delivery:

@@ -83,9 +83,9 @@ def maintain(
                 report = _maintain(runtime, upkeep, table, run_id, now, is_live, is_dry_run=is_dry_run)
         except TidemarkError as error:
             report = TableUpkeep(table.key, failure=error)
-        runtime.say(f"{table.key}: {summary(report, is_dry_run=is_dry_run)}")
+        runtime.log(f"{table.key}: {summary(report, is_dry_run=is_dry_run)}")
         for path in listing((*report.orphans, *report.metadata)) if is_dry_run else ():
-            runtime.say(f"  {path}")
+            runtime.log(f"  {path}")
         yield report
 
 
@@ -124,7 +124,7 @@ def _known_tables(runtime: Runtime, *, is_dry_run: bool) -> list[Table]:
         used = first_use(LakeObjects(place))
         if used is not None:
             raise unknown_lake(runtime.settings, f"{place}/{used}")
-        runtime.say(f"{table.key}: is not there yet")
+        runtime.log(f"{table.key}: is not there yet")
     return known
 
 

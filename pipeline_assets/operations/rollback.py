@@ -123,11 +123,11 @@ def _roll_back(
         try:
             _restore(runtime, table, request, base_id, moves, changing)
         except PublishConflictError as conflict:
-            runtime.say(f"{table.key}: {conflict.reason}; looking at it again")
+            runtime.log(f"{table.key}: {conflict.reason}; looking at it again")
             if attempt == runtime.settings.publish_attempts - 1:
                 raise
             continue
-        runtime.say(f"{table.key}: {len(changing)} slices rolled back, {len(moves)} held")
+        runtime.log(f"{table.key}: {len(changing)} slices rolled back, {len(moves)} held")
         break
     return moves
 

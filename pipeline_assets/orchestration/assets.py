@@ -114,7 +114,7 @@ def _load(
                 projects,
             ),
         )
-        read_back(runtime.ledger, runtime.say)
+        read_back(runtime.ledger, runtime.log)
         exclude(runtime, config.exclude, request, even_if_gone=config.exclude_even_if_gone)
         lift(runtime, config.lift, request)
         for report in run_load(runtime, request, liveness(context.instance, runtime.ledger, context.run.run_id)):

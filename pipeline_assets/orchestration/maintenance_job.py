@@ -45,7 +45,7 @@ def maintenance_job(settings: Settings) -> dg.JobDefinition:
     ) -> None:
         with op_runtime(context, settings, spark, landing, is_dry_run=config.dry_run) as runtime:
             if not config.dry_run:
-                read_back(runtime.ledger, runtime.say)
+                read_back(runtime.ledger, runtime.log)
             is_live = liveness(context.instance, runtime.ledger, context.run_id)
             reports = list(maintain(runtime, context.run_id, clock.now(), is_live, is_dry_run=config.dry_run))
             context.add_output_metadata({"what was done": _table(reports, is_dry_run=config.dry_run)})

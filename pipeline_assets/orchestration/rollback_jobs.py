@@ -106,7 +106,7 @@ def rollback_job(settings: Settings) -> dg.JobDefinition:
         with op_runtime(context, settings, spark, landing, is_dry_run=config.dry_run) as runtime:
             request = rollback_request(config, settings, context.run_id)
             if not config.dry_run:
-                read_back(runtime.ledger, runtime.say)
+                read_back(runtime.ledger, runtime.log)
             moves = plan(runtime, request) if config.dry_run else roll_back(runtime, request)
             if not config.dry_run:
                 _tell(context, runtime, {(move.table, move.key.event_date) for move in moves})
@@ -132,7 +132,7 @@ def release_job(settings: Settings) -> dg.JobDefinition:
     ) -> None:
         with op_runtime(context, settings, spark, landing, is_dry_run=config.dry_run) as runtime:
             if not config.dry_run:
-                read_back(runtime.ledger, runtime.say)
+                read_back(runtime.ledger, runtime.log)
             projects = settings.require_projects(tuple(config.projects))
             days = parse_day(config.first), parse_day(config.last)
             held = preview(runtime.ledger, settings, config.tables, projects, *days, clock.now(), is_load_next=False)

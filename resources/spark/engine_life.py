@@ -24,17 +24,17 @@ _ENDING_SECONDS = 5
 
 
 class LastWords:
-    """A `say` that remembers what was said last: for a person that is what was being done."""
+    """A `log` that remembers what was said last: for a person that is what was being done."""
 
-    def __init__(self, say: Callable[[str], None]) -> None:
-        """Hand everything on to `say`."""
-        self._say = say
+    def __init__(self, log: Callable[[str], None]) -> None:
+        """Hand everything on to `log`."""
+        self._log = log
         self.last = "starting"
 
     def __call__(self, text: str) -> None:
         """Say it."""
         self.last = text
-        self._say(text)
+        self._log(text)
 
 
 @contextmanager

@@ -205,7 +205,7 @@ settings = Settings(landing_url=folder, warehouse_url=folder + "/w", catalog_url
                     spark_master="local[1]", spark_driver_memory="1g", spark_config=SMALL)
 try:
     with open_runtime(settings, lambda text: None) as runtime:
-        runtime.say("raw/regular_events: staging 3 objects of 1 batches")
+        runtime.log("raw/regular_events: staging 3 objects of 1 batches")
         os.kill(runtime.spark.sparkContext._gateway.proc.pid, signal.SIGKILL)
         runtime.lakehouse.head(REGULAR_EVENTS)
 except TidemarkError as error:

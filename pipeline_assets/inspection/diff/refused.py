@@ -33,7 +33,7 @@ def refused_changes(runtime: Runtime, report: TableReport, now: datetime, most: 
         try:
             yield compare(runtime, outcome.table, day, project, now, samples=_SAMPLES, on_published=True)
         except (TidemarkError, *FAILURES) as error:
-            runtime.say(f"{outcome.table} {outcome.key}: cannot be compared with what is published: {str(error)[:300]}")
+            runtime.log(f"{outcome.table} {outcome.key}: cannot be compared with what is published: {str(error)[:300]}")
 
 
 def _is_refused_change(outcome: Outcome) -> bool:

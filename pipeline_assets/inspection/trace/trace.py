@@ -61,7 +61,7 @@ def explain(
     chosen = runtime.settings.require_projects(tuple(projects))
     search, slices = find_slices(Search(runtime, pin(runtime), identifier, chosen, first, last))
     if slices:
-        runtime.say(f"{identifier}: reading {len(slices)} days of raw and refined")
+        runtime.log(f"{identifier}: reading {len(slices)} days of raw and refined")
         found, is_cut = raw_rows(search, slices)
         sketches = _sketch(search, found, live_rows(search, slices), is_cut=is_cut)
         if sketches:

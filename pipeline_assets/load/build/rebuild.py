@@ -52,7 +52,7 @@ def rebuild_stale(runtime: Runtime, request: LoadRequest, table: Table, facts: F
         try:
             judged = _carry_out(plan)
         except PublishConflictError as conflict:
-            runtime.say(f"{table.key}: {conflict.reason}; building it again")
+            runtime.log(f"{table.key}: {conflict.reason}; building it again")
             if attempt == runtime.settings.publish_attempts - 1:
                 raise
             continue
@@ -101,7 +101,7 @@ def _resolved(
     unclear = [decision.key for decision in decisions if decision.todo is Todo.CHECK]
     if not unclear:
         return release_waits(decisions), None
-    runtime.say(f"{table.key}: comparing the keys of {len(unclear)} slices with those of their neighbours")
+    runtime.log(f"{table.key}: comparing the keys of {len(unclear)} slices with those of their neighbours")
     # With those of the slices to build, which are asked about next.
     competing = builder_of(table).competing_rows(
         runtime, pins, [decision.key for decision in decisions if decision.todo in (Todo.CHECK, Todo.REBUILD)]
@@ -119,7 +119,7 @@ def _resolved(
 def _carry_out(plan: TablePlan) -> list[JudgedSlice]:
     """Build and publish what is to be built, and record every slice."""
     todo = plan.to_build
-    plan.runtime.say(f"{plan.table.key}: {len(todo)} of {len(plan.slices)} slices to build")
+    plan.runtime.log(f"{plan.table.key}: {len(todo)} of {len(plan.slices)} slices to build")
     standing = [stand(plan, decision) for decision in plan.slices if decision.todo is not Todo.REBUILD]
     if todo:
         return _rebuild(plan, standing)

@@ -34,7 +34,7 @@ def judge(plan: TablePlan, staged: StagedSlices) -> dict[Slice, JudgedSlice]:
     failed = {key: failure for key, evaluations in evaluated.items() if (failure := _blocking_failure(evaluations))}
     for key, change in sorted(changes.items()):
         if change.is_accepted_change:
-            plan.runtime.say(f"{plan.table.key}: {key} {change.reason}")
+            plan.runtime.log(f"{plan.table.key}: {key} {change.reason}")
     waiting = _held_back(plan, staged, failed)
     code, judged_by = plan.table.code_version(plan.runtime.settings), judging(plan.table, plan.runtime.settings)
     judged: dict[Slice, JudgedSlice] = {}

@@ -53,7 +53,7 @@ def accept_deliveries(runtime: Runtime, request: LoadRequest, source: Source) ->
             published_before = published.slices
             _record(attempt, judged, published)
         except PublishConflictError as conflict:
-            runtime.say(f"{table.key}: {conflict.reason}; reading it again")
+            runtime.log(f"{table.key}: {conflict.reason}; reading it again")
             conflicts += 1
             if conflicts == runtime.settings.publish_attempts:
                 raise
@@ -61,7 +61,7 @@ def accept_deliveries(runtime: Runtime, request: LoadRequest, source: Source) ->
         # Objects overwritten while they were read are listed once more; a second move waits for the next run.
         if not (may_list_again and judged.batches(BatchVerdict.MOVED)):
             break
-        runtime.say(f"{table.key}: objects changed while they were read; listing again")
+        runtime.log(f"{table.key}: objects changed while they were read; listing again")
         may_list_again = False
     return report(attempt, judged, published)
 

@@ -35,7 +35,7 @@ def plan_arrivals(runtime: Runtime, request: LoadRequest, source: Source) -> Pla
     listing = runtime.landing.list(source, request.projects, first, last, asked)
     runtime.ledger.strays.replace(source, request.projects, listing.strays)
     if listing.strays:
-        runtime.say(f"{table.key}: {told_strays([stray.key for stray in listing.strays])}")
+        runtime.log(f"{table.key}: {told_strays([stray.key for stray in listing.strays])}")
     recorded = Recorded.read(runtime.ledger, source, request.projects, first, last)
     requested = [Slice(day, project) for day in request.days for project in request.projects]
     reasons = {key: reason for key in requested if (reason := request.accepted.missing(table.key, key))}
@@ -57,24 +57,24 @@ def plan_arrivals(runtime: Runtime, request: LoadRequest, source: Source) -> Pla
 def _log_plans(runtime: Runtime, table_key: str, plans: Mapping[BatchKey, BatchPlan], arrived: str) -> None:
     for key, plan in plans.items():
         if plan.accepted_reason is not None:
-            runtime.say(f"{table_key}: {key} {plan.told_loss(runtime.settings)}")
+            runtime.log(f"{table_key}: {key} {plan.told_loss(runtime.settings)}")
     work = [plan for plan in plans.values() if plan.needs_work]
     objects = sum(len(plan.changed) for plan in work)
-    runtime.say(f"{table_key}: {arrived}, {objects} new or changed in {len(work)} batches")
+    runtime.log(f"{table_key}: {arrived}, {objects} new or changed in {len(work)} batches")
     ruled_out = [f"{table_key}: {key} {plan.exclusion_reason}" for key, plan in plans.items() if plan.exclusion_reason]
     for line in ruled_out[:_MOST_NAMED]:
-        runtime.say(line)
+        runtime.log(line)
     if len(ruled_out) > _MOST_NAMED:
-        runtime.say(f"{table_key}: and {len(ruled_out) - _MOST_NAMED:,} more batches with excluded objects")
+        runtime.log(f"{table_key}: and {len(ruled_out) - _MOST_NAMED:,} more batches with excluded objects")
 
 
 def _log_odd_objects(runtime: Runtime, table_key: str, odd_objects: Sequence[UnrecognizedObject]) -> None:
     for odd in odd_objects[:_MOST_NAMED]:
-        runtime.say(f"{table_key}: {odd.key} is not loaded: {odd.oddity.value}, {odd.detail}")
+        runtime.log(f"{table_key}: {odd.key} is not loaded: {odd.oddity.value}, {odd.detail}")
     left_out = Counter(odd.oddity.value for odd in odd_objects[_MOST_NAMED:])
     if left_out:
         counts = ", ".join(f"{count:,} {oddity}" for oddity, count in sorted(left_out.items()))
-        runtime.say(f"{table_key}: and {left_out.total():,} more objects are not loaded: {counts}")
+        runtime.log(f"{table_key}: and {left_out.total():,} more objects are not loaded: {counts}")
 
 
 def _with_verdicts(

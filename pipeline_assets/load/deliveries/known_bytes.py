@@ -45,7 +45,7 @@ def skip_excluded(attempt: Attempt, plan: Plan) -> Plan:
             batches[batch.key] = batches[batch.key].without(again[-1])
     attempt.runtime.ledger.interventions.exclude(again, attempt.request.run_id)
     if again:
-        attempt.runtime.say(f"{attempt.table.key}: {len(again)} excluded objects came again with the same bytes")
+        attempt.runtime.log(f"{attempt.table.key}: {len(again)} excluded objects came again with the same bytes")
     return replace(plan, batches=batches)
 
 
@@ -73,5 +73,5 @@ def skip_touched(attempt: Attempt, plan: Plan) -> Plan:
         for delivery in same
     }
     if touched:
-        attempt.runtime.say(f"{attempt.table.key}: {len(touched)} objects have the bytes already loaded; only hashed")
+        attempt.runtime.log(f"{attempt.table.key}: {len(touched)} objects have the bytes already loaded; only hashed")
     return replace(plan, touched=touched)

@@ -91,7 +91,7 @@ def _stage(attempt: Attempt, plan: Plan, plans: Sequence[BatchPlan], writing: Wr
         if writing is not None:
             runtime.lakehouse.files.append(table, target, writing.run())
 
-    runtime.say(f"{table.key}: staging {sum(map(len, replaced.values()))} objects of {len(plans)} batches")
+    runtime.log(f"{table.key}: staging {sum(map(len, replaced.values()))} objects of {len(plans)} batches")
     snapshot = runtime.lakehouse.stage(table, attempt.base_id, attempt.name, write)
     return Staged(snapshot, tuple(plans), present)
 
