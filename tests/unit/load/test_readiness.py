@@ -17,7 +17,7 @@ from pipeline_assets.load.deliveries.readiness import Look, Seen, look, state_of
 from pipeline_assets.load.staleness.coverage import lacks_hours
 from pipeline_assets.orchestration.sensors.cursor import Attempt, Cursor, admit, attempted
 from resources.ledger.records import MISSING, BatchRecord
-from tests.unit.test_batches import (
+from tests.unit.load.test_batches import (
     BATCH,
     DAY,
     PROJECT,

@@ -9,7 +9,7 @@ import pytest
 from pipeline_assets.domain.slices import EMPTY
 from pipeline_assets.operations.rollback_plan import published_by
 from resources.ledger.records import PublicationRecord
-from tests.unit.test_finality import KEY
+from tests.unit.load.test_finality import KEY
 
 NOW = datetime(2026, 2, 10, tzinfo=UTC)
 
