@@ -64,7 +64,7 @@ MUTATIONS = (
         3, "a backfill builds other tables than a daily load", "pipeline_assets/orchestration/jobs.py",
         "selection=dg.AssetSelection.assets(asset_key(RAW_TABLES[source]), *derived),",
         "selection=dg.AssetSelection.assets(asset_key(RAW_TABLES[source]), *derived[: 4 if source is Source.REGULAR else 1]),",
-        "tests/unit/test_graph.py::test_jobs_load_one_source_each",
+        "tests/unit/orchestration/test_graph.py::test_jobs_load_one_source_each",
     ),
     Mutation(
         4, "an event is filed on the day it was uploaded", "pipeline_assets/formats/amplitude/line_blocks.py",
@@ -74,7 +74,7 @@ MUTATIONS = (
     Mutation(
         5, "both sources read the same prefix", "pipeline_assets/domain/slices.py",
         'return project_id if self is Source.REGULAR else f"{project_id}-backfill"', "return project_id",
-        "tests/unit/test_object_keys.py",
+        "tests/unit/formats/test_object_keys.py",
     ),
     Mutation(
         6, "a slice that fails a check is published", "pipeline_assets/load/build/verdicts.py",
@@ -84,12 +84,12 @@ MUTATIONS = (
     Mutation(
         7, "a refused line is counted and kept nowhere", "pipeline_assets/transforms/parse.py",
         'yield _records("quarantine", place, refused)', "pass",
-        "tests/unit/test_parse.py::test_a_bad_line_costs_that_line_only",
+        "tests/unit/transforms/test_parse.py::test_a_bad_line_costs_that_line_only",
     ),
     Mutation(
         7, "a row that is not what was parsed goes on", "pipeline_assets/transforms/refine_task.py",
         "        if at < 0:", "        if True:",
-        "tests/unit/test_refine_files.py::test_a_row_that_is_not_what_was_parsed_is_named",
+        "tests/unit/transforms/test_refine_files.py::test_a_row_that_is_not_what_was_parsed_is_named",
     ),
     Mutation(
         8, "a publication is not recorded", "pipeline_assets/load/build/rebuild.py",

@@ -22,7 +22,7 @@ from pipeline_assets.transforms.row_hash_arrow import Encoded
 pytestmark = pytest.mark.slow
 CONTENT = ("app", "device_id", "insert_id", "uuid", "server_upload_time", "processed_time", "event_type")
 BLANK = ("", "\t", "\u3000\u200b")
-"""More kinds of it: tests/unit/test_identity.py, and below."""
+"""More kinds of it: tests/unit/domain/test_identity.py, and below."""
 PRECEDENCE = (Source.BACKFILL, Source.REGULAR)
 CASES = 2_000
 SCHEMA = (

@@ -17,7 +17,7 @@ from pipeline_assets.load.deliveries.batch import Recorded, judge_absent, plan_b
 from pipeline_assets.load.deliveries.readiness import ArrivalStatus, HourObservation, evaluate_arrivals, state_of
 from pipeline_assets.load.staleness.coverage import lacks_hours
 from pipeline_assets.orchestration.sensors.cursor import Attempt, Cursor, admit, attempted
-from tests.unit.test_batches import (
+from tests.unit.load.test_batches import (
     BATCH,
     DAY,
     PROJECT,

@@ -25,8 +25,8 @@ from pipeline_assets.tables.refined_events import event_hashes
 from pipeline_assets.transforms import refine_task
 from pipeline_assets.transforms.refine_task import Refining, as_bytes, from_bytes
 from tests.support.builders import PROJECT
-from tests.unit.test_refine_files import REFINED, _table
-from tests.unit.test_write_objects import DAY, Shelf, a_line, rows_of, run
+from tests.unit.transforms.test_refine_files import REFINED, _table
+from tests.unit.transforms.test_write_objects import DAY, Shelf, a_line, rows_of, run
 
 LINES = 12
 SOURCES = ("regular", "backfill")

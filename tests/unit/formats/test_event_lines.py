@@ -150,7 +150,7 @@ def test_the_fast_and_the_lenient_parser_agree(event: dict[str, Any]) -> None:
 
 # -- lines as they really come, member by member ---------------------------------------------------------------
 
-REAL_OBJECTS = sorted((Path(__file__).parents[1] / "data" / "airbyte_source_amplitude").glob("*.gz"))
+REAL_OBJECTS = sorted((Path(__file__).parents[2] / "data" / "airbyte_source_amplitude").glob("*.gz"))
 EVENT_TIME = '"event_time":"2026-02-02 10:00:00"'
 
 

@@ -38,7 +38,7 @@ from pipeline_assets.tables.table import Table
 from resources.ledger.changes import Changes
 from resources.ledger.store import Ledger
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 PROJECT, DAY, NOW = "10001", date(2026, 2, 4), datetime(2026, 2, 20, 12, tzinfo=UTC)
 BEFORE, LONG_BEFORE = DAY - timedelta(days=1), DAY - timedelta(days=2)
 UPSTREAM = "refined/events"

@@ -23,7 +23,7 @@ from pipeline_assets.formats.amplitude.lines import COLUMN_NAMES, LineParser
 from pipeline_assets.formats.base import EXTRA_COLUMN, ParsedLine, RefusedLine
 from pipeline_assets.transforms import parse
 from tests.support.builders import PROJECT, an_event
-from tests.unit.test_event_lines import REAL_OBJECTS, members, nested
+from tests.unit.formats.test_event_lines import REAL_OBJECTS, members, nested
 
 DAY = date(2026, 2, 2)
 MAX_LINE_BYTES = 100_000

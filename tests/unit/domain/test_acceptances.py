@@ -12,7 +12,7 @@ from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import Slice
 from pipeline_assets.load.deliveries.batch import judge_absent
 from pipeline_assets.orchestration.assets import KINDS
-from tests.unit.test_batches import BATCH, DAY, PROJECT, SOON, a_delivery, a_record, markers_of, plan_of
+from tests.unit.load.test_batches import BATCH, DAY, PROJECT, SOON, a_delivery, a_record, markers_of, plan_of
 
 RAW = "raw/regular_events"
 

@@ -39,7 +39,7 @@ from pipeline_assets.transforms.spread import distribute
 pytestmark = pytest.mark.slow
 PROJECT, DAY = "10001", date(2026, 2, 2)
 MAX_OBJECT_BYTES, MAX_LINE_BYTES = 4 << 20, 1 << 20
-DATA = Path(__file__).parents[1] / "data" / "airbyte_source_amplitude"
+DATA = Path(__file__).parents[2] / "data" / "airbyte_source_amplitude"
 GOOD_LINE = b'{"event_time":"2026-02-02 10:00:00.000001","app":10001,"event_type":"click"}'
 
 # Spark's workers do not have this module on their path.

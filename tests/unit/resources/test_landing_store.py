@@ -482,7 +482,7 @@ def test_a_store_in_use_travels_to_other_processes(place: Place, tmp_path: Path)
     )
     done = subprocess.run(
         [sys.executable, "-c", program, str(tmp_path / "store"), found.key, found.etag],
-        capture_output=True, check=False, cwd=Path(__file__).parents[2],
+        capture_output=True, check=False, cwd=Path(__file__).parents[3],
     )  # fmt: skip
     assert (done.stdout, done.stderr) == (b"content", b"")
 

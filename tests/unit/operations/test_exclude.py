@@ -15,7 +15,7 @@ from pipeline_assets.formats.amplitude.keys import KeyGrammar
 from pipeline_assets.operations.exclude import hash_of
 from resources.landing.store import LandingStore
 from tests.support.builders import PROJECT, LandingFolder, events_on
-from tests.unit.test_batches import DAY, an_exclusion
+from tests.unit.load.test_batches import DAY, an_exclusion
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,7 @@ from pipeline_assets.tables.refined_events import REFINED_EVENTS, event_hashes
 from pipeline_assets.transforms.refine_files import RawFile, _parts
 from pipeline_assets.transforms.refine_task import Refining, as_bytes
 from tests.support.builders import PROJECT
-from tests.unit.test_write_objects import DAY, LAYOUT, Shelf, a_line, rows_of, run
+from tests.unit.transforms.test_write_objects import DAY, LAYOUT, Shelf, a_line, rows_of, run
 
 REFINED = replace(
     LAYOUT, field_ids={column.name: at for at, column in enumerate(REFINED_EVENTS.columns, 1)},

@@ -19,8 +19,8 @@ from resources.landing.store import LandingStore
 from resources.ledger.changes import Changes
 from resources.ledger.store import Ledger
 from tests.support.builders import PROJECT, LandingFolder
-from tests.unit.test_batches import BATCH
-from tests.unit.test_landing_store import Place, a_key, bucket, place  # noqa: F401 - fixtures
+from tests.unit.load.test_batches import BATCH
+from tests.unit.resources.test_landing_store import Place, a_key, bucket, place  # noqa: F401 - fixtures
 
 TODAY = date(2026, 2, 10)
 START, NEXT = date(2026, 2, 2), date(2026, 2, 3)
