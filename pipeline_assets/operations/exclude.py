@@ -18,7 +18,8 @@ from pipeline_assets.domain.reasons import a_reason
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import Slice, Source, neighbourhood
 from pipeline_assets.formats.amplitude.keys import KeyGrammar
-from pipeline_assets.load.request import Books, LoadRequest, Runtime
+from pipeline_assets.load.request import Books, LoadRequest
+from pipeline_assets.load.runtime import Runtime
 from pipeline_assets.tables.raw_events import RAW_TABLES
 from resources.landing.store import LandingStore
 from resources.ledger.records import DeliveryRecord, Exclusion

@@ -18,7 +18,7 @@ from pyspark.sql import Column, DataFrame
 from pipeline_assets.domain.errors import LakehouseError, UsageError
 from pipeline_assets.domain.slices import EMPTY, Digest, Slice, neighbourhood
 from pipeline_assets.load.ledger_sync import FOREIGN, UNRECORDED, sync_ledger
-from pipeline_assets.load.request import Runtime
+from pipeline_assets.load.runtime import Runtime
 from pipeline_assets.tables.refined_events import REFINED_EVENTS
 from pipeline_assets.tables.registry import DERIVED
 from pipeline_assets.tables.table import Table

@@ -24,7 +24,8 @@ from pipeline_assets.inspection.diff.difference import Difference
 from pipeline_assets.inspection.diff.propose import proposed_rows
 from pipeline_assets.inspection.diff.samples import samples_of
 from pipeline_assets.load.build.key_changes import key_change
-from pipeline_assets.load.request import LoadRequest, Runtime
+from pipeline_assets.load.request import LoadRequest
+from pipeline_assets.load.runtime import Runtime
 from pipeline_assets.load.staleness.decide import SlicePlan, Todo, decide_all
 from pipeline_assets.load.staleness.facts import read_facts
 from pipeline_assets.load.staleness.inputs import cause_of

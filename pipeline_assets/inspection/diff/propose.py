@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame
 
 from pipeline_assets.domain.slices import Slice, neighbourhood
 from pipeline_assets.load.build.refined import build_refined
-from pipeline_assets.load.request import Runtime
+from pipeline_assets.load.runtime import Runtime
 from pipeline_assets.tables.refined_events import REFINED_EVENTS
 from pipeline_assets.tables.table import AggregateTable, Table
 from pipeline_assets.transforms.key_changes import held_keys, row_contents

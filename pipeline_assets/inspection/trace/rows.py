@@ -21,7 +21,7 @@ from pipeline_assets.domain.errors import LakehouseError
 from pipeline_assets.domain.identity import RawRow
 from pipeline_assets.domain.identity import named as named_text
 from pipeline_assets.domain.slices import Slice, Source
-from pipeline_assets.load.request import Runtime
+from pipeline_assets.load.runtime import Runtime
 from pipeline_assets.tables.quarantine import QUARANTINE
 from pipeline_assets.tables.raw_events import RAW_TABLES
 from pipeline_assets.tables.refined_events import CONTENT, REFINED_EVENTS

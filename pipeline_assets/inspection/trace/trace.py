@@ -26,7 +26,8 @@ from pipeline_assets.inspection.trace.rows import (
     quarantined_lines,
     raw_rows,
 )
-from pipeline_assets.load.request import LoadRequest, Runtime
+from pipeline_assets.load.request import LoadRequest
+from pipeline_assets.load.runtime import Runtime
 from pipeline_assets.load.staleness.decide import SlicePlan, decide
 from pipeline_assets.load.staleness.facts import read_facts
 from pipeline_assets.tables.refined_events import REFINED_EVENTS

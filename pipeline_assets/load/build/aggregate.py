@@ -19,7 +19,7 @@ from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import EMPTY, Slice
 from pipeline_assets.load.build.audit import Audit, Build
 from pipeline_assets.load.build.shared_events import input_of
-from pipeline_assets.load.request import Runtime
+from pipeline_assets.load.runtime import Runtime
 from pipeline_assets.tables.table import AggregateTable
 from pipeline_assets.transforms.digests import (digest_aggregates, digest_of, with_row_hashes)
 

@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame
 from resources.iceberg.metadata import slices_condition
 
 from pipeline_assets.domain.slices import EMPTY, Slice, neighbourhood
-from pipeline_assets.load.request import Runtime
+from pipeline_assets.load.runtime import Runtime
 from pipeline_assets.tables.raw_events import RAW_TABLES
 from pipeline_assets.tables.refined_events import REFINED_EVENTS
 from pipeline_assets.transforms.dedupe import outcomes

@@ -26,7 +26,8 @@ from pipeline_assets.load.build.verdicts import judge, stand
 from pipeline_assets.load.build.step import DerivedStep
 from pipeline_assets.load.build.refined_files import held_files
 from pipeline_assets.load.staleness.facts import Facts
-from pipeline_assets.load.request import LoadRequest, TableReport, Runtime
+from pipeline_assets.load.request import LoadRequest, TableReport
+from pipeline_assets.load.runtime import Runtime
 from pipeline_assets.load.ledger_sync import sync_ledger
 from pipeline_assets.load.staleness.decide import (
     SlicePlan,

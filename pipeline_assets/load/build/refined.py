@@ -23,7 +23,7 @@ from pipeline_assets.domain.slices import EMPTY, Slice, neighbourhood
 from pipeline_assets.load.build.audit import Audit, Build
 from pipeline_assets.load.build.competing_rows import CompetingRows, raw_rows, competing_digests_of
 from pipeline_assets.load.build.refined_files import raw_files, write_refined
-from pipeline_assets.load.request import Runtime
+from pipeline_assets.load.runtime import Runtime
 from pipeline_assets.tables.raw_events import RAW_TABLES
 from pipeline_assets.tables.refined_events import CONTENT, REFINED_EVENTS
 from pipeline_assets.transforms.dedupe import winners

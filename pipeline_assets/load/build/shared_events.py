@@ -20,7 +20,7 @@ from pipeline_assets.transforms.narrow_events import narrow_events
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from pipeline_assets.load.request import Runtime
+    from pipeline_assets.load.runtime import Runtime
 
 
 class SharedEvents:

@@ -28,7 +28,8 @@ from pipeline_assets.load.deliveries.quarantine import quarantine
 from pipeline_assets.load.deliveries.read import judge, skip_excluded, skip_touched
 from pipeline_assets.load.deliveries.step import RawStep
 from pipeline_assets.load.ledger_sync import sync_ledger
-from pipeline_assets.load.request import LoadRequest, Runtime, TableReport
+from pipeline_assets.load.request import LoadRequest, TableReport
+from pipeline_assets.load.runtime import Runtime
 from pipeline_assets.load.staleness.first_arrival import first_arrivals
 from pipeline_assets.tables.raw_events import RAW_TABLES
 from resources.failpoints import Failpoint, failpoint

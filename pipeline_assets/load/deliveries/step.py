@@ -19,7 +19,8 @@ from pipeline_assets.domain.deliveries import BatchKey
 from pipeline_assets.domain.plain_text import sql_text
 from pipeline_assets.domain.slices import BatchVerdict, Digest, Slice, Source
 from pipeline_assets.load.deliveries.plan import BatchPlan
-from pipeline_assets.load.request import LoadRequest, Runtime
+from pipeline_assets.load.request import LoadRequest
+from pipeline_assets.load.runtime import Runtime
 from pipeline_assets.tables.table import Table
 from resources.ledger.records import Changes, DeliveryRecord
 
