@@ -31,7 +31,7 @@ from benchmarks.measure import run_and_watch
 from benchmarks.workload import KEPT, PROJECT
 from pipeline_assets.domain.days import chunks
 from pipeline_assets.domain.settings import local_path
-from pipeline_assets.load.request import Runtime
+from pipeline_assets.load.runtime import Runtime
 from pipeline_assets.operations.maintenance import maintain, require_done
 from pipeline_assets.tables.registry import ALL_TABLES, ASSET_TABLES
 from resources.iceberg.lakehouse import Lakehouse

@@ -13,7 +13,7 @@ from contextlib import closing, contextmanager
 from dagster_aws.s3 import S3Resource
 
 from pipeline_assets.domain.settings import Settings
-from pipeline_assets.load.request import Runtime
+from pipeline_assets.load.runtime import Runtime
 from pipeline_assets.tables.registry import ALL_TABLES
 from resources.iceberg.errors import lakehouse_failures
 from resources.iceberg.lake_identity import Purpose

@@ -23,7 +23,7 @@ from rich.table import Table as RichTable
 from pipeline_assets.cli.terminal import line, styled
 from pipeline_assets.domain.settings import local_path
 from pipeline_assets.inspection.verify import Compared, Proof, Verdict, prove, scratch_settings
-from pipeline_assets.load.request import Runtime
+from pipeline_assets.load.runtime import Runtime
 from pipeline_assets.tables.registry import ALL_TABLES
 from resources.iceberg.lake_objects import LakeObjects
 from resources.iceberg.lakehouse import Lakehouse

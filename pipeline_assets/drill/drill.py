@@ -31,8 +31,9 @@ from pipeline_assets.drill.process import VictimError, a_victim
 from pipeline_assets.drill.sandbox import Scratch, scratch
 from pipeline_assets.drill.scenarios import Event, Trial
 from pipeline_assets.in_process import run_job
-from pipeline_assets.load.request import LoadRequest, Runtime
+from pipeline_assets.load.request import LoadRequest
 from pipeline_assets.load.run import run_load
+from pipeline_assets.load.runtime import Runtime
 from pipeline_assets.orchestration.dead_runs import report_dead_runs
 from pipeline_assets.orchestration.jobs import JOB_OF_SOURCE
 from pipeline_assets.orchestration.live_runs import WORKING, liveness

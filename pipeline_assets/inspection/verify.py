@@ -21,8 +21,9 @@ from pipeline_assets.domain.deliveries import BatchKey
 from pipeline_assets.domain.records import DeliveryRecord
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import EMPTY, Digest, Slice, Source, neighbourhood
-from pipeline_assets.load.request import LoadRequest, Runtime
+from pipeline_assets.load.request import LoadRequest
 from pipeline_assets.load.run import run_load
+from pipeline_assets.load.runtime import Runtime
 from pipeline_assets.tables.raw_events import RAW_TABLES
 from pipeline_assets.tables.registry import ASSET_TABLES, DERIVED
 from pipeline_assets.tables.table import Table

@@ -15,7 +15,7 @@ from pipeline_assets.domain.deliveries import BatchKey
 from pipeline_assets.domain.records import BatchDay
 from pipeline_assets.domain.row_hash import ROW_HASH_VERSION
 from pipeline_assets.domain.slices import EMPTY, Digest, Slice
-from pipeline_assets.load.request import Runtime
+from pipeline_assets.load.runtime import Runtime
 from pipeline_assets.tables.registry import SOURCE_OF_TABLE
 from pipeline_assets.tables.table import Table
 from pipeline_assets.transforms.digests import measured_parts

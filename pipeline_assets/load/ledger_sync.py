@@ -19,7 +19,7 @@ from pipeline_assets.domain.errors import PublishConflictError
 from pipeline_assets.domain.records import UNREAD, BatchDay, DeliveryRecord, Head, PublicationRecord, SliceRecord
 from pipeline_assets.domain.slices import EMPTY, Slice, Verdict
 from pipeline_assets.load.carry_over import carry_over
-from pipeline_assets.load.request import Runtime
+from pipeline_assets.load.runtime import Runtime
 from pipeline_assets.tables.registry import SOURCE_OF_TABLE
 from pipeline_assets.tables.table import Table
 from pipeline_assets.transforms.digests import measured_parts

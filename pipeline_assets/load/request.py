@@ -1,30 +1,23 @@
 """What a load is asked to do and what it reports.
 
-Contains: request, outcomes, the runtime every step uses.
+Contains: request, outcomes, reports.
 Add here: a value that crosses the border to Dagster or the shell.
-Does not contain: doing anything.
+Does not contain: doing anything, what steps work with (runtime.py).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import date, datetime
 from typing import TYPE_CHECKING
 
 from pipeline_assets.domain.acceptance import Acceptances
 from pipeline_assets.domain.checks import Evaluation
-from pipeline_assets.domain.plain_text import shown
-from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import EMPTY, Digest, Slice, Verdict
-from pipeline_assets.load.build.shared_events import SharedEvents
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-    from resources.iceberg.lakehouse import Lakehouse
-    from resources.landing.store import LandingStore
-    from resources.ledger.store import Ledger
+    pass
 
 
 @dataclass(frozen=True)
@@ -103,27 +96,3 @@ class TableReport:
     seconds: float = 0.0
     built: tuple[Slice, ...] = ()
     """Slices that were computed, whatever became of them."""
-
-
-@dataclass(frozen=True)
-class Runtime:
-    """Everything a step of the load path works with."""
-
-    lakehouse: Lakehouse
-    ledger: Ledger
-    landing: LandingStore
-    settings: Settings
-    log: Callable[[str], None] = lambda _: None
-    """Tells a person what is being done, with counts; names in it are data, and no line of it is endless."""
-    narrow_events: SharedEvents = field(default_factory=SharedEvents, compare=False)
-    """Of this load's aggregates."""
-
-    def __post_init__(self) -> None:
-        """Whatever the load path says goes through one place, on its way to a terminal as to Dagster's log."""
-        log = self.log
-        object.__setattr__(self, "log", lambda text: log(shown(text)))
-
-    @property
-    def spark(self) -> SparkSession:
-        """The lakehouse's session; starts one where nothing needed it yet."""
-        return self.lakehouse.spark

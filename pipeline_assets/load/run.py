@@ -15,7 +15,8 @@ from pipeline_assets.domain.plain_text import few
 from pipeline_assets.domain.slices import Verdict
 from pipeline_assets.load.build.rebuild import rebuild_stale
 from pipeline_assets.load.deliveries.accept import accept_deliveries
-from pipeline_assets.load.request import LoadRequest, Runtime, TableReport
+from pipeline_assets.load.request import LoadRequest, TableReport
+from pipeline_assets.load.runtime import Runtime
 from pipeline_assets.load.staleness.facts import Facts, slices_to_look_at
 from pipeline_assets.tables.registry import ALL_TABLES, DERIVED, SOURCE_OF_TABLE
 from resources.failpoints import Failpoint, failpoint

@@ -19,7 +19,8 @@ from pipeline_assets.domain.records import DeliveryRecord, Exclusion
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import Slice, Source, neighbourhood
 from pipeline_assets.formats.registry import EXPORT_FORMAT
-from pipeline_assets.load.request import LoadRequest, Runtime
+from pipeline_assets.load.request import LoadRequest
+from pipeline_assets.load.runtime import Runtime
 from pipeline_assets.tables.raw_events import RAW_TABLES
 from resources.landing.store import LandingStore
 from resources.ledger.store import Ledger

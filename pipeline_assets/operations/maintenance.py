@@ -16,7 +16,7 @@ from pipeline_assets.domain.errors import LakehouseError, TidemarkError, Transie
 from pipeline_assets.domain.retention import expirable
 from pipeline_assets.domain.slices import Slice, Source
 from pipeline_assets.load.ledger_sync import sync_ledger
-from pipeline_assets.load.request import Runtime
+from pipeline_assets.load.runtime import Runtime
 from pipeline_assets.operations.leftovers import Leftovers, leftovers
 from pipeline_assets.tables.quarantine import QUARANTINE
 from pipeline_assets.tables.registry import ALL_TABLES, SOURCE_OF_TABLE

@@ -18,7 +18,7 @@ from pipeline_assets.domain.errors import LakehouseError, PublishConflictError
 from pipeline_assets.domain.records import PublicationRecord
 from pipeline_assets.domain.slices import Slice, Verdict
 from pipeline_assets.load.ledger_sync import sync_ledger
-from pipeline_assets.load.request import Runtime
+from pipeline_assets.load.runtime import Runtime
 from pipeline_assets.operations.rollback_plan import (
     RollbackRequest,
     SliceRestore,

@@ -19,7 +19,7 @@ from pipeline_assets.domain.errors import LakehouseError, UsageError
 from pipeline_assets.domain.records import PublicationRecord, SliceRecord
 from pipeline_assets.domain.slices import EMPTY, Digest, Slice, neighbourhood
 from pipeline_assets.load.ledger_sync import sync_ledger
-from pipeline_assets.load.request import Runtime
+from pipeline_assets.load.runtime import Runtime
 from pipeline_assets.tables.registry import DERIVED
 from pipeline_assets.tables.table import Table
 from pipeline_assets.transforms.cross_day_keys import key_days, torn_keys

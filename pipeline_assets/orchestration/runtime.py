@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 from pipeline_assets.domain.errors import PublishConflictError, TidemarkError, TransientError
 from pipeline_assets.domain.masking import tellable
 from pipeline_assets.domain.settings import Settings
-from pipeline_assets.load.request import Runtime
+from pipeline_assets.load.runtime import Runtime
 from pipeline_assets.tables.registry import ALL_TABLES
 from resources.heartbeat import heartbeat
 from resources.iceberg.errors import lakehouse_failures

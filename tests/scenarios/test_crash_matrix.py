@@ -18,7 +18,7 @@ import pytest
 from pipeline_assets.domain.causes import CauseKind
 from pipeline_assets.domain.slices import EMPTY
 from pipeline_assets.drill.process import Victim
-from pipeline_assets.load.request import Runtime
+from pipeline_assets.load.runtime import Runtime
 from pipeline_assets.operations.maintenance import maintain
 from pipeline_assets.orchestration.dead_runs import report_dead_runs
 from pipeline_assets.tables.registry import ALL_TABLES, ASSET_TABLES

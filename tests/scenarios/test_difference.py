@@ -21,8 +21,9 @@ import pytest
 
 from pipeline_assets.domain.errors import UsageError
 from pipeline_assets.domain.slices import Slice, Source
-from pipeline_assets.load.request import LoadRequest, Runtime, TableReport
+from pipeline_assets.load.request import LoadRequest, TableReport
 from pipeline_assets.load.run import run_load
+from pipeline_assets.load.runtime import Runtime
 from pipeline_assets.operations.exclude import exclude
 from pipeline_assets.operations.maintenance import maintain, require_done
 from pipeline_assets.operations.release import preview, release

@@ -17,7 +17,7 @@ from pipeline_assets.domain.identity import RankPart, RowFate
 from pipeline_assets.domain.slices import Source
 from pipeline_assets.inspection.trace.explanation import Event, Explanation, place
 from pipeline_assets.inspection.trace.trace import explain
-from pipeline_assets.load.request import Runtime
+from pipeline_assets.load.runtime import Runtime
 from pipeline_assets.tables.refined_events import REFINED_EVENTS
 from resources.landing.store import LandingStore
 from resources.spark.session import configure_catalog

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from pipeline_assets.domain.errors import LakehouseError
-from pipeline_assets.load.request import Runtime
+from pipeline_assets.load.runtime import Runtime
 from pipeline_assets.operations.maintenance import TableUpkeep, maintain
 from pipeline_assets.tables.refined_events import REFINED_EVENTS
 from pipeline_assets.tables.registry import ALL_TABLES

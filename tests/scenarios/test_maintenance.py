@@ -15,7 +15,7 @@ from moto.s3.models import s3_backends
 
 from pipeline_assets.definitions import build_defs
 from pipeline_assets.domain.slices import Source
-from pipeline_assets.load.request import Runtime
+from pipeline_assets.load.runtime import Runtime
 from pipeline_assets.load.staleness.scan import scan_stale_days
 from pipeline_assets.operations.maintenance import TableUpkeep, maintain, require_done
 from pipeline_assets.orchestration.assets import Clock

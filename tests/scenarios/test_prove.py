@@ -11,7 +11,7 @@ import pytest
 
 from pipeline_assets.domain.slices import Source
 from pipeline_assets.inspection.verify import Proof, Verdict, prove, scratch_settings
-from pipeline_assets.load.request import Runtime
+from pipeline_assets.load.runtime import Runtime
 from resources.iceberg.lakehouse import Lakehouse
 from resources.landing.store import LandingStore
 from resources.ledger.store import Ledger

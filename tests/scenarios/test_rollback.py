@@ -19,7 +19,7 @@ import sqlalchemy as sa
 from pipeline_assets.definitions import build_defs
 from pipeline_assets.domain.errors import LakehouseError, PublishConflictError, UsageError
 from pipeline_assets.domain.slices import Digest, Slice
-from pipeline_assets.load.request import Runtime
+from pipeline_assets.load.runtime import Runtime
 from pipeline_assets.operations import rollback as rolling
 from pipeline_assets.operations.maintenance import maintain
 from pipeline_assets.operations.release import preview, release

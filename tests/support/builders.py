@@ -24,8 +24,9 @@ from pipeline_assets.domain.deliveries import BatchKey
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import Slice, Source
 from pipeline_assets.formats.amplitude.keys import KeyGrammar
-from pipeline_assets.load.request import LoadRequest, Runtime, TableReport
+from pipeline_assets.load.request import LoadRequest, TableReport
 from pipeline_assets.load.run import run_load
+from pipeline_assets.load.runtime import Runtime
 from pipeline_assets.orchestration.assets import Clock
 from pipeline_assets.tables.registry import ALL_TABLES, ASSET_TABLES, table_by_key
 from pipeline_assets.tables.table import Table

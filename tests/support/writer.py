@@ -26,8 +26,9 @@ from pipeline_assets.domain.records import Head
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import EMPTY, Slice
 from pipeline_assets.load.ledger_sync import sync_ledger
-from pipeline_assets.load.request import LoadRequest, Runtime
+from pipeline_assets.load.request import LoadRequest
 from pipeline_assets.load.run import run_load
+from pipeline_assets.load.runtime import Runtime
 from pipeline_assets.load.staleness.scan import scan_stale_days
 from pipeline_assets.tables.registry import table_by_key
 from resources import failpoints

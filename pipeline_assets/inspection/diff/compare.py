@@ -27,7 +27,7 @@ from pipeline_assets.inspection.diff.difference import Difference
 from pipeline_assets.inspection.diff.samples import samples_of
 from pipeline_assets.load.build.builders import builder_of
 from pipeline_assets.load.build.key_changes import key_change
-from pipeline_assets.load.request import Runtime
+from pipeline_assets.load.runtime import Runtime
 from pipeline_assets.load.staleness.decide import SlicePlan, Todo, decide
 from pipeline_assets.load.staleness.facts import Facts, slices_to_look_at
 from pipeline_assets.load.staleness.inputs import cause_of

@@ -15,7 +15,8 @@ from pipeline_assets.domain.errors import TidemarkError
 from pipeline_assets.domain.slices import Verdict
 from pipeline_assets.inspection.diff.compare import compare
 from pipeline_assets.inspection.diff.difference import Difference
-from pipeline_assets.load.request import Outcome, Runtime, TableReport
+from pipeline_assets.load.request import Outcome, TableReport
+from pipeline_assets.load.runtime import Runtime
 from resources.iceberg.errors import FAILURES
 
 _SAMPLES = 9

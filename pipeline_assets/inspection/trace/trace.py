@@ -29,7 +29,7 @@ from pipeline_assets.inspection.trace.rows import (
     quarantined_lines,
     raw_rows,
 )
-from pipeline_assets.load.request import Runtime
+from pipeline_assets.load.runtime import Runtime
 from pipeline_assets.load.staleness.facts import Facts, slices_to_look_at
 from pipeline_assets.load.staleness.neighbours import decide_with_neighbours
 from pipeline_assets.tables.refined_events import REFINED_EVENTS

@@ -22,7 +22,7 @@ from pipeline_assets.load.build.builder import Builder, Proposal, kept
 from pipeline_assets.load.build.refined import build_refined
 from pipeline_assets.load.build.shared_events import input_of
 from pipeline_assets.load.build.step import TablePlan
-from pipeline_assets.load.request import Runtime
+from pipeline_assets.load.runtime import Runtime
 from pipeline_assets.tables.refined_events import REFINED_EVENTS
 from pipeline_assets.tables.table import AggregateTable
 from pipeline_assets.transforms.digests import digest_aggregates, digest_of, with_row_hashes

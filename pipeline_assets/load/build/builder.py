@@ -18,7 +18,7 @@ from pipeline_assets.domain.slices import Slice
 from pipeline_assets.load.build.audit import Build
 from pipeline_assets.load.build.competing_rows import CompetingRows
 from pipeline_assets.load.build.step import StagedSlices, TablePlan
-from pipeline_assets.load.request import Runtime
+from pipeline_assets.load.runtime import Runtime
 from pipeline_assets.tables.table import Table
 
 if TYPE_CHECKING:

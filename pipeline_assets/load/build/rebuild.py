@@ -21,7 +21,8 @@ from pipeline_assets.load.build.competing_rows import CompetingRows
 from pipeline_assets.load.build.step import JudgedSlice, StagedSlices, TablePlan
 from pipeline_assets.load.build.verdicts import judge, stand
 from pipeline_assets.load.ledger_sync import sync_ledger
-from pipeline_assets.load.request import LoadRequest, Runtime, TableReport
+from pipeline_assets.load.request import LoadRequest, TableReport
+from pipeline_assets.load.runtime import Runtime
 from pipeline_assets.load.staleness.decide import SlicePlan, Todo, release_waits, resolve
 from pipeline_assets.load.staleness.facts import Facts
 from pipeline_assets.load.staleness.neighbours import decide_with_neighbours

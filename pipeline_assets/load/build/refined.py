@@ -28,7 +28,7 @@ from pipeline_assets.load.build.key_changes import explain_keys
 from pipeline_assets.load.build.refined_audit import audit_of, measure_refined, raw_counts
 from pipeline_assets.load.build.refined_files import held_files, raw_files, write_refined
 from pipeline_assets.load.build.step import StagedSlices, TablePlan
-from pipeline_assets.load.request import Runtime
+from pipeline_assets.load.runtime import Runtime
 from pipeline_assets.tables.refined_events import REFINED_EVENTS
 from pipeline_assets.tables.table import Table
 from pipeline_assets.transforms.cross_day_keys import key_days, linked_days

@@ -19,7 +19,7 @@ from pipeline_assets.domain.slices import EMPTY, Slice
 from pipeline_assets.formats.base import EVENT_TIME
 from pipeline_assets.formats.registry import EXPORT_FORMAT
 from pipeline_assets.load.build.audit import Audit
-from pipeline_assets.load.request import Runtime
+from pipeline_assets.load.runtime import Runtime
 from pipeline_assets.tables.raw_events import RAW_TABLES
 from pipeline_assets.tables.refined_events import CONTENT, REFINED_EVENTS
 from pipeline_assets.transforms.digests import FALSE_HASHES, checked_hashes, digest_aggregates, digest_of

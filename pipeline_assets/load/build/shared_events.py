@@ -19,7 +19,7 @@ from resources.iceberg.metadata import slices_condition
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from pipeline_assets.load.request import Runtime
+    from pipeline_assets.load.runtime import Runtime
 
 
 class SharedEvents:

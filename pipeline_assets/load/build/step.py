@@ -14,7 +14,8 @@ from pipeline_assets.domain.records import SliceRecord
 from pipeline_assets.domain.slices import Slice
 from pipeline_assets.load.build.audit import Audit
 from pipeline_assets.load.build.competing_rows import CompetingRows
-from pipeline_assets.load.request import LoadRequest, Outcome, Runtime
+from pipeline_assets.load.request import LoadRequest, Outcome
+from pipeline_assets.load.runtime import Runtime
 from pipeline_assets.load.staleness.decide import SlicePlan, Todo
 from pipeline_assets.tables.table import Table
 from pipeline_assets.transforms.slice_difference import KeyDifference

@@ -25,7 +25,8 @@ from pipeline_assets.load.deliveries.quarantine import quarantine
 from pipeline_assets.load.deliveries.stage import read_and_stage, without_refused
 from pipeline_assets.load.deliveries.verdicts import Judged, judge
 from pipeline_assets.load.ledger_sync import sync_ledger
-from pipeline_assets.load.request import LoadRequest, Runtime, TableReport
+from pipeline_assets.load.request import LoadRequest, TableReport
+from pipeline_assets.load.runtime import Runtime
 from pipeline_assets.tables.raw_events import RAW_TABLES
 from resources.failpoints import Failpoint, failpoint
 from resources.ledger.changes import Changes

@@ -18,7 +18,8 @@ from pipeline_assets.domain.deliveries import BatchKey, Listing, UnrecognizedObj
 from pipeline_assets.domain.slices import BatchVerdict, Slice, Source
 from pipeline_assets.load.deliveries.batch import Recorded, judge_absent, plan_batches
 from pipeline_assets.load.deliveries.plan import BatchPlan, Plan
-from pipeline_assets.load.request import LoadRequest, Runtime
+from pipeline_assets.load.request import LoadRequest
+from pipeline_assets.load.runtime import Runtime
 from pipeline_assets.load.staleness.first_arrival import first_arrivals
 from pipeline_assets.tables.raw_events import RAW_TABLES
 

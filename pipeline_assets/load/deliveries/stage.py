@@ -17,7 +17,7 @@ from pipeline_assets.load.deliveries.attempt import Attempt
 from pipeline_assets.load.deliveries.plan import BatchPlan, Plan
 from pipeline_assets.load.deliveries.read import ReadResult, Writing, require_unmoved, result_of, write_files
 from pipeline_assets.load.deliveries.verdicts import Judged
-from pipeline_assets.load.request import Runtime
+from pipeline_assets.load.runtime import Runtime
 from resources.iceberg.lakehouse import Staged as StagedSnapshot
 from resources.iceberg.metadata import in_batches
 

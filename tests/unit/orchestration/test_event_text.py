@@ -14,7 +14,8 @@ from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import EMPTY, Digest, Slice, Source, Verdict
 from pipeline_assets.inspection.diff.difference import Difference, Sample, lines_of
 from pipeline_assets.load.deliveries.arrivals import plan_arrivals
-from pipeline_assets.load.request import LoadRequest, Outcome, Runtime
+from pipeline_assets.load.request import LoadRequest, Outcome
+from pipeline_assets.load.runtime import Runtime
 from pipeline_assets.orchestration.event_text import LONGEST_DESCRIPTION, LONGEST_TAG, description, markdown_table
 from pipeline_assets.orchestration.events import _data_version, failure_of
 from resources.landing.store import LandingStore

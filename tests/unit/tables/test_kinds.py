@@ -26,7 +26,8 @@ from pipeline_assets.load.build.audit import Audit
 from pipeline_assets.load.build.builders import BUILDERS, builder_of
 from pipeline_assets.load.build.step import StagedSlices, TablePlan
 from pipeline_assets.load.build.verdicts import judge
-from pipeline_assets.load.request import LoadRequest, Runtime
+from pipeline_assets.load.request import LoadRequest
+from pipeline_assets.load.runtime import Runtime
 from pipeline_assets.load.staleness.decide import SlicePlan, Todo
 from pipeline_assets.load.staleness.facts import Facts, slices_to_look_at
 from pipeline_assets.load.staleness.neighbours import decide_with_neighbours
