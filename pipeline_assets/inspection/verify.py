@@ -19,11 +19,10 @@ from pipeline_assets.domain.acceptance import Acceptance, AcceptanceKind, Accept
 from pipeline_assets.domain.days import chunks, days_between, stretches
 from pipeline_assets.domain.deliveries import BatchKey
 from pipeline_assets.domain.settings import Settings
-from pipeline_assets.domain.slices import EMPTY, Digest, Slice, Source
+from pipeline_assets.domain.slices import EMPTY, Digest, Slice, Source, widen
 from pipeline_assets.load.request import LoadRequest
 from pipeline_assets.load.run import load
 from pipeline_assets.load.runtime import Runtime
-from pipeline_assets.load.staleness.inputs import widen
 from pipeline_assets.tables.raw_events import RAW_TABLES
 from pipeline_assets.tables.registry import ASSET_TABLES, DERIVED
 from pipeline_assets.tables.table import Table

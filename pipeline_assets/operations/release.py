@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import date, datetime
 
 from pipeline_assets.domain.errors import UsageError
-from pipeline_assets.domain.slices import EMPTY, Digest, Slice
+from pipeline_assets.domain.slices import EMPTY, Digest, Slice, days_by_project
 from pipeline_assets.load.request import Books, LoadRequest
 from pipeline_assets.load.staleness.decide import SlicePlan, Todo, decide_all
 from pipeline_assets.load.staleness.facts import facts_of
@@ -60,9 +60,7 @@ def preview(
     }
     if not reasons:
         raise UsageError(f"{first} to {last}", "nothing is held there", "`tidemark status` shows what is")
-    days: dict[str, set[date]] = {}
-    for _, key in reasons:
-        days.setdefault(key.project_id, set()).add(key.event_date)
+    days = days_by_project(key for _, key in reasons)
     every_day = sorted(set().union(*days.values()))
     facts = facts_of(
         books,

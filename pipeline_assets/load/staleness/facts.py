@@ -12,13 +12,12 @@ from dataclasses import dataclass
 from datetime import date, timedelta
 
 from pipeline_assets.domain.deliveries import BatchKey
-from pipeline_assets.domain.slices import BatchVerdict, Slice, Source
+from pipeline_assets.domain.slices import BatchVerdict, Slice, Source, widen
 from pipeline_assets.load.deliveries.batch import deadline
 from pipeline_assets.load.recorded import early_slices
 from pipeline_assets.load.request import Books, LoadRequest
 from pipeline_assets.load.staleness.coverage import HOURS_A_DAY, lacks_hours
 from pipeline_assets.load.staleness.first_arrival import first_arrivals
-from pipeline_assets.load.staleness.inputs import widen
 from resources.ledger.records import BatchRecord
 
 

@@ -7,12 +7,12 @@ Does not contain: what is done about it (decide.py).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from datetime import date, timedelta
 from enum import Enum, auto
 
 from pipeline_assets.domain.settings import Settings
-from pipeline_assets.domain.slices import EMPTY, Slice
+from pipeline_assets.domain.slices import EMPTY, Slice, widen
 from pipeline_assets.load.request import Books
 from pipeline_assets.tables.refined_events import REFINED_EVENTS
 from pipeline_assets.tables.table import Table
@@ -80,11 +80,6 @@ class Inputs:
         """The recorded upstream slices of the same day."""
         key = Slice(day, self._project)
         return [records[key] for records in self._upstream.values() if key in records]
-
-
-def widen(days: Iterable[date], by: int) -> set[date]:
-    """The days, and so many before and after each."""
-    return {day + timedelta(days=shift) for day in days for shift in range(-by, by + 1)}
 
 
 def compare(recorded: Mapping[str, str] | None, present: Mapping[str, str], day: date) -> Match:
