@@ -28,6 +28,7 @@ from pipeline_assets.operations.release import Held
 from pipeline_assets.orchestration.jobs import HEAL_JOB, JOB_OF_SOURCE
 from pipeline_assets.orchestration.maintenance_job import JOB_NAME as MAINTENANCE_JOB
 from pipeline_assets.orchestration.rollback_jobs import RELEASE_JOB, RELEASE_OP, ROLLBACK_JOB, ROLLBACK_OP
+from pipeline_assets.orchestration.tags import range_tags
 from pipeline_assets.tables.raw_events import RAW_TABLES
 from pipeline_assets.tables.registry import DERIVED, table_by_key, with_descendants
 from resources.failpoints import Failpoint, failpoint
@@ -52,11 +53,8 @@ def load_in_chunks(
     for chunk in chunks(days, settings.days_per_run):
         logger = _console_logger(console, verbose=verbose)
         config = {"projects": list(projects), **_accepted(source, chunk, projects or settings.projects, reasons)}
-        tags = {
-            "dagster/asset_partition_range_start": chunk[0].isoformat(),
-            "dagster/asset_partition_range_end": chunk[-1].isoformat(),
-        }
-        failures += run_job(settings, JOB_OF_SOURCE[source], {"load": {"config": config}}, tags, logger, _say(console))
+        tags = range_tags(chunk[0], chunk[-1])
+        failures += run_job(settings, JOB_OF_SOURCE[source], {"load": {"config": config}}, tags, logger, _log(console))
         failpoint(Failpoint.BETWEEN_CHUNKS)
     return failures
 
@@ -104,11 +102,10 @@ def decide(
             "exclude_even_if_gone": even_if_gone,
             **_accepted(batch.source, tuple(touched), [batch.project_id], {"--accept-changes": accept_changes}),
         }
-        day = str(batch.arrival_date)
-        tags = {"dagster/asset_partition_range_start": day, "dagster/asset_partition_range_end": day}
+        tags = range_tags(batch.arrival_date, batch.arrival_date)
         logger = _console_logger(console, verbose=verbose)
         failures += run_job(
-            settings, JOB_OF_SOURCE[batch.source], {"load": {"config": config}}, tags, logger, _say(console)
+            settings, JOB_OF_SOURCE[batch.source], {"load": {"config": config}}, tags, logger, _log(console)
         )
     return failures
 
@@ -116,7 +113,7 @@ def decide(
 def run_rollback(settings: Settings, config: Mapping[str, Any], console: Console, *, verbose: bool) -> list[str]:
     """Run the rollback job; returns what went wrong."""
     ops = {ROLLBACK_OP: {"config": dict(config)}}
-    return run_job(settings, ROLLBACK_JOB, ops, {}, _console_logger(console, verbose=verbose), _say(console))
+    return run_job(settings, ROLLBACK_JOB, ops, {}, _console_logger(console, verbose=verbose), _log(console))
 
 
 def run_release(
@@ -133,7 +130,7 @@ def run_release(
     `accept_changes`: why what was held, and aggregates of events that were, may change beyond bounds; nothing else may.
     """
     logger = _console_logger(console, verbose=verbose)
-    failures = run_job(settings, RELEASE_JOB, {RELEASE_OP: {"config": dict(config)}}, {}, logger, _say(console))
+    failures = run_job(settings, RELEASE_JOB, {RELEASE_OP: {"config": dict(config)}}, {}, logger, _log(console))
     if failures:
         return failures
     for project in sorted({one.key.project_id for one in held}):
@@ -146,21 +143,18 @@ def run_release(
         }
         ops = {"load": {"config": {"projects": [project], "accept_changes": accepted}}}
         for part in stretches(sorted({one.key.event_date for one in released}), settings.days_per_run):
-            tags = {
-                "dagster/asset_partition_range_start": str(part[0]),
-                "dagster/asset_partition_range_end": str(part[-1]),
-            }
-            failures += run_job(settings, HEAL_JOB, ops, tags, logger, _say(console))
+            tags = range_tags(part[0], part[-1])
+            failures += run_job(settings, HEAL_JOB, ops, tags, logger, _log(console))
     return failures
 
 
 def maintain(settings: Settings, console: Console, *, is_dry_run: bool, verbose: bool) -> list[str]:
     """Run the maintenance job; returns what went wrong."""
     ops = {"maintain": {"config": {"dry_run": is_dry_run}}}
-    return run_job(settings, MAINTENANCE_JOB, ops, {}, _console_logger(console, verbose=verbose), _say(console))
+    return run_job(settings, MAINTENANCE_JOB, ops, {}, _console_logger(console, verbose=verbose), _log(console))
 
 
-def _say(console: Console) -> Callable[[str], None]:
+def _log(console: Console) -> Callable[[str], None]:
     return lambda text: console.print(text, style="yellow")
 
 

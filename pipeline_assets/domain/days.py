@@ -8,7 +8,7 @@ Does not contain: partitions (orchestration/partitions.py) and the neighbourhood
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from datetime import UTC, date, datetime, timedelta
 
 from pipeline_assets.domain.errors import UsageError
@@ -18,11 +18,6 @@ from pipeline_assets.domain.settings import Settings
 def days_between(first: date, last: date) -> tuple[date, ...]:
     """Every day of a range, both ends included."""
     return tuple(first + timedelta(days=shift) for shift in range((last - first).days + 1))
-
-
-def widened(days: Iterable[date], by: int) -> set[date]:
-    """The days, and so many before and after each."""
-    return {day + timedelta(days=shift) for day in days for shift in range(-by, by + 1)}
 
 
 def chunks(days: tuple[date, ...], size: int) -> list[tuple[date, ...]]:

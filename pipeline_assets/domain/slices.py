@@ -32,10 +32,22 @@ class Slice:
         return f"{self.event_date.isoformat()}/{self.project_id}"
 
 
+def widen(days: Iterable[date], by: int) -> set[date]:
+    """The days, and so many before and after each."""
+    return {day + timedelta(days=shift) for day in days for shift in range(-by, by + 1)}
+
+
 def neighbourhood(slices: Iterable[Slice], days: int) -> set[Slice]:
     """The slices, and those of the same project at most so many days away from one of them."""
-    shifts = [timedelta(days=shift) for shift in range(-days, days + 1)]
-    return {Slice(key.event_date + shift, key.project_id) for key in slices for shift in shifts}
+    return {Slice(day, project) for project, own in days_by_project(slices).items() for day in widen(own, days)}
+
+
+def days_by_project(slices: Iterable[Slice]) -> dict[str, set[date]]:
+    """Project -> its days among these slices."""
+    days: dict[str, set[date]] = {}
+    for key in slices:
+        days.setdefault(key.project_id, set()).add(key.event_date)
+    return days
 
 
 @dataclass(frozen=True)

@@ -38,6 +38,7 @@ from pipeline_assets.orchestration.dead_runs import report_dead_runs
 from pipeline_assets.orchestration.jobs import JOB_OF_SOURCE
 from pipeline_assets.orchestration.live_runs import WORKING, liveness
 from pipeline_assets.orchestration.specs import asset_key
+from pipeline_assets.orchestration.tags import range_tags
 from pipeline_assets.tables.quarantine import QUARANTINE
 from pipeline_assets.tables.raw_events import RAW_TABLES
 from pipeline_assets.tables.registry import ALL_TABLES, ASSET_TABLES
@@ -187,9 +188,10 @@ class _Drill:
 
     def _load(self, days: Sequence[date], **tags: str) -> list[str]:
         """A run of the job in this process; returns what went wrong."""
-        span = {"dagster/asset_partition_range_start": str(days[0]), "dagster/asset_partition_range_end": str(days[-1])}
         ops: dict[str, Any] = {"load": {"config": {}}}
-        return run_job(self.place.settings, JOB_OF_SOURCE[_REGULAR], ops, {**tags, **span}, _SILENT)
+        return run_job(
+            self.place.settings, JOB_OF_SOURCE[_REGULAR], ops, {**tags, **range_tags(days[0], days[-1])}, _SILENT
+        )
 
     def _load_calmly(self, days: Sequence[date]) -> None:
         tables = frozenset(table.key for table in _TABLES)

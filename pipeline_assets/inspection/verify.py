@@ -16,11 +16,11 @@ from datetime import date, datetime, timedelta
 from enum import StrEnum
 
 from pipeline_assets.domain.acceptance import Acceptance, AcceptanceKind, Acceptances
-from pipeline_assets.domain.days import chunks, days_between, stretches, widened
+from pipeline_assets.domain.days import chunks, days_between, stretches
 from pipeline_assets.domain.deliveries import BatchKey
 from pipeline_assets.domain.records import DeliveryRecord
 from pipeline_assets.domain.settings import Settings
-from pipeline_assets.domain.slices import EMPTY, Digest, Slice, Source, neighbourhood
+from pipeline_assets.domain.slices import EMPTY, Digest, Slice, Source, neighbourhood, widen
 from pipeline_assets.load.request import LoadRequest
 from pipeline_assets.load.run import run_load
 from pipeline_assets.load.runtime import Runtime
@@ -128,7 +128,7 @@ def prove(runtime: Runtime, scratch: Runtime, first: date, last: date, projects:
 def _arrivals(runtime: Runtime, days: Sequence[date], projects: Sequence[str]) -> list[date]:
     """Arrival days whose deliveries hold rows of these event days, or of those that share events with them; and the days' own."""
     settings = runtime.settings
-    near = widened(days, settings.dedupe_window_days)
+    near = widen(days, settings.dedupe_window_days)
     arrivals = set(near)
     for source in Source:
         for project in projects:

@@ -17,7 +17,7 @@ from pipeline_assets.domain.causes import Cause, CauseKind
 from pipeline_assets.domain.deliveries import BatchKey
 from pipeline_assets.domain.errors import PublishConflictError
 from pipeline_assets.domain.records import UNREAD, BatchDay, DeliveryRecord, Head, PublicationRecord, SliceRecord
-from pipeline_assets.domain.slices import EMPTY, Slice, Verdict
+from pipeline_assets.domain.slices import EMPTY, Slice, Verdict, days_by_project
 from pipeline_assets.load.carry_over import carry_over
 from pipeline_assets.load.runtime import Runtime
 from pipeline_assets.tables.registry import SOURCE_OF_TABLE
@@ -127,10 +127,7 @@ def _settle_batches(
     """Rewrite the batch days of these event days, and the objects of batches that turn out different."""
     source = SOURCE_OF_TABLE[table.key]
     different: set[BatchKey] = set()
-    days_by_project: dict[str, set[date]] = {}
-    for key in slices:
-        days_by_project.setdefault(key.project_id, set()).add(key.event_date)
-    for project_id, days in days_by_project.items():
+    for project_id, days in days_by_project(slices).items():
         recorded = runtime.ledger.batch_days_of(source, project_id, sorted(days))
         present = {
             day: {

@@ -13,7 +13,8 @@ from pyspark.sql import DataFrame
 from pipeline_assets.domain.checks import Check
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.tables.table import EVENT_DATE, PROJECT_ID, AggregateTable, Measure, TableColumn
-from pipeline_assets.transforms.revenue import MONEY, PROPERTIES, USER_COLUMNS
+from pipeline_assets.transforms.revenue import MONEY, PROPERTIES
+from pipeline_assets.transforms.users import USER_COLUMNS
 
 
 def _build(events: DataFrame, settings: Settings) -> DataFrame:  # noqa: ARG001 - every build has this form

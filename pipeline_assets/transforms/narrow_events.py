@@ -13,7 +13,8 @@ from pyspark.sql import DataFrame
 
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.transforms.named import named
-from pipeline_assets.transforms.revenue import user, with_money
+from pipeline_assets.transforms.revenue import with_money
+from pipeline_assets.transforms.users import user
 
 
 def narrow_events(refined: DataFrame, settings: Settings) -> DataFrame:

@@ -1,8 +1,8 @@
-"""Revenue and users of an event, as the tables define them (tables/daily_revenue.py, tables/active_users.py).
+"""Revenue of an event, as the tables define it (tables/daily_revenue.py).
 
-Contains: how money and users are read from an event.
+Contains: how money is read from an event.
 Add here: another value read from property bags.
-Does not contain: grouping (tables/).
+Does not contain: who a user is (users.py), grouping (tables/).
 """
 
 from __future__ import annotations
@@ -23,8 +23,6 @@ _FACTOR = "decimal(18,6)"
 _MOST_DIGITS = 1_000
 PROPERTIES = ("event_properties",)
 """Columns that revenue and currency are read from."""
-USER_COLUMNS = ("amplitude_id", "user_id", "device_id")
-"""Columns that a user is read from."""
 
 
 def with_money(events: DataFrame, settings: Settings) -> DataFrame:
@@ -80,15 +78,3 @@ def _number(text: Column, kind: str) -> Column:
     Java reads digits in quadratic time; a text so long is no amount.
     """
     return F.when(F.octet_length(text) <= _MOST_DIGITS, text.try_cast(kind))
-
-
-def user() -> Column:
-    """A user: `amplitude_id`, else `user_id`, else `device_id`, told apart by a prefix; null where none is given.
-
-    A blank id is none.
-    """
-    return F.coalesce(
-        F.concat(F.lit("a:"), F.col("amplitude_id").cast("string")),
-        F.concat(F.lit("u:"), named("user_id")),
-        F.concat(F.lit("d:"), named("device_id")),
-    )

@@ -8,7 +8,6 @@ Does not contain: what is tried (lakehouse.py, branches.py).
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -18,6 +17,7 @@ from py4j.protocol import Py4JError
 from pyspark.errors.exceptions.base import PySparkException
 
 from pipeline_assets.domain.errors import LakehouseError, LakehouseUnavailableError, TidemarkError
+from pipeline_assets.domain.retry import tries
 
 FAILURES = (Py4JError, PySparkException)
 """All that a call into the JVM raises: `IllegalArgumentException` and the like arrive as pyspark's own types."""
@@ -65,9 +65,8 @@ _AHEAD = re.compile(r"Invalid update timestamp \S+: before [^\d\n]*(\d{10,14})?"
 _FULL = ("No space left on device", "File too large", "Disk quota exceeded", "database or disk is full")
 
 _T = TypeVar("_T")
-_ATTEMPTS = 7
-_FIRST_PAUSE_SECONDS = 0.1
-"""Doubled each time, so that a catalog may be away for about six seconds."""
+_TRIES, _FIRST_PAUSE_SECONDS = 7, 0.1
+"""A catalog may be away for about six seconds."""
 
 
 def is_conflict(error: Exception) -> bool:
@@ -82,13 +81,12 @@ def may_pass(error: Exception) -> bool:
 
 def again(operation: Callable[[], _T]) -> _T:
     """The result of a metadata operation that another writer, or a catalog out of reach for a moment, may fail."""
-    for attempt in range(_ATTEMPTS):
+    for is_last in tries(_TRIES, _FIRST_PAUSE_SECONDS):
         try:
             return operation()
         except FAILURES as error:
-            if attempt == _ATTEMPTS - 1 or not may_pass(error):
+            if is_last or not may_pass(error):
                 raise
-            time.sleep(_FIRST_PAUSE_SECONDS * 2**attempt)
     raise AssertionError
 
 

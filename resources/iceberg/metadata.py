@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from pipeline_assets.domain.deliveries import BatchKey
 from pipeline_assets.domain.errors import LakehouseError
-from pipeline_assets.domain.slices import Slice, Source
+from pipeline_assets.domain.slices import Slice, Source, days_by_project
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, SparkSession
@@ -214,14 +214,6 @@ def by_slice(files: Mapping[str, Any], slices: Iterable[Slice] = ()) -> dict[Sli
         paths.setdefault(key, []).append(path)
         rows[key] = rows.get(key, 0) + int(file.recordCount())
     return {key: SliceFiles(frozenset(found), rows[key]) for key, found in paths.items()}
-
-
-def days_by_project(slices: Iterable[Slice]) -> dict[str, set[date]]:
-    """Project -> its days among these slices."""
-    days: dict[str, set[date]] = {}
-    for key in slices:
-        days.setdefault(key.project_id, set()).add(key.event_date)
-    return days
 
 
 def slices_condition(table: Table, slices: Collection[Slice]) -> Column:

@@ -14,11 +14,11 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from pipeline_assets.domain.retention import SnapshotAge
-from pipeline_assets.domain.slices import Slice
+from pipeline_assets.domain.slices import Slice, days_by_project
 from resources.iceberg.creation import keep_metadata
 from resources.iceberg.errors import FAILURES, is_conflict
 from resources.iceberg.lake_objects import LakeObject, LakeObjects
-from resources.iceberg.metadata import JavaTables, days_by_project
+from resources.iceberg.metadata import JavaTables
 from resources.iceberg.metadata_files import MetadataFile, is_hidden, is_metadata, read_metadata_files
 
 if TYPE_CHECKING:

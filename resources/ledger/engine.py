@@ -7,7 +7,6 @@ Does not contain: queries (store.py) and what older schemas become (migrations.p
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,12 +17,12 @@ from sqlalchemy.engine import Connection, Engine, make_url
 
 from pipeline_assets.domain.errors import LedgerError, LedgerUnavailableError
 from pipeline_assets.domain.masking import masked
+from pipeline_assets.domain.retry import tries
 from resources.ledger.migrations import lock, prepare, version_of
 from resources.ledger.schema import SCHEMA_VERSION
 
-_ATTEMPTS = 7
-_FIRST_PAUSE_SECONDS = 0.1
-"""Doubled each time, so that a server may be away for about six seconds."""
+_TRIES, _FIRST_PAUSE_SECONDS = 7, 0.1
+"""A server may be away for about six seconds."""
 
 
 _AWAY = ("Connection refused", "the database system is", "terminating connection", "database is locked")
@@ -50,13 +49,12 @@ def in_parts(values: Sequence[_T]) -> Iterator[Sequence[_T]]:
 @contextmanager
 def connected(engine: Engine) -> Iterator[Connection]:
     """A connection; a server that is away for a moment, for a restart, is waited for."""
-    for attempt in range(_ATTEMPTS):
+    for is_last in tries(_TRIES, _FIRST_PAUSE_SECONDS):
         try:
             connection = engine.connect()
         except sa.exc.OperationalError:
-            if attempt == _ATTEMPTS - 1:
+            if is_last:
                 raise
-            time.sleep(_FIRST_PAUSE_SECONDS * 2**attempt)
         else:
             break
     with connection:

@@ -14,6 +14,7 @@ from dataclasses import replace
 
 from pipeline_assets.domain.errors import PublishConflictError
 from pipeline_assets.domain.records import Head, PublicationRecord
+from pipeline_assets.domain.retry import tries
 from pipeline_assets.domain.slices import EMPTY, Slice
 from pipeline_assets.load.build.audit import Build
 from pipeline_assets.load.build.builders import builder_of
@@ -32,9 +33,8 @@ from resources.failpoints import Failpoint, failpoint
 from resources.iceberg.lakehouse import Publication
 from resources.ledger.changes import Changes
 
-_PIN_ATTEMPTS = 8
-_FIRST_PAUSE_SECONDS = 0.1
-"""Doubled each time: a run that is between its commit and its ledger entry needs a moment."""
+_PIN_TRIES, _FIRST_PAUSE_SECONDS = 8, 0.1
+"""A run that is between its commit and its ledger entry needs a moment."""
 
 
 def rebuild_stale(runtime: Runtime, request: LoadRequest, table: Table, facts: Facts) -> TableReport:
@@ -69,7 +69,7 @@ def _pinned(
     runtime: Runtime, request: LoadRequest, table: Table, facts: Facts
 ) -> tuple[int, dict[str, int], list[SlicePlan]]:
     """The table's own snapshot and those of its upstream, and decisions made on records of exactly these."""
-    for attempt in range(_PIN_ATTEMPTS):
+    for _ in tries(_PIN_TRIES, _FIRST_PAUSE_SECONDS):
         # Settled first: what a dead run or a foreign hand changed is stale by now.
         own = {table.key: sync_ledger(runtime, table, request.run_id)}
         pins = {name: sync_ledger(runtime, table_by_key(name), request.run_id) for name in table.upstream}
@@ -84,7 +84,6 @@ def _pinned(
         # The records that were read may be newer than the pins: written by a run whose commit came after them.
         if all(_is_head(runtime, name, pin) for name, pin in (own | pins).items()):
             return own[table.key], pins, decided
-        time.sleep(_FIRST_PAUSE_SECONDS * 2**attempt)
     raise PublishConflictError(table.key, "what it is built from kept changing", "Load the days again later")
 
 

@@ -16,7 +16,7 @@ from functools import cache
 
 import dagster as dg
 
-from pipeline_assets.domain.days import chunks, days_between
+from pipeline_assets.domain.days import stretches
 from pipeline_assets.domain.errors import TidemarkError
 from pipeline_assets.domain.masking import tellable
 from pipeline_assets.domain.plain_text import few, shown
@@ -25,10 +25,9 @@ from pipeline_assets.orchestration.dead_runs import DIED_TAG
 from pipeline_assets.orchestration.event_text import LONGEST_TAG, description
 from pipeline_assets.orchestration.live_runs import under_way
 from pipeline_assets.orchestration.sensors.cursor import Admission, Cursor, admit, attempted
+from pipeline_assets.orchestration.tags import REASON_TAG, days_of, range_tags
 from resources.ledger.store import Ledger
 
-RANGE_START, RANGE_END = "dagster/asset_partition_range_start", "dagster/asset_partition_range_end"
-REASON_TAG = "tidemark/reason"
 _NEWEST_RUNS = 200
 
 
@@ -132,9 +131,10 @@ def request(
         is_recent = any(tick.is_recent(day) for day, _ in reasons)
         why = few([f"{day}: {reason}" for day, reason in reasons]) or f"late events of the arrivals after {days[-1]}"
         tags = {
-            RANGE_START: days[0].isoformat(), RANGE_END: days[-1].isoformat(),
-            "dagster/priority": str(priority if is_recent else 0), REASON_TAG: shown(why, LONGEST_TAG),
-        }  # fmt: skip
+            **range_tags(days[0], days[-1]),
+            "dagster/priority": str(priority if is_recent else 0),
+            REASON_TAG: shown(why, LONGEST_TAG),
+        }
         requests.append(dg.RunRequest(run_key=f"{job_name}:{days[0]}:{days[-1]}:{key}", tags=tags))
     told = _told(due, admission, sorted(due.keys() & covered), waits)
     if requests:
@@ -164,11 +164,11 @@ def _ranges(chosen: Sequence[date], reach: int, settings: Settings) -> list[tupl
     """Runs of days in chunks: the chosen ones, and so many before each."""
     with_reach = {day - timedelta(days=shift) for day in chosen for shift in range(reach + 1)}
     wanted = sorted(day for day in with_reach if day >= settings.calendar_start)
-    return [part for run in _runs_of_days(wanted) for part in chunks(run, settings.days_per_run)]
+    return stretches(wanted, settings.days_per_run)
 
 
 def _covered(tick: Tick, job_name: str) -> set[date]:
-    return {day for run in under_way(tick.context.instance, tick.ledger, job_name) for day in _days_of(run)}
+    return {day for run in under_way(tick.context.instance, tick.ledger, job_name) for day in days_of(run.tags)}
 
 
 def died_on(instance: dg.DagsterInstance, job_name: str) -> Callable[[date], bool]:
@@ -180,27 +180,9 @@ def died_on(instance: dg.DagsterInstance, job_name: str) -> Callable[[date], boo
     @cache
     def newest() -> Mapping[date, dg.DagsterRun]:
         runs = instance.get_runs(dg.RunsFilter(job_name=job_name), limit=_NEWEST_RUNS)
-        return {day: run for run in reversed(runs) for day in _days_of(run)}
+        return {day: run for run in reversed(runs) for day in days_of(run.tags)}
 
     return lambda day: day in newest() and DIED_TAG in newest()[day].tags
-
-
-def _days_of(run: dg.DagsterRun) -> Sequence[date]:
-    if RANGE_START in run.tags and RANGE_END in run.tags:
-        first, last = (date.fromisoformat(run.tags[name][:10]) for name in (RANGE_START, RANGE_END))
-        return days_between(first, last)
-    partition = run.tags.get("dagster/partition")
-    return [date.fromisoformat(partition[:10])] if partition else []
-
-
-def _runs_of_days(days: Sequence[date]) -> list[tuple[date, ...]]:
-    found: list[list[date]] = []
-    for day in days:
-        if found and (day - found[-1][-1]).days == 1:
-            found[-1].append(day)
-        else:
-            found.append([day])
-    return [tuple(run) for run in found]
 
 
 def digest(parts: Iterable[str]) -> str:

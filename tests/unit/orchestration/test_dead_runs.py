@@ -24,7 +24,8 @@ from pipeline_assets.domain.processes import LOOK_SECONDS, PATIENT_LOOKS, STILL_
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.orchestration.dead_runs import DIED_TAG, OWN_JOBS, report_dead_runs
 from pipeline_assets.orchestration.live_runs import liveness, under_way
-from pipeline_assets.orchestration.sensors.requests import RANGE_END, RANGE_START, died_on
+from pipeline_assets.orchestration.sensors.requests import died_on
+from pipeline_assets.orchestration.tags import RANGE_END, RANGE_START
 from resources import this_process
 from resources.ledger.schema import PROCESSES
 from resources.ledger.store import Ledger

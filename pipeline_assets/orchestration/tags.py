@@ -1,0 +1,30 @@
+"""Tags of runs that more than one module writes or reads.
+
+Contains: the days of a run, why it was requested.
+Add here: another tag that two modules must spell alike.
+Does not contain: tags of one module (jobs.py, dead_runs.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import date
+
+from pipeline_assets.domain.days import days_between
+
+RANGE_START, RANGE_END = "dagster/asset_partition_range_start", "dagster/asset_partition_range_end"
+_PARTITION = "dagster/partition"
+REASON_TAG = "tidemark/reason"
+
+
+def range_tags(first: date, last: date) -> dict[str, str]:
+    """Of a run that loads these days and all between them."""
+    return {RANGE_START: first.isoformat(), RANGE_END: last.isoformat()}
+
+
+def days_of(tags: Mapping[str, str]) -> Sequence[date]:
+    """The days that a run loads, from its tags; none for a run without partitions."""
+    if RANGE_START in tags and RANGE_END in tags:
+        first, last = (date.fromisoformat(tags[name][:10]) for name in (RANGE_START, RANGE_END))
+        return days_between(first, last)
+    return [date.fromisoformat(tags[_PARTITION][:10])] if _PARTITION in tags else []
