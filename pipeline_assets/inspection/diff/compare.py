@@ -16,8 +16,9 @@ from typing import Any
 import pyspark.sql.functions as F
 from pyspark.sql import DataFrame
 
+from pipeline_assets.domain.change_rule import explain_change, is_bounded
 from pipeline_assets.domain.changes import Baseline
-from pipeline_assets.domain.checks import explain_change, is_bounded, number
+from pipeline_assets.domain.checks import number
 from pipeline_assets.domain.errors import UsageError
 from pipeline_assets.domain.slices import EMPTY, Slice
 from pipeline_assets.inspection.diff.difference import Difference

@@ -2,7 +2,7 @@
 
 Contains: from audits and decisions to records and outcomes.
 Add here: a rule about which built slices are published.
-Does not contain: the bounds (domain/checks.py), building (refined.py, aggregate.py) and publishing
+Does not contain: the bounds (domain/change_rule.py), building (refined.py, aggregate.py) and publishing
 (rebuild.py).
 """
 
@@ -14,7 +14,8 @@ from dataclasses import replace
 from resources.ledger.records import SliceRecord
 
 from pipeline_assets.domain.changes import Baseline, KeyChange
-from pipeline_assets.domain.checks import Evaluation, complete, explain_change, holds_nothing, next_baseline
+from pipeline_assets.domain.checks import Evaluation, complete, holds_nothing
+from pipeline_assets.domain.change_rule import explain_change, next_baseline
 from pipeline_assets.domain.slices import EMPTY, Slice, Verdict, neighbourhood
 from pipeline_assets.load.build.audit import Audit
 from pipeline_assets.load.build.refined import linked_slices
