@@ -30,7 +30,7 @@ from benchmarks.contenders import OurLoad
 from benchmarks.measure import run_and_watch
 from benchmarks.workload import KEPT, PROJECT
 from pipeline_assets.domain.days import chunks
-from pipeline_assets.domain.settings import local_path
+from pipeline_assets.domain.places import local_path
 from pipeline_assets.load.runtime import Runtime
 from pipeline_assets.operations.maintenance import maintain, require_done
 from pipeline_assets.tables.registry import ALL_TABLES, ASSET_TABLES

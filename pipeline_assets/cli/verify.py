@@ -21,7 +21,7 @@ from rich.console import Console
 from rich.table import Table as RichTable
 
 from pipeline_assets.cli.terminal import line, styled
-from pipeline_assets.domain.settings import local_path
+from pipeline_assets.domain.places import local_path
 from pipeline_assets.inspection.verify import Compared, Proof, Verdict, prove, scratch_settings
 from pipeline_assets.load.runtime import Runtime
 from pipeline_assets.tables.registry import ALL_TABLES

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
-from pipeline_assets.domain.settings import KEYS_ADDED, KEYS_CHANGED, KEYS_REMOVED
+from pipeline_assets.domain.change_bounds import KEYS_ADDED, KEYS_CHANGED, KEYS_REMOVED
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 Contains: the typed settings.
 Add here: a new value a deployment may change.
 Does not contain: where values are read from (config.py), secrets (they come from the environment of
-the libraries that use them), anything computed from landing.
+the libraries that use them), what makes a URL wrong (places.py), anything computed from landing.
 """
 
 from __future__ import annotations
@@ -14,16 +14,15 @@ from datetime import date
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, Self
-from urllib.parse import unquote
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 from pydantic_settings import BaseSettings, NoDecode, PydanticBaseSettingsSource, SettingsConfigDict
-from sqlalchemy.engine import make_url
-from sqlalchemy.exc import ArgumentError
 
+from pipeline_assets.domain.change_bounds import KEYS_CHANGED, KEYS_REMOVED, ChangeBound, require_named_bounds
 from pipeline_assets.domain.errors import SettingsError
 from pipeline_assets.domain.machine import default_object_bytes
 from pipeline_assets.domain.masking import MASK, URL_SETTINGS, is_secret_name, remember, shown
+from pipeline_assets.domain.places import require_supported_database, require_supported_place
 from pipeline_assets.domain.property_paths import property_path
 from pipeline_assets.domain.slices import Source
 
@@ -39,19 +38,6 @@ class Completeness(StrEnum):
     """The exporter writes a marker."""
     QUIET = "quiet"
     """It writes none: nothing new came for `quiet_minutes`."""
-
-
-class ChangeBound(BaseModel):
-    """How far one measure of one table's final slices may change, as a share; what is not given is as for all."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    shrink: float | None = Field(default=None, ge=0)
-    growth: float | None = Field(default=None, ge=0)
-
-
-KEYS_ADDED, KEYS_REMOVED, KEYS_CHANGED = "keys_added", "keys_removed", "keys_changed"
-"""Measures of what becomes of a slice's keys, as shares of those it had."""
 
 
 class Settings(BaseSettings):
@@ -155,9 +141,17 @@ class Settings(BaseSettings):
     jars_dir: Path = PROJECT_ROOT / ".jars"
 
     @field_validator(
-        "projects", "sparse_projects", "revenue_properties", "price_properties", "quantity_properties", "currency_properties",
-        "source_precedence", "owners", "extra_aggregates", mode="before",
-    )  # fmt: skip
+        "projects",
+        "sparse_projects",
+        "revenue_properties",
+        "price_properties",
+        "quantity_properties",
+        "currency_properties",
+        "source_precedence",
+        "owners",
+        "extra_aggregates",
+        mode="before",
+    )
     @classmethod
     def _split_comma_list(cls, value: object) -> object:
         if isinstance(value, str):
@@ -212,43 +206,20 @@ class Settings(BaseSettings):
     @field_validator("change_bounds")
     @classmethod
     def _named_bounds(cls, value: dict[str, ChangeBound]) -> dict[str, ChangeBound]:
-        for name, bound in value.items():
-            if not re.fullmatch(r"[a-z_]+/[a-z_]+:[a-z_]+", name):
-                msg = f"{name!r} is not `table:measure`, such as refined/events:rows"
-                raise ValueError(msg)
-            is_of_keys = name.partition(":")[2] in (KEYS_ADDED, KEYS_REMOVED, KEYS_CHANGED)
-            if bound == ChangeBound() or (is_of_keys and bound.shrink is not None):
-                msg = f"{name!r} needs {'growth' if is_of_keys else 'shrink, growth or both'}, as a share"
-                raise ValueError(msg)
+        require_named_bounds(value)
         return value
 
     @field_validator("landing_url", "warehouse_url")
     @classmethod
     def _supported_scheme(cls, value: str) -> str:
-        # What is wrong is not repeated: it may hold a key, wherever that was put by mistake.
-        scheme, mark, place = value.partition("://")
-        if mark and scheme not in {"file", "s3"}:
-            msg = "its scheme is not supported; use a path, file:// or s3://"
-            raise ValueError(msg)
-        # No bucket's name has one of these; a secret key may hold `/`, so that its `@` stands anywhere.
-        is_keyed = scheme == "s3" and set(place.partition("/")[0]) & {":", "@"}
-        bare = re.sub(r"^(file|s3):/*", "", value)
-        if is_keyed or re.search(r"(^|/)[^/:]*:[^/@]*@", value) or re.match(r"[^/:]*:[^@]*@", bare):
-            msg = (
-                "it holds credentials; take them out and set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or a profile"
-            )
-            raise ValueError(msg)
+        require_supported_place(value)
         return value
 
     @field_validator("catalog_url", "ledger_url")
     @classmethod
     def _supported_database(cls, value: str | None) -> str | None:
-        if value is not None and not value.startswith(("sqlite:///", "postgresql://", "postgresql+psycopg2://")):
-            msg = "use sqlite:////absolute/path.db or postgresql://user@host/database"
-            raise ValueError(msg)
-        if value is not None and not is_readable_database(value):
-            msg = "it cannot be read; write postgresql://user:password@host:port/database, in a password %40 for @ and %2F for /"
-            raise ValueError(msg)
+        if value is not None:
+            require_supported_database(value)
         return value
 
     @model_validator(mode="after")
@@ -317,23 +288,3 @@ class Settings(BaseSettings):
     def ledger_database_url(self) -> str:
         """The ledger's SQLAlchemy URL."""
         return self.ledger_url or self.catalog_url
-
-
-def is_readable_database(url: str) -> bool:
-    """Whether user, password, host and database can be told apart: else a part of the password is taken for a name."""
-    try:
-        parsed = make_url(url)
-    except (ArgumentError, ValueError):
-        return False
-    if parsed.get_backend_name() == "sqlite":
-        return parsed.host is None
-    names = (parsed.username, parsed.host, parsed.database)
-    return not any(set(name or "") & set("@?") for name in names) and "/" not in (parsed.username or "")
-
-
-def local_path(url: str) -> Path | None:
-    """The folder a path or `file://` URL names, None for a remote one."""
-    if "://" not in url:
-        return Path(url)
-    # Not urlsplit: a folder's name may hold `#` or `?`.
-    return Path(unquote("/" + url.removeprefix("file://").lstrip("/"))) if url.startswith("file://") else None

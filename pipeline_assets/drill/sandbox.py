@@ -26,7 +26,8 @@ from sqlalchemy.engine import make_url
 
 from pipeline_assets.domain.errors import LedgerError
 from pipeline_assets.domain.masking import masked
-from pipeline_assets.domain.settings import ENV_PREFIX, Settings, local_path
+from pipeline_assets.domain.places import local_path
+from pipeline_assets.domain.settings import ENV_PREFIX, Settings
 from pipeline_assets.tables.registry import ALL_TABLES
 from resources.landing.backends import Bucket
 from resources.landing.folder import Folder

@@ -7,8 +7,9 @@ Does not contain: everything about a table (its own module).
 
 from __future__ import annotations
 
+from pipeline_assets.domain.change_bounds import KEYS_ADDED, KEYS_CHANGED, KEYS_REMOVED
 from pipeline_assets.domain.errors import SettingsError
-from pipeline_assets.domain.settings import KEYS_ADDED, KEYS_CHANGED, KEYS_REMOVED, Settings
+from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import Source
 from pipeline_assets.tables.active_users import ACTIVE_USERS
 from pipeline_assets.tables.daily_revenue import DAILY_REVENUE

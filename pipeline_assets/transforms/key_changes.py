@@ -2,7 +2,7 @@
 
 Contains: the comparison of two states by key.
 Add here: another thing that may become of a key.
-Does not contain: bounds (domain/checks.py) and what a key of a table is (tables/, event_keys.py).
+Does not contain: bounds (domain/change_rule.py) and what a key of a table is (tables/, event_keys.py).
 """
 
 from __future__ import annotations

@@ -20,7 +20,8 @@ from typing import TYPE_CHECKING
 from sqlalchemy.engine import make_url
 
 from pipeline_assets.domain.errors import LakehouseError
-from pipeline_assets.domain.settings import Settings, local_path
+from pipeline_assets.domain.places import local_path
+from pipeline_assets.domain.settings import Settings
 from resources.iceberg.errors import FAILURES, may_pass
 from resources.iceberg.lake_objects import LakeObjects
 from resources.iceberg.metadata_files import first_use

@@ -28,7 +28,8 @@ from pipeline_assets.domain.errors import (
     LandingAccessError,
     LandingUnavailableError,
 )
-from pipeline_assets.domain.settings import Settings, local_path
+from pipeline_assets.domain.places import local_path
+from pipeline_assets.domain.settings import Settings
 from resources.landing.backends import Bucket
 from resources.landing.errors import landing_errors
 

@@ -21,7 +21,8 @@ from obstore.exceptions import InvalidPathError, PreconditionError
 from pipeline_assets.domain.arrival_days import ALONE, MOST_STRAYS, ends_of
 from pipeline_assets.domain.deliveries import Delivery, Listing, Marker, Oddity, UnrecognizedObject
 from pipeline_assets.domain.errors import LandingAccessError, ObjectMovedError, SettingsError, UnreadableObjectError
-from pipeline_assets.domain.settings import Settings, local_path
+from pipeline_assets.domain.places import local_path
+from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import Source
 from pipeline_assets.formats.base import KeyStem, ObjectKeys
 from pipeline_assets.formats.registry import EXPORT_FORMAT

@@ -20,7 +20,8 @@ from sqlalchemy.engine import URL, make_url
 
 from pipeline_assets.domain.errors import SettingsError
 from pipeline_assets.domain.masking import NAMES_OF_SECRETS, is_secret_name
-from pipeline_assets.domain.settings import Settings, local_path
+from pipeline_assets.domain.places import local_path
+from pipeline_assets.domain.settings import Settings
 from resources.spark.class_archive import jvm_options
 from resources.spark.jars import verified
 from resources.spark.jvm_names import remember_names

@@ -18,8 +18,9 @@ from pyspark.sql import DataFrame
 
 from pipeline_assets.domain.acceptance import Acceptances
 from pipeline_assets.domain.causes import Cause, CauseKind
+from pipeline_assets.domain.change_rule import explain_change, is_bounded
 from pipeline_assets.domain.changes import Baseline
-from pipeline_assets.domain.checks import explain_change, is_bounded, number
+from pipeline_assets.domain.checks import number
 from pipeline_assets.domain.errors import UsageError
 from pipeline_assets.domain.records import Head
 from pipeline_assets.domain.slices import EMPTY, Slice

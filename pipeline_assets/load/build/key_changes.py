@@ -2,7 +2,7 @@
 
 Contains: which slices are compared, and the cause of what became of a key.
 Add here: another cause.
-Does not contain: the comparison (transforms/key_changes.py) and the bounds (domain/checks.py).
+Does not contain: the comparison (transforms/key_changes.py) and the bounds (domain/change_rule.py).
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ import pyspark.sql.functions as F
 from pyspark.sql import DataFrame
 
 from pipeline_assets.domain.causes import Cause, CauseKind
+from pipeline_assets.domain.change_rule import is_bounded
 from pipeline_assets.domain.changes import KeyChange
-from pipeline_assets.domain.checks import is_bounded
 from pipeline_assets.domain.slices import EMPTY, Slice, neighbourhood
 from pipeline_assets.load.build.audit import Audit
 from pipeline_assets.load.build.step import StagedSlices, TablePlan

@@ -2,7 +2,7 @@
 
 Contains: from audits and decisions to records and outcomes.
 Add here: a rule about which built slices are published.
-Does not contain: the bounds (domain/checks.py), building (refined.py, aggregate.py) and publishing
+Does not contain: the bounds (domain/change_rule.py), building (refined.py, aggregate.py) and publishing
 (rebuild.py).
 """
 
@@ -11,8 +11,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from pipeline_assets.domain.change_rule import explain_change, next_baseline
 from pipeline_assets.domain.changes import Baseline, KeyChange
-from pipeline_assets.domain.checks import Evaluation, complete, explain_change, holds_nothing, next_baseline
+from pipeline_assets.domain.checks import Evaluation, complete, holds_nothing
 from pipeline_assets.domain.input_state import InputState, Rejection
 from pipeline_assets.domain.records import SliceRecord
 from pipeline_assets.domain.slices import EMPTY, Slice, Verdict, neighbourhood

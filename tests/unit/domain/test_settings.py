@@ -11,7 +11,8 @@ import pytest
 from pipeline_assets.config import load_settings
 from pipeline_assets.domain import machine
 from pipeline_assets.domain.errors import SettingsError
-from pipeline_assets.domain.settings import PROJECT_ROOT, Settings, local_path
+from pipeline_assets.domain.places import local_path
+from pipeline_assets.domain.settings import PROJECT_ROOT, Settings
 from pipeline_assets.tables.raw_events import REGULAR_EVENTS
 
 

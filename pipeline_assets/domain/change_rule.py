@@ -1,0 +1,118 @@
+"""`change_is_explained`: how far a final slice may change before it is refused.
+
+Contains: which changes are bounded, the bounds as pure functions, what later changes are measured
+against.
+Add here: another bound on changes.
+Does not contain: the bounds' values (settings.py), the figures that are compared (changes.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from pipeline_assets.domain.change_bounds import KEYS_ADDED, KEYS_CHANGED, KEYS_REMOVED
+from pipeline_assets.domain.changes import Baseline, KeyChange
+from pipeline_assets.domain.checks import ACCEPTED, Check, Evaluation
+from pipeline_assets.domain.settings import Settings
+
+
+def is_bounded(before: Mapping[str, float], after: Mapping[str, float], *, was_final: bool, settings: Settings) -> bool:
+    """Whether a change of this slice has to keep within bounds.
+
+    A slice that was final when it was last confirmed, and whose largest count lies over `change_min_rows` before or after,
+    because a ratio of small numbers means nothing. Counts are integers, money is not; where nothing is counted, every
+    change has to.
+    """
+    counts = [value for value in (*before.values(), *after.values()) if isinstance(value, int)]
+    return was_final and (max(counts) > settings.change_min_rows if counts else bool(before or after))
+
+
+def explain_change(
+    table: str,
+    before: Baseline,
+    after: Mapping[str, float],
+    keys: KeyChange | None,
+    *,
+    content: str,
+    was_final: bool,
+    accepted_reason: str | None,
+    cause: str,
+    settings: Settings,
+) -> Evaluation:
+    """`change_is_explained`: bounds on every measure of a bounded slice, and on the shares of its keys that come, go and change.
+
+    Measured against `before`, what the slice was when it became final or a person last decided about it, so that many small
+    changes are bounded as one; keys also by what this publication does to them. A slice that held nothing has no figures there:
+    filling an empty day is no change, and neither is coming back to what it was (`content`: its digest now).
+    """
+    figures = {f"{name}_before": value for name, value in before.figures.items()}
+    figures |= {f"{name}_after": value for name, value in after.items()}
+    figures |= keys.figures if keys is not None else {}
+    if before.is_again(content) or not is_bounded(before.figures, after, was_final=was_final, settings=settings):
+        return Evaluation(Check.CHANGE_IS_EXPLAINED, True, figures=figures)
+    beyond = [*_measures_beyond(table, before.figures, after, settings), *_keys_beyond(table, before, keys, settings)]
+    if not beyond:
+        return Evaluation(Check.CHANGE_IS_EXPLAINED, True, figures=figures)
+    if accepted_reason is not None:
+        reason = f"{ACCEPTED}: {accepted_reason} ({'; '.join(beyond)}; cause: {cause})"
+        return Evaluation(Check.CHANGE_IS_EXPLAINED, True, reason, figures=figures)
+    return Evaluation(
+        Check.CHANGE_IS_EXPLAINED,
+        False,
+        f"final slice {'; '.join(beyond)} (cause: {cause})",
+        "Correct the delivery, or accept the change with a reason (--accept-changes, accept_changes in run config)",
+        figures,
+    )
+
+
+def next_baseline(
+    before: Baseline,
+    after: Mapping[str, float],
+    keys: KeyChange | None,
+    change: Evaluation,
+    *,
+    content: str,
+    was_final: bool,
+    settings: Settings,
+) -> Baseline:
+    """Of a final slice that passed `change`: anew where it becomes final, is filled, accepted by a person, or again what it was.
+
+    Else `before`, with what became of its keys; a measure it lacks was compared with nothing, and is bounded from now on.
+    """
+    was_bounded = is_bounded(before.figures, after, was_final=was_final, settings=settings)
+    if not was_bounded or not before.figures or change.is_accepted_change or before.is_again(content):
+        return Baseline(after, content=content)
+    return before.after(keys).completed(after)
+
+
+def _measures_beyond(
+    table: str, before: Mapping[str, float], after: Mapping[str, float], settings: Settings
+) -> Iterator[str]:
+    for name in sorted(before):
+        old, new = before[name], after.get(name, 0.0)
+        shrink, growth = settings.change_bound(table, name)
+        change = _relative_change(old, new)
+        if not -shrink <= change <= growth:
+            size = "from nothing" if old == 0 else f"by {abs(change):.1%}"
+            yield f"{'shrinks' if change < 0 else 'grows'} {size}: {name} {old:g} -> {new:g}"
+
+
+def _keys_beyond(table: str, baseline: Baseline, keys: KeyChange | None, settings: Settings) -> Iterator[str]:
+    if keys is None or not keys.before:
+        return
+    verbs = {KEYS_ADDED: "gains", KEYS_REMOVED: "loses", KEYS_CHANGED: "changes"}
+    since = baseline.after(keys)
+    for name, count in keys.totals.items():
+        _, most = settings.change_bound(table, name)
+        if count / keys.before > most:
+            share = f"{count / keys.before:.1%} of its {keys.before} keys"
+            yield f"{verbs[name]} {share}: {keys.causes(name)}"
+        elif count and since.totals[name] / since.keys > most:
+            share = f"{since.totals[name] / since.keys:.1%} of its {since.keys} keys"
+            yield f"{verbs[name]} {share} since it was final or last accepted: now {keys.causes(name)}"
+
+
+def _relative_change(old: float, new: float) -> float:
+    if old == new:
+        return 0.0
+    return float("inf") if old == 0 else (new - old) / abs(old)
