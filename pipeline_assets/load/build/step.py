@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from resources.iceberg.lakehouse import Publication
+from resources.iceberg.swap import Publication
 from resources.ledger.records import SliceRecord
 
 from pipeline_assets.domain.slices import Slice

@@ -20,7 +20,8 @@ from pipeline_assets.load.deliveries.read import Writing, require_unmoved, take_
 from pipeline_assets.load.deliveries.step import RawStep, delete_objects, in_batches
 from pipeline_assets.transforms.digests import batch_day_digests, digest_of, lineage_of
 from resources.failpoints import Failpoint, failpoint
-from resources.iceberg.lakehouse import Publication, Staged
+from resources.iceberg.lakehouse import Staged
+from resources.iceberg.swap import Publication
 from resources.ledger.records import BatchDay, PublicationRecord, SliceRecord
 
 
