@@ -1,31 +1,29 @@
 """Stage, audit, publish: the only code that changes what main says of a slice (ARCHITECTURE, laws 2 and 6).
 
-Contains: staged snapshots, the exact file diff, one conflict-checked commit per publish.
+Contains: reading a table as of a snapshot, staging a branch, publishing and restoring slices.
 Add here: another way to publish.
-Does not contain: branches (branches.py), creating a table (creation.py), joining and removing files
-(procedures.py), reading metadata (metadata.py), what is written (tables/), whether it may be seen
-(load_path/).
+Does not contain: the commit itself (swap.py), branches (branches.py), creating a table (creation.py),
+joining and removing files (procedures.py), reading metadata (metadata.py), what is written (tables/),
+whether it may be seen (load/).
 """
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from pipeline_assets.domain.errors import LakehouseError, PublishConflictError
+from pipeline_assets.domain.errors import LakehouseError
 from pipeline_assets.domain.slices import Slice
 from pipeline_assets.transforms.event_hashes import HASH_COLUMNS
 from resources.failpoints import Failpoint, failpoint
 from resources.iceberg.branches import Branches, IsLive
 from resources.iceberg.creation import begin_history, create_table
-from resources.iceberg.errors import FAILURES, again, failure, is_conflict
+from resources.iceberg.errors import again
 from resources.iceberg.lake_identity import Purpose, lake_of, require_own_lake
 from resources.iceberg.metadata import (
-    RUN_PROPERTY,
     Commit,
     JavaTables,
     SliceFiles,
@@ -33,6 +31,7 @@ from resources.iceberg.metadata import (
     slice_of,
     slices_condition,
 )
+from resources.iceberg.swap import Publication, swap
 from resources.iceberg.table_files import TableFiles
 
 if TYPE_CHECKING:
@@ -41,7 +40,6 @@ if TYPE_CHECKING:
     from pipeline_assets.domain.settings import Settings
     from pipeline_assets.tables.table import Table
 
-PUBLISH_PROPERTY = "tidemark.publish-id"
 _AS_IT_COMES = {
     "use-table-distribution-and-ordering": "false",
     "distribution-mode": "none",
@@ -59,18 +57,6 @@ class Staged:
     branch: str
     base_id: int
     snapshot_id: int
-
-
-@dataclass(frozen=True)
-class Publication:
-    """One commit to main."""
-
-    snapshot_id: int
-    parent_id: int
-    files: Mapping[Slice, SliceFiles]
-    """The live files of every published slice after the commit."""
-    is_empty: bool = False
-    """True where the staged files were live already and nothing was committed."""
 
 
 class Lakehouse:
@@ -136,10 +122,10 @@ class Lakehouse:
 
     def file_sizes(self, table: Table, snapshot_id: int, slices: Collection[Slice]) -> dict[Slice, dict[str, int]]:
         """Live files of these slices, with their sizes in bytes, from metadata alone."""
-        found: dict[Slice, dict[str, int]] = {}
+        sizes: dict[Slice, dict[str, int]] = {}
         for path, file in self._tables.files(self._load(table), snapshot_id, set(slices)).items():
-            found.setdefault(slice_of(file), {})[path] = int(file.fileSizeInBytes())
-        return found
+            sizes.setdefault(slice_of(file), {})[path] = int(file.fileSizeInBytes())
+        return sizes
 
     def may_hold(self, table: Table, snapshot_id: int, column: str, days: Collection[Slice]) -> bool:
         """Whether any file may hold rows of a project with one of these days in a column, by its metrics alone."""
@@ -161,8 +147,8 @@ class Lakehouse:
 
     def lake(self, settings: Settings) -> str | None:
         """The identity of the lake, which its ledger carries as well; None before its first load."""
-        found: str | None = again(lambda: lake_of(self._tables, settings))
-        return found
+        identity: str | None = again(lambda: lake_of(self._tables, settings))
+        return identity
 
     def knows(self, table: Table) -> bool:
         """Whether the catalog knows the table; nothing is created."""
@@ -179,7 +165,7 @@ class Lakehouse:
         """
         if table.key in self._ensured:
             return
-        # Another process may create the same table at the same moment; whoever comes second finds it.
+        # Another process may create the same table at the same moment; the second one finds it.
         again(lambda: create_table(self._tables, table))
         self._require_columns(table)
         again(lambda: begin_history(self._tables, table))
@@ -253,7 +239,7 @@ class Lakehouse:
         """
         wanted = set(slices)
         new = self._tables.files(self._load(staged.table), staged.snapshot_id, wanted)
-        return self._swap(staged.table, staged.base_id, wanted, new, staged.branch, run_id)
+        return swap(self._tables, staged.table, staged.base_id, wanted, new, staged.branch, run_id)
 
     def restore(
         self, table: Table, base_id: int, snapshots: Mapping[Slice, int | None], name: str, run_id: str
@@ -265,13 +251,13 @@ class Lakehouse:
         kept meanwhile (`branches.keeping`): what a foreign hand removes nevertheless is found after the commit, and undone.
         """
         wanted = set(snapshots)
-        publication = self._swap(table, base_id, wanted, self.require_files(table, snapshots), name, run_id)
+        publication = swap(self._tables, table, base_id, wanted, self.require_files(table, snapshots), name, run_id)
         try:
             if not publication.is_empty:
                 self._require_there(table, (path for files in publication.files.values() for path in files.paths))
         except LakehouseError as gone:
             before = self._tables.files(self._load(table), base_id, wanted)
-            self._swap(table, publication.snapshot_id, wanted, before, f"{name}_undone", run_id)
+            swap(self._tables, table, publication.snapshot_id, wanted, before, f"{name}_undone", run_id)
             reason = "vanished while it was about to come back; its slice is again what it was"
             raise LakehouseError(gone.subject, reason, gone.hint) from gone
         return publication
@@ -279,12 +265,12 @@ class Lakehouse:
     def require_files(self, table: Table, snapshots: Mapping[Slice, int | None]) -> Mapping[str, Any]:
         """Path -> Java DataFile of these slices in these snapshots; raises LakehouseError for one that is gone."""
         java = self._load(table)
-        found: dict[str, Any] = {}
+        files: dict[str, Any] = {}
         for snapshot_id in {known for known in snapshots.values() if known is not None}:
             chosen = {key for key, known in snapshots.items() if known == snapshot_id}
-            found |= self._tables.files(java, snapshot_id, chosen)
-        self._require_there(table, found)
-        return found
+            files |= self._tables.files(java, snapshot_id, chosen)
+        self._require_there(table, files)
+        return files
 
     def _require_there(self, table: Table, paths: Iterable[str]) -> None:
         store = self._load(table).io()
@@ -292,99 +278,9 @@ class Lakehouse:
             if not store.newInputFile(path).exists():
                 raise LakehouseError(path, "is gone, so that what it held cannot come back", "Choose a later state")
 
-    def _swap(
-        self, table: Table, base_id: int, wanted: set[Slice], new: Mapping[str, Any], name: str, run_id: str
-    ) -> Publication:
-        """One commit that makes `new` (path -> Java DataFile) the files of these slices."""
-        java = self._load(table)
-        old = self._tables.files(java, base_id, wanted)
-        files = by_slice(new, wanted)
-        if old.keys() == new.keys():
-            return Publication(base_id, base_id, files, is_empty=True)
-        publish_id = f"{name}-{hashlib.sha256(repr(sorted(map(str, wanted))).encode()).hexdigest()[:12]}"
-        # A row delta, unlike an overwrite, is able to insist on files that it leaves where they are.
-        operation = java.newRowDelta()
-        for path in sorted(old.keys() - new.keys()):
-            operation.removeRows(old[path])
-        for path in sorted(new.keys() - old.keys()):
-            operation.addRows(new[path])
-        kept = self._tables.java_class("java.util.ArrayList")()
-        for path in sorted(old.keys() & new.keys()):
-            kept.add(path)
-        operation.validateFromSnapshot(base_id)
-        operation.conflictDetectionFilter(self._tables.expression(table.day_column, wanted))
-        operation.validateDataFilesExist(kept).validateDeletedFiles()
-        operation.validateNoConflictingDataFiles().validateNoConflictingDeleteFiles()
-        # Files that a failed commit would clean up stay for maintenance: one that succeeded while its answer was lost is tried
-        # again inside of Iceberg, conflicts with itself, and would delete the manifests of a live snapshot.
-        operation.deleteWith(self._tables.java_class("java.util.stream.Stream").builder())
-        operation.set(RUN_PROPERTY, run_id)
-        operation.set(PUBLISH_PROPERTY, publish_id)
-        failpoint(Failpoint.BEFORE_COMMIT, table.key)
-        try:
-            operation.commit()
-        except FAILURES as error:
-            # A commit whose answer was lost is retried, and then conflicts with itself: history tells.
-            found = self._committed(table, base_id, publish_id)
-            if found is None:
-                raise self._refusal(table, base_id, wanted, error) from error
-        else:
-            failpoint(Failpoint.AFTER_COMMIT, table.key)
-            found = self._committed(table, base_id, publish_id)
-        if found is None:
-            reason = "main was set back over what was just published"
-            raise PublishConflictError(table.key, reason, "The load looks at the table again")
-        snapshot_id, parent_id = found
-        self._require_base_files(table, base_id, wanted, parent_id, old)
-        return Publication(snapshot_id, parent_id, files)
-
-    def _require_base_files(
-        self, table: Table, base_id: int, wanted: Collection[Slice], parent_id: int, old: Mapping[str, Any]
-    ) -> None:
-        """Raise where the commit's own slices lost files between base and parent: their files are not what was staged.
-
-        Iceberg refuses files that others added there, and the removal of files that it deletes itself; that others joined or
-        removed files beside those it adds, it lets pass. The rows are right then, the account of them is not.
-        """
-        if parent_id == base_id:
-            return
-        before = self._tables.files(self._load(table), parent_id, wanted)
-        if before.keys() != old.keys():
-            reason = "files of it were joined or removed while it was published"
-            raise PublishConflictError(table.key, reason, "The load looks at the table again")
-
-    def _refusal(self, table: Table, base_id: int, wanted: Collection[Slice], error: Exception) -> Exception:
-        subject = f"{table.key} {', '.join(sorted(map(str, wanted))[:3])}"
-        if not is_conflict(error):
-            return failure(subject, error) or error
-        winners = {
-            commit.run_id or f"snapshot {commit.snapshot_id}, not written by Tidemark"
-            for commit in self.commits(table, base_id)
-            if commit.slices & set(wanted)
-        }
-        who = f"run {', '.join(sorted(winners))}" if winners else "another writer"
-        return PublishConflictError(
-            subject,
-            f"{who} changed it since it was read",
-            "Nothing was published; the load rebuilds it from fresh inputs",
-        )
-
     def drop(self, staged: Staged) -> None:
         """Drop a staged branch; its snapshot stays until maintenance expires it."""
         self.branches.drop(staged.table, [staged.branch])
-
-    # -- Java ----------------------------------------------------------------------------------------------------
-
-    def _committed(self, table: Table, base_id: int, publish_id: str) -> tuple[int, int] | None:
-        """Snapshot and parent of a publish, None where main's history since its base does not hold it."""
-        java = self._load(table)
-        snapshot = java.currentSnapshot()
-        while snapshot is not None and snapshot.snapshotId() != base_id:
-            parent = snapshot.parentId()
-            if snapshot.summary().get(PUBLISH_PROPERTY) == publish_id:
-                return int(snapshot.snapshotId()), int(parent)
-            snapshot = java.snapshot(parent) if parent is not None else None
-        return None
 
     def _load(self, table: Table) -> Any:
         return again(lambda: self._tables.load(table))

@@ -30,7 +30,7 @@ from pipeline_assets.load.staleness.neighbours import decide_with_neighbours
 from pipeline_assets.tables.registry import table_by_key
 from pipeline_assets.tables.table import Table
 from resources.failpoints import Failpoint, failpoint
-from resources.iceberg.lakehouse import Publication
+from resources.iceberg.swap import Publication
 from resources.ledger.changes import Changes
 
 _PIN_TRIES, _FIRST_PAUSE_SECONDS = 8, 0.1

@@ -24,8 +24,8 @@ from pipeline_assets.load.deliveries.stage import Staged
 from pipeline_assets.load.deliveries.verdicts import Judged
 from pipeline_assets.transforms.digests import batch_day_digests, digest_of, lineage_of
 from resources.failpoints import Failpoint, failpoint
-from resources.iceberg.lakehouse import Publication
 from resources.iceberg.metadata import in_batches
+from resources.iceberg.swap import Publication
 
 
 @dataclass(frozen=True)
