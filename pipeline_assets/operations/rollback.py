@@ -150,13 +150,21 @@ def _restore(
         changes.head = (table.key, publication.snapshot_id, publication.parent_id)
         changes.publications.extend(
             PublicationRecord(
-                table.key, move.key, publication.snapshot_id, publication.parent_id, move.present.digest, move.digest,
-                CAUSE, request.run_id, input_state=move.target.input_state if move.target else None,
-                code_version=move.target.code_version if move.target else None, accepted_reason=request.reason,
+                table.key,
+                move.key,
+                publication.snapshot_id,
+                publication.parent_id,
+                move.present.digest,
+                move.digest,
+                CAUSE,
+                request.run_id,
+                input_state=move.target.input_state if move.target else None,
+                code_version=move.target.code_version if move.target else None,
+                accepted_reason=request.reason,
                 figures=move.target.figures if move.target else None,
             )
             for move in changing
-        )  # fmt: skip
+        )
     for move in moves:
         held = replace(move.present, verdict=Verdict.HELD, reason=f"held: {request.reason}", hint=CURE)
         if move.key in files:
@@ -171,7 +179,7 @@ def _restore(
                 code_version=target.code_version if target else None,
                 figures=(target.figures if target else None) or {"rows": move.digest.rows},
                 refused_state=None,
-            )  # fmt: skip
+            )
             # A person decided what it is, so that is what later changes are measured against.
             held = replace(held, baseline=Baseline(held.figures, content=str(held.digest)) if held.is_final else None)
         changes.slices.append(held)

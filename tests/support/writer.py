@@ -45,9 +45,15 @@ NOW = datetime(2026, 2, 20, tzinfo=UTC)
 EVENT_COUNTS = "aggregates/event_counts"
 TABLES = ("raw/regular_events", "raw/backfill_events", "refined/events", EVENT_COUNTS)
 _PAUSED_AT = (
-    Failpoint.DURING_LISTING, Failpoint.AFTER_PIN, Failpoint.AFTER_STAGE, Failpoint.AFTER_AUDIT,
-    Failpoint.BEFORE_COMMIT, Failpoint.AFTER_COMMIT, Failpoint.BEFORE_LEDGER, Failpoint.BETWEEN_TABLES,
-)  # fmt: skip
+    Failpoint.DURING_LISTING,
+    Failpoint.AFTER_PIN,
+    Failpoint.AFTER_STAGE,
+    Failpoint.AFTER_AUDIT,
+    Failpoint.BEFORE_COMMIT,
+    Failpoint.AFTER_COMMIT,
+    Failpoint.BEFORE_LEDGER,
+    Failpoint.BETWEEN_TABLES,
+)
 
 
 @dataclass
@@ -120,9 +126,7 @@ class Writer:
             sync_ledger(runtime, table_by_key(name), "look")
         rows = raw_rows(runtime.lakehouse)
         expected, found = winners(rows, runtime.settings), refined_rows(runtime.lakehouse)
-        known = {
-            (stale.table, day) for day, reasons in scan_stale_days(runtime, NOW).items() for stale in reasons
-        }  # fmt: skip
+        known = {(stale.table, day) for day, reasons in scan_stale_days(runtime, NOW).items() for stale in reasons}
         differing = {key for key in expected.keys() | found.keys() if expected.get(key) != found.get(key)}
         counts = _event_counts(runtime)
         counted = {
@@ -133,16 +137,19 @@ class Writer:
         doubled = sum((found.get(key, Counter()) - expected.get(key, Counter())).total() for key in differing)
         objects = Counter((row.source.value, row.object_key) for row in rows)
         return {
-            "lost": lost, "doubled": doubled, "wrong": sorted(f"{table} {key}" for table, key in wrong),
+            "lost": lost,
+            "doubled": doubled,
+            "wrong": sorted(f"{table} {key}" for table, key in wrong),
             "stale": sorted(
-                f"{table} {key}" for table, key in wrong
+                f"{table} {key}"
+                for table, key in wrong
                 if (table, key.event_date) not in known and ("refined/events", key.event_date) not in known
             ),
             "unknown": unknown,
             "chains": _broken_chains(runtime),
             "objects": {f"{source} {key}": count for (source, key), count in objects.items()},
             "slices": len(by_slice(rows, lambda row: row.content)),
-        }  # fmt: skip
+        }
 
 
 def _broken_chains(runtime: Runtime) -> list[str]:

@@ -220,11 +220,18 @@ def quarantined_lines(search: Search) -> list[QuarantinedLine]:
     )
     return [
         QuarantinedLine(
-            Source(row["source"]), row["project_id"], row["arrival_date"], row["object_key"], row["object_etag"],
-            row["line_number"], row["reason"], row["detail"], bool(row["is_batch_accepted"]),
+            Source(row["source"]),
+            row["project_id"],
+            row["arrival_date"],
+            row["object_key"],
+            row["object_etag"],
+            row["line_number"],
+            row["reason"],
+            row["detail"],
+            bool(row["is_batch_accepted"]),
         )
         for row in rows
-    ]  # fmt: skip
+    ]
 
 
 def _hashed(frame: DataFrame, search: Search, slices: Collection[Slice]) -> DataFrame:
@@ -245,12 +252,19 @@ def _has_key(app: int | None, device_id: str | None, insert_id: str) -> Column:
 def _raw_row(row: Row) -> RawRow:
     has_content = HASH_A in row
     return RawRow(
-        project_id=row["project_id"], event_date=row["event_date"], source=Source(row["_source"]),
-        object_key=row["_object_key"], line_number=row["_line_number"], app=row["app"], device_id=row["device_id"],
-        insert_id=row["insert_id"], uuid=row["uuid"], server_upload_time=_instant(row["server_upload_time"]),
+        project_id=row["project_id"],
+        event_date=row["event_date"],
+        source=Source(row["_source"]),
+        object_key=row["_object_key"],
+        line_number=row["_line_number"],
+        app=row["app"],
+        device_id=row["device_id"],
+        insert_id=row["insert_id"],
+        uuid=row["uuid"],
+        server_upload_time=_instant(row["server_upload_time"]),
         processed_time=_instant(row["processed_time"]),
         content=(row[HASH_A], row[HASH_B]) if has_content else _NOT_READ,
-    )  # fmt: skip
+    )
 
 
 def _instant(micros: int | None) -> datetime | None:

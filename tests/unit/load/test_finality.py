@@ -27,9 +27,15 @@ NOON, SOON, AHEAD = (datetime(2026, month, day, 12, tzinfo=UTC) for month, day i
 REGULAR, BACKFILL = BatchKey(Source.REGULAR, PROJECT, DAY), BatchKey(Source.BACKFILL, PROJECT, DAY)
 RAW = "raw/regular_events"
 PUBLISHED = SliceRecord(
-    REFINED_EVENTS.key, KEY, Verdict.PUBLISHED, digest=Digest(300, 1, 1), input_state={f"{RAW}:{DAY}": str(Digest(300, 1, 1))},
-    code_version=REFINED_EVENTS.code_version(Settings()), figures={"rows": 300}, is_final=True,
-)  # fmt: skip
+    REFINED_EVENTS.key,
+    KEY,
+    Verdict.PUBLISHED,
+    digest=Digest(300, 1, 1),
+    input_state={f"{RAW}:{DAY}": str(Digest(300, 1, 1))},
+    code_version=REFINED_EVENTS.code_version(Settings()),
+    figures={"rows": 300},
+    is_final=True,
+)
 
 
 @pytest.fixture
@@ -66,10 +72,16 @@ def a_batch(key: BatchKey = REGULAR, **changes: object) -> BatchRecord:
         (None, AHEAD, True, True, AHEAD),
     ],
     ids=[
-        "by a clock that was ahead", "ahead, and closed meanwhile", "now", "long ago", "by a host a little ahead of this one",
-        "too far ahead", "older row, deadline ahead", "older row, closed",
+        "by a clock that was ahead",
+        "ahead, and closed meanwhile",
+        "now",
+        "long ago",
+        "by a host a little ahead of this one",
+        "too far ahead",
+        "older row, deadline ahead",
+        "older row, closed",
     ],
-)  # fmt: skip
+)
 def test_no_finality_rests_on_a_time_that_has_not_come(
     ledger: Ledger, final_at: datetime | None, now: datetime, was_final: bool, is_final: bool, since: datetime | None
 ) -> None:

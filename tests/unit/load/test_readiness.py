@@ -199,10 +199,12 @@ def test_another_state_is_another_reason_to_try() -> None:
     states = [
         state_of(plans_of(listed, markers=markers_of(hours), now=now)[BATCH], Settings())
         for listed, hours, now in (
-            ([a_delivery()], [], NOON), ([a_delivery(etag="e2")], [], NOON), ([a_delivery()], [10], NOON),
+            ([a_delivery()], [], NOON),
+            ([a_delivery(etag="e2")], [], NOON),
+            ([a_delivery()], [10], NOON),
             ([a_delivery()], [], PAST),
         )
-    ]  # fmt: skip
+    ]
     assert len(set(states)) == len(states)
 
 
@@ -246,9 +248,16 @@ def test_a_cursor_comes_back_as_it_was() -> None:
 def test_recoveries_rest_before_they_are_loaded() -> None:
     batch = BatchKey(Source.BACKFILL, PROJECT, DAY)
     plans = plan_batches(
-        Source.BACKFILL, [PROJECT], [DAY], Listing((a_delivery(batch=batch),)), Recorded({}, {}, {}), Settings(), PAST,
-        code_version="c", accepted_reasons={},
-    )  # fmt: skip
+        Source.BACKFILL,
+        [PROJECT],
+        [DAY],
+        Listing((a_delivery(batch=batch),)),
+        Recorded({}, {}, {}),
+        Settings(),
+        PAST,
+        code_version="c",
+        accepted_reasons={},
+    )
     first = look(plans, {PROJECT: DAY}, (), {}, Settings(), PAST)
     assert first.waiting
     assert look(plans, {PROJECT: DAY}, (), rested(first), Settings(), PAST).due == {batch: "new hours: 1"}
