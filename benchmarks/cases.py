@@ -46,10 +46,12 @@ CASES = {
     "tiny": Case("10,000 tiny objects", _day(shards=417), 100_000),
     "tail": Case("a batch with a tail of 100 days", _day(tail_share=0.05), 200_000),
     "projects": Case(
-        "20 projects", lambda events: (one_day("day", events_per_day=events // 20, projects=PROJECTS),), 200_000,
+        "20 projects",
+        lambda events: (one_day("day", events_per_day=events // 20, projects=PROJECTS),),
+        200_000,
         {"projects": PROJECTS},
     ),
-}  # fmt: skip
+}
 
 
 def main() -> int:

@@ -43,10 +43,15 @@ _DELIVERED_SCHEMA = ", ".join(
 def settings_in(folder: Path, landing: Path, catalog: str, **changes: Any) -> Settings:
     """Settings of a deployment of its own."""
     known: dict[str, Any] = {
-        "landing_url": str(landing), "warehouse_url": f"file://{folder}/warehouse", "catalog_name": catalog,
-        "catalog_url": f"sqlite:///{folder}/catalog.db", "projects": (PROJECT,), "calendar_start": FIRST_DAY,
-        "spark_master": f"local[{CORES}]", "spark_driver_memory": DRIVER_MEMORY,
-    }  # fmt: skip
+        "landing_url": str(landing),
+        "warehouse_url": f"file://{folder}/warehouse",
+        "catalog_name": catalog,
+        "catalog_url": f"sqlite:///{folder}/catalog.db",
+        "projects": (PROJECT,),
+        "calendar_start": FIRST_DAY,
+        "spark_master": f"local[{CORES}]",
+        "spark_driver_memory": DRIVER_MEMORY,
+    }
     return Settings(**(known | changes))
 
 
@@ -104,10 +109,13 @@ class _SparkContender(Contender):
         else:
             frame = self.spark.read.schema(_DELIVERED_SCHEMA).json([str(path) for path in objects])
         columns = [
-            (F.col(f"`{key}`").try_cast("timestamp") if VENDOR_COLUMNS[name] is ColumnType.TIMESTAMP else F.col(f"`{key}`"))
-            .alias(name)
+            (
+                F.col(f"`{key}`").try_cast("timestamp")
+                if VENDOR_COLUMNS[name] is ColumnType.TIMESTAMP
+                else F.col(f"`{key}`")
+            ).alias(name)
             for key, name in DELIVERED_KEYS.items()
-        ]  # fmt: skip
+        ]
         frame = frame.select(*columns)
         return frame.select(F.to_date("event_time").alias("event_date"), F.lit(PROJECT).alias("project_id"), "*")
 

@@ -64,9 +64,17 @@ def main() -> int:
 
 def _round() -> Iterator[tuple[str, float]]:
     spec = ExportSpec(
-        seed=11, projects=(PROJECT,), first_day=FIRST_DAY, days=1, events_per_day=10, people=5, late_share=0.0,
-        tail_share=0.0, shards=1, hours=(10,),
-    )  # fmt: skip
+        seed=11,
+        projects=(PROJECT,),
+        first_day=FIRST_DAY,
+        days=1,
+        events_per_day=10,
+        people=5,
+        late_share=0.0,
+        tail_share=0.0,
+        shards=1,
+        hours=(10,),
+    )
     (one,) = export(spec)
     with TemporaryDirectory(dir=KEPT) as name:
         folder = Path(name)
@@ -78,10 +86,13 @@ def _round() -> Iterator[tuple[str, float]]:
         bare = [sys.executable, "-c", _BARE, str(folder / "bare"), str(one), str(lines)]
         yield "bare Spark: start, append, count", _seconds(bare, {})
         environment = {
-            "TIDEMARK_LANDING_URL": str(landing.parent), "TIDEMARK_WAREHOUSE_URL": f"{folder}/warehouse",
-            "TIDEMARK_CATALOG_URL": f"sqlite:///{folder}/catalog.db", "TIDEMARK_PROJECTS": PROJECT,
-            "TIDEMARK_CALENDAR_START": str(FIRST_DAY), "DAGSTER_HOME": f"{folder}/home",
-        }  # fmt: skip
+            "TIDEMARK_LANDING_URL": str(landing.parent),
+            "TIDEMARK_WAREHOUSE_URL": f"{folder}/warehouse",
+            "TIDEMARK_CATALOG_URL": f"sqlite:///{folder}/catalog.db",
+            "TIDEMARK_PROJECTS": PROJECT,
+            "TIDEMARK_CALENDAR_START": str(FIRST_DAY),
+            "DAGSTER_HOME": f"{folder}/home",
+        }
         day = str(FIRST_DAY)
         shell = str(Path(sys.executable).parent / "tidemark")
         command = [shell, "load", "--source", "regular", "--from", day, "--to", day]

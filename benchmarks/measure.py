@@ -71,9 +71,13 @@ def run_and_watch(words: Sequence[str], work: Path) -> tuple[list[dict[str, Any]
     with (work / "stderr.log").open("wb") as errors:
         process = subprocess.Popen(
             [sys.executable, "-m", *words],
-            cwd=PROJECT_ROOT, env=environment | {"DAGSTER_DISABLE_TELEMETRY": "1"}, stdout=subprocess.PIPE,
-            stderr=errors, text=True, start_new_session=True,
-        )  # fmt: skip
+            cwd=PROJECT_ROOT,
+            env=environment | {"DAGSTER_DISABLE_TELEMETRY": "1"},
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            text=True,
+            start_new_session=True,
+        )
         is_done = threading.Event()
         watcher = threading.Thread(target=_watch, args=(process.pid, peak_mb, is_done))
         watcher.start()

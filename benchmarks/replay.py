@@ -141,12 +141,13 @@ def _state(contender: OurLoad) -> dict[str, Any]:
         connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     return {
         "commits": sum(len(lakehouse.commits(table, None)) for table in ALL_TABLES),
-        "files": sum(files.values()), "slices": sum(slices.values()),
+        "files": sum(files.values()),
+        "slices": sum(slices.values()),
         "files_per_slice": max(files[key] / count for key, count in slices.items() if count),
         "metadata_mb": sum(path.stat().st_size for path in warehouse.rglob("metadata/*")) / 1e6,
         "data_mb": sum(path.stat().st_size for path in warehouse.rglob("*.parquet")) / 1e6,
         "ledger_mb": database.stat().st_size / 1e6,
-    }  # fmt: skip
+    }
 
 
 def _deliver_corrections(landing: Path, arrival: date, days: Sequence[date]) -> None:

@@ -42,9 +42,15 @@ class Stage:
 def five_days_and_one(events_per_day: int) -> tuple[Stage, ...]:
     """W1 five days, W2 the next day with 3 % late facts, W3 the same bytes as W2 once more."""
     spec = ExportSpec(
-        seed=11, projects=(PROJECT,), first_day=FIRST_DAY, days=6, events_per_day=events_per_day, people=50_000,
-        late_share=0.03, tail_share=0.0,
-    )  # fmt: skip
+        seed=11,
+        projects=(PROJECT,),
+        first_day=FIRST_DAY,
+        days=6,
+        events_per_day=events_per_day,
+        people=50_000,
+        late_share=0.03,
+        tail_share=0.0,
+    )
     first, last = spec.arrival_days[:-1], spec.arrival_days[-1:]
     return (
         Stage("W1", export(replace(spec, days=5)), first),

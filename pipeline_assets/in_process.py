@@ -44,8 +44,11 @@ def run_job(
                 log(str(dead))
         result = job.execute_in_process(
             run_config={"ops": dict(ops), "loggers": {"console": {}}},
-            tags=dict(tags), instance=instance, raise_on_error=False, run_id=run_id,
-        )  # fmt: skip
+            tags=dict(tags),
+            instance=instance,
+            raise_on_error=False,
+            run_id=run_id,
+        )
         return [] if result.success else _unexpected(result)
 
 

@@ -29,10 +29,14 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=7)
     options = parser.parse_args()
     spec = ExportSpec(
-        seed=options.seed, projects=tuple(options.projects.split(",")), first_day=options.first_day, days=options.days,
-        events_per_day=options.events_per_day, bad_lines_per_day=options.bad_lines_per_day,
+        seed=options.seed,
+        projects=tuple(options.projects.split(",")),
+        first_day=options.first_day,
+        days=options.days,
+        events_per_day=options.events_per_day,
+        bad_lines_per_day=options.bad_lines_per_day,
         blank_lines_per_day=options.blank_lines_per_day,
-    )  # fmt: skip
+    )
     account = write_export(spec, options.out)
     left_out = ", ".join(
         f"{count} {reason.replace('_', ' ')}" for reason, count in account.duplicates_by_reason.items()

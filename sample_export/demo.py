@@ -51,9 +51,15 @@ def story(today: date) -> tuple[ExportSpec, Recovery]:
     first = today - timedelta(days=_DAYS)
     lost = first + timedelta(days=_LOST)
     spec = ExportSpec(
-        first_day=first, later_days=(first - ExportSpec.first_day).days, days=_DAYS, events_per_day=400,
-        bad_lines_per_day=2, blank_lines_per_day=1, lost_days=(lost,), lost_share=0.1,
-    )  # fmt: skip
+        first_day=first,
+        later_days=(first - ExportSpec.first_day).days,
+        days=_DAYS,
+        events_per_day=400,
+        bad_lines_per_day=2,
+        blank_lines_per_day=1,
+        lost_days=(lost,),
+        lost_share=0.1,
+    )
     beside = timedelta(days=1)
     return spec, Recovery(first_day=lost - beside, last_day=lost + beside, corrected_share=0.05)
 
@@ -154,9 +160,12 @@ def _watched(command: list[str], environment: Mapping[str, str]) -> tuple[int, s
         TextColumn("  {task.description}"), BarColumn(), TimeElapsedColumn(), transient=True, console=_errors()
     )
     with tempfile.TemporaryFile("w+") as output:
-        with bar, subprocess.Popen(
-            command, cwd=PROJECT_ROOT, env=environment, stdout=output, stderr=subprocess.PIPE, text=True
-        ) as process:  # fmt: skip
+        with (
+            bar,
+            subprocess.Popen(
+                command, cwd=PROJECT_ROOT, env=environment, stdout=output, stderr=subprocess.PIPE, text=True
+            ) as process,
+        ):
             assert process.stderr is not None
             task = bar.add_task("starting", total=len(_LOADED))
             for said in process.stderr:

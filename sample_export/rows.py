@@ -30,8 +30,12 @@ _EMPTY = dict.fromkeys(KEYS)
 _TYPES = ("session_start", "page_view", "search", "add_to_cart", "purchase", "share", "sign_out")
 _WEIGHTS = (18, 46, 14, 10, 7, 3, 2)
 _PLATFORMS = ("iOS", "Android", "Web", None)
-_PLACES = (("Germany", "Berlin", "Berlin"), ("United States", "Austin", "Texas"), ("日本", "東京", "Tokyo"),
-           ("Brasil", "São Paulo", "SP"))  # fmt: skip
+_PLACES = (
+    ("Germany", "Berlin", "Berlin"),
+    ("United States", "Austin", "Texas"),
+    ("日本", "東京", "Tokyo"),
+    ("Brasil", "São Paulo", "SP"),
+)
 
 
 def price(rng: random.Random, properties: dict[str, Any]) -> Decimal:
@@ -65,10 +69,12 @@ def a_row(
     platform = _PLATFORMS[person % 11 % len(_PLATFORMS)] if person % 17 else None
     kind = rng.choices(_TYPES, _WEIGHTS)[0]
     properties: dict[str, Any] = {
-        "page.path": f"/products/{rng.randrange(900)}", "Referrer": rng.choice(("direct", "news", "søk", "👍")),
-        "referrer": "lower", "items": [{"sku": f"SKU-{rng.randrange(5000):05d}", "tags": ["a", "b"]}],
+        "page.path": f"/products/{rng.randrange(900)}",
+        "Referrer": rng.choice(("direct", "news", "søk", "👍")),
+        "referrer": "lower",
+        "items": [{"sku": f"SKU-{rng.randrange(5000):05d}", "tags": ["a", "b"]}],
         "note": "x" * rng.randrange(0, 240),
-    }  # fmt: skip
+    }
     if kind == "purchase" and rng.random() < 0.9:
         properties["currency"] = rng.choice(("USD", "EUR", "GBP"))
     row = _EMPTY | {

@@ -146,8 +146,12 @@ def outcome(copy: Path, test: str) -> tuple[int, str]:
     environment = {**os.environ, "PYTHONPATH": str(copy), "PYTHONDONTWRITEBYTECODE": "1"}
     run = subprocess.run(
         [sys.executable, "-m", "pytest", "-x", "-q", "--tb=line", "-p", "no:cacheprovider", "--show-capture=no", test],
-        cwd=copy, env=environment, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+        cwd=copy,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     told = [line for line in run.stdout.splitlines() if line.startswith("FAILED")]
     return run.returncode, told[0].removeprefix("FAILED ") if told else "\n".join(run.stdout.splitlines()[-3:])
 

@@ -51,9 +51,14 @@ class Hand:
         environment = {name: value for name, value in os.environ.items() if not name.startswith("TIDEMARK_")}
         self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115 - as long as the process
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.support.writer"], cwd=PROJECT_ROOT, env=environment, stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE, stderr=self._errors, text=True,
-        )  # fmt: skip
+            [sys.executable, "-m", "tests.support.writer"],
+            cwd=PROJECT_ROOT,
+            env=environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._errors,
+            text=True,
+        )
 
     def order(self, **order: Any) -> None:
         """Tell it what to do, without waiting."""
@@ -185,10 +190,15 @@ def _meeting(folder: Path, url: str, rng: random.Random, account: Account) -> Me
     landing = _Landing(folder)
     vendor = Vendor(rng)
     settings = {
-        "landing_url": str(landing.landing), "warehouse_url": str(folder / "warehouse"), "catalog_url": url,
-        "catalog_name": folder.name, "projects": PROJECT, "calendar_start": "2026-01-01", "dedupe_window_days": WINDOW,
+        "landing_url": str(landing.landing),
+        "warehouse_url": str(folder / "warehouse"),
+        "catalog_url": url,
+        "catalog_name": folder.name,
+        "projects": PROJECT,
+        "calendar_start": "2026-01-01",
+        "dedupe_window_days": WINDOW,
         "publish_attempts": 5,
-    }  # fmt: skip
+    }
     meeting = Meeting(settings, landing, vendor, first_exports(vendor), account)
     for name in meeting.files:
         meeting.deliver(name)
@@ -200,16 +210,24 @@ def _round(meeting: Meeting, hands: Sequence[Hand], rng: random.Random, turn: in
     if turn:
         for _ in range(rng.randrange(1, 4)):
             meeting.deliver(change(meeting.vendor, meeting.files, rng.choice(KINDS)))
-    kind = "empty tables" if turn == 0 else rng.choice(
-        ("overlapping", "overlapping", "disjoint", "same source", "three at once", "compaction", "rollback")
-    )  # fmt: skip
+    kind = (
+        "empty tables"
+        if turn == 0
+        else rng.choice(
+            ("overlapping", "overlapping", "disjoint", "same source", "three at once", "compaction", "rollback")
+        )
+    )
     middle = rng.randrange(1, len(DAYS) - 1)
     whole, early, late = (DAYS[0], DAYS[-1]), (DAYS[0], DAYS[middle - 1]), (DAYS[middle], DAYS[-1])
     daily, backfill = (TABLES[0], *_DERIVED), (TABLES[1], *_DERIVED)
     orders: list[dict[str, Any]] = [
         _load(early if kind == "disjoint" else whole, daily, rng),
-        _load(late if kind == "disjoint" else (early, late, whole)[turn % 3], daily if kind == "same source" else backfill, rng),
-    ]  # fmt: skip
+        _load(
+            late if kind == "disjoint" else (early, late, whole)[turn % 3],
+            daily if kind == "same source" else backfill,
+            rng,
+        ),
+    ]
     if kind in ("three at once", "empty tables"):
         orders.append(_load(whole, _DERIVED if kind == "three at once" else backfill, rng))
     elif kind in ("compaction", "rollback"):
@@ -224,9 +242,13 @@ def _round(meeting: Meeting, hands: Sequence[Hand], rng: random.Random, turn: in
 
 def _load(days: tuple[date, date], tables: Sequence[str], rng: random.Random) -> dict[str, Any]:
     return {
-        "do": "load", "first": str(days[0]), "last": str(days[1]), "tables": list(tables), "seed": rng.random(),
+        "do": "load",
+        "first": str(days[0]),
+        "last": str(days[1]),
+        "tables": list(tables),
+        "seed": rng.random(),
         "pause": rng.random() * _LONGEST_PAUSE,
-    }  # fmt: skip
+    }
 
 
 def _take(account: Account, answer: dict[str, Any], order: dict[str, Any]) -> None:
@@ -269,8 +291,19 @@ def _check(meeting: Meeting, hands: Sequence[Hand]) -> None:
 def page_of(accounts: Sequence[Account]) -> Table:
     """The figures, for people."""
     page = Table(title="writers at once")
-    for title in ("catalog", "rounds", "how they met", "conflicts", "winner named", "gave up", "checks", "lost", "doubled",
-                  "stale", "s"):  # fmt: skip
+    for title in (
+        "catalog",
+        "rounds",
+        "how they met",
+        "conflicts",
+        "winner named",
+        "gave up",
+        "checks",
+        "lost",
+        "doubled",
+        "stale",
+        "s",
+    ):
         page.add_column(title)
     for one in accounts:
         met = ", ".join(f"{kind} {count}" for kind, count in sorted(one.rounds.items()))

@@ -45,9 +45,12 @@ from pipeline_assets.domain.slices import Source
 from resources.ledger.store import Ledger
 
 app = typer.Typer(
-    name="tidemark", no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False,
+    name="tidemark",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
     help="An event pipeline that can recover: load days, see how each one is, correct it, and test that it holds.",
-)  # fmt: skip
+)
 
 
 @app.callback()

@@ -97,9 +97,13 @@ def rollback(
     Exits 0 when every slice was rolled back or held, 1 when it could not be, 2 on bad usage.
     """
     config = {
-        "first": first, "last": last, "back_to": back_to, "reason": reason,
-        "tables": list(table or ()), "projects": list(project or ()),
-    }  # fmt: skip
+        "first": first,
+        "last": last,
+        "back_to": back_to,
+        "reason": reason,
+        "tables": list(table or ()),
+        "projects": list(project or ()),
+    }
     run(lambda: _rollback(config, dry_run, verbose), verbose)
 
 
@@ -147,9 +151,15 @@ def _decide(
     require_reasons({"--reason": reason, "--accept-changes": accept_changes})
     with terminal(verbose=verbose) as console:
         failures = decide(
-            settings, verb, keys, reason, console,
-            accept_changes=accept_changes, even_if_gone=even_if_gone, verbose=verbose,
-        )  # fmt: skip
+            settings,
+            verb,
+            keys,
+            reason,
+            console,
+            accept_changes=accept_changes,
+            even_if_gone=even_if_gone,
+            verbose=verbose,
+        )
         print_failures(console, failures, verbose)
     with closing(Ledger(settings.ledger_database_url)) as ledger:
         touched = touched_slices(ledger, settings, keys)

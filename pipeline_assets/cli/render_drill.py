@@ -23,13 +23,17 @@ def drill_json(results: Sequence[Result]) -> dict[str, Any]:
         "is_survived": all(one.is_survived for one in results),
         "trials": [
             {
-                "event": one.trial.event.value, "point": one.trial.point.value, "at": one.trial.qualifier or None,
-                "is_survived": one.is_survived, "conflicts": one.conflicts, "seconds": round(one.seconds, 1),
+                "event": one.trial.event.value,
+                "point": one.trial.point.value,
+                "at": one.trial.qualifier or None,
+                "is_survived": one.is_survived,
+                "conflicts": one.conflicts,
+                "seconds": round(one.seconds, 1),
                 "faults": list(one.faults),
             }
             for one in results
         ],
-    }  # fmt: skip
+    }
 
 
 def print_drill(console: Console, results: Sequence[Result]) -> None:
@@ -37,9 +41,13 @@ def print_drill(console: Console, results: Sequence[Result]) -> None:
     table = Table("what happened", "point", "at", "conflicts", "seconds", "survived", box=None, pad_edge=False)
     for one in results:
         table.add_row(
-            one.trial.event.value, one.trial.point.value, one.trial.qualifier or "-", str(one.conflicts or "-"),
-            f"{one.seconds:.0f}", styled("yes", "green") if one.is_survived else styled("no", "bold red"),
-        )  # fmt: skip
+            one.trial.event.value,
+            one.trial.point.value,
+            one.trial.qualifier or "-",
+            str(one.conflicts or "-"),
+            f"{one.seconds:.0f}",
+            styled("yes", "green") if one.is_survived else styled("no", "bold red"),
+        )
     console.print(table)
     for one in results:
         for fault in one.faults:

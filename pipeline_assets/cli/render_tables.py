@@ -34,9 +34,12 @@ if TYPE_CHECKING:
 
 NOT_LOADED = "not loaded"
 _STYLES = {
-    Verdict.PUBLISHED: "green", Verdict.UNCHANGED: "green", Verdict.REFUSED: "bold red", Verdict.WAITING: "yellow",
+    Verdict.PUBLISHED: "green",
+    Verdict.UNCHANGED: "green",
+    Verdict.REFUSED: "bold red",
+    Verdict.WAITING: "yellow",
     Verdict.HELD: "magenta",
-}  # fmt: skip
+}
 _WORST_FIRST = (Verdict.REFUSED, Verdict.HELD, Verdict.WAITING, Verdict.PUBLISHED, Verdict.UNCHANGED)
 
 
@@ -54,9 +57,13 @@ class DayLine:
     def to_json(self) -> dict[str, Any]:
         """For `--json`."""
         return {
-            "day": self.day.isoformat(), "table": self.table, "rows": self.rows, "is_final": self.is_final,
-            "verdict": self.verdict.value if self.verdict else NOT_LOADED, "reasons": list(self.reasons),
-        }  # fmt: skip
+            "day": self.day.isoformat(),
+            "table": self.table,
+            "rows": self.rows,
+            "is_final": self.is_final,
+            "verdict": self.verdict.value if self.verdict else NOT_LOADED,
+            "reasons": list(self.reasons),
+        }
 
 
 def day_lines(
@@ -102,9 +109,13 @@ def _line(day: date, table: str, records: Sequence[SliceRecord], projects: int) 
     reasons = tuple(f"{record.key.project_id}: {_said(record)}" for record in records if record.reason is not None)
     is_whole = len(records) == projects
     return DayLine(
-        day, table, _worst(verdicts) if is_whole else None, sum(record.digest.rows for record in records), reasons,
+        day,
+        table,
+        _worst(verdicts) if is_whole else None,
+        sum(record.digest.rows for record in records),
+        reasons,
         is_whole and all(record.is_final for record in records),
-    )  # fmt: skip
+    )
 
 
 def _raw_line(

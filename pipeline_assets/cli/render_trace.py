@@ -89,28 +89,43 @@ def _row_json(row: RawRow) -> dict[str, Any]:
 def _published_json(publication: Published) -> dict[str, Any]:
     record = publication.record
     return {
-        "event_date": record.key.event_date.isoformat(), "published_at": record.published_at, "cause": record.cause.text,
-        "accepted_reason": record.accepted_reason, "run_id": record.run_id, "snapshot_id": str(record.snapshot_id),
+        "event_date": record.key.event_date.isoformat(),
+        "published_at": record.published_at,
+        "cause": record.cause.text,
+        "accepted_reason": record.accepted_reason,
+        "run_id": record.run_id,
+        "snapshot_id": str(record.snapshot_id),
         "visible": publication.visible,
         "rows": None if publication.rows is None else [_row_json(row) for row in publication.rows],
-    }  # fmt: skip
+    }
 
 
 def _standing_json(standing: Standing) -> dict[str, Any]:
     record = standing.record
     return {
-        "event_date": standing.key.event_date.isoformat(), "agrees": standing.agrees, "is_stale": standing.is_stale,
-        "verdict": record.verdict.value if record else None, "reason": standing.reason, "cure": standing.hint,
-        "expected": [_row_json(row) for row in standing.expected], "live": [_row_json(row) for row in standing.live],
-    }  # fmt: skip
+        "event_date": standing.key.event_date.isoformat(),
+        "agrees": standing.agrees,
+        "is_stale": standing.is_stale,
+        "verdict": record.verdict.value if record else None,
+        "reason": standing.reason,
+        "cure": standing.hint,
+        "expected": [_row_json(row) for row in standing.expected],
+        "live": [_row_json(row) for row in standing.live],
+    }
 
 
 def _quarantined_json(line: QuarantinedLine) -> dict[str, Any]:
     return {
-        "source": line.source.value, "project_id": line.project_id, "arrival_date": line.arrival_date.isoformat(),
-        "object_key": line.object_key, "etag": line.etag, "line_number": line.line_number, "reason": line.reason,
-        "detail": line.detail, "is_batch_accepted": line.is_batch_accepted,
-    }  # fmt: skip
+        "source": line.source.value,
+        "project_id": line.project_id,
+        "arrival_date": line.arrival_date.isoformat(),
+        "object_key": line.object_key,
+        "etag": line.etag,
+        "line_number": line.line_number,
+        "reason": line.reason,
+        "detail": line.detail,
+        "is_batch_accepted": line.is_batch_accepted,
+    }
 
 
 def print_explanation(console: Console, explanation: Explanation) -> None:
@@ -172,9 +187,13 @@ def _print_publications(console: Console, event: Event) -> None:
         record = publication.record
         accepted = f", accepted: {record.accepted_reason}" if record.accepted_reason else ""
         table.add_row(
-            record.published_at[:19].replace("T", " "), record.key.event_date.isoformat(), publication.visible,
-            f"{record.cause}{accepted}", record.run_id or "none", str(record.snapshot_id),
-        )  # fmt: skip
+            record.published_at[:19].replace("T", " "),
+            record.key.event_date.isoformat(),
+            publication.visible,
+            f"{record.cause}{accepted}",
+            record.run_id or "none",
+            str(record.snapshot_id),
+        )
     console.print(table)
     console.print()
 
@@ -185,9 +204,12 @@ def _print_quarantined(console: Console, explanation: Explanation) -> None:
     for line in explanation.quarantined:
         where = "the whole object" if line.line_number is None else f"line {line.line_number}"
         table.add_row(
-            f"{line.source.value} {line.object_key} {where}", line.arrival_date.isoformat(), line.reason,
-            line.detail or "", "loaded without it" if line.is_batch_accepted else "refused",
-        )  # fmt: skip
+            f"{line.source.value} {line.object_key} {where}",
+            line.arrival_date.isoformat(),
+            line.reason,
+            line.detail or "",
+            "loaded without it" if line.is_batch_accepted else "refused",
+        )
     console.print(table)
     if len(explanation.quarantined) == MAX_QUARANTINED:
         console.print(styled(f"Only the newest {MAX_QUARANTINED} are shown.", "yellow"))

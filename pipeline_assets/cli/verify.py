@@ -62,20 +62,31 @@ def _scratch(runtime: Runtime) -> Iterator[Runtime]:
 def proof_json(proof: Proof) -> dict[str, Any]:
     """For `--json`: all that the verdict rests on; snapshot ids are text, because they exceed what JSON readers hold exactly."""
     return {
-        "is_proven": proof.is_proven, "first": proof.first.isoformat(), "last": proof.last.isoformat(),
-        "projects": list(proof.projects), "proven_at": proof.proven_at.isoformat(), "seconds": proof.seconds,
-        "arrival_days_replayed": proof.arrivals, "objects_read_again": proof.objects, "excluded": proof.excluded,
+        "is_proven": proof.is_proven,
+        "first": proof.first.isoformat(),
+        "last": proof.last.isoformat(),
+        "projects": list(proof.projects),
+        "proven_at": proof.proven_at.isoformat(),
+        "seconds": proof.seconds,
+        "arrival_days_replayed": proof.arrivals,
+        "objects_read_again": proof.objects,
+        "excluded": proof.excluded,
         "snapshots": {table: str(found) for table, found in proof.snapshots.items()},
         "code_versions": dict(proof.code_versions),
         "slices": [_slice_json(one) for one in proof.slices],
-    }  # fmt: skip
+    }
 
 
 def _slice_json(one: Compared) -> dict[str, Any]:
     return {
-        "table": one.table, "day": one.key.event_date.isoformat(), "project": one.key.project_id,
-        "verdict": one.verdict.value, "published": str(one.published), "replayed": str(one.replayed), "reason": one.reason,
-    }  # fmt: skip
+        "table": one.table,
+        "day": one.key.event_date.isoformat(),
+        "project": one.key.project_id,
+        "verdict": one.verdict.value,
+        "published": str(one.published),
+        "replayed": str(one.replayed),
+        "reason": one.reason,
+    }
 
 
 def print_proof(console: Console, proof: Proof) -> None:
@@ -89,9 +100,13 @@ def print_proof(console: Console, proof: Proof) -> None:
     for name, counts in verdicts.items():
         equal = counts[Verdict.EQUAL]
         table.add_row(
-            name, f"{counts.total():,}", f"{equal:,}", f"{counts.total() - equal:,}", f"{rows[name]:,}",
+            name,
+            f"{counts.total():,}",
+            f"{equal:,}",
+            f"{counts.total() - equal:,}",
+            f"{rows[name]:,}",
             str(proof.snapshots[name]),
-        )  # fmt: skip
+        )
     console.print(table)
     for one in proof.slices:
         if one.verdict is not Verdict.EQUAL:

@@ -180,10 +180,7 @@ def _outcome(row: RawRow, rows: Sequence[RawRow], precedence: Sequence[Source], 
 
 def _competing(row: RawRow, rows: Sequence[RawRow], window: int) -> list[RawRow]:
     """Rows of the same event, the row itself included."""
-    return [
-        other for other in rows
-        if other.key == row.key and abs((other.event_date - row.event_date).days) <= window
-    ]  # fmt: skip
+    return [other for other in rows if other.key == row.key and abs((other.event_date - row.event_date).days) <= window]
 
 
 def _is_copy(other: RawRow, row: RawRow) -> bool:

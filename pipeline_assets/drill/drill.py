@@ -55,9 +55,15 @@ from sample_export.spec import ExportSpec
 
 PROJECT = "10001"
 _SAMPLE = ExportSpec(
-    projects=(PROJECT,), days=1, events_per_day=60, shards=1, hours=(1, 9, 17), bad_lines_per_day=1, tail_share=0.02,
+    projects=(PROJECT,),
+    days=1,
+    events_per_day=60,
+    shards=1,
+    hours=(1, 9, 17),
+    bad_lines_per_day=1,
+    tail_share=0.02,
     has_markers=False,
-)  # fmt: skip
+)
 _LONG_AGO = timedelta(days=180)
 """So that no day of a drill is still waited for."""
 _REGULAR = next(source for source, table in RAW_TABLES.items() if table.key == "raw/regular_events")

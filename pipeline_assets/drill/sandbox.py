@@ -91,15 +91,19 @@ def scratch(spark: SparkSession, settings: Settings, project: str, first_day: da
     own, calm = (
         settings.model_copy(
             update={
-                "landing_url": f"{url}/landing", "warehouse_url": f"{url}/{kind}", "catalog_name": f"{name}_{kind}",
-                "ledger_url": ledger_url(settings, f"{name}_{kind}"), "projects": (project,),
-                "calendar_start": first_day - _FARTHEST_FACT, "change_min_rows": _UNBOUNDED_ROWS,
+                "landing_url": f"{url}/landing",
+                "warehouse_url": f"{url}/{kind}",
+                "catalog_name": f"{name}_{kind}",
+                "ledger_url": ledger_url(settings, f"{name}_{kind}"),
+                "projects": (project,),
+                "calendar_start": first_day - _FARTHEST_FACT,
+                "change_min_rows": _UNBOUNDED_ROWS,
                 # Sample data has bad lines on purpose.
                 "max_quarantined_share": 1.0,
             }
         )
         for kind in ("disturbed", "calm")
-    )  # fmt: skip
+    )
     with ExitStack() as removals:
         folder = Path(removals.enter_context(tempfile.TemporaryDirectory(prefix="tidemark-drill-")))
         # Of its own: the deployment's dagster.yaml may name a server that holds real runs.

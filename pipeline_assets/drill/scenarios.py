@@ -47,14 +47,22 @@ class Trial:
 
 
 _OF_TABLES = (
-    Failpoint.AFTER_PIN, Failpoint.AFTER_STAGE, Failpoint.AFTER_AUDIT, Failpoint.BEFORE_COMMIT, Failpoint.AFTER_COMMIT,
-    Failpoint.BEFORE_LEDGER, Failpoint.BETWEEN_TABLES, Failpoint.BEFORE_EVENTS,
-)  # fmt: skip
+    Failpoint.AFTER_PIN,
+    Failpoint.AFTER_STAGE,
+    Failpoint.AFTER_AUDIT,
+    Failpoint.BEFORE_COMMIT,
+    Failpoint.AFTER_COMMIT,
+    Failpoint.BEFORE_LEDGER,
+    Failpoint.BETWEEN_TABLES,
+    Failpoint.BEFORE_EVENTS,
+)
 _OF_QUARANTINE = (Failpoint.AFTER_STAGE, Failpoint.BEFORE_COMMIT, Failpoint.AFTER_COMMIT)
 _OF_FILES = ((Failpoint.AFTER_FILES, RAW), (Failpoint.AFTER_FILES, REFINED))
 _MEETINGS = (
-    (Failpoint.AFTER_PIN, RAW), (Failpoint.AFTER_STAGE, REFINED), (Failpoint.BEFORE_COMMIT, AGGREGATE),
-)  # fmt: skip
+    (Failpoint.AFTER_PIN, RAW),
+    (Failpoint.AFTER_STAGE, REFINED),
+    (Failpoint.BEFORE_COMMIT, AGGREGATE),
+)
 
 
 def planned(project: str, *, is_full: bool) -> Sequence[Trial]:

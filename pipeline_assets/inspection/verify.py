@@ -92,10 +92,13 @@ def scratch_settings(settings: Settings, folder: str, warehouse_url: str) -> Set
     """
     return settings.model_copy(
         update={
-            "warehouse_url": warehouse_url, "catalog_url": f"sqlite:///{folder}/scratch.db", "ledger_url": None,
-            "catalog_name": f"scratch_{uuid.uuid4().hex[:8]}", "change_min_rows": _UNBOUNDED_ROWS,
+            "warehouse_url": warehouse_url,
+            "catalog_url": f"sqlite:///{folder}/scratch.db",
+            "ledger_url": None,
+            "catalog_name": f"scratch_{uuid.uuid4().hex[:8]}",
+            "change_min_rows": _UNBOUNDED_ROWS,
         }
-    )  # fmt: skip
+    )
 
 
 def prove(runtime: Runtime, scratch: Runtime, first: date, last: date, projects: Sequence[str], now: datetime) -> Proof:
@@ -119,10 +122,18 @@ def prove(runtime: Runtime, scratch: Runtime, first: date, last: date, projects:
     span = _reach(runtime, arrivals)
     objects = sum(len(scratch.ledger.deliveries(source, projects, *span)) for source in Source)
     return Proof(
-        first, last, tuple(projects), now, snapshots,
+        first,
+        last,
+        tuple(projects),
+        now,
+        snapshots,
         {table.key: table.code_version(runtime.settings) for table in ASSET_TABLES},
-        len(arrivals), objects, excluded, round(time.monotonic() - started_at, 1), tuple(compared),
-    )  # fmt: skip
+        len(arrivals),
+        objects,
+        excluded,
+        round(time.monotonic() - started_at, 1),
+        tuple(compared),
+    )
 
 
 def _arrivals(runtime: Runtime, days: Sequence[date], projects: Sequence[str]) -> list[date]:

@@ -80,23 +80,33 @@ def _found(runtime: Runtime, table: Table, head: int, known: Head | None) -> Cha
             continue
         changes.slices.append(
             replace(
-                before, digest=after, file_hash=file_hash, input_state=None, figures={"rows": after.rows},
-                rejection=None, refused_evaluations=(),
+                before,
+                digest=after,
+                file_hash=file_hash,
+                input_state=None,
+                figures={"rows": after.rows},
+                rejection=None,
+                refused_evaluations=(),
             )
-        )  # fmt: skip
+        )
         made = next((commit for commit in commits if key in commit.slices), None)
         if made is not None and (key, made.snapshot_id) in published:
             # It is on record already and does not explain the difference: main was set back, or a foreign hand came later.
             made = None
         changes.publications.append(
             PublicationRecord(
-                table.key, key, made.snapshot_id if made else head,
-                (made and made.parent_id) or (known.snapshot_id if known else head), before.digest, after,
-                Cause.unrecorded_run(made.run_id) if made else Cause.of(CauseKind.FOREIGN), made.run_id if made else None,
+                table.key,
+                key,
+                made.snapshot_id if made else head,
+                (made and made.parent_id) or (known.snapshot_id if known else head),
+                before.digest,
+                after,
+                Cause.unrecorded_run(made.run_id) if made else Cause.of(CauseKind.FOREIGN),
+                made.run_id if made else None,
                 # Readers saw it from its commit on, whenever it is found.
                 published_at=made.committed_at if made else "",
             )
-        )  # fmt: skip
+        )
     if table.key in SOURCE_OF_TABLE:
         _settle_batches(runtime, table, head, differing, measured, changes)
     return changes
@@ -169,7 +179,16 @@ def _settle_objects(runtime: Runtime, table: Table, head: int, batches: Collecti
         batch = BatchKey(SOURCE_OF_TABLE[table.key], row["project_id"], row["_arrival_date"])
         changes.deliveries.append(
             DeliveryRecord(
-                batch=batch, object_key=row["_object_key"], etag=f"{UNREAD}{row['etag']}", size_bytes=0, sha256=None,
-                lines=row["count"], rows=row["count"], quarantined=0, blank=0, error=None, is_accepted=True,
+                batch=batch,
+                object_key=row["_object_key"],
+                etag=f"{UNREAD}{row['etag']}",
+                size_bytes=0,
+                sha256=None,
+                lines=row["count"],
+                rows=row["count"],
+                quarantined=0,
+                blank=0,
+                error=None,
+                is_accepted=True,
             )
-        )  # fmt: skip
+        )

@@ -14,8 +14,11 @@ from resources.ledger.acts import ActKind
 from resources.ledger.store import Ledger
 
 _WORDS = {
-    ActKind.EXCLUDE: "exclusions", ActKind.LIFT: "lifts", ActKind.HOLD: "holds", ActKind.RELEASE: "releases",
-}  # fmt: skip
+    ActKind.EXCLUDE: "exclusions",
+    ActKind.LIFT: "lifts",
+    ActKind.HOLD: "holds",
+    ActKind.RELEASE: "releases",
+}
 
 
 def read_back(ledger: Ledger, log: Callable[[str], None]) -> None:

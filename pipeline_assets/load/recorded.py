@@ -57,18 +57,33 @@ def standing_outcomes(ledger: Ledger, table: str, projects: Sequence[str], days:
                 verdict = DAY_VERDICTS[batch.verdict]
                 found.append(
                     Outcome(
-                        table, key, verdict, batch.reason, batch.hint, is_repeat=True, digest=digest, figures=figures,
-                        evaluations=batch.evaluations, is_early=batch.verdict is BatchVerdict.WAITING,
+                        table,
+                        key,
+                        verdict,
+                        batch.reason,
+                        batch.hint,
+                        is_repeat=True,
+                        digest=digest,
+                        figures=figures,
+                        evaluations=batch.evaluations,
+                        is_early=batch.verdict is BatchVerdict.WAITING,
                     )
-                )  # fmt: skip
+                )
         return found
     early = early_slices(ledger.batches(projects, min(days), max(days)))
     return [
         Outcome(
-            table, key, record.verdict, record.reason, record.hint, is_repeat=True, is_final=record.is_final,
+            table,
+            key,
+            record.verdict,
+            record.reason,
+            record.hint,
+            is_repeat=True,
+            is_final=record.is_final,
             is_early=record.verdict is Verdict.WAITING and key in early,
-            digest=record.digest, figures={"rows": record.digest.rows, **record.figures},
+            digest=record.digest,
+            figures={"rows": record.digest.rows, **record.figures},
             evaluations=record.refused_evaluations if record.verdict is Verdict.REFUSED else record.evaluations,
         )
         for key, record in records.items()
-    ]  # fmt: skip
+    ]

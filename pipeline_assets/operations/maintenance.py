@@ -187,9 +187,20 @@ def _maintain(
     if not is_dry_run and left.refusal is None:
         upkeep.remove(table, (*left.orphans, *left.metadata))
     return TableUpkeep(
-        table.key, branches, tuple(cold), compacted.files_before, compacted.files_after, compacted.is_left_alone,
-        len(old), deleted, left.orphans, left.metadata, quarantined, left.note, left.refusal,
-    )  # fmt: skip
+        table.key,
+        branches,
+        tuple(cold),
+        compacted.files_before,
+        compacted.files_after,
+        compacted.is_left_alone,
+        len(old),
+        deleted,
+        left.orphans,
+        left.metadata,
+        quarantined,
+        left.note,
+        left.refusal,
+    )
 
 
 def _leftovers(runtime: Runtime, upkeep: Upkeep, table: Table, now: datetime, history: timedelta) -> Leftovers:

@@ -149,13 +149,21 @@ def _restore(
         changes.head = (table.key, publication.snapshot_id, publication.parent_id)
         changes.publications.extend(
             PublicationRecord(
-                table.key, move.key, publication.snapshot_id, publication.parent_id, move.present.digest, move.digest,
-                Cause.of(CauseKind.ROLLBACK), request.run_id, input_state=move.target.input_state if move.target else None,
-                code_version=move.target.code_version if move.target else None, accepted_reason=request.reason,
+                table.key,
+                move.key,
+                publication.snapshot_id,
+                publication.parent_id,
+                move.present.digest,
+                move.digest,
+                Cause.of(CauseKind.ROLLBACK),
+                request.run_id,
+                input_state=move.target.input_state if move.target else None,
+                code_version=move.target.code_version if move.target else None,
+                accepted_reason=request.reason,
                 figures=move.target.figures if move.target else None,
             )
             for move in changing
-        )  # fmt: skip
+        )
     for move in moves:
         held = replace(move.present, verdict=Verdict.HELD, reason=f"held: {request.reason}", hint=CURE)
         if move.key in files:

@@ -240,9 +240,10 @@ def _require_rows(runtime: Runtime, table: Table, moves: Sequence[SliceRestore])
             rows = files[move.key].rows if move.key in files else 0
             if rows != move.digest.rows:
                 raise LakehouseError(
-                    f"{table.key} {move.key}", f"held {rows} rows then, but {move.digest.rows} are on record",
+                    f"{table.key} {move.key}",
+                    f"held {rows} rows then, but {move.digest.rows} are on record",
                     "Choose another state, and report it",
-                )  # fmt: skip
+                )
 
 
 def require_whole_exchanges(

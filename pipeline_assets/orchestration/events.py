@@ -65,9 +65,11 @@ def events_of(
         reported.append((partition, everyone, is_requested))
         if all(outcome.verdict.is_good for outcome in everyone):
             yield dg.AssetMaterialization(
-                key, partition=partition, metadata=_metadata(everyone, report),
+                key,
+                partition=partition,
+                metadata=_metadata(everyone, report),
                 tags={"dagster/data_version": _data_version(everyone)},
-            )  # fmt: skip
+            )
     targets = _targets(context.instance, key, [partition for partition, _, _ in reported])
     for partition, outcomes, is_requested in reported:
         for check in table.checks:
@@ -155,9 +157,10 @@ def _targets(instance: dg.DagsterInstance, key: dg.AssetKey, partitions: list[st
         partition = record.partition_key
         if partition is not None:
             found[partition] = Target(
-                storage_id=record.storage_id, run_id=record.event_log_entry.run_id,
+                storage_id=record.storage_id,
+                run_id=record.event_log_entry.run_id,
                 timestamp=record.event_log_entry.timestamp,
-            )  # fmt: skip
+            )
     return found
 
 

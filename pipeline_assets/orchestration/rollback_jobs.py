@@ -163,15 +163,19 @@ def _tell(context: dg.OpExecutionContext, runtime: Runtime, places: Iterable[tup
 
 def _moves_table(moves: list[SliceRestore]) -> dg.MarkdownMetadataValue:
     rows = [
-        (m.table, m.key.event_date, m.key.project_id, m.present.digest.rows, m.digest.rows,
-         "held as it is" if m.is_there else "rolled back")
+        (
+            m.table,
+            m.key.event_date,
+            m.key.project_id,
+            m.present.digest.rows,
+            m.digest.rows,
+            "held as it is" if m.is_there else "rolled back",
+        )
         for m in moves
-    ]  # fmt: skip
+    ]
     return markdown_table(("table", "day", "project", "rows now", "rows then", ""), rows)
 
 
 def _held_table(held: list[Held]) -> dg.MarkdownMetadataValue:
-    rows = [
-        (h.table, h.key.event_date, h.key.project_id, h.digest.rows, h.digest_before.rows, h.then) for h in held
-    ]  # fmt: skip
+    rows = [(h.table, h.key.event_date, h.key.project_id, h.digest.rows, h.digest_before.rows, h.then) for h in held]
     return markdown_table(("table", "day", "project", "rows now", "rows before the rollback", "then"), rows)

@@ -45,13 +45,17 @@ def make(jars_dir: Path) -> Path:
         _deliver(folder / "landing")
         (folder / "home").mkdir()
         environment = {name: value for name, value in os.environ.items() if not name.startswith("TIDEMARK_")} | {
-            "TIDEMARK_LANDING_URL": str(folder / "landing"), "TIDEMARK_WAREHOUSE_URL": f"{folder}/warehouse",
-            "TIDEMARK_CATALOG_URL": f"sqlite:///{folder}/catalog.db", "TIDEMARK_PROJECTS": "10001",
-            "TIDEMARK_CALENDAR_START": str(_DAY), "DAGSTER_HOME": f"{folder}/home", "TIDEMARK_JARS_DIR": str(jars_dir),
+            "TIDEMARK_LANDING_URL": str(folder / "landing"),
+            "TIDEMARK_WAREHOUSE_URL": f"{folder}/warehouse",
+            "TIDEMARK_CATALOG_URL": f"sqlite:///{folder}/catalog.db",
+            "TIDEMARK_PROJECTS": "10001",
+            "TIDEMARK_CALENDAR_START": str(_DAY),
+            "DAGSTER_HOME": f"{folder}/home",
+            "TIDEMARK_JARS_DIR": str(jars_dir),
             "TIDEMARK_SPARK_CONFIG": json.dumps(
                 {"spark.driver.extraJavaOptions": f"-XX:ArchiveClassesAtExit={being_made} {_QUIET}"}
             ),
-        }  # fmt: skip
+        }
         shell = str(Path(sys.executable).parent / "tidemark")
         command = [shell, "load", "--source", "regular", "--from", str(_DAY), "--to", str(_DAY)]
         loaded = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
@@ -73,12 +77,17 @@ def _deliver(landing: Path) -> None:
     folder.mkdir(parents=True)
     lines = [
         {
-            "event_time": f"{_DAY} 10:00:0{at % 10}.000000", "server_upload_time": f"{_DAY} 10:01:00.000000",
-            "uuid": f"u{at}", "$insert_id": f"i{at % 10}", "device_id": "d", "amplitude_id": at, "event_type": "play",
+            "event_time": f"{_DAY} 10:00:0{at % 10}.000000",
+            "server_upload_time": f"{_DAY} 10:01:00.000000",
+            "uuid": f"u{at}",
+            "$insert_id": f"i{at % 10}",
+            "device_id": "d",
+            "amplitude_id": at,
+            "event_type": "play",
             "event_properties": {"revenue": 1.5, "currency": "EUR"} if at % 2 else {},
         }
         for at in range(_EVENTS)
-    ]  # fmt: skip
+    ]
     body = "".join(f"{json.dumps(line)}\n" for line in lines)
     (folder / f"10001_{_DAY}_10#1.json.gz").write_bytes(gzip.compress(body.encode()))
 

@@ -46,15 +46,21 @@ class Jar:
 
 
 JARS = (
-    Jar("org.apache.iceberg", "iceberg-spark-runtime-4.1_2.13", "1.12.0",
-        "3123c3798af642dd537230923548e013ef41cc28b6626e5225808cf5670a0f82"),
-    Jar("org.apache.iceberg", "iceberg-aws-bundle", "1.12.0",
-        "dd7e49ffa4ac9b215bed846581991259e3aec9bb2fa08d6cec029c46cd66d957"),
-    Jar("org.xerial", "sqlite-jdbc", "3.54.1.0",
-        "f8dce420a6016278497f4f0560f65602b9db858de141b541cf91a4644ebe4639"),
-    Jar("org.postgresql", "postgresql", "42.7.14",
-        "73914527305a40cce504b0d3d90b23caf565136912d607ae8ae7c5895512332c"),
-)  # fmt: skip
+    Jar(
+        "org.apache.iceberg",
+        "iceberg-spark-runtime-4.1_2.13",
+        "1.12.0",
+        "3123c3798af642dd537230923548e013ef41cc28b6626e5225808cf5670a0f82",
+    ),
+    Jar(
+        "org.apache.iceberg",
+        "iceberg-aws-bundle",
+        "1.12.0",
+        "dd7e49ffa4ac9b215bed846581991259e3aec9bb2fa08d6cec029c46cd66d957",
+    ),
+    Jar("org.xerial", "sqlite-jdbc", "3.54.1.0", "f8dce420a6016278497f4f0560f65602b9db858de141b541cf91a4644ebe4639"),
+    Jar("org.postgresql", "postgresql", "42.7.14", "73914527305a40cce504b0d3d90b23caf565136912d607ae8ae7c5895512332c"),
+)
 
 
 def verified(jars_dir: Path) -> list[Path]:
@@ -111,9 +117,22 @@ def _retrieve(jars: list[Jar], jars_dir: Path) -> None:
             "</ivy-module>",
             "utf-8",
         )
-        command = [_java(), f"-Divy.default.ivy.user.dir={work}/ivy", "-jar", str(ivy_jars[-1]), "-ivy", str(ivy_file),
-                   "-confs", "default", "-types", "jar", "-cache", f"{work}/cache",
-                   "-retrieve", f"{work}/jars/[artifact]-[revision].[ext]"]  # fmt: skip
+        command = [
+            _java(),
+            f"-Divy.default.ivy.user.dir={work}/ivy",
+            "-jar",
+            str(ivy_jars[-1]),
+            "-ivy",
+            str(ivy_file),
+            "-confs",
+            "default",
+            "-types",
+            "jar",
+            "-cache",
+            f"{work}/cache",
+            "-retrieve",
+            f"{work}/jars/[artifact]-[revision].[ext]",
+        ]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode != 0:
             lines = [line for line in (done.stdout + done.stderr).splitlines() if line.strip()]

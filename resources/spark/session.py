@@ -69,8 +69,10 @@ def _in_one_process(config: Mapping[str, str], jars: Sequence[str], settings: Se
     path = ":".join([*jars, *filter(None, [config.get("spark.driver.extraClassPath")])])
     options = f"{config.get('spark.driver.defaultJavaOptions', '')} {jvm_options(settings.jars_dir)}".strip()
     return {
-        "spark.jars": ",".join(added), "spark.driver.extraClassPath": path, "spark.driver.defaultJavaOptions": options,
-    }  # fmt: skip
+        "spark.jars": ",".join(added),
+        "spark.driver.extraClassPath": path,
+        "spark.driver.defaultJavaOptions": options,
+    }
 
 
 def _in_utc(config: Mapping[str, str]) -> dict[str, str]:

@@ -108,8 +108,11 @@ class Deployment(LandingFolder):
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
                 ["sh", str(PROJECT_ROOT / "deploy" / "dev.sh")],
-                env=self.environment, stdout=log, stderr=subprocess.STDOUT, start_new_session=True,
-            )  # fmt: skip
+                env=self.environment,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
         try:
             self.wait("the webserver answers", self._is_up, _START_SECONDS)
         except BaseException:

@@ -158,9 +158,13 @@ def test_an_asset_says_what_it_is_whose_it_is_and_how_to_recover_it(page: Any) -
     place, its owner, and what to do when a day is red."""
     page.goto("/assets/aggregates/daily_revenue?view=overview")
     for text in (
-        "Revenue, purchases and paying users per day, project and currency.", "When a day is red:", "To load a day again:",
-        "distinct users among them", "lake.aggregates.daily_revenue", "data-engineering",
-    ):  # fmt: skip
+        "Revenue, purchases and paying users per day, project and currency.",
+        "When a day is red:",
+        "To load a day again:",
+        "distinct users among them",
+        "lake.aggregates.daily_revenue",
+        "data-engineering",
+    ):
         page.get_by_text(text).first.wait_for()
     page.goto("/assets/landing/backfill_exports?view=overview")
     page.get_by_text("To recover a day:").wait_for()

@@ -119,10 +119,14 @@ def _name(day: date, *, hour: int = 10, shard: str = "#1", project: str = PROJEC
 def _good(day: date, number: int = 1, **changes: Any) -> bytes:
     """A line as it should be; equal arguments give equal bytes."""
     plain = {
-        "insert_id": f"good-{day}-{number}", "uuid": f"uuid-{day}-{number}", "device_id": f"d{number}",
-        "event_time": f"{day} 10:00:00.{number:06d}", "server_upload_time": f"{day} 10:00:05.000000",
-        "processed_time": f"{day} 10:00:09.000000", "event_properties": {"$revenue": 2.5, "currency": "EUR"},
-    }  # fmt: skip
+        "insert_id": f"good-{day}-{number}",
+        "uuid": f"uuid-{day}-{number}",
+        "device_id": f"d{number}",
+        "event_time": f"{day} 10:00:00.{number:06d}",
+        "server_upload_time": f"{day} 10:00:05.000000",
+        "processed_time": f"{day} 10:00:09.000000",
+        "event_properties": {"$revenue": 2.5, "currency": "EUR"},
+    }
     return json.dumps(an_event(**plain | changes)).encode()
 
 
@@ -153,9 +157,14 @@ def _object(body: Callable[[bytes], bytes]) -> Callable[[date], Files]:
 
 def _a_refused_line(name: str, odd: Callable[[date], bytes], reason: str, hint: str = CORRECT) -> Case:
     return Case(
-        name=name, build=_between(odd), line=LineFate.QUARANTINED, object=ObjectFate.READ_WITHOUT, reasons={2: reason},
-        raw_lines=(1, 3), hint=hint,
-    )  # fmt: skip
+        name=name,
+        build=_between(odd),
+        line=LineFate.QUARANTINED,
+        object=ObjectFate.READ_WITHOUT,
+        reasons={2: reason},
+        raw_lines=(1, 3),
+        hint=hint,
+    )
 
 
 def _a_line_read(name: str, odd: Callable[[date], bytes], keeps: str, hint: str = NOTHING, **columns: Any) -> Case:
@@ -164,10 +173,16 @@ def _a_line_read(name: str, odd: Callable[[date], bytes], keeps: str, hint: str 
 
 def _a_refused_object(name: str, build: Callable[[date], Files], reason: str, hint: str = EXPORT_AGAIN) -> Case:
     return Case(
-        name=name, build=build, line=LineFate.NOT_READ, object=ObjectFate.QUARANTINED, batch=BatchFate.REFUSED,
-        other_days=OtherDays.PROVISIONAL, reasons={None: reason}, refusal=f"unreadable objects: 1, first {{key}}: {reason}",
+        name=name,
+        build=build,
+        line=LineFate.NOT_READ,
+        object=ObjectFate.QUARANTINED,
+        batch=BatchFate.REFUSED,
+        other_days=OtherDays.PROVISIONAL,
+        reasons={None: reason},
+        refusal=f"unreadable objects: 1, first {{key}}: {reason}",
         hint=hint,
-    )  # fmt: skip
+    )
 
 
 def _an_event_sent_twice(name: str, keeps: str, **nulls: None) -> Case:
@@ -175,8 +190,11 @@ def _an_event_sent_twice(name: str, keeps: str, **nulls: None) -> Case:
     return Case(
         name=name,
         build=lambda day: {_name(day): _body(_good(day, 1), *[_good(day, 2, **nulls)] * 2)},
-        raw_lines=(1, 2, 3), refined_rows=2, stored={2: dict(nulls), 3: dict(nulls)}, keeps=keeps,
-    )  # fmt: skip
+        raw_lines=(1, 2, 3),
+        refined_rows=2,
+        stored={2: dict(nulls), 3: dict(nulls)},
+        keeps=keeps,
+    )
 
 
 def _files_that_are_none(name: str, names: Callable[[date], list[str]], hint: str) -> Case:
@@ -184,8 +202,10 @@ def _files_that_are_none(name: str, names: Callable[[date], list[str]], hint: st
     return Case(
         name=name,
         build=lambda day: {file: _body(_good(day, number)) for number, file in enumerate(names(day), 1)},
-        line=LineFate.NOT_READ, object=ObjectFate.NOT_LOADED, hint=hint,
-    )  # fmt: skip
+        line=LineFate.NOT_READ,
+        object=ObjectFate.NOT_LOADED,
+        hint=hint,
+    )
 
 
 def _marker(day: date, hour: int) -> str:
@@ -204,7 +224,9 @@ OBJECT_CASES = [
     _a_refused_object("Zero bytes", _object(lambda _: b""), "empty_object"),
     _a_refused_object("Not gzip (plain JSON lines)", _object(gzip.decompress), "not_gzip"),
     _a_refused_object("CRC error", _object(lambda body: _flip(body, len(body) - 6)), "crc_error"),
-    _a_refused_object("Garbage behind the last gzip member", _object(lambda body: body + b"garbage"), "trailing_garbage"),
+    _a_refused_object(
+        "Garbage behind the last gzip member", _object(lambda body: body + b"garbage"), "trailing_garbage"
+    ),
     _a_refused_object(
         "Decompression bomb, beyond `max_object_bytes`",
         lambda day: {_name(day): _body(_good(day)) + gzip.compress(b" " * (16 * MAX_OBJECT_BYTES), mtime=0)},
@@ -214,17 +236,23 @@ OBJECT_CASES = [
     Case(
         name="gzip of several members",
         build=lambda day: {_name(day): _body(_good(day, 1), _good(day, 2)) + _body(_good(day, 3, city="Köln"))},
-        raw_lines=(1, 2, 3), stored={1: {"city": None}, 3: {"city": "Köln"}}, keeps="all members",
+        raw_lines=(1, 2, 3),
+        stored={1: {"city": None}, 3: {"city": "Köln"}},
+        keeps="all members",
     ),
     Case(
-        name="gzip padded with zero bytes", build=_object(lambda body: body + b"\0" * 512), raw_lines=(1, 2, 3),
+        name="gzip padded with zero bytes",
+        build=_object(lambda body: body + b"\0" * 512),
+        raw_lines=(1, 2, 3),
         keeps="as without the padding",
     ),
     Case(
-        name="Valid gzip without a line", build=lambda day: {_name(day): gzip.compress(b"", mtime=0)}, line=LineFate.NONE,
+        name="Valid gzip without a line",
+        build=lambda day: {_name(day): gzip.compress(b"", mtime=0)},
+        line=LineFate.NONE,
         keeps="an hour without events",
     ),
-]  # fmt: skip
+]
 
 LINE_CASES = [
     _a_refused_line("Bad JSON", lambda day: _good(day, 2)[:-30], "bad_json"),
@@ -395,10 +423,15 @@ IN_A_BUCKET = _files_that_are_none(
 )
 EMPTY_LANDING = Case(
     name="Project's folder missing or empty",
-    build=lambda _: {}, line=LineFate.NONE, object=ObjectFate.NONE, batch=BatchFate.REFUSED,
-    other_days=OtherDays.PROVISIONAL, has_neighbour=False, refusal="no delivery at all, and the deadline has passed",
+    build=lambda _: {},
+    line=LineFate.NONE,
+    object=ObjectFate.NONE,
+    batch=BatchFate.REFUSED,
+    other_days=OtherDays.PROVISIONAL,
+    has_neighbour=False,
+    refusal="no delivery at all, and the deadline has passed",
     hint="Check `TIDEMARK_LANDING_URL` and `TIDEMARK_PROJECTS`; have the vendor export the day again.",
-)  # fmt: skip
+)
 
 
 # -- one landing that holds them all ---------------------------------------------------------------------------

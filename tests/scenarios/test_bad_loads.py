@@ -57,31 +57,43 @@ def _dearer(_: int, lines: Lines) -> Lines:
 
 BAD_LOADS = (
     BadLoad(
-        "history doubled with new ids", lambda n, lines: lines + events_on(DAY, 200, prefix=f"again{n}"),
-        REFINED, "grows by 100.0%: rows 800 -> 1600; gains 100.0% of its 800 keys: new delivery 800",
+        "history doubled with new ids",
+        lambda n, lines: lines + events_on(DAY, 200, prefix=f"again{n}"),
+        REFINED,
+        "grows by 100.0%: rows 800 -> 1600; gains 100.0% of its 800 keys: new delivery 800",
     ),
     BadLoad(
-        "halved", lambda _, lines: lines[::2],
-        REFINED, "shrinks by 50.0%: rows 800 -> 400; loses 50.0% of its 800 keys: withdrawn 400",
+        "halved",
+        lambda _, lines: lines[::2],
+        REFINED,
+        "shrinks by 50.0%: rows 800 -> 400; loses 50.0% of its 800 keys: withdrawn 400",
     ),
     BadLoad(
-        "a shard lost", lambda n, lines: None if n == 2 else lines,
-        REFINED, "shrinks by 25.0%: rows 800 -> 600; loses 25.0% of its 800 keys: withdrawn 200",
+        "a shard lost",
+        lambda n, lines: None if n == 2 else lines,
+        REFINED,
+        "shrinks by 25.0%: rows 800 -> 600; loses 25.0% of its 800 keys: withdrawn 200",
     ),
     BadLoad(
-        "projects mixed up", lambda n, _: [{**line, "app": 10002} for line in events_on(DAY, 200, prefix=f"other{n}")],
-        RAW, "800 of 800 lines are quarantined (100.00%)",
+        "projects mixed up",
+        lambda n, _: [{**line, "app": 10002} for line in events_on(DAY, 200, prefix=f"other{n}")],
+        RAW,
+        "800 of 800 lines are quarantined (100.00%)",
     ),
     BadLoad(
-        "a key column of nulls", lambda _, lines: [{**line, "$insert_id": None} for line in lines],
-        REFINED, "gains 100.0% of its 800 keys: new delivery 800; loses 100.0% of its 800 keys: withdrawn 800",
+        "a key column of nulls",
+        lambda _, lines: [{**line, "$insert_id": None} for line in lines],
+        REFINED,
+        "gains 100.0% of its 800 keys: new delivery 800; loses 100.0% of its 800 keys: withdrawn 800",
     ),
     BadLoad(
-        "a property that is no longer sent", lambda _, lines: [{**line, "device_type": None} for line in lines],
-        REFINED, "changes 100.0% of its 800 keys: new delivery 800",
+        "a property that is no longer sent",
+        lambda _, lines: [{**line, "device_type": None} for line in lines],
+        REFINED,
+        "changes 100.0% of its 800 keys: new delivery 800",
     ),
     BadLoad("amounts times a hundred", _dearer, REVENUE, "grows by 9900.0%: revenue 290 -> 29000"),
-)  # fmt: skip
+)
 
 
 @pytest.fixture(scope="module")
@@ -174,9 +186,10 @@ def test_a_code_change_that_drops_a_property_is_refused(closed: Pipeline, monkey
     assert "changes 100.0% of its 800 keys: code 800 (cause: code)" in run.failure()
     assert p.digests() == published
     (refused,) = [
-        one for one in p.ledger.slices(REFINED, [PROJECT], [DAY])[Slice(DAY, PROJECT)].refused_evaluations
+        one
+        for one in p.ledger.slices(REFINED, [PROJECT], [DAY])[Slice(DAY, PROJECT)].refused_evaluations
         if one.check == Check.CHANGE_IS_EXPLAINED
-    ]  # fmt: skip
+    ]
     assert refused.figures["keys_changed_code"] == 800
     assert refused.figures["keys_kept"] == 0
 
@@ -251,9 +264,18 @@ def test_an_event_that_moves_is_told_as_moved(pipeline: Any) -> None:
         return {name: value for name, value in found.items() if name.startswith("keys_")}
 
     assert keys(DAY) == {
-        "keys_kept": 291, "keys_added": 5, "keys_removed": 2, "keys_changed": 7,
-        "keys_added_new_delivery": 5, "keys_removed_moved_day": 2, "keys_changed_new_delivery": 7,
-    }  # fmt: skip
+        "keys_kept": 291,
+        "keys_added": 5,
+        "keys_removed": 2,
+        "keys_changed": 7,
+        "keys_added_new_delivery": 5,
+        "keys_removed_moved_day": 2,
+        "keys_changed_new_delivery": 7,
+    }
     assert keys(after) == {
-        "keys_kept": 300, "keys_added": 2, "keys_removed": 0, "keys_changed": 0, "keys_added_moved_day": 2,
-    }  # fmt: skip
+        "keys_kept": 300,
+        "keys_added": 2,
+        "keys_removed": 0,
+        "keys_changed": 0,
+        "keys_added_moved_day": 2,
+    }

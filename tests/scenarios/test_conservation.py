@@ -34,10 +34,20 @@ from tests.support.builders import Pipeline, a_pipeline
 pytestmark = pytest.mark.slow
 
 SPEC = ExportSpec(
-    first_day=date(2026, 2, 2), days=4, events_per_day=120, hours=(0, 1, 8, 13, 22, 23), late_share=0.05, tail_share=0.005,
-    delivery_duplicate_share=0.1, send_duplicate_share=0.1, moved_share=0.4, bad_lines_per_day=3, blank_lines_per_day=4,
-    lost_days=(date(2026, 2, 3),), lost_share=0.1,
-)  # fmt: skip
+    first_day=date(2026, 2, 2),
+    days=4,
+    events_per_day=120,
+    hours=(0, 1, 8, 13, 22, 23),
+    late_share=0.05,
+    tail_share=0.005,
+    delivery_duplicate_share=0.1,
+    send_duplicate_share=0.1,
+    moved_share=0.4,
+    bad_lines_per_day=3,
+    blank_lines_per_day=4,
+    lost_days=(date(2026, 2, 3),),
+    lost_share=0.1,
+)
 DAYS = SPEC.arrival_days
 RECOVERY = Recovery(first_day=DAYS[1], last_day=DAYS[2], corrected_share=0.3)
 
@@ -173,10 +183,18 @@ def _raw_row(source: Source, row: Mapping[str, Any]) -> RawRow:
     delivered = [row[name] for name in sorted(row) if not name.startswith("_") or name == "_extra"]
     content = hashlib.sha256(repr(delivered).encode()).digest()
     return RawRow(
-        row["project_id"], row["event_date"], source, row["_object_key"], row["_line_number"],
-        (row["app"], row["device_id"]), row["insert_id"], row["uuid"], row["server_upload_time"], row["processed_time"],
+        row["project_id"],
+        row["event_date"],
+        source,
+        row["_object_key"],
+        row["_line_number"],
+        (row["app"], row["device_id"]),
+        row["insert_id"],
+        row["uuid"],
+        row["server_upload_time"],
+        row["processed_time"],
         (int.from_bytes(content[:8]), int.from_bytes(content[8:16])),
-    )  # fmt: skip
+    )
 
 
 def _outcomes(

@@ -20,9 +20,10 @@ DAY, NEXT, FAR = date(2026, 2, 2), date(2026, 2, 3), date(2026, 1, 30)
 SOON = datetime(2026, 2, 20, tzinfo=UTC)
 REFINED, REVENUE = "refined/events", "aggregates/daily_revenue"
 SENT = {
-    "event_time": f"{DAY} 10:00:00.000000", "server_upload_time": f"{DAY} 10:30:00.000000",
+    "event_time": f"{DAY} 10:00:00.000000",
+    "server_upload_time": f"{DAY} 10:30:00.000000",
     "processed_time": f"{DAY} 10:31:00.000000",
-}  # fmt: skip
+}
 LATER = {"server_upload_time": f"{NEXT} 12:00:00.000000", "processed_time": f"{NEXT} 12:01:00.000000"}
 Found = dict[date, float]
 """Event day -> amount of the one event that is left there."""
@@ -47,15 +48,19 @@ CORRECTIONS = (
     Correction("the amount is sent again", LATER, _same({DAY: 25})),
     Correction("the time moves over midnight", {**LATER, "event_time": f"{NEXT} 00:10:00.000000"}, _same({NEXT: 25})),
     Correction(
-        "older than what is published", {"server_upload_time": f"{DAY} 10:29:00.000000"}, _same({DAY: 10}),
+        "older than what is published",
+        {"server_upload_time": f"{DAY} 10:29:00.000000"},
+        _same({DAY: 10}),
     ),
     Correction(
-        "the same key beyond the window", {**LATER, "event_time": f"{FAR} 10:00:00.000000"}, _same({DAY: 10, FAR: 25}),
+        "the same key beyond the window",
+        {**LATER, "event_time": f"{FAR} 10:00:00.000000"},
+        _same({DAY: 10, FAR: 25}),
     ),
     Correction("uploaded at once, processed later", {"processed_time": f"{DAY} 10:32:00.000000"}, _same({DAY: 25})),
     Correction("uploaded at once, processed earlier", {"processed_time": f"{DAY} 10:30:30.000000"}, _same({DAY: 10})),
     Correction("a tie on both times", {}, {Source.BACKFILL: {DAY: 25}, Source.REGULAR: None}),
-)  # fmt: skip
+)
 
 
 def _purchase(number: int, amount: float, uuid: str, **times: str) -> dict[str, Any]:

@@ -37,9 +37,16 @@ INSIDE = "inside_commit"
 """After the new metadata file is written, before the catalog names it: the catalog's database is locked meanwhile."""
 RETRY, FRESH = "retry of the run", "a fresh run"
 OF_TABLES = (
-    Failpoint.AFTER_PIN, Failpoint.AFTER_STAGE, Failpoint.AFTER_AUDIT, Failpoint.BEFORE_COMMIT, INSIDE,
-    Failpoint.AFTER_COMMIT, Failpoint.BEFORE_LEDGER, Failpoint.BETWEEN_TABLES, Failpoint.BEFORE_EVENTS,
-)  # fmt: skip
+    Failpoint.AFTER_PIN,
+    Failpoint.AFTER_STAGE,
+    Failpoint.AFTER_AUDIT,
+    Failpoint.BEFORE_COMMIT,
+    INSIDE,
+    Failpoint.AFTER_COMMIT,
+    Failpoint.BEFORE_LEDGER,
+    Failpoint.BETWEEN_TABLES,
+    Failpoint.BEFORE_EVENTS,
+)
 ALONE = (f"{Failpoint.DURING_LISTING}:regular/{PROJECT}", str(Failpoint.MID_PARSE), str(Failpoint.BETWEEN_CHUNKS))
 FILES = tuple(f"{Failpoint.AFTER_FILES}:{table}" for table in (RAW, REFINED))
 """Tasks have written what no snapshot names yet."""
@@ -85,10 +92,20 @@ def _before(p: Pipeline) -> None:
 def _changes(p: Pipeline) -> None:
     """An object comes again with more, a late fact for the day before, an event moves, a new day comes with a bad line."""
     moved = events_on(DAYS[1], 12)[3]
-    again = {**moved, "uuid": "again", "event_time": f"{DAYS[2]} 11:00:00.000000",
-             "server_upload_time": f"{DAYS[2]} 12:00:00.000000", "processed_time": f"{DAYS[2]} 12:00:01.000000"}  # fmt: skip
-    late = an_event(insert_id="late", uuid="late", event_time=f"{DAYS[0]} 23:00:00.000000",
-                    server_upload_time=f"{DAYS[1]} 01:00:00.000000", event_properties={"$revenue": 7})  # fmt: skip
+    again = {
+        **moved,
+        "uuid": "again",
+        "event_time": f"{DAYS[2]} 11:00:00.000000",
+        "server_upload_time": f"{DAYS[2]} 12:00:00.000000",
+        "processed_time": f"{DAYS[2]} 12:00:01.000000",
+    }
+    late = an_event(
+        insert_id="late",
+        uuid="late",
+        event_time=f"{DAYS[0]} 23:00:00.000000",
+        server_upload_time=f"{DAYS[1]} 01:00:00.000000",
+        event_properties={"$revenue": 7},
+    )
     p.deliver(DAYS[1], [*events_on(DAYS[1], 15), late])
     p.deliver(DAYS[2], [*events_on(DAYS[2], 9), again, b"{not json"])
 

@@ -139,8 +139,12 @@ def _on_cluster(settings: Settings, master: str, folder: Path) -> list[dict[str,
     command = [str(Path(sys.executable).parent / "tidemark"), "load", "--source", "regular", "--json"]
     done = subprocess.run(
         [*command, "--from", str(DAY), "--to", str(DAY)],
-        env=environment, capture_output=True, text=True, check=False, timeout=300,
-    )  # fmt: skip
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
     assert done.returncode == 0, done.stderr
     lines: list[dict[str, Any]] = json.loads(done.stdout)
     return lines

@@ -39,8 +39,10 @@ def test_a_refused_day_beside_the_published_one(pipeline: Any) -> None:
     assert p.load(DAY, NEXT).success
     assert _diff(p, REFINED).is_equal
     at = {"server_upload_time": f"{NEXT} 12:00:00.000000", "processed_time": f"{NEXT} 12:00:01.000000"}
-    dearer = [{**line, "event_properties": {"$revenue": 20, "currency": "EUR"}} if n % 10 == 0 and n < 30 else line
-              for n, line in enumerate(good[:200])]  # fmt: skip
+    dearer = [
+        {**line, "event_properties": {"$revenue": 20, "currency": "EUR"}} if n % 10 == 0 and n < 30 else line
+        for n, line in enumerate(good[:200])
+    ]
     p.deliver(DAY, [*dearer, *events_on(DAY, 4, prefix="new")])
     p.deliver(NEXT, [{**line, **at, "event_time": f"{NEXT} 00:10:00.000000"} for line in good[201:203]], hour=12)
     run = p.load(DAY, NEXT)

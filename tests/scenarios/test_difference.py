@@ -194,7 +194,7 @@ def test_files_that_vanish_meanwhile_are_noticed(pipeline: Any, monkeypatch: pyt
         "joined": f"CALL {p.settings.catalog_name}.system.rewrite_data_files(table => '{REFINED_EVENTS.identifier}', "
         "options => map('rewrite-all', 'true'))",
         "emptied": f"DELETE FROM {name} WHERE event_date = DATE '{day}'",
-    }  # fmt: skip
+    }
     publish = Lakehouse.publish
     for number, (hand, statement) in enumerate(hands.items(), 2):
         p.deliver(day, events_on(day, 3, prefix=hand), hour=number)

@@ -22,11 +22,14 @@ def _moved(events: Iterable[Mapping[str, Any]], to: date, sent: date) -> list[di
     """The same events sent again on another day, with a time on the day `to`."""
     return [
         {
-            **event, "uuid": f"again-{event['uuid']}", "event_time": f"{to} 11:00:00.000000",
-            "server_upload_time": f"{sent} 12:00:00.000000", "processed_time": f"{sent} 12:00:01.000000",
+            **event,
+            "uuid": f"again-{event['uuid']}",
+            "event_time": f"{to} 11:00:00.000000",
+            "server_upload_time": f"{sent} 12:00:00.000000",
+            "processed_time": f"{sent} 12:00:01.000000",
         }
         for event in events
-    ]  # fmt: skip
+    ]
 
 
 def _places(p: Any) -> dict[str, list[date]]:
@@ -122,8 +125,10 @@ def test_a_day_waits_for_a_neighbour_that_cannot_be_built(pipeline: Any) -> None
 
     assert not run.success
     assert {day: p.verdict(REFINED, day) for day in DAYS[:3]} == {
-        DAYS[0]: "waiting", DAYS[1]: "waiting", DAYS[2]: "unchanged",
-    }  # fmt: skip
+        DAYS[0]: "waiting",
+        DAYS[1]: "waiting",
+        DAYS[2]: "unchanged",
+    }
     moved = events[DAYS[1]][0]["$insert_id"]
     assert _places(p)[moved] == [DAYS[1]]
 
@@ -191,14 +196,20 @@ def test_a_day_that_is_in_order_holds_nothing_back(pipeline: Any) -> None:
     p = pipeline()
     shown = {"insert_id": "reused", "device_id": "d", "uuid": "u"}
     for number, (day, hour) in enumerate(zip(DAYS[:3], (10, 12, 11), strict=True)):
-        row = an_event(**shown | {"uuid": f"u{number}"}, event_time=f"{day} 10:00:00.000000",
-                       server_upload_time=f"{DAYS[2]} {hour}:00:00.000000")  # fmt: skip
+        row = an_event(
+            **shown | {"uuid": f"u{number}"},
+            event_time=f"{day} 10:00:00.000000",
+            server_upload_time=f"{DAYS[2]} {hour}:00:00.000000",
+        )
         p.deliver(day, [row, *events_on(day, 5)])
     assert p.load(DAYS[0], DAYS[2]).success
     assert _places(p)["reused"] == [DAYS[1]]
     arrival = DAYS[2] + timedelta(days=30)
-    better = an_event(**shown | {"uuid": "u9"}, event_time=f"{DAYS[2]} 09:00:00.000000",
-                      server_upload_time=f"{arrival} 09:00:00.000000")  # fmt: skip
+    better = an_event(
+        **shown | {"uuid": "u9"},
+        event_time=f"{DAYS[2]} 09:00:00.000000",
+        server_upload_time=f"{arrival} 09:00:00.000000",
+    )
     p.deliver(arrival, [better, *events_on(DAYS[2], 2, prefix="late")])
 
     reports = p.reports(arrival)

@@ -129,8 +129,10 @@ def test_a_correction_that_moves_the_day_is_seen_in_both_publications(pipeline: 
     old = p.deliver(DAY, [event, *events_on(DAY, 2)])
     assert p.load(DAY).success
     moved = event | {
-        "uuid": "u-2", "event_time": _at(NEXT, "00:00:01"), "server_upload_time": _at(NEXT, "08:00:00"),
-    }  # fmt: skip
+        "uuid": "u-2",
+        "event_time": _at(NEXT, "00:00:01"),
+        "server_upload_time": _at(NEXT, "08:00:00"),
+    }
     new = p.deliver(NEXT, [moved], hour=8)
     p.deliver(
         far, [event | {"uuid": "u-3", "event_time": _at(far, "10:00:00"), "server_upload_time": _at(far, "10:00:01")}]

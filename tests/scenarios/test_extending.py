@@ -41,8 +41,10 @@ print(json.dumps({
 def _shell(folder: Path, name: str) -> Shell:
     shell = Shell(folder)
     shell.environment |= {
-        "TIDEMARK_EXTRA_AGGREGATES": name, "PYTHONPATH": str(PROJECT_ROOT), "TIDEMARK_CHANGE_MIN_ROWS": "5",
-    }  # fmt: skip
+        "TIDEMARK_EXTRA_AGGREGATES": name,
+        "PYTHONPATH": str(PROJECT_ROOT),
+        "TIDEMARK_CHANGE_MIN_ROWS": "5",
+    }
     shell.deliver(DAY, a_body(events_on(DAY, 12, city="Bern")))
     return shell
 

@@ -32,9 +32,11 @@ def _as_a_former_version_left_it(p: Pipeline) -> None:
         source = SOURCE_OF_TABLE.get(table.key)
         rows = p.lakehouse.spark.table(p.lakehouse.identifier(table))
         former, present = (
-            measured_parts(rows, table.content_columns, table.day_column, by_arrival=source is not None, version=version)
+            measured_parts(
+                rows, table.content_columns, table.day_column, by_arrival=source is not None, version=version
+            )
             for version in (1, 2)
-        )  # fmt: skip
+        )
         slices = {key: Renamed(_sum(present[key]), _sum(former[key])) for key in present}
         days = {
             (BatchKey(source, key.project_id, arrival), key.event_date): (part[0], BatchDay(*former[key][arrival]))

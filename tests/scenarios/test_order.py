@@ -35,12 +35,16 @@ def _line(rng: random.Random, event: int, day: date, sent: int) -> dict[str, Any
     # Few different times, so that ties are decided by source and content too.
     sent_at = f"{DAYS[-1]} 2{rng.randrange(2)}:00:00.000000"
     return an_event(
-        insert_id=f"i{event}" if event % 5 else None, uuid=f"u{event}-{sent % 2}" if event % 7 else None,
-        device_id=rng.choice(("d", None)), amplitude_id=event, event_type=rng.choice(("play", "stop")),
-        event_time=f"{day} {rng.randrange(24):02d}:00:00.000000", server_upload_time=sent_at,
+        insert_id=f"i{event}" if event % 5 else None,
+        uuid=f"u{event}-{sent % 2}" if event % 7 else None,
+        device_id=rng.choice(("d", None)),
+        amplitude_id=event,
+        event_type=rng.choice(("play", "stop")),
+        event_time=f"{day} {rng.randrange(24):02d}:00:00.000000",
+        server_upload_time=sent_at,
         processed_time=rng.choice((sent_at, None)),
         event_properties={"$revenue": rng.choice((1.5, 2)), "currency": "EUR"} if event % 3 == 0 else {},
-    )  # fmt: skip
+    )
 
 
 def _final_landing(rng: random.Random) -> dict[Name, Lines]:

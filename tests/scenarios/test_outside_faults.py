@@ -217,9 +217,13 @@ def test_an_engine_that_dies_is_named_as_that(tmp_path: Path) -> None:
     """Scenario: the JVM of a process of its own is killed, as the system does where memory is short. Outcome: one sentence says
     that it died, what it said last, and which setting to raise."""
     done = subprocess.run(
-        [sys.executable, "-c", _ENGINE_DIES, str(tmp_path)], capture_output=True, text=True, check=False, timeout=180,
+        [sys.executable, "-c", _ENGINE_DIES, str(tmp_path)],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=180,
         cwd=Path(__file__).parents[2],
-    )  # fmt: skip
+    )
     assert done.stdout.strip() == (
         "EngineError Spark: its JVM died (exit code -9), probably out of memory, after it said: "
         "raw/regular_events: staging 3 objects of 1 batches. Raise TIDEMARK_SPARK_DRIVER_MEMORY (now 1g), then load again; "

@@ -40,10 +40,21 @@ def loaded(pipeline: Any) -> Pipeline:
     p: Pipeline = pipeline()
     for day in DAYS:
         p.deliver(day, events_on(day, 40))
-    late = [an_event(insert_id=f"late{n}", uuid=f"late{n}", event_time=f"{DAYS[0]} 23:00:00.000000",
-                     server_upload_time=f"{DAYS[3]} 01:00:00.000000") for n in range(3)]  # fmt: skip
-    moved = {**events_on(DAYS[1], 40)[3], "uuid": "again", "event_time": f"{DAYS[2]} 00:10:00.000000",
-             "server_upload_time": f"{DAYS[2]} 12:00:00.000000"}  # fmt: skip
+    late = [
+        an_event(
+            insert_id=f"late{n}",
+            uuid=f"late{n}",
+            event_time=f"{DAYS[0]} 23:00:00.000000",
+            server_upload_time=f"{DAYS[3]} 01:00:00.000000",
+        )
+        for n in range(3)
+    ]
+    moved = {
+        **events_on(DAYS[1], 40)[3],
+        "uuid": "again",
+        "event_time": f"{DAYS[2]} 00:10:00.000000",
+        "server_upload_time": f"{DAYS[2]} 12:00:00.000000",
+    }
     p.deliver(DAYS[3], [*late, *events_on(DAYS[3], 10)], hour=11)
     p.deliver(DAYS[2], [moved], hour=12)
     p.deliver(DAYS[1], [*events_on(DAYS[1], 40), *events_on(DAYS[1], 5, prefix="lost")], source=Source.BACKFILL)
@@ -145,8 +156,15 @@ def test_what_a_person_let_go_is_proven_and_what_came_since_is_named(pipeline: A
     """Scenario: of one arrival day nothing came, which a person accepted; its facts came a day late. It is proven; then an object
     lies in landing, days later and not loaded yet, with a fact of these days. Outcome: equal; then unproven, with the object."""
     p = pipeline()
-    late = [an_event(insert_id=f"late{n}", uuid=f"late{n}", event_time=f"{DAYS[1]} 23:00:00.000000",
-                     server_upload_time=f"{DAYS[2]} 01:00:00.000000") for n in range(4)]  # fmt: skip
+    late = [
+        an_event(
+            insert_id=f"late{n}",
+            uuid=f"late{n}",
+            event_time=f"{DAYS[1]} 23:00:00.000000",
+            server_upload_time=f"{DAYS[2]} 01:00:00.000000",
+        )
+        for n in range(4)
+    ]
     p.deliver(DAYS[0], events_on(DAYS[0], 5))
     p.deliver(DAYS[2], [*late[:3], *events_on(DAYS[2], 10)])
     assert p.load(DAYS[0]).success

@@ -75,9 +75,11 @@ def _parquet(p: Any) -> set[str]:
 
 
 def _run(p: Any, job: str, op: str, **config: Any) -> dg.ExecuteInProcessResult:
-    return build_defs(p.settings, clock=Clock(p.now), **p.resources).resolve_job_def(job).execute_in_process(
-        run_config={"ops": {op: {"config": config}}}, instance=p.instance, raise_on_error=False
-    )  # fmt: skip
+    return (
+        build_defs(p.settings, clock=Clock(p.now), **p.resources)
+        .resolve_job_def(job)
+        .execute_in_process(run_config={"ops": {op: {"config": config}}}, instance=p.instance, raise_on_error=False)
+    )
 
 
 def _said(run: dg.ExecuteInProcessResult, op: str) -> str:

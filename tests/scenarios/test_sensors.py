@@ -102,8 +102,10 @@ def test_a_day_is_loaded_when_its_hours_are_complete_and_again_when_they_change(
     (shown,) = first.asset_events
     assert shown.partition == str(DAY)
     assert {name: shown.metadata[name].value for name in ("objects", "hours_delivered", "hours_complete")} == {
-        "objects": 2, "hours_delivered": 2, "hours_complete": 0,
-    }  # fmt: skip
+        "objects": 2,
+        "hours_delivered": 2,
+        "hours_complete": 0,
+    }
     assert not s.tick(ARRIVED, "the same again", minutes=1).asset_events
 
     p.mark(DAY, hours=[5])
@@ -199,8 +201,9 @@ def test_runs_are_coalesced_capped_and_never_doubled(pipeline: Any) -> None:
     assert first == [(days[0], days[4]), (days[5], days[9])]
     run = p.instance.create_run_for_job(
         build_defs(p.settings).resolve_job_def("daily_load"),
-        tags={START: str(days[10]), END: str(days[11])}, status=dg.DagsterRunStatus.STARTED,
-    )  # fmt: skip
+        tags={START: str(days[10]), END: str(days[11])},
+        status=dg.DagsterRunStatus.STARTED,
+    )
     second = s.requested(ARRIVED, "a run of two of them is under way", minutes=1)
     assert second == [(days[11], days[15]), (days[16], days[20]), (days[21], days[21])]
     p.instance.report_run_canceled(run)

@@ -225,10 +225,14 @@ def test_hostile_names_and_values_are_data_to_every_command_and_page(spark: Any,
     day, span = DAY, ("--from", str(DAY), "--to", str(DAY))
     changes = {"event_type": f"typ3 {evil}", "platform": f"plat {evil}"}
     events = [
-        {**one, **changes, "$insert_id": f"inse7t-{n} {evil}{'y' * 5000}",
-         "event_properties": {"$revenue": 2, "currency": f"cur {evil}", evil: evil}}
+        {
+            **one,
+            **changes,
+            "$insert_id": f"inse7t-{n} {evil}{'y' * 5000}",
+            "event_properties": {"$revenue": 2, "currency": f"cur {evil}", evil: evil},
+        }
         for n, one in enumerate(events_on(day, 40))
-    ]  # fmt: skip
+    ]
     shell.deliver(day, a_body(events))
     folder = shell.landing / PROJECT
     for number in range(30):

@@ -30,9 +30,11 @@ Digests = Mapping[str, Mapping[Slice, str]]
 
 
 def _job(p: Any, job: str, op: str, **config: Any) -> None:
-    done = build_defs(p.settings, clock=Clock(p.now)).resolve_job_def(job).execute_in_process(
-        run_config={"ops": {op: {"config": config}}}, instance=p.instance, raise_on_error=False
-    )  # fmt: skip
+    done = (
+        build_defs(p.settings, clock=Clock(p.now))
+        .resolve_job_def(job)
+        .execute_in_process(run_config={"ops": {op: {"config": config}}}, instance=p.instance, raise_on_error=False)
+    )
     assert done.success
 
 
@@ -79,9 +81,10 @@ def test_the_story_of_a_mistake(pipeline: Any) -> None:
     before = {str(path.relative_to(p.landing)) for path in p.landing.rglob("*")}
     write_recovery(replace(SPEC, seed=99), p.landing, FIRST, LAST)
     wrong = sorted(
-        str(path.relative_to(p.landing)) for path in p.landing.rglob("*.json.gz")
+        str(path.relative_to(p.landing))
+        for path in p.landing.rglob("*.json.gz")
         if str(path.relative_to(p.landing)) not in before
-    )  # fmt: skip
+    )
     assert not p.load(FIRST, LAST, source=Source.BACKFILL).success
     refused = story.tell("a wrong recovery comes: refused")
     # Days of a few late facts are too small to be bounded.

@@ -51,9 +51,13 @@ def _in_apia(p: Pipeline, folder: Path) -> str:
     )
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("TIDEMARK_")}
     done = subprocess.run(
-        [sys.executable, "-c", _TWICE, str(DAY)], capture_output=True, text=True, check=False, timeout=300,
+        [sys.executable, "-c", _TWICE, str(DAY)],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
         env={**inherited, **as_environment(known), "DAGSTER_HOME": str(folder / "home"), "TZ": APIA},
-    )  # fmt: skip
+    )
     return done.stdout + done.stderr
 
 

@@ -135,14 +135,19 @@ def test_a_file_is_rolled_at_its_size_and_rows_are_flushed_in_groups(lakehouse: 
             {"event_date": FIRST, "project_id": PROJECT, "_line_number": at, "city": str(rng.random()) * 4}
             for at in range(number, number + 10)
         ]
-        described += [one for batch in _batches(layout, [dict.fromkeys(layout.field_ids) | row for row in rows])
-                      for one in writer.add(batch)]  # fmt: skip
+        described += [
+            one
+            for batch in _batches(layout, [dict.fromkeys(layout.field_ids) | row for row in rows])
+            for one in writer.add(batch)
+        ]
     described += writer.finish()
 
     staged = lakehouse.stage(
-        REGULAR_EVENTS, lakehouse.head(REGULAR_EVENTS), "t",
+        REGULAR_EVENTS,
+        lakehouse.head(REGULAR_EVENTS),
+        "t",
         lambda target: lakehouse.files.append(REGULAR_EVENTS, target, described),
-    )  # fmt: skip
+    )
 
     told = [json.loads(one) for one in described]
     assert len(told) > 3
@@ -169,22 +174,33 @@ def test_a_column_that_came_later_is_null_in_older_files(lakehouse: Lakehouse) -
     writer = DataFileWriter(before, store)
     described = [*writer.add(hashed), *writer.finish()]
     staged = lakehouse.stage(
-        REGULAR_EVENTS, lakehouse.head(REGULAR_EVENTS), "t",
+        REGULAR_EVENTS,
+        lakehouse.head(REGULAR_EVENTS),
+        "t",
         lambda target: lakehouse.files.append(REGULAR_EVENTS, target, described),
-    )  # fmt: skip
+    )
     (read,) = lakehouse.read(REGULAR_EVENTS, staged.snapshot_id).collect()
     assert (read["city"], read["_object_key"]) == (None, "o")
 
     path = json.loads(described[0])["file-path"].removeprefix(f"{store.url}/")
     target = lakehouse.files.store(REFINED_EVENTS)
     files = refine_files(
-        lakehouse.spark, [RawFile(Slice(FIRST, PROJECT), "regular", path, 1)], {}, {}, stores={"regular": store},
-        hashes=event_hashes(), layout=refined, target=target, parallelism=2,
-    )  # fmt: skip
+        lakehouse.spark,
+        [RawFile(Slice(FIRST, PROJECT), "regular", path, 1)],
+        {},
+        {},
+        stores={"regular": store},
+        hashes=event_hashes(),
+        layout=refined,
+        target=target,
+        parallelism=2,
+    )
     assert not files.wrong
     staged = lakehouse.stage(
-        REFINED_EVENTS, lakehouse.head(REFINED_EVENTS), "t",
+        REFINED_EVENTS,
+        lakehouse.head(REFINED_EVENTS),
+        "t",
         lambda name: lakehouse.files.append(REFINED_EVENTS, name, files.files),
-    )  # fmt: skip
+    )
     (read,) = lakehouse.read(REFINED_EVENTS, staged.snapshot_id).collect()
     assert (read["city"], read["_source"], read["_object_key"]) == (None, "regular", "o")

@@ -48,13 +48,21 @@ def _case(number: int) -> list[tuple[Any, ...]]:
     times = [None, *(datetime(2026, 1, 5, hour, tzinfo=UTC) for hour in (1, 2))]
     return [
         (
-            str(number), date(2026, 1, 5) + timedelta(days=rng.randrange(4)),
-            rng.choice(list(Source)).value, f"{number}/o{line % 2}", line,
-            rng.choice((None, number)), rng.choice((None, "d", "e", *BLANK)), rng.choice((None, "i", "i", "i", "j", *BLANK)),
-            rng.choice((None, "u", "u", "v", "w", *BLANK)), rng.choice(times), rng.choice(times), rng.choice(("x", "y")),
+            str(number),
+            date(2026, 1, 5) + timedelta(days=rng.randrange(4)),
+            rng.choice(list(Source)).value,
+            f"{number}/o{line % 2}",
+            line,
+            rng.choice((None, number)),
+            rng.choice((None, "d", "e", *BLANK)),
+            rng.choice((None, "i", "i", "i", "j", *BLANK)),
+            rng.choice((None, "u", "u", "v", "w", *BLANK)),
+            rng.choice(times),
+            rng.choice(times),
+            rng.choice(("x", "y")),
         )
         for line in range(rng.randrange(1, 9))
-    ]  # fmt: skip
+    ]
 
 
 @pytest.mark.parametrize("window", [0, 1, 2])
@@ -76,12 +84,20 @@ def test_spark_and_the_pure_rule_agree(spark: Any, window: int) -> None:
     for same in by_case.values():
         case = [
             RawRow(
-                r["project_id"], r["event_date"], Source(r["_source"]), r["_object_key"], r["_line_number"],
+                r["project_id"],
+                r["event_date"],
+                Source(r["_source"]),
+                r["_object_key"],
+                r["_line_number"],
                 (r["app"], r["device_id"]),
-                r["insert_id"], r["uuid"], _aware(r["server_upload_time"]), _aware(r["processed_time"]), (r[HASH_A], r[HASH_B]),
+                r["insert_id"],
+                r["uuid"],
+                _aware(r["server_upload_time"]),
+                _aware(r["processed_time"]),
+                (r[HASH_A], r[HASH_B]),
             )
             for r in same
-        ]  # fmt: skip
+        ]
         for row, outcome in zip(case, pure_outcomes(case, PRECEDENCE, window), strict=True):
             expected[row.project_id, row.source.value, row.object_key, row.line_number] = outcome.value
     assert found == expected
@@ -98,8 +114,9 @@ def test_rivals_have_one_digest_whether_a_slice_is_built_or_looked_at(spark: Any
     early, late = (date(2026, 1, day) for day in (5, 6))
     rows += [
         ("blank", day, "regular", f"blank/{uuid!r}", 1, None, None, f"i {uuid!r}", uuid, None, None, "x")
-        for uuid in (*BLANK, None, "u") for day in (early, late)
-    ]  # fmt: skip
+        for uuid in (*BLANK, None, "u")
+        for day in (early, late)
+    ]
     raw = with_stored_hashes(spark, spark.createDataFrame(rows, SCHEMA)).repartition(3).persist()
     competing_digests = outcomes(raw, PRECEDENCE, 1).where("rival IS NOT NULL")
     built = competing_digests.select("event_date", "project_id", "rival.*")

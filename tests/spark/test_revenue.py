@@ -21,9 +21,14 @@ from pipeline_assets.transforms.revenue import with_money
 pytestmark = pytest.mark.slow
 
 TEXTS = {
-    '{"$revenue": 2.5}': True, '{"revenue": "2.5"}': True, '{"price": 2, "quantity": 3}': True,
-    r'{"\u0072evenue": 2.5}': True, r'{"pr\u0069ce": 2.5}': True, '{"note": "no money"}': False, "{}": False,
-}  # fmt: skip
+    '{"$revenue": 2.5}': True,
+    '{"revenue": "2.5"}': True,
+    '{"price": 2, "quantity": 3}': True,
+    r'{"\u0072evenue": 2.5}': True,
+    r'{"pr\u0069ce": 2.5}': True,
+    '{"note": "no money"}': False,
+    "{}": False,
+}
 
 
 def test_no_revenue_is_lost_to_the_look_at_the_text(spark: Any) -> None:
@@ -34,8 +39,14 @@ def test_no_revenue_is_lost_to_the_look_at_the_text(spark: Any) -> None:
     assert found == {text: (has_revenue, has_revenue) for text, has_revenue in TEXTS.items()}
 
 
-ABSURD = ('{"price": 1700000000000}', '{"price": 1e30, "quantity": 2}', '{"revenue": 5e31}', '{"revenue": "1e400"}',
-          '{"price": 2, "quantity": 1e20}', '{"price": 99999999999, "quantity": 999999999999}')  # fmt: skip
+ABSURD = (
+    '{"price": 1700000000000}',
+    '{"price": 1e30, "quantity": 2}',
+    '{"revenue": 5e31}',
+    '{"revenue": "1e400"}',
+    '{"price": 2, "quantity": 1e20}',
+    '{"price": 99999999999, "quantity": 999999999999}',
+)
 
 
 def test_an_absurd_amount_is_unreadable_and_fails_nothing(spark: Any) -> None:

@@ -23,9 +23,18 @@ from pipeline_assets.transforms.row_hash import row_hashes
 pytestmark = pytest.mark.slow
 
 TYPES = {
-    "s": "string", "t": "string", "n": "bigint", "i": "int", "b": "boolean", "d": "double", "e": "double", "at": "timestamp",
-    "day": "date", "m": "decimal(38,6)", "raw": "binary",
-}  # fmt: skip
+    "s": "string",
+    "t": "string",
+    "n": "bigint",
+    "i": "int",
+    "b": "boolean",
+    "d": "double",
+    "e": "double",
+    "at": "timestamp",
+    "day": "date",
+    "m": "decimal(38,6)",
+    "raw": "binary",
+}
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MOST = Decimal("9999999999999999999999999999.999999")
 NASTY: dict[str, tuple[Any, ...]] = {
@@ -103,7 +112,7 @@ def test_two_events_made_to_collide_stay_two(spark: Any) -> None:
         (str(n), date(2026, 1, 5), "regular", "o", line, 1, "d", None, None, at, at, text)
         for n, pair in enumerate(pairs)
         for line, text in enumerate(pair)
-    ]  # fmt: skip
+    ]
     from tests.spark.test_dedupe import CONTENT, PRECEDENCE, SCHEMA, with_stored_hashes
 
     raw = spark.createDataFrame(rows, SCHEMA)

@@ -45,11 +45,19 @@ def an_event(**changes: Any) -> dict[str, Any]:
     """A delivered event with all 55 keys; `insert_id` etc. stand for the keys with `$`."""
     event: dict[str, Any] = dict.fromkeys(KEYS)
     event |= {
-        "app": int(PROJECT), "amplitude_id": 1, "device_id": "d1", "event_type": "click", "platform": "iOS",
-        "event_time": "2026-02-02 10:00:00.000000", "server_upload_time": "2026-02-02 10:00:05.000000",
-        "processed_time": "2026-02-02 10:00:09.000000", "event_properties": {}, "user_properties": {}, "uuid": str(uuid.uuid4()),
+        "app": int(PROJECT),
+        "amplitude_id": 1,
+        "device_id": "d1",
+        "event_type": "click",
+        "platform": "iOS",
+        "event_time": "2026-02-02 10:00:00.000000",
+        "server_upload_time": "2026-02-02 10:00:05.000000",
+        "processed_time": "2026-02-02 10:00:09.000000",
+        "event_properties": {},
+        "user_properties": {},
+        "uuid": str(uuid.uuid4()),
         "$insert_id": str(uuid.uuid4()),
-    }  # fmt: skip
+    }
     for name, value in changes.items():
         event[f"${name}" if f"${name}" in KEYS else name] = value
     return event
@@ -59,13 +67,18 @@ def events_on(day: date, count: int, *, prefix: str = "e", **changes: Any) -> li
     """`count` different events that happened and arrived on a day; the same call gives the same events."""
     return [
         an_event(
-            insert_id=f"{prefix}-{day}-{number}", uuid=str(uuid.uuid5(uuid.NAMESPACE_OID, f"{prefix}-{day}-{number}")),
-            amplitude_id=number, device_id=f"d{number}", event_time=f"{day} 10:00:00.{number:06d}",
-            server_upload_time=f"{day} 10:30:00.{number:06d}", processed_time=f"{day} 10:31:00.{number:06d}",
-            event_properties={"$revenue": 2.5, "currency": "EUR"} if number % 10 == 0 else {}, **changes,
+            insert_id=f"{prefix}-{day}-{number}",
+            uuid=str(uuid.uuid5(uuid.NAMESPACE_OID, f"{prefix}-{day}-{number}")),
+            amplitude_id=number,
+            device_id=f"d{number}",
+            event_time=f"{day} 10:00:00.{number:06d}",
+            server_upload_time=f"{day} 10:30:00.{number:06d}",
+            processed_time=f"{day} 10:31:00.{number:06d}",
+            event_properties={"$revenue": 2.5, "currency": "EUR"} if number % 10 == 0 else {},
+            **changes,
         )
         for number in range(count)
-    ]  # fmt: skip
+    ]
 
 
 def a_body(events: Iterable[Mapping[str, Any] | bytes], *, truncated: bool = False) -> bytes:
@@ -112,21 +125,25 @@ class Outcome:
         (found,) = [
             data.metadata
             for data in (
-                event.asset_check_evaluation_data for event in self.result.all_events
+                event.asset_check_evaluation_data
+                for event in self.result.all_events
                 if event.event_type is dg.DagsterEventType.ASSET_CHECK_EVALUATION
             )
             if (data.asset_key.to_user_string(), data.check_name, data.partition) == (key, check, str(day))
-        ]  # fmt: skip
+        ]
         return found
 
     def failed_checks(self, severity: dg.AssetCheckSeverity = dg.AssetCheckSeverity.ERROR) -> set[tuple[str, str, str]]:
         """(asset, check, partition) of each evaluation that did not pass and is an error, or only warns."""
         return {
             (e.asset_key.to_user_string(), e.check_name, str(e.partition))
-            for e in (event.asset_check_evaluation_data for event in self.result.all_events
-                      if event.event_type is dg.DagsterEventType.ASSET_CHECK_EVALUATION)
+            for e in (
+                event.asset_check_evaluation_data
+                for event in self.result.all_events
+                if event.event_type is dg.DagsterEventType.ASSET_CHECK_EVALUATION
+            )
             if not e.passed and e.severity is severity
-        }  # fmt: skip
+        }
 
     def failure(self) -> str:
         """The message of the failed step."""
@@ -144,9 +161,16 @@ class LandingFolder:
     grammar: KeyGrammar
 
     def deliver(
-        self, day: date, events: Iterable[Mapping[str, Any] | bytes], *, hour: int = 10, shard: int = 1,
-        source: Source = Source.REGULAR, project: str = PROJECT, truncated: bool = False,
-    ) -> str:  # fmt: skip
+        self,
+        day: date,
+        events: Iterable[Mapping[str, Any] | bytes],
+        *,
+        hour: int = 10,
+        shard: int = 1,
+        source: Source = Source.REGULAR,
+        project: str = PROJECT,
+        truncated: bool = False,
+    ) -> str:
         """Put one object into landing; returns its key."""
         key = self.grammar.format_delivery(BatchKey(source, project, day), hour, shard)
         path = self.landing / key
@@ -174,10 +198,13 @@ class Pipeline(LandingFolder):
         self.landing = folder / "landing"
         self.landing.mkdir(parents=True)
         defaults: dict[str, Any] = {
-            "landing_url": str(self.landing), "warehouse_url": str(folder / "warehouse"),
-            "catalog_url": f"sqlite:///{folder}/catalog.db", "catalog_name": f"lake_{uuid.uuid4().hex[:8]}",
-            "projects": (PROJECT,), "calendar_start": date(2026, 1, 1),
-        }  # fmt: skip
+            "landing_url": str(self.landing),
+            "warehouse_url": str(folder / "warehouse"),
+            "catalog_url": f"sqlite:///{folder}/catalog.db",
+            "catalog_name": f"lake_{uuid.uuid4().hex[:8]}",
+            "projects": (PROJECT,),
+            "calendar_start": date(2026, 1, 1),
+        }
         self.settings = Settings(**{**defaults, **settings})
         self.instance = instance
         self.spark = spark
@@ -204,9 +231,12 @@ class Pipeline(LandingFolder):
     ) -> Outcome:
         """Run the job of a source over a range of days; of the given tables only, where any are given."""
         config = {
-            "accept_changes": dict(accept or {}), "projects": list(projects), "exclude": dict(exclude or {}),
-            "lift": dict(lift or {}), "exclude_even_if_gone": even_if_gone,
-        }  # fmt: skip
+            "accept_changes": dict(accept or {}),
+            "projects": list(projects),
+            "exclude": dict(exclude or {}),
+            "lift": dict(lift or {}),
+            "exclude_even_if_gone": even_if_gone,
+        }
         job = build_defs(self.settings, clock=Clock(self.now), **self.resources).resolve_job_def(
             "daily_load" if source is Source.REGULAR else "backfill_load"
         )

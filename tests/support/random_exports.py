@@ -33,10 +33,15 @@ class Vendor:
         self.lines += 1
         seconds = f"{10 + self.lines // 3600:02d}:{self.lines // 60 % 60:02d}:{self.lines % 60:02d}.000000"
         return an_event(
-            insert_id=event, uuid=f"{event}-{self.lines}", device_id="d", amplitude_id=self.lines,
-            event_time=f"{day} {self.rng.randrange(24):02d}:00:00.000000", server_upload_time=f"{sent} {seconds}",
-            processed_time=f"{sent} {seconds}", city=self.rng.choice(("Bern", "Köln", None)),
-        )  # fmt: skip
+            insert_id=event,
+            uuid=f"{event}-{self.lines}",
+            device_id="d",
+            amplitude_id=self.lines,
+            event_time=f"{day} {self.rng.randrange(24):02d}:00:00.000000",
+            server_upload_time=f"{sent} {seconds}",
+            processed_time=f"{sent} {seconds}",
+            city=self.rng.choice(("Bern", "Köln", None)),
+        )
 
     def near(self, day: date, by: int) -> date:
         """A known day close to this one."""

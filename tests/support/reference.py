@@ -29,11 +29,19 @@ def raw_rows(lakehouse: Lakehouse) -> list[RawRow]:
         for r in frame.collect():
             rows.append(
                 RawRow(
-                    r["project_id"], r["event_date"], source, r["_object_key"], r["_line_number"],
-                    (r["app"], r["device_id"]), r["insert_id"], r["uuid"], r["server_upload_time"], r["processed_time"],
+                    r["project_id"],
+                    r["event_date"],
+                    source,
+                    r["_object_key"],
+                    r["_line_number"],
+                    (r["app"], r["device_id"]),
+                    r["insert_id"],
+                    r["uuid"],
+                    r["server_upload_time"],
+                    r["processed_time"],
                     (r[HASH_A], r[HASH_B]),
                 )
-            )  # fmt: skip
+            )
     return rows
 
 

@@ -27,11 +27,22 @@ def a_cluster(folder: Path) -> Iterator[str]:
         _daemon("master.Master", ["--host", "127.0.0.1", "--port", "0", "--webui-port", "0"], folder) as log,
         _daemon(
             "worker.Worker",
-            ["--host", "127.0.0.1", "--cores", "2", "--memory", "1g", "--webui-port", "0", "--work-dir", str(folder / "work"),
-             (url := _said(log, r"spark://[\w.]+:\d+"))],
+            [
+                "--host",
+                "127.0.0.1",
+                "--cores",
+                "2",
+                "--memory",
+                "1g",
+                "--webui-port",
+                "0",
+                "--work-dir",
+                str(folder / "work"),
+                (url := _said(log, r"spark://[\w.]+:\d+")),
+            ],
             folder,
         ) as worker_log,
-    ):  # fmt: skip
+    ):
         _said(worker_log, "Successfully registered with master")
         yield url
 

@@ -46,9 +46,15 @@ NOW = datetime(2026, 2, 20, tzinfo=UTC)
 EVENT_COUNTS = "aggregates/event_counts"
 TABLES = ("raw/regular_events", "raw/backfill_events", "refined/events", EVENT_COUNTS)
 _PAUSED_AT = (
-    Failpoint.DURING_LISTING, Failpoint.AFTER_PIN, Failpoint.AFTER_STAGE, Failpoint.AFTER_AUDIT,
-    Failpoint.BEFORE_COMMIT, Failpoint.AFTER_COMMIT, Failpoint.BEFORE_LEDGER, Failpoint.BETWEEN_TABLES,
-)  # fmt: skip
+    Failpoint.DURING_LISTING,
+    Failpoint.AFTER_PIN,
+    Failpoint.AFTER_STAGE,
+    Failpoint.AFTER_AUDIT,
+    Failpoint.BEFORE_COMMIT,
+    Failpoint.AFTER_COMMIT,
+    Failpoint.BEFORE_LEDGER,
+    Failpoint.BETWEEN_TABLES,
+)
 
 
 @dataclass
@@ -136,16 +142,19 @@ class Writer:
         doubled = sum((found.get(key, Counter()) - expected.get(key, Counter())).total() for key in differing)
         objects = Counter((row.source.value, row.object_key) for row in rows)
         return {
-            "lost": lost, "doubled": doubled, "wrong": sorted(f"{table} {key}" for table, key in wrong),
+            "lost": lost,
+            "doubled": doubled,
+            "wrong": sorted(f"{table} {key}" for table, key in wrong),
             "stale": sorted(
-                f"{table} {key}" for table, key in wrong
+                f"{table} {key}"
+                for table, key in wrong
                 if (table, key.event_date) not in known and ("refined/events", key.event_date) not in known
             ),
             "unknown": unknown,
             "chains": _broken_chains(runtime),
             "objects": {f"{source} {key}": count for (source, key), count in objects.items()},
             "slices": len(by_slice(rows, lambda row: row.content)),
-        }  # fmt: skip
+        }
 
 
 def _broken_chains(runtime: Runtime) -> list[str]:

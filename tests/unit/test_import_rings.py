@@ -65,8 +65,11 @@ def findings(root: Path, module: str, line: str) -> list[str]:
     (root / module).write_text(f"{line}\n", "utf-8")
     done = subprocess.run(
         [sys.executable, "-m", "ruff", "check", "--no-cache", "--output-format=json", module],
-        cwd=root, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+        cwd=root,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode in {0, 1}, done.stderr
     return [found["message"] for found in json.loads(done.stdout) if found["code"] == "TID251"]
 
@@ -86,8 +89,11 @@ def test_an_import_inside_a_ring_is_allowed(skeleton: Path, module: str, line: s
 def test_no_module_of_ours_crosses_a_border(folder: str) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "ruff", "check", "--no-cache", "--select=TID251", folder],
-        cwd=ROOT, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode == 0, done.stdout + done.stderr
 
 
@@ -96,8 +102,11 @@ def test_a_reason_is_the_only_way_through(skeleton: Path) -> None:
     (skeleton / "resources/probe.py").write_text("import dagster as dg  # noqa\n", "utf-8")
     done = subprocess.run(
         [sys.executable, "-m", "ruff", "check", "--no-cache", "--output-format=concise", "resources/probe.py"],
-        cwd=skeleton, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+        cwd=skeleton,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert "PGH004" in done.stdout
 
 

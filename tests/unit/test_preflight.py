@@ -33,8 +33,11 @@ class Machine:
     def preflight(self, **environment: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             ["/bin/sh", str(PREFLIGHT)],
-            env={"PATH": str(self.bin), **environment}, capture_output=True, text=True, check=False,
-        )  # fmt: skip
+            env={"PATH": str(self.bin), **environment},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
 
 
 @pytest.fixture

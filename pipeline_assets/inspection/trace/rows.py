@@ -220,11 +220,18 @@ def quarantined_lines(search: Search) -> list[QuarantinedLine]:
     )
     return [
         QuarantinedLine(
-            Source(row["source"]), row["project_id"], row["arrival_date"], row["object_key"], row["object_etag"],
-            row["line_number"], row["reason"], row["detail"], bool(row["is_batch_accepted"]),
+            Source(row["source"]),
+            row["project_id"],
+            row["arrival_date"],
+            row["object_key"],
+            row["object_etag"],
+            row["line_number"],
+            row["reason"],
+            row["detail"],
+            bool(row["is_batch_accepted"]),
         )
         for row in rows
-    ]  # fmt: skip
+    ]
 
 
 def _hashed(frame: DataFrame, search: Search, slices: Collection[Slice]) -> DataFrame:
@@ -249,11 +256,18 @@ def _sender(row: Row) -> tuple[int | str | None, ...]:
 def _raw_row(row: Row) -> RawRow:
     has_content = HASH_A in row
     return RawRow(
-        project_id=row["project_id"], event_date=row["event_date"], source=Source(row["_source"]),
-        object_key=row["_object_key"], line_number=row["_line_number"], sender=_sender(row), send_id=row[_SEND_ID],
-        row_id=row[_ROW_ID], received_at=_instant(row[_RECEIVED_AT]), processed_at=_instant(row[_PROCESSED_AT]),
+        project_id=row["project_id"],
+        event_date=row["event_date"],
+        source=Source(row["_source"]),
+        object_key=row["_object_key"],
+        line_number=row["_line_number"],
+        sender=_sender(row),
+        send_id=row[_SEND_ID],
+        row_id=row[_ROW_ID],
+        received_at=_instant(row[_RECEIVED_AT]),
+        processed_at=_instant(row[_PROCESSED_AT]),
         content=(row[HASH_A], row[HASH_B]) if has_content else _NOT_READ,
-    )  # fmt: skip
+    )
 
 
 def _instant(micros: int | None) -> datetime | None:

@@ -70,9 +70,14 @@ def explain(
             return Explanation(identifier, chosen, first, last, events, is_cut)
     standing = (one for one in runtime.ledger.interventions.all_exclusions(chosen) if one.lifted_at is None)
     return Explanation(
-        identifier, chosen, first, last, quarantined=tuple(quarantined_lines(search)), not_in_raw=_not_in_raw(search),
+        identifier,
+        chosen,
+        first,
+        last,
+        quarantined=tuple(quarantined_lines(search)),
+        not_in_raw=_not_in_raw(search),
         excluded=tuple(standing),
-    )  # fmt: skip
+    )
 
 
 def _not_in_raw(search: Search) -> tuple[BatchRecord, ...]:
@@ -148,10 +153,11 @@ def _judge(found: Sequence[FoundRow], search: Search) -> list[Delivered]:
 def _inside(days: Iterable[date], search: Search, margin: int) -> list[date]:
     """The days that lie in the asked range, or at most `margin` days outside."""
     return [
-        day for day in days
+        day
+        for day in days
         if (search.first is None or (search.first - day).days <= margin)
         and (search.last is None or (day - search.last).days <= margin)
-    ]  # fmt: skip
+    ]
 
 
 def _groups(days: Iterable[date], window: int) -> list[list[date]]:

@@ -72,9 +72,16 @@ def _arrivals(tick: Tick, source: Source, landing: LandingStore) -> dg.SensorRes
         recorded = Recorded.read(tick.ledger, source, settings.projects, first, last)
         elsewhere |= recorded.delivered_elsewhere(source).keys()
         plans |= plan_batches(
-            source, settings.projects, days_between(first, last), listing, recorded, settings, tick.now,
-            code_version=RAW_TABLES[source].code_version(settings), accepted_reasons={},
-        )  # fmt: skip
+            source,
+            settings.projects,
+            days_between(first, last),
+            listing,
+            recorded,
+            settings,
+            tick.now,
+            code_version=RAW_TABLES[source].code_version(settings),
+            accepted_reasons={},
+        )
     # The last listing serves as well as any: each knows the first arrival wherever it lies.
     firsts = first_arrivals(tick.ledger, settings, settings.projects, today, listing=listing, source=source)
     tick.ledger.strays.replace(source, settings.projects, strays)

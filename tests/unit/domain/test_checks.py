@@ -130,9 +130,16 @@ def test_bounds_of_one_measure() -> None:
 
     def passes(after: int) -> bool:
         return explain_change(
-            "refined/events", Baseline({"rows": 1000}), {"rows": after}, None,
-            content="", was_final=True, accepted_reason=None, cause="test", settings=settings,
-        ).is_passed  # fmt: skip
+            "refined/events",
+            Baseline({"rows": 1000}),
+            {"rows": after},
+            None,
+            content="",
+            was_final=True,
+            accepted_reason=None,
+            cause="test",
+            settings=settings,
+        ).is_passed
 
     assert [passes(after) for after in (499, 500, 1200, 1201)] == [False, True, True, False]
 
@@ -143,9 +150,16 @@ def test_what_comes_back_to_what_it_was_has_not_changed() -> None:
 
     def judged(content: str) -> tuple[bool, Baseline]:
         found = explain_change(
-            "refined/events", then, {"rows": 800}, back, content=content,
-            was_final=True, accepted_reason=None, cause="test", settings=SETTINGS,
-        )  # fmt: skip
+            "refined/events",
+            then,
+            {"rows": 800},
+            back,
+            content=content,
+            was_final=True,
+            accepted_reason=None,
+            cause="test",
+            settings=SETTINGS,
+        )
         after = next_baseline(then, {"rows": 800}, back, found, content=content, was_final=True, settings=SETTINGS)
         return found.is_passed, after
 
@@ -161,9 +175,16 @@ def _loads(change: float, count: int, *, keys: bool) -> tuple[list[bool], Baseli
         after = rows if keys else rows + (moved if change > 0 else -moved)
         became = KeyChange(rows - moved, {"new delivery": moved}, {"withdrawn": moved}) if keys else None
         found = explain_change(
-            "refined/events", baseline, {"rows": after}, became,
-            content="", was_final=True, accepted_reason=None, cause="test", settings=SETTINGS,
-        )  # fmt: skip
+            "refined/events",
+            baseline,
+            {"rows": after},
+            became,
+            content="",
+            was_final=True,
+            accepted_reason=None,
+            cause="test",
+            settings=SETTINGS,
+        )
         passed.append(found.is_passed)
         if found.is_passed:
             rows = after
@@ -200,9 +221,16 @@ def test_a_measure_that_is_not_on_record_is_bounded_from_its_next_publication_on
     def load(before: Baseline, after: dict[str, float]) -> tuple[bool, Baseline]:
         known = before.of(after)
         change = explain_change(
-            "aggregates/daily_revenue", known, after, None,
-            content=str(after), was_final=True, accepted_reason=None, cause="test", settings=SETTINGS,
-        )  # fmt: skip
+            "aggregates/daily_revenue",
+            known,
+            after,
+            None,
+            content=str(after),
+            was_final=True,
+            accepted_reason=None,
+            cause="test",
+            settings=SETTINGS,
+        )
         return change.is_passed, next_baseline(
             known, after, None, change, content=str(after), was_final=True, settings=SETTINGS
         )
@@ -216,9 +244,16 @@ def test_a_measure_that_is_not_on_record_is_bounded_from_its_next_publication_on
 
 def test_what_a_person_accepts_is_named_with_its_reason() -> None:
     found = explain_change(
-        "refined/events", Baseline({"rows": 1000}), {"rows": 500}, None,
-        content="", was_final=True, accepted_reason="a test device", cause="test", settings=SETTINGS,
-    )  # fmt: skip
+        "refined/events",
+        Baseline({"rows": 1000}),
+        {"rows": 500},
+        None,
+        content="",
+        was_final=True,
+        accepted_reason="a test device",
+        cause="test",
+        settings=SETTINGS,
+    )
     assert found.is_accepted_change
     assert found.reason == "accepted: a test device (shrinks by 50.0%: rows 1000 -> 500; cause: test)"
 

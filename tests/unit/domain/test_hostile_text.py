@@ -121,12 +121,21 @@ def test_what_is_on_record_is_data_to_every_command_that_reads_it(text: str, she
                 batches=[BatchRecord(batch, BatchVerdict.REFUSED, recordable, recordable, evaluations=(refused,))],
                 slices=[SliceRecord("refined/events", key, Verdict.REFUSED, recordable, recordable)],
                 publications=[
-                    PublicationRecord("refined/events", key, 1, 0, Digest(0, 0, 0), Digest(1, 1, 1),
-                                      Cause(CauseKind.OTHER, recordable), "r",
-                                      accepted_reason=recordable)
+                    PublicationRecord(
+                        "refined/events",
+                        key,
+                        1,
+                        0,
+                        Digest(0, 0, 0),
+                        Digest(1, 1, 1),
+                        Cause(CauseKind.OTHER, recordable),
+                        "r",
+                        accepted_reason=recordable,
+                    )
                 ],
-            ), "run",
-        )  # fmt: skip
+            ),
+            "run",
+        )
         ledger.interventions.exclude([Exclusion(batch, recordable, recordable, None, recordable)], "run")
     span = ("--from", str(DAY), "--to", str(DAY))
     for words in (("status", *span), ("exclusions",), ("history", "refined/events")):
@@ -165,10 +174,14 @@ def test_nothing_is_printed_past_the_one_place() -> None:
     """Scenario: the code is read. Outcome: consoles, rich's Text and markup, Dagster's Markdown are made in the modules that
     escape, and nowhere else."""
     homes = {
-        "Console(": {"pipeline_assets/cli/terminal.py"}, "Text(": {"pipeline_assets/cli/terminal.py"},
-        "MetadataValue.md(": {"pipeline_assets/orchestration/event_text.py"}, "rich.markup": set(), "html.escape(":
-        {"pipeline_assets/domain/plain_text.py"}, "print_exc(": set(), "json.dumps(rows": set(),
-    }  # fmt: skip
+        "Console(": {"pipeline_assets/cli/terminal.py"},
+        "Text(": {"pipeline_assets/cli/terminal.py"},
+        "MetadataValue.md(": {"pipeline_assets/orchestration/event_text.py"},
+        "rich.markup": set(),
+        "html.escape(": {"pipeline_assets/domain/plain_text.py"},
+        "print_exc(": set(),
+        "json.dumps(rows": set(),
+    }
     found = []
     for path in [*PROJECT_ROOT.glob("pipeline_assets/**/*.py"), *PROJECT_ROOT.glob("sample_export/*.py")]:
         name, code = path.relative_to(PROJECT_ROOT).as_posix(), path.read_text("utf-8")

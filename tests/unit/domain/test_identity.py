@@ -24,13 +24,20 @@ def _case(number: int) -> tuple[list[RawRow], int, tuple[Source, ...]]:
     times = (None, datetime(2026, 2, 2, 1, tzinfo=UTC), datetime(2026, 2, 2, 2, tzinfo=UTC))
     rows = [
         RawRow(
-            rng.choice(("1", "1", "1", "2")), DAY + timedelta(days=rng.randrange(6)), rng.choice(list(Source)),
-            f"o{rng.randrange(3)}", line, (rng.choice((None, 7, 7)), rng.choice((None, "", "d", "d", "d", "e"))),
-            rng.choice((None, "", "i", "i", "j")), rng.choice((None, " ", "u", "v")), rng.choice(times), rng.choice(times),
+            rng.choice(("1", "1", "1", "2")),
+            DAY + timedelta(days=rng.randrange(6)),
+            rng.choice(list(Source)),
+            f"o{rng.randrange(3)}",
+            line,
+            (rng.choice((None, 7, 7)), rng.choice((None, "", "d", "d", "d", "e"))),
+            rng.choice((None, "", "i", "i", "j")),
+            rng.choice((None, " ", "u", "v")),
+            rng.choice(times),
+            rng.choice(times),
             (rng.choice((1, 1, 2)), 0),
         )
         for line in range(rng.randrange(1, 10))
-    ]  # fmt: skip
+    ]
     return rows, rng.randrange(4), tuple(rng.sample(BACKFILL_FIRST, 2))
 
 

@@ -28,25 +28,49 @@ LOAD = ("load", "--source", "regular", "--from", "soon", "--to", "soon", "--verb
 DAYS = dg.DailyPartitionsDefinition("2026-02-01")
 AWAY = "127.0.0.1:1/lake"
 MISTYPED = [
-    f"postgres://tide:{CANARY}@{AWAY}", f"postgresq://tide:{CANARY}@{AWAY}", f"tide:{CANARY}@{AWAY}",
+    f"postgres://tide:{CANARY}@{AWAY}",
+    f"postgresq://tide:{CANARY}@{AWAY}",
+    f"tide:{CANARY}@{AWAY}",
     f"postgresql:tide:{CANARY}@{AWAY}",
-    f"postgresql://tide:{CANARY}{AWAY}", f"postgresql://127.0.0.1:{CANARY}/lake", f"postgresql://tide:a@{CANARY}@{AWAY}",
-    f"postgresql://tide/x:{CANARY}@{AWAY}", f"mysql://t:{CANARY}@h/d",
-    f"sqlite://tide:{CANARY}@{AWAY}", f"postgresql+asyncpg://t:{CANARY}@h/d", f"jdbc:postgresql://h/d?password={CANARY}",
-    f"postgresql ://tide:{CANARY}@{AWAY}", CANARY,
-]  # fmt: skip
+    f"postgresql://tide:{CANARY}{AWAY}",
+    f"postgresql://127.0.0.1:{CANARY}/lake",
+    f"postgresql://tide:a@{CANARY}@{AWAY}",
+    f"postgresql://tide/x:{CANARY}@{AWAY}",
+    f"mysql://t:{CANARY}@h/d",
+    f"sqlite://tide:{CANARY}@{AWAY}",
+    f"postgresql+asyncpg://t:{CANARY}@h/d",
+    f"jdbc:postgresql://h/d?password={CANARY}",
+    f"postgresql ://tide:{CANARY}@{AWAY}",
+    CANARY,
+]
 WELL_FORMED = [
-    f"postgresql://tide:{CANARY}@{AWAY}", f"postgresql://[tide:{CANARY}@{AWAY}", f"postgresql://tide:%63{CANARY[1:]}@{AWAY}", f"postgresql://{AWAY}?password={CANARY}",
-    f"postgresql+psycopg2://{AWAY}?user=tide&password={CANARY}", f"postgresql://tide@{AWAY}?sslpassword={CANARY}",
-    f"postgresql://{AWAY}?user=tide&passwrd={CANARY}", f"postgresql://tide@{AWAY}?passfile=/{CANARY}", f"postgresql://tide:p%40{CANARY}%2F@{AWAY}?sslmode=nonsense",
-]  # fmt: skip
+    f"postgresql://tide:{CANARY}@{AWAY}",
+    f"postgresql://[tide:{CANARY}@{AWAY}",
+    f"postgresql://tide:%63{CANARY[1:]}@{AWAY}",
+    f"postgresql://{AWAY}?password={CANARY}",
+    f"postgresql+psycopg2://{AWAY}?user=tide&password={CANARY}",
+    f"postgresql://tide@{AWAY}?sslpassword={CANARY}",
+    f"postgresql://{AWAY}?user=tide&passwrd={CANARY}",
+    f"postgresql://tide@{AWAY}?passfile=/{CANARY}",
+    f"postgresql://tide:p%40{CANARY}%2F@{AWAY}?sslmode=nonsense",
+]
 PLACES = [
-    f"s3://AKIA:{CANARY}@bucket/x", f"s3:/AKIA:{CANARY}@bucket", f"AKIA:{CANARY}@bucket", f"s3a://AKIA:{CANARY}@bucket",
-    f"https://u:{CANARY}@host/x", f"{CANARY}://bucket", f"file://u:{CANARY}@host/x",
-    f"AKIA:{CANARY}/y@bucket", f"AKIA:x/{CANARY}@bucket/p", f"s3:///AKIA:x/{CANARY}@bucket",
+    f"s3://AKIA:{CANARY}@bucket/x",
+    f"s3:/AKIA:{CANARY}@bucket",
+    f"AKIA:{CANARY}@bucket",
+    f"s3a://AKIA:{CANARY}@bucket",
+    f"https://u:{CANARY}@host/x",
+    f"{CANARY}://bucket",
+    f"file://u:{CANARY}@host/x",
+    f"AKIA:{CANARY}/y@bucket",
+    f"AKIA:x/{CANARY}@bucket/p",
+    f"s3:///AKIA:x/{CANARY}@bucket",
     f"file://AKIA:x/{CANARY}@host",
-    f"s3://AKIA:{CANARY}/K7MDENG/x@bucket/p", f"s3://AKIA:x/{CANARY}/y@bucket/p", f"s3://AKIA:{CANARY}/bucket", f"s3://{CANARY}@bucket",
-]  # fmt: skip
+    f"s3://AKIA:{CANARY}/K7MDENG/x@bucket/p",
+    f"s3://AKIA:x/{CANARY}/y@bucket/p",
+    f"s3://AKIA:{CANARY}/bucket",
+    f"s3://{CANARY}@bucket",
+]
 
 
 def _is_clean(text: str) -> bool:
@@ -61,9 +85,10 @@ def shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]
 
     def invoke(*words: str, **environment: str) -> Any:
         base = {
-            "TIDEMARK_CATALOG_URL": f"sqlite:///{tmp_path}/c.db", "TIDEMARK_PROJECTS": "10001",
+            "TIDEMARK_CATALOG_URL": f"sqlite:///{tmp_path}/c.db",
+            "TIDEMARK_PROJECTS": "10001",
             "DAGSTER_HOME": f"{tmp_path}/home",
-        }  # fmt: skip
+        }
         return CliRunner().invoke(app, words, env={**base, **environment})
 
     return invoke
@@ -168,9 +193,13 @@ def test_a_failing_op_and_a_sensor_tick_write_no_secret(
             (bad, good, "TIDEMARK_CATALOG_URL"),
         ):
             settings = Settings(
-                catalog_url=catalog, ledger_url=ledger, catalog_name=f"lake_{uuid.uuid4().hex[:8]}", projects=("10001",),
-                landing_url=str(tmp_path / "landing"), warehouse_url=str(tmp_path / "warehouse"),
-            )  # fmt: skip
+                catalog_url=catalog,
+                ledger_url=ledger,
+                catalog_name=f"lake_{uuid.uuid4().hex[:8]}",
+                projects=("10001",),
+                landing_url=str(tmp_path / "landing"),
+                warehouse_url=str(tmp_path / "warehouse"),
+            )
             defs = build_defs(settings)
             result = defs.resolve_job_def("maintenance").execute_in_process(instance=instance, raise_on_error=False)
             assert not result.success

@@ -65,9 +65,13 @@ def test_a_drill_leaves_no_point_out() -> None:
 
 def test_a_process_gets_the_same_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     settings = Settings(
-        projects=("1", "2"), spark_config={"spark.a": "b,c"}, change_bounds={"refined/events:rows": {"shrink": 0.5}},
-        load_open_days=False, max_quarantined_share=0.25, ledger_url="sqlite:////tmp/x.db",
-    )  # fmt: skip
+        projects=("1", "2"),
+        spark_config={"spark.a": "b,c"},
+        change_bounds={"refined/events:rows": {"shrink": 0.5}},
+        load_open_days=False,
+        max_quarantined_share=0.25,
+        ledger_url="sqlite:////tmp/x.db",
+    )
     for name, value in as_environment(settings).items():
         monkeypatch.setenv(name, value)
     assert Settings() == settings

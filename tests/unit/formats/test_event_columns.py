@@ -61,11 +61,18 @@ def test_what_is_taken_is_what_the_line_parser_reads(lines: list[list[str]]) -> 
 @pytest.mark.parametrize(
     "member",
     [
-        f'"app":{int(PROJECT) + 1}', '"event_time":null', '"event_time":"2026-02-04 00:00:00.000000"', '"new":1',
-        '"event_id":1.0', '"city":"\\ud83d"', '"data":' + "[" * 600 + "]" * 600, '"library":"' + "x" * MAX_LINE_BYTES + '"',
-        '"event_time":"2026-02-02"', '"processed_time":"2026-02-02T10:00:00Z"',
+        f'"app":{int(PROJECT) + 1}',
+        '"event_time":null',
+        '"event_time":"2026-02-04 00:00:00.000000"',
+        '"new":1',
+        '"event_id":1.0',
+        '"city":"\\ud83d"',
+        '"data":' + "[" * 600 + "]" * 600,
+        '"library":"' + "x" * MAX_LINE_BYTES + '"',
+        '"event_time":"2026-02-02"',
+        '"processed_time":"2026-02-02T10:00:00Z"',
     ],
-)  # fmt: skip
+)
 def test_a_line_that_needs_a_look_is_left_to_the_line_parser(member: str) -> None:
     good = ("{" + TIME + "}").encode()
     assert taken([good, good])
@@ -110,16 +117,23 @@ class _Shelf:
 def test_odd_lines_among_good_ones_keep_their_place(kinds: list[str], ends_with_a_break: bool) -> None:
     """Every line of an object ends as a row, a refused line or a blank, under its own number and offset, in order."""
     forms = {
-        "good": lambda n: json.dumps(an_event(event_id=n)).encode(), "bad": lambda n: b'{"cut', "blank": lambda n: b"  ",
+        "good": lambda n: json.dumps(an_event(event_id=n)).encode(),
+        "bad": lambda n: b'{"cut',
+        "blank": lambda n: b"  ",
         "extra": lambda n: json.dumps(an_event(event_id=n) | {"new": n}).encode(),
         "long bag": lambda n: json.dumps(an_event(event_id=n, event_properties={"x": "y" * 2000})).encode() + b"\r",
-    }  # fmt: skip
+    }
     lines = [forms[kind](number) for number, kind in enumerate(kinds, 1)]
     text = b"\n".join(lines) + (b"\n" if ends_with_a_break and lines else b"")
     place = {
-        "source": "regular", "project_id": PROJECT, "arrival_date": DAY, "object_key": "k", "object_etag": "e",
-        "size_bytes": 1, "known_sha256": None,
-    }  # fmt: skip
+        "source": "regular",
+        "project_id": PROJECT,
+        "arrival_date": DAY,
+        "object_key": "k",
+        "object_etag": "e",
+        "size_bytes": 1,
+        "known_sha256": None,
+    }
     work = parse.ObjectWork(_Shelf(gzip.compress(text)), 1 << 24, MAX_LINE_BYTES)
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(parse, "_BATCH_ROWS", 16)
@@ -145,5 +159,9 @@ def test_odd_lines_among_good_ones_keep_their_place(kinds: list[str], ends_with_
         assert isinstance(answer, RefusedLine)
         assert (row["reason"], row["detail"]) == (answer.reason.value, answer.detail)
     assert (summary["lines"], summary["rows"], summary["quarantined"], summary["blank"], summary["extra_key_rows"]) == (
-        len(lines) - (lines[-1:] == [b""]), len(good), kinds.count("bad"), kinds.count("blank"), kinds.count("extra"),
-    )  # fmt: skip
+        len(lines) - (lines[-1:] == [b""]),
+        len(good),
+        kinds.count("bad"),
+        kinds.count("blank"),
+        kinds.count("extra"),
+    )

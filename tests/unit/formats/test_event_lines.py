@@ -265,9 +265,13 @@ def test_every_kind_of_bad_line_has_its_reason(line: bytes, reason: Reason) -> N
 
 def test_every_reason_for_a_line_is_held_by_an_example() -> None:
     for_objects = {
-        Reason.EMPTY_OBJECT, Reason.TRUNCATED_GZIP, Reason.NOT_GZIP, Reason.CRC_ERROR, Reason.TRAILING_GARBAGE,
+        Reason.EMPTY_OBJECT,
+        Reason.TRUNCATED_GZIP,
+        Reason.NOT_GZIP,
+        Reason.CRC_ERROR,
+        Reason.TRAILING_GARBAGE,
         Reason.OBJECT_TOO_LARGE,
-    }  # fmt: skip
+    }
     assert {reason for _, reason in REFUSALS} == set(Reason) - for_objects
 
 
@@ -307,7 +311,7 @@ VALUES = [
     (r'"data":{"a":"\ud83d"}', "data", r'{"a":"\ud83d"}', 0),
     (r'"data":{"a":"\u00fc\/ü"}', "data", r'{"a":"\u00fc\/ü"}', 0),
     ('"app":"10001"', "app", 10001, 1),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("members", "column", "expected", "lenient"), VALUES, ids=[row[0][:40] for row in VALUES])
@@ -471,9 +475,13 @@ _JSON_TEXTS = st.recursive(
     max_leaves=6,
 )
 _BY_KIND = {
-    ColumnType.STRING: _TEXTS, ColumnType.LONG: _NUMBERS, ColumnType.TIMESTAMP: _INSTANTS, ColumnType.DOUBLE: _NUMBERS,
-    ColumnType.BOOLEAN: st.sampled_from(["true", "false"]), ColumnType.JSON: _JSON_TEXTS,
-}  # fmt: skip
+    ColumnType.STRING: _TEXTS,
+    ColumnType.LONG: _NUMBERS,
+    ColumnType.TIMESTAMP: _INSTANTS,
+    ColumnType.DOUBLE: _NUMBERS,
+    ColumnType.BOOLEAN: st.sampled_from(["true", "false"]),
+    ColumnType.JSON: _JSON_TEXTS,
+}
 
 
 @st.composite
@@ -529,11 +537,13 @@ def test_the_agreement_is_not_vacuous() -> None:
     """Plain lines with all 55 keys take the fast path, and there agree too."""
     numbers = random.Random(7)
     plain = {
-        ColumnType.STRING: lambda: f'"ü{numbers.getrandbits(30)}"', ColumnType.LONG: lambda: str(numbers.getrandbits(62)),
+        ColumnType.STRING: lambda: f'"ü{numbers.getrandbits(30)}"',
+        ColumnType.LONG: lambda: str(numbers.getrandbits(62)),
         ColumnType.TIMESTAMP: lambda: f'"2026-02-02 10:00:00.{numbers.getrandbits(19):06d}"',
-        ColumnType.DOUBLE: lambda: repr(numbers.uniform(-180, 180)), ColumnType.BOOLEAN: lambda: "true",
+        ColumnType.DOUBLE: lambda: repr(numbers.uniform(-180, 180)),
+        ColumnType.BOOLEAN: lambda: "true",
         ColumnType.JSON: lambda: f'{{"a": {numbers.getrandbits(80)}}}',
-    }  # fmt: skip
+    }
     for _ in range(200):
         members = [f'"{key}":{plain[VENDOR_COLUMNS[column]]()}' for key, column in DELIVERED_KEYS.items()]
         assert _agrees(a_line(*members))

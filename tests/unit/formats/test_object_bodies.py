@@ -80,8 +80,11 @@ def test_lines_know_their_place() -> None:
     text = b"\xef\xbb\xbfab\r\n\n  \ncd"
     found = list(lines(text))
     assert [(line.number, line.text, line.is_blank) for line in found] == [
-        (1, b"ab", False), (2, b"", True), (3, b"  ", True), (4, b"cd", False),
-    ]  # fmt: skip
+        (1, b"ab", False),
+        (2, b"", True),
+        (3, b"  ", True),
+        (4, b"cd", False),
+    ]
     for line in found:
         assert text[line.offset : line.offset + len(line.text)] == line.text
 
@@ -234,8 +237,10 @@ def test_a_line_longer_than_any_may_be_keeps_its_place_and_its_length(size: int,
     text = b"ab\n" + b"c" * size + end + (b"de\n" if end else b"")
     found = [line for block in blocks(io.BytesIO(text), 2, step, 4) for line in block.each()]
     assert [(line.number, line.offset, line.length) for line in found] == [
-        (1, 0, 2), (2, 3, size), *([(3, 3 + size + len(end), 2)] if end else [])
-    ]  # fmt: skip
+        (1, 0, 2),
+        (2, 3, size),
+        *([(3, 3 + size + len(end), 2)] if end else []),
+    ]
     assert max(len(line.text) for line in found) <= step + 5
     assert (len(found[1].text) > 4) == (size > 4)
 

@@ -39,9 +39,19 @@ def a_delivery(hour: int = 10, shard: int = 1, *, etag: str = "e1", batch: Batch
 
 def a_record(hour: int = 10, shard: int = 1, *, batch: BatchKey = BATCH, **changes: Any) -> DeliveryRecord:
     record = DeliveryRecord(
-        batch, GRAMMAR.format_delivery(batch, hour, shard), "e1", size_bytes=100, sha256="bytes of e1", lines=5, rows=5,
-        quarantined=0, blank=0, error=None, is_accepted=True, code_version=CODE,
-    )  # fmt: skip
+        batch,
+        GRAMMAR.format_delivery(batch, hour, shard),
+        "e1",
+        size_bytes=100,
+        sha256="bytes of e1",
+        lines=5,
+        rows=5,
+        quarantined=0,
+        blank=0,
+        error=None,
+        is_accepted=True,
+        code_version=CODE,
+    )
     return replace(record, **changes)
 
 
@@ -69,14 +79,21 @@ def plans_of(
     **settings: Any,
 ) -> dict[BatchKey, BatchPlan]:
     return plan_batches(
-        Source.REGULAR, projects, days, Listing(tuple(listed), tuple(markers)),
+        Source.REGULAR,
+        projects,
+        days,
+        Listing(tuple(listed), tuple(markers)),
         Recorded(
-            {r.object_key: r for r in recorded}, {r.object_key: r for r in refused}, {b.key: b for b in priors},
+            {r.object_key: r for r in recorded},
+            {r.object_key: r for r in refused},
+            {b.key: b for b in priors},
             {e.object_key: [one for one in exclusions if one.object_key == e.object_key] for e in exclusions},
         ),
-        Settings(**settings), now, code_version=code,
+        Settings(**settings),
+        now,
+        code_version=code,
         accepted_reasons={Slice(day, PROJECT): reason for day, reason in (reasons or {}).items()},
-    )  # fmt: skip
+    )
 
 
 def plan_of(*args: Any, **options: Any) -> BatchPlan:
@@ -149,11 +166,19 @@ def test_a_plan_knows_its_own_standing_and_not_the_other_sources() -> None:
         ({"error": "truncated_gzip"}, False),
     ],
     ids=[
-        "new", "known", "other version", "found in raw without a ledger row", "other parser, clean", "unknown parser, clean",
-        "other parser, refused lines", "unknown parser, refused lines", "other parser, unreadable",
-        "same parser, refused lines", "same parser, unreadable",
+        "new",
+        "known",
+        "other version",
+        "found in raw without a ledger row",
+        "other parser, clean",
+        "unknown parser, clean",
+        "other parser, refused lines",
+        "unknown parser, refused lines",
+        "other parser, unreadable",
+        "same parser, refused lines",
+        "same parser, unreadable",
     ],
-)  # fmt: skip
+)
 def test_an_object_is_read_once_per_version_and_again_by_another_parser_where_lines_were_refused(
     record: dict[str, Any] | None, is_read: bool
 ) -> None:
@@ -236,10 +261,16 @@ BOTH = [(9, 1), (10, 1), (10, 2)]
         ([], [(9, 1)], [], []),
     ],
     ids=[
-        "nothing gone", "fewer in an hour", "an hour in other shards", "an hour gone", "an hour and a shard gone",
-        "every hour but a new one gone", "all gone", "first delivery",
+        "nothing gone",
+        "fewer in an hour",
+        "an hour in other shards",
+        "an hour gone",
+        "an hour and a shard gone",
+        "every hour but a new one gone",
+        "all gone",
+        "first delivery",
     ],
-)  # fmt: skip
+)
 def test_an_hour_that_still_lists_objects_was_rewritten_and_one_that_lists_none_is_missing(
     recorded: list[tuple[int, int]],
     listed: list[tuple[int, int]],
@@ -422,10 +453,20 @@ def refused_as(evaluation: Evaluation, listed: Sequence[Delivery]) -> BatchRecor
         ({"markers": markers_of(range(24))}, True),
     ],
     ids=[
-        "the same", "other version", "one more object", "deleted", "other parser", "unreadable bound", "share bound",
-        "lines bound", "a bound of slices", "a reason", "time passes", "markers come",
+        "the same",
+        "other version",
+        "one more object",
+        "deleted",
+        "other parser",
+        "unreadable bound",
+        "share bound",
+        "lines bound",
+        "a bound of slices",
+        "a reason",
+        "time passes",
+        "markers come",
     ],
-)  # fmt: skip
+)
 def test_the_same_state_is_refused_only_once(changes: dict[str, Any], is_repeat: bool) -> None:
     listed = [a_delivery()]
     plan = plan_of(**{"listed": listed, "priors": [refused_as(BROKEN, listed)]} | changes)
@@ -491,18 +532,31 @@ def test_the_state_of_a_batch_does_not_depend_on_the_order_of_the_listing() -> N
         (DAY + timedelta(days=1), False, (), DEADLINE, BatchVerdict.ACCEPTED),
     ],
     ids=[
-        "before the first arrival", "on the first arrival's day", "after it", "nothing was ever delivered",
-        "the other source is there", "24 markers, nothing ever", "24 markers", "23 markers", "23 markers, at the deadline",
-        "at the deadline", "past the deadline", "nothing ever, at the deadline", "before the first arrival, open",
+        "before the first arrival",
+        "on the first arrival's day",
+        "after it",
+        "nothing was ever delivered",
+        "the other source is there",
+        "24 markers, nothing ever",
+        "24 markers",
+        "23 markers",
+        "23 markers, at the deadline",
+        "at the deadline",
+        "past the deadline",
+        "nothing ever, at the deadline",
+        "before the first arrival, open",
     ],
-)  # fmt: skip
+)
 def test_a_day_without_deliveries(
     first_arrival: date | None, is_other_there: bool, hours: Iterable[int], now: datetime, verdict: BatchVerdict
 ) -> None:
     found, evaluation = judge_absent(
         plan_of(markers=markers_of(hours), now=now),
-        is_other_source_there=is_other_there, first_arrival=first_arrival, settings=Settings(), now=now,
-    )  # fmt: skip
+        is_other_source_there=is_other_there,
+        first_arrival=first_arrival,
+        settings=Settings(),
+        now=now,
+    )
     assert found is verdict
     assert evaluation.check == Check.DELIVERY_RECONCILES
     assert evaluation.is_passed is (verdict is BatchVerdict.ACCEPTED)
@@ -557,11 +611,16 @@ def test_what_was_accepted_stays_so_when_landing_has_lost_its_reason() -> None:
         ([], ["e1"], ["e1"], False, True),
     ],
     ids=[
-        "what raw holds", "never read", "another version came", "the version that came, beside a good one in raw",
-        "an unknown version, landing's excluded", "a version known by its rows alone",
-        "a version of long ago", "what raw holds, gone from landing",
+        "what raw holds",
+        "never read",
+        "another version came",
+        "the version that came, beside a good one in raw",
+        "an unknown version, landing's excluded",
+        "a version known by its rows alone",
+        "a version of long ago",
+        "what raw holds, gone from landing",
     ],
-)  # fmt: skip
+)
 def test_an_excluded_version_is_not_read_and_its_rows_go(
     listed: Sequence[str], recorded: Sequence[str], excluded: Sequence[str], read: bool, removed: bool, now: datetime
 ) -> None:

@@ -68,10 +68,16 @@ def a_batch(key: BatchKey = REGULAR, **changes: object) -> BatchRecord:
         (None, AHEAD, True, True, AHEAD),
     ],
     ids=[
-        "by a clock that was ahead", "ahead, and closed meanwhile", "now", "long ago", "by a host a little ahead of this one",
-        "too far ahead", "older row, deadline ahead", "older row, closed",
+        "by a clock that was ahead",
+        "ahead, and closed meanwhile",
+        "now",
+        "long ago",
+        "by a host a little ahead of this one",
+        "too far ahead",
+        "older row, deadline ahead",
+        "older row, closed",
     ],
-)  # fmt: skip
+)
 def test_no_finality_rests_on_a_time_that_has_not_come(
     ledger: Ledger, final_at: datetime | None, now: datetime, was_final: bool, is_final: bool, since: datetime | None
 ) -> None:

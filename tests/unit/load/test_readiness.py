@@ -203,10 +203,12 @@ def test_another_state_is_another_reason_to_try() -> None:
     states = [
         state_of(plans_of(listed, markers=markers_of(hours), now=now)[BATCH], Settings())
         for listed, hours, now in (
-            ([a_delivery()], [], NOON), ([a_delivery(etag="e2")], [], NOON), ([a_delivery()], [10], NOON),
+            ([a_delivery()], [], NOON),
+            ([a_delivery(etag="e2")], [], NOON),
+            ([a_delivery()], [10], NOON),
             ([a_delivery()], [], PAST),
         )
-    ]  # fmt: skip
+    ]
     assert len(set(states)) == len(states)
 
 

@@ -18,11 +18,19 @@ NOW = datetime(2026, 2, 10, tzinfo=UTC)
 def _published(*days: int) -> list[PublicationRecord]:
     return [
         PublicationRecord(
-            "refined/events", KEY, number, 0, EMPTY, EMPTY, Cause.of(CauseKind.DELIVERY), "run",
-            published_at=(NOW + timedelta(days=day)).isoformat(), number=number,
+            "refined/events",
+            KEY,
+            number,
+            0,
+            EMPTY,
+            EMPTY,
+            Cause.of(CauseKind.DELIVERY),
+            "run",
+            published_at=(NOW + timedelta(days=day)).isoformat(),
+            number=number,
         )
         for number, day in enumerate(days, 1)
-    ]  # fmt: skip
+    ]
 
 
 @pytest.mark.parametrize(

@@ -197,8 +197,13 @@ def test_a_branch_is_left_to_a_process_that_works_and_to_whom_nobody_knows(
         return is_live(f"{run_id.replace('-', '')}_2")
 
     assert [of(run_id) for run_id in (theirs, unknown, ended, own, finished, running)] == [
-        True, None, False, False, False, True,
-    ]  # fmt: skip
+        True,
+        None,
+        False,
+        False,
+        False,
+        True,
+    ]
     ledger.processes.lose([theirs])
     assert of(theirs) is False
     assert is_live("deadrun_0") is None

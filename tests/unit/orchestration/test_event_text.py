@@ -28,11 +28,15 @@ LONG = "k" * 100_000
 def _outcomes(count: int) -> list[Outcome]:
     return [
         Outcome(
-            "refined/events", Slice(DAY + timedelta(days=number), "10001"), Verdict.REFUSED, f"{LONG} ![x](http://evil.example/x)",
-            LONG, digest=Digest(number + 1, number, number),
+            "refined/events",
+            Slice(DAY + timedelta(days=number), "10001"),
+            Verdict.REFUSED,
+            f"{LONG} ![x](http://evil.example/x)",
+            LONG,
+            digest=Digest(number + 1, number, number),
         )
         for number in range(count)
-    ]  # fmt: skip
+    ]
 
 
 def test_a_failure_names_the_first_and_counts_the_rest() -> None:
@@ -67,9 +71,18 @@ def test_a_difference_tells_dagster_columns_and_no_value_id_or_time() -> None:
     sample = Sample("changed", "new delivery", told, {"platform": ("ios", "web")})
     passed = Evaluation(Check.CHANGE_IS_EXPLAINED, True)
     found = Difference(
-        "refined/events", Slice(DAY, "10001"), "published", "would build it", EMPTY, EMPTY, {"rows": (1, 2)}, KeyChange(), passed,
-        False, (sample,),
-    )  # fmt: skip
+        "refined/events",
+        Slice(DAY, "10001"),
+        "published",
+        "would build it",
+        EMPTY,
+        EMPTY,
+        {"rows": (1, 2)},
+        KeyChange(),
+        passed,
+        False,
+        (sample,),
+    )
     assert told in "\n".join(lines_of(found))
     kept = "\n".join(lines_of(found, with_values=False))
     assert "changed (new delivery): platform" in kept

@@ -92,8 +92,10 @@ def test_sensors_launch_their_jobs_and_start_as_the_settings_say() -> None:
         # It launches nothing and frees what dead runs hold: it runs whether the others do or not.
         (monitor,) = [one for one in sensors if one.name == "dead_runs"]
         assert (monitor.name, monitor.minimum_interval_seconds, monitor.default_status) == (
-            "dead_runs", 20, dg.DefaultSensorStatus.RUNNING,
-        )  # fmt: skip
+            "dead_runs",
+            20,
+            dg.DefaultSensorStatus.RUNNING,
+        )
 
 
 def test_every_asset_says_whose_it_is_and_how_to_recover_it_and_runs_in_chunks() -> None:

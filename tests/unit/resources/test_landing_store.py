@@ -341,8 +341,9 @@ def test_of_many_strays_the_first_and_the_last_are_kept(folder: Place) -> None:
     strays = folder.store.list(Source.REGULAR, ["10001", "10002"], DAY, DAY, asked).strays
     days = [first + timedelta(days=number) for number in (*range(100), *range(150, 250))]
     assert [(one.batch.project_id, one.batch.arrival_date) for one in strays] == [
-        *(("10001", day) for day in days), ("10002", first)
-    ]  # fmt: skip
+        *(("10001", day) for day in days),
+        ("10002", first),
+    ]
     assert told_strays([one.key for one in strays]).startswith("at least 201 objects arrived outside")
 
 
@@ -482,8 +483,10 @@ def test_a_store_in_use_travels_to_other_processes(place: Place, tmp_path: Path)
     )
     done = subprocess.run(
         [sys.executable, "-c", program, str(tmp_path / "store"), found.key, found.etag],
-        capture_output=True, check=False, cwd=Path(__file__).parents[3],
-    )  # fmt: skip
+        capture_output=True,
+        check=False,
+        cwd=Path(__file__).parents[3],
+    )
     assert (done.stdout, done.stderr) == (b"content", b"")
 
 

@@ -29,9 +29,17 @@ from sample_export.objects import account_of, iter_export, write_export, write_r
 from sample_export.spec import ExportSpec, Recovery
 
 SPEC = ExportSpec(
-    projects=("10001",), days=3, events_per_day=300, late_share=0.1, tail_share=0.05, delivery_duplicate_share=0.1,
-    send_duplicate_share=0.1, moved_share=0.3, bad_lines_per_day=2, blank_lines_per_day=4,
-)  # fmt: skip
+    projects=("10001",),
+    days=3,
+    events_per_day=300,
+    late_share=0.1,
+    tail_share=0.05,
+    delivery_duplicate_share=0.1,
+    send_duplicate_share=0.1,
+    moved_share=0.3,
+    bad_lines_per_day=2,
+    blank_lines_per_day=4,
+)
 DAYS = SPEC.arrival_days
 Counts = Counter[tuple[str, date]]
 
@@ -270,8 +278,11 @@ def test_the_demo_ends_yesterday_with_the_same_figures(tmp_path: Path) -> None:
         account = account_of(spec, recovery)
         first = spec.first_day
         objects = [one for one in iter_export(spec, ExportAccount()) if not one.key.endswith("_complete")]
-        told.append((
-            demo._expected(account), {(project, (day - first).days): n for (project, day), n in account.events.items()},
-            [len(gzip.decompress(one.body).splitlines()) for one in objects],
-        ))  # fmt: skip
+        told.append(
+            (
+                demo._expected(account),
+                {(project, (day - first).days): n for (project, day), n in account.events.items()},
+                [len(gzip.decompress(one.body).splitlines()) for one in objects],
+            )
+        )
     assert told[0] == told[1]

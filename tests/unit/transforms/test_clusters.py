@@ -34,8 +34,9 @@ def a_batch(rows: Iterable[Row], *, payload: str = "") -> pa.RecordBatch:
         {"project_id": project, "event_date": DAY - timedelta(days=back), "number": number, "payload": payload}
         for project, back, number in rows
     ]
-    schema = pa.schema([("project_id", pa.string()), ("event_date", pa.date32()), ("number", pa.int64()),
-                        ("payload", pa.string())])  # fmt: skip
+    schema = pa.schema(
+        [("project_id", pa.string()), ("event_date", pa.date32()), ("number", pa.int64()), ("payload", pa.string())]
+    )
     return pa.RecordBatch.from_pylist(listed, schema)
 
 

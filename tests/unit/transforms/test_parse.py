@@ -263,9 +263,18 @@ def test_rows_have_the_raw_tables_columns(spark: Any) -> None:
     types |= {"_line_number": "int", "_arrival_date": "date"}
     assert dict(parsed.dtypes).items() >= types.items()
     assert quarantined(parsed).columns == [
-        "source", "arrival_date", "project_id", "object_key", "object_etag", "line_number", "byte_offset", "byte_length",
-        "reason", "detail", "sample",
-    ]  # fmt: skip
+        "source",
+        "arrival_date",
+        "project_id",
+        "object_key",
+        "object_etag",
+        "line_number",
+        "byte_offset",
+        "byte_length",
+        "reason",
+        "detail",
+        "sample",
+    ]
 
 
 def test_sources_projects_and_days_stay_apart(spark: Any) -> None:
@@ -370,8 +379,15 @@ def test_no_deliveries_are_an_empty_frame(spark: Any) -> None:
 
 def a_place(key: str, size: int = 1) -> pa.RecordBatch:
     """A row of `distribute`, for a worker without Spark."""
-    place = {"source": "regular", "project_id": PROJECT, "arrival_date": DAY, "object_key": key, "object_etag": "e",
-             "size_bytes": size, "known_sha256": None}  # fmt: skip
+    place = {
+        "source": "regular",
+        "project_id": PROJECT,
+        "arrival_date": DAY,
+        "object_key": key,
+        "object_etag": "e",
+        "size_bytes": size,
+        "known_sha256": None,
+    }
     return pa.RecordBatch.from_pylist([place])
 
 

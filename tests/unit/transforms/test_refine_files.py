@@ -29,10 +29,13 @@ from tests.support.builders import PROJECT
 from tests.unit.transforms.test_write_objects import DAY, LAYOUT, Shelf, a_line, rows_of, run
 
 REFINED = replace(
-    LAYOUT, field_ids={column.name: at for at, column in enumerate(REFINED_EVENTS.columns, 1)},
-    types={column.name: column.type for column in REFINED_EVENTS.columns}, exact_bounds=frozenset(), row_group_bytes=4096,
+    LAYOUT,
+    field_ids={column.name: at for at, column in enumerate(REFINED_EVENTS.columns, 1)},
+    types={column.name: column.type for column in REFINED_EVENTS.columns},
+    exact_bounds=frozenset(),
+    row_group_bytes=4096,
     sort_by=REFINED_EVENTS.write_order,
-)  # fmt: skip
+)
 
 
 def a_raw(objects: int, lines: int, days: int = 1) -> tuple[Shelf, list[str]]:
@@ -50,10 +53,14 @@ def refined(shelf: Shelf, paths: list[str], losers: dict[str, list[tuple[str, in
     """Rows of the refined files; the files of raw are read from the shelf, which `open` finds by their path."""
     target = Shelf({})
     entries = [
-        {"event_date": DAY, "project_id": PROJECT, "held": None,
-         "inputs": [{"source": "regular", "paths": [path], "losers": as_bytes(_table(losers.get(path, [])))}]}
+        {
+            "event_date": DAY,
+            "project_id": PROJECT,
+            "held": None,
+            "inputs": [{"source": "regular", "paths": [path], "losers": as_bytes(_table(losers.get(path, [])))}],
+        }
         for path in paths
-    ]  # fmt: skip
+    ]
     store = Shelf(shelf.files)
     task = Refining({"regular": store}, event_hashes(), REFINED, target)
     found = [row for batch in task([pa.RecordBatch.from_pylist(entries)]) for row in batch.to_pylist()]
@@ -68,10 +75,12 @@ def refined(shelf: Shelf, paths: list[str], losers: dict[str, list[tuple[str, in
 
 
 def _table(losers: list[tuple[str, int]]) -> pa.Table:
-    return pa.table({
-        "_object_key": pa.array([one[0] for one in losers], pa.string()),
-        "_line_number": pa.array([one[1] for one in losers], pa.int32()),
-    })  # fmt: skip
+    return pa.table(
+        {
+            "_object_key": pa.array([one[0] for one in losers], pa.string()),
+            "_line_number": pa.array([one[1] for one in losers], pa.int32()),
+        }
+    )
 
 
 @settings(deadline=None, max_examples=25)

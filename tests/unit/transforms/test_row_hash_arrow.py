@@ -32,16 +32,27 @@ TYPES = {
     "at": "timestamp",
     "day": "date",
 }
-ARROW = {"string": pa.string(), "bigint": pa.int64(), "int": pa.int32(), "boolean": pa.bool_(), "double": pa.float64(),
-         "timestamp": pa.timestamp("us", tz="UTC"), "date": pa.date32()}  # fmt: skip
+ARROW = {
+    "string": pa.string(),
+    "bigint": pa.int64(),
+    "int": pa.int32(),
+    "boolean": pa.bool_(),
+    "double": pa.float64(),
+    "timestamp": pa.timestamp("us", tz="UTC"),
+    "date": pa.date32(),
+}
 _TEXTS = st.one_of(
     st.text(max_size=20), st.sampled_from(("", "-", ",", ";", "\x00", "\ufffd", "\U0001f600", "e\u0301"))
 )
 _VALUES: dict[str, st.SearchStrategy[Any]] = {
-    "string": _TEXTS, "bigint": st.integers(-(1 << 63), (1 << 63) - 1), "int": st.integers(-(1 << 31), (1 << 31) - 1),
-    "boolean": st.booleans(), "double": st.one_of(st.floats(), st.sampled_from((0.0, -0.0, float("nan")))),
-    "timestamp": st.datetimes(datetime(1, 1, 2), datetime(9999, 12, 30), timezones=st.just(UTC)), "date": st.dates(),
-}  # fmt: skip
+    "string": _TEXTS,
+    "bigint": st.integers(-(1 << 63), (1 << 63) - 1),
+    "int": st.integers(-(1 << 31), (1 << 31) - 1),
+    "boolean": st.booleans(),
+    "double": st.one_of(st.floats(), st.sampled_from((0.0, -0.0, float("nan")))),
+    "timestamp": st.datetimes(datetime(1, 1, 2), datetime(9999, 12, 30), timezones=st.just(UTC)),
+    "date": st.dates(),
+}
 ROWS = st.lists(st.tuples(*(st.none() | _VALUES[kind] for kind in TYPES.values())), min_size=1, max_size=30)
 
 

@@ -91,16 +91,18 @@ def _changes(before: list[dict[str, Any]], after: list[dict[str, Any]]) -> Count
     """By brute force; an event without any id is named by what it says."""
 
     def by_key(rows: list[dict[str, Any]]) -> dict[Any, int]:
-        return {
-            (row["uuid"] or ("says", row["_meaning_hash"])): row["_meaning_hash"] for row in rows
-        }  # fmt: skip
+        return {(row["uuid"] or ("says", row["_meaning_hash"])): row["_meaning_hash"] for row in rows}
 
     was, now = by_key(before), by_key(after)
     both = was.keys() & now.keys()
-    return +Counter({
-        "kept": sum(was[key] == now[key] for key in both), "changed": sum(was[key] != now[key] for key in both),
-        "added": len(now.keys() - was.keys()), "removed": len(was.keys() - now.keys()),
-    })  # fmt: skip
+    return +Counter(
+        {
+            "kept": sum(was[key] == now[key] for key in both),
+            "changed": sum(was[key] != now[key] for key in both),
+            "added": len(now.keys() - was.keys()),
+            "removed": len(was.keys() - now.keys()),
+        }
+    )
 
 
 @settings(deadline=None, max_examples=60)

@@ -31,11 +31,16 @@ from tests.support.builders import PROJECT
 
 DAY = date(2026, 2, 2)
 LAYOUT = FileLayout(
-    folder="data", field_ids={column.name: at for at, column in enumerate(REGULAR_EVENTS.columns, 1)},
-    types={column.name: column.type for column in REGULAR_EVENTS.columns}, required=frozenset(("event_date", "project_id")),
-    exact_bounds=frozenset(("_arrival_date",)), many_valued=frozenset(("uuid",)), day_column="event_date", spec_id=0,
+    folder="data",
+    field_ids={column.name: at for at, column in enumerate(REGULAR_EVENTS.columns, 1)},
+    types={column.name: column.type for column in REGULAR_EVENTS.columns},
+    required=frozenset(("event_date", "project_id")),
+    exact_bounds=frozenset(("_arrival_date",)),
+    many_valued=frozenset(("uuid",)),
+    day_column="event_date",
+    spec_id=0,
     sort_order_id=1,
-)  # fmt: skip
+)
 
 
 @dataclass
@@ -80,10 +85,17 @@ def a_line(number: int, day: date, **more: Any) -> bytes:
 
 def run(shelf: Shelf, *projects: str) -> list[dict[str, Any]]:
     places = [
-        {"source": "regular", "project_id": project, "arrival_date": DAY, "object_key": key, "object_etag": "e",
-         "size_bytes": 1, "known_sha256": None}
+        {
+            "source": "regular",
+            "project_id": project,
+            "arrival_date": DAY,
+            "object_key": key,
+            "object_etag": "e",
+            "size_bytes": 1,
+            "known_sha256": None,
+        }
         for key, project in zip([*shelf.objects, *shelf.missing], projects, strict=True)
-    ]  # fmt: skip
+    ]
     task = _Writing(ObjectWork(shelf, 1 << 24, 1 << 20), event_hashes(), LAYOUT, shelf)
     return [row for batch in task([pa.RecordBatch.from_pylist(places)]) for row in batch.to_pylist()]
 
@@ -100,16 +112,21 @@ def test_a_task_of_many_days_has_one_file_open_and_writes_each_once() -> None:
     a time; each tells day, project, rows; rows keep their order."""
     days = 40
     lines = [a_line(n, DAY - timedelta(days=n % days)) for n in range(2 * days)]
-    shelf = Shelf({
-        "a": gzip.compress(b"\n".join(lines)), "b": gzip.compress(a_line(1, DAY)), "c": gzip.compress(a_line(2, DAY)),
-    })  # fmt: skip
+    shelf = Shelf(
+        {
+            "a": gzip.compress(b"\n".join(lines)),
+            "b": gzip.compress(a_line(1, DAY)),
+            "c": gzip.compress(a_line(2, DAY)),
+        }
+    )
 
     found = run(shelf, PROJECT, "10002", "10002")
 
     files = [json.loads(row["file"]) for row in found if row["file"]]
     assert {(*file["partition"], file["record-count"]) for file in files} == {
-        *((str(DAY - timedelta(days=n)), PROJECT, 2) for n in range(days)), (str(DAY), "10002", 2),
-    }  # fmt: skip
+        *((str(DAY - timedelta(days=n)), PROJECT, 2) for n in range(days)),
+        (str(DAY), "10002", 2),
+    }
     assert len(files) == days + 1 == len(shelf.files)
     assert shelf.most_open == 1
     for file in files:
@@ -126,10 +143,19 @@ def test_a_task_of_many_days_has_one_file_open_and_writes_each_once() -> None:
 
 def test_every_row_carries_the_hashes_of_what_was_parsed() -> None:
     """Outcome: as the reference in Python hashes it; a row that differs in how it travelled shares its meaning only."""
-    shelf = Shelf({"a": gzip.compress(b"\n".join([
-        a_line(1, DAY, city="Köln", location_lat=1.5), a_line(2, DAY, unknown=1), a_line(1, DAY, city="Köln", location_lat=1.5,
-        processed_time="2026-02-02 11:00:00"),
-    ]))})  # fmt: skip
+    shelf = Shelf(
+        {
+            "a": gzip.compress(
+                b"\n".join(
+                    [
+                        a_line(1, DAY, city="Köln", location_lat=1.5),
+                        a_line(2, DAY, unknown=1),
+                        a_line(1, DAY, city="Köln", location_lat=1.5, processed_time="2026-02-02 11:00:00"),
+                    ]
+                )
+            )
+        }
+    )
 
     run(shelf, PROJECT)
 
