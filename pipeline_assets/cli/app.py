@@ -30,18 +30,20 @@ from pipeline_assets.cli.command import (
     SourceOption,
     ToOption,
     VerboseOption,
+    exit_code,
     print_failures,
     require_one_meant,
     require_reasons,
     run,
 )
 from pipeline_assets.cli.render_processes import process_lines
-from pipeline_assets.cli.render_tables import day_lines, print_lines, print_status
+from pipeline_assets.cli.render_tables import print_grid, print_statuses
 from pipeline_assets.cli.terminal import PlainConsole, page, plainly, terminal, write_json
 from pipeline_assets.config import load_settings
 from pipeline_assets.domain.days import days_between, parse_day, requested_range
 from pipeline_assets.domain.errors import UsageError
 from pipeline_assets.domain.slices import Source
+from pipeline_assets.inspection.status import day_statuses
 from resources.ledger.store import Ledger
 
 app = typer.Typer(
@@ -142,13 +144,12 @@ def _load(
         failures = load_in_chunks(settings, source, days, projects, reasons, console, verbose=verbose)
         print_failures(console, failures, verbose)
     with closing(Ledger(settings.ledger_database_url)) as ledger:
-        lines = day_lines(ledger, chosen, days, sources=(source,))
+        statuses = day_statuses(ledger, chosen, days, sources=(source,))
     if as_json:
-        write_json([line.to_json() for line in lines])
+        write_json([status.to_json() for status in statuses])
     else:
-        print_lines(page(), lines)
-    is_repeat = all(line.verdict is not None and line.verdict.is_good for line in lines)
-    return EXIT_OK if is_repeat and not failures else EXIT_INCOMPLETE
+        print_statuses(page(), statuses)
+    return exit_code(statuses, failures)
 
 
 def _status(first: str | None, last: str | None, as_json: bool) -> int:
@@ -159,13 +160,13 @@ def _status(first: str | None, last: str | None, as_json: bool) -> int:
     if end < start:
         raise UsageError(f"--from {start} --to {end}", "the range ends before it begins", "Swap the two days")
     with closing(Ledger(settings.ledger_database_url)) as ledger:
-        lines = day_lines(ledger, projects, days_between(start, end), sources=tuple(Source))
+        statuses = day_statuses(ledger, projects, days_between(start, end), sources=tuple(Source))
         processes = process_lines(ledger)
         strays = list(ledger.strays.all(projects))
     if as_json:
-        write_json([line.to_json() for line in lines])
+        write_json([status.to_json() for status in statuses])
     else:
-        print_status(page(), lines, strays)
+        print_grid(page(), statuses, strays)
     # JSON stays what scripts know.
     console = PlainConsole(stderr=True, soft_wrap=True) if as_json else page()
     for line in processes:

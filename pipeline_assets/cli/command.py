@@ -1,4 +1,4 @@
-"""What every command shares: options, exit codes, errors as one line with their cure.
+"""What every command shares: options, exit codes, errors as one line with their fix.
 
 Contains: the frame of a command.
 Add here: an option that several commands take.
@@ -19,6 +19,7 @@ from pipeline_assets.config import dagster_home
 from pipeline_assets.domain.errors import SettingsError, TidemarkError, UsageError
 from pipeline_assets.domain.reasons import a_reason
 from pipeline_assets.domain.slices import Source
+from pipeline_assets.inspection.status import DayStatus
 
 EXIT_OK, EXIT_INCOMPLETE, EXIT_USAGE = 0, 1, 2
 
@@ -98,6 +99,11 @@ def require_one_meant(reasons: Mapping[str, str | None], asked: Sequence[str], c
                 f"would speak for all projects ({', '.join(configured)})",
                 f"Name those you looked at: --project {configured[0]}",
             )
+
+
+def exit_code(statuses: Sequence[DayStatus], failures: Sequence[str]) -> int:
+    """Of a command that loads: whether every day is good and nothing else went wrong."""
+    return EXIT_OK if not failures and all(status.is_good for status in statuses) else EXIT_INCOMPLETE
 
 
 def print_failures(console: Console, failures: Sequence[str], verbose: bool) -> None:

@@ -2,7 +2,7 @@
 
 Contains: these commands.
 Add here: another way to undo a mistake.
-Does not contain: what is done (load_path/), how it looks (render_tables.py), commands that only
+Does not contain: what is done (operations/), how it looks (render_tables.py), commands that only
 look (inspect.py).
 """
 
@@ -25,20 +25,21 @@ from pipeline_assets.cli.command import (
     ProjectOption,
     ToOption,
     VerboseOption,
+    exit_code,
     print_failures,
     require_reasons,
     run,
 )
 from pipeline_assets.cli.render_tables import (
-    concerned_lines,
     print_held,
-    print_lines,
-    print_moves,
+    print_restores,
+    print_statuses,
 )
 from pipeline_assets.cli.terminal import page, plainly, terminal
 from pipeline_assets.config import load_settings
 from pipeline_assets.domain.days import parse_day
 from pipeline_assets.domain.slices import Source
+from pipeline_assets.inspection.status import recorded_statuses
 from resources.ledger.store import Ledger
 
 KeysArgument = Annotated[list[str], typer.Argument(metavar="KEY...", help="Keys of objects, as landing names them.")]
@@ -50,7 +51,7 @@ def exclude(
     reason: ReasonOption,
     accept_changes: AcceptChangesOption = None,
     even_if_gone: Annotated[
-        bool, typer.Option("--even-if-gone", help="Also what landing no longer holds, which cannot be brought back.")
+        bool, typer.Option("--even-if-gone", help="Exclude also what landing no longer holds, which is lost for good.")
     ] = False,
     verbose: VerboseOption = False,
 ) -> None:
@@ -114,14 +115,14 @@ def release(
     table: TableOption = None,
     project: ProjectOption = None,
     yes: Annotated[
-        bool, typer.Option("--yes", help="Do not ask; without a terminal nothing is released else.")
+        bool, typer.Option("--yes", help="Release without asking; needed where no terminal can ask.")
     ] = False,
     accept_changes: AcceptChangesOption = None,
     verbose: VerboseOption = False,
 ) -> None:
-    """Show what becomes of held days, release them when you say so, and build what is stale among them.
+    """Show what becomes of held days, release them once you confirm, and build those that are stale.
 
-    Exits 0 when every released day is good, 1 when one does not or nothing was released, 2 on bad usage.
+    Exits 0 when every released day is good, 1 when one is not or nothing was released, 2 on bad usage.
     """
     config = {
         "first": first,
@@ -163,10 +164,9 @@ def _decide(
         print_failures(console, failures, verbose)
     with closing(Ledger(settings.ledger_database_url)) as ledger:
         touched = touched_slices(ledger, settings, keys)
-        lines = concerned_lines(ledger, touched, sources=tuple(Source))
-    print_lines(page(), lines)
-    is_repeat = all(line.verdict is not None and line.verdict.is_good for line in lines)
-    return EXIT_OK if is_repeat and not failures else EXIT_INCOMPLETE
+        statuses = recorded_statuses(ledger, touched, sources=tuple(Source))
+    print_statuses(page(), statuses)
+    return exit_code(statuses, failures)
 
 
 def _rollback(config: Mapping[str, Any], dry_run: bool, verbose: bool) -> int:
@@ -182,13 +182,13 @@ def _rollback(config: Mapping[str, Any], dry_run: bool, verbose: bool) -> int:
         terminal(verbose=verbose) as console,
         open_runtime(settings, plainly(console)) as runtime,
     ):
-        moves = plan(runtime, request)
+        restores = plan(runtime, request)
         if not dry_run:
             failures = run_rollback(settings, config, console, verbose=verbose)
             print_failures(console, failures, verbose)
             if failures:
                 return EXIT_INCOMPLETE
-    print_moves(page(), moves)
+    print_restores(page(), restores)
     return EXIT_OK
 
 
@@ -204,13 +204,12 @@ def _release(config: Mapping[str, Any], yes: bool, accept_changes: str | None, v
         held = preview(ledger, settings, config["tables"], projects, first, last, datetime.now(UTC), is_load_next=True)
     print_held(page(), held)
     if not yes and not (sys.stdin.isatty() and typer.confirm("Release them?")):
-        page().print("Nothing was released; say --yes to release them.")
+        page().print("Nothing was released; repeat the command with --yes to release them.")
         return EXIT_INCOMPLETE
     with terminal(verbose=verbose) as console:
         failures = run_release(settings, config, held, console, accept_changes=accept_changes, verbose=verbose)
         print_failures(console, failures, verbose)
     with closing(Ledger(settings.ledger_database_url)) as ledger:
-        found = concerned_lines(ledger, {one.key for one in held}, sources=())
-    print_lines(page(), found)
-    is_repeat = all(line.verdict is not None and line.verdict.is_good for line in found)
-    return EXIT_OK if is_repeat and not failures else EXIT_INCOMPLETE
+        statuses = recorded_statuses(ledger, {hold.key for hold in held}, sources=())
+    print_statuses(page(), statuses)
+    return exit_code(statuses, failures)

@@ -168,7 +168,7 @@ def test_a_mistake_is_undone_and_the_result_proven(spark: Any, tmp_path: Path) -
     asked = shell("release", *span, "--reason", "rehearsed")
     assert asked.returncode == 1
     assert "is built again" in asked.stdout
-    assert "say --yes" in asked.stdout
+    assert "repeat the command with --yes" in asked.stdout
     released = shell("release", *span, "--reason", "rehearsed", "--yes")
     assert released.returncode == 0, released.stderr
 

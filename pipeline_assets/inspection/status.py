@@ -1,0 +1,144 @@
+"""Where days are: the verdict, rows and reasons of each day and table, from the ledger alone.
+
+Contains: the status of a day, read from records of slices and batches.
+Add here: another figure that describes a day.
+Does not contain: drawing it (cli/render_tables.py), why a row is where it is (trace/).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence, Set
+from dataclasses import dataclass
+from datetime import date
+from typing import Any
+
+from pipeline_assets.domain.deliveries import BatchKey
+from pipeline_assets.domain.records import BatchRecord, SliceRecord
+from pipeline_assets.domain.slices import Slice, Source, Verdict
+from pipeline_assets.load.recorded import DAY_VERDICTS
+from pipeline_assets.tables.raw_events import RAW_TABLES
+from pipeline_assets.tables.registry import DERIVED
+from resources.ledger.store import Ledger
+
+NOT_LOADED = "not loaded"
+_WORST_FIRST = (Verdict.REFUSED, Verdict.HELD, Verdict.WAITING, Verdict.PUBLISHED, Verdict.UNCHANGED)
+
+
+@dataclass(frozen=True)
+class DayStatus:
+    """One day of one table, all projects together: the worst verdict, all reasons."""
+
+    day: date
+    table: str
+    verdict: Verdict | None
+    """None where a project's day is not loaded."""
+    rows: int
+    reasons: tuple[str, ...]
+    is_final: bool
+
+    @property
+    def is_good(self) -> bool:
+        """Whether every project's day is loaded, and published or unchanged."""
+        return self.verdict is not None and self.verdict.is_good
+
+    def to_json(self) -> dict[str, Any]:
+        """For `--json`."""
+        return {
+            "day": self.day.isoformat(),
+            "table": self.table,
+            "rows": self.rows,
+            "is_final": self.is_final,
+            "verdict": self.verdict.value if self.verdict else NOT_LOADED,
+            "reasons": list(self.reasons),
+        }
+
+
+def day_statuses(
+    ledger: Ledger, projects: Sequence[str], days: Sequence[date], sources: Sequence[Source]
+) -> list[DayStatus]:
+    """One for each day and table, days ascending, tables in the order of the graph."""
+    return _statuses(ledger, {Slice(day, project) for day in days for project in projects}, sources)
+
+
+def recorded_statuses(ledger: Ledger, slices: Set[Slice], sources: Sequence[Source]) -> list[DayStatus]:
+    """The same of these slices alone, without those that the ledger has no record of."""
+    statuses = _statuses(ledger, slices, sources, is_all_wanted=False)
+    return [status for status in statuses if status.verdict is not None]
+
+
+def _statuses(
+    ledger: Ledger, wanted: Set[Slice], sources: Sequence[Source], *, is_all_wanted: bool = True
+) -> list[DayStatus]:
+    """`is_all_wanted`: a slice without a record counts as not loaded; else it is left out."""
+    days = sorted({key.event_date for key in wanted})
+    projects = sorted({key.project_id for key in wanted})
+    batches = ledger.batches(projects, days[0], days[-1])
+    source_of = {RAW_TABLES[source].key: source for source in sources}
+    tables = [*source_of, *(table.key for table in DERIVED)]
+    slices = {table: ledger.slices(table, projects, days) for table in tables}
+    statuses: list[DayStatus] = []
+    for day in days:
+        keys = [Slice(day, project) for project in projects if Slice(day, project) in wanted]
+        for table in tables:
+            if table in source_of:
+                pairs = [
+                    (slices[table].get(key), batches.get(BatchKey(source_of[table], key.project_id, day)))
+                    for key in keys
+                ]
+                known = [pair for pair in pairs if is_all_wanted or pair[1] is not None]
+                statuses.append(_raw_status(day, table, known))
+            else:
+                records = [slices[table][key] for key in keys if key in slices[table]]
+                statuses.append(_status(day, table, records, len(keys) if is_all_wanted else len(records)))
+    return statuses
+
+
+def _status(day: date, table: str, records: Sequence[SliceRecord], projects: int) -> DayStatus:
+    is_whole = len(records) == projects
+    return DayStatus(
+        day=day,
+        table=table,
+        verdict=_worst(record.verdict for record in records) if is_whole else None,
+        rows=sum(record.digest.rows for record in records),
+        reasons=tuple(f"{r.key.project_id}: {_reason(r)}" for r in records if r.reason is not None),
+        is_final=is_whole and all(record.is_final for record in records),
+    )
+
+
+def _raw_status(day: date, table: str, pairs: Sequence[tuple[SliceRecord | None, BatchRecord | None]]) -> DayStatus:
+    """Of a raw table, whose verdicts are those of the batches that arrived on the day."""
+    batches = [batch for _, batch in pairs if batch is not None]
+    reasons = [(batch, _reason(batch) or _lacking_hours(batch)) for batch in batches]
+    return DayStatus(
+        day=day,
+        table=table,
+        verdict=_worst(_raw_verdict(*pair) for pair in pairs) if len(batches) == len(pairs) else None,
+        rows=sum(record.digest.rows for record, _ in pairs if record is not None),
+        reasons=tuple(f"{batch.key.project_id}: {reason}" for batch, reason in reasons if reason),
+        is_final=all(batch.is_closed and batch.partial_hours is None for batch in batches),
+    )
+
+
+def _raw_verdict(record: SliceRecord | None, batch: BatchRecord | None) -> Verdict | None:
+    if batch is None:
+        return None
+    verdict = DAY_VERDICTS[batch.verdict]
+    was_published = record is not None and record.verdict is Verdict.PUBLISHED
+    return Verdict.PUBLISHED if verdict is Verdict.UNCHANGED and was_published else verdict
+
+
+def _lacking_hours(batch: BatchRecord) -> str | None:
+    """What a day lacks of which recoveries delivered some hours alone."""
+    if batch.partial_hours is None:
+        return None
+    failed = (e for e in batch.evaluations if not e.is_passed)
+    return next((". ".join(filter(None, (e.reason, e.hint))) for e in failed), None)
+
+
+def _reason(record: SliceRecord | BatchRecord) -> str:
+    return ". ".join(filter(None, (record.reason, record.hint)))
+
+
+def _worst(verdicts: Iterable[Verdict | None]) -> Verdict | None:
+    present = set(verdicts)
+    return next((verdict for verdict in _WORST_FIRST if verdict in present), None)
