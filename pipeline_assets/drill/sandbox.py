@@ -28,7 +28,7 @@ from pipeline_assets.domain.errors import LedgerError
 from pipeline_assets.domain.masking import masked
 from pipeline_assets.domain.places import local_path
 from pipeline_assets.domain.settings import ENV_PREFIX, Settings
-from pipeline_assets.tables.registry import ALL_TABLES
+from pipeline_assets.inspection.scratch import drop_tables, scratch_settings
 from resources.landing.backends import Bucket
 from resources.landing.folder import Folder
 from resources.spark.session import configure_catalog
@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from obstore.store import LocalStore, S3Store
     from pyspark.sql import SparkSession
 
-_UNBOUNDED_ROWS = 1 << 60
 _FARTHEST_FACT = timedelta(days=120)
 _DAGSTER = """
 storage:
@@ -88,19 +87,17 @@ def scratch(spark: SparkSession, settings: Settings, project: str, first_day: da
     name = f"drill_{uuid.uuid4().hex[:8]}"
     url = f"{settings.warehouse_url.rstrip('/')}/_{name}"
     place = _place(url)
-    own, calm = (
-        settings.model_copy(
-            update={
-                "landing_url": f"{url}/landing",
-                "warehouse_url": f"{url}/{kind}",
-                "catalog_name": f"{name}_{kind}",
-                "ledger_url": ledger_url(settings, f"{name}_{kind}"),
-                "projects": (project,),
-                "calendar_start": first_day - _FARTHEST_FACT,
-                "change_min_rows": _UNBOUNDED_ROWS,
-                # Sample data has bad lines on purpose.
-                "max_quarantined_share": 1.0,
-            }
+    disturbed, calm = (
+        scratch_settings(
+            settings,
+            f"{name}_{kind}",
+            f"{url}/{kind}",
+            landing_url=f"{url}/landing",
+            ledger_url=ledger_url(settings, f"{name}_{kind}"),
+            projects=(project,),
+            calendar_start=first_day - _FARTHEST_FACT,
+            # Sample data has bad lines on purpose.
+            max_quarantined_share=1.0,
         )
         for kind in ("disturbed", "calm")
     )
@@ -111,12 +108,13 @@ def scratch(spark: SparkSession, settings: Settings, project: str, first_day: da
         removals.enter_context(_dagster_home(folder))
         store = place.open()
         removals.callback(_empty, place)
-        for one in (own, calm):
-            _make_schema(one)
-            removals.callback(_forget_ledger, one)
-            configure_catalog(spark, one)
-            removals.callback(_forget_tables, spark, one)
-        yield Scratch(own, calm, folder, store)
+        for own in (disturbed, calm):
+            _make_schema(own)
+            removals.callback(_forget_ledger, own)
+            configure_catalog(spark, own)
+            # Their rows in the catalog; the files go with the folder.
+            removals.callback(drop_tables, spark, own, is_purged=False)
+        yield Scratch(disturbed, calm, folder, store)
 
 
 @contextmanager
@@ -183,14 +181,6 @@ def _on_server(settings: Settings, statement: str) -> None:
             connection.execute(sa.text(statement))
     finally:
         engine.dispose()
-
-
-def _forget_tables(spark: SparkSession, settings: Settings) -> None:
-    """Their rows in the catalog; the files go with the folder."""
-    for table in ALL_TABLES:
-        spark.sql(f"DROP TABLE IF EXISTS {settings.catalog_name}.{table.identifier}")
-    for namespace in {table.identifier.split(".")[0] for table in ALL_TABLES}:
-        spark.sql(f"DROP NAMESPACE IF EXISTS {settings.catalog_name}.{namespace}")
 
 
 def _empty(place: Folder | Bucket) -> None:

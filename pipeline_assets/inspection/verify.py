@@ -1,9 +1,9 @@
 """Replay a range of days from landing into scratch tables, in another order and split, and compare with what is published.
 
-Contains: what is replayed, in which order, and the verdict per slice.
+Contains: what is replayed, in which order, and how each slice compares.
 Add here: another way for a replay to differ from the runs that published.
-Does not contain: loading (load/run.py), where scratch tables lie and when they are dropped (the
-caller).
+Does not contain: loading (load/run.py), where scratch tables lie and when they are dropped
+(scratch.py).
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from pipeline_assets.domain.acceptance import Acceptance, AcceptanceKind, Accept
 from pipeline_assets.domain.days import chunks, days_between, stretches
 from pipeline_assets.domain.deliveries import BatchKey
 from pipeline_assets.domain.records import DeliveryRecord
-from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import EMPTY, Digest, Slice, Source, neighbourhood, widen
 from pipeline_assets.load.request import LoadRequest
 from pipeline_assets.load.run import run_load
@@ -30,10 +29,8 @@ from pipeline_assets.tables.table import Table
 from pipeline_assets.transforms.digests import slice_digests
 from resources.iceberg.metadata import slices_condition
 
-_UNBOUNDED_ROWS = 1 << 60
 
-
-class Verdict(StrEnum):
+class ReplayMatch(StrEnum):
     """How a published slice compares with its replay."""
 
     EQUAL = "equal"
@@ -54,9 +51,9 @@ class Compared:
     key: Slice
     published: Digest
     replayed: Digest
-    verdict: Verdict
+    match: ReplayMatch
     reason: str | None = None
-    """Why it may rightly differ: how the day stands, or what landing lacks."""
+    """Why it may rightly differ: the day's verdict, or what landing lacks."""
 
 
 @dataclass(frozen=True)
@@ -75,30 +72,14 @@ class Proof:
     objects: int
     """Objects read again."""
     excluded: int
-    """Deliveries that a person ruled out and the replay left out as well."""
+    """Deliveries that an operator excluded, and that the replay left out as well."""
     seconds: float
     slices: tuple[Compared, ...]
 
     @property
     def is_proven(self) -> bool:
         """Whether every slice is equal, and there is any."""
-        return bool(self.slices) and all(one.verdict is Verdict.EQUAL for one in self.slices)
-
-
-def scratch_settings(settings: Settings, folder: str, warehouse_url: str) -> Settings:
-    """The same rules over tables and a ledger of their own; only the bounds on change are off, for every slice is new there.
-
-    `folder` is a local one for catalog and ledger; `warehouse_url` must be within reach of Spark's workers.
-    """
-    return settings.model_copy(
-        update={
-            "warehouse_url": warehouse_url,
-            "catalog_url": f"sqlite:///{folder}/scratch.db",
-            "ledger_url": None,
-            "catalog_name": f"scratch_{uuid.uuid4().hex[:8]}",
-            "change_min_rows": _UNBOUNDED_ROWS,
-        }
-    )
+        return bool(self.slices) and all(compared.match is ReplayMatch.EQUAL for compared in self.slices)
 
 
 def prove(runtime: Runtime, scratch: Runtime, first: date, last: date, projects: Sequence[str], now: datetime) -> Proof:
@@ -150,20 +131,20 @@ def _arrivals(runtime: Runtime, days: Sequence[date], projects: Sequence[str]) -
 
 
 def _copy_exclusions(runtime: Runtime, scratch: Runtime, arrivals: Sequence[date], projects: Sequence[str]) -> int:
-    """What a person ruled out is no part of what should be published; returns how many versions of objects."""
+    """Exclude in the replay what an operator excluded from what is published; returns how many versions of objects."""
     span = _reach(runtime, arrivals)
-    standing = [
-        one
+    exclusions = [
+        exclusion
         for source in Source
-        for exclusions in runtime.ledger.interventions.exclusions(source, projects, *span).values()
-        for one in exclusions
+        for of_object in runtime.ledger.interventions.exclusions(source, projects, *span).values()
+        for exclusion in of_object
     ]
-    scratch.ledger.interventions.exclude(standing, "proof")
-    return len(standing)
+    scratch.ledger.interventions.exclude(exclusions, "proof")
+    return len(exclusions)
 
 
 def _accepted_losses(runtime: Runtime, arrivals: Sequence[date], projects: Sequence[str]) -> Acceptances:
-    """What a person let go where it was published is let go in the replay as well."""
+    """Accept in the replay the losses that an operator accepted where they were published."""
     batches = runtime.ledger.batches(projects, *_reach(runtime, arrivals))
     return Acceptances(
         tuple(
@@ -228,7 +209,7 @@ def _measured(
 
 def _lacking(runtime: Runtime, scratch: Runtime, arrivals: Sequence[date], projects: Sequence[str]) -> dict[Slice, str]:
     """Slices made of batches that landing does not hold as raw does -> what is the matter."""
-    found: dict[Slice, str] = {}
+    lacking: dict[Slice, str] = {}
     span = _reach(runtime, arrivals)
     for source in Source:
         known = runtime.ledger.deliveries(source, projects, *span)
@@ -239,8 +220,8 @@ def _lacking(runtime: Runtime, scratch: Runtime, arrivals: Sequence[date], proje
             touched = {*days.get(batch, {}), *new_days.get(batch, {})}
             slices = (Slice(day, batch.project_id) for day in touched)
             for key in neighbourhood(slices, runtime.settings.dedupe_window_days):
-                found.setdefault(key, reason)
-    return found
+                lacking.setdefault(key, reason)
+    return lacking
 
 
 def _differing(
@@ -265,10 +246,10 @@ def _compare(
 ) -> Compared:
     left, right = published.get(key, EMPTY), replayed.get(key, EMPTY)
     if left == right:
-        return Compared(table.key, key, left, right, Verdict.EQUAL)
-    verdict = Verdict.MISSING if left == EMPTY else Verdict.EXTRA if right == EMPTY else Verdict.DIFFERS
-    found = Compared(table.key, key, left, right, verdict)
+        return Compared(table.key, key, left, right, ReplayMatch.EQUAL)
+    match = ReplayMatch.MISSING if left == EMPTY else ReplayMatch.EXTRA if right == EMPTY else ReplayMatch.DIFFERS
+    compared = Compared(table.key, key, left, right, match)
     record = runtime.ledger.slices(table.key, [key.project_id], [key.event_date]).get(key)
     if record is not None and not record.verdict.is_good:
-        return replace(found, reason=f"is {record.verdict.value}: {record.reason}")
-    return replace(found, verdict=Verdict.UNPROVEN, reason=lacking[key]) if key in lacking else found
+        return replace(compared, reason=f"is {record.verdict.value}: {record.reason}")
+    return replace(compared, match=ReplayMatch.UNPROVEN, reason=lacking[key]) if key in lacking else compared

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from pipeline_assets.domain.slices import Source
-from pipeline_assets.inspection.verify import Proof, Verdict, prove, scratch_settings
+from pipeline_assets.inspection.scratch import replay_settings
+from pipeline_assets.inspection.verify import Proof, ReplayMatch, prove
 from pipeline_assets.load.runtime import Runtime
 from resources.iceberg.lakehouse import Lakehouse
 from resources.landing.store import LandingStore
@@ -26,7 +27,7 @@ REFINED, REVENUE = "refined/events", "aggregates/daily_revenue"
 def _prove(p: Pipeline, folder: Path, first: date = DAYS[0], last: date = DAYS[-1]) -> Proof:
     landing = LandingStore.from_settings(p.settings)
     runtime = Runtime(p.lakehouse, p.ledger, landing, p.settings)
-    own = scratch_settings(p.settings, str(folder), str(folder / "warehouse"))
+    own = replay_settings(p.settings, str(folder), str(folder / "warehouse"))
     folder.mkdir()
     configure_catalog(p.spark, own)
     with closing(Ledger(own.ledger_database_url)) as ledger:
@@ -66,8 +67,8 @@ def loaded(pipeline: Any) -> Pipeline:
     return p
 
 
-def _found(proof: Proof) -> list[tuple[str, date, Verdict]]:
-    return [(one.table, one.key.event_date, one.verdict) for one in proof.slices if one.verdict is not Verdict.EQUAL]
+def _found(proof: Proof) -> list[tuple[str, date, ReplayMatch]]:
+    return [(one.table, one.key.event_date, one.match) for one in proof.slices if one.match is not ReplayMatch.EQUAL]
 
 
 def test_what_is_published_is_proven_and_what_was_tampered_with_is_named(loaded: Any, tmp_path: Path) -> None:
@@ -115,12 +116,12 @@ def test_what_is_published_is_proven_and_what_was_tampered_with_is_named(loaded:
 
     assert not proof.is_proven
     assert _found(proof) == [
-        ("raw/regular_events", DAYS[1], Verdict.DIFFERS),
-        ("raw/regular_events", DAYS[2], Verdict.DIFFERS),
-        (REFINED, DAYS[0], Verdict.DIFFERS),
-        (REFINED, DAYS[2], Verdict.MISSING),
-        (REFINED, DAYS[3], Verdict.DIFFERS),
-        (REVENUE, extra, Verdict.EXTRA),
+        ("raw/regular_events", DAYS[1], ReplayMatch.DIFFERS),
+        ("raw/regular_events", DAYS[2], ReplayMatch.DIFFERS),
+        (REFINED, DAYS[0], ReplayMatch.DIFFERS),
+        (REFINED, DAYS[2], ReplayMatch.MISSING),
+        (REFINED, DAYS[3], ReplayMatch.DIFFERS),
+        (REVENUE, extra, ReplayMatch.EXTRA),
     ]
     tampered = next(one for one in proof.slices if (one.table, one.key.event_date) == (REFINED, DAYS[0]))
     assert tampered.published.rows == tampered.replayed.rows == 43
@@ -140,11 +141,11 @@ def test_days_that_stand_refused_differ_and_those_that_landing_lacks_are_unprove
     proof = _prove(p, tmp_path / "proof")
 
     assert not proof.is_proven
-    found = [one for one in proof.slices if one.verdict is not Verdict.EQUAL]
-    assert {(one.key.event_date, one.verdict) for one in found} == {
-        (DAYS[0], Verdict.UNPROVEN),
-        (DAYS[1], Verdict.DIFFERS),
-        (DAYS[3], Verdict.UNPROVEN),
+    found = [one for one in proof.slices if one.match is not ReplayMatch.EQUAL]
+    assert {(one.key.event_date, one.match) for one in found} == {
+        (DAYS[0], ReplayMatch.UNPROVEN),
+        (DAYS[1], ReplayMatch.DIFFERS),
+        (DAYS[3], ReplayMatch.UNPROVEN),
     }
     refused = [one for one in found if (one.table, one.key.event_date) == (REFINED, DAYS[1])]
     assert "is refused: change_is_explained" in str([one.reason for one in refused])
@@ -177,6 +178,6 @@ def test_what_a_person_let_go_is_proven_and_what_came_since_is_named(pipeline: A
     proof = _prove(p, tmp_path / "proof", DAYS[1], DAYS[1])
 
     assert whole.is_proven, _found(whole)
-    differing = [one for one in proof.slices if one.verdict is not Verdict.EQUAL]
-    assert {one.verdict for one in differing} == {Verdict.UNPROVEN}
+    differing = [one for one in proof.slices if one.match is not ReplayMatch.EQUAL]
+    assert {one.match for one in differing} == {ReplayMatch.UNPROVEN}
     assert {one.reason for one in differing} == {f"{since} is in landing and not loaded"}

@@ -1,0 +1,74 @@
+"""Scratch deployments: tables and a ledger beside the deployment's, under names of their own, removed afterwards.
+
+Contains: their settings, the removal of their tables, the scratch deployment of a replay.
+Add here: another thing that every scratch deployment has.
+Does not contain: what is done there (verify.py, drill/).
+"""
+
+from __future__ import annotations
+
+import tempfile
+import uuid
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from pipeline_assets.domain.places import local_path
+from pipeline_assets.domain.settings import Settings
+from pipeline_assets.load.runtime import Runtime
+from pipeline_assets.tables.registry import ALL_TABLES
+from resources.iceberg.lake_objects import LakeObjects
+from resources.iceberg.lakehouse import Lakehouse
+from resources.ledger.store import Ledger
+from resources.spark.session import configure_catalog
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_UNBOUNDED_ROWS = 1 << 60
+
+
+def scratch_settings(settings: Settings, catalog_name: str, warehouse_url: str, **changes: Any) -> Settings:
+    """The deployment's settings over other tables, with no bounds on change, for every slice is new there.
+
+    `changes` are further settings; among them must be a catalog or a ledger that is not the deployment's.
+    """
+    names = {"catalog_name": catalog_name, "warehouse_url": warehouse_url, "change_min_rows": _UNBOUNDED_ROWS}
+    return settings.model_copy(update=names | changes)
+
+
+def replay_settings(settings: Settings, folder: str, warehouse_url: str) -> Settings:
+    """Of a replay: catalog and ledger in a local folder; the warehouse must be within reach of Spark's workers."""
+    name, catalog_url = f"scratch_{uuid.uuid4().hex[:8]}", f"sqlite:///{folder}/scratch.db"
+    return scratch_settings(settings, name, warehouse_url, catalog_url=catalog_url, ledger_url=None)
+
+
+@contextmanager
+def replay_runtime(runtime: Runtime) -> Iterator[Runtime]:
+    """A runtime for a replay: its tables lie beside the warehouse where workers must reach them, else in a temporary folder."""
+    with tempfile.TemporaryDirectory(prefix="tidemark-proof-") as folder:
+        is_local = local_path(runtime.settings.warehouse_url) is not None
+        warehouse = f"{runtime.settings.warehouse_url.rstrip('/')}/_proof_{uuid.uuid4().hex[:8]}"
+        settings = replay_settings(runtime.settings, folder, f"{folder}/warehouse" if is_local else warehouse)
+        configure_catalog(runtime.spark, settings)
+        lakehouse = Lakehouse(runtime.spark, settings.catalog_name)
+        with closing(Ledger(settings.ledger_database_url)) as ledger:
+            try:
+                yield replace(runtime, lakehouse=lakehouse, ledger=ledger, settings=settings)
+            finally:
+                if not is_local:
+                    drop_tables(runtime.spark, settings, is_purged=True)
+                    # What is left: the mark of this warehouse, and metadata that no table names any more.
+                    objects = LakeObjects(warehouse)
+                    for lake_object in objects.list():
+                        objects.delete(lake_object.name)
+
+
+def drop_tables(spark: SparkSession, settings: Settings, *, is_purged: bool) -> None:
+    """Drop the tables of a scratch catalog, and their namespaces; their files only where `is_purged`."""
+    catalog, purge = settings.catalog_name, " PURGE" if is_purged else ""
+    for table in ALL_TABLES:
+        spark.sql(f"DROP TABLE IF EXISTS {catalog}.{table.identifier}{purge}")
+    for namespace in {table.identifier.split(".")[0] for table in ALL_TABLES}:
+        spark.sql(f"DROP NAMESPACE IF EXISTS {catalog}.{namespace}")
