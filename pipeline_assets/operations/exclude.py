@@ -34,9 +34,9 @@ def delivery_named(key: str, settings: Settings) -> Delivery:
     for project in settings.projects:
         for source in Source:
             if folder == source.prefix(project):
-                found = grammar.parse(source, project, key, "", 0)
-                if isinstance(found, Delivery):
-                    return found
+                delivery = grammar.parse(source, project, key, "", 0)
+                if isinstance(delivery, Delivery):
+                    return delivery
     raise UsageError(
         key, "is not the key of a delivery of a configured project", "Copy it from landing or from `explain`"
     )
@@ -51,12 +51,14 @@ def exclude(
     UsageError, with nothing recorded, for a key that is no delivery, that the run does not load, that nobody knows, whose bytes
     cannot be read, or that landing lost, unless that was said to be meant: it could not be brought back.
     """
-    found = [
-        one for key, reason in sorted(reasons.items()) for one in _versions(runtime, key, reason, request, even_if_gone)
+    exclusions = [
+        exclusion
+        for key, reason in sorted(reasons.items())
+        for exclusion in _versions(runtime, key, reason, request, even_if_gone)
     ]
-    fresh = runtime.ledger.interventions.exclude(found, request.run_id)
-    for one in fresh:
-        runtime.log(f"excluded {one.object_key} ({one.etag}): {one.reason}")
+    fresh = runtime.ledger.interventions.exclude(exclusions, request.run_id)
+    for exclusion in fresh:
+        runtime.log(f"excluded {exclusion.object_key} ({exclusion.etag}): {exclusion.reason}")
     return fresh
 
 
@@ -113,7 +115,9 @@ def lift(runtime: Runtime, reasons: Mapping[str, str], request: LoadRequest) -> 
     Raises UsageError, with nothing recorded, for a key that was never excluded or that the run does not load.
     """
     known = (
-        {one.object_key for one in runtime.ledger.interventions.all_exclusions(request.projects)} if reasons else set()
+        {exclusion.object_key for exclusion in runtime.ledger.interventions.all_exclusions(request.projects)}
+        if reasons
+        else set()
     )
     standing = {}
     for key, reason in sorted(reasons.items()):
@@ -147,10 +151,10 @@ def _named_in(request: LoadRequest, key: str, reason: str, settings: Settings) -
 
 def touched_slices(books: Books, keys: Collection[str]) -> set[Slice]:
     """Days that loads without, or again with, these objects may change: those their batches hold, and their neighbours."""
-    found: set[Slice] = set()
+    slices: set[Slice] = set()
     for key in keys:
         batch = delivery_named(key, books.settings).batch
         day = batch.arrival_date
         held = books.ledger.batch_days(batch.source, [batch.project_id], day, day).get(batch, {})
-        found |= neighbourhood((Slice(d, batch.project_id) for d in (*held, day)), books.settings.dedupe_window_days)
-    return found
+        slices |= neighbourhood((Slice(d, batch.project_id) for d in (*held, day)), books.settings.dedupe_window_days)
+    return slices

@@ -69,7 +69,7 @@ def preview(
     )
     request = LoadRequest(tuple(every_day) if is_load_next else (), tuple(projects), frozenset(), "", now)
     published = books.ledger.publications()
-    found: list[Held] = []
+    held: list[Held] = []
     events: dict[Slice, Todo] = {}
     for table in DERIVED:
         decisions = {d.key: d for d in decide_all(books, request, table, facts, released=reasons.keys())}
@@ -83,8 +83,8 @@ def preview(
                 events[key] = decision.todo
             present = records[key].digest if key in records else EMPTY
             before = _before(published, name, key, present)
-            found.append(Held(name, key, reason, present, before, then))
-    return found
+            held.append(Held(name, key, reason, present, before, then))
+    return held
 
 
 def release(books: Books, held: Sequence[Held], reason: str, run_id: str) -> None:
@@ -92,8 +92,8 @@ def release(books: Books, held: Sequence[Held], reason: str, run_id: str) -> Non
     if not reason.strip():
         raise UsageError("release", "needs a reason", "Say why; it stays on record")
     slices: dict[str, list[Slice]] = {}
-    for one in held:
-        slices.setdefault(one.table, []).append(one.key)
+    for hold in held:
+        slices.setdefault(hold.table, []).append(hold.key)
     books.ledger.interventions.release(slices, reason, run_id)
 
 

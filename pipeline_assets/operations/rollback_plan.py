@@ -237,9 +237,9 @@ def _require_rows(runtime: Runtime, table: Table, moves: Sequence[SliceRestore])
     for move in moves:
         if move.snapshot_id is not None:
             by_snapshot.setdefault(move.snapshot_id, []).append(move)
-    for snapshot_id, found in by_snapshot.items():
-        files = runtime.lakehouse.slice_files(table, snapshot_id, {move.key for move in found})
-        for move in found:
+    for snapshot_id, own in by_snapshot.items():
+        files = runtime.lakehouse.slice_files(table, snapshot_id, {move.key for move in own})
+        for move in own:
             rows = files[move.key].rows if move.key in files else 0
             if rows != move.digest.rows:
                 raise LakehouseError(
@@ -267,9 +267,11 @@ def require_whole_exchanges(runtime: Runtime, request: RollbackRequest, moves: S
         now_beside=_keys(runtime, [(move.key, head) for move in beside]),
         dedupe_window_days=runtime.settings.dedupe_window_days,
     )
-    found = torn.groupBy("event_date", "project_id").count().collect()
-    if found:
-        days = ", ".join(sorted(f"{row['event_date']} {row['project_id']} ({row['count']} events)" for row in found))
+    torn_slices = torn.groupBy("event_date", "project_id").count().collect()
+    if torn_slices:
+        days = ", ".join(
+            sorted(f"{row['event_date']} {row['project_id']} ({row['count']} events)" for row in torn_slices)
+        )
         raise LakehouseError(
             f"{REFINED_EVENTS.key} {request.first} to {request.last}",
             f"events moved between these days and {days} since then, and would be lost or be there twice",

@@ -15,7 +15,7 @@ from dataclasses import replace
 from datetime import timedelta
 from itertools import count
 
-from pipeline_assets.domain.arrival_days import asked_for, told_strays
+from pipeline_assets.domain.arrival_days import asked_for, describe_strays
 from pipeline_assets.domain.checks import BatchFigures, reconcile_batch
 from pipeline_assets.domain.deliveries import BatchKey, Listing
 from pipeline_assets.domain.errors import PublishConflictError
@@ -81,7 +81,7 @@ def _plan(runtime: Runtime, request: LoadRequest, source: Source) -> dict[BatchK
     listing: Listing = runtime.landing.list(source, request.projects, first, last, asked)
     runtime.ledger.strays.replace(source, request.projects, listing.strays)
     if listing.strays:
-        runtime.log(f"raw/{source.value}_events: {told_strays([one.key for one in listing.strays])}")
+        runtime.log(f"raw/{source.value}_events: {describe_strays([one.key for one in listing.strays])}")
     recorded = Recorded.read(runtime.ledger, source, request.projects, first, last)
     table = RAW_TABLES[source]
     requested = [Slice(day, project) for day in request.days for project in request.projects]

@@ -12,7 +12,7 @@ from datetime import date, timedelta
 
 import dagster as dg
 
-from pipeline_assets.domain.arrival_days import asked_for, told_strays
+from pipeline_assets.domain.arrival_days import asked_for, describe_strays
 from pipeline_assets.domain.days import days_between
 from pipeline_assets.domain.deliveries import BatchKey, Delivery
 from pipeline_assets.domain.settings import Completeness, Settings
@@ -85,33 +85,33 @@ def _arrivals(tick: Tick, source: Source, landing: LandingStore) -> dg.SensorRes
     # The last listing serves as well as any: each knows the first arrival wherever it lies.
     firsts = first_arrivals(tick.ledger, settings, settings.projects, today, listing=listing, source=source)
     tick.ledger.strays.replace(source, settings.projects, strays)
-    found = look(plans, firsts, elsewhere, cursor.seen, settings, tick.now)
+    arrivals = look(plans, firsts, elsewhere, cursor.seen, settings, tick.now)
     looked_at = {str(key) for key in plans}
-    kept = {name: one for name, one in cursor.seen.items() if name.rpartition("/")[0] not in looked_at}
-    cursor.seen = kept | dict(found.seen)
+    kept = {name: observation for name, observation in cursor.seen.items() if name.rpartition("/")[0] not in looked_at}
+    cursor.seen = kept | dict(arrivals.seen)
     return request(
         tick,
         JOB_OF_SOURCE[source],
         {
             day: Due(
                 digest(state_of(plans[key], settings) for key in keys),
-                "; ".join(dict.fromkeys(found.due[key] for key in keys)),
+                "; ".join(dict.fromkeys(arrivals.due[key] for key in keys)),
             )
-            for day, keys in _by_day(found.due).items()
+            for day, keys in _by_day(arrivals.due).items()
         },
         priority=PRIORITIES[source],
         reach=settings.reprocessing_window_days,
         is_looked_at=lambda day: any(first <= day <= last for first, last in windows),
-        waits=_waits(source, found, firsts, strays, settings),
-        events=_told(source, plans, found, settings, cursor),
+        waits=_waits(source, arrivals, firsts, strays, settings),
+        events=_materializations(source, plans, arrivals, settings, cursor),
     )
 
 
 def _waits(
-    source: Source, found: Look, firsts: Mapping[str, date], strays: Sequence[Delivery], settings: Settings
+    source: Source, arrivals: Look, firsts: Mapping[str, date], strays: Sequence[Delivery], settings: Settings
 ) -> list[str]:
-    waits = [told_strays([one.key for one in strays])] if strays else []
-    waits += [f"{key}: {why}" for key, why in found.waiting.items()]
+    waits = [describe_strays([stray.key for stray in strays])] if strays else []
+    waits += [f"{key}: {why}" for key, why in arrivals.waiting.items()]
     if source is Source.REGULAR and not firsts:
         names = ", ".join(settings.projects)
         waits.append(
@@ -135,28 +135,30 @@ def _windows(settings: Settings, cursor: Cursor, today: date) -> list[tuple[date
     return windows
 
 
-def _told(
-    source: Source, plans: Mapping[BatchKey, BatchPlan], found: Look, settings: Settings, cursor: Cursor
+def _materializations(
+    source: Source, plans: Mapping[BatchKey, BatchPlan], arrivals: Look, settings: Settings, cursor: Cursor
 ) -> list[dg.AssetMaterialization]:
-    """What is new of the source asset's days, for Dagster; a day whose objects are gone is told as empty."""
+    """What is new of the source asset's days, for Dagster; a day whose objects are gone is reported as empty."""
     by_day: dict[date, list[BatchKey]] = _by_day(plans)
     events = []
     for day, keys in by_day.items():
-        deliveries = [one for key in keys for one in plans[key].listed.values()]
-        complete = {(key.project_id, hour) for key in keys for hour in _complete_hours(plans[key], found, settings)}
-        is_known = day.isoformat() in cursor.told
-        told = digest([*(f"{one.key} {one.etag}" for one in deliveries), *map(str, sorted(complete))])
-        if cursor.told.get(day.isoformat()) != told and (deliveries or complete or is_known):
-            cursor.told[day.isoformat()] = told
+        deliveries = [delivery for key in keys for delivery in plans[key].listed.values()]
+        complete = {(key.project_id, hour) for key in keys for hour in _complete_hours(plans[key], arrivals, settings)}
+        is_known = day.isoformat() in cursor.reported
+        state = digest([*(f"{delivery.key} {delivery.etag}" for delivery in deliveries), *map(str, sorted(complete))])
+        if cursor.reported.get(day.isoformat()) != state and (deliveries or complete or is_known):
+            cursor.reported[day.isoformat()] = state
             events.append(delivered(source, day, deliveries, complete))
     return events
 
 
-def _complete_hours(plan: BatchPlan, found: Look, settings: Settings) -> frozenset[int]:
+def _complete_hours(plan: BatchPlan, arrivals: Look, settings: Settings) -> frozenset[int]:
     """Those with a marker; where the exporter writes none, those that rest or are loaded."""
     if plan.key.source is Source.REGULAR and settings.hours_complete_by is Completeness.MARKERS:
         return plan.hours_marked
-    return frozenset(one.hour for one in plan.listed.values()) - found.incomplete.get(plan.key, frozenset())
+    return frozenset(delivery.hour for delivery in plan.listed.values()) - arrivals.incomplete.get(
+        plan.key, frozenset()
+    )
 
 
 def _by_day(batches: Collection[BatchKey]) -> dict[date, list[BatchKey]]:
