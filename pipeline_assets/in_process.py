@@ -54,7 +54,7 @@ def run_job(
 
 def _unexpected(result: dg.ExecuteInProcessResult) -> list[str]:
     """Failures that are no verdict: everything but the op's own Failure at its end."""
-    found = []
+    failures = []
     for event in result.all_events:
         if event.event_type is dg.DagsterEventType.STEP_FAILURE:
             data: Any = event.event_specific_data
@@ -62,5 +62,5 @@ def _unexpected(result: dg.ExecuteInProcessResult) -> list[str]:
                 continue
             error = data.error.cause or data.error
             label = data.user_failure_data.description if data.user_failure_data is not None else None
-            found.append(label or str(error.message).strip())
-    return found
+            failures.append(label or str(error.message).strip())
+    return failures

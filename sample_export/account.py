@@ -107,7 +107,7 @@ class ExportAccount:
     @property
     def duplicates_by_reason(self) -> dict[str, int]:
         """Reason -> rows, of all slices; every reason is there."""
-        found = dict.fromkeys(REASONS, 0)
+        counts = dict.fromkeys(REASONS, 0)
         for (_, _, reason), count in self.duplicates.items():
-            found[reason] += count
-        return found
+            counts[reason] += count
+        return counts

@@ -69,8 +69,8 @@ def main() -> int:
     console = page()
     spec, recovery = story(datetime.now(UTC).date())
     if DATA.exists() and any(DATA.iterdir()) and not OURS.exists():
-        told = " holds data that the demo did not write. Move it away, then run `make demo` again."
-        console.print(line(styled(DATA, "red"), told))
+        hint = " holds data that the demo did not write. Move it away, then run `make demo` again."
+        console.print(line(styled(DATA, "red"), hint))
         return 1
     shutil.rmtree(DATA, ignore_errors=True)
     DATA.mkdir(parents=True)
@@ -168,10 +168,10 @@ def _watched(command: list[str], environment: Mapping[str, str]) -> tuple[int, s
         ):
             assert process.stderr is not None
             task = bar.add_task("starting", total=len(_LOADED))
-            for said in process.stderr:
-                table, is_told, rest = said.rstrip().partition(": ")
-                if not sys.stderr.isatty() or not is_told:
-                    sys.stderr.write(said)
+            for text in process.stderr:
+                table, has_text, rest = text.rstrip().partition(": ")
+                if not sys.stderr.isatty() or not has_text:
+                    sys.stderr.write(text)
                 if table in _LOADED:
                     is_done = rest.endswith(" s") and " in " in rest
                     bar.update(task, description=shown_text(table), advance=1 if is_done else 0)
@@ -261,10 +261,10 @@ def _tell(
         table.add_row(name, *(column.get(name, "0") for column in columns))
     states = (before, again, after)
     published = (before.publications, again.publications - before.publications, after.publications - again.publications)
-    told = {"published": published} | {
+    shown = {"published": published} | {
         verdict: tuple(state.verdicts[verdict] for state in states) for verdict in ("unchanged", "refused")
     }
-    for verdict, (first, second, third) in told.items():
+    for verdict, (first, second, third) in shown.items():
         table.add_row(f"slices {verdict} by the run", f"{first:,}", f"{second:,}", "", f"{third:,}")
     console.print(table)
     differing = [

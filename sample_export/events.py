@@ -102,8 +102,8 @@ class _Fate:
 def stream(spec: ExportSpec, *names: object) -> random.Random:
     """A random stream of its own for whatever is named, so that nothing depends on what was generated before."""
     moved = timedelta(days=spec.later_days)
-    told = [name - moved if isinstance(name, date) else name for name in names]
-    return random.Random("/".join(map(str, (spec.seed, *told))))
+    parts = [name - moved if isinstance(name, date) else name for name in names]
+    return random.Random("/".join(map(str, (spec.seed, *parts))))
 
 
 def events_of(spec: ExportSpec, project: str, day: date, *, only_next_day: bool = False) -> Iterator[SampleEvent]:

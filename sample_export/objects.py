@@ -139,11 +139,11 @@ def _objects(
         target = lines[spec.hours[-1 - number % len(spec.hours)], shards[-1]]
         target.insert(len(target) // 2, _BLANK_LINES[number % len(_BLANK_LINES)])
     _count_odd_lines(spec, account, source, project, day)
-    for (hour, shard), found in sorted(lines.items()):
-        if not found and len(shards) > 1:
+    for (hour, shard), own in sorted(lines.items()):
+        if not own and len(shards) > 1:
             continue  # the vendor writes no empty shards
         account.objects += 1
-        body = gzip.compress(b"".join(line + b"\n" for line in found), spec.compression_level, mtime=0)
+        body = gzip.compress(b"".join(line + b"\n" for line in own), spec.compression_level, mtime=0)
         yield ExportedObject(f"{prefix}/{prefix}_{day.isoformat()}_{hour}#{shard}.json.gz", body)
     if spec.has_markers:
         for hour in range(24):

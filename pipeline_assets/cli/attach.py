@@ -47,29 +47,37 @@ def _attach(is_applied: bool, verbose: bool) -> int:
     with terminal(verbose=verbose), lakehouse_failures("tables"):
         session = spark_resource(settings).spark_session
         configure_catalog(session, settings)
-        found = attachable(session, settings, ALL_TABLES)
-        done = register_all(session, settings, found) if is_applied else []
-    _print(page(), found, done, is_applied=is_applied)
+        candidates = attachable(session, settings, ALL_TABLES)
+        done = register_all(session, settings, candidates) if is_applied else []
+    _print(page(), candidates, done, is_applied=is_applied)
     return EXIT_OK
 
 
-def _print(console: Console, found: Sequence[Attachable], done: Sequence[Attachable], *, is_applied: bool) -> None:
+def _print(console: Console, candidates: Sequence[Attachable], done: Sequence[Attachable], *, is_applied: bool) -> None:
     shown = RichTable("table", "written", "snapshot", "rows", "", box=None, pad_edge=False)
     # A path is there to be copied: whole, and last.
     shown.add_column("newest metadata file", overflow="fold")
-    for one in found:
-        if one.metadata_file is None:
-            shown.add_row(one.table.key, "", "", "", "nothing there", "the next load creates it")
+    for candidate in candidates:
+        if candidate.metadata_file is None:
+            shown.add_row(candidate.table.key, "", "", "", "nothing there", "the next load creates it")
             continue
-        state = "known already" if one.is_attached else "attached" if one in done else "to attach"
-        written = f"{one.updated_at:%Y-%m-%d %H:%M:%S}"
-        shown.add_row(one.table.key, written, str(one.snapshot_id), f"{one.rows:,}", state, one.metadata_file)
+        state = "known already" if candidate.is_attached else "attached" if candidate in done else "to attach"
+        written = f"{candidate.updated_at:%Y-%m-%d %H:%M:%S}"
+        shown.add_row(
+            candidate.table.key,
+            written,
+            str(candidate.snapshot_id),
+            f"{candidate.rows:,}",
+            state,
+            candidate.metadata_file,
+        )
     console.print(shown, soft_wrap=True)
-    for one in found:
-        if one.left_out:
-            said = f"{one.left_out} newer files are left out: they lie ahead of this machine's clock, see docs/operations.md"
-            console.print(f"{one.table.key}: {said}", soft_wrap=True)
-    waiting = sum(1 for one in found if one.metadata_file is not None and not one.is_attached)
+    for candidate in candidates:
+        if candidate.left_out:
+            reason = "their times lie ahead of this machine's clock, see docs/operations.md"
+            note = f"{candidate.left_out} newer files are left out: {reason}"
+            console.print(f"{candidate.table.key}: {note}", soft_wrap=True)
+    waiting = sum(1 for candidate in candidates if candidate.metadata_file is not None and not candidate.is_attached)
     if is_applied:
         console.print(f"{len(done)} tables attached; go on with tidemark load")
     elif waiting:

@@ -113,8 +113,8 @@ def print_failures(console: Console, failures: Sequence[str], verbose: bool) -> 
         # What broke without a name of ours tells pages; a line of it never begins like one of the load's.
         first, *more = failure.splitlines() or [""]
         console.print(styled(first, "bold red"))
-        for one in more[:_MOST_LINES]:
-            console.print(styled(f"  {one}", "red"))
+        for text in more[:_MOST_LINES]:
+            console.print(styled(f"  {text}", "red"))
         if len(more) > _MOST_LINES:
             console.print(f"  and {len(more) - _MOST_LINES:,} more lines")
     if failures and not verbose:

@@ -115,12 +115,12 @@ def register(app: typer.Typer) -> None:
 def _exclusions(as_json: bool) -> int:
     settings = load_settings()
     with closing(Ledger(settings.ledger_database_url)) as ledger:
-        found = ledger.interventions.all_exclusions(settings.require_projects())
+        excluded = ledger.interventions.all_exclusions(settings.require_projects())
     if as_json:
         names = ("object_key", "etag", "reason", "excluded_at", "lift_reason", "lifted_at")
-        write_json([{name: getattr(one, name) for name in names} for one in found])
+        write_json([{name: getattr(exclusion, name) for name in names} for exclusion in excluded])
     else:
-        print_exclusions(page(), found)
+        print_exclusions(page(), excluded)
     return EXIT_OK
 
 
@@ -192,12 +192,12 @@ def _diff(table: str, day: str, projects: tuple[str, ...], html: Path | None, sa
         open_runtime(settings, plainly(console)) as runtime,
     ):
         now = datetime.now(UTC)
-        found = [compare(runtime, table, wanted, name, now, samples=samples) for name in chosen]
-    for one in found:
-        print_lines_of(page(), lines_of(one))
+        differences = [compare(runtime, table, wanted, name, now, samples=samples) for name in chosen]
+    for difference in differences:
+        print_lines_of(page(), lines_of(difference))
         if html is not None:
-            print_lines_of(page(), ["", f"  page: {write_page(one, html)}"])
-    return EXIT_OK if all(one.is_equal for one in found) else EXIT_INCOMPLETE
+            print_lines_of(page(), ["", f"  page: {write_page(difference, html)}"])
+    return EXIT_OK if all(difference.is_equal for difference in differences) else EXIT_INCOMPLETE
 
 
 def _drill(is_full: bool, as_json: bool, verbose: bool) -> int:
@@ -218,4 +218,4 @@ def _drill(is_full: bool, as_json: bool, verbose: bool) -> int:
         write_json(drill_json(results))
     else:
         print_drill(page(), results)
-    return EXIT_OK if all(one.is_survived for one in results) else EXIT_INCOMPLETE
+    return EXIT_OK if all(result.is_survived for result in results) else EXIT_INCOMPLETE

@@ -20,18 +20,18 @@ from pipeline_assets.drill.drill import Result
 def drill_json(results: Sequence[Result]) -> dict[str, Any]:
     """For `--json`."""
     return {
-        "is_survived": all(one.is_survived for one in results),
+        "is_survived": all(result.is_survived for result in results),
         "trials": [
             {
-                "event": one.trial.event.value,
-                "point": one.trial.point.value,
-                "at": one.trial.qualifier or None,
-                "is_survived": one.is_survived,
-                "conflicts": one.conflicts,
-                "seconds": round(one.seconds, 1),
-                "faults": list(one.faults),
+                "event": result.trial.event.value,
+                "point": result.trial.point.value,
+                "at": result.trial.qualifier or None,
+                "is_survived": result.is_survived,
+                "conflicts": result.conflicts,
+                "seconds": round(result.seconds, 1),
+                "faults": list(result.faults),
             }
-            for one in results
+            for result in results
         ],
     }
 
@@ -39,24 +39,24 @@ def drill_json(results: Sequence[Result]) -> dict[str, Any]:
 def print_drill(console: Console, results: Sequence[Result]) -> None:
     """A line per trial, what did not survive, and the verdict."""
     table = Table("what happened", "point", "at", "conflicts", "seconds", "survived", box=None, pad_edge=False)
-    for one in results:
+    for result in results:
         table.add_row(
-            one.trial.event.value,
-            one.trial.point.value,
-            one.trial.qualifier or "-",
-            str(one.conflicts or "-"),
-            f"{one.seconds:.0f}",
-            styled("yes", "green") if one.is_survived else styled("no", "bold red"),
+            result.trial.event.value,
+            result.trial.point.value,
+            result.trial.qualifier or "-",
+            str(result.conflicts or "-"),
+            f"{result.seconds:.0f}",
+            styled("yes", "green") if result.is_survived else styled("no", "bold red"),
         )
     console.print(table)
-    for one in results:
-        for fault in one.faults:
-            console.print(line(styled(f"{one.trial.event} at {one.trial.armed}", "bold red"), f": {fault}"))
-    survived = sum(one.is_survived for one in results)
+    for result in results:
+        for fault in result.faults:
+            console.print(line(styled(f"{result.trial.event} at {result.trial.armed}", "bold red"), f": {fault}"))
+    survived = sum(result.is_survived for result in results)
     colour = "green" if survived == len(results) else "red"
-    minutes = sum(one.seconds for one in results) / 60
-    told = (
+    minutes = sum(result.seconds for result in results) / 60
+    summary = (
         f" in {minutes:.0f} minutes: same rows as undisturbed loads, no change twice or missing on record, no branch left, every "
         "day shown by Dagster"
     )
-    console.print(line(styled(f"{survived} of {len(results)} survived", f"bold {colour}"), told))
+    console.print(line(styled(f"{survived} of {len(results)} survived", f"bold {colour}"), summary))

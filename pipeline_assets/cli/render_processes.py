@@ -16,9 +16,13 @@ from resources.this_process import sight
 
 def process_lines(ledger: Ledger) -> list[str]:
     """A line for each run that works, and for each that was found dead, which Dagster is told of."""
-    found = [(one, sight(one.identity)) for one in ledger.processes.look([], {}).values()]
-    lines = [_working(one, seen) for one, seen in found if one.identity and not one.has_died_with_its_run(seen)]
-    if any(one.has_died_with_its_run(seen) for one, seen in found):
+    processes = [(process, sight(process.identity)) for process in ledger.processes.look([], {}).values()]
+    lines = [
+        _working(process, seen)
+        for process, seen in processes
+        if process.identity and not process.has_died_with_its_run(seen)
+    ]
+    if any(process.has_died_with_its_run(seen) for process, seen in processes):
         import dagster as dg  # noqa: PLC0415 - `status` starts without Dagster
 
         from pipeline_assets.orchestration.dead_runs import report_dead_runs  # noqa: PLC0415 - `status` starts without Dagster

@@ -17,7 +17,7 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from pipeline_assets.cli.terminal import line, styled
-from pipeline_assets.domain.arrival_days import told_strays
+from pipeline_assets.domain.arrival_days import describe_strays
 from pipeline_assets.domain.records import Exclusion, PublicationRecord
 from pipeline_assets.domain.slices import Verdict
 from pipeline_assets.inspection.status import NOT_LOADED, DayStatus
@@ -109,7 +109,7 @@ def print_grid(console: Console, statuses: Sequence[DayStatus], strays: Sequence
         for reason in status.reasons:
             console.print(line(f"{status.day} {status.table} ", _styled(status.verdict), f": {reason}"))
     if strays:
-        console.print(f"landing: {told_strays(strays)}")
+        console.print(f"landing: {describe_strays(strays)}")
 
 
 def _cell(status: DayStatus) -> Text:

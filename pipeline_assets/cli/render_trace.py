@@ -41,7 +41,7 @@ def to_json(explanation: Explanation) -> dict[str, Any]:
         "events": [_event_json(event) for event in explanation.events],
         "quarantined": [_quarantined_json(line) for line in explanation.quarantined],
         "batches_not_in_raw": [str(batch.key) for batch in explanation.not_in_raw],
-        "deliveries_excluded": [one.object_key for one in explanation.excluded],
+        "deliveries_excluded": [exclusion.object_key for exclusion in explanation.excluded],
     }
 
 
@@ -64,14 +64,14 @@ _RANK_COLUMNS = {RankPart.RECEIVED_AT: _RECEIVED, RankPart.PROCESSED_AT: _PROCES
 
 
 def _delivered_json(delivered: Delivered) -> dict[str, Any]:
-    row, found, defeat = delivered.row, delivered.found, delivered.defeat
+    row, found_row, defeat = delivered.row, delivered.found, delivered.defeat
     return {
         "outcome": delivered.outcome.value,
         "reason": delivered.reason,
         **_row_json(row),
-        "etag": found.etag,
-        "arrival_date": found.arrival_date.isoformat(),
-        EVENT_TIME: spelled(found.event_time) if found.event_time else None,
+        "etag": found_row.etag,
+        "arrival_date": found_row.arrival_date.isoformat(),
+        EVENT_TIME: spelled(found_row.event_time) if found_row.event_time else None,
         _RECEIVED: spelled(row.received_at) if row.received_at else None,
         _PROCESSED: spelled(row.processed_at) if row.processed_at else None,
         "beaten_by": _row_json(defeat.by) if defeat else None,
@@ -133,8 +133,8 @@ def print_explanation(console: Console, explanation: Explanation) -> None:
     for event in explanation.events:
         _print_event(console, event)
     if explanation.is_cut:
-        told = f"Only the {MAX_ROWS:,} rows of highest rank were read; narrow it with --from and --to."
-        console.print(styled(told, "yellow"))
+        note = f"Only the {MAX_ROWS:,} rows of highest rank were read; narrow it with --from and --to."
+        console.print(styled(note, "yellow"))
     if explanation.quarantined:
         _print_quarantined(console, explanation)
     if not explanation.is_found:
@@ -143,8 +143,8 @@ def print_explanation(console: Console, explanation: Explanation) -> None:
     for batch in explanation.not_in_raw:
         text = f"  not searched, because it is not in raw: {batch.key} is {batch.verdict.value}, {batch.reason}"
         console.print(text)
-    for one in explanation.excluded:
-        text = f"  not searched, because it is excluded: {one.object_key}, {one.reason}"
+    for exclusion in explanation.excluded:
+        text = f"  not searched, because it is excluded: {exclusion.object_key}, {exclusion.reason}"
         console.print(text)
 
 
@@ -169,9 +169,9 @@ def _print_event(console: Console, event: Event) -> None:
 
 
 def _delivered_cells(delivered: Delivered) -> list[str | Text]:
-    row, found = delivered.row, delivered.found
+    row, found_row = delivered.row, delivered.found
     return [
-        stacked(f"{row.source.value} {place(row)}", f"etag {found.etag}"), found.arrival_date.isoformat(),
+        stacked(f"{row.source.value} {place(row)}", f"etag {found_row.etag}"), found_row.arrival_date.isoformat(),
         row.event_date.isoformat(), spelled(row.received_at), spelled(row.processed_at),
         row.row_id or "none", delivered.reason,
     ]  # fmt: skip

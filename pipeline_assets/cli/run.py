@@ -133,16 +133,16 @@ def run_release(
     failures = run_job(settings, RELEASE_JOB, {RELEASE_OP: {"config": dict(config)}}, {}, logger, _log(console))
     if failures:
         return failures
-    for project in sorted({one.key.project_id for one in held}):
-        released = [one for one in held if one.key.project_id == project]
+    for project in sorted({hold.key.project_id for hold in held}):
+        released = [hold for hold in held if hold.key.project_id == project]
         accepted = {
-            f"{table.key}:{one.key}": accept_changes
-            for one in released
-            for table in with_descendants(table_by_key(one.table))
+            f"{table.key}:{hold.key}": accept_changes
+            for hold in released
+            for table in with_descendants(table_by_key(hold.table))
             if accept_changes is not None
         }
         ops = {"load": {"config": {"projects": [project], "accept_changes": accepted}}}
-        for part in stretches(sorted({one.key.event_date for one in released}), settings.days_per_run):
+        for part in stretches(sorted({hold.key.event_date for hold in released}), settings.days_per_run):
             tags = range_tags(part[0], part[-1])
             failures += run_job(settings, HEAL_JOB, ops, tags, logger, _log(console))
     return failures

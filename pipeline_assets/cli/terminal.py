@@ -74,9 +74,9 @@ def _scrubbed(value: Any) -> Any:
     if isinstance(value, str):
         return scrubbed(value)
     if isinstance(value, Mapping):
-        return {str(name): _scrubbed(one) for name, one in value.items()}
+        return {str(name): _scrubbed(item) for name, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_scrubbed(one) for one in value]
+        return [_scrubbed(item) for item in value]
     return value
 
 
@@ -87,8 +87,8 @@ def print_trace(console: Console, error: BaseException) -> None:
 
 def print_lines_of(console: Console, lines: Iterable[str]) -> None:
     """Lines that are ours to break."""
-    for one in lines:
-        console.print(styled(one), soft_wrap=True)
+    for text in lines:
+        console.print(styled(text), soft_wrap=True)
 
 
 @contextmanager

@@ -51,8 +51,12 @@ class Acceptances:
         return self._reason(AcceptanceKind.MISSING, table, key)
 
     def _reason(self, kind: AcceptanceKind, table: str, key: Slice) -> str | None:
-        found = (one.reason for one in self.given if (one.kind, one.table, one.key) == (kind, table, key))
-        return next(found, None)
+        reasons = (
+            acceptance.reason
+            for acceptance in self.given
+            if (acceptance.kind, acceptance.table, acceptance.key) == (kind, table, key)
+        )
+        return next(reasons, None)
 
 
 def read_acceptances(
@@ -65,12 +69,12 @@ def read_acceptances(
     `kinds`: table -> what may be let through of it. A loss that is named among changes, as it was before losses had a place of
     their own, is taken for one. Raises SettingsError for what names nothing, or no project where several are loaded.
     """
-    found = []
+    acceptances = []
     for kind, entries in config.items():
         for name, reason in entries.items():
             table, key = _named(kind, name, kinds, projects)
-            found.append(Acceptance(kinds[table], table, key, a_reason(f"{kind.value} {name}", reason)))
-    return Acceptances(tuple(found))
+            acceptances.append(Acceptance(kinds[table], table, key, a_reason(f"{kind.value} {name}", reason)))
+    return Acceptances(tuple(acceptances))
 
 
 def _named(
@@ -84,7 +88,7 @@ def _named(
     except ValueError:
         parsed = None
     if table not in kinds or parsed is None:
-        example = next(one for one, of in kinds.items() if of is kind)
+        example = next(name for name, of in kinds.items() if of is kind)
         raise SettingsError(
             subject, "is not `table:day/project` with a reason", f'Example: {{"{example}:2026-02-02/10001": "why"}}'
         )

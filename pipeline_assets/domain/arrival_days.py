@@ -39,16 +39,16 @@ def asked_for(settings: Settings, today: date) -> tuple[date, date]:
 def ends_of(strays: Iterable[Delivery]) -> tuple[Delivery, ...]:
     """Of each source and project the first and the last strays, by day: a mistyped prefix may hold a million."""
     of_project: dict[tuple[Source, str], list[Delivery]] = {}
-    for one in sorted(strays):
-        of_project.setdefault((one.batch.source, one.batch.project_id), []).append(one)
+    for stray in sorted(strays):
+        of_project.setdefault((stray.batch.source, stray.batch.project_id), []).append(stray)
     return tuple(
-        one
-        for found in of_project.values()
-        for one in (found if len(found) <= 2 * MOST_STRAYS else found[:MOST_STRAYS] + found[-MOST_STRAYS:])
+        stray
+        for own in of_project.values()
+        for stray in (own if len(own) <= 2 * MOST_STRAYS else own[:MOST_STRAYS] + own[-MOST_STRAYS:])
     )
 
 
-def told_strays(keys: Sequence[str]) -> str:
+def describe_strays(keys: Sequence[str]) -> str:
     """That no load will ever ask for these objects, and what a person does about it."""
     # Some of many are kept; of a bucket so many keys are looked at, of which every other may be a marker.
     bound = "at least " if len(keys) >= MOST_STRAYS // 2 else ""

@@ -27,13 +27,13 @@ def chunks(days: tuple[date, ...], size: int) -> list[tuple[date, ...]]:
 
 def stretches(days: Sequence[date], size: int) -> list[tuple[date, ...]]:
     """Parts of at most `size` days without gaps, of ascending days that may have some."""
-    found: list[tuple[date, ...]] = []
+    parts: list[tuple[date, ...]] = []
     for day in days:
-        if found and len(found[-1]) < size and day - found[-1][-1] == timedelta(days=1):
-            found[-1] = (*found[-1], day)
+        if parts and len(parts[-1]) < size and day - parts[-1][-1] == timedelta(days=1):
+            parts[-1] = (*parts[-1], day)
         else:
-            found.append((day,))
-    return found
+            parts.append((day,))
+    return parts
 
 
 def deadline(day: date, settings: Settings) -> datetime:

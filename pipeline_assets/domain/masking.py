@@ -96,11 +96,11 @@ def scrubbed(text: str) -> str:
 
 
 def _present() -> list[str]:
-    found = set(_remembered)
-    found.update(os.environ.get(name, "") for name in _SECRET_VARIABLES)
+    secrets = set(_remembered)
+    secrets.update(os.environ.get(name, "") for name in _SECRET_VARIABLES)
     for name in URL_SETTINGS:
-        found.update(_secrets_of(os.environ.get(f"TIDEMARK_{name.upper()}", "")))
-    return _spellings(frozenset(found))
+        secrets.update(_secrets_of(os.environ.get(f"TIDEMARK_{name.upper()}", "")))
+    return _spellings(frozenset(secrets))
 
 
 @lru_cache(maxsize=64)
@@ -117,9 +117,9 @@ def _spellings(secrets: frozenset[str]) -> list[str]:
 @lru_cache(maxsize=64)
 def _secrets_of(url: str) -> frozenset[str]:
     """What of a URL is secret, also where it is mistyped; a word that it shows elsewhere is none."""
-    found = set(_candidates(url))
+    secrets = set(_candidates(url))
     names = {user for user in (_user(url),) if user} | {"tidemark", "postgres", "postgresql", "localhost"}
-    return frozenset(form for secret in found for form in (secret, unquote(secret)) if form not in names)
+    return frozenset(form for secret in secrets for form in (secret, unquote(secret)) if form not in names)
 
 
 def _user(url: str) -> str:

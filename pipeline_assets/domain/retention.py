@@ -38,13 +38,15 @@ def expirable(snapshots: Sequence[SnapshotAge], named: Collection[int], now: dat
     one before that, which is what main showed when the history begins.
     """
     cutoff = now - max(history, YOUNGEST) - EDGE
-    main = sorted((one for one in snapshots if one.is_on_main), key=lambda one: one.made_at)
-    older = [one for one in main if one.made_at < cutoff]
-    kept = {one.snapshot_id for one in main if one.made_at >= cutoff} | {one.snapshot_id for one in older[-1:]}
+    main = sorted((snapshot for snapshot in snapshots if snapshot.is_on_main), key=lambda snapshot: snapshot.made_at)
+    older = [snapshot for snapshot in main if snapshot.made_at < cutoff]
+    kept = {snapshot.snapshot_id for snapshot in main if snapshot.made_at >= cutoff} | {
+        snapshot.snapshot_id for snapshot in older[-1:]
+    }
     return [
-        one.snapshot_id
-        for one in sorted(snapshots, key=lambda one: one.made_at)
-        if one.snapshot_id not in kept and one.snapshot_id not in named and one.made_at < now - YOUNGEST
+        snapshot.snapshot_id
+        for snapshot in sorted(snapshots, key=lambda snapshot: snapshot.made_at)
+        if snapshot.snapshot_id not in kept and snapshot.snapshot_id not in named and snapshot.made_at < now - YOUNGEST
     ]
 
 

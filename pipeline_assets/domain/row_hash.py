@@ -95,13 +95,13 @@ def hash_of_bits(bits: int) -> int:
     while the text of a double differs between versions of Java.
     """
     one, two, three, four, five = PRIMES
-    found = (SPARK_SEED + five + 8) & _MASK
-    found ^= _rotated(bits * two & _MASK, 31) * one & _MASK
-    found = (_rotated(found, 27) * one + four) & _MASK
-    found = (found ^ found >> 33) * two & _MASK
-    found = (found ^ found >> 29) * three & _MASK
-    found ^= found >> 32
-    return found - (1 << 64) if found >> 63 else found
+    accumulator = (SPARK_SEED + five + 8) & _MASK
+    accumulator ^= _rotated(bits * two & _MASK, 31) * one & _MASK
+    accumulator = (_rotated(accumulator, 27) * one + four) & _MASK
+    accumulator = (accumulator ^ accumulator >> 33) * two & _MASK
+    accumulator = (accumulator ^ accumulator >> 29) * three & _MASK
+    accumulator ^= accumulator >> 32
+    return accumulator - (1 << 64) if accumulator >> 63 else accumulator
 
 
 def _rotated(value: int, by: int) -> int:

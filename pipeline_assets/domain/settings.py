@@ -239,7 +239,7 @@ class Settings(BaseSettings):
             if name in URL_SETTINGS and value is not None:
                 yield name, shown(value)
             elif name == "spark_config":
-                yield name, {key: MASK if is_secret_name(key) else one for key, one in value.items()}
+                yield name, {key: MASK if is_secret_name(key) else text for key, text in value.items()}
             else:
                 yield name, value
 

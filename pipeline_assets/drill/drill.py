@@ -125,7 +125,7 @@ class _Drill:
     next_day: date
     days: list[date] = field(default_factory=list)
     """All that were delivered."""
-    told: set[str] = field(default_factory=set)
+    reported: set[str] = field(default_factory=set)
     """Faults of earlier trials, which are not charged to later ones."""
 
     def begin(self) -> None:
@@ -143,26 +143,26 @@ class _Drill:
         days = self._deliver(2 if is_chunked else 1)
         environment = self.place.environment(**({"TIDEMARK_DAYS_PER_RUN": "1"} if is_chunked else {}))
         words = [str(Path(sys.executable).with_name("tidemark")), "load", "--source", _REGULAR.value]
-        found: list[str] = []
+        problems: list[str] = []
         conflicts = 0
         try:
             span = ["--from", str(days[0]), "--to", str(days[-1])]
             with a_victim([*words, *span, "--verbose"], environment, trial.armed, self.place.home) as victim:
                 victim.wait_until_paused()
                 if trial.event is Event.MET:
-                    found += self._load(days)
+                    problems += self._load(days)
                     victim.go_on()
                     if victim.wait_until_it_ends() != 0:
-                        found.append(f"the load that was overtaken failed: {victim.log[-500:]}")
+                        problems.append(f"the load that was overtaken failed: {victim.log[-500:]}")
                     conflicts = sum(victim.log.count(sign) for sign in _CONFLICT_SIGNS)
             if trial.event is not Event.MET:
-                found += self._start_again(trial.event, days)
+                problems += self._start_again(trial.event, days)
         except (VictimError, TidemarkError, *FAILURES) as error:
-            found += [str(error), *self._load(days)]
+            problems += [str(error), *self._load(days)]
         self._load_calmly(days)
-        found += faults(self._look(), self._calm_digests(), self.days)
-        fresh = tuple(fault for fault in found if fault not in self.told)
-        self.told.update(fresh)
+        problems += faults(self._look(), self._calm_digests(), self.days)
+        fresh = tuple(fault for fault in problems if fault not in self.reported)
+        self.reported.update(fresh)
         return Result(trial, time.monotonic() - started, conflicts, fresh)
 
     def _deliver(self, count: int) -> list[date]:
@@ -217,11 +217,11 @@ class _Drill:
 
     def _look(self) -> Look:
         lakehouse = self.runtime.lakehouse
-        found = {table.key: _measured(self.runtime, table) for table in (*_TABLES, QUARANTINE)}
+        digests = {table.key: _measured(self.runtime, table) for table in (*_TABLES, QUARANTINE)}
         changes = [
             Change(record.table, record.key, str(record.digest_before), str(record.digest_after))
             for record in self.runtime.ledger.publications()
-            if record.table in found
+            if record.table in digests
         ]
         branches = [
             f"{table.key} {branch}"
@@ -233,7 +233,7 @@ class _Drill:
                 table.key: {date.fromisoformat(day) for day in instance.get_materialized_partitions(asset_key(table))}
                 for table in _TABLES
             }
-        return Look(found, changes, branches, shown)
+        return Look(digests, changes, branches, shown)
 
 
 def _measured(runtime: Runtime, table: Table) -> dict[Slice, str]:

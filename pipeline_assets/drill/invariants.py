@@ -46,10 +46,10 @@ def faults(look: Look, calm: Mapping[str, Mapping[Slice, str]], days: Sequence[d
     `calm`: the digests of undisturbed loads of the same deliveries; `days`: all that were loaded.
     """
     for table, expected in calm.items():
-        found = look.digests.get(table, {})
-        for key in sorted(expected.keys() | found.keys()):
-            if expected.get(key) != found.get(key):
-                yield f"{table} {key}: {found.get(key, EMPTY)} instead of {expected.get(key, EMPTY)}"
+        digests = look.digests.get(table, {})
+        for key in sorted(expected.keys() | digests.keys()):
+            if expected.get(key) != digests.get(key):
+                yield f"{table} {key}: {digests.get(key, EMPTY)} instead of {expected.get(key, EMPTY)}"
     for change, count in Counter(look.changes).items():
         if count > 1:
             yield f"{change.table} {change.key}: the same change is on record {count} times"
@@ -63,8 +63,8 @@ def faults(look: Look, calm: Mapping[str, Mapping[Slice, str]], days: Sequence[d
     # Of quarantine no changes are recorded, and Dagster shows nothing of it.
     held = {
         (table, key): digest
-        for table, found in look.digests.items()
-        for key, digest in found.items()
+        for table, digests in look.digests.items()
+        for key, digest in digests.items()
         if table in look.shown
     }
     for table, key in sorted(

@@ -98,7 +98,7 @@ def kill_session(leader: subprocess.Popen[bytes]) -> None:
 
 def _members(session: int) -> list[int]:
     """Living processes of a session; workers have a process group of their own, but not a session."""
-    found = []
+    children = []
     for entry in Path("/proc").iterdir():
         if not entry.name.isdecimal():
             continue
@@ -107,5 +107,5 @@ def _members(session: int) -> list[int]:
         except (OSError, IndexError):
             continue
         if int(fields[3]) == session and fields[0] != "Z":
-            found.append(int(entry.name))
-    return found
+            children.append(int(entry.name))
+    return children

@@ -26,8 +26,8 @@ def read_back(ledger: Ledger, log: Callable[[str], None]) -> None:
 
     Raises LakehouseError or LakehouseUnavailableError where the warehouse does not tell.
     """
-    found = ledger.interventions.read_back()
-    said = [f"{found[kind]} {_WORDS[kind]}" for kind in ActKind if found[kind]]
-    if said:
-        listed = " and ".join(filter(None, (", ".join(said[:-1]), said[-1])))
+    counts = ledger.interventions.read_back()
+    parts = [f"{counts[kind]} {_WORDS[kind]}" for kind in ActKind if counts[kind]]
+    if parts:
+        listed = " and ".join(filter(None, (", ".join(parts[:-1]), parts[-1])))
         log(f"{listed} were read back from the warehouse: the ledger had lost them")

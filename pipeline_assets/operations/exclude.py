@@ -52,12 +52,12 @@ def exclude(
     UsageError, with nothing recorded, for a key that is no delivery, that the run does not load, that nobody knows, whose bytes
     cannot be read, or that landing lost, unless that was said to be meant: it could not be brought back.
     """
-    named = [
+    exclusions = [
         exclusion
         for key, reason in sorted(reasons.items())
         for exclusion in _versions(runtime, key, reason, request, even_if_gone)
     ]
-    fresh = runtime.ledger.interventions.exclude(named, request.run_id)
+    fresh = runtime.ledger.interventions.exclude(exclusions, request.run_id)
     for exclusion in fresh:
         runtime.log(f"excluded {exclusion.object_key} ({exclusion.etag}): {exclusion.reason}")
     return fresh

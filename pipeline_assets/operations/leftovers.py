@@ -38,7 +38,7 @@ def leftovers(
 ) -> Leftovers:
     """What may be removed below a table's location; removes nothing."""
     below = upkeep.below(table)
-    foreign = [one for one in below.unknown if one.commits and one.table_uuid != below.table_uuid]
+    foreign = [file for file in below.unknown if file.commits and file.table_uuid != below.table_uuid]
     if foreign:
         where = f"{below.location}/{foreign[0].name}"
         reason = f"the files of another table of this name lie there as well ({where}), and no orphan was removed"
@@ -55,12 +55,12 @@ def leftovers(
         )
         hint = "Stop what uses the other catalog. If this one was restored from a backup, run maintenance again after a day"
         return Leftovers(refusal=LakehouseError(name, f"{reason}, and nothing was touched", hint))
-    if any(one.commits and one.updated_at >= clock - span for one in below.unknown):
+    if any(file.commits and file.updated_at >= clock - span for file in below.unknown):
         # What a commit that failed leaves looks like a commit that a restored catalog forgot: both are kept as long as snapshots.
         before = clock - span
         note = f"metadata that the catalog does not know of lies there, so orphans are kept for {span.days} days"
     orphans = tuple(path for path in upkeep.orphans(table, before) if not is_metadata(_below(path)))
-    files = sum(1 for one in below.files if not is_metadata(one.name))
+    files = sum(1 for file in below.files if not is_metadata(file.name))
     if is_bulk(len(orphans), files, max_share):
         reason = f"no snapshot knows {len(orphans)} of the {files} files below {below.location}, so that none of them was removed"
         hint = "Look at them (tidemark maintenance --dry-run); where nobody needs them, raise TIDEMARK_MAX_ORPHAN_SHARE for once"
@@ -70,14 +70,14 @@ def leftovers(
 
 def _is_forked(below: Below, now: datetime) -> bool:
     """Whether commits that the table does not know follow each other: one that failed or was killed has none after it."""
-    young = [one for one in below.unknown if one.commits and abs(one.updated_at - now) <= YOUNGEST]
-    objects, unknown = LakeObjects(below.location), {_last(one.name) for one in below.unknown}
-    return is_living_fork(len(young)) and any(predecessor(objects, one.name) in unknown for one in young)
+    young = [file for file in below.unknown if file.commits and abs(file.updated_at - now) <= YOUNGEST]
+    objects, unknown = LakeObjects(below.location), {_last(file.name) for file in below.unknown}
+    return is_living_fork(len(young)) and any(predecessor(objects, file.name) in unknown for file in young)
 
 
 def _metadata(below: Below, now: datetime, history: timedelta) -> tuple[str, ...]:
-    last_names = {_last(one.name): one for one in below.files if is_metadata(one.name)}
-    written = [(name, one.modified_at) for name, one in last_names.items()]
+    last_names = {_last(file.name): file for file in below.files if is_metadata(file.name)}
+    written = [(name, file.modified_at) for name, file in last_names.items()]
     return tuple(
         f"{below.location}/{last_names[name].name}" for name in outlived_metadata(written, below.log, now, history)
     )

@@ -94,8 +94,8 @@ def require_done(reports: Sequence[TableUpkeep]) -> None:
     failures = [report.failure for report in reports if report.failure is not None]
     lasting = [failure for failure in failures if not isinstance(failure, TransientError)]
     if len(lasting) > 1:
-        said = "; ".join(f"{failure.subject}: {failure.reason}" for failure in lasting)
-        raise LakehouseError(f"{len(lasting)} tables", said, lasting[0].hint)
+        reasons = "; ".join(f"{failure.subject}: {failure.reason}" for failure in lasting)
+        raise LakehouseError(f"{len(lasting)} tables", reasons, lasting[0].hint)
     for failure in lasting or failures:
         raise failure
 
@@ -145,11 +145,11 @@ def summary(report: TableUpkeep, *, is_dry_run: bool) -> str:
         (len(report.metadata), "old metadata files removed"),
         (report.quarantined, "quarantined rows removed"),
     ]
-    said = ", ".join(f"{count} {what}" for count, what in parts if count) or "nothing to do"
-    said += "; a load won over the compaction" if report.is_left_alone else ""
-    said += f"; {report.note}" if report.note else ""
-    said += f"; NOT DONE: {report.failure.reason}" if report.failure is not None else ""
-    return f"would do: {said}" if is_dry_run else said
+    text = ", ".join(f"{count} {what}" for count, what in parts if count) or "nothing to do"
+    text += "; a load won over the compaction" if report.is_left_alone else ""
+    text += f"; {report.note}" if report.note else ""
+    text += f"; NOT DONE: {report.failure.reason}" if report.failure is not None else ""
+    return f"would do: {text}" if is_dry_run else text
 
 
 def _maintain(
@@ -219,12 +219,12 @@ def _cold(runtime: Runtime, table: Table, now: datetime) -> tuple[list[Slice], i
     """Slices that hardly anything changes any more and that lie in many files, and how many files that are."""
     coldest = now.date() - timedelta(days=runtime.settings.compact_after_days)
     live = runtime.lakehouse.slice_files(table, runtime.lakehouse.head(table))
-    found = {
+    file_counts = {
         key: len(files.paths)
         for key, files in live.items()
         if key.event_date < coldest and len(files.paths) >= runtime.settings.compact_min_files
     }
-    return sorted(found), sum(found.values())
+    return sorted(file_counts), sum(file_counts.values())
 
 
 def _compact(runtime: Runtime, upkeep: Upkeep, table: Table, cold: list[Slice], files: int, run_id: str) -> Compacted:
@@ -256,7 +256,7 @@ def _old_quarantine(runtime: Runtime, upkeep: Upkeep, now: datetime, *, is_dry_r
         for source, days in kept.items()
     )
     head = runtime.lakehouse.head(QUARANTINE)
-    found = runtime.lakehouse.read(QUARANTINE, head).where(condition).count()
-    if found and not is_dry_run and not upkeep.delete(QUARANTINE, condition):
+    rows = runtime.lakehouse.read(QUARANTINE, head).where(condition).count()
+    if rows and not is_dry_run and not upkeep.delete(QUARANTINE, condition):
         return 0
-    return found
+    return rows

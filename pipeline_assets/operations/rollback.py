@@ -78,7 +78,9 @@ def _held_by_others(runtime: Runtime, request: RollbackRequest) -> dict[tuple[st
     """Table and slice -> the reason why it was held before this rollback."""
     holds = runtime.ledger.interventions.all_holds(request.projects)
     return {
-        (one.table, one.key): one.reason for one in holds if one.released_at is None and one.run_id != request.run_id
+        (hold.table, hold.key): hold.reason
+        for hold in holds
+        if hold.released_at is None and hold.run_id != request.run_id
     }
 
 

@@ -41,8 +41,10 @@ class DeadRun:
 
     def __str__(self) -> str:
         """One sentence."""
-        told = "is reported as failed" if self.is_reported else "belongs to another Dagster home, which learns it there"
-        return f"run {self.run_id} ({self.job}) is dead: {self.what}; it {told}"
+        consequence = (
+            "is reported as failed" if self.is_reported else "belongs to another Dagster home, which learns it there"
+        )
+        return f"run {self.run_id} ({self.job}) is dead: {self.what}; it {consequence}"
 
 
 def dead_runs_sensor(settings: Settings) -> dg.SensorDefinition:
@@ -61,12 +63,12 @@ def dead_runs_sensor(settings: Settings) -> dg.SensorDefinition:
         origin = context.code_location_origin
         try:
             with closing(Ledger(settings.ledger_database_url)) as ledger:
-                found = report_dead_runs(context.instance, ledger, origin.location_name if origin else None)
+                dead = report_dead_runs(context.instance, ledger, origin.location_name if origin else None)
         except TidemarkError as error:
             return dg.SkipReason(str(error))
-        for one in found:
-            context.log.warning(str(one))
-        return dg.SkipReason("; ".join(map(str, found)) or "no run is dead")
+        for dead_run in dead:
+            context.log.warning(str(dead_run))
+        return dg.SkipReason("; ".join(map(str, dead)) or "no run is dead")
 
     return dead_runs
 
@@ -80,18 +82,18 @@ def report_dead_runs(instance: dg.DagsterInstance, ledger: Ledger, location: str
     runs = {run.run_id: run for run in instance.get_runs(dg.RunsFilter(statuses=list(WORKING)))}
     expected = {run_id: run.job_name for run_id, run in runs.items() if _is_expected(run, location)}
     processes = ledger.processes.look(runs.keys(), expected)
-    dead = [one for one in processes.values() if one.has_died_with_its_run(sight(one.identity))]
-    found = []
+    dead = [process for process in processes.values() if process.has_died_with_its_run(sight(process.identity))]
+    reported = []
     for process in dead:
         what, run = _what(process), instance.get_run_by_id(process.run_id)
         if run is not None and not run.is_finished:
             _report(instance, run, what)
         # One that has ended was reported by somebody else, or its process did not reach the ledger to say so.
         if run is None or not run.is_finished:
-            found.append(DeadRun(process.run_id, process.job, what, is_reported=run is not None))
+            reported.append(DeadRun(process.run_id, process.job, what, is_reported=run is not None))
     # Last: who dies before it leaves the run to the next look.
     ledger.processes.lose([process.run_id for process in dead])
-    return found
+    return reported
 
 
 def _is_expected(run: dg.DagsterRun, location: str | None) -> bool:

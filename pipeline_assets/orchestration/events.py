@@ -102,12 +102,12 @@ def standing_elsewhere(ledger: Ledger, settings: Settings, report: TableReport) 
     """Day -> where its slices stand in the configured projects that this report does not name."""
     days = {outcome.key.event_date for outcome in report.outcomes}
     named = {outcome.key for outcome in report.outcomes}
-    found: dict[date, list[Outcome]] = {}
+    by_day: dict[date, list[Outcome]] = {}
     for outcome in standing_outcomes(ledger, report.table, settings.projects, days):
         if outcome.key not in named:
             verdict = Verdict.UNCHANGED if outcome.verdict.is_good else outcome.verdict
-            found.setdefault(outcome.key.event_date, []).append(replace(outcome, verdict=verdict))
-    return found
+            by_day.setdefault(outcome.key.event_date, []).append(replace(outcome, verdict=verdict))
+    return by_day
 
 
 def _data_version(outcomes: Sequence[Outcome]) -> str:
@@ -145,7 +145,7 @@ def _targets(instance: dg.DagsterInstance, key: dg.AssetKey, partitions: list[st
     """The latest materialization of each partition, one query per table."""
     if not partitions:
         return {}
-    found = {}
+    targets = {}
     latest = instance.event_log_storage.get_latest_storage_id_by_partition(
         key, dg.DagsterEventType.ASSET_MATERIALIZATION, set(partitions)
     )
@@ -156,12 +156,12 @@ def _targets(instance: dg.DagsterInstance, key: dg.AssetKey, partitions: list[st
     for record in records:
         partition = record.partition_key
         if partition is not None:
-            found[partition] = Target(
+            targets[partition] = Target(
                 storage_id=record.storage_id,
                 run_id=record.event_log_entry.run_id,
                 timestamp=record.event_log_entry.timestamp,
             )
-    return found
+    return targets
 
 
 def _evaluation(
@@ -173,31 +173,31 @@ def _evaluation(
     shown: Sequence[Difference] = (),
 ) -> dg.AssetCheckEvaluation:
     """One evaluation for all projects of a day: passed only where every project passed."""
-    found: list[tuple[str, Evaluation]] = [
+    evaluations: list[tuple[str, Evaluation]] = [
         (outcome.key.project_id, evaluation)
         for outcome in outcomes
         for evaluation in outcome.evaluations
         if evaluation.check == check
     ]
-    bad = [(project, evaluation) for project, evaluation in found if not evaluation.is_passed]
+    bad = [(project, evaluation) for project, evaluation in evaluations if not evaluation.is_passed]
     # A day that waits has no evaluation of its own; what it waits for is the reason.
     waiting = [o for o in outcomes if not o.verdict.is_good and not o.evaluations]
     figures: dict[str, float] = {}
-    for _, evaluation in found:
+    for _, evaluation in evaluations:
         for name, value in evaluation.figures.items():
             figures[name] = figures.get(name, 0) + value
     reasons = [f"{project}: {evaluation.reason}. {evaluation.hint}" for project, evaluation in bad]
     reasons += [
         f"{outcome.key.project_id}: {outcome.verdict.value}, {outcome.reason}. {outcome.hint}" for outcome in waiting
     ]
-    told = {project for project, _ in found} | {outcome.key.project_id for outcome in waiting}
+    evaluated_projects = {project for project, _ in evaluations} | {outcome.key.project_id for outcome in waiting}
     unsaid = not_evaluated(check)
     reasons += [
         f"{outcome.key.project_id}: {unsaid.reason}. {unsaid.hint}"
         for outcome in outcomes
-        if outcome.key.project_id not in told
+        if outcome.key.project_id not in evaluated_projects
     ]
-    is_only_early = bool(reasons) and all(one.is_early or one.verdict.is_good for one in outcomes)
+    is_only_early = bool(reasons) and all(outcome.is_early or outcome.verdict.is_good for outcome in outcomes)
     is_error = check.is_blocking and not is_only_early
     return dg.AssetCheckEvaluation(
         asset_key=key,
@@ -223,20 +223,24 @@ def _looks(key: dg.AssetKey, partition: str, shown: Sequence[Difference]) -> dic
     exclusion reaches.
     """
     table = key.to_user_string()
-    found = [
-        lines_of(one, with_values=False) for one in shown if (one.table, str(one.key.event_date)) == (table, partition)
+    blocks = [
+        lines_of(difference, with_values=False)
+        for difference in shown
+        if (difference.table, str(difference.key.event_date)) == (table, partition)
     ]
-    told = {"difference": markdown_blocks(found)} if found else {}
-    return {**told, "look": f"tidemark diff {table} {partition} --html DIR"}
+    difference_shown = {"difference": markdown_blocks(blocks)} if blocks else {}
+    return {**difference_shown, "look": f"tidemark diff {table} {partition} --html DIR"}
 
 
 def failure_of(failed: Sequence[Outcome]) -> dg.Failure:
     """The failure that names every slice and its reason, causes before what waits for them; a retry would find the same."""
     order = [table.key for table in ASSET_TABLES]
-    told = [
-        f"{one.key.event_date} {one.table} {one.key.project_id} {one.verdict.value}: {one.reason}"
-        + (f". {one.hint}" if one.hint else "")
-        for one in sorted(failed, key=lambda one: (one.verdict is Verdict.WAITING, one.key, order.index(one.table)))
+    reasons = [
+        f"{outcome.key.event_date} {outcome.table} {outcome.key.project_id} {outcome.verdict.value}: {outcome.reason}"
+        + (f". {outcome.hint}" if outcome.hint else "")
+        for outcome in sorted(
+            failed, key=lambda outcome: (outcome.verdict is Verdict.WAITING, outcome.key, order.index(outcome.table))
+        )
     ]
-    metadata: dict[str, Any] = {"reasons": markdown_list(told), "slices": len(failed)}
-    return dg.Failure(description(told, "\n"), metadata=metadata, allow_retries=False)
+    metadata: dict[str, Any] = {"reasons": markdown_list(reasons), "slices": len(failed)}
+    return dg.Failure(description(reasons, "\n"), metadata=metadata, allow_retries=False)

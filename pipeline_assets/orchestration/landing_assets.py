@@ -47,13 +47,13 @@ def delivered(
     source: Source, day: date, deliveries: Sequence[Delivery], complete: Collection[tuple[str, int]]
 ) -> dg.AssetMaterialization:
     """What Dagster is told of an arrival day, all projects together; `complete`: project and hour."""
-    hours = {(one.batch.project_id, one.hour) for one in deliveries}
+    hours = {(delivery.batch.project_id, delivery.hour) for delivery in deliveries}
     return dg.AssetMaterialization(
         landing_key(source),
         partition=day.isoformat(),
         metadata={
             "objects": len(deliveries),
-            "bytes": sum(one.size_bytes for one in deliveries),
+            "bytes": sum(delivery.size_bytes for delivery in deliveries),
             "hours_delivered": len(hours),
             "hours_complete": len(complete),
             "projects": ", ".join(sorted({project for project, _ in (*hours, *complete)})),

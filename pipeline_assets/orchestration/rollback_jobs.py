@@ -75,14 +75,14 @@ def moment_of(text: str) -> datetime | int:
     if text.isdecimal() and len(text) < _DIGITS_OF_A_LONG:
         return int(text)
     try:
-        found = datetime.fromisoformat(text)
+        moment = datetime.fromisoformat(text)
     except ValueError:
         raise UsageError(
             f"back to {text!r}",
             "is neither a time nor the number of a publication",
             "Write 2026-02-05T10:00, or a number that `tidemark history` shows",
         ) from None
-    return found if found.tzinfo is not None else found.replace(tzinfo=UTC)
+    return moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
 
 
 def rollback_request(config: RollbackConfig, settings: Settings, run_id: str) -> RollbackRequest:
@@ -154,9 +154,9 @@ def _tell(context: dg.OpExecutionContext, runtime: Runtime, places: Iterable[tup
     days: dict[str, set[date]] = {}
     for table, day in places:
         days.setdefault(table, set()).add(day)
-    for table, found in days.items():
+    for table, changed in days.items():
         for event in standing_evaluations(
-            context.instance, runtime.ledger, runtime.settings, table_by_key(table), found
+            context.instance, runtime.ledger, runtime.settings, table_by_key(table), changed
         ):
             context.instance.report_runless_asset_event(event)
 

@@ -71,10 +71,10 @@ def op_runtime(
     except TidemarkError as error:
         raise dg.Failure(str(error), allow_retries=False) from tellable(error)
     except Exception as error:
-        told = tellable(error)
-        if told is error:
+        masked_error = tellable(error)
+        if masked_error is error:
             raise
-        raise told from None
+        raise masked_error from None
 
 
 def _started(spark: LazyPySparkResource, settings: Settings) -> SparkSession:

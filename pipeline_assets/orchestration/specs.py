@@ -66,18 +66,18 @@ def check_specs(tables: Sequence[Table], days: dg.PartitionsDefinition[str]) -> 
 
 def column_lineage(table: Table) -> dg.TableColumnLineage:
     """Column -> columns of the upstream tables: the declared ones, else those of the same name."""
-    found: dict[str, list[dg.TableColumnDep]] = {}
+    lineage: dict[str, list[dg.TableColumnDep]] = {}
     for column in table.columns:
         wanted = column.sources or (column.name,)
         deps = [
             dg.TableColumnDep(_key(name), source)
             for name in table.upstream
             for source in wanted
-            if any(one.name == source for one in table_by_key(name).columns)
+            if any(column.name == source for column in table_by_key(name).columns)
         ]
         if deps:
-            found[column.name] = deps
-    return dg.TableColumnLineage(found)
+            lineage[column.name] = deps
+    return dg.TableColumnLineage(lineage)
 
 
 def _key(name: str) -> dg.AssetKey:

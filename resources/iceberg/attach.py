@@ -58,48 +58,52 @@ def attachable(spark: SparkSession, settings: Settings, ours: Sequence[Table]) -
             f"belongs to another warehouse than {settings.warehouse_url}",
             "Attach to an empty catalog: set TIDEMARK_CATALOG_URL, or TIDEMARK_CATALOG_NAME",
         )
-    found = [_found(tables, table) for table in ours]
-    if all(one.metadata_file is None for one in found):
+    candidates = [_attachable(tables, table) for table in ours]
+    if all(candidate.metadata_file is None for candidate in candidates):
         raise LakehouseError(
             settings.warehouse_url,
             "holds no metadata of our tables",
             "Check TIDEMARK_WAREHOUSE_URL; there is nothing to attach",
         )
-    return found
+    return candidates
 
 
-def attach(spark: SparkSession, settings: Settings, found: Sequence[Attachable]) -> list[Attachable]:
+def attach(spark: SparkSession, settings: Settings, candidates: Sequence[Attachable]) -> list[Attachable]:
     """Register what the catalog does not know, then take over the warehouse's identity; returns what was registered.
 
     One after the other: where it breaks off, the same call again does the rest. Whatever catalog knew the lake before is refused
     from then on.
     """
     tables = JavaTables(spark, settings.catalog_name)
-    if catalog_identity(tables) is None and any(one.metadata_file and not one.is_attached for one in found):
+    if catalog_identity(tables) is None and any(
+        candidate.metadata_file and not candidate.is_attached for candidate in candidates
+    ):
         # First: a former catalog that is not lost after all must not commit beside this one, nor take its files for orphans.
         fence(settings)
     done = []
-    for one in found:
-        if one.metadata_file is None or one.is_attached:
+    for candidate in candidates:
+        if candidate.metadata_file is None or candidate.is_attached:
             continue
-        namespace = one.table.identifier.split(".", maxsplit=1)[0]
+        namespace = candidate.table.identifier.split(".", maxsplit=1)[0]
         spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {settings.catalog_name}.{namespace}")
         spark.sql(
-            f"CALL {settings.catalog_name}.system.register_table(table => '{one.table.identifier}', "
-            f"metadata_file => {sql_text(one.metadata_file)})"
+            f"CALL {settings.catalog_name}.system.register_table(table => '{candidate.table.identifier}', "
+            f"metadata_file => {sql_text(candidate.metadata_file)})"
         )
-        done.append(one)
+        done.append(candidate)
     # Last, so that a catalog carries the identity of a lake only once it knows all of it.
     mark(tables, settings, catalog_identity(tables) or marker(settings) or str(uuid.uuid4()))
     return done
 
 
-def _found(tables: JavaTables, table: Table) -> Attachable:
+def _attachable(tables: JavaTables, table: Table) -> Attachable:
     place = tables.place(table)
     objects = LakeObjects(place)
     by_table = histories(read_metadata_files(objects, objects.list()))
     if len(by_table) > 1:
-        named = "; ".join(f"{one}: {files[0].name}, {_when(files[0])}" for one, files in sorted(by_table.items()))
+        named = "; ".join(
+            f"{table_uuid}: {files[0].name}, {_when(files[0])}" for table_uuid, files in sorted(by_table.items())
+        )
         raise LakehouseError(
             place,
             f"holds the files of {len(by_table)} tables ({named})",
@@ -108,32 +112,32 @@ def _found(tables: JavaTables, table: Table) -> Attachable:
     files = next(iter(by_table.values()), [])
     known_at = _known_at(tables, table)
     timely = files if known_at is not None else not_ahead(files, datetime.now(UTC))
-    newest = next(((one, whole) for one in timely if (whole := _whole(objects, one)) is not None), None)
+    newest = next(((file, whole) for file in timely if (whole := _whole(objects, file)) is not None), None)
     if newest is None:
         if known_at is not None:
             raise _other_state(tables, table, known_at, "nothing")
         return Attachable(table)
-    one, whole = newest
-    path = f"{place}/{one.name}"
+    file, whole = newest
+    path = f"{place}/{file.name}"
     if not (is_below(str(whole["location"]), place) and is_below(place, str(whole["location"]))):
         raise LakehouseError(
             path,
             f"names files in {whole['location']}, and Iceberg's paths are absolute",
             "Restore the warehouse where it was, and set TIDEMARK_WAREHOUSE_URL to that place",
         )
-    if known_at is not None and known_at.rpartition("/")[2] != one.name.rpartition("/")[2]:
-        raise _other_state(tables, table, known_at, one.name)
+    if known_at is not None and known_at.rpartition("/")[2] != file.name.rpartition("/")[2]:
+        raise _other_state(tables, table, known_at, file.name)
     snapshot = _snapshot(whole)
     rows = int(snapshot.get("summary", {}).get("total-records", 0))
     return Attachable(
-        table, path, one.updated_at, int(snapshot["snapshot-id"]), rows, known_at is not None, len(files) - len(timely)
+        table, path, file.updated_at, int(snapshot["snapshot-id"]), rows, known_at is not None, len(files) - len(timely)
     )
 
 
-def _whole(objects: LakeObjects, one: MetadataFile) -> dict[str, Any] | None:
+def _whole(objects: LakeObjects, file: MetadataFile) -> dict[str, Any] | None:
     """The metadata, None where it breaks off or its snapshot is gone: a commit that failed leaves such."""
     try:
-        whole = content(objects, one.name)
+        whole = content(objects, file.name)
         manifests = str(_snapshot(whole)["manifest-list"]).rpartition("/")[2]
     except (ValueError, KeyError, TypeError):
         return None
@@ -142,7 +146,7 @@ def _whole(objects: LakeObjects, one: MetadataFile) -> dict[str, Any] | None:
 
 def _snapshot(whole: dict[str, Any]) -> dict[str, Any]:
     current = whole["current-snapshot-id"]
-    return next(dict(one) for one in whole["snapshots"] if one["snapshot-id"] == current)
+    return next(dict(snapshot) for snapshot in whole["snapshots"] if snapshot["snapshot-id"] == current)
 
 
 def _known_at(tables: JavaTables, table: Table) -> str | None:
@@ -159,5 +163,5 @@ def _other_state(tables: JavaTables, table: Table, known_at: str, newest: str) -
     )
 
 
-def _when(one: MetadataFile) -> str:
-    return f"{one.updated_at:%Y-%m-%d %H:%M:%S}, {one.commits} commits"
+def _when(file: MetadataFile) -> str:
+    return f"{file.updated_at:%Y-%m-%d %H:%M:%S}, {file.commits} commits"

@@ -87,12 +87,12 @@ class Branches:
         """Branches of attempts that are not live; of those nobody knows only what is older than a day."""
         java = self._load(table)
         yesterday = datetime.now(UTC) - YOUNGEST
-        found = []
+        dead = []
         for name in sorted(self._ours(java)):
             lives = is_live(name.removeprefix(PREFIX))
             if lives is False or (lives is None and self.was_there(java, name, yesterday)):
-                found.append(name)
-        return found
+                dead.append(name)
+        return dead
 
     def sweep(self, tables: Iterable[Table], is_live: IsLive) -> list[str]:
         """Drop the branches of attempts that are not live; returns `table:branch` of each dropped one."""
@@ -109,7 +109,9 @@ class Branches:
         Its snapshot alone does not tell: one of main may be old while the branch at it is young.
         """
         snapshot = java.snapshot(name)
-        is_of_main = _KEEPS in name or snapshot.snapshotId() in {found for found, _ in self._tables.ancestry(java)}
+        is_of_main = _KEEPS in name or snapshot.snapshotId() in {
+            snapshot_id for snapshot_id, _ in self._tables.ancestry(java)
+        }
         if not is_of_main and committed_at(snapshot) <= before:
             return True
         metadata, limit = java.operations().current(), int(before.timestamp() * 1000)

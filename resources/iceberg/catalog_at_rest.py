@@ -61,7 +61,9 @@ class CatalogAtRest:
             if location is None or not location.endswith(".metadata.json") or location.endswith(".gz.metadata.json"):
                 return None
             if location not in self._known:
-                self._known = {name: one for name, one in self._known.items() if not name.startswith(_folder(location))}
+                self._known = {
+                    name: metadata for name, metadata in self._known.items() if not name.startswith(_folder(location))
+                }
                 self._known[location] = _read(location)
         except _UNCERTAIN:
             return None
@@ -90,8 +92,8 @@ class CatalogAtRest:
             _TABLES.c.table_namespace == namespace,
             _TABLES.c.table_name == name,
         )
-        found = self._rows(wanted)
-        return str(found[0][0]) if found else None
+        rows = self._rows(wanted)
+        return str(rows[0][0]) if rows else None
 
     def _rows(self, wanted: sa.Select[Any]) -> list[Any]:
         if self._engine is None:
@@ -121,13 +123,13 @@ def _read(location: str) -> TableAtRest:
     body = LakeObjects(folder).get(name)
     if body is None:
         raise FileNotFoundError(location)
-    told = json.loads(body)
-    schema = next(one for one in told["schemas"] if one["schema-id"] == told["current-schema-id"])
-    head = told.get("current-snapshot-id")
+    fields = json.loads(body)
+    schema = next(schema for schema in fields["schemas"] if schema["schema-id"] == fields["current-schema-id"])
+    head = fields.get("current-snapshot-id")
     return TableAtRest(
         None if head in (None, -1) else int(head),
-        frozenset(told.get("refs", {})),
-        frozenset(str(one["name"]) for one in schema["fields"]),
-        told["default-sort-order-id"] != 0,
-        dict(told.get("properties", {})),
+        frozenset(fields.get("refs", {})),
+        frozenset(str(column["name"]) for column in schema["fields"]),
+        fields["default-sort-order-id"] != 0,
+        dict(fields.get("properties", {})),
     )

@@ -103,14 +103,14 @@ def mark(tables: JavaTables, settings: Settings, identity: str) -> None:
     """
     lake = tables.namespace_properties(NAMESPACE).get(_LAKE_PROPERTY, identity)
     LakeObjects.of(settings).put(MARKER, _written(settings, _Mark(identity, lake)))
-    found = _mark(settings) or _Mark(identity, lake)
+    known = _mark(settings) or _Mark(identity, lake)
     namespace = f"{tables.catalog_name}.{NAMESPACE}"
     for pause in (*_PAUSES, None):
         try:
             tables.spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {namespace}")
             tables.spark.sql(
                 f"ALTER NAMESPACE {namespace} SET PROPERTIES "
-                f"('{PROPERTY}'='{found.fence}', '{_LAKE_PROPERTY}'='{found.lake}')"
+                f"('{PROPERTY}'='{known.fence}', '{_LAKE_PROPERTY}'='{known.lake}')"
             )
         except FAILURES as error:
             # Two that are first write the same rows.
@@ -132,8 +132,8 @@ def fence(settings: Settings) -> None:
 
 def marker(settings: Settings) -> str | None:
     """The warehouse's identity, None where it has none; raises LakehouseError for a mark that cannot be read."""
-    found = _mark(settings)
-    return None if found is None else found.fence
+    known = _mark(settings)
+    return None if known is None else known.fence
 
 
 def are_marked_alike(settings: Settings, of_catalog: Mapping[str, str]) -> bool:
@@ -144,18 +144,18 @@ def are_marked_alike(settings: Settings, of_catalog: Mapping[str, str]) -> bool:
 
 def marked_lake(settings: Settings) -> str | None:
     """What the warehouse's own mark says of the lake, None where it has none."""
-    found = _mark(settings)
-    return None if found is None else found.lake
+    known = _mark(settings)
+    return None if known is None else known.lake
 
 
 def lake_of(tables: JavaTables, settings: Settings) -> str | None:
     """The identity that the lake keeps whatever catalog it is attached to, None for one that is not marked yet."""
-    found = _mark(settings)
-    if found is not None:
-        return found.lake
+    known = _mark(settings)
+    if known is not None:
+        return known.lake
     # Somebody removed the warehouse's mark; it is written again from what the catalog knows.
-    known = tables.namespace_properties(NAMESPACE)
-    return known.get(_LAKE_PROPERTY, known.get(PROPERTY))
+    properties = tables.namespace_properties(NAMESPACE)
+    return properties.get(_LAKE_PROPERTY, properties.get(PROPERTY))
 
 
 def _mark(settings: Settings) -> _Mark | None:
@@ -164,9 +164,9 @@ def _mark(settings: Settings) -> _Mark | None:
     if body is None:
         return None
     try:
-        found = json.loads(body)
+        fields = json.loads(body)
         # Of a version that knew one identity: the lake's own is the same.
-        return _Mark(str(uuid.UUID(found["id"])), str(uuid.UUID(found.get("lake", found["id"]))))
+        return _Mark(str(uuid.UUID(fields["id"])), str(uuid.UUID(fields.get("lake", fields["id"]))))
     except (ValueError, KeyError, TypeError, AttributeError):
         raise LakehouseError(
             f"{objects.url}/{MARKER}",
@@ -175,9 +175,9 @@ def _mark(settings: Settings) -> _Mark | None:
         ) from None
 
 
-def _written(settings: Settings, found: _Mark) -> bytes:
+def _written(settings: Settings, marked: _Mark) -> bytes:
     made_at = datetime.now(UTC).isoformat()
-    made = {"id": found.fence, "lake": found.lake, "catalog": settings.catalog_name, "made_at": made_at}
+    made = {"id": marked.fence, "lake": marked.lake, "catalog": settings.catalog_name, "made_at": made_at}
     return json.dumps(made, indent=1).encode()
 
 
@@ -192,11 +192,11 @@ def catalog_place(settings: Settings) -> str:
     return f"catalog {settings.catalog_name} ({url.render_as_string()})"
 
 
-def unknown_lake(settings: Settings, found: str) -> LakehouseError:
+def unknown_lake(settings: Settings, identity: str) -> LakehouseError:
     """The refusal of a warehouse whose tables the catalog does not know."""
     return LakehouseError(
         settings.warehouse_url,
-        f"holds tables ({found}) that {catalog_place(settings)} does not know, and nothing was touched",
+        f"holds tables ({identity}) that {catalog_place(settings)} does not know, and nothing was touched",
         "Check TIDEMARK_CATALOG_URL, TIDEMARK_CATALOG_NAME and TIDEMARK_WAREHOUSE_URL; where the catalog is lost, attach the "
         "tables to an empty one: tidemark attach",
     )

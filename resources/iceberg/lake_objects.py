@@ -159,9 +159,9 @@ class LakeObjects:
             return None
         with self._failures(name):
             try:
-                found = obstore.get(self._opened(), name)
-                if first_bytes is None or found.meta["size"] <= first_bytes:
-                    return bytes(found.bytes())
+                answer = obstore.get(self._opened(), name)
+                if first_bytes is None or answer.meta["size"] <= first_bytes:
+                    return bytes(answer.bytes())
                 return bytes(obstore.get_range(self._opened(), name, start=0, end=first_bytes))
             except FileNotFoundError as error:
                 if "NoSuchBucket" in str(error):
@@ -177,8 +177,8 @@ class LakeObjects:
                 path = self._folder / name
                 path.parent.mkdir(parents=True, exist_ok=True)
                 body = path.open("xb")
-        found: Any = _NewObject(body, lambda: self._failures(name))
-        return cast("IO[bytes]", found)
+        writer: Any = _NewObject(body, lambda: self._failures(name))
+        return cast("IO[bytes]", writer)
 
     def open(self, name: str) -> IO[bytes]:
         """An object to read from any place in it."""
@@ -186,8 +186,8 @@ class LakeObjects:
             if self._folder is not None:
                 return (self._folder / name).open("rb")
             body: Any = obstore.open_reader(self._opened(), name)
-        found: Any = _OpenObject(body, lambda: self._failures(name))
-        return cast("IO[bytes]", found)
+        reader: Any = _OpenObject(body, lambda: self._failures(name))
+        return cast("IO[bytes]", reader)
 
     def list(self, folder: str = "") -> Iterator[LakeObject]:
         """All objects below a folder, in no order; without the marks that some tools leave for folders."""
@@ -207,7 +207,7 @@ class LakeObjects:
         name = f"{_PROBES}/{uuid.uuid4().hex}"
         self.put(name, b"")
         try:
-            return next((one.modified_at for one in self.list(_PROBES) if one.name == name), None)
+            return next((entry.modified_at for entry in self.list(_PROBES) if entry.name == name), None)
         finally:
             self.delete(name)
 
@@ -274,17 +274,17 @@ def _walk(root: Path, folder: str) -> Iterator[LakeObject]:
         for name in names:
             path = Path(parent, name)
             try:
-                found = path.lstat()
+                status = path.lstat()
             except FileNotFoundError:
                 continue
             relative = str(path.relative_to(root))
-            yield LakeObject(relative, found.st_size, datetime.fromtimestamp(found.st_mtime, UTC))
+            yield LakeObject(relative, status.st_size, datetime.fromtimestamp(status.st_mtime, UTC))
 
 
 def _outlive_a_power_cut(path: Path) -> None:
     """Both the bytes and the name: who relies on an object goes on to write what rests on it."""
-    for one in (path, path.parent):
-        descriptor = os.open(one, os.O_RDONLY)
+    for place in (path, path.parent):
+        descriptor = os.open(place, os.O_RDONLY)
         try:
             os.fsync(descriptor)
         finally:

@@ -118,7 +118,7 @@ class JavaTables:
             if not slices:
                 return {}
             scan = scan.filter(self.expression(java.spec().fields().get(0).name(), slices))
-        found: dict[str, Any] = {}
+        files: dict[str, Any] = {}
         with closing(scan.includeColumnStats().planFiles()) as tasks:
             for task in _each(tasks):
                 if task.deletes().size():
@@ -128,8 +128,8 @@ class JavaTables:
                 file = task.file()
                 # Files are planned by their metrics: a superset of the slices asked for.
                 if slices is None or slice_of(file) in slices:
-                    found[str(file.location())] = file
-        return found
+                    files[str(file.location())] = file
+        return files
 
     def may_hold(self, java: Any, snapshot_id: int, expression: Any) -> bool:
         """Whether a scan of a snapshot with this filter would open any file."""
@@ -213,7 +213,7 @@ def by_slice(files: Mapping[str, Any], slices: Iterable[Slice] = ()) -> dict[Sli
         key = slice_of(file)
         paths.setdefault(key, []).append(path)
         rows[key] = rows.get(key, 0) + int(file.recordCount())
-    return {key: SliceFiles(frozenset(found), rows[key]) for key, found in paths.items()}
+    return {key: SliceFiles(frozenset(own), rows[key]) for key, own in paths.items()}
 
 
 def slices_condition(table: Table, slices: Collection[Slice]) -> Column:

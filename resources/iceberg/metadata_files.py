@@ -54,9 +54,9 @@ def is_hidden(name: str) -> bool:
 
 def read_metadata_files(objects: LakeObjects, listed: Iterable[LakeObject]) -> list[MetadataFile]:
     """The metadata files among what was listed below a table's location; reads only their beginnings."""
-    wanted = [one for one in listed if is_metadata(one.name) and not is_hidden(one.name)]
+    wanted = [entry for entry in listed if is_metadata(entry.name) and not is_hidden(entry.name)]
     with ThreadPoolExecutor(_READERS) as pool:
-        return [found for found in pool.map(partial(_read, objects), wanted) if found is not None]
+        return [file for file in pool.map(partial(_read, objects), wanted) if file is not None]
 
 
 def first_use(objects: LakeObjects) -> str | None:
@@ -65,26 +65,26 @@ def first_use(objects: LakeObjects) -> str | None:
     A creation that died leaves a first metadata file that no snapshot follows: nobody needs it.
     """
     metadata = []
-    for one in objects.list():
-        if is_metadata(one.name) and not is_hidden(one.name):
-            metadata.append(one)
-        elif not is_hidden(one.name):
-            return one.name
-    return next((one.name for one in read_metadata_files(objects, metadata) if one.commits), None)
+    for entry in objects.list():
+        if is_metadata(entry.name) and not is_hidden(entry.name):
+            metadata.append(entry)
+        elif not is_hidden(entry.name):
+            return entry.name
+    return next((file.name for file in read_metadata_files(objects, metadata) if file.commits), None)
 
 
 def histories(files: Collection[MetadataFile]) -> dict[str, list[MetadataFile]]:
     """Table uuid -> its files that hold any snapshot, newest first."""
-    found: dict[str, list[MetadataFile]] = {}
-    for one in sorted(files, key=lambda one: (one.updated_at, one.name), reverse=True):
-        if one.table_uuid is not None and one.commits:
-            found.setdefault(one.table_uuid, []).append(one)
-    return found
+    by_table: dict[str, list[MetadataFile]] = {}
+    for file in sorted(files, key=lambda file: (file.updated_at, file.name), reverse=True):
+        if file.table_uuid is not None and file.commits:
+            by_table.setdefault(file.table_uuid, []).append(file)
+    return by_table
 
 
 def not_ahead(files: Sequence[MetadataFile], now: datetime) -> list[MetadataFile]:
     """Those that Iceberg commits on top of now; all of them where there is no other."""
-    return [one for one in files if one.updated_at <= now + _TOLERATED] or list(files)
+    return [file for file in files if file.updated_at <= now + _TOLERATED] or list(files)
 
 
 def content(objects: LakeObjects, name: str) -> dict[str, Any]:
@@ -93,11 +93,11 @@ def content(objects: LakeObjects, name: str) -> dict[str, Any]:
     if body is None:
         msg = f"{name} is gone"
         raise ValueError(msg)
-    found = json.loads(_plain(name, body))
-    if not isinstance(found, dict):
+    metadata = json.loads(_plain(name, body))
+    if not isinstance(metadata, dict):
         msg = f"{name} is no metadata file"
         raise ValueError(msg)
-    return found
+    return metadata
 
 
 def predecessor(objects: LakeObjects, name: str) -> str | None:
@@ -109,23 +109,23 @@ def predecessor(objects: LakeObjects, name: str) -> str | None:
         return None
 
 
-def _read(objects: LakeObjects, one: LakeObject) -> MetadataFile | None:
-    body = objects.get(one.name, None if _is_packed(one.name) else _BEGINNING)
+def _read(objects: LakeObjects, entry: LakeObject) -> MetadataFile | None:
+    body = objects.get(entry.name, None if _is_packed(entry.name) else _BEGINNING)
     if body is None:
         return None
-    text = "" if _is_packed(one.name) else body.decode("utf-8", "replace")
+    text = "" if _is_packed(entry.name) else body.decode("utf-8", "replace")
     uuid = re.search(r'"table-uuid"\s*:\s*"([^"]{1,64})"', text)
     commits = re.search(r'"last-sequence-number"\s*:\s*(\d{1,19})', text)
     updated = re.search(r'"last-updated-ms"\s*:\s*(\d{1,14})', text)
     if uuid and commits and updated:
-        return MetadataFile(one.name, uuid[1], int(commits[1]), _moment(updated[1]))
+        return MetadataFile(entry.name, uuid[1], int(commits[1]), _moment(updated[1]))
     try:
-        whole = content(objects, one.name)
+        whole = content(objects, entry.name)
         # Format version 1 counts no commits.
         count = int(whole.get("last-sequence-number", 0)) or len(whole.get("snapshots") or ())
-        return MetadataFile(one.name, str(whole["table-uuid"]), count, _moment(whole["last-updated-ms"]))
+        return MetadataFile(entry.name, str(whole["table-uuid"]), count, _moment(whole["last-updated-ms"]))
     except (ValueError, KeyError, TypeError, OSError, EOFError):
-        return MetadataFile(one.name, None, 0, one.modified_at)
+        return MetadataFile(entry.name, None, 0, entry.modified_at)
 
 
 def _moment(milliseconds: str | int) -> datetime:

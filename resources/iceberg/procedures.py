@@ -77,15 +77,15 @@ class Upkeep:
             main.add(int(snapshot.snapshotId()))
             parent = snapshot.parentId()
             snapshot = java.snapshot(parent) if parent is not None else None
-        found = [
+        snapshots = [
             SnapshotAge(
-                int(one.snapshotId()),
-                datetime.fromtimestamp(one.timestampMillis() / 1000, UTC),
-                int(one.snapshotId()) in main,
+                int(snapshot.snapshotId()),
+                datetime.fromtimestamp(snapshot.timestampMillis() / 1000, UTC),
+                int(snapshot.snapshotId()) in main,
             )
-            for one in java.snapshots()
+            for snapshot in java.snapshots()
         ]
-        return found, {int(ref.snapshotId()) for ref in java.refs().values()}
+        return snapshots, {int(ref.snapshotId()) for ref in java.refs().values()}
 
     def expire(self, table: Table, snapshot_ids: Sequence[int]) -> int:
         """Expire these snapshots and delete the files that only they needed; returns how many files.
@@ -105,7 +105,7 @@ class Upkeep:
                 named = self.snapshots(table)[1]
                 if _NAMED not in str(error) or not named.intersection(wanted):
                     raise
-                wanted = [one for one in wanted if one not in named]
+                wanted = [path for path in wanted if path not in named]
             else:
                 return sum(int(row[name]) for name in row.asDict() if name.startswith("deleted_"))
         return 0
@@ -131,14 +131,14 @@ class Upkeep:
         """What lies below the table's location, beside what the table says of itself."""
         location = self._tables.location(table)
         objects = LakeObjects(location)
-        listed = [one for one in objects.list() if not is_hidden(one.name)]
+        listed = [file for file in objects.list() if not is_hidden(file.name)]
         # After the listing: what a load commits meanwhile would else be unknown.
         java = self._tables.load(table)
         metadata = java.operations().current()
         log = {str(entry.file()) for entry in metadata.previousFiles()} | {str(metadata.metadataFileLocation())}
         reachable = self._tables.java_class("org.apache.iceberg.ReachableFileUtil").metadataFileLocations(java, True)
         history = {_name(str(path)) for path in reachable} | set(map(_name, log))
-        unknown = [one for one in listed if is_metadata(one.name) and _name(one.name) not in history]
+        unknown = [file for file in listed if is_metadata(file.name) and _name(file.name) not in history]
         return Below(
             location,
             str(metadata.uuid()),
@@ -194,10 +194,10 @@ def _name(path: str) -> str:
 
 
 def _filters(table: Table, slices: Collection[Slice]) -> list[str]:
-    found = []
+    expressions = []
     for project_id, days in sorted(days_by_project(slices).items()):
         ordered = sorted(days)
         for start in range(0, len(ordered), _SLICES_PER_CALL):
             listed = ", ".join(f"DATE '{day}'" for day in ordered[start : start + _SLICES_PER_CALL])
-            found.append(f"project_id = '{project_id}' AND {table.day_column} IN ({listed})")
-    return found
+            expressions.append(f"project_id = '{project_id}' AND {table.day_column} IN ({listed})")
+    return expressions

@@ -39,8 +39,8 @@ class RestingLakehouse(Lakehouse):
 
     def head(self, table: Table) -> int:
         """As the Lakehouse has it."""
-        found = self._at_rest(table)
-        return super().head(table) if found is None or found.head is None else found.head
+        resting = self._at_rest(table)
+        return super().head(table) if resting is None or resting.head is None else resting.head
 
     def knows(self, table: Table) -> bool:
         """As the Lakehouse has it."""
@@ -48,21 +48,21 @@ class RestingLakehouse(Lakehouse):
 
     def ensure(self, table: Table) -> None:
         """Nothing to do where the table is as this version makes it; else as the Lakehouse has it."""
-        found = self._at_rest(table)
+        resting = self._at_rest(table)
         is_whole = (
-            found is not None
-            and found.head is not None
-            and found.is_ordered
-            and found.columns >= {column.name for column in table.columns}
-            and found.properties.items() >= METADATA_IS_KEPT.items()
+            resting is not None
+            and resting.head is not None
+            and resting.is_ordered
+            and resting.columns >= {column.name for column in table.columns}
+            and resting.properties.items() >= METADATA_IS_KEPT.items()
         )
         if not is_whole:
             super().ensure(table)
 
     def sweep(self, tables: Sequence[Table], is_live: IsLive) -> list[str]:
         """Nothing to do where no table has a branch of ours; else as the Lakehouse has it."""
-        found = [self._at_rest(table) for table in tables]
-        if all(one is not None and not any(name.startswith(PREFIX) for name in one.refs) for one in found):
+        resting = [self._at_rest(table) for table in tables]
+        if all(table is not None and not any(name.startswith(PREFIX) for name in table.refs) for table in resting):
             return []
         return super().sweep(tables, is_live)
 

@@ -63,15 +63,15 @@ def naming_a_dead_engine(engine: Callable[[], SparkSession | None], words: LastW
 def _end_of(process: subprocess.Popen[bytes] | None, error: Exception) -> str | None:
     """What became of the JVM; None where it is not to blame."""
     chain = list(_chain(error))
-    is_lost = any(_is_lost_connection(one) for one in chain)
-    if process is None and any(isinstance(one, ConnectionRefusedError | Py4JNetworkError) for one in chain):
+    is_lost = any(_is_lost_connection(cause) for cause in chain)
+    if process is None and any(isinstance(cause, ConnectionRefusedError | Py4JNetworkError) for cause in chain):
         return "its JVM is gone, probably out of memory"
     if is_lost and process is not None:
         try:
             return f"its JVM died (exit code {process.wait(_ENDING_SECONDS)}), probably out of memory"
         except subprocess.TimeoutExpired:
             return None
-    if any(_OUT_OF_MEMORY in str(one) for one in chain):
+    if any(_OUT_OF_MEMORY in str(cause) for cause in chain):
         return "its JVM ran out of memory"
     return None
 

@@ -24,9 +24,9 @@ def _remembering(kind: type, lasting: tuple[type, ...]) -> None:
     ask = kind.__getattr__  # type: ignore[attr-defined]
 
     def answer(owner: Any, name: str) -> Any:
-        found = ask(owner, name)
-        if isinstance(found, lasting):
-            owner.__dict__[name] = found
-        return found
+        member = ask(owner, name)
+        if isinstance(member, lasting):
+            owner.__dict__[name] = member
+        return member
 
     kind.__getattr__ = answer  # type: ignore[attr-defined]

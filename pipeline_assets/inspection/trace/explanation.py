@@ -45,12 +45,12 @@ class Delivered:
         if self.defeat is None:
             return "winner"
         better = self.defeat.by
-        said = {
+        text = {
             RowFate.DELIVERY_DUPLICATE: f"delivery duplicate of {place(better)}",
             RowFate.SEND_DUPLICATE: f"send duplicate: sent again as {_IDENTITY.row_id} {better.row_id}, {place(better)}",
             RowFate.SUPERSEDED_BY_OTHER_DAY: f"superseded by another day: {better.event_date}, {place(better)}",
         }[self.outcome]
-        return f"{said}; {_ground(self.row, self.defeat)}"
+        return f"{text}; {_ground(self.row, self.defeat)}"
 
 
 @dataclass(frozen=True)

@@ -139,7 +139,7 @@ def find_slices(search: Search) -> tuple[Search, set[Slice]]:
     is_other = named(_SEND_ID).isNotNull() & (F.col(_SEND_ID) != search.identifier)
     columns = ("event_date", "project_id", *EXPORT_FORMAT.identity.names)
     narrow = search.raw().select(*columns).unionByName(search.refined().select(*columns)).where(search.in_reach())
-    found = (
+    matching = (
         narrow.where(search.matches())
         .select(
             "event_date", "project_id", *[F.when(is_other, F.col(name)).alias(name) for name in (*_SENDER, _SEND_ID)]
@@ -149,8 +149,8 @@ def find_slices(search: Search) -> tuple[Search, set[Slice]]:
         .limit(MAX_ROWS)
         .collect()
     )
-    slices = {Slice(row["event_date"], row["project_id"]) for row in found}
-    others = {(named_sender_of(_sender(row)), row[_SEND_ID]): None for row in found if row[_SEND_ID] is not None}
+    slices = {Slice(row["event_date"], row["project_id"]) for row in matching}
+    others = {(named_sender_of(_sender(row)), row[_SEND_ID]): None for row in matching if row[_SEND_ID] is not None}
     if not others:
         return search, slices
     extended = replace(search, other_keys=tuple(others)[:_MAX_OTHER_KEYS])
@@ -171,11 +171,11 @@ def raw_rows(search: Search, slices: Collection[Slice]) -> tuple[list[FoundRow],
         .limit(MAX_ROWS + 1)
         .collect()
     )
-    found = [
+    found_rows = [
         FoundRow(_raw_row(row), row["_object_etag"], row["_arrival_date"], _instant(row["_event_time"]))
         for row in rows[:MAX_ROWS]
     ]
-    return found, len(rows) > MAX_ROWS
+    return found_rows, len(rows) > MAX_ROWS
 
 
 def live_rows(search: Search, slices: Collection[Slice]) -> list[RawRow]:
@@ -186,7 +186,7 @@ def live_rows(search: Search, slices: Collection[Slice]) -> list[RawRow]:
 
 def published_rows(search: Search, slices: Collection[Slice], snapshots: Sequence[int]) -> dict[int, list[RawRow]]:
     """Snapshot of refined.events -> the event's rows in these slices of it; their `content` is not read."""
-    found: dict[int, list[RawRow]] = {snapshot: [] for snapshot in snapshots}
+    rows: dict[int, list[RawRow]] = {snapshot: [] for snapshot in snapshots}
     for start in range(0, len(snapshots), _READS_PER_JOB):
         frames = [
             search.refined(snapshot)
@@ -195,8 +195,8 @@ def published_rows(search: Search, slices: Collection[Slice], snapshots: Sequenc
             for snapshot in snapshots[start : start + _READS_PER_JOB]
         ]
         for row in reduce(DataFrame.unionByName, frames).collect():
-            found[row["_snapshot"]].append(_raw_row(row))
-    return found
+            rows[row["_snapshot"]].append(_raw_row(row))
+    return rows
 
 
 def kept_snapshots(runtime: Runtime) -> set[int]:

@@ -62,13 +62,15 @@ def explain(
     search, slices = find_slices(Search(runtime, pin(runtime), identifier, chosen, first, last))
     if slices:
         runtime.log(f"{identifier}: reading {len(slices)} days of raw and refined")
-        found, is_cut = raw_rows(search, slices)
-        sketches = _sketch(search, found, live_rows(search, slices), is_cut=is_cut)
+        found_rows, is_cut = raw_rows(search, slices)
+        sketches = _sketch(search, found_rows, live_rows(search, slices), is_cut=is_cut)
         if sketches:
             published = _published(search, sketches)
             events = tuple(_event(search, sketch, published, now or datetime.now(UTC)) for sketch in sketches)
             return Explanation(identifier, chosen, first, last, events, is_cut)
-    standing = (one for one in runtime.ledger.interventions.all_exclusions(chosen) if one.lifted_at is None)
+    standing = (
+        exclusion for exclusion in runtime.ledger.interventions.all_exclusions(chosen) if exclusion.lifted_at is None
+    )
     return Explanation(
         identifier,
         chosen,
@@ -109,12 +111,12 @@ class _Sketch:
         return neighbourhood((Slice(day, self.project_id) for day in self.days), window)
 
 
-def _sketch(search: Search, found: Sequence[FoundRow], live: Sequence[RawRow], *, is_cut: bool) -> list[_Sketch]:
+def _sketch(search: Search, found_rows: Sequence[FoundRow], live: Sequence[RawRow], *, is_cut: bool) -> list[_Sketch]:
     """Rows to events: same key, no gap between days wider than the dedupe window."""
     settings = search.runtime.settings
     window = settings.dedupe_window_days
     by_key: dict[tuple[object, ...], tuple[list[FoundRow], list[RawRow]]] = {}
-    for row in found:
+    for row in found_rows:
         by_key.setdefault(row.row.key, ([], []))[0].append(row)
     for live_row in live:
         by_key.setdefault(live_row.key, ([], []))[1].append(live_row)
@@ -137,14 +139,14 @@ def _order(sketch: _Sketch) -> tuple[str, date, int, str]:
     return sketch.project_id, sketch.days[0], [*KeyKind].index(KeyKind(str(sketch.key[1]))), repr(sketch.key[2:])
 
 
-def _judge(found: Sequence[FoundRow], search: Search) -> list[Delivered]:
+def _judge(found_rows: Sequence[FoundRow], search: Search) -> list[Delivered]:
     """What became of each row of one key, winners first, then by rank."""
     settings = search.runtime.settings
     precedence, window = settings.source_precedence, settings.dedupe_window_days
-    rows = [delivered.row for delivered in found]
+    rows = [delivered.row for delivered in found_rows]
     judged = [
         Delivered(delivered, outcome, defeat(delivered.row, outcome, rows, precedence, window))
-        for delivered, outcome in zip(found, outcomes(rows, precedence, window), strict=True)
+        for delivered, outcome in zip(found_rows, outcomes(rows, precedence, window), strict=True)
     ]
     judged.sort(key=lambda delivered: rank(delivered.row, precedence), reverse=True)
     return sorted(judged, key=lambda delivered: delivered.outcome is not RowFate.WINNER)
@@ -178,15 +180,15 @@ def _published(search: Search, sketches: Sequence[_Sketch]) -> list[Published]:
     kept = kept_snapshots(search.runtime)
     readable = list(dict.fromkeys(r.snapshot_id for r in reversed(records) if r.snapshot_id in kept))
     rows = published_rows(search, near, readable[:MAX_SNAPSHOTS])
-    found = []
+    published = []
     for record in records:
         if record.snapshot_id in rows:
-            found.append(Published(record, tuple(rows[record.snapshot_id])))
+            published.append(Published(record, tuple(rows[record.snapshot_id])))
         elif record.snapshot_id in kept:
-            found.append(Published(record, None, f"only the newest {MAX_SNAPSHOTS} publications are looked into"))
+            published.append(Published(record, None, f"only the newest {MAX_SNAPSHOTS} publications are looked into"))
         else:
-            found.append(Published(record, None, "the snapshot is expired"))
-    return found
+            published.append(Published(record, None, "the snapshot is expired"))
+    return published
 
 
 def _event(search: Search, sketch: _Sketch, published: Sequence[Published], now: datetime) -> Event:

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
 
-from pipeline_assets.domain.arrival_days import asked_for, told_strays
+from pipeline_assets.domain.arrival_days import asked_for, describe_strays
 from pipeline_assets.domain.checks import BatchFigures, reconcile_batch
 from pipeline_assets.domain.deliveries import BatchKey, Listing, UnrecognizedObject
 from pipeline_assets.domain.slices import BatchVerdict, Slice, Source
@@ -36,7 +36,7 @@ def plan_arrivals(runtime: Runtime, request: LoadRequest, source: Source) -> Pla
     listing = runtime.landing.list(source, request.projects, first, last, asked)
     runtime.ledger.strays.replace(source, request.projects, listing.strays)
     if listing.strays:
-        runtime.log(f"{table.key}: {told_strays([stray.key for stray in listing.strays])}")
+        runtime.log(f"{table.key}: {describe_strays([stray.key for stray in listing.strays])}")
     recorded = Recorded.read(runtime.ledger, source, request.projects, first, last)
     requested = [Slice(day, project) for day in request.days for project in request.projects]
     reasons = {key: reason for key in requested if (reason := request.accepted.missing(table.key, key))}

@@ -12,7 +12,7 @@ from datetime import date, timedelta
 
 import dagster as dg
 
-from pipeline_assets.domain.arrival_days import asked_for, told_strays
+from pipeline_assets.domain.arrival_days import asked_for, describe_strays
 from pipeline_assets.domain.days import days_between
 from pipeline_assets.domain.deliveries import BatchKey, Delivery
 from pipeline_assets.domain.settings import Completeness, Settings
@@ -87,7 +87,7 @@ def _arrivals(tick: Tick, source: Source, landing: LandingStore) -> dg.SensorRes
     tick.ledger.strays.replace(source, settings.projects, strays)
     status = evaluate_arrivals(plans, firsts, elsewhere, cursor.seen, settings, tick.now)
     looked_at = {str(key) for key in plans}
-    kept = {name: one for name, one in cursor.seen.items() if name.rpartition("/")[0] not in looked_at}
+    kept = {name: observation for name, observation in cursor.seen.items() if name.rpartition("/")[0] not in looked_at}
     cursor.seen = kept | dict(status.observations)
     return request(
         tick,
@@ -103,14 +103,14 @@ def _arrivals(tick: Tick, source: Source, landing: LandingStore) -> dg.SensorRes
         reach=settings.reprocessing_window_days,
         is_looked_at=lambda day: any(first <= day <= last for first, last in windows),
         waits=_waits(source, status, firsts, strays, settings),
-        events=_told(source, plans, status, settings, cursor),
+        events=_materializations(source, plans, status, settings, cursor),
     )
 
 
 def _waits(
     source: Source, status: ArrivalStatus, firsts: Mapping[str, date], strays: Sequence[Delivery], settings: Settings
 ) -> list[str]:
-    waits = [told_strays([stray.key for stray in strays])] if strays else []
+    waits = [describe_strays([stray.key for stray in strays])] if strays else []
     waits += [f"{key}: {why}" for key, why in status.waiting.items()]
     if source is Source.REGULAR and not firsts:
         names = ", ".join(settings.projects)
@@ -135,19 +135,19 @@ def _windows(settings: Settings, cursor: Cursor, today: date) -> list[tuple[date
     return windows
 
 
-def _told(
+def _materializations(
     source: Source, plans: Mapping[BatchKey, BatchPlan], status: ArrivalStatus, settings: Settings, cursor: Cursor
 ) -> list[dg.AssetMaterialization]:
-    """What is new of the source asset's days, for Dagster; a day whose objects are gone is told as empty."""
+    """What is new of the source asset's days, for Dagster; a day whose objects are gone is reported as empty."""
     by_day: dict[date, list[BatchKey]] = _by_day(plans)
     events = []
     for day, keys in by_day.items():
-        deliveries = [one for key in keys for one in plans[key].listed.values()]
+        deliveries = [delivery for key in keys for delivery in plans[key].listed.values()]
         complete = {(key.project_id, hour) for key in keys for hour in _complete_hours(plans[key], status, settings)}
-        is_known = day.isoformat() in cursor.told
-        told = digest([*(f"{one.key} {one.etag}" for one in deliveries), *map(str, sorted(complete))])
-        if cursor.told.get(day.isoformat()) != told and (deliveries or complete or is_known):
-            cursor.told[day.isoformat()] = told
+        is_known = day.isoformat() in cursor.reported
+        state = digest([*(f"{delivery.key} {delivery.etag}" for delivery in deliveries), *map(str, sorted(complete))])
+        if cursor.reported.get(day.isoformat()) != state and (deliveries or complete or is_known):
+            cursor.reported[day.isoformat()] = state
             events.append(delivered(source, day, deliveries, complete))
     return events
 

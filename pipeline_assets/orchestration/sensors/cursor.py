@@ -39,15 +39,17 @@ class Cursor:
 
     seen: dict[str, HourObservation] = field(default_factory=dict)
     attempts: dict[date, Attempt] = field(default_factory=dict)
-    told: dict[str, str] = field(default_factory=dict)
-    """Arrival day -> digest of what Dagster was told of its objects."""
+    reported: dict[str, str] = field(default_factory=dict)
+    """Arrival day -> digest of what was reported to Dagster of its objects."""
     sweep_from: date | None = None
     """Where the walk through old arrival days goes on."""
 
     def as_of(self, now: datetime) -> Cursor:
         """With no time later than now: one that a clock wrote that was ahead is taken as now, and not waited for."""
-        seen = {name: replace(one, since=min(one.since, now)) for name, one in self.seen.items()}
-        attempts = {day: replace(one, at=min(one.at, now)) for day, one in self.attempts.items()}
+        seen = {
+            name: replace(observation, since=min(observation.since, now)) for name, observation in self.seen.items()
+        }
+        attempts = {day: replace(attempt, at=min(attempt.at, now)) for day, attempt in self.attempts.items()}
         return replace(self, seen=seen, attempts=attempts)
 
     def as_text(self) -> str:
@@ -56,9 +58,10 @@ class Cursor:
             {
                 "seen": {name: [seen.objects, seen.since.isoformat()] for name, seen in self.seen.items()},
                 "attempts": {
-                    day.isoformat(): [one.state, one.count, one.at.isoformat()] for day, one in self.attempts.items()
+                    day.isoformat(): [attempt.state, attempt.count, attempt.at.isoformat()]
+                    for day, attempt in self.attempts.items()
                 },
-                "told": self.told,
+                "told": self.reported,
                 "sweep_from": self.sweep_from.isoformat() if self.sweep_from else None,
             }
         )
@@ -76,7 +79,7 @@ class Cursor:
                     date.fromisoformat(day): Attempt(str(state), _positive(count), _aware(at))
                     for day, (state, count, at) in raw["attempts"].items()
                 },
-                {date.fromisoformat(day).isoformat(): str(told) for day, told in raw["told"].items()},
+                {date.fromisoformat(day).isoformat(): str(state) for day, state in raw["told"].items()},
                 date.fromisoformat(raw["sweep_from"]) if raw["sweep_from"] else None,
             )
         except (KeyError, TypeError, AttributeError) as error:
@@ -92,11 +95,11 @@ def _positive(count: int) -> int:
 
 
 def _aware(text: str) -> datetime:
-    found = datetime.fromisoformat(text)
-    if found.tzinfo is None:
+    moment = datetime.fromisoformat(text)
+    if moment.tzinfo is None:
         msg = f"a time without zone: {text}"
         raise ValueError(msg)
-    return found
+    return moment
 
 
 @dataclass(frozen=True)
@@ -143,8 +146,10 @@ def attempted(
     is_looked_at: Callable[[date], bool] = lambda _: True,
 ) -> dict[date, Attempt]:
     """The attempts on record after a request; days that were looked at and are not due any more are forgotten."""
-    found = {day: one for day, one in attempts.items() if states.get(day) == one.state or not is_looked_at(day)}
+    kept = {
+        day: attempt for day, attempt in attempts.items() if states.get(day) == attempt.state or not is_looked_at(day)
+    }
     for day in requested:
-        before = found.get(day)
-        found[day] = Attempt(states[day], before.count + 1 if before else 1, now)
-    return found
+        before = kept.get(day)
+        kept[day] = Attempt(states[day], before.count + 1 if before else 1, now)
+    return kept

@@ -49,12 +49,13 @@ def _stale_days(tick: Tick) -> dg.SensorResult:
     if loads:
         return tick.skip(f"loads under way: {len(loads)}; looked at again when they are through")
     stale = scan_stale_days(tick.ledger, settings, tick.now)
-    found, beyond = _by_day_to_ask_for(stale, settings, tick.ledger, tick.now.date())
+    by_day, beyond = _by_day_to_ask_for(stale, settings, tick.ledger, tick.now.date())
     due = {
         day: Due(
-            digest(one.state for one in ones), "; ".join(dict.fromkeys(f"{one.table} {one.reason}" for one in ones))
+            digest(stale_slice.state for stale_slice in slices),
+            "; ".join(dict.fromkeys(f"{stale_slice.table} {stale_slice.reason}" for stale_slice in slices)),
         )
-        for day, ones in found.items()
+        for day, slices in by_day.items()
     }
     waits = [f"{day} is stale and out of the calendar's reach; begin TIDEMARK_CALENDAR_START earlier" for day in beyond]
     return request(tick, HEAL_JOB, due, priority=HEAL_PRIORITY, waits=waits)
@@ -68,7 +69,7 @@ def _is_load(run: dg.DagsterRun) -> bool:
 
 
 def _by_day_to_ask_for(
-    found: Mapping[date, Sequence[Stale]], settings: Settings, ledger: Ledger, today: date
+    by_day: Mapping[date, Sequence[Stale]], settings: Settings, ledger: Ledger, today: date
 ) -> tuple[dict[date, list[Stale]], list[date]]:
     """A day outside the calendar has no partition: it is built with a day in whose reach the last arrival with events of it lies.
 
@@ -77,7 +78,7 @@ def _by_day_to_ask_for(
     reach = timedelta(days=settings.reprocessing_window_days)
     asked: dict[date, list[Stale]] = {}
     beyond = []
-    for day, stale in found.items():
+    for day, stale in by_day.items():
         days = {day}
         if not settings.calendar_start <= day <= today:
             batches = [
@@ -87,9 +88,9 @@ def _by_day_to_ask_for(
                 for batch in ledger.batch_days_of(source, project, [day])[day]
             ]
             days = {
-                max(one.arrival_date, settings.calendar_start)
-                for one in batches
-                if settings.calendar_start - reach <= one.arrival_date <= today
+                max(batch.arrival_date, settings.calendar_start)
+                for batch in batches
+                if settings.calendar_start - reach <= batch.arrival_date <= today
             }
         if days:
             asked.setdefault(max(days), []).extend(stale)

@@ -85,10 +85,10 @@ def guarded(
             skip_reason=description([f"{note}{error}"]), cursor=cursor.as_text() if note else context.cursor
         )
     except Exception as error:
-        told = tellable(error)
-        if told is error:
+        masked_error = tellable(error)
+        if masked_error is error:
             raise
-        raise told from None
+        raise masked_error from None
     if note:
         context.log.warning(note)
         if result.skip_reason is not None:
@@ -116,12 +116,12 @@ def request(
     """
     settings, cursor = tick.settings, tick.cursor
     covered = _covered(tick, job_name)
-    free = {day: one.state for day, one in due.items() if day not in covered}
+    free = {day: due_day.state for day, due_day in due.items() if day not in covered}
     has_died = died_on(tick.context.instance, job_name)
     admission = admit(free, cursor.attempts, tick.now, settings.sensor_attempts, has_died)
     by_urgency = sorted(admission.admitted, key=lambda day: (not tick.is_recent(day), day))
     chosen = sorted(by_urgency[: settings.sensor_days_per_tick])
-    states = {day: one.state for day, one in due.items()}
+    states = {day: due_day.state for day, due_day in due.items()}
     cursor.attempts = attempted(states, cursor.attempts, chosen, tick.now, is_looked_at)
     # With the time of the attempt: Dagster never launches a key again, and a state may come back after a failure.
     key = digest(f"{day} {cursor.attempts[day]}" for day in chosen)
@@ -136,28 +136,28 @@ def request(
             REASON_TAG: shown(why, LONGEST_TAG),
         }
         requests.append(dg.RunRequest(run_key=f"{job_name}:{days[0]}:{days[-1]}:{key}", tags=tags))
-    told = _told(due, admission, sorted(due.keys() & covered), waits)
+    report = _report(due, admission, sorted(due.keys() & covered), waits)
     if requests:
-        if told:
-            tick.context.log.info(told)
+        if report:
+            tick.context.log.info(report)
         return dg.SensorResult(run_requests=requests, cursor=cursor.as_text(), asset_events=list(events))
-    skip = told or "nothing to do: what is published is what its inputs are"
+    skip = report or "nothing to do: what is published is what its inputs are"
     return dg.SensorResult(skip_reason=skip, cursor=cursor.as_text(), asset_events=list(events))
 
 
-def _told(due: Mapping[date, Due], admission: Admission, loading: Sequence[date], waits: Sequence[str]) -> str:
+def _report(due: Mapping[date, Due], admission: Admission, loading: Sequence[date], waits: Sequence[str]) -> str:
     """What is not requested, and why; may be empty."""
-    told = []
+    parts = []
     if admission.given_up:
         named = few([f"{day} ({due[day].reason})" for day in admission.given_up])
-        told.append(f"given up until something changes: {named}; look at their failed runs, then load them by hand")
+        parts.append(f"given up until something changes: {named}; look at their failed runs, then load them by hand")
     if admission.paused:
-        told.append(f"tried before, again after a pause: {few(map(str, admission.paused))}")
+        parts.append(f"tried before, again after a pause: {few(map(str, admission.paused))}")
     if loading:
-        told.append(f"a run is loading {few(map(str, loading))}")
+        parts.append(f"a run is loading {few(map(str, loading))}")
     if waits:
-        told.append(f"waiting: {few(waits)}")
-    return description(told)
+        parts.append(f"waiting: {few(waits)}")
+    return description(parts)
 
 
 def _ranges(chosen: Sequence[date], reach: int, settings: Settings) -> list[tuple[date, ...]]:

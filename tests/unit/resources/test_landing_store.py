@@ -32,7 +32,7 @@ from moto.s3.models import s3_backends
 from moto.server import ThreadedMotoServer
 from obstore.store import LocalStore
 
-from pipeline_assets.domain.arrival_days import asked_for, first_believable, told_strays
+from pipeline_assets.domain.arrival_days import asked_for, describe_strays, first_believable
 from pipeline_assets.domain.deliveries import BatchKey, Delivery, Listing, Oddity
 from pipeline_assets.domain.errors import (
     LandingAccessError,
@@ -327,7 +327,7 @@ def test_what_nobody_will_ask_for_is_listed_cheaply_and_told(place: Place) -> No
     listing = place.store.list(Source.REGULAR, ["10001"], DAY, DAY, asked_for(Settings(), today))
     assert [one.batch.arrival_date for one in listing.strays] == [long_ago, far]
     assert first_believable(listing.arrival_days["10001"], today) == DAY
-    told = told_strays([one.key for one in listing.strays])
+    told = describe_strays([one.key for one in listing.strays])
     assert told.startswith(f"2 objects arrived outside of all days that will be loaded, first {a_key(day=long_ago)}")
     assert "TIDEMARK_CALENDAR_START" in told
 
@@ -344,7 +344,7 @@ def test_of_many_strays_the_first_and_the_last_are_kept(folder: Place) -> None:
         *(("10001", day) for day in days),
         ("10002", first),
     ]
-    assert told_strays([one.key for one in strays]).startswith("at least 201 objects arrived outside")
+    assert describe_strays([one.key for one in strays]).startswith("at least 201 objects arrived outside")
 
 
 def test_a_week_in_a_long_history_costs_a_few_pages(bucket: Place, s3_server: Server) -> None:
