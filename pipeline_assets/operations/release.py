@@ -1,6 +1,6 @@
 """Release held slices: what will change first, then the release. From the ledger alone, no JVM.
 
-Contains: which holds stand and what the next load makes of their slices.
+Contains: which holds are in force and what the next load makes of their slices.
 Add here: another thing to know before a release.
 Does not contain: holding (rollback.py) and building (derived/).
 """
@@ -107,8 +107,8 @@ def _before(published: Sequence[PublicationRecord], table: str, key: Slice, pres
 
 _SAID: Mapping[Todo, str] = {
     Todo.CHECK: "is compared with the days near it, and built again where they share events",
-    Todo.KEEP: "stays as it is: it is what its inputs say",
-    Todo.KEEP_REFUSED: "stays as it is: what its inputs say was refused",
+    Todo.KEEP: "stays as it is: it matches its inputs",
+    Todo.KEEP_REFUSED: "stays as it is: the checks refused what its inputs give",
     Todo.WAIT_TIED: "waits for days that it shares events with",
 }
 _FOLLOWS: Mapping[Todo, str] = {
@@ -125,11 +125,11 @@ def _then(decision: SlicePlan | None, events: Todo | None) -> str:
     if events is not None and events in _FOLLOWS:
         return _FOLLOWS[events]
     if decision is None:
-        return "stays as it is: nothing is known of its inputs"
+        return "stays as it is: its inputs are not on record"
     if decision.todo is Todo.REBUILD:
         return f"is built again ({decision.cause})"
     if decision.todo is Todo.WAIT:
         return f"waits: {decision.reason}"
     if decision.is_outdated:
-        return "stays as it is: other code built it, and a load of the day builds it again"
+        return "stays as it is: another version of the code built it, and the next load of the day builds it again"
     return _SAID[decision.todo]
