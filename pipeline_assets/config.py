@@ -23,12 +23,12 @@ from pipeline_assets.domain.settings import ENV_PREFIX, PROJECT_ROOT, Settings
 CONFIG_VARIABLE = "TIDEMARK_CONFIG"
 CONFIG_NAME = "tidemark.toml"
 _TEST_PREFIX = "TIDEMARK_CRASH_"
-"""Tests and drills switch crash points on by variables that are no settings (resources/failpoints.py)."""
+"""Tests and drills switch failpoints on by variables that are no settings (resources/failpoints.py)."""
 _UNTOLD = frozenset({*URL_SETTINGS, "spark_config"})
 
 
 def load_settings(**overrides: Any) -> Settings:
-    """Read `tidemark.toml` and the environment; raises SettingsError naming the value and the cure.
+    """Read `tidemark.toml` and the environment; raises SettingsError naming the value and the fix.
 
     The file is `$TIDEMARK_CONFIG`, else `./tidemark.toml`, else the one beside the code. Relative paths in it are
     relative to the file; relative paths in variables to the working directory. Environment wins over file.

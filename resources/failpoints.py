@@ -1,4 +1,4 @@
-"""Named points where a test or a drill may kill or pause the process, to prove that whoever comes next converges.
+"""Named points where a test or a drill may kill or pause the process, to prove that the next run converges.
 
 Contains: the names and the switch.
 Add here: a new step of the load path that must survive a kill.
@@ -42,7 +42,7 @@ class Failpoint(StrEnum):
 
 
 def failpoint(point: Failpoint, qualifier: str = "") -> None:
-    """Tell whoever watches; does nothing where nobody does."""
+    """Call the watchers; does nothing where there are none."""
     for watcher in _watchers:
         watcher(point, qualifier)
 

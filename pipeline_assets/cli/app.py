@@ -1,9 +1,9 @@
-"""`tidemark`: the same jobs and looks from the shell, for scripts and for people who are not in the UI.
+"""`tidemark`: the same jobs and looks from the shell, for scripts and for operators outside the UI.
 
 Contains: the app, and the commands that load, show and look after days.
 Add here: another of them.
 Does not contain: commands that correct (correct.py) or prove (inspect.py), what a command does
-(in_process.py, load_path/), how it looks (render_tables.py, render_trace.py).
+(in_process.py, load/), how it looks (render_tables.py, render_trace.py).
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def status(
     as_json: JsonOption = False,
     verbose: VerboseOption = False,
 ) -> None:
-    """Show where days stand: one row per day, one column per table; then which runs work, and which are found dead."""
+    """Show the status of days: one row per day, one column per table; then the runs at work, and the runs found dead."""
     run(lambda: _status(first, last, as_json), verbose)
 
 
@@ -109,10 +109,10 @@ def explain(
 
 @app.command(rich_help_panel=Panel.OPERATE)
 def maintenance(
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only tell what would be done.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be done.")] = False,
     verbose: VerboseOption = False,
 ) -> None:
-    """Throw away what no reader, no rollback and no run needs: dead branches, small files, old snapshots, orphan files.
+    """Remove what no reader, no rollback and no run needs: dead branches, small files, old snapshots, orphan files.
 
     Safe beside a load. Exits 0 when every table was looked after, 1 when one could not be, 2 on bad usage.
     """

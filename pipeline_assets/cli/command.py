@@ -45,13 +45,15 @@ AcceptChangesOption = Annotated[
     typer.Option(
         "--accept-changes",
         metavar="REASON",
-        help="Let refined days of the named project change beyond bounds, for this reason.",
+        help="Accept changes beyond bounds in the named project's published days, for this reason.",
     ),
 ]
 AcceptMissingOption = Annotated[
     str | None,
     typer.Option(
-        "--accept-missing", metavar="REASON", help="Let go what landing lost of the named project, for this reason."
+        "--accept-missing",
+        metavar="REASON",
+        help="Accept that landing lost objects of the named project, for this reason.",
     ),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
@@ -70,7 +72,7 @@ def run(command: Callable[[], int], verbose: bool) -> NoReturn:
         _print_error(error_console, error, verbose)
         code = EXIT_INCOMPLETE
     except Exception as error:
-        # A defect is told in full, but as text, and without what the interpreter would repeat of a URL.
+        # A defect is printed in full, but as text, and without what the interpreter would repeat of a URL.
         print_trace(error_console, error)
         code = EXIT_INCOMPLETE
     raise typer.Exit(code)
@@ -96,8 +98,8 @@ def require_one_meant(reasons: Mapping[str, str | None], asked: Sequence[str], c
         if reason is not None and not asked and len(configured) > 1:
             raise UsageError(
                 option,
-                f"would speak for all projects ({', '.join(configured)})",
-                f"Name those you looked at: --project {configured[0]}",
+                f"would apply to all projects ({', '.join(configured)})",
+                f"Name the projects that you checked: --project {configured[0]}",
             )
 
 

@@ -55,7 +55,7 @@ def exclude(
     ] = False,
     verbose: VerboseOption = False,
 ) -> None:
-    """Rule out deliveries, and load the days they arrived on without them. `include` reverses it.
+    """Exclude deliveries, and load the days they arrived on without them. `include` reverses it.
 
     Exits 0 when every touched day is good without them, 1 when one is refused, waiting or held, 2 on bad usage.
     """
@@ -85,7 +85,9 @@ def rollback(
     last: ToOption,
     back_to: Annotated[
         str,
-        typer.Option("--back-to", metavar="TIME|NUMBER", help="As it was then (UTC), or after that publication's run."),
+        typer.Option(
+            "--back-to", metavar="TIME|NUMBER", help="The state at this time (UTC), or after this publication's run."
+        ),
     ],
     reason: ReasonOption,
     table: TableOption = None,
@@ -93,7 +95,7 @@ def rollback(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would change.")] = False,
     verbose: VerboseOption = False,
 ) -> None:
-    """Make published days of refined and aggregates what they were, by metadata alone, and hold them. `release` reverses it.
+    """Restore an earlier state of published days (refined, aggregates), by metadata alone, and hold it. `release` reverses it.
 
     Exits 0 when every slice was rolled back or held, 1 when it could not be, 2 on bad usage.
     """

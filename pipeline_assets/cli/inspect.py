@@ -2,7 +2,7 @@
 
 Contains: these commands.
 Add here: another look that changes nothing.
-Does not contain: what is found (load_path/), how it looks (render_tables.py, verify.py, drill/),
+Does not contain: what is found (inspection/, drill/), how it looks (render_tables.py, verify.py),
 commands that correct (correct.py).
 """
 
@@ -41,7 +41,7 @@ TABLE_KEYS = tuple(table.key for table in ALL_TABLES)
 
 
 def exclusions(as_json: JsonOption = False, verbose: VerboseOption = False) -> None:
-    """List the deliveries that were ruled out, with reasons, and those that count again."""
+    """List excluded deliveries with their reasons, and those that were included again."""
     run(lambda: _exclusions(as_json), verbose)
 
 
@@ -77,9 +77,7 @@ def diff(
     html: Annotated[
         Path | None, typer.Option("--html", help="Write a page per project into this folder as well.")
     ] = None,
-    samples: Annotated[
-        int, typer.Option("--samples", min=0, help="About so many keys are shown with their values.")
-    ] = 20,
+    samples: Annotated[int, typer.Option("--samples", min=0, help="Show about so many keys with their values.")] = 20,
     verbose: VerboseOption = False,
 ) -> None:
     """Show what a load would make of a day, refused or not yet loaded, beside what is published; publishes nothing.

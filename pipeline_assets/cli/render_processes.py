@@ -2,7 +2,7 @@
 
 Contains: one look at the processes on record, and a line for each.
 Add here: another thing to say of a process.
-Does not contain: who counts as dead (domain/processes.py), what Dagster is told
+Does not contain: who counts as dead (domain/processes.py), what is reported to Dagster
 (orchestration/dead_runs.py).
 """
 
@@ -15,7 +15,7 @@ from resources.this_process import sight
 
 
 def process_lines(ledger: Ledger) -> list[str]:
-    """A line for each run that works, and for each that was found dead, which Dagster is told of."""
+    """A line for each run that works, and for each that was found dead, which is reported to Dagster."""
     processes = [(process, sight(process.identity)) for process in ledger.processes.look([], {}).values()]
     lines = [
         _working(process, seen)
@@ -38,4 +38,4 @@ def _working(process: Process, seen: Sight) -> str:
     who = f"process {process.identity.pid} on {process.identity.host}"
     line = f"run {process.run_id} ({process.job}) works: {who}, begun {(process.begun_at or '')[:19]} UTC"
     is_silent = seen is not Sight.THERE and process.watch.still > 0
-    return f"{line}; not heard of since {(process.beat_at or '')[:19]} UTC" if is_silent else line
+    return f"{line}; not heard from since {(process.beat_at or '')[:19]} UTC" if is_silent else line

@@ -2,7 +2,7 @@
 
 Contains: the answer as JSON, and how it is drawn.
 Add here: how something about one event is shown.
-Does not contain: finding and judging it (load_path/explain/), commands (inspect.py), exit codes
+Does not contain: finding and judging it (inspection/trace/), commands (inspect.py), exit codes
 (command.py).
 """
 

@@ -1,8 +1,8 @@
-"""The workbench of a command that works without Dagster.
+"""The runtime of a command that works without Dagster.
 
 Contains: opening and closing it.
 Add here: what such commands share.
-Does not contain: what they do with it (load_path/).
+Does not contain: what they do with it (load/).
 """
 
 from __future__ import annotations

@@ -60,7 +60,7 @@ def page() -> PlainConsole:
 
 
 def plainly(console: Console) -> Callable[[str], None]:
-    """What a load says, in the background of what it shows."""
+    """Prints what a load logs, dimmed."""
     return lambda text: console.print(styled(text, "dim"))
 
 

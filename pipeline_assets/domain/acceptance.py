@@ -1,4 +1,4 @@
-"""What a person lets through, although a check would refuse it: which table and day of which project, and why.
+"""What an operator accepts although a check would refuse it: which table and day of which project, and why.
 
 Contains: acceptances, and reading them from run config.
 Add here: another kind of what may be let through.
@@ -28,7 +28,7 @@ class AcceptanceKind(StrEnum):
 
 @dataclass(frozen=True)
 class Acceptance:
-    """One decision of a person, for one project's day."""
+    """One decision of an operator, for one project's day."""
 
     kind: AcceptanceKind
     table: str
@@ -43,7 +43,7 @@ class Acceptances:
     given: tuple[Acceptance, ...] = ()
 
     def change(self, table: str, key: Slice) -> str | None:
-        """Why a slice may change beyond bounds; None where nobody says so."""
+        """Why a slice may change beyond bounds; None where no operator accepted it."""
         return self._reason(AcceptanceKind.CHANGE, table, key)
 
     def missing(self, table: str, key: Slice) -> str | None:
@@ -99,7 +99,7 @@ def _named(
     if not project and len(projects) > 1:
         raise SettingsError(
             subject,
-            f"names no project, and this run loads {', '.join(projects)}: it would let go what nobody looked at",
+            f"names no project, and this run loads {', '.join(projects)}: it would apply to all of them",
             f'Name the one that is meant: "{name}/{projects[0]}"; an entry for each, or load one project alone',
         )
     if project and project not in projects:

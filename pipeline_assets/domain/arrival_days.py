@@ -1,4 +1,4 @@
-"""Which arrival days are believed and asked for: a name's date is what somebody wrote, and may be wrong by decades.
+"""Which arrival days are believed and asked for: the date in a name may be wrong by decades.
 
 Contains: the first arrival of a project, and days that no load will ever ask for.
 Add here: another question about days of arrival.
@@ -49,10 +49,10 @@ def ends_of(strays: Iterable[Delivery]) -> tuple[Delivery, ...]:
 
 
 def describe_strays(keys: Sequence[str]) -> str:
-    """That no load will ever ask for these objects, and what a person does about it."""
+    """A sentence that no load will ever read these objects, with the fix."""
     # Some of many are kept; of a bucket so many keys are looked at, of which every other may be a marker.
     bound = "at least " if len(keys) >= MOST_STRAYS // 2 else ""
     return (
-        f"{bound}{len(keys)} objects arrived outside of all days that will be loaded, first {keys[0]}, last {keys[-1]}: correct "
-        "the dates in their names or remove them, or begin TIDEMARK_CALENDAR_START earlier"
+        f"{bound}{len(keys)} objects arrived on days that no load will read, first {keys[0]}, last {keys[-1]}: correct "
+        "the dates in their names or remove them, or set TIDEMARK_CALENDAR_START earlier"
     )

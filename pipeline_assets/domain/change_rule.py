@@ -41,7 +41,7 @@ def explain_change(
 ) -> Evaluation:
     """`change_is_explained`: bounds on every measure of a bounded slice, and on the shares of its keys that come, go and change.
 
-    Measured against `before`, what the slice was when it became final or a person last decided about it, so that many small
+    Measured against `before`, what the slice was when it became final or an operator last decided about it, so that many small
     changes are bounded as one; keys also by what this publication does to them. A slice that held nothing has no figures there:
     filling an empty day is no change, and neither is coming back to what it was (`content`: its digest now).
     """
@@ -75,7 +75,7 @@ def next_baseline(
     was_final: bool,
     settings: Settings,
 ) -> Baseline:
-    """Of a final slice that passed `change`: anew where it becomes final, is filled, accepted by a person, or again what it was.
+    """Of a final slice that passed `change`: new where it becomes final, is filled, is accepted, or is again what it was.
 
     Else `before`, with what became of its keys; a measure it lacks was compared with nothing, and is bounded from now on.
     """

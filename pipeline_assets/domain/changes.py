@@ -52,7 +52,7 @@ class KeyChange:
 
 @dataclass(frozen=True)
 class Baseline:
-    """What a slice was when it became final, or when a person last decided about it, and what became of its keys since."""
+    """What a slice was when it became final, or when an operator last decided about it, and what became of its keys since."""
 
     figures: Mapping[str, float] = field(default_factory=dict)
     """Measure -> value; empty where the slice held nothing, so that filling it is no change."""

@@ -23,7 +23,7 @@ class CheckRule:
 
     name: str
     description: str = field(default="", compare=False)
-    """What it holds, for people."""
+    """What it guarantees, shown in Dagster."""
     is_blocking: bool = field(default=True, compare=False)
     """False for checks that only warn."""
     settings_read: tuple[str, ...] = field(default=(), compare=False)
@@ -75,7 +75,7 @@ class Check:
     RECONCILES_WITH_RAW = CheckRule("reconciles_with_raw", "Rows in raw = rows out + duplicates by reason.")
     CHANGE_IS_EXPLAINED = CheckRule(
         "change_is_explained",
-        "A final slice does not shrink or grow beyond bounds unless a person accepts it.",
+        "A final slice does not shrink or grow beyond bounds unless an operator accepts it.",
         settings_read=(
             "change_min_rows",
             "change_max_shrink",
@@ -102,7 +102,7 @@ def number(value: Any) -> float:
 
 
 ACCEPTED = "accepted"
-"""How the reason of a change begins that a person let through."""
+"""How the reason of an accepted change begins."""
 
 
 @dataclass(frozen=True)
@@ -119,7 +119,7 @@ class Evaluation:
 
     @property
     def is_accepted_change(self) -> bool:
-        """Whether it passes only because a person let the change through."""
+        """Whether it passes only because an operator accepted the change."""
         is_change = self.check == Check.CHANGE_IS_EXPLAINED
         return is_change and self.is_passed and (self.reason or "").startswith(f"{ACCEPTED}: ")
 
@@ -167,7 +167,7 @@ def complete(rules: Sequence[CheckRule], evaluations: Sequence[Evaluation]) -> t
 
 @dataclass(frozen=True)
 class BatchFigures:
-    """The sums over one batch's deliveries as they stand in landing."""
+    """The sums over one batch's deliveries as landing holds them."""
 
     objects: int
     unreadable: tuple[str, ...]

@@ -11,10 +11,10 @@ from pipeline_assets.domain.plain_text import shown
 
 
 class TidemarkError(Exception):
-    """A failure that names the object, the reason and the cure; base of all that Tidemark raises."""
+    """A failure that names the object, the reason and the fix; base of all that Tidemark raises."""
 
     def __init__(self, subject: str, reason: str, hint: str) -> None:
-        """Say what failed (`subject`: a key, setting or slice), why (`reason`) and what a person can do (`hint`)."""
+        """Say what failed (`subject`: a key, setting or slice), why (`reason`) and what the operator can do (`hint`)."""
         # Whatever shows it, a log, a terminal, Dagster: names in it are data, and secrets were never part of it.
         self.subject, self.reason, self.hint = shown(subject), shown(reason), shown(hint)
         super().__init__(f"{self.subject}: {self.reason}. {self.hint}")

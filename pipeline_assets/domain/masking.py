@@ -1,7 +1,7 @@
 """What no output shows: passwords of databases, keys of stores. One place masks them.
 
 Contains: which values are secret, and their removal from text.
-Add here: another place a secret may stand.
+Add here: another place that may hold a secret.
 Does not contain: what else is done to text before it is shown (plain_text.py), where settings come
 from (config.py).
 """
@@ -22,7 +22,7 @@ NAMES_OF_SECRETS = r"(?i)secret|passw|passphrase|passfile|pwd|token|credential|a
 """A setting or option of such a name holds a secret; Spark is told the same (`spark.redaction.regex`)."""
 _SECRET_VARIABLES = ("AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "PGPASSWORD")
 _SHORTEST = 6
-"""A shorter secret is masked where it stands in a URL, and is no word to be looked for in all text."""
+"""A shorter secret is masked where a URL holds it, and is no word to be looked for in all text."""
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]{0,30}")
 _PLAIN_USER = re.compile(r"[\w.-]{0,63}")
 _PLAIN_OPTIONS = frozenset({"sslmode", "connect_timeout", "application_name", "target_session_attrs"})

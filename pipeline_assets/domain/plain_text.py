@@ -17,7 +17,7 @@ from pipeline_assets.domain.masking import scrubbed
 LONGEST = 2_000
 """Characters of one value, one reason or one line; an object's name has 1,024 bytes at most."""
 LONGEST_REASON = 1_000
-"""Characters of a reason that a person gives."""
+"""Characters of a reason that an operator gives."""
 _SHORT = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
 _SQL_SAFE = re.compile(r"[A-Za-z0-9/_.#:@ +=-]*")
 

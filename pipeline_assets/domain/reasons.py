@@ -1,8 +1,8 @@
-"""Reasons that people give: they stay on record, so each says something, in bounds, in characters that any database keeps.
+"""Reasons that operators give: they stay on record, so each says something, in bounds, in characters that any database keeps.
 
 Contains: the one condition of a reason.
 Add here: another one.
-Does not contain: what is decided for a reason (load_path/).
+Does not contain: what is decided for a reason (load/).
 """
 
 from __future__ import annotations

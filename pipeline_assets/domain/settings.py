@@ -87,11 +87,11 @@ class Settings(BaseSettings):
     load_open_days: bool = True
     """Whether sensors load the complete hours of a day that is not closed yet."""
     sensors_running: bool = False
-    """Whether sensors run from the start; else a person switches each on in the UI, once."""
+    """Whether sensors run from the start; else an operator switches each on in the UI, once."""
     sensor_days_per_tick: int = Field(30, ge=1)
     """Most arrival days that one evaluation of a sensor requests, and that it looks at beyond the redelivery horizon."""
     sensor_attempts: int = Field(3, ge=1)
-    """How often a sensor requests the same state of a day before it leaves it to a person."""
+    """How often a sensor requests the same state of a day before it leaves the day to an operator."""
 
     max_unreadable_objects: int = Field(0, ge=0)
     max_quarantined_share: float = Field(0.001, ge=0, le=1)

@@ -101,17 +101,17 @@ class Verdict(StrEnum):
     PUBLISHED = "published"
     """Its new content was committed to main."""
     UNCHANGED = "unchanged"
-    """Inputs or recomputed content equal what stands; nothing was committed."""
+    """Inputs or recomputed content equal what is published; nothing was committed."""
     REFUSED = "refused"
     """A check failed on the staged content; the old state stays."""
     WAITING = "waiting"
     """Something it reads is refused, held or not there yet; the old state stays."""
     HELD = "held"
-    """A person rolled it back and has not released it; the old state stays."""
+    """An operator rolled it back and has not released it; the old state stays."""
 
     @property
     def is_good(self) -> bool:
-        """True where the day stands: published or unchanged."""
+        """True where the day is published or unchanged."""
         return self in (Verdict.PUBLISHED, Verdict.UNCHANGED)
 
 

@@ -135,7 +135,7 @@ class _Drill:
         self._load_calmly(days)
         if failures or not all(self._calm_digests().values()):
             reason = f"undisturbed loads of sample data do not work ({'; '.join(failures) or 'tables are empty'})"
-            raise LakehouseError("drill", reason, "Mend that first: load any day with tidemark load")
+            raise LakehouseError("drill", reason, "Fix that first: load any day with tidemark load")
 
     def carry_out(self, trial: Trial) -> Result:
         started = time.monotonic()
@@ -187,7 +187,7 @@ class _Drill:
                     }
             failures = self._load(days, **tags)
             for run in instance.get_runs(dg.RunsFilter(statuses=list(WORKING))):
-                failures.append(f"run {run.run_id} died, and nobody noticed")
+                failures.append(f"run {run.run_id} died unnoticed")
                 instance.report_run_failed(run, "its process was killed by a drill")
             self.runtime.lakehouse.branches.sweep(ALL_TABLES, liveness(instance, self.runtime.ledger, ""))
         return failures

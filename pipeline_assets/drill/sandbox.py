@@ -158,7 +158,7 @@ def _make_schema(settings: Settings) -> None:
         try:
             _on_server(settings, f"CREATE SCHEMA {settings.catalog_name}")
         except sa.exc.SQLAlchemyError as error:
-            reason = f"lets the drill make no schema ({getattr(error, 'orig', error)})"
+            reason = f"does not let the drill create a schema ({getattr(error, 'orig', error)})"
             raise LedgerError(
                 masked(settings.ledger_database_url), reason, "GRANT CREATE ON DATABASE to this role"
             ) from error

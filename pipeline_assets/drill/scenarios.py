@@ -42,7 +42,7 @@ class Trial:
 
     @property
     def armed(self) -> str:
-        """As a process is told of it."""
+        """As the environment of a process names it."""
         return f"{self.point}:{self.qualifier}" if self.qualifier else str(self.point)
 
 

@@ -1,6 +1,6 @@
 """Decisions that the warehouse keeps and the ledger lacks: read back before anything is decided or thrown away.
 
-Contains: when that is done, and what is said of it.
+Contains: when that is done, and what is logged of it.
 Add here: another record that is kept in both places.
 Does not contain: keeping and applying them (resources/ledger/decision_objects.py,
 resources/ledger/acts.py).

@@ -1,6 +1,6 @@
 """Rule out deliveries, and lift that again: recorded here, acted on by the load of their arrival day.
 
-Contains: which versions a person means by a key, and when that must be refused.
+Contains: which versions an operator means by a key, and when that must be refused.
 Add here: another condition of an exclusion.
 Does not contain: what a load does about it (deliveries/batch.py), the record
 (resources/ledger/interventions.py).
@@ -46,11 +46,11 @@ def delivery_named(key: str, settings: Settings) -> Delivery:
 def exclude(
     runtime: Runtime, reasons: Mapping[str, str], request: LoadRequest, *, even_if_gone: bool
 ) -> list[Exclusion]:
-    """Record that every known version of these objects is ruled out; returns what was not ruled out before.
+    """Record that every known version of these objects is excluded; returns what was not excluded before.
 
     `reasons`: object key -> why. An exclusion names bytes, so what landing holds and no load has read is read first. Raises
     UsageError, with nothing recorded, for a key that is no delivery, that the run does not load, that nobody knows, whose bytes
-    cannot be read, or that landing lost, unless that was said to be meant: it could not be brought back.
+    cannot be read, or that landing lost, unless `even_if_gone`: it could not be restored.
     """
     exclusions = [
         exclusion
@@ -79,7 +79,7 @@ def _versions(runtime: Runtime, key: str, reason: str, request: LoadRequest, eve
     if listed is None and not even_if_gone:
         raise UsageError(
             key,
-            "landing no longer holds it, so that its rows could not be brought back",
+            "landing no longer holds it, so its rows could not be restored",
             "Put it back into landing first, or exclude it for good (--even-if-gone, exclude_even_if_gone in run config)",
         )
     versions = {record.etag: record.sha256 for record in recorded if record.sha256 is not None}
@@ -88,7 +88,7 @@ def _versions(runtime: Runtime, key: str, reason: str, request: LoadRequest, eve
     if not versions:
         raise UsageError(
             key,
-            "is not in landing any more, and which bytes its rows were read from is not on record, so that nothing can be named",
+            "is no longer in landing, and the ledger does not know the bytes of its rows, so no version can be excluded",
             "Put it back into landing, load the day, then exclude it",
         )
     return [Exclusion(named.batch, key, etag, sha256, recordable(reason)) for etag, sha256 in versions.items()]
@@ -105,7 +105,7 @@ def hash_of(landing: LandingStore, listed: Delivery) -> str:
     except TidemarkError as error:
         raise UsageError(
             listed.key,
-            f"cannot be read, and an exclusion names bytes: it {error.reason}",
+            f"cannot be read, so its bytes cannot be excluded: it {error.reason}",
             "Exclude it again once it can be read; nothing was recorded",
         ) from error
 
@@ -126,13 +126,13 @@ def lift(runtime: Runtime, reasons: Mapping[str, str], request: LoadRequest) -> 
         day = batch.arrival_date
         if key not in known:
             raise UsageError(key, "was never excluded", "`tidemark exclusions` lists what is")
-        # None is in force where a run that is tried again lifted it before.
+        # Nothing is excluded where an earlier try of this run included it again.
         in_force[key] = runtime.ledger.interventions.exclusions(batch.source, [batch.project_id], day, day).get(key, ())
     for key, exclusions in in_force.items():
         if not exclusions:
             continue
         runtime.ledger.interventions.lift(exclusions, recordable(reasons[key]), request.run_id)
-        runtime.log(f"lifted the exclusion of {key}: {reasons[key]}")
+        runtime.log(f"included {key} again: {reasons[key]}")
 
 
 def _named_in(request: LoadRequest, key: str, reason: str, settings: Settings) -> Delivery:
@@ -140,11 +140,11 @@ def _named_in(request: LoadRequest, key: str, reason: str, settings: Settings) -
     named = delivery_named(key, settings)
     batch = named.batch
     if batch.arrival_date not in request.days:
-        raise UsageError(key, f"arrived on {batch.arrival_date}, which is not loaded now", "Choose that partition")
+        raise UsageError(key, f"arrived on {batch.arrival_date}, which this run does not load", "Choose that partition")
     if RAW_TABLES[batch.source].key not in request.tables:
         raise UsageError(
             key,
-            f"is one of the {batch.source.value} exports, which are not loaded now",
+            f"is one of the {batch.source.value} exports, which this run does not load",
             "Choose the job that loads them",
         )
     return named

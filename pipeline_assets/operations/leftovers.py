@@ -28,7 +28,7 @@ class Leftovers:
     metadata: tuple[str, ...] = ()
     """Paths of metadata files that are older than the table's history."""
     note: str = ""
-    """What a person should know."""
+    """What the operator should know."""
     refusal: LakehouseError | None = None
     """Why none of the orphans may go, nor anything else of the table."""
 
@@ -41,8 +41,10 @@ def leftovers(
     foreign = [file for file in below.unknown if file.commits and file.table_uuid != below.table_uuid]
     if foreign:
         where = f"{below.location}/{foreign[0].name}"
-        reason = f"the files of another table of this name lie there as well ({where}), and no orphan was removed"
-        hint = "Find out which catalog knows it; move its files away, or attach it to an empty catalog: tidemark attach"
+        reason = f"its folder also holds the files of another table of this name ({where}); no orphan was removed"
+        hint = (
+            "Find the catalog of that table; move its files away, or attach them to an empty catalog: tidemark attach"
+        )
         return Leftovers(refusal=LakehouseError(name, reason, hint))
     note = ""
     # Files carry the time of the store's own clock.
@@ -58,12 +60,14 @@ def leftovers(
     if any(file.commits and file.updated_at >= clock - span for file in below.unknown):
         # What a commit that failed leaves looks like a commit that a restored catalog forgot: both are kept as long as snapshots.
         before = clock - span
-        note = f"metadata that the catalog does not know of lies there, so orphans are kept for {span.days} days"
+        note = f"its folder holds metadata that the catalog does not know, so orphans are kept for {span.days} days"
     orphans = tuple(path for path in upkeep.orphans(table, before) if not is_metadata(_below(path)))
     files = sum(1 for file in below.files if not is_metadata(file.name))
     if is_bulk(len(orphans), files, max_share):
-        reason = f"no snapshot knows {len(orphans)} of the {files} files below {below.location}, so that none of them was removed"
-        hint = "Look at them (tidemark maintenance --dry-run); where nobody needs them, raise TIDEMARK_MAX_ORPHAN_SHARE for once"
+        reason = f"no snapshot knows {len(orphans)} of the {files} files below {below.location}; none was removed"
+        hint = (
+            "List them (tidemark maintenance --dry-run); if none is needed, raise TIDEMARK_MAX_ORPHAN_SHARE for one run"
+        )
         return Leftovers(orphans, refusal=LakehouseError(name, reason, hint))
     return Leftovers(orphans, _metadata(below, clock, history), note)
 
@@ -84,7 +88,7 @@ def _metadata(below: Below, now: datetime, history: timedelta) -> tuple[str, ...
 
 
 def _below(path: str) -> str:
-    """The last two parts of a path, which is how a metadata file is told."""
+    """The last two parts of a path, which identify a metadata file."""
     return "/".join(path.rsplit("/", 2)[-2:])
 
 

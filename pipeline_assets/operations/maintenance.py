@@ -1,4 +1,4 @@
-"""Throw away what nobody needs any more: dead branches, small files of cold days, old snapshots, orphan files, old quarantine.
+"""Remove what is no longer needed: dead branches, small files of cold days, old snapshots, orphan files, old quarantine.
 
 Contains: the order of upkeep of one table, beside loads that may run.
 Add here: another kind of leftover.
@@ -57,7 +57,7 @@ class TableUpkeep:
     quarantined: int = 0
     """Rows of quarantine past their source's retention."""
     note: str = ""
-    """What a person should know."""
+    """What the operator should know."""
     failure: TidemarkError | None = None
     """Why not all of it was done."""
 
@@ -90,7 +90,7 @@ def maintain(
 
 
 def require_done(reports: Sequence[TableUpkeep]) -> None:
-    """Raise what went wrong; a failure that a person must mend before one that time may heal."""
+    """Raise what went wrong; a failure that needs an operator before one that passes by itself."""
     failures = [report.failure for report in reports if report.failure is not None]
     lasting = [failure for failure in failures if not isinstance(failure, TransientError)]
     if len(lasting) > 1:
@@ -101,13 +101,13 @@ def require_done(reports: Sequence[TableUpkeep]) -> None:
 
 
 def listing(paths: Sequence[str]) -> list[str]:
-    """So many of the paths as a person reads, and how many more there are."""
+    """The first paths, and how many more there are."""
     more = len(paths) - _SHOWN
     return [*paths[:_SHOWN], *([f"and {more} more"] if more > 0 else [])]
 
 
 def _known_tables(runtime: Runtime, *, is_dry_run: bool) -> list[Table]:
-    """The tables to look after; what neither catalog nor warehouse knows is left out, and said."""
+    """The tables to look after; what neither catalog nor warehouse knows is left out and logged."""
     purpose = Purpose.LOOK if is_dry_run else Purpose.KEEP
     runtime.lakehouse.require_own(runtime.settings, ALL_TABLES, purpose)
     known = [table for table in ALL_TABLES if runtime.lakehouse.knows(table)]
@@ -129,7 +129,7 @@ def _known_tables(runtime: Runtime, *, is_dry_run: bool) -> list[Table]:
 
 
 def summary(report: TableUpkeep, *, is_dry_run: bool) -> str:
-    """One line for people."""
+    """One line for the log."""
     is_refused = report.failure is not None
     # Into how many files only writing them tells.
     compacted = (

@@ -1,6 +1,6 @@
 """Release held slices: what will change first, then the release. From the ledger alone, no JVM.
 
-Contains: which holds stand and what the next load makes of their slices.
+Contains: which holds are in force and what the next load makes of their slices.
 Add here: another thing to know before a release.
 Does not contain: holding (rollback.py) and building (load/build/).
 """
@@ -103,8 +103,8 @@ def _before(published: Sequence[PublicationRecord], table: str, key: Slice, pres
 
 _SAID: Mapping[Todo, str] = {
     Todo.CHECK: "is compared with the days near it, and built again where they share events",
-    Todo.KEEP: "stays as it is: it is what its inputs say",
-    Todo.KEEP_REFUSED: "stays as it is: what its inputs say was refused",
+    Todo.KEEP: "stays as it is: it matches its inputs",
+    Todo.KEEP_REFUSED: "stays as it is: the checks refused what its inputs give",
     Todo.WAIT_TIED: "waits for days that it shares events with",
 }
 _FOLLOWS: Mapping[Todo, str] = {
@@ -122,11 +122,11 @@ def _then(plan: SlicePlan | None, followed: Mapping[str, Todo]) -> str:
         if todo in _FOLLOWS:
             return _FOLLOWS[todo].format(upstream=upstream)
     if plan is None:
-        return "stays as it is: nothing is known of its inputs"
+        return "stays as it is: its inputs are not on record"
     if plan.todo is Todo.REBUILD:
         return f"is built again ({plan.cause})"
     if plan.todo is Todo.WAIT:
         return f"waits: {plan.reason}"
     if plan.is_outdated:
-        return "stays as it is: other code built it, and a load of the day builds it again"
+        return "stays as it is: another version of the code built it, and the next load of the day builds it again"
     return _SAID[plan.todo]

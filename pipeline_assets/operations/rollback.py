@@ -1,4 +1,4 @@
-"""Roll slices of refined and aggregates back to what they were, held until a person releases them: metadata alone.
+"""Roll slices of refined and aggregates back to what they were, held until an operator releases them: metadata alone.
 
 Contains: the one operation over all tables, and what is recorded of it.
 Add here: another thing that happens to a slice that goes back.
@@ -34,7 +34,7 @@ from resources.failpoints import Failpoint, failpoint
 from resources.iceberg.metadata import SliceFiles
 from resources.ledger.changes import Changes
 
-CURE = "Release it when the rollback has served its purpose (tidemark release)"
+RELEASE_HINT = "Release it when the rollback has served its purpose (tidemark release)"
 
 
 def roll_back(runtime: Runtime, request: RollbackRequest) -> list[SliceRestore]:
@@ -167,7 +167,7 @@ def _restore(
             for move in changing
         )
     for move in moves:
-        held = replace(move.present, verdict=Verdict.HELD, reason=f"held: {request.reason}", hint=CURE)
+        held = replace(move.present, verdict=Verdict.HELD, reason=f"held: {request.reason}", hint=RELEASE_HINT)
         if move.key in files:
             target = move.target
             held = replace(
@@ -181,7 +181,7 @@ def _restore(
                 figures=(target.figures if target else None) or {"rows": move.digest.rows},
                 rejection=None,
             )  # fmt: skip
-            # A person decided what it is, so that is what later changes are measured against.
+            # An operator decided what it is, so that is what later changes are measured against.
             held = replace(held, baseline=Baseline(held.figures, content=str(held.digest)) if held.is_final else None)
         changes.slices.append(held)
     failpoint(Failpoint.BEFORE_LEDGER, table.key)

@@ -87,7 +87,11 @@ def plan(runtime: Runtime, request: RollbackRequest) -> list[SliceRestore]:
     request = after_its_run(runtime, request)
     moves = [move for table in tables for move in moves_of_table(runtime, table, request)]
     if not moves:
-        raise UsageError(f"{request.first} to {request.last}", "nothing of these days was ever published", "Check them")
+        raise UsageError(
+            f"{request.first} to {request.last}",
+            "no publication of these days is on record",
+            "Check the days: tidemark history",
+        )
     for table in tables:
         require_whole_exchanges(runtime, table, request, [move for move in moves if move.table == table.key])
     for table in tables:
@@ -121,7 +125,7 @@ def tables_of(request: RollbackRequest) -> list[Table]:
             raise UsageError(
                 name,
                 "cannot be rolled back",
-                f"Raw keeps what was delivered: exclude bad deliveries. Of the others there are {', '.join(known)}",
+                f"Raw keeps what was delivered: exclude bad deliveries. Others can be rolled back: {', '.join(known)}",
             )
     return [table for key, table in known.items() if not request.tables or key in request.tables]
 
@@ -218,8 +222,8 @@ def _kept_snapshot(
                 return snapshot_id
     raise LakehouseError(
         f"{move.table} {move.key}",
-        f"what was published at {target.published_at[:19]} is expired",
-        "Choose a later state, within rollback_days; or exclude the deliveries that spoilt it and load the day again",
+        f"the snapshot published at {target.published_at[:19]} has expired",
+        "Choose a later state, within rollback_days; or exclude the bad deliveries and load the day again",
     )
 
 
@@ -274,7 +278,7 @@ def require_whole_exchanges(
         days = ", ".join(sorted(f"{row['event_date']} {row['project_id']} ({row['count']} events)" for row in rows))
         raise LakehouseError(
             f"{table.key} {request.first} to {request.last}",
-            f"events moved between these days and {days} since then, and would be lost or be there twice",
+            f"events have moved between these days and {days} since then; the rollback would lose or double them",
             "Roll those days back as well",
         )
 

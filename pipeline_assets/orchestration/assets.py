@@ -2,7 +2,7 @@
 
 Contains: the graph of our tables and the op behind it.
 Add here: config and wiring of a load.
-Does not contain: loading (load_path/), what Dagster is told of it (events.py) and of its assets
+Does not contain: loading (load/), what Dagster shows of it (events.py) and of its assets
 (specs.py).
 """
 
@@ -57,7 +57,7 @@ class LoadConfig(dg.Config):
 
 @dataclass(frozen=True)
 class Clock:
-    """What time it is for deadlines; a resource, so that a test can stand at any moment."""
+    """What time it is for deadlines; a resource, so that a test can choose the moment."""
 
     fixed: datetime | None = None
 
@@ -136,4 +136,4 @@ KINDS = {
     table.key: AcceptanceKind.MISSING if table in RAW_TABLES.values() else AcceptanceKind.CHANGE
     for table in ASSET_TABLES
 }
-"""Table -> what a person may let through of it."""
+"""Table -> what an operator may accept of it."""

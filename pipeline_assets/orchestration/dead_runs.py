@@ -1,6 +1,6 @@
 """Runs whose process died are reported to Dagster as failed, so that they hold no slot and no day any longer.
 
-Contains: one look at all processes, the sensor that takes it, and what Dagster is told.
+Contains: one look at all processes, the sensor that takes it, and what is reported to Dagster.
 Add here: another one who looks.
 Does not contain: who counts as dead (domain/processes.py), starting again (Dagster's run retries,
 sensors/).
@@ -35,14 +35,14 @@ class DeadRun:
     run_id: str
     job: str
     what: str
-    """What became of its process, for people."""
+    """What became of its process, in words."""
     is_reported: bool
-    """False where this Dagster does not know it: another one does, which will be told by the ledger."""
+    """False where this Dagster does not know it: another one does, which learns it from the ledger."""
 
     def __str__(self) -> str:
         """One sentence."""
         consequence = (
-            "is reported as failed" if self.is_reported else "belongs to another Dagster home, which learns it there"
+            "is reported as failed" if self.is_reported else "belongs to another Dagster home, which reports it there"
         )
         return f"run {self.run_id} ({self.job}) is dead: {self.what}; it {consequence}"
 
@@ -77,7 +77,7 @@ def report_dead_runs(instance: dg.DagsterInstance, ledger: Ledger, location: str
     """Look at every process once; tell ledger and Dagster of those that are dead, and return them.
 
     `location`: the code location that asks. A run of it is missed that has no process though it should; of others' runs, and of
-    runs that do other work too, only those are touched that told of their process.
+    runs that do other work too, only those whose process is on record.
     """
     runs = {run.run_id: run for run in instance.get_runs(dg.RunsFilter(statuses=list(WORKING)))}
     expected = {run_id: run.job_name for run_id, run in runs.items() if _is_expected(run, location)}
@@ -88,7 +88,7 @@ def report_dead_runs(instance: dg.DagsterInstance, ledger: Ledger, location: str
         what, run = _what(process), instance.get_run_by_id(process.run_id)
         if run is not None and not run.is_finished:
             _report(instance, run, what)
-        # One that has ended was reported by somebody else, or its process did not reach the ledger to say so.
+        # One that has ended was reported by another process, or its process did not reach the ledger to say so.
         if run is None or not run.is_finished:
             reported.append(DeadRun(process.run_id, process.job, what, is_reported=run is not None))
     # Last: who dies before it leaves the run to the next look.
@@ -122,4 +122,4 @@ def _what(process: Process) -> str:
     if process.identity is None:
         return "its process ended before it began to work"
     who = f"process {process.identity.pid} on {process.identity.host}"
-    return f"{who} is gone, last heard of at {(process.beat_at or '')[:19]} UTC"
+    return f"{who} is gone, last heard from at {(process.beat_at or '')[:19]} UTC"

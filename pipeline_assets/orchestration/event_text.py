@@ -2,7 +2,7 @@
 
 Contains: lists, tables and blocks for metadata.
 Add here: another form of it.
-Does not contain: what is told (events.py, jobs).
+Does not contain: what is reported (events.py, jobs).
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""What Dagster is told of a load: materializations, check evaluations and the failure that names every reason.
+"""What Dagster shows of a load: materializations, check evaluations and the failure that names every reason.
 
 Contains: outcomes of slices to Dagster's events per day.
-Add here: metadata that a person looks for in the UI.
-Does not contain: the op (assets.py) and what becomes of a slice (load_path/).
+Add here: metadata that operators look for in the UI.
+Does not contain: the op (assets.py) and what becomes of a slice (load/).
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def events_of(
 def standing_evaluations(
     instance: dg.DagsterInstance, ledger: Ledger, settings: Settings, table: Table, days: Collection[date]
 ) -> Iterator[dg.AssetCheckEvaluation]:
-    """How the checks of these days stand by the ledger, where no load tells it; days outside of the calendar are left out."""
+    """The checks of these days by the ledger, where no load reports them; days outside of the calendar are left out."""
     first = settings.calendar_start
     by_day: dict[date, list[Outcome]] = {}
     for outcome in standing_outcomes(ledger, table.key, settings.projects, days):
@@ -99,7 +99,7 @@ def _is_news(outcome: Outcome) -> bool:
 
 
 def standing_elsewhere(ledger: Ledger, settings: Settings, report: TableReport) -> dict[date, list[Outcome]]:
-    """Day -> where its slices stand in the configured projects that this report does not name."""
+    """Day -> the recorded outcomes of its slices in the configured projects that this report does not name."""
     days = {outcome.key.event_date for outcome in report.outcomes}
     named = {outcome.key for outcome in report.outcomes}
     by_day: dict[date, list[Outcome]] = {}

@@ -41,6 +41,6 @@ def load_jobs() -> list[dg.UnresolvedAssetJobDefinition]:
     heal = dg.define_asset_job(
         HEAL_JOB,
         selection=dg.AssetSelection.assets(*derived),
-        description="Build what is stale among refined and aggregates from what raw holds; landing is not looked at.",
+        description="Build the stale slices of refined and aggregates from raw; does not read landing.",
     )
     return [*loads, heal]

@@ -24,7 +24,7 @@ _DESCRIPTIONS = {
 _CONTENT = """
 
 **An object** is a gzip file of JSON lines, one event a line, named `{project}_2026-01-25_17#1.json.gz`: project, UTC date and
-hour of arrival, shard. **A partition** is an arrival day: objects, bytes and complete hours, told by the sensor whenever they
+hour of arrival, shard. **A partition** is an arrival day: objects, bytes and complete hours, reported by the sensor whenever they
 change. Nothing here is written by Tidemark."""
 _RECOVERY = {
     Source.REGULAR: (
@@ -46,7 +46,7 @@ def landing_key(source: Source) -> dg.AssetKey:
 def delivered(
     source: Source, day: date, deliveries: Sequence[Delivery], complete: Collection[tuple[str, int]]
 ) -> dg.AssetMaterialization:
-    """What Dagster is told of an arrival day, all projects together; `complete`: project and hour."""
+    """What Dagster shows of an arrival day, all projects together; `complete`: project and hour."""
     hours = {(delivery.batch.project_id, delivery.hour) for delivery in deliveries}
     return dg.AssetMaterialization(
         landing_key(source),

@@ -34,7 +34,7 @@ def maintenance_job(settings: Settings) -> dg.JobDefinition:
     """Needs no pool: it is safe beside a load."""
 
     @dg.op(
-        name="maintain", description="Expire, compact and clean up every table; with `dry_run` only tell what is due."
+        name="maintain", description="Expire, compact and clean up every table; with `dry_run` only report what is due."
     )
     def maintain_op(
         context: dg.OpExecutionContext,
@@ -51,7 +51,7 @@ def maintenance_job(settings: Settings) -> dg.JobDefinition:
             context.add_output_metadata({"what was done": _table(reports, is_dry_run=config.dry_run)})
             require_done(reports)
 
-    @dg.job(name=JOB_NAME, description="Throw away what no reader, no rollback and no run needs any more.")
+    @dg.job(name=JOB_NAME, description="Remove what no reader, no rollback and no run needs any more.")
     def job() -> None:
         maintain_op()
 

@@ -1,7 +1,7 @@
 """The jobs `rollback` and `release`: published slices back to what they were, held, and on again.
 
 Contains: the ops and their config.
-Add here: how a rollback is started, and what Dagster is told of it.
+Add here: how a rollback is started, and what Dagster shows of it.
 Does not contain: what it does (operations/rollback_plan.py, operations/rollback.py,
 operations/release.py).
 """
@@ -96,7 +96,11 @@ def rollback_request(config: RollbackConfig, settings: Settings, run_id: str) ->
 def rollback_job(settings: Settings) -> dg.JobDefinition:
     """Runs in the pool of loads, though it is safe beside one."""
 
-    @dg.op(name=ROLLBACK_OP, pool=POOL, description="Make refined and aggregate slices what they were, and hold them.")
+    @dg.op(
+        name=ROLLBACK_OP,
+        pool=POOL,
+        description="Restore refined and aggregate slices to what they were, and hold them.",
+    )
     def roll_back_op(
         context: dg.OpExecutionContext,
         config: RollbackConfig,
@@ -122,7 +126,7 @@ def rollback_job(settings: Settings) -> dg.JobDefinition:
 def release_job(settings: Settings) -> dg.JobDefinition:
     """What was held is built again by the next load, or by `heal_load`."""
 
-    @dg.op(name=RELEASE_OP, description="Hold rolled-back slices no more; what is stale among them is built again.")
+    @dg.op(name=RELEASE_OP, description="Release rolled-back slices, and build those that are stale.")
     def release_op(
         context: dg.OpExecutionContext,
         config: ReleaseConfig,

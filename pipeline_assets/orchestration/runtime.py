@@ -1,4 +1,4 @@
-"""What every op works with: the workbench of its run, and failures as Dagster tells them.
+"""What every op works with: the runtime of its run, and failures as Dagster tells them.
 
 Contains: opening and closing it.
 Add here: what all ops need from Dagster.
@@ -32,7 +32,7 @@ from resources.spark.session import configure_catalog
 
 
 def production_ledger(settings: Settings) -> Ledger:
-    """The ledger whose decisions the warehouse keeps as well; for whoever may decide something in a person's name."""
+    """The ledger whose decisions the warehouse keeps as well; for jobs that record an operator's decisions."""
     return Ledger(settings.ledger_database_url, DecisionObjects(LakeObjects.of(settings, FOLDER)))
 
 
@@ -45,7 +45,7 @@ def op_runtime(
     *,
     is_dry_run: bool = False,
 ) -> Iterator[Runtime]:
-    """The workbench of an op's run, over a lake and a ledger that belong together.
+    """The runtime of an op's run, over a lake and a ledger that belong together.
 
     Raises Failure, or RetryRequested where trying again can help, for errors of ours.
     """

@@ -1,4 +1,4 @@
-"""What a person reads of an asset: description, columns, lineage, owners, where it lies and how it is recovered.
+"""What an asset's page shows: description, columns, lineage, owners, where it lies and how it is recovered.
 
 Contains: tables as Dagster's asset and check specs.
 Add here: what the UI shows of an asset before any run.
@@ -89,17 +89,19 @@ def _description(table: Table, settings: Settings) -> str:
     source = SOURCE_OF_TABLE.get(table.key)
     if source is not None:
         day = "the UTC day on which objects arrived (its checks) and on which events happened (its rows)"
-        again = "*Materialize…* looks at landing and loads what is new or changed there."
+        again = "*Materialize…* lists landing and loads what is new or changed there."
         command = f"tidemark load --source {source.value} --from DAY --to DAY"
     else:
         day = "the UTC day on which events happened, all projects together"
-        again = "*Materialize…* builds it from the tables before it; *Materialize all…* of the group looks at landing first."
+        again = (
+            "*Materialize…* builds it from the tables before it; *Materialize all…* of the group loads landing first."
+        )
         command = "tidemark load --source regular --from DAY --to DAY"
     return "\n\n".join(
         [
             table.description,
             f"**A partition** is {day}. The Iceberg table `{name}` is partitioned by `event_date` and `project_id`.",
-            f"**When a day is red:** {table.recovery} The red check of that day says what was found.",
+            f"**When a day is red:** {table.recovery} The red check of that day gives the reason.",
             f"**To load a day again:** {again} On the shell: `{command}`. Nothing is ever counted twice.",
         ]
     )

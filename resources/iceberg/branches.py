@@ -70,7 +70,7 @@ class Branches:
             if all(java.snapshot(snapshot_id) is not None for snapshot_id in snapshot_ids):
                 raise
             raise LakehouseError(
-                table.key, "a state that was about to come back is expired since", "Choose a later state"
+                table.key, "a snapshot that the rollback needs has expired", "Choose a later state"
             ) from error
         try:
             yield

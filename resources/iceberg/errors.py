@@ -1,4 +1,4 @@
-"""Failures of Spark, Iceberg and their stores as ours: who won a race, what time may heal, what a person must mend.
+"""Failures of Spark, Iceberg and their stores as ours: who won a race, what time may heal, what an operator must fix.
 
 Contains: the reading of what the JVM says; trying again what may pass.
 Add here: another failure seen in the wild.

@@ -28,7 +28,7 @@ def require_true_clock(objects: LakeObjects, now: Callable[[], datetime] = _now)
     if theirs is not None and not before - _APART <= theirs <= after + _APART:
         raise LakehouseError(
             objects.url,
-            f"is by its own clock at {theirs:%Y-%m-%d %H:%M:%S} UTC, while this machine's says {after:%Y-%m-%d %H:%M:%S}, so "
-            "that nobody can tell what is old, and nothing was touched",
+            f"has the time {theirs:%Y-%m-%d %H:%M:%S} UTC, while this machine has {after:%Y-%m-%d %H:%M:%S}, so "
+            "the age of files is unknown, and nothing was touched",
             "Correct this machine's clock, then run maintenance again",
         )

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 OWN_FOLDER = "_tidemark"
 """Below the warehouse: what is about the lake as a whole, and no table's."""
 _PROBES = "clock"
-_CURE = "Check TIDEMARK_WAREHOUSE_URL, region, endpoint and credentials, and the rights to list, read, write and delete"
+_HINT = "Check TIDEMARK_WAREHOUSE_URL, region, endpoint and credentials, and the rights to list, read, write and delete"
 
 
 @dataclass(frozen=True)
@@ -248,11 +248,11 @@ class LakeObjects:
                 f"{self.url}/{name}", reason, "Make room for the warehouse, then load again"
             ) from error
         except LandingAccessError as error:
-            raise LakehouseError(error.subject, error.reason.replace("landing", "warehouse", 1), _CURE) from error
+            raise LakehouseError(error.subject, error.reason.replace("landing", "warehouse", 1), _HINT) from error
         except LandingUnavailableError as error:
             reason = error.reason.replace("landing", "warehouse", 1)
             if isinstance(error.__cause__, NotADirectoryError | FileExistsError):
-                raise LakehouseError(error.subject, reason, _CURE) from error
+                raise LakehouseError(error.subject, reason, _HINT) from error
             raise LakehouseUnavailableError(error.subject, reason, "Try again later") from error
 
 

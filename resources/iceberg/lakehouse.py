@@ -258,7 +258,7 @@ class Lakehouse:
         except LakehouseError as gone:
             before = self._tables.files(self._load(table), base_id, wanted)
             swap(self._tables, table, publication.snapshot_id, wanted, before, f"{name}_undone", run_id)
-            reason = "vanished while it was about to come back; its slice is again what it was"
+            reason = "vanished during the rollback; its slice is unchanged"
             raise LakehouseError(gone.subject, reason, gone.hint) from gone
         return publication
 
@@ -276,7 +276,7 @@ class Lakehouse:
         store = self._load(table).io()
         for path in sorted(paths):
             if not store.newInputFile(path).exists():
-                raise LakehouseError(path, "is gone, so that what it held cannot come back", "Choose a later state")
+                raise LakehouseError(path, "is gone, so its rows cannot be restored", "Choose a later state")
 
     def drop(self, staged: Staged) -> None:
         """Drop a staged branch; its snapshot stays until maintenance expires it."""

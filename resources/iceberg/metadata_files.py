@@ -3,7 +3,7 @@
 Contains: listing them and reading their beginnings, without a catalog.
 Add here: another thing a metadata file tells by itself.
 Does not contain: metadata of a table that the catalog knows (metadata.py), what follows
-(creation.py, procedures.py, load_path/).
+(creation.py, procedures.py, load/).
 """
 
 from __future__ import annotations

@@ -98,7 +98,7 @@ def _require_base_files(
         return
     before = tables.files(_load(tables, table), parent_id, wanted)
     if before.keys() != old.keys():
-        reason = "files of it were joined or removed while it was published"
+        reason = "another process compacted or removed its files during the publish"
         raise PublishConflictError(table.key, reason, "The load looks at the table again")
 
 

@@ -50,7 +50,7 @@ _PASSING = ("RequestTimeout<", "ThrottlingException<", "EndpointConnectionError:
 and a credential provider that could not reach its server looks like a bad credential."""
 
 
-_OBJECT_CURE = "Restore the object, or the right to read it, or take it out of landing; every load tries again"
+_OBJECT_HINT = "Restore the object, or the right to read it, or take it out of landing; every load tries again"
 _OF_THE_CONNECTION = ("NoSuchBucket", "InvalidAccessKeyId", "SignatureDoesNotMatch", "RequestTimeTooSkewed", "ExpiredToken",
                       "InvalidToken", "InvalidSecurity", "AccountProblem", "AuthorizationHeaderMalformed",
                       "AuthorizationQueryParametersError", "authorization mechanism", "TokenRefreshRequired", "RequestExpired",
@@ -79,7 +79,7 @@ def _failure(subject: str, error: Exception, *, is_object: bool) -> TidemarkErro
     # 400 is the answer to a key of the client's that is not given, and to a KMS key that is disabled or gone.
     is_of_object = code in (400, 403) or isinstance(error, PermissionDeniedError) or _is_of_the_file(error)
     if is_object and is_of_object and not is_passing and not any(sign in text for sign in _OF_THE_CONNECTION):
-        return UnreadableObjectError(subject, f"landing refused: {_short(text)}", _OBJECT_CURE)
+        return UnreadableObjectError(subject, f"landing refused: {_short(text)}", _OBJECT_HINT)
     if is_refused and not is_passing:
         return LandingAccessError(subject, f"landing refused: {_short(text)}", _ACCESS_HINT)
     return LandingUnavailableError(subject, f"landing is out of reach: {_short(text)}", "The next run tries again")

@@ -25,7 +25,7 @@ from resources.landing.place import Listed
 _STEP_BYTES = 1024**2
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 """Not blocking: a pipe named like an object would else be waited for without end."""
-_CURE = "Put a plain file in its place, with the right to read it; every load tries again"
+_HINT = "Put a plain file in its place, with the right to read it; every load tries again"
 OUTSIDE = "a link that leads out of landing; nothing of what it leads to is read"
 
 
@@ -127,11 +127,11 @@ class Folder:
         try:
             inside = self._resolved(key)
             if inside is None:
-                raise UnreadableObjectError(key, f"is {OUTSIDE}", _CURE)
+                raise UnreadableObjectError(key, f"is {OUTSIDE}", _HINT)
             with os.fdopen(self._descriptor(inside), "rb") as file:
                 status = os.fstat(file.fileno())
                 if not stat.S_ISREG(status.st_mode):
-                    raise UnreadableObjectError(key, "is no file that can be read", _CURE)
+                    raise UnreadableObjectError(key, "is no file that can be read", _HINT)
                 size = min(status.st_size, 1) if is_glance else status.st_size
                 content = _copied(file, size) if _etag(status) == etag else None
                 # It may be rewritten in place while it is read.
@@ -139,7 +139,7 @@ class Folder:
                     return content
         except FileNotFoundError as error:
             if (self.root / key).is_symlink():
-                raise UnreadableObjectError(key, "is a link that leads nowhere", _CURE) from error
+                raise UnreadableObjectError(key, "is a link that leads nowhere", _HINT) from error
         if content is not None:
             content.close()
         raise ObjectMovedError(key, "was overwritten or deleted since it was listed", "The next run lists it anew")

@@ -21,8 +21,8 @@ from resources.ledger.acts import Act
 FOLDER = "decisions"
 """Below Tidemark's own objects in the warehouse."""
 _VERSION = 1
-_CURE = "Install the version that wrote it, or restore the object; without it a decision of a person would be lost"
-_CURE_OF_EMPTY = "Restore it where a copy of the warehouse holds it with content; else remove it and decide once more"
+_HINT = "Install the version that wrote it, or restore the object; without it a decision of a person would be lost"
+_HINT_FOR_EMPTY = "Restore it where a copy of the warehouse holds it with content; else remove it and decide once more"
 _TIME = "%Y%m%dT%H%M%S.%fZ"
 _BEFORE = datetime(1970, 1, 1, tzinfo=UTC)
 _NAME = re.compile(r"\d{8}T\d{6}\.\d{6}Z-[0-9a-f]{32}\.json")
@@ -57,7 +57,7 @@ class DecisionObjects:
         if body is None:
             raise self._unreadable(name, "is gone since it was listed")
         if not body:
-            raise self._unreadable(name, "is empty: the machine stopped while it was written", _CURE_OF_EMPTY)
+            raise self._unreadable(name, "is empty: the machine stopped while it was written", _HINT_FOR_EMPTY)
         try:
             kept = json.loads(body)
             if kept["version"] != _VERSION:
@@ -66,7 +66,7 @@ class DecisionObjects:
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise self._unreadable(name, f"holds no decision that can be read ({error!r})") from error
 
-    def _unreadable(self, name: str, reason: str, hint: str = _CURE) -> LakehouseError:
+    def _unreadable(self, name: str, reason: str, hint: str = _HINT) -> LakehouseError:
         return LakehouseError(f"{self._place.url}/{name}", reason[:300], hint)
 
 

@@ -107,7 +107,7 @@ def main() -> int:
     try:
         archive = make(DEFAULT_JARS_DIR)
     except (RuntimeError, OSError) as error:
-        sys.stderr.write(f"no archive of classes, so that each JVM starts a third later: {error}\n")
+        sys.stderr.write(f"no class archive was made, so each JVM starts a third slower: {error}\n")
         return 1
     sys.stdout.write(f"{archive.name}: {archive.stat().st_size >> 20} MB of classes\n")
     return 0

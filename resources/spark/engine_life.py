@@ -1,4 +1,4 @@
-"""Whether Spark's JVM still lives, and what is said where it does not.
+"""Whether Spark's JVM still lives, and the error where it does not.
 
 Contains: telling a dead engine from other failures.
 Add here: another way for it to end.
@@ -24,7 +24,7 @@ _ENDING_SECONDS = 5
 
 
 class LastWords:
-    """A `log` that remembers what was said last: for a person that is what was being done."""
+    """A `log` that remembers its last line: what the load was doing when the engine died."""
 
     def __init__(self, log: Callable[[str], None]) -> None:
         """Hand everything on to `log`."""
@@ -32,7 +32,7 @@ class LastWords:
         self.last = "starting"
 
     def __call__(self, text: str) -> None:
-        """Say it."""
+        """Log it."""
         self.last = text
         self._log(text)
 
@@ -41,7 +41,7 @@ class LastWords:
 def naming_a_dead_engine(engine: Callable[[], SparkSession | None], words: LastWords, memory: str) -> Iterator[None]:
     """Raise EngineError where the JVM died, or ran out of memory and lives; other failures pass as they are.
 
-    A person must act, and so nothing is tried again at once: this process has no engine any more, and another one with as
+    An operator must act, so nothing is tried again at once: this process has no engine any more, and another one with as
     much memory would meet the same. `engine` gives the session, None where none was started.
     """
     try:
@@ -55,7 +55,7 @@ def naming_a_dead_engine(engine: Callable[[], SparkSession | None], words: LastW
         what = _end_of(process, error)
         if what is None:
             raise
-        reason = f"{what}, after it said: {words.last}"
+        reason = f"{what}; the last line it logged: {words.last}"
         hint = f"Raise TIDEMARK_SPARK_DRIVER_MEMORY (now {memory}), then load again; what was not published yet is not lost"
         raise EngineError("Spark", reason, hint) from error
 

@@ -23,7 +23,7 @@ from pipeline_assets.domain.errors import PermanentError
 from pipeline_assets.domain.settings import PROJECT_ROOT
 
 DEFAULT_JARS_DIR = PROJECT_ROOT / ".jars"
-_CURE = "Run `make setup` again with the network reachable"
+_HINT = "Run `make setup` again with the network reachable"
 
 
 class JarError(PermanentError):
@@ -68,7 +68,7 @@ def verified(jars_dir: Path) -> list[Path]:
     paths = [jars_dir / jar.file_name for jar in JARS]
     for path in paths:
         if not path.is_file():
-            raise JarError(str(path), "is missing", _CURE)
+            raise JarError(str(path), "is missing", _HINT)
     return paths
 
 
@@ -136,13 +136,13 @@ def _retrieve(jars: list[Jar], jars_dir: Path) -> None:
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode != 0:
             lines = [line for line in (done.stdout + done.stderr).splitlines() if line.strip()]
-            raise JarError(", ".join(jar.file_name for jar in jars), f"Ivy failed: {' / '.join(lines[-3:])}", _CURE)
+            raise JarError(", ".join(jar.file_name for jar in jars), f"Ivy failed: {' / '.join(lines[-3:])}", _HINT)
         for jar in jars:
             path = Path(work) / "jars" / jar.file_name
             if not path.is_file():
-                raise JarError(jar.file_name, "could not be fetched", _CURE)
+                raise JarError(jar.file_name, "could not be fetched", _HINT)
             if not _is_right(path, jar.sha256):
-                raise JarError(jar.file_name, "was fetched but does not have the pinned sha256", _CURE)
+                raise JarError(jar.file_name, "was fetched but does not have the pinned sha256", _HINT)
             path.replace(jars_dir / jar.file_name)
 
 

@@ -2,7 +2,7 @@
 
 Contains: Spark's own configuration and the Iceberg catalog's, from settings.
 Add here: an engine setting every job needs.
-Does not contain: what is done with the session (iceberg/lakehouse.py, load_path/).
+Does not contain: what is done with the session (iceberg/lakehouse.py, load/).
 """
 
 from __future__ import annotations
@@ -170,7 +170,7 @@ def spark_resource(settings: Settings) -> LazyPySparkResource:
         return LazyPySparkResource(spark_config=config)
 
     class WithSecrets(LazyPySparkResource):
-        """Dagster shows a resource's configuration to whoever opens its page."""
+        """Dagster shows a resource's configuration to everybody who opens its page."""
 
         def _init_session(self) -> None:
             if self._spark_session is None:

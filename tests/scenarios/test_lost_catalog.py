@@ -218,7 +218,7 @@ def test_orphans_that_history_does_not_explain_stay(pipeline: Any) -> None:
 
     failures = {key: str(report.failure) for key, report in reports.items() if report.failure is not None}
     assert set(failures) == {RAW, REFINED}
-    assert "the files of another table of this name lie there as well" in failures[REFINED]
+    assert "its folder also holds the files of another table of this name" in failures[REFINED]
     assert "no snapshot knows 12 of the" in failures[RAW]
     assert set(files) - set(_files(p)) == {str(single)}
     with pytest.raises(LakehouseError, match="holds the files of 2 tables"):

@@ -225,7 +225,7 @@ def test_an_engine_that_dies_is_named_as_that(tmp_path: Path) -> None:
         cwd=Path(__file__).parents[2],
     )
     assert done.stdout.strip() == (
-        "EngineError Spark: its JVM died (exit code -9), probably out of memory, after it said: "
+        "EngineError Spark: its JVM died (exit code -9), probably out of memory; the last line it logged: "
         "raw/regular_events: staging 3 objects of 1 batches. Raise TIDEMARK_SPARK_DRIVER_MEMORY (now 1g), then load again; "
         "what was not published yet is not lost"
     ), done.stderr

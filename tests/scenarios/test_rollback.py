@@ -209,7 +209,7 @@ def test_what_cannot_be_rolled_back_is_said(pipeline: Any) -> None:
     runtime = _runtime(p)
     for request, said in (
         (_request(then, tables=(RAW,)), "exclude bad deliveries"),
-        (_request(then, [date(2025, 1, 1)]), "nothing of these days was ever published"),
+        (_request(then, [date(2025, 1, 1)]), "no publication of these days is on record"),
         (_request(10**9), "is not on record"),
         (_request(then, reason=" "), "needs a reason"),
     ):
@@ -235,7 +235,7 @@ def test_what_cannot_be_rolled_back_is_said(pipeline: Any) -> None:
     _grow_old(p)
     later = datetime.now(UTC) + timedelta(days=40)
     assert list(maintain(runtime, "upkeep", later, lambda _: False, is_dry_run=False))
-    with pytest.raises(LakehouseError, match="is expired"):
+    with pytest.raises(LakehouseError, match="has expired"):
         roll_back(runtime, _request(then))
     assert _derived(p) == wrong
     assert p.ledger.interventions.all_holds([PROJECT]) == []
@@ -295,7 +295,7 @@ def test_a_file_that_vanishes_before_the_commit_undoes_it(pipeline: Any) -> None
 
     failpoints.watch(delete)
     try:
-        with pytest.raises(LakehouseError, match="vanished while it was about to come back"):
+        with pytest.raises(LakehouseError, match="vanished during the rollback"):
             roll_back(_runtime(p), _request(then, DAYS[:1], (REFINED,)))
     finally:
         failpoints.watch()
@@ -337,7 +337,7 @@ def test_maintenance_that_comes_between_look_and_commit(pipeline: Any, is_known_
         if is_known_to_live:
             assert roll_back(_runtime(p), request)
         else:
-            with pytest.raises(LakehouseError, match="is expired"):
+            with pytest.raises(LakehouseError, match="has expired"):
                 roll_back(_runtime(p), request)
     finally:
         failpoints.watch()
@@ -362,7 +362,7 @@ def test_maintenance_that_comes_between_look_and_commit(pipeline: Any, is_known_
             upkeep.expire(REFINED_EVENTS, [other, named])
             assert named in {one.snapshot_id for one in upkeep.snapshots(REFINED_EVENTS)[0]}
         with (
-            pytest.raises(LakehouseError, match="is expired since"),
+            pytest.raises(LakehouseError, match="a snapshot that the rollback needs has expired"),
             p.lakehouse.branches.keeping(REFINED_EVENTS, [other], "late"),
         ):
             pass
@@ -388,7 +388,7 @@ def test_an_event_that_moved_is_neither_lost_nor_doubled(pipeline: Any) -> None:
     assert p.load(DAYS[0], DAYS[1]).success
 
     for day, beside in ((DAYS[0], DAYS[1]), (DAYS[1], DAYS[0])):
-        with pytest.raises(LakehouseError, match=f"events moved between these days and {beside} 10001 .1 events"):
+        with pytest.raises(LakehouseError, match=f"events have moved between these days and {beside} 10001 .1 events"):
             roll_back(_runtime(p), _request(then, [day]))
     assert p.ledger.interventions.all_holds([PROJECT]) == []
     roll_back(_runtime(p), _request(then, DAYS[:2]))
@@ -585,7 +585,7 @@ def test_what_is_published_after_the_look_is_looked_at_again(pipeline: Any, monk
         return found
 
     monkeypatch.setattr(rolling, "plan", plan_and_load)
-    with pytest.raises(LakehouseError, match="events moved between these days"):
+    with pytest.raises(LakehouseError, match="events have moved between these days"):
         roll_back(_runtime(p), _request(then, DAYS[:1]))
 
     assert (p.count(REFINED, DAYS[0]), p.count(REFINED, DAYS[1])) == (119, 121)
@@ -655,5 +655,5 @@ def test_a_release_tells_what_other_code_does(pipeline: Any) -> None:
 
     assert said == {
         True: ["is built again (code)"],
-        False: ["stays as it is: other code built it, and a load of the day builds it again"],
+        False: ["stays as it is: another version of the code built it, and the next load of the day builds it again"],
     }

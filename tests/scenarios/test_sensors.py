@@ -155,9 +155,11 @@ def test_a_state_that_keeps_failing_is_tried_a_few_times_and_a_new_one_at_once(p
             ARRIVED, f"its run died, {minutes} minutes later" if keys else "a day is due", minutes=minutes
         ).run_requests
         keys.append(request.run_key)
-        word = "given up until something changes" if len(keys) == 3 else "tried before, again after a pause"
+        word = (
+            "given up until their state changes" if len(keys) == 3 else "tried before, to be tried again after a pause"
+        )
         assert s.said(ARRIVED, "one minute later", minutes=1).startswith(f"{word}: {DAY}")
-    assert f"given up until something changes: {DAY} (new hours: 1)" in s.said(
+    assert f"given up until their state changes: {DAY} (new hours: 1)" in s.said(
         ARRIVED, "three runs failed", minutes=300
     )
     tags = {START: str(DAY), END: str(DAY), DIED_TAG: "true"}
@@ -267,7 +269,7 @@ def test_an_old_day_that_keeps_failing_is_given_up_though_it_is_looked_at_by_tur
     looks = [s.tick(ARRIVED, "its turn comes, its run dies", minutes=60) for _ in range(40)]
     asked = [one for look in looks for one in look.run_requests or [] if one.tags[START] <= str(old) <= one.tags[END]]
     assert len([one for one in asked if f"{old}: new hours: 1" in one.tags["tidemark/reason"]]) == 3
-    given_up = [look for look in looks if f"given up until something changes: {old}" in str(look.skip_message)]
+    given_up = [look for look in looks if f"given up until their state changes: {old}" in str(look.skip_message)]
     assert given_up
 
 
@@ -338,7 +340,7 @@ def test_heal_builds_what_is_stale_missing_or_newly_final_and_nothing_else(pipel
     settings, p.settings = p.settings, p.settings.model_copy(update={"calendar_start": date(2026, 2, 20)})
     p.now = datetime(2026, 2, 21, tzinfo=UTC)
     told = s.said(HEAL, "a day became final that the calendar does not reach any more", minutes=5)
-    assert f"{DAY} is stale and out of the calendar's reach; begin TIDEMARK_CALENDAR_START earlier" in told
+    assert f"{DAY} is stale, but the calendar does not reach it; set TIDEMARK_CALENDAR_START earlier" in told
     p.settings = settings
 
     p.now = datetime(2026, 6, 1, tzinfo=UTC)

@@ -129,7 +129,7 @@ def test_bad_usage_exits_2_and_names_the_cure(tmp_path: Path) -> None:
     for option in ("--accept-missing", "--accept-changes"):
         unsaid = shell(*_load(DAY, DAY), option, "it was lost", TIDEMARK_PROJECTS=f"{PROJECT},10002")
         assert unsaid.returncode == 2
-        assert f"{option}: would speak for all projects ({PROJECT}, 10002)" in unsaid.stderr
+        assert f"{option}: would apply to all projects ({PROJECT}, 10002)" in unsaid.stderr
     assert "TIDEMARK_LANDIN" in shell("status", TIDEMARK_LANDIN="x").stderr
 
 

@@ -1,7 +1,7 @@
 """What `explain` answers: an event, its deliveries, publications and standing, each able to say itself in words.
 
 Contains: the values and their wording.
-Add here: a fact that is said about an event.
+Add here: a fact about an event.
 Does not contain: finding it out (trace.py, rows.py) and drawing it (cli/render_trace.py).
 """
 
@@ -50,7 +50,7 @@ class Delivered:
             RowFate.SEND_DUPLICATE: f"send duplicate: sent again as {_IDENTITY.row_id} {better.row_id}, {place(better)}",
             RowFate.SUPERSEDED_BY_OTHER_DAY: f"superseded by another day: {better.event_date}, {place(better)}",
         }[self.outcome]
-        return f"{text}; {_ground(self.row, self.defeat)}"
+        return f"{text}; {_grounds(self.row, self.defeat)}"
 
 
 @dataclass(frozen=True)
@@ -59,9 +59,9 @@ class Published:
 
     record: PublicationRecord
     rows: tuple[RawRow, ...] | None
-    """The event's rows in all its days as of that snapshot; None where that cannot be said any more."""
+    """The event's rows in all its days as of that snapshot; None where that is no longer known."""
     obstacle: str | None = None
-    """Why it cannot be said."""
+    """Why it is not known."""
 
     @property
     def visible(self) -> str:
@@ -108,12 +108,12 @@ class Standing:
             stale = f"not built since its inputs changed ({self.decision.cause})"
             return f"{bad}; {stale}" if bad else stale
         if bad is None and not self.agrees:
-            return "the ledger takes it for up to date"
+            return "the ledger holds it to be up to date"
         return bad
 
     @property
     def hint(self) -> str | None:
-        """What a person can do, None where nothing is wrong."""
+        """What the operator can do, None where nothing is wrong."""
         if self.reason is None:
             return None
         if self.record is not None and not self.record.verdict.is_good and self.record.hint:
@@ -182,7 +182,7 @@ class Explanation:
     not_in_raw: tuple[BatchRecord, ...] = ()
     """Batches whose latest deliveries are not in raw; named where nothing was found."""
     excluded: tuple[Exclusion, ...] = ()
-    """Deliveries that a person ruled out, so that raw does not hold them; named where nothing was found."""
+    """Deliveries that an operator excluded, so that raw does not hold them; named where nothing was found."""
 
     @property
     def is_found(self) -> bool:
@@ -201,7 +201,7 @@ class Explanation:
         )
 
 
-def _ground(row: RawRow, lost: Defeat) -> str:
+def _grounds(row: RawRow, lost: Defeat) -> str:
     """The part of the rank that decides, in words."""
     better = lost.by
     received, processed = EXPORT_FORMAT.rank_columns
@@ -214,7 +214,7 @@ def _ground(row: RawRow, lost: Defeat) -> str:
         return f"same times, and by source precedence {better.source.value} goes before {row.source.value}"
     if lost.part is RankPart.CONTENT:
         return "same times and source but other content, and that one has the greater content hash"
-    return "an identical row; object and line only choose which of the two is named"
+    return "an identical row; object and line decide which of the two is named"
 
 
 def _against(greater: datetime | None, lesser: datetime | None) -> str:

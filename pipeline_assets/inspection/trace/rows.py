@@ -161,7 +161,7 @@ def find_slices(search: Search) -> tuple[Search, set[Slice]]:
 def raw_rows(search: Search, slices: Collection[Slice]) -> tuple[list[FoundRow], bool]:
     """The raw rows of the event, and whether there are more than were collected.
 
-    The greatest by rank are kept, so that what is said of a kept row holds: what beats it ranks higher.
+    The greatest by rank are kept, so every row that beats a kept one is kept as well.
     """
     extra = ("_object_etag", "_arrival_date", F.unix_micros(EVENT_TIME).alias("_event_time"))
     rows = (

@@ -39,7 +39,7 @@ def arrival_sensor(settings: Settings, source: Source) -> dg.SensorDefinition:
         minimum_interval_seconds=60,
         default_status=default_status(settings),
         description=(
-            f"Looks at the {source.value} prefix of landing and loads the days that are due: hours complete, changed or gone, "
+            f"Lists the {source.value} prefix of landing and loads the days that are due: hours complete, changed or gone, "
             "or their deadline passed. Says what it waits for."
         ),
     )
@@ -58,7 +58,7 @@ def _arrivals(tick: Tick, source: Source, landing: LandingStore) -> dg.SensorRes
     today = tick.now.date()
     if settings.calendar_start > today:
         return tick.skip(
-            f"TIDEMARK_CALENDAR_START {settings.calendar_start} lies ahead; nothing before it is looked at"
+            f"TIDEMARK_CALENDAR_START {settings.calendar_start} lies in the future, so there is no day to list"
         )
     windows = _windows(settings, cursor, today)
     plans: dict[BatchKey, BatchPlan] = {}

@@ -33,7 +33,7 @@ def heal_sensor(settings: Settings) -> dg.SensorDefinition:
         minimum_interval_seconds=300,
         default_status=default_status(settings),
         description=(
-            "Compares what is published with what its inputs are now, in the ledger alone, and rebuilds the days that are "
+            "Compares each published day with its inputs, from the ledger alone, and rebuilds the days that are "
             "stale, missing or newly final. Waits while a load is under way."
         ),
     )
@@ -47,7 +47,7 @@ def _stale_days(tick: Tick) -> dg.SensorResult:
     settings = tick.settings
     loads = [run for run in under_way(tick.context.instance, tick.ledger) if _is_load(run)]
     if loads:
-        return tick.skip(f"loads under way: {len(loads)}; looked at again when they are through")
+        return tick.skip(f"loads under way: {len(loads)}; the sensor looks again when they have ended")
     stale = scan_stale_days(tick.ledger, settings, tick.now)
     by_day, beyond = _by_day_to_ask_for(stale, settings, tick.ledger, tick.now.date())
     due = {
@@ -57,7 +57,9 @@ def _stale_days(tick: Tick) -> dg.SensorResult:
         )
         for day, slices in by_day.items()
     }
-    waits = [f"{day} is stale and out of the calendar's reach; begin TIDEMARK_CALENDAR_START earlier" for day in beyond]
+    waits = [
+        f"{day} is stale, but the calendar does not reach it; set TIDEMARK_CALENDAR_START earlier" for day in beyond
+    ]
     return request(tick, HEAL_JOB, due, priority=HEAL_PRIORITY, waits=waits)
 
 

@@ -32,7 +32,7 @@ _NEWEST_RUNS = 200
 
 
 def default_status(settings: Settings) -> dg.DefaultSensorStatus:
-    """How a sensor starts that nobody has switched."""
+    """How a sensor starts before an operator has switched it."""
     return dg.DefaultSensorStatus.RUNNING if settings.sensors_running else dg.DefaultSensorStatus.STOPPED
 
 
@@ -71,11 +71,14 @@ def guarded(
     now: datetime,
     evaluate: Callable[[Tick], dg.SensorResult],
 ) -> dg.SensorResult:
-    """What a person can mend is a reason to skip, not an error: a failing tick would be tried again without end."""
+    """A failure that an operator can fix is a reason to skip, not an error: a failing tick would be tried again without end."""
     try:
         cursor, note = Cursor.parse(context.cursor).as_of(now), ""
     except ValueError as error:
-        cursor, note = Cursor(), f"The cursor could not be read and was started anew ({shown(error, LONGEST_TAG)}). "
+        cursor, note = (
+            Cursor(),
+            f"The cursor could not be read, so the sensor began a new one ({shown(error, LONGEST_TAG)}). ",
+        )
     try:
         settings.require_projects()
         with closing(Ledger(settings.ledger_database_url)) as ledger:
@@ -141,7 +144,7 @@ def request(
         if report:
             tick.context.log.info(report)
         return dg.SensorResult(run_requests=requests, cursor=cursor.as_text(), asset_events=list(events))
-    skip = report or "nothing to do: what is published is what its inputs are"
+    skip = report or "nothing to do: every published day matches its inputs"
     return dg.SensorResult(skip_reason=skip, cursor=cursor.as_text(), asset_events=list(events))
 
 
@@ -150,9 +153,9 @@ def _report(due: Mapping[date, Due], admission: Admission, loading: Sequence[dat
     parts = []
     if admission.given_up:
         named = few([f"{day} ({due[day].reason})" for day in admission.given_up])
-        parts.append(f"given up until something changes: {named}; look at their failed runs, then load them by hand")
+        parts.append(f"given up until their state changes: {named}; read their failed runs, then load the days by hand")
     if admission.paused:
-        parts.append(f"tried before, again after a pause: {few(map(str, admission.paused))}")
+        parts.append(f"tried before, to be tried again after a pause: {few(map(str, admission.paused))}")
     if loading:
         parts.append(f"a run is loading {few(map(str, loading))}")
     if waits:

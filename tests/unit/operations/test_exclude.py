@@ -46,5 +46,5 @@ def test_a_version_is_read_before_it_is_excluded_and_refused_where_it_cannot_be(
     (listed,) = landing.list(Source.REGULAR, [PROJECT], DAY, DAY).deliveries
     assert hash_of(landing, listed) == hashlib.sha256((tmp_path / key).read_bytes()).hexdigest()
     folder.deliver(DAY, events_on(DAY, 4))
-    with pytest.raises(UsageError, match="cannot be read, and an exclusion names bytes: it was overwritten"):
+    with pytest.raises(UsageError, match="cannot be read, so its bytes cannot be excluded: it was overwritten"):
         hash_of(landing, listed)

@@ -143,7 +143,7 @@ def test_a_run_whose_process_is_gone_here_is_failed_at_once_and_one_that_lives_i
     run = instance.get_run_by_id(gone)
     assert run is not None
     assert run.tags[DIED_TAG] == "true"
-    assert "is gone, last heard of at" in str(found[0])
+    assert "is gone, last heard from at" in str(found[0])
     assert looks(instance, ledger, PATIENT_LOOKS + 1) == []
     assert (status_of(instance, alive), status_of(instance, queued)) == (STARTED, dg.DagsterRunStatus.QUEUED)
 
@@ -221,9 +221,9 @@ def test_status_tells_who_works_and_who_died(ledger: Ledger, tmp_path: Path, mon
         time_passes(ledger)
         lines = {run_id: line for line in process_lines(ledger) for run_id in (here, silent, dead) if run_id in line}
         assert lines[here].startswith(f"run {here} (daily_load) works: process ")
-        assert "not heard of" not in lines[here]
+        assert "not heard from" not in lines[here]
         assert "works: process 4711 on other" in lines[silent]
-        assert "not heard of since" in lines[silent]
+        assert "not heard from since" in lines[silent]
         assert lines[dead].endswith("it is reported as failed")
         assert status_of(home, dead) is dg.DagsterRunStatus.FAILURE
     assert len(process_lines(ledger)) == 2

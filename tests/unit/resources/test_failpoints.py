@@ -1,4 +1,4 @@
-"""A named crash point kills the process when a test armed it, and does nothing otherwise."""
+"""A named failpoint kills the process when a test armed it, and does nothing otherwise."""
 
 from __future__ import annotations
 
