@@ -1,8 +1,8 @@
-"""`make bench`: every arm, interleaved, in one run on one machine; medians, ratios and memory as table, JSON and chart.
+"""`make bench`: every contender, interleaved, in one run on one machine; medians, ratios and memory as table, JSON and chart.
 
 Contains: the command.
 Add here: another comparison.
-Does not contain: arms, files, measuring.
+Does not contain: contenders, files, measuring.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--events-per-day", type=int, default=200_000)
-    parser.add_argument("--arms", dest="contenders", default="".join(CONTENDERS), help="letters, such as abc")
+    parser.add_argument("--contenders", default="".join(CONTENDERS), help="letters, such as abc")
     chosen = parser.parse_args()
     stages = five_days_and_one(chosen.events_per_day)
     warm_up = five_days_and_one(2_000)
     measured: list[Measured] = []
     for number in range(chosen.rounds):
-        # Another order each round: no arm always follows the same one.
+        # Another order each round: no contender always follows the same one.
         first = number % len(chosen.contenders)
         contenders = chosen.contenders[first:] + chosen.contenders[:first]
         measured.extend(measure(contender, stages, warm_up) for contender in contenders)

@@ -1,6 +1,6 @@
 """The ways of loading that are compared: each loads the same files into a table of the same columns.
 
-Contains: one class per arm.
+Contains: one class per contender.
 Add here: another way of loading.
 Does not contain: timing (measure.py) and files (workload.py).
 """
@@ -56,7 +56,7 @@ def settings_in(folder: Path, landing: Path, catalog: str, **changes: Any) -> Se
 
 
 def a_session(settings: Settings, **changes: str) -> SparkSession:
-    """The product's session; every arm runs on the same one."""
+    """The product's session; every contender runs on the same one."""
     builder = SparkSession.builder
     for key, value in (engine_config(settings) | changes).items():
         builder = builder.config(key, value)
@@ -109,12 +109,8 @@ class _SparkContender(Contender):
         else:
             frame = self.spark.read.schema(_DELIVERED_SCHEMA).json([str(path) for path in objects])
         columns = [
-            (
-                F.col(f"`{key}`").try_cast("timestamp")
-                if VENDOR_COLUMNS[name] is ColumnType.TIMESTAMP
-                else F.col(f"`{key}`")
-            ).alias(name)
-            for key, name in DELIVERED_KEYS.items()
+            (column.try_cast("timestamp") if VENDOR_COLUMNS[name] is ColumnType.TIMESTAMP else column).alias(name)
+            for name, column in ((name, F.col(f"`{key}`")) for key, name in DELIVERED_KEYS.items())
         ]
         frame = frame.select(*columns)
         return frame.select(F.to_date("event_time").alias("event_date"), F.lit(PROJECT).alias("project_id"), "*")
@@ -218,24 +214,22 @@ class OurLoad(Contender):
     def load(self, objects: Sequence[Path], days: Sequence[date]) -> dict[str, float]:
         import dagster as dg
 
-        op: Any = importlib.import_module("pipeline_assets.orchestration.assets")
+        from pipeline_assets.orchestration.tags import range_tags
 
+        op: Any = importlib.import_module("pipeline_assets.orchestration.assets")
         parts: dict[str, float] = {}
-        walk = op.load
-        op.load = lambda *arguments: _timed(walk(*arguments), parts)
+        run_load = op.load
+        op.load = lambda *arguments: _timed(run_load(*arguments), parts)
         try:
             chosen = [dg.AssetKey(key.split("/")) for key in self.tables] if self.tables is not None else None
             result = self.defs.resolve_job_def("daily_load").execute_in_process(
                 instance=self.instance,
                 asset_selection=chosen,
-                tags={
-                    "dagster/asset_partition_range_start": days[0].isoformat(),
-                    "dagster/asset_partition_range_end": days[-1].isoformat(),
-                },
+                tags=range_tags(days[0], days[-1]),
                 run_id=str(uuid.uuid4()),
             )
         finally:
-            op.load = walk
+            op.load = run_load
         assert result.success
         return parts
 
@@ -266,9 +260,9 @@ class DuckCopy(Contender):
         return {}
 
     def rows(self) -> int:
-        found = self.connection.execute(f"SELECT count(*) FROM '{self.folder}/parquet/**/*.parquet'").fetchone()
-        assert found is not None
-        return int(found[0])
+        row = self.connection.execute(f"SELECT count(*) FROM '{self.folder}/parquet/**/*.parquet'").fetchone()
+        assert row is not None
+        return int(row[0])
 
 
 CONTENDERS: dict[str, tuple[str, Callable[..., Contender]]] = {
@@ -279,7 +273,7 @@ CONTENDERS: dict[str, tuple[str, Callable[..., Contender]]] = {
     "e": ("Iceberg MERGE, one table, no checks", IcebergMerge),
     "f": ("DuckDB: JSON to Parquet", DuckCopy),
 }
-"""Letter -> what it is, and the arm."""
+"""Letter -> what it is, and the class."""
 
 
 def _timed(reports: Iterator[Any], parts: dict[str, float]) -> Iterator[Any]:

@@ -34,10 +34,10 @@ from benchmarks.contenders import NaiveAppend
 assert session.jvm_options and session.remember_names
 session.jvm_options = lambda jars_dir: ""
 session.remember_names = lambda: None
-arm = NaiveAppend(Path(sys.argv[1]), Path(sys.argv[2]).parent)
-arm.start()
-arm.load([Path(sys.argv[2])], [])
-assert arm.rows() == int(sys.argv[3])
+contender = NaiveAppend(Path(sys.argv[1]), Path(sys.argv[2]).parent)
+contender.start()
+contender.load([Path(sys.argv[2])], [])
+assert contender.rows() == int(sys.argv[3])
 """
 
 

@@ -1,4 +1,4 @@
-"""Run one arm in a process of its own and watch it: seconds as it tells them, peak memory as the system does.
+"""Run one contender in a process of its own and watch it: seconds as it tells them, peak memory as the system does.
 
 Contains: starting, sampling, collecting.
 Add here: another figure seen from outside.
@@ -29,7 +29,7 @@ _KINDS = {"java": "jvm", "python": "workers"}
 
 @dataclass
 class Measured:
-    """What one process of one arm took."""
+    """What one process of one contender took."""
 
     contender: str
     stages: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -41,11 +41,11 @@ class Measured:
 def measure(
     contender: str, stages: Sequence[Stage], warm_up: Sequence[Stage], settings: Mapping[str, Any] | None = None
 ) -> Measured:
-    """Run an arm through its stages in a fresh process and an empty folder."""
+    """Run a contender through its stages in a fresh process and an empty folder."""
     KEPT.mkdir(parents=True, exist_ok=True)
     work = Path(tempfile.mkdtemp(prefix=f"{contender}-", dir=KEPT))
     order = {
-        "arm": contender,
+        "contender": contender,
         "work": str(work),
         "stages": [record_of(stage) for stage in stages],
         "warm_up": [record_of(stage) for stage in warm_up],

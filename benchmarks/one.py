@@ -1,4 +1,4 @@
-"""One arm in a process of its own: start, warm up, load stage after stage, print what it took as JSON.
+"""One contender in a process of its own: start, warm up, load stage after stage, print what it took as JSON.
 
 Contains: what is timed.
 Add here: another figure that only the process itself knows.
@@ -18,36 +18,36 @@ from benchmarks.workload import Stage, deliver, stage_of
 
 
 def main(letter: str, work: Path, stages: list[Stage], warm_up: list[Stage], settings: dict[str, Any]) -> None:
-    """Run one arm; a line of JSON per stage. `settings`: of the product, where they are not the usual ones."""
+    """Run one contender; a line of JSON per stage. `settings`: of the product, where they are not the usual ones."""
     _, make = CONTENDERS[letter]
     started = time.perf_counter()
     warm = make(work / "warm", work / "warm_landing", "warm")
     warm.start()
-    _say(stage="start", seconds=time.perf_counter() - started)
+    _report(stage="start", seconds=time.perf_counter() - started)
     started = time.perf_counter()
     for stage in warm_up:
         warm.load(deliver(stage.objects, work / "warm_landing"), stage.days)
-    _say(stage="warm up", seconds=time.perf_counter() - started)
-    contender = make(work / "arm", work / "landing", "lake", **settings)
+    _report(stage="warm up", seconds=time.perf_counter() - started)
+    contender = make(work / "contender", work / "landing", "lake", **settings)
     contender.start()
     for stage in stages:
         objects = deliver(stage.objects, work / "landing")
         started = time.perf_counter()
         parts = contender.load(objects, stage.days)
-        _say(stage=stage.name, seconds=time.perf_counter() - started, parts=parts, rows=contender.rows())
+        _report(stage=stage.name, seconds=time.perf_counter() - started, parts=parts, rows=contender.rows())
 
 
-def _say(**said: object) -> None:
-    sys.stdout.write(json.dumps(said) + "\n")
+def _report(**figures: object) -> None:
+    sys.stdout.write(json.dumps(figures) + "\n")
     sys.stdout.flush()
 
 
 if __name__ == "__main__":
     order = json.loads(Path(sys.argv[1]).read_text("utf-8"))
     main(
-        order["arm"],
+        order["contender"],
         Path(order["work"]),
-        [stage_of(one) for one in order["stages"]],
-        [stage_of(one) for one in order["warm_up"]],
+        [stage_of(stage) for stage in order["stages"]],
+        [stage_of(stage) for stage in order["warm_up"]],
         order["settings"],
     )

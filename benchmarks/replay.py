@@ -76,7 +76,7 @@ def replay(work: Path, days: int) -> Iterator[dict[str, Any]]:
         # A heap takes what it is given; whether half of the default is enough for three years is the question.
         "spark_driver_memory": "1g",
     }
-    contender = OurLoad(work / "arm", landing, "lake", **settings)
+    contender = OurLoad(work / "contender", landing, "lake", **settings)
     started = time.perf_counter()
     contender.start()
     yield {"pass": "start", "wall": time.perf_counter() - started}

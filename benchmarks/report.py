@@ -1,4 +1,4 @@
-"""Figures of a comparison: medians, ratios to the naive arm, memory; printed, saved, drawn.
+"""Figures of a comparison: medians, ratios to the naive contender, memory; printed, saved, drawn.
 
 Contains: what is made of measurements.
 Add here: another way to look at them.
@@ -42,7 +42,7 @@ def report(found: Sequence[Measured], stages: Sequence[Stage]) -> None:
     saved = {
         "taken": datetime.now(UTC).isoformat(timespec="seconds"),
         "machine": {"cores": os.cpu_count(), "system": platform.platform(), "python": platform.python_version()},
-        "rounds": [{"arm": one.contender, "stages": one.stages, "peak_mb": one.peak_mb} for one in found],
+        "rounds": [{"contender": one.contender, "stages": one.stages, "peak_mb": one.peak_mb} for one in found],
         "medians": medians,
     }
     KEPT.mkdir(exist_ok=True)
@@ -77,14 +77,14 @@ def load_seconds(stage: Mapping[str, Any]) -> float:
 
 
 def seconds_of(medians: dict[str, Any], stage: str) -> float:
-    """Of an arm."""
+    """Of a contender."""
     return load_seconds(medians["stages"][stage])
 
 
 def _times(medians: dict[str, Any], names: Sequence[str], rounds: int) -> Table:
-    table = Table(title=f"seconds, and the ratio to arm {BASE} (medians of {rounds} interleaved rounds)")
-    for title in ("arm", *names, "Dagster's part", "start"):
-        table.add_column(title, justify="left" if title == "arm" else "right")
+    table = Table(title=f"seconds, and the ratio to contender {BASE} (medians of {rounds} interleaved rounds)")
+    for title in ("contender", *names, "Dagster's part", "start"):
+        table.add_column(title, justify="left" if title == "contender" else "right")
     for contender, found in medians.items():
         cells = []
         for name in names:
@@ -103,8 +103,8 @@ def _times(medians: dict[str, Any], names: Sequence[str], rounds: int) -> Table:
 
 def _memory(medians: dict[str, Any]) -> Table:
     table = Table(title="peak resident memory, MB; rows at the end of each stage")
-    for title in ("arm", "JVM", "driver's Python", "Python workers", "rows"):
-        table.add_column(title, justify="left" if title == "arm" else "right")
+    for title in ("contender", "JVM", "driver's Python", "Python workers", "rows"):
+        table.add_column(title, justify="left" if title == "contender" else "right")
     for contender, found in medians.items():
         sizes = [f"{found['peak_mb'].get(kind, 0):.0f}" for kind in ("jvm", "driver", "workers")]
         rows = [str(one["rows"]) for one in found["stages"].values() if one["rows"] is not None]
@@ -115,7 +115,7 @@ def _memory(medians: dict[str, Any]) -> Table:
 def _parts(medians: dict[str, Any], names: Sequence[str]) -> Table:
     table = Table(title="seconds per table inside the load path")
     parts = sorted({part for found in medians.values() for name in names for part in found["stages"][name]["parts"]})
-    for title in ("arm", "stage", *parts):
+    for title in ("contender", "stage", *parts):
         table.add_column(title, justify="right")
     for contender, found in medians.items():
         for name in names:
@@ -139,7 +139,7 @@ def _chart(medians: dict[str, Any], names: Sequence[str]) -> None:
         )
         axis.bar_label(bars, fmt="%.2f", padding=3)
         axis.axvline(1.0, color="#555555", linewidth=0.8, linestyle=":")
-        axis.set_title(f"{name}: time as a ratio to arm {BASE}", fontsize=9)
+        axis.set_title(f"{name}: time as a ratio to contender {BASE}", fontsize=9)
         axis.set_xlim(0, max(ratios) * 1.2)
         axis.spines[["top", "right"]].set_visible(False)
     figure.tight_layout()

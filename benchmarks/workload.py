@@ -1,4 +1,4 @@
-"""The files that are loaded: generated once, kept, and handed to every arm alike.
+"""The files that are loaded: generated once, kept, and handed to every contender alike.
 
 Contains: stages of deliveries below a landing folder.
 Add here: another kind of export to measure.
@@ -22,7 +22,7 @@ from sample_export.objects import write_export
 from sample_export.spec import ExportSpec
 
 KEPT = PROJECT_ROOT / ".bench"
-"""Generated files and whatever arms write."""
+"""Generated files and whatever contenders write."""
 PROJECT = "10001"
 FIRST_DAY = date(2026, 1, 5)
 _EVENTS_OF_A_PART = 1_000_000

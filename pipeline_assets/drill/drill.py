@@ -26,10 +26,10 @@ from pyspark.sql import SparkSession
 from pipeline_assets.domain.errors import LakehouseError, TidemarkError
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import Slice
-from pipeline_assets.drill.invariants import Change, Look, faults
+from pipeline_assets.drill.invariants import Change, DrillState, faults
 from pipeline_assets.drill.process import VictimError, a_victim
 from pipeline_assets.drill.sandbox import Scratch, scratch
-from pipeline_assets.drill.scenarios import Event, Trial
+from pipeline_assets.drill.scenarios import Disturbance, Trial
 from pipeline_assets.in_process import run_job
 from pipeline_assets.load.request import LoadRequest
 from pipeline_assets.load.run import run_load
@@ -149,18 +149,18 @@ class _Drill:
             span = ["--from", str(days[0]), "--to", str(days[-1])]
             with a_victim([*words, *span, "--verbose"], environment, trial.armed, self.place.home) as victim:
                 victim.wait_until_paused()
-                if trial.event is Event.MET:
+                if trial.event is Disturbance.MET:
                     problems += self._load(days)
                     victim.go_on()
                     if victim.wait_until_it_ends() != 0:
                         problems.append(f"the load that was overtaken failed: {victim.log[-500:]}")
                     conflicts = sum(victim.log.count(sign) for sign in _CONFLICT_SIGNS)
-            if trial.event is not Event.MET:
+            if trial.event is not Disturbance.MET:
                 problems += self._start_again(trial.event, days)
         except (VictimError, TidemarkError, *FAILURES) as error:
             problems += [str(error), *self._load(days)]
         self._load_calmly(days)
-        problems += faults(self._look(), self._calm_digests(), self.days)
+        problems += faults(self._state(), self._calm_digests(), self.days)
         fresh = tuple(fault for fault in problems if fault not in self.reported)
         self.reported.update(fresh)
         return Result(trial, time.monotonic() - started, conflicts, fresh)
@@ -174,11 +174,11 @@ class _Drill:
         self.days += days
         return days
 
-    def _start_again(self, event: Event, days: Sequence[date]) -> list[str]:
+    def _start_again(self, event: Disturbance, days: Sequence[date]) -> list[str]:
         """As Dagster would: the monitor finds the dead run and it is started again; or another run comes and finds it."""
         with dg.DagsterInstance.get() as instance:
             tags = {}
-            if event is Event.RETRIED:
+            if event is Disturbance.RETRIED:
                 for dead in report_dead_runs(instance, self.runtime.ledger):
                     tags = {
                         "dagster/parent_run_id": dead.run_id,
@@ -215,7 +215,7 @@ class _Drill:
             for table in _TABLES
         } | {QUARANTINE.key: _measured(self.calm, QUARANTINE)}
 
-    def _look(self) -> Look:
+    def _state(self) -> DrillState:
         lakehouse = self.runtime.lakehouse
         digests = {table.key: _measured(self.runtime, table) for table in (*_TABLES, QUARANTINE)}
         changes = [
@@ -233,7 +233,7 @@ class _Drill:
                 table.key: {date.fromisoformat(day) for day in instance.get_materialized_partitions(asset_key(table))}
                 for table in _TABLES
             }
-        return Look(digests, changes, branches, shown)
+        return DrillState(digests, changes, branches, shown)
 
 
 def _measured(runtime: Runtime, table: Table) -> dict[Slice, str]:

@@ -27,7 +27,7 @@ class Change(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Look:
+class DrillState:
     """What is found in tables, ledger and Dagster."""
 
     digests: Mapping[str, Mapping[Slice, str]]
@@ -40,21 +40,21 @@ class Look:
     """Table -> days that Dagster shows as materialized."""
 
 
-def faults(look: Look, calm: Mapping[str, Mapping[Slice, str]], days: Sequence[date]) -> Iterator[str]:
+def faults(state: DrillState, calm: Mapping[str, Mapping[Slice, str]], days: Sequence[date]) -> Iterator[str]:
     """What did not survive, in words.
 
     `calm`: the digests of undisturbed loads of the same deliveries; `days`: all that were loaded.
     """
     for table, expected in calm.items():
-        digests = look.digests.get(table, {})
+        digests = state.digests.get(table, {})
         for key in sorted(expected.keys() | digests.keys()):
             if expected.get(key) != digests.get(key):
                 yield f"{table} {key}: {digests.get(key, EMPTY)} instead of {expected.get(key, EMPTY)}"
-    for change, count in Counter(look.changes).items():
+    for change, count in Counter(state.changes).items():
         if count > 1:
             yield f"{change.table} {change.key}: the same change is on record {count} times"
     present: dict[tuple[str, Slice], str] = {}
-    for change in look.changes:
+    for change in state.changes:
         place = change.table, change.key
         if change.before != present.get(place, str(EMPTY)):
             yield f"{change.table} {change.key}: a change is missing on record"
@@ -63,14 +63,14 @@ def faults(look: Look, calm: Mapping[str, Mapping[Slice, str]], days: Sequence[d
     # Of quarantine no changes are recorded, and Dagster shows nothing of it.
     held = {
         (table, key): digest
-        for table, digests in look.digests.items()
+        for table, digests in state.digests.items()
         for key, digest in digests.items()
-        if table in look.shown
+        if table in state.shown
     }
     for table, key in sorted(
         place for place in recorded.keys() | held.keys() if recorded.get(place) != held.get(place)
     ):
         yield f"{table} {key}: the last change on record is not what the table holds"
-    yield from (f"{branch}: a staged branch is left" for branch in look.branches)
-    for table, shown in look.shown.items():
+    yield from (f"{branch}: a staged branch is left" for branch in state.branches)
+    for table, shown in state.shown.items():
         yield from (f"{table} {day}: Dagster shows no materialization" for day in days if day not in shown)

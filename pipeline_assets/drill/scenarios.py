@@ -21,7 +21,7 @@ RAW, REFINED, AGGREGATE, QUARANTINE = (
 )
 
 
-class Event(StrEnum):
+class Disturbance(StrEnum):
     """What happens to a load."""
 
     RETRIED = "killed, retried"
@@ -36,7 +36,7 @@ class Event(StrEnum):
 class Trial:
     """One load that is disturbed."""
 
-    event: Event
+    event: Disturbance
     point: Failpoint
     qualifier: str = ""
 
@@ -72,7 +72,7 @@ def planned(project: str, *, is_full: bool) -> Sequence[Trial]:
         (Failpoint.MID_PARSE, ""),
         (Failpoint.BETWEEN_CHUNKS, ""),
     )
-    tables, ways = (RAW, REFINED, AGGREGATE), (Event.RETRIED, Event.FRESH)
+    tables, ways = (RAW, REFINED, AGGREGATE), (Disturbance.RETRIED, Disturbance.FRESH)
     if is_full:
         places = [*alone, *_OF_FILES, *((point, QUARANTINE) for point in _OF_QUARANTINE)]
         places += [(point, table) for table in tables for point in _OF_TABLES]
@@ -80,4 +80,4 @@ def planned(project: str, *, is_full: bool) -> Sequence[Trial]:
     else:
         places = [*alone, _OF_FILES[1], *((point, tables[turn % 3]) for turn, point in enumerate(_OF_TABLES))]
         kills = [Trial(ways[turn % 2], *place) for turn, place in enumerate(places)]
-    return [*kills, *(Trial(Event.MET, *place) for place in _MEETINGS)]
+    return [*kills, *(Trial(Disturbance.MET, *place) for place in _MEETINGS)]

@@ -23,9 +23,9 @@ from pipeline_assets.operations.rollback_plan import (
     RollbackRequest,
     SliceRestore,
     after_its_run,
-    moves_of_table,
     plan,
     require_whole_exchanges,
+    restores_of_table,
     snapshots_of,
     tables_of,
 )
@@ -48,28 +48,30 @@ def roll_back(runtime: Runtime, request: RollbackRequest) -> list[SliceRestore]:
 
 
 def _roll_back_all(runtime: Runtime, request: RollbackRequest, kept: ExitStack) -> list[SliceRestore]:
-    moves = plan(runtime, request)
+    restores = plan(runtime, request)
     request = after_its_run(runtime, request)
     tables = tables_of(request)
     # All tables at once: none goes back where another one cannot.
     for table in tables:
-        _keep(runtime, table, request, [move for move in moves if move.table == table.key], kept)
+        _keep(runtime, table, request, [restore for restore in restores if restore.table == table.key], kept)
     held: dict[str, set[Slice]] = {}
-    for move in moves:
-        held.setdefault(move.table, set()).add(move.key)
+    for restore in restores:
+        held.setdefault(restore.table, set()).add(restore.key)
     held_before = _held_by_others(runtime, request)
     runtime.ledger.interventions.hold(held, request.reason, request.run_id)
     done: dict[tuple[str, Slice], SliceRestore] = {}
     for table in tables:
         try:
-            done |= {(move.table, move.key): move for move in _roll_back(runtime, table, request, held, kept)}
+            done |= {
+                (restore.table, restore.key): restore for restore in _roll_back(runtime, table, request, held, kept)
+            }
         except LakehouseError as refusal:
             if not done:
                 _hold_as_before(runtime, held, held_before, request, refusal)
             raise
     # A load that was about to commit when they were held may have published one of them since.
     for table in tables:
-        if any(not move.is_there for move in moves_of_table(runtime, table, request)):
+        if any(not restore.is_there for restore in restores_of_table(runtime, table, request)):
             done |= {(m.table, m.key): m for m in _roll_back(runtime, table, request, held, kept) if not m.is_there}
     return list(done.values())
 
@@ -102,10 +104,10 @@ def _hold_as_before(
 
 
 def _keep(
-    runtime: Runtime, table: Table, request: RollbackRequest, moves: Sequence[SliceRestore], kept: ExitStack
+    runtime: Runtime, table: Table, request: RollbackRequest, restores: Sequence[SliceRestore], kept: ExitStack
 ) -> None:
     """What they go back to stays until it is live again, however old it is and whatever maintenance thinks of it."""
-    snapshots = {move.snapshot_id for move in moves if move.snapshot_id is not None}
+    snapshots = {restore.snapshot_id for restore in restores if restore.snapshot_id is not None}
     kept.enter_context(runtime.lakehouse.branches.keeping(table, snapshots, request.attempt))
 
 
@@ -115,23 +117,23 @@ def _roll_back(
     """One table; adds to `held` what it holds, to `kept` what it needs."""
     for attempt in range(runtime.settings.publish_attempts):
         base_id = sync_ledger(runtime, table, request.run_id)
-        moves = moves_of_table(runtime, table, request)
-        _keep(runtime, table, request, moves, kept)
-        require_whole_exchanges(runtime, table, request, moves)
+        restores = restores_of_table(runtime, table, request)
+        _keep(runtime, table, request, restores, kept)
+        require_whole_exchanges(runtime, table, request, restores)
         # Those that a load published for the first time meanwhile are not held yet.
-        held.setdefault(table.key, set()).update(move.key for move in moves)
+        held.setdefault(table.key, set()).update(restore.key for restore in restores)
         runtime.ledger.interventions.hold({table.key: held[table.key]}, request.reason, request.run_id)
-        changing = [move for move in moves if not move.is_there]
+        changing = [restore for restore in restores if not restore.is_there]
         try:
-            _restore(runtime, table, request, base_id, moves, changing)
+            _restore(runtime, table, request, base_id, restores, changing)
         except PublishConflictError as conflict:
             runtime.log(f"{table.key}: {conflict.reason}; looking at it again")
             if attempt == runtime.settings.publish_attempts - 1:
                 raise
             continue
-        runtime.log(f"{table.key}: {len(changing)} slices rolled back, {len(moves)} held")
+        runtime.log(f"{table.key}: {len(changing)} slices rolled back, {len(restores)} held")
         break
-    return moves
+    return restores
 
 
 def _restore(
@@ -139,7 +141,7 @@ def _restore(
     table: Table,
     request: RollbackRequest,
     base_id: int,
-    moves: Sequence[SliceRestore],
+    restores: Sequence[SliceRestore],
     changing: Sequence[SliceRestore],
 ) -> None:
     changes = Changes()
@@ -152,35 +154,35 @@ def _restore(
         changes.publications.extend(
             PublicationRecord(
                 table.key,
-                move.key,
+                restore.key,
                 publication.snapshot_id,
                 publication.parent_id,
-                move.present.digest,
-                move.digest,
+                restore.present.digest,
+                restore.digest,
                 Cause.of(CauseKind.ROLLBACK),
                 request.run_id,
-                input_state=move.target.input_state if move.target else None,
-                code_version=move.target.code_version if move.target else None,
+                input_state=restore.target.input_state if restore.target else None,
+                code_version=restore.target.code_version if restore.target else None,
                 accepted_reason=request.reason,
-                figures=move.target.figures if move.target else None,
+                figures=restore.target.figures if restore.target else None,
             )
-            for move in changing
+            for restore in changing
         )
-    for move in moves:
-        held = replace(move.present, verdict=Verdict.HELD, reason=f"held: {request.reason}", hint=RELEASE_HINT)
-        if move.key in files:
-            target = move.target
+    for restore in restores:
+        held = replace(restore.present, verdict=Verdict.HELD, reason=f"held: {request.reason}", hint=RELEASE_HINT)
+        if restore.key in files:
+            target = restore.target
             held = replace(
                 held,
-                digest=move.digest,
-                file_hash=files[move.key].file_hash,
+                digest=restore.digest,
+                file_hash=files[restore.key].file_hash,
                 evaluations=(),
                 refused_evaluations=(),
                 input_state=target.input_state if target else None,
                 code_version=target.code_version if target else None,
-                figures=(target.figures if target else None) or {"rows": move.digest.rows},
+                figures=(target.figures if target else None) or {"rows": restore.digest.rows},
                 rejection=None,
-            )  # fmt: skip
+            )
             # An operator decided what it is, so that is what later changes are measured against.
             held = replace(held, baseline=Baseline(held.figures, content=str(held.digest)) if held.is_final else None)
         changes.slices.append(held)

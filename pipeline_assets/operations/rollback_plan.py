@@ -85,19 +85,21 @@ def plan(runtime: Runtime, request: RollbackRequest) -> list[SliceRestore]:
     for table in tables:
         sync_ledger(runtime, table, request.run_id)
     request = after_its_run(runtime, request)
-    moves = [move for table in tables for move in moves_of_table(runtime, table, request)]
-    if not moves:
+    restores = [restore for table in tables for restore in restores_of_table(runtime, table, request)]
+    if not restores:
         raise UsageError(
             f"{request.first} to {request.last}",
             "no publication of these days is on record",
             "Check the days: tidemark history",
         )
     for table in tables:
-        require_whole_exchanges(runtime, table, request, [move for move in moves if move.table == table.key])
+        require_whole_exchanges(
+            runtime, table, request, [restore for restore in restores if restore.table == table.key]
+        )
     for table in tables:
-        chosen = snapshots_of(move for move in moves if move.table == table.key)
+        chosen = snapshots_of(restore for restore in restores if restore.table == table.key)
         runtime.lakehouse.require_files(table, chosen)
-    return moves
+    return restores
 
 
 def after_its_run(runtime: Runtime, request: RollbackRequest) -> RollbackRequest:
@@ -130,7 +132,7 @@ def tables_of(request: RollbackRequest) -> list[Table]:
     return [table for key, table in known.items() if not request.tables or key in request.tables]
 
 
-def moves_of_table(runtime: Runtime, table: Table, request: RollbackRequest) -> list[SliceRestore]:
+def restores_of_table(runtime: Runtime, table: Table, request: RollbackRequest) -> list[SliceRestore]:
     """What becomes of the chosen slices of a table, after settling it; raises LakehouseError where that is not known."""
     sync_ledger(runtime, table, request.run_id)
     chosen = [
@@ -138,10 +140,10 @@ def moves_of_table(runtime: Runtime, table: Table, request: RollbackRequest) -> 
         for key in runtime.ledger.slices(table.key, request.projects)
         if request.first <= key.event_date <= request.last
     ]
-    return _moves_of(runtime, table, chosen, request.to)
+    return _restores_of(runtime, table, chosen, request.to)
 
 
-def _moves_of(runtime: Runtime, table: Table, slices: Iterable[Slice], to: datetime | int) -> list[SliceRestore]:
+def _restores_of(runtime: Runtime, table: Table, slices: Iterable[Slice], to: datetime | int) -> list[SliceRestore]:
     wanted = set(slices)
     published: dict[Slice, list[PublicationRecord]] = {key: [] for key in wanted}
     for record in runtime.ledger.publications(table.key):
@@ -151,19 +153,19 @@ def _moves_of(runtime: Runtime, table: Table, slices: Iterable[Slice], to: datet
     ancestry = runtime.lakehouse.ancestry(table)
     kept = runtime.lakehouse.branches.kept(table)
     now = datetime.now(UTC)
-    moves = []
+    restores = []
     for key in sorted(wanted):
         count = published_by(published[key], to, now)
         target = published[key][count - 1] if count else None
         later = published[key][count] if count < len(published[key]) else None
-        move = SliceRestore(table.key, key, present[key], target)
-        if not move.is_there and target is None:
+        restore = SliceRestore(table.key, key, present[key], target)
+        if not restore.is_there and target is None:
             _require_empty_then(runtime, table, key, later, to, ancestry)
-        if not move.is_there and target is not None and target.digest_after != EMPTY:
-            move = replace(move, snapshot_id=_kept_snapshot(move, target, later, ancestry, kept))
-        moves.append(move)
-    _require_rows(runtime, table, moves)
-    return moves
+        if not restore.is_there and target is not None and target.digest_after != EMPTY:
+            restore = replace(restore, snapshot_id=_kept_snapshot(restore, target, later, ancestry, kept))
+        restores.append(restore)
+    _require_rows(runtime, table, restores)
+    return restores
 
 
 def published_by(records: Sequence[PublicationRecord], to: datetime | int, now: datetime) -> int:
@@ -207,7 +209,7 @@ def _require_empty_then(
 
 
 def _kept_snapshot(
-    move: SliceRestore,
+    restore: SliceRestore,
     target: PublicationRecord,
     later: PublicationRecord | None,
     ancestry: Collection[int],
@@ -221,56 +223,56 @@ def _kept_snapshot(
             if snapshot_id is not None and snapshot_id in there:
                 return snapshot_id
     raise LakehouseError(
-        f"{move.table} {move.key}",
+        f"{restore.table} {restore.key}",
         f"the snapshot published at {target.published_at[:19]} has expired",
         "Choose a later state, within rollback_days; or exclude the bad deliveries and load the day again",
     )
 
 
-def snapshots_of(moves: Iterable[SliceRestore]) -> dict[Slice, int | None]:
+def snapshots_of(restores: Iterable[SliceRestore]) -> dict[Slice, int | None]:
     """Slice to change -> the snapshot whose files it gets, None for none."""
-    return {move.key: move.snapshot_id for move in moves if not move.is_there}
+    return {restore.key: restore.snapshot_id for restore in restores if not restore.is_there}
 
 
-def _require_rows(runtime: Runtime, table: Table, moves: Sequence[SliceRestore]) -> None:
+def _require_rows(runtime: Runtime, table: Table, restores: Sequence[SliceRestore]) -> None:
     """The files of then hold as many rows as are on record; by metadata."""
     by_snapshot: dict[int, list[SliceRestore]] = {}
-    for move in moves:
-        if move.snapshot_id is not None:
-            by_snapshot.setdefault(move.snapshot_id, []).append(move)
+    for restore in restores:
+        if restore.snapshot_id is not None:
+            by_snapshot.setdefault(restore.snapshot_id, []).append(restore)
     for snapshot_id, of_snapshot in by_snapshot.items():
-        files = runtime.lakehouse.slice_files(table, snapshot_id, {move.key for move in of_snapshot})
-        for move in of_snapshot:
-            rows = files[move.key].rows if move.key in files else 0
-            if rows != move.digest.rows:
+        files = runtime.lakehouse.slice_files(table, snapshot_id, {restore.key for restore in of_snapshot})
+        for restore in of_snapshot:
+            rows = files[restore.key].rows if restore.key in files else 0
+            if rows != restore.digest.rows:
                 raise LakehouseError(
-                    f"{table.key} {move.key}",
-                    f"held {rows} rows then, but {move.digest.rows} are on record",
+                    f"{table.key} {restore.key}",
+                    f"held {rows} rows then, but {restore.digest.rows} are on record",
                     "Choose another state, and report it",
                 )
 
 
 def require_whole_exchanges(
-    runtime: Runtime, table: Table, request: RollbackRequest, moves: Sequence[SliceRestore]
+    runtime: Runtime, table: Table, request: RollbackRequest, restores: Sequence[SliceRestore]
 ) -> None:
     """Events that moved between a chosen day and another one since then would be lost or be there twice."""
     window = table.kind.exchange_days(runtime.settings)
     if not window:
         return
-    chosen = {move.key for move in moves}
+    chosen = {restore.key for restore in restores}
     known = runtime.ledger.slices(table.key, request.projects)
     near = {key for key in neighbourhood(chosen, window) if key in known} - chosen
-    beside = [move for move in _moves_of(runtime, table, near, request.to) if not move.is_there]
-    changing = [move for move in moves if not move.is_there]
+    beside = [restore for restore in _restores_of(runtime, table, near, request.to) if not restore.is_there]
+    changing = [restore for restore in restores if not restore.is_there]
     # A day beside that did not change since then gave and took nothing.
     if not beside or not changing:
         return
     head = runtime.lakehouse.head(table)
     torn = torn_keys(
-        then_chosen=_keys(runtime, table, [(move.key, move.snapshot_id) for move in changing]),
-        now_chosen=_keys(runtime, table, [(move.key, head) for move in changing]),
-        then_beside=_keys(runtime, table, [(move.key, move.snapshot_id) for move in beside]),
-        now_beside=_keys(runtime, table, [(move.key, head) for move in beside]),
+        then_chosen=_keys(runtime, table, [(restore.key, restore.snapshot_id) for restore in changing]),
+        now_chosen=_keys(runtime, table, [(restore.key, head) for restore in changing]),
+        then_beside=_keys(runtime, table, [(restore.key, restore.snapshot_id) for restore in beside]),
+        now_beside=_keys(runtime, table, [(restore.key, head) for restore in beside]),
         dedupe_window_days=window,
     )
     rows = torn.groupBy("event_date", "project_id").count().collect()

@@ -111,10 +111,10 @@ def rollback_job(settings: Settings) -> dg.JobDefinition:
             request = rollback_request(config, settings, context.run_id)
             if not config.dry_run:
                 read_back(runtime.ledger, runtime.log)
-            moves = plan(runtime, request) if config.dry_run else roll_back(runtime, request)
+            restores = plan(runtime, request) if config.dry_run else roll_back(runtime, request)
             if not config.dry_run:
-                _tell(context, runtime, {(move.table, move.key.event_date) for move in moves})
-        context.add_output_metadata({"slices": _moves_table(moves)})
+                _tell(context, runtime, {(restore.table, restore.key.event_date) for restore in restores})
+        context.add_output_metadata({"slices": _restores_table(restores)})
 
     @dg.job(name=ROLLBACK_JOB, description="Roll published days back, by metadata alone; held until they are released.")
     def job() -> None:
@@ -165,7 +165,7 @@ def _tell(context: dg.OpExecutionContext, runtime: Runtime, places: Iterable[tup
             context.instance.report_runless_asset_event(event)
 
 
-def _moves_table(moves: list[SliceRestore]) -> dg.MarkdownMetadataValue:
+def _restores_table(restores: list[SliceRestore]) -> dg.MarkdownMetadataValue:
     rows = [
         (
             m.table,
@@ -175,7 +175,7 @@ def _moves_table(moves: list[SliceRestore]) -> dg.MarkdownMetadataValue:
             m.digest.rows,
             "held as it is" if m.is_there else "rolled back",
         )
-        for m in moves
+        for m in restores
     ]
     return markdown_table(("table", "day", "project", "rows now", "rows then", ""), rows)
 

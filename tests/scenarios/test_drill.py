@@ -18,7 +18,7 @@ from pipeline_assets.domain.slices import Source
 from pipeline_assets.drill import drill
 from pipeline_assets.drill.process import VictimError
 from pipeline_assets.drill.sandbox import scratch
-from pipeline_assets.drill.scenarios import AGGREGATE, REFINED, Event, Trial
+from pipeline_assets.drill.scenarios import AGGREGATE, REFINED, Disturbance, Trial
 from pipeline_assets.tables.raw_events import RAW_TABLES
 from resources.failpoints import Failpoint
 from resources.iceberg.lakehouse import Lakehouse
@@ -30,8 +30,8 @@ from tests.support.small_spark import SMALL
 pytestmark = pytest.mark.slow
 DAY = date(2026, 2, 2)
 TRIALS = (
-    Trial(Event.FRESH, Failpoint.AFTER_COMMIT, REFINED),
-    Trial(Event.MET, Failpoint.BEFORE_COMMIT, AGGREGATE),
+    Trial(Disturbance.FRESH, Failpoint.AFTER_COMMIT, REFINED),
+    Trial(Disturbance.MET, Failpoint.BEFORE_COMMIT, AGGREGATE),
 )
 
 

@@ -9,9 +9,9 @@ import pytest
 
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import EMPTY, Slice
-from pipeline_assets.drill.invariants import Change, Look, faults
+from pipeline_assets.drill.invariants import Change, DrillState, faults
 from pipeline_assets.drill.sandbox import as_environment, ledger_url
-from pipeline_assets.drill.scenarios import Event, planned
+from pipeline_assets.drill.scenarios import Disturbance, planned
 from pipeline_assets.tables.raw_events import REGULAR_EVENTS
 from resources.failpoints import Failpoint
 
@@ -19,7 +19,7 @@ DAY = date(2026, 2, 2)
 KEY = Slice(DAY, "10001")
 TABLE = "refined/events"
 CALM = {TABLE: {KEY: "3:a"}}
-WHOLE = Look(
+WHOLE = DrillState(
     {TABLE: {KEY: "3:a"}}, [Change(TABLE, KEY, str(EMPTY), "2:b"), Change(TABLE, KEY, "2:b", "3:a")], [], {TABLE: {DAY}}
 )
 
@@ -41,7 +41,7 @@ def test_what_is_whole_has_no_fault() -> None:
         (replace(WHOLE, shown={TABLE: frozenset()}), "Dagster shows no materialization"),
     ],
 )
-def test_each_loss_is_a_fault(look: Look, said: str) -> None:
+def test_each_loss_is_a_fault(look: DrillState, said: str) -> None:
     assert any(said in fault for fault in faults(look, CALM, [DAY]))
 
 
@@ -58,9 +58,9 @@ def test_a_drill_leaves_no_point_out() -> None:
     """Whoever adds a point to the load path has it drilled, in every way when asked for all."""
     once, full = planned("10001", is_full=False), planned("10001", is_full=True)
     assert {trial.point for trial in once} == {trial.point for trial in full} == set(Failpoint)
-    kills = [trial for trial in full if trial.event is not Event.MET]
+    kills = [trial for trial in full if trial.event is not Disturbance.MET]
     assert len(kills) == len(set(kills)) == 2 * (3 + 2 + 3 + 3 * (len(Failpoint) - 4))
-    assert {trial.event for trial in once} == set(Event)
+    assert {trial.event for trial in once} == set(Disturbance)
 
 
 def test_a_process_gets_the_same_settings(monkeypatch: pytest.MonkeyPatch) -> None:
