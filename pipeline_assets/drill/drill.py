@@ -32,7 +32,7 @@ from pipeline_assets.drill.sandbox import Scratch, scratch
 from pipeline_assets.drill.scenarios import Disturbance, Trial
 from pipeline_assets.in_process import run_job
 from pipeline_assets.load.request import LoadRequest
-from pipeline_assets.load.run import load
+from pipeline_assets.load.run import run_load
 from pipeline_assets.load.runtime import Runtime
 from pipeline_assets.orchestration.dead_runs import report_dead_runs
 from pipeline_assets.orchestration.jobs import JOB_OF_SOURCE
@@ -202,7 +202,7 @@ class _Drill:
     def _load_calmly(self, days: Sequence[date]) -> None:
         tables = frozenset(table.key for table in _TABLES)
         request = LoadRequest(tuple(days), (PROJECT,), tables, str(uuid.uuid4()), datetime.now(UTC))
-        for _ in load(self.calm, request, lambda _: True):
+        for _ in run_load(self.calm, request, lambda _: True):
             continue
 
     def _calm_digests(self) -> dict[str, dict[Slice, str]]:

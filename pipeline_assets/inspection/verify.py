@@ -20,7 +20,7 @@ from pipeline_assets.domain.days import chunks, days_between, stretches
 from pipeline_assets.domain.deliveries import BatchKey
 from pipeline_assets.domain.slices import EMPTY, Digest, Slice, Source, widen
 from pipeline_assets.load.request import LoadRequest
-from pipeline_assets.load.run import load
+from pipeline_assets.load.run import run_load
 from pipeline_assets.load.runtime import Runtime
 from pipeline_assets.tables.raw_events import RAW_TABLES
 from pipeline_assets.tables.registry import ASSET_TABLES, DERIVED
@@ -194,7 +194,7 @@ def _load(
     projects: Sequence[str],
 ) -> None:
     request = LoadRequest(days, tuple(projects), tables, str(uuid.uuid4()), now, losses)
-    for _ in load(scratch, request, lambda _: True):
+    for _ in run_load(scratch, request, lambda _: True):
         continue
 
 

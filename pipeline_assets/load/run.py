@@ -1,4 +1,4 @@
-"""Walk the tables in topological order: the one load path that daily runs, retries, late data and backfills share.
+"""Load the tables in topological order: the one load path that daily runs, retries, late data and backfills share.
 
 Contains: the order of steps of a run.
 Add here: a step between tables.
@@ -25,7 +25,7 @@ from resources.iceberg.errors import lakehouse_failures
 from resources.iceberg.lake_identity import Purpose
 
 
-def load(runtime: Runtime, request: LoadRequest, is_live: Callable[[str], bool | None]) -> Iterator[TableReport]:
+def run_load(runtime: Runtime, request: LoadRequest, is_live: Callable[[str], bool | None]) -> Iterator[TableReport]:
     """Load the requested days into the selected tables; yields one report per table as soon as it is done.
 
     `is_live` tells whether the attempt a staged branch is named for still runs; the branches of dead ones are dropped.

@@ -21,7 +21,7 @@ from pipeline_assets.domain.settings import Settings
 from pipeline_assets.inspection.diff.refused import refused_changes
 from pipeline_assets.load.read_back import read_back
 from pipeline_assets.load.request import LoadRequest, Outcome
-from pipeline_assets.load.run import load
+from pipeline_assets.load.run import run_load
 from pipeline_assets.operations.exclude import exclude, lift
 from pipeline_assets.orchestration.events import events_of, failure_of, standing_elsewhere
 from pipeline_assets.orchestration.live_runs import liveness
@@ -117,7 +117,7 @@ def _load(
         read_back(runtime.ledger, runtime.log)
         exclude(runtime, config.exclude, request, even_if_gone=config.exclude_even_if_gone)
         lift(runtime, config.lift, request)
-        for report in load(runtime, request, liveness(context.instance, runtime.ledger, context.run.run_id)):
+        for report in run_load(runtime, request, liveness(context.instance, runtime.ledger, context.run.run_id)):
             failpoint(Failpoint.BEFORE_EVENTS, report.table)
             table = table_by_key(report.table)
             shown = list(refused_changes(runtime, report, request.now, room))

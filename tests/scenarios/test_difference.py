@@ -22,7 +22,7 @@ import pytest
 from pipeline_assets.domain.errors import UsageError
 from pipeline_assets.domain.slices import Slice, Source
 from pipeline_assets.load.request import LoadRequest, TableReport
-from pipeline_assets.load.run import load
+from pipeline_assets.load.run import run_load
 from pipeline_assets.load.runtime import Runtime
 from pipeline_assets.operations.exclude import exclude
 from pipeline_assets.operations.maintenance import maintain, require_done
@@ -99,7 +99,7 @@ class _TwoLakes:
 def _load(p: Pipeline, first: date, last: date | None = None) -> TableReport:
     """What a load of raw and refined tells of refined."""
     configure_catalog(p.spark, p.settings)
-    reports = load(_runtime(p), _request(p, first, last or first), lambda _: False)
+    reports = run_load(_runtime(p), _request(p, first, last or first), lambda _: False)
     (report,) = [one for one in reports if one.table == REFINED]
     return report
 

@@ -25,7 +25,7 @@ from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import Slice, Source
 from pipeline_assets.formats.amplitude.keys import KeyGrammar
 from pipeline_assets.load.request import LoadRequest, TableReport
-from pipeline_assets.load.run import load
+from pipeline_assets.load.run import run_load
 from pipeline_assets.load.runtime import Runtime
 from pipeline_assets.orchestration.assets import Clock
 from pipeline_assets.tables.registry import ALL_TABLES, ASSET_TABLES, table_by_key
@@ -261,7 +261,7 @@ class Pipeline(LandingFolder):
         days = tuple(first + timedelta(days=n) for n in range(((last or first) - first).days + 1))
         tables = frozenset(table.key for table in ASSET_TABLES)
         request = LoadRequest(days, self.settings.projects, tables, str(uuid.uuid4()), self.now)
-        return {report.table: report for report in load(runtime, request, lambda _: False)}
+        return {report.table: report for report in run_load(runtime, request, lambda _: False)}
 
     # -- tables ------------------------------------------------------------------------------------------------
 

@@ -26,7 +26,7 @@ from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import EMPTY, Slice
 from pipeline_assets.load.ledger_sync import sync_ledger
 from pipeline_assets.load.request import LoadRequest
-from pipeline_assets.load.run import load
+from pipeline_assets.load.run import run_load
 from pipeline_assets.load.runtime import Runtime
 from pipeline_assets.load.staleness.scan import scan_stale_days
 from pipeline_assets.tables.registry import table_by_key
@@ -87,7 +87,7 @@ class Writer:
         run_id = str(uuid.UUID(int=rng.getrandbits(128)))
         request = LoadRequest(days, runtime.settings.projects, frozenset(order["tables"]), run_id, NOW)
         try:
-            reports = list(load(runtime, request, lambda _: True))
+            reports = list(run_load(runtime, request, lambda _: True))
         finally:
             failpoints.watch()
         bad = [str(o) for report in reports for o in report.outcomes if o.fails_the_run]

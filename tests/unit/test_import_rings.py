@@ -39,7 +39,7 @@ GATES = [
 CLIMBS = [
     ("pipeline_assets/domain", "from pipeline_assets.formats.amplitude.keys import KeyGrammar"),
     ("pipeline_assets/transforms", "from resources.iceberg.lakehouse import Lakehouse"),
-    ("resources", "from pipeline_assets.load.run import load"),
+    ("resources", "from pipeline_assets.load.run import run_load"),
     ("pipeline_assets/load", "from pipeline_assets.orchestration.assets import LoadConfig"),
     ("pipeline_assets/operations", "from pipeline_assets.inspection.verify import prove"),
     ("pipeline_assets/orchestration", "from pipeline_assets.cli.app import app"),
