@@ -1,4 +1,4 @@
-"""Walk the tables in topological order: the one load path that daily runs, retries, late data and backfills share.
+"""Load the tables in topological order: the one load path that daily runs, retries, late data and backfills share.
 
 Contains: the order of steps of a run.
 Add here: a step between tables.

@@ -1,0 +1,72 @@
+"""The status of a day says the worst of its projects, and never more than the ledger knows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import date
+from pathlib import Path
+
+import pytest
+from resources.ledger.records import BatchRecord, Changes, SliceRecord
+
+from pipeline_assets.domain.deliveries import BatchKey
+from pipeline_assets.domain.slices import BatchVerdict, Digest, Slice, Source, Verdict
+from pipeline_assets.inspection.status import DayStatus, day_statuses, recorded_statuses
+from resources.ledger.store import Ledger
+
+PROJECTS, DAY = ("10001", "10002"), date(2026, 2, 2)
+RAW, REFINED = "raw/regular_events", "refined/events"
+
+
+@pytest.fixture
+def ledger(tmp_path: Path) -> Iterator[Ledger]:
+    ledger = Ledger(f"sqlite:///{tmp_path}/ledger.db")
+    yield ledger
+    ledger.close()
+
+
+def a_slice(project: str, verdict: Verdict, table: str = REFINED, reason: str | None = None) -> SliceRecord:
+    digest = Digest(5, 1, 1)
+    return SliceRecord(table, Slice(DAY, project), verdict, reason, reason and "fix it", is_final=True, digest=digest)
+
+
+def status_of(ledger: Ledger, table: str) -> DayStatus:
+    statuses = day_statuses(ledger, PROJECTS, [DAY], (Source.REGULAR,))
+    return next(status for status in statuses if status.table == table)
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "worst", "is_good"),
+    [
+        ((Verdict.PUBLISHED, Verdict.UNCHANGED), Verdict.PUBLISHED, True),
+        ((Verdict.PUBLISHED, Verdict.WAITING), Verdict.WAITING, False),
+        ((Verdict.HELD, Verdict.WAITING), Verdict.HELD, False),
+        ((Verdict.HELD, Verdict.REFUSED), Verdict.REFUSED, False),
+    ],
+)
+def test_a_day_is_as_good_as_its_worst_project(
+    ledger: Ledger, verdicts: tuple[Verdict, Verdict], worst: Verdict, is_good: bool
+) -> None:
+    ledger.record(Changes(slices=[a_slice(*pair) for pair in zip(PROJECTS, verdicts, strict=True)]), "run")
+    status = status_of(ledger, REFINED)
+    assert (status.verdict, status.is_good, status.rows, status.is_final) == (worst, is_good, 10, True)
+
+
+def test_a_day_that_one_project_lacks_is_not_loaded_though_its_rows_and_reasons_are_shown(ledger: Ledger) -> None:
+    ledger.record(Changes(slices=[a_slice("10001", Verdict.REFUSED, reason="shrinks")]), "run")
+    status = status_of(ledger, REFINED)
+    assert (status.to_json()["verdict"], status.is_good, status.rows) == ("not loaded", False, 5)
+    assert status.reasons == ("10001: shrinks. fix it",)
+    (recorded,) = recorded_statuses(ledger, {Slice(DAY, "10001")}, ())
+    assert (recorded.table, recorded.verdict) == (REFINED, Verdict.REFUSED)
+
+
+def test_a_raw_day_has_the_verdict_of_its_batches(ledger: Ledger) -> None:
+    batches = [
+        BatchRecord(BatchKey(Source.REGULAR, "10001", DAY), BatchVerdict.ACCEPTED, is_closed=True),
+        BatchRecord(BatchKey(Source.REGULAR, "10002", DAY), BatchVerdict.REFUSED, "unreadable", "export it again"),
+    ]
+    ledger.record(Changes(batches=batches, slices=[a_slice("10001", Verdict.PUBLISHED, RAW)]), "run")
+    status = status_of(ledger, RAW)
+    assert (status.verdict, status.rows, status.is_final) == (Verdict.REFUSED, 5, False)
+    assert status.reasons == ("10002: unreadable. export it again",)
