@@ -7,11 +7,12 @@ from datetime import date
 from pathlib import Path
 
 import pytest
-from resources.ledger.records import BatchRecord, Changes, SliceRecord
 
 from pipeline_assets.domain.deliveries import BatchKey
+from pipeline_assets.domain.records import BatchRecord, SliceRecord
 from pipeline_assets.domain.slices import BatchVerdict, Digest, Slice, Source, Verdict
 from pipeline_assets.inspection.status import DayStatus, day_statuses, recorded_statuses
+from resources.ledger.changes import Changes
 from resources.ledger.store import Ledger
 
 PROJECTS, DAY = ("10001", "10002"), date(2026, 2, 2)
