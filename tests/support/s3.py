@@ -57,7 +57,7 @@ def served(handler: type[BaseHTTPRequestHandler]) -> Iterator[str]:
     """URL of an HTTP server on this machine."""
     server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
     server.daemon_threads = True
-    thread = threading.Thread(target=server.serve_forever)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
     thread.start()
     try:
         yield f"http://127.0.0.1:{server.server_port}"
