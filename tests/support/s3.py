@@ -46,6 +46,10 @@ def a_server_that_answers(answer: Callable[[str], tuple[int, str]]) -> Iterator[
         def do_HEAD(self) -> None:
             self.do_GET()
 
+        def do_PUT(self) -> None:
+            self.rfile.read(int(self.headers.get("Content-Length", 0)))
+            self.do_GET()
+
         def log_message(self, *_: object) -> None: ...
 
     with served(Answer) as url:
