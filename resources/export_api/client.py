@@ -50,6 +50,8 @@ class Download:
     file: IO[bytes]
     """At its beginning; a file without a name, closed and gone with the block that fetched it."""
     size_bytes: int
+    answered_at: datetime
+    """When, by the clock that is behind: the vendor's or this machine's; aware."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +59,7 @@ class NoData:
     """The vendor says that it has no data for the range."""
 
     answered_at: datetime
-    """When, by the clock that is behind: the vendor's or this machine's; aware."""
+    """As of a download."""
 
 
 class ExportApi:
@@ -134,6 +136,7 @@ class ExportApi:
                     return self._no_data(subject, response)
                 if response.status_code != HTTPStatus.OK:
                     raise failure_of(subject, credentials.project_id, response, _beginning(response))
+                answered_at = _answered_at(response)
                 size = self._received(subject, response, file, received)
         except httpx.TimeoutException as error:
             raise PassingError(f"the vendor did not answer in time ({type(error).__name__})") from error
@@ -144,19 +147,14 @@ class ExportApi:
         except httpx.InvalidURL as error:
             raise ExportAnswerError(subject, f"cannot be asked for ({error})", CURE_OF_URL) from error
         file.seek(0)
-        return Download(file, size)
+        return Download(file, size, answered_at)
 
     def _no_data(self, subject: str, response: httpx.Response) -> NoData:
         is_page = "html" in response.headers.get("content-type", "")
         if is_page and urlsplit(self.url).path.rstrip("/") != _PATH:
             # The place itself may not be there, which says nothing of data.
             raise ExportAnswerError(subject, "a page that is not there answered (404 Not Found)", CURE_OF_URL)
-        now = datetime.now(UTC)
-        try:
-            theirs = parsedate_to_datetime(response.headers.get("date", ""))
-        except (TypeError, ValueError):
-            return NoData(now)
-        return NoData(min(now, theirs if theirs.tzinfo is not None else theirs.replace(tzinfo=UTC)))
+        return NoData(_answered_at(response))
 
     def _received(
         self, subject: str, response: httpx.Response, file: IO[bytes], received: Callable[[int], None]
@@ -195,3 +193,12 @@ def _beginning(response: httpx.Response) -> str:
         if len(body) >= _BODY_BYTES:
             break
     return body[:_BODY_BYTES].decode("utf-8", "replace")
+
+
+def _answered_at(response: httpx.Response) -> datetime:
+    now = datetime.now(UTC)
+    try:
+        theirs = parsedate_to_datetime(response.headers.get("date", ""))
+    except (TypeError, ValueError):
+        return now
+    return min(now, theirs if theirs.tzinfo is not None else theirs.replace(tzinfo=UTC))
