@@ -11,7 +11,7 @@ from __future__ import annotations
 import io
 import shutil
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -44,6 +44,7 @@ from pipeline_assets.formats.amplitude.keys import KeyGrammar
 from pipeline_assets.formats.gzip_lines import BadObjectError, measure
 from pipeline_assets.operations.recover_plan import PlannedHour, RecoveryPlan
 from resources.export_api.client import ExportApi, NoData
+from resources.export_api.credentials import ExportCredentials
 from resources.failpoints import Failpoint, failpoint
 from resources.landing.store import LandingStore
 
@@ -111,13 +112,15 @@ class Recovery:
         """Recover what the plan fetches; one outcome for each hour that was asked for, in the order of the plan.
 
         What concerns an hour, a range or a project fails that alone. Raises LandingAccessError, LandingUnavailableError and
-        DiskFullError, which concern all; what was recovered until then stays, and the same call goes on from there.
+        DiskFullError, which concern all, and SettingsError where no project has keys; what was recovered until then stays, and
+        the same call goes on from there.
         """
         outcomes: dict[tuple[str, Hour], HourOutcome] = {}
         for one in plan.asked:
             if not one.is_fetched:
                 fate = HourFate.NOT_EXPORTED if one.is_waited_for else HourFate.ALREADY
                 outcomes[one.project_id, one.hour] = HourOutcome(one.project_id, one.hour, fate)
+        _require_keys([project for project in plan.projects if plan.fetched(project)])
         for project in plan.projects:
             for outcome in self._project(project, {one.hour: one for one in plan.fetched(project)}):
                 outcomes[project, outcome.hour] = outcome
@@ -225,6 +228,18 @@ class Recovery:
     def _bounds(self) -> ArchiveBounds:
         known = self.settings
         return ArchiveBounds(known.max_object_bytes, known.export_max_bytes, known.export_max_ratio)
+
+
+def _require_keys(projects: Sequence[str]) -> None:
+    """Some project must have keys, where any is asked for: else the call was wrong, and not a project."""
+    errors = []
+    for project in projects:
+        try:
+            ExportCredentials.of(project)
+        except SettingsError as error:
+            errors.append(error)
+    if errors and len(errors) == len(projects):
+        raise errors[0]
 
 
 def _conflict(key: str) -> LandingConflictError:

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import date, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from enum import StrEnum
 
 from pipeline_assets.domain.days import days_between, stretches
 from pipeline_assets.domain.deliveries import BatchKey, Delivery
-from pipeline_assets.domain.hours import Hour, HourRange
+from pipeline_assets.domain.errors import UsageError
+from pipeline_assets.domain.hours import Hour, HourRange, requested_hours
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import BatchVerdict, Source
 from pipeline_assets.formats.amplitude.keys import KeyGrammar
@@ -56,6 +57,21 @@ class RecoveryRequest:
     hours: HourRange
     is_refused_only: bool = False
     """Only bad hours of days that `tidemark status` calls refused; else every hour of the range."""
+
+
+def recovery_request(
+    settings: Settings, first: str | None, last: str | None, projects: tuple[str, ...], *, is_refused_only: bool
+) -> RecoveryRequest:
+    """What is asked for as text, `DAY` or `DAYTHH`; raises UsageError and SettingsError.
+
+    What is refused may be asked for without a range, which is the calendar then.
+    """
+    chosen = settings.require_projects(projects)
+    if not is_refused_only and (first is None or last is None):
+        hint = "Give --from and --to, or --refused for what `tidemark status` calls refused"
+        raise UsageError("recover", "names no range", hint)
+    start, end = first or str(settings.calendar_start), last or str(datetime.now(UTC).date())
+    return RecoveryRequest(chosen, requested_hours(start, end, settings), is_refused_only)
 
 
 @dataclass(frozen=True)
@@ -107,12 +123,14 @@ class RecoveryPlan:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """Days that would be published without hours which raw does not hold and nobody asked for."""
+        """Refused days that would be published without hours which raw does not hold and nobody asked for."""
         left: dict[tuple[str, date], list[int]] = {}
         touched = {(one.project_id, one.hour.day) for one in self.asked if one.is_fetched}
+        refused = {(one.project_id, one.hour.day) for one in self.hours if one.state is HourState.REFUSED}
         for one in self.hours:
             place = (one.project_id, one.hour.day)
-            if one.state in (HourState.REFUSED, HourState.MISSING) and not one.is_asked and place in touched:
+            is_lacking = one.state in (HourState.REFUSED, HourState.MISSING) and not one.is_asked
+            if is_lacking and place in touched & refused:
                 left.setdefault(place, []).append(one.hour.hour)
         return tuple(
             f"{project} {day}: hours {hours_text(hours)} are not in raw either and not asked for; "
