@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gzip
+import io
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -16,6 +18,8 @@ from typing import Any
 
 import pytest
 
+from pipeline_assets.cli.render_recovery import progress_on
+from pipeline_assets.cli.terminal import PlainConsole
 from pipeline_assets.domain.deliveries import BatchKey
 from pipeline_assets.domain.hours import Hour, HourRange
 from pipeline_assets.domain.retry import Backoff
@@ -30,6 +34,7 @@ from pipeline_assets.operations.recover_plan import (
     hours_text,
     plan_recovery,
 )
+from pipeline_assets.operations.recover_progress import size_text
 from resources.export_api.client import ExportApi
 from resources.failpoints import OF_RECOVERY
 from resources.landing.store import LandingStore
@@ -350,6 +355,37 @@ def test_markers_of_an_accepted_day_say_that_an_hour_is_empty(place: Place) -> N
     batch = BatchKey(Source.REGULAR, PROJECT, DAY)
     place.ledger.record(Changes(batches=[BatchRecord(batch, BatchVerdict.ACCEPTED, hours=tuple(range(24)))]), "run")
     assert _states(place.plan()) == {"whole": "0–23"}
+
+
+# -- what is said meanwhile -----------------------------------------------------------------------------------
+
+
+def test_progress_is_a_bar_on_a_terminal_and_lines_elsewhere(place: Place) -> None:
+    for hour in (4, 5):
+        place.vendor.add(PROJECT, Hour(DAY, hour), _body(hour))
+    landing, api = LandingStore.from_settings(place.settings), ExportApi(place.settings)
+    plan = place.plan(_range(4, 5))
+    screen = io.StringIO()
+    with progress_on(PlainConsole(file=screen, force_terminal=True, width=100), plan) as bar:
+        Recovery(api, landing, place.settings, bar).run(plan)
+    assert re.search(r"hours, 1\.\d kB .*2/2", screen.getvalue())
+    for path in (place.root / PREFIX).iterdir():
+        path.unlink()
+    paper = io.StringIO()
+    with progress_on(PlainConsole(file=paper, width=200), plan) as lines:
+        Recovery(api, landing, place.settings, lines).run(plan)
+    assert re.fullmatch(
+        r"10001 2026-02-02: hours 4–5 recovered, 2 objects of 1\.\d kB \(2 of 2 hours, 1\.\d kB received\)\n",
+        paper.getvalue(),
+    )
+
+
+@pytest.mark.parametrize(
+    ("size", "said"),
+    [(0, "0 bytes"), (999, "999 bytes"), (1000, "1.0 kB"), (12_345_678, "12.3 MB"), (5e15, "5000.0 TB")],
+)
+def test_sizes_are_short(size: float, said: str) -> None:
+    assert size_text(size) == said
 
 
 # -- killed anywhere ------------------------------------------------------------------------------------------
