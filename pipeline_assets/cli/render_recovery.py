@@ -58,7 +58,7 @@ def print_plan(console: Console, plan: RecoveryPlan) -> None:
         console.print(table)
     print_warnings(console, plan)
     fetched = sum(one.is_fetched for one in plan.asked)
-    bad = sum(one.state.is_bad for one in plan.asked)
+    bad = sum(one.state.is_bad and one.is_exported for one in plan.asked)
     console.print(f"{bad:,} of {len(plan.asked):,} hours are missing or refused; {fetched:,} would be fetched")
 
 
@@ -87,6 +87,9 @@ def print_outcomes(console: Console, outcomes: Sequence[HourOutcome]) -> None:
         console.print(table)
     for error in dict.fromkeys(str(one.error) for one in found if one.error is not None):
         console.print(line(styled(HourFate.FAILED.value, "bold red"), f": {error}"), soft_wrap=True)
+    if not outcomes:
+        console.print("Nothing is to be recovered: no day of the range is refused, or lacks an hour")
+        return
     good = sum(one.fate.is_good for one in outcomes)
     console.print(f"{good:,} of {len(outcomes):,} hours are whole below the backfill prefix")
 

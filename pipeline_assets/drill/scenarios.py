@@ -30,11 +30,13 @@ class Event(StrEnum):
     """Another run comes before anybody noticed."""
     MET = "overtaken by another run"
     """It is paused, another run publishes the same days, it goes on."""
+    RECOVERED = "recovery killed, run again"
+    """Not a load, but a recovery from a vendor is killed; the same command goes on from there."""
 
 
 @dataclass(frozen=True)
 class Trial:
-    """One load that is disturbed."""
+    """One load, or recovery, that is disturbed."""
 
     event: Event
     point: Failpoint
@@ -52,13 +54,17 @@ _OF_TABLES = (
 )  # fmt: skip
 _OF_QUARANTINE = (Failpoint.AFTER_STAGE, Failpoint.BEFORE_COMMIT, Failpoint.AFTER_COMMIT)
 _OF_FILES = ((Failpoint.AFTER_FILES, RAW), (Failpoint.AFTER_FILES, REFINED))
+_OF_RECOVERIES = (Failpoint.AFTER_DOWNLOAD, Failpoint.AFTER_OBJECT, Failpoint.BEFORE_MARKER)
 _MEETINGS = (
     (Failpoint.AFTER_PIN, RAW), (Failpoint.AFTER_STAGE, REFINED), (Failpoint.BEFORE_COMMIT, AGGREGATE),
 )  # fmt: skip
 
 
 def planned(project: str, *, is_full: bool) -> Sequence[Trial]:
-    """Every point once, tables and ways of starting again by turns; in full, all points x tables x ways. Then the meetings."""
+    """Every point once, tables and ways of starting again by turns; in full, all points x tables x ways.
+
+    Then the meetings, and the recoveries.
+    """
     alone = (
         (Failpoint.DURING_LISTING, f"regular/{project}"),
         (Failpoint.MID_PARSE, ""),
@@ -72,4 +78,5 @@ def planned(project: str, *, is_full: bool) -> Sequence[Trial]:
     else:
         places = [*alone, _OF_FILES[1], *((point, tables[turn % 3]) for turn, point in enumerate(_OF_TABLES))]
         kills = [Trial(ways[turn % 2], *place) for turn, place in enumerate(places)]
-    return [*kills, *(Trial(Event.MET, *place) for place in _MEETINGS)]
+    recoveries = [Trial(Event.RECOVERED, point) for point in _OF_RECOVERIES]
+    return [*kills, *(Trial(Event.MET, *place) for place in _MEETINGS), *recoveries]

@@ -218,10 +218,12 @@ class _Look:
         for hour in (Hour(day, number) for day in days for number in range(24)):
             state, reason = self._state(hour)
             is_in_range = request.hours.first <= hour <= request.hours.last
+            # Of a refused day that is not over, nothing is missing yet of what is to come.
+            is_bad = state.is_bad and hour.end <= now
             planned.append(
                 PlannedHour(
                     self.project_id, hour, state, reason,
-                    is_asked=is_in_range and (state.is_bad or not request.is_refused_only),
+                    is_asked=is_in_range and (is_bad or not request.is_refused_only),
                     is_exported=hour.end + delay <= now,
                     has_rows=any(hour in known.with_rows for known in self.sources.values()),
                 )

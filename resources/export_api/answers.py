@@ -55,7 +55,10 @@ def failure_of(subject: str, project_id: str, response: httpx.Response, body: st
     if status in (HTTPStatus.BAD_REQUEST, HTTPStatus.GATEWAY_TIMEOUT):
         hint = "Have the vendor export these hours to the bucket by hand (Amazon S3 export, manual), below the backfill prefix"
         return ExportTooLargeError(subject, f"{said}: it is more than the vendor exports at once", hint)
-    if status == HTTPStatus.TOO_MANY_REQUESTS or status >= HTTPStatus.INTERNAL_SERVER_ERROR:
+    if (
+        status in (HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_MANY_REQUESTS)
+        or status >= HTTPStatus.INTERNAL_SERVER_ERROR
+    ):
         return PassingError(said, _asked_seconds(response))
     if 300 <= status < 400:
         place = shown_url(response.headers.get("location", ""))[:_WORDS]

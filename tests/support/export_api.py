@@ -12,7 +12,7 @@ import io
 import time
 import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import date, datetime, timedelta
 from http.server import BaseHTTPRequestHandler
@@ -156,8 +156,10 @@ def a_vendor(*projects: str) -> Iterator[Vendor]:
             if given.is_announced:
                 self.send_header("Content-Length", str(len(given.body)))
             self.end_headers()
-            self.wfile.write(given.body[: given.cut_after])
             self.close_connection = True
+            # A client that waited too long is gone.
+            with suppress(ConnectionError):
+                self.wfile.write(given.body[: given.cut_after])
 
         def log_message(self, *_: object) -> None: ...
 

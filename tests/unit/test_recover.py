@@ -201,6 +201,23 @@ def test_a_clock_that_is_ahead_marks_nothing_as_empty(place: Place) -> None:
     assert place.recover(_range(6, 8)) == {"6": "no data", "7": "not exported yet", "8": "not exported yet"}
 
 
+def test_a_bucket_is_recovered_to_as_a_folder_is(place: Place, bucket: Any) -> None:
+    """Scenario: landing is a bucket; one of an hour's objects is there already. Outcome: the other one comes,
+    and the marker, once."""
+    bodies = {shard: _body(40 + shard) for shard in (0, 1)}
+    for shard, body in bodies.items():
+        place.vendor.add(PROJECT, Hour(DAY, 4), body, shard)
+    keys = {shard: f"{PREFIX}/{PREFIX}_{DAY}_4#{shard}.json.gz" for shard in bodies}
+    bucket.put_object(Key=f"in/{keys[0]}", Body=bodies[0])
+    place.settings = place.settings.model_copy(update={"landing_url": f"s3://{bucket.name}/in"})
+    assert place.recover(_range(4, 4)) == {"4": "recovered"}
+    found = {item.key: item.get()["Body"].read() for item in bucket.objects.all()}
+    assert found == {f"in/{keys[shard]}": body for shard, body in bodies.items()} | {
+        f"in/{PREFIX}/{PREFIX}_{DAY}_4_complete": b""
+    }
+    assert place.recover(_range(4, 4)) == {"4": "already there"}
+
+
 # -- what is refused ------------------------------------------------------------------------------------------
 
 
@@ -343,6 +360,14 @@ def test_only_days_that_are_refused_are_meant_by_refused(place: Place) -> None:
     place.record(BatchVerdict.ACCEPTED, h9="accepted")
     assert place.plan(is_refused_only=True).hours == ()
     assert _states(place.plan()) == {"missing": "0–8, 10–23", "whole": "9"}
+
+
+def test_hours_to_come_are_not_missing_of_a_refused_day(place: Place) -> None:
+    place.record(BatchVerdict.REFUSED, h3="refused")
+    plan = place.plan(is_refused_only=True, now=datetime(2026, 2, 2, 6, 30, tzinfo=UTC))
+    assert [(one.hour.hour, one.is_fetched) for one in plan.asked] == [
+        (0, True), (1, True), (2, True), (3, True), (4, False), (5, False),
+    ]  # fmt: skip
 
 
 def test_what_a_refused_day_would_lack_is_told(place: Place) -> None:
