@@ -17,7 +17,9 @@ from typer.testing import CliRunner
 
 from pipeline_assets.cli.app import app
 from pipeline_assets.definitions import build_defs
+from pipeline_assets.domain.deliveries import BatchKey
 from pipeline_assets.domain.hours import Hour
+from pipeline_assets.domain.slices import BatchVerdict, Source
 from pipeline_assets.drill.sandbox import as_environment
 from pipeline_assets.orchestration.assets import Clock
 from pipeline_assets.orchestration.recover_job import RECOVER_JOB, RECOVER_OP
@@ -129,6 +131,15 @@ def test_red_days_are_recovered_and_end_as_a_regular_delivery_would(
     asked, history = len(vendor.asked), p.history()
     assert _tidemark(p, vendor, tmp_path, "recover", *span, "--load").returncode == 0
     assert (len(vendor.asked), p.history()) == (asked, history)
+
+    # The refused batch stands red beside the recovered day, until its cut object is let go.
+    regular = BatchKey(Source.REGULAR, PROJECT, CUT)
+    assert p.ledger.batches([PROJECT], CUT, CUT)[regular].verdict is BatchVerdict.REFUSED
+    cut = f"{PROJECT}/{PROJECT}_{CUT}_9#1.json.gz"
+    excluded = _tidemark(p, vendor, tmp_path, "exclude", cut, "--reason", "recovered from the vendor")
+    assert excluded.returncode == 0, excluded.stdout + excluded.stderr
+    assert p.ledger.batches([PROJECT], CUT, CUT)[regular].verdict is BatchVerdict.ACCEPTED
+    assert _published(p) == _published(calm)
 
 
 def test_the_job_recovers_and_loads_as_the_command_does(pipeline: Any, vendor: Vendor) -> None:
