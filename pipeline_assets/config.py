@@ -17,7 +17,7 @@ from pydantic import ValidationError
 from pydantic_settings import SettingsError as UnreadableVariableError
 
 from pipeline_assets.domain.errors import SettingsError, UsageError
-from pipeline_assets.domain.masking import URL_SETTINGS, remember
+from pipeline_assets.domain.masking import EXPORT_CREDENTIALS, URL_SETTINGS, remember
 from pipeline_assets.domain.settings import ENV_PREFIX, PROJECT_ROOT, Settings
 
 CONFIG_VARIABLE = "TIDEMARK_CONFIG"
@@ -94,7 +94,9 @@ def _read_toml(path: Path) -> dict[str, Any]:
 def _refuse_unknown_variables() -> None:
     known = {f"{ENV_PREFIX}{name.upper()}" for name in Settings.model_fields} | {CONFIG_VARIABLE}
     for name in os.environ:
-        if name.upper().startswith(ENV_PREFIX) and name.upper() not in known and not name.startswith(_TEST_PREFIX):
+        if name.startswith(_TEST_PREFIX) or EXPORT_CREDENTIALS.fullmatch(name):
+            continue
+        if name.upper().startswith(ENV_PREFIX) and name.upper() not in known:
             raise SettingsError(
                 name, "is not a setting", "Correct its name or unset it; tidemark.toml lists all settings"
             )

@@ -16,12 +16,14 @@ from dagster_aws.s3 import S3Resource
 
 from pipeline_assets.config import load_settings
 from pipeline_assets.domain.settings import Settings
+from pipeline_assets.domain.slices import Source
 from pipeline_assets.orchestration.assets import Clock, load_assets
 from pipeline_assets.orchestration.dead_runs import dead_runs_sensor
-from pipeline_assets.orchestration.jobs import load_jobs
+from pipeline_assets.orchestration.jobs import JOB_OF_SOURCE, load_jobs
 from pipeline_assets.orchestration.landing_assets import landing_assets
 from pipeline_assets.orchestration.maintenance_job import maintenance_job, maintenance_schedule
 from pipeline_assets.orchestration.partitions import calendar
+from pipeline_assets.orchestration.recover_job import recover_job
 from pipeline_assets.orchestration.rollback_jobs import release_job, rollback_job
 from pipeline_assets.orchestration.sensors import load_sensors
 from pipeline_assets.tables.registry import require_known_bounds
@@ -37,9 +39,15 @@ def build_defs(
     require_known_bounds(settings)
     days = calendar(settings)
     maintenance = maintenance_job(settings)
-    return dg.Definitions(
+    definitions = dg.Definitions(
         assets=[*landing_assets(settings, days), load_assets(settings, days)],
-        jobs=[*load_jobs(), maintenance, rollback_job(settings), release_job(settings)],
+        jobs=[
+            *load_jobs(),
+            maintenance,
+            rollback_job(settings),
+            release_job(settings),
+            recover_job(settings, lambda: definitions.resolve_job_def(JOB_OF_SOURCE[Source.BACKFILL])),
+        ],
         schedules=[maintenance_schedule(settings, maintenance)],
         sensors=[*load_sensors(settings), dead_runs_sensor(settings)],
         resources={
@@ -51,6 +59,7 @@ def build_defs(
         loggers=loggers,
         executor=dg.in_process_executor,
     )
+    return definitions
 
 
 @dg.definitions

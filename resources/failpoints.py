@@ -25,7 +25,7 @@ _POLL_SECONDS = 0.02
 
 
 class Failpoint(StrEnum):
-    """Every step of the load path between two durable states."""
+    """Every step of the load path, and of a recovery from the vendor, between two durable states."""
 
     DURING_LISTING = "during_listing"
     MID_PARSE = "mid_parse"
@@ -39,6 +39,14 @@ class Failpoint(StrEnum):
     BETWEEN_TABLES = "between_tables"
     BETWEEN_CHUNKS = "between_chunks"
     BEFORE_EVENTS = "before_events"
+
+    AFTER_DOWNLOAD = "after_download"
+    AFTER_OBJECT = "after_object"
+    BEFORE_MARKER = "before_marker"
+
+
+OF_RECOVERY = frozenset({Failpoint.AFTER_DOWNLOAD, Failpoint.AFTER_OBJECT, Failpoint.BEFORE_MARKER})
+"""Points that no load passes: hours are fetched from the vendor there (pipeline_assets/operations/recover.py)."""
 
 
 def failpoint(point: Failpoint, qualifier: str = "") -> None:

@@ -59,6 +59,34 @@ class ObjectMovedError(TransientError):
     """An object was overwritten or deleted between listing and reading."""
 
 
+class LandingConflictError(PermanentError):
+    """Landing holds another object under a name that was to be written; nothing was overwritten."""
+
+
+class ExportAccessError(PermanentError):
+    """The vendor's Export API refused our credentials for a project, or there are none."""
+
+
+class ExportAnswerError(PermanentError):
+    """Something that is not the Export API answered in its place: a page, a redirect, a proxy."""
+
+
+class ExportContentError(PermanentError):
+    """What the Export API sent cannot be used: a cut or bad archive, a member that must not be in it."""
+
+
+class ExportTooLargeError(PermanentError):
+    """The Export API does not export a range of hours in one piece; a shorter range may do."""
+
+
+class ExportUnavailableError(TransientError):
+    """The Export API could not be reached, was overloaded or asked to wait, beyond the retries."""
+
+
+class DiskFullError(PermanentError):
+    """A disk of this machine has less room than has to stay free."""
+
+
 class PublishConflictError(TransientError):
     """Another writer changed a slice after our base snapshot was pinned; nothing of ours was published."""
 

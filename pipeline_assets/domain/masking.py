@@ -17,10 +17,12 @@ from typing import Any
 from urllib.parse import quote, quote_plus, unquote, unquote_plus
 
 MASK = "***"
-URL_SETTINGS = ("landing_url", "warehouse_url", "catalog_url", "ledger_url")
+URL_SETTINGS = ("landing_url", "warehouse_url", "catalog_url", "ledger_url", "export_api_url")
 NAMES_OF_SECRETS = r"(?i)secret|passw|passphrase|passfile|pwd|token|credential|access[._-]?key|private[._-]?key"
 """A setting or option of such a name holds a secret; Spark is told the same (`spark.redaction.regex`)."""
 _SECRET_VARIABLES = ("AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "PGPASSWORD")
+EXPORT_CREDENTIALS = re.compile(r"TIDEMARK_EXPORT_(?:KEY|SECRET)_[1-9][0-9]{0,18}")
+"""Variables that hold the API key and the secret key of a project."""
 _SHORTEST = 6
 """A shorter secret is masked where a URL holds it, and is no word to be looked for in all text."""
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]{0,30}")
@@ -81,6 +83,11 @@ def remember(values: Mapping[str, Any]) -> None:
         _remembered.update(str(value) for name, value in spark.items() if is_secret_name(str(name)))
 
 
+def remember_secret(value: str) -> None:
+    """Know a secret that no setting holds."""
+    _remembered.add(value)
+
+
 def is_secret_name(name: str) -> bool:
     """Whether a setting or option of this name holds a secret."""
     return re.search(NAMES_OF_SECRETS, name) is not None
@@ -98,6 +105,7 @@ def scrubbed(text: str) -> str:
 def _present() -> list[str]:
     secrets = set(_remembered)
     secrets.update(os.environ.get(name, "") for name in _SECRET_VARIABLES)
+    secrets.update(value for name, value in os.environ.items() if EXPORT_CREDENTIALS.fullmatch(name))
     for name in URL_SETTINGS:
         secrets.update(_secrets_of(os.environ.get(f"TIDEMARK_{name.upper()}", "")))
     return _spellings(frozenset(secrets))

@@ -132,6 +132,22 @@ class Settings(BaseSettings):
     quantity_properties: Annotated[tuple[str, ...], NoDecode] = ("$quantity", "quantity")
     currency_properties: Annotated[tuple[str, ...], NoDecode] = ("$currency", "currency")
 
+    export_api_url: str = "https://amplitude.com/api/2/export"
+    """The vendor's Export API, from which hours are recovered; a URL without a path gets the vendor's, `/api/2/export`.
+    Projects in the EU: https://analytics.eu.amplitude.com/api/2/export"""
+    export_delay_hours: int = Field(2, ge=0)
+    """How long after its end the vendor takes to export an hour; until then no answer says that it has no data."""
+    export_timeout_seconds: int = Field(600, ge=1)
+    """The longest silence of the Export API that is waited out; it prepares an answer before it sends the first byte."""
+    export_attempts: int = Field(6, ge=1)
+    """How often a range of hours is asked for that the Export API cannot answer now."""
+    export_min_free_bytes: int = Field(1024**3, ge=0)
+    """A download stops where the disk would be left with less."""
+    export_max_bytes: int = Field(64 * 1024**3, ge=1)
+    """What the members of one answer may decompress to together; of one member, `max_object_bytes`."""
+    export_max_ratio: int = Field(200, ge=1)
+    """How many times its stored size a member may decompress to."""
+
     days_per_run: int = Field(30, ge=1)
     """Largest number of days one run of a range backfill loads."""
     spark_master: str = "local[*]"
@@ -220,6 +236,18 @@ class Settings(BaseSettings):
     def _supported_database(cls, value: str | None) -> str | None:
         if value is not None:
             require_supported_database(value)
+        return value
+
+    @field_validator("export_api_url")
+    @classmethod
+    def _plain_server(cls, value: str) -> str:
+        # What is wrong is not repeated: it may hold a key.
+        if not re.fullmatch(r"https?://[A-Za-z0-9.-]+(:[0-9]{1,5})?(/[A-Za-z0-9._/-]*)?", value):
+            msg = (
+                "it is not https://host[:port][/path]; keys belong to TIDEMARK_EXPORT_KEY_{project} and "
+                "TIDEMARK_EXPORT_SECRET_{project}"
+            )
+            raise ValueError(msg)
         return value
 
     @model_validator(mode="after")

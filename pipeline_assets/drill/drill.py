@@ -28,6 +28,7 @@ from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import Slice
 from pipeline_assets.drill.invariants import Change, DrillState, faults
 from pipeline_assets.drill.process import VictimError, a_victim
+from pipeline_assets.drill.recovery import recovery_faults
 from pipeline_assets.drill.sandbox import Scratch, scratch
 from pipeline_assets.drill.scenarios import Disturbance, Trial
 from pipeline_assets.in_process import run_job
@@ -66,6 +67,8 @@ _SAMPLE = ExportSpec(
 )
 _LONG_AGO = timedelta(days=180)
 """So that no day of a drill is still waited for."""
+_BETWEEN = timedelta(days=60)
+"""From the first day that is loaded back to those that are only recovered."""
 _REGULAR = next(source for source, table in RAW_TABLES.items() if table.key == "raw/regular_events")
 _TABLES = tuple(table for table in ASSET_TABLES if table not in RAW_TABLES.values() or table is RAW_TABLES[_REGULAR])
 _CONFLICT_SIGNS = ("building it again", "reading it again")
@@ -101,7 +104,11 @@ def carry_out(
             f"drill on {place.settings.warehouse_url}, catalogs {place.settings.catalog_name} and {place.calm.catalog_name}"
         )
         drill = _Drill(
-            _runtime(spark, place.settings, ledger), _runtime(spark, place.calm, calm_ledger), place, first_day
+            _runtime(spark, place.settings, ledger),
+            _runtime(spark, place.calm, calm_ledger),
+            place,
+            first_day,
+            first_day - _BETWEEN,
         )
         log("sample data: two days are loaded undisturbed")
         drill.begin()
@@ -123,6 +130,7 @@ class _Drill:
     calm: Runtime
     place: Scratch
     next_day: date
+    recovered_day: date
     days: list[date] = field(default_factory=list)
     """All that were delivered."""
     reported: set[str] = field(default_factory=set)
@@ -138,6 +146,8 @@ class _Drill:
             raise LakehouseError("drill", reason, "Fix that first: load any day with tidemark load")
 
     def carry_out(self, trial: Trial) -> Result:
+        if trial.event is Disturbance.RECOVERED:
+            return self._recover(trial)
         started = time.monotonic()
         is_chunked = trial.point is Failpoint.BETWEEN_CHUNKS
         days = self._deliver(2 if is_chunked else 1)
@@ -164,6 +174,16 @@ class _Drill:
         fresh = tuple(fault for fault in problems if fault not in self.reported)
         self.reported.update(fresh)
         return Result(trial, time.monotonic() - started, conflicts, fresh)
+
+    def _recover(self, trial: Trial) -> Result:
+        """Of a day of its own, long before all that are loaded."""
+        started = time.monotonic()
+        self.recovered_day -= timedelta(days=1)
+        try:
+            found = recovery_faults(self.place, _SAMPLE, PROJECT, self.recovered_day, trial.armed)
+        except (VictimError, TidemarkError, *FAILURES) as error:
+            found = [str(error)]
+        return Result(trial, time.monotonic() - started, faults=tuple(found))
 
     def _deliver(self, count: int) -> list[date]:
         days = [self.next_day + timedelta(days=shift) for shift in range(count)]

@@ -30,11 +30,13 @@ class Disturbance(StrEnum):
     """Another run comes before anybody noticed."""
     MET = "overtaken by another run"
     """It is paused, another run publishes the same days, it goes on."""
+    RECOVERED = "recovery killed, run again"
+    """Not a load, but a recovery from a vendor is killed; the same command goes on from there."""
 
 
 @dataclass(frozen=True)
 class Trial:
-    """One load that is disturbed."""
+    """One load, or recovery, that is disturbed."""
 
     event: Disturbance
     point: Failpoint
@@ -58,6 +60,7 @@ _OF_TABLES = (
 )
 _OF_QUARANTINE = (Failpoint.AFTER_STAGE, Failpoint.BEFORE_COMMIT, Failpoint.AFTER_COMMIT)
 _OF_FILES = ((Failpoint.AFTER_FILES, RAW), (Failpoint.AFTER_FILES, REFINED))
+_OF_RECOVERIES = (Failpoint.AFTER_DOWNLOAD, Failpoint.AFTER_OBJECT, Failpoint.BEFORE_MARKER)
 _MEETINGS = (
     (Failpoint.AFTER_PIN, RAW),
     (Failpoint.AFTER_STAGE, REFINED),
@@ -66,7 +69,10 @@ _MEETINGS = (
 
 
 def planned(project: str, *, is_full: bool) -> Sequence[Trial]:
-    """Every point once, tables and ways of starting again by turns; in full, all points x tables x ways. Then the meetings."""
+    """Every point once, tables and ways of starting again by turns; in full, all points x tables x ways.
+
+    Then the meetings, and the recoveries.
+    """
     alone = (
         (Failpoint.DURING_LISTING, f"regular/{project}"),
         (Failpoint.MID_PARSE, ""),
@@ -80,4 +86,5 @@ def planned(project: str, *, is_full: bool) -> Sequence[Trial]:
     else:
         places = [*alone, _OF_FILES[1], *((point, tables[turn % 3]) for turn, point in enumerate(_OF_TABLES))]
         kills = [Trial(ways[turn % 2], *place) for turn, place in enumerate(places)]
-    return [*kills, *(Trial(Disturbance.MET, *place) for place in _MEETINGS)]
+    recoveries = [Trial(Disturbance.RECOVERED, point) for point in _OF_RECOVERIES]
+    return [*kills, *(Trial(Disturbance.MET, *place) for place in _MEETINGS), *recoveries]

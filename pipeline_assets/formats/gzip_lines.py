@@ -7,10 +7,12 @@ Does not contain: what is in a line (base.py and the folders beside it). Source 
 
 from __future__ import annotations
 
+import hashlib
+import io
 import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import IO
+from typing import IO, Any
 
 from pipeline_assets.domain.quarantine_reasons import QuarantineReason
 from pipeline_assets.domain.spool import a_spool
@@ -208,3 +210,36 @@ def _skip_line(text: IO[bytes], before: bytes) -> tuple[int, int, bool]:
             return (2 if (before + part).endswith(b"\r\n") else 1), skipped, is_blank
         before = part[-1:]
     return 0, skipped, is_blank
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What an object decompresses to."""
+
+    size_bytes: int
+    sha256: str
+    """Of the decompressed bytes: the same content may be compressed in other ways."""
+
+
+class _Counted(io.BytesIO):
+    """Counts and hashes what is written, and keeps none of it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.size = 0
+        self.hash = hashlib.sha256()
+
+    def write(self, part: Any) -> int:
+        self.size += len(part)
+        self.hash.update(part)
+        return len(part)
+
+    def tell(self) -> int:
+        return self.size
+
+
+def measure(stored: IO[bytes], max_bytes: int) -> Measured:
+    """What all gzip members of an object decompress to, none of it kept; raises BadObjectError as `decompress` does."""
+    counted = _Counted()
+    _members(stored, counted, max_bytes)
+    return Measured(counted.size, counted.hash.hexdigest())

@@ -1,8 +1,8 @@
-"""The kinds of places landing may be: a local folder, an S3 bucket; how each is opened and listed.
+"""The kinds of places landing may be: a local folder, an S3 bucket; how each is opened, listed and written.
 
 Contains: what differs between them.
 Add here: another kind of place.
-Does not contain: what is listed and read (store.py) and what a failure means (errors.py).
+Does not contain: what is listed, read and written (store.py) and what a failure means (errors.py).
 """
 
 from __future__ import annotations
@@ -12,13 +12,16 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field, fields
 from datetime import timedelta
+from http import HTTPStatus
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, ClassVar, Self
 
 import boto3
 import obstore
 from botocore.config import Config
+from botocore.exceptions import ClientError
 from obstore.auth.boto3 import Boto3CredentialProvider
+from obstore.exceptions import AlreadyExistsError
 from obstore.store import S3Store
 
 from pipeline_assets.domain.errors import SettingsError
@@ -131,6 +134,25 @@ class Bucket:
             raise
         content.seek(0)
         return content
+
+    def create(self, store: S3Store, key: str, content: IO[bytes]) -> bool:
+        """By obstore, or from the file where it is large; on condition that there is no such key."""
+        start = content.tell()
+        size = content.seek(0, io.SEEK_END) - start
+        content.seek(start)
+        try:
+            if size <= IN_MEMORY_BYTES:
+                obstore.put(store, key, content.read(), mode="create")
+            else:
+                name = f"{self.prefix}/{key}" if self.prefix else key
+                self._client(self._session()).put_object(Bucket=self.bucket, Key=name, Body=content, IfNoneMatch="*")
+        except AlreadyExistsError:
+            return False
+        except ClientError as error:
+            if error.response["ResponseMetadata"]["HTTPStatusCode"] != HTTPStatus.PRECONDITION_FAILED:
+                raise
+            return False
+        return True
 
     def _session(self) -> boto3.Session:
         return boto3.Session(

@@ -53,3 +53,6 @@ class Place(Protocol):
 
         Fails as obstore does, or with ObjectMovedError, UnreadableObjectError.
         """
+
+    def create(self, store: Any, key: str, content: IO[bytes]) -> bool:
+        """Put what follows in `content` under a key, whole or not at all; False, and nothing changed, where anything is there."""

@@ -1,6 +1,6 @@
-"""Landing as the load path sees it: list arrivals and read objects, from a local folder or S3 alike.
+"""Landing as the load path sees it: list arrivals, read and create objects, in a local folder or S3 alike.
 
-Contains: how landing is listed and read.
+Contains: how landing is listed, read and added to.
 Add here: another question to it.
 Does not contain: the grammar of keys (pipeline_assets/formats/), kinds of places (backends.py), what a
 failure means (errors.py).
@@ -20,7 +20,13 @@ from obstore.exceptions import InvalidPathError, PreconditionError
 
 from pipeline_assets.domain.arrival_days import ALONE, MOST_STRAYS, ends_of
 from pipeline_assets.domain.deliveries import Delivery, Listing, Marker, Oddity, UnrecognizedObject
-from pipeline_assets.domain.errors import LandingAccessError, ObjectMovedError, SettingsError, UnreadableObjectError
+from pipeline_assets.domain.errors import (
+    DiskFullError,
+    LandingAccessError,
+    ObjectMovedError,
+    SettingsError,
+    UnreadableObjectError,
+)
 from pipeline_assets.domain.places import local_path
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import Source
@@ -138,6 +144,21 @@ class LandingStore:
         except (PreconditionError, FileNotFoundError):
             reason = "was overwritten or deleted since it was listed"
             raise ObjectMovedError(key, reason, "The next run lists it anew") from None
+
+    def create(self, key: str, content: IO[bytes]) -> bool:
+        """Put an object where none is, whole or not at all; False, and nothing changed, where one is: nothing is overwritten.
+
+        Raises LandingAccessError (no right to write, a link that leads elsewhere), LandingUnavailableError, DiskFullError.
+        """
+        try:
+            with landing_errors(key):
+                return self._place.create(self._opened(), key, content)
+        except LandingAccessError as error:
+            hint = "Recovering needs the right to create objects below the backfill prefix; grant it"
+            raise LandingAccessError(error.subject, error.reason, hint) from error
+        except OSError as error:
+            reason = f"cannot be written: {error.strerror}"
+            raise DiskFullError(key, reason, f"Make room in {self.url}, then recover again") from error
 
     def is_readable(self, delivery: Delivery) -> bool:
         """Whether a byte of a listed object can be read: that tells a refused object from a refused connection.

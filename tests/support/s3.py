@@ -46,6 +46,10 @@ def a_server_that_answers(answer: Callable[[str], tuple[int, str]]) -> Iterator[
         def do_HEAD(self) -> None:
             self.do_GET()
 
+        def do_PUT(self) -> None:
+            self.rfile.read(int(self.headers.get("Content-Length", 0)))
+            self.do_GET()
+
         def log_message(self, *_: object) -> None: ...
 
     with served(Answer) as url:
@@ -57,7 +61,7 @@ def served(handler: type[BaseHTTPRequestHandler]) -> Iterator[str]:
     """URL of an HTTP server on this machine."""
     server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
     server.daemon_threads = True
-    thread = threading.Thread(target=server.serve_forever)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
     thread.start()
     try:
         yield f"http://127.0.0.1:{server.server_port}"

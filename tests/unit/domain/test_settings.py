@@ -142,3 +142,29 @@ def test_the_settings_file_names_every_value_with_its_default(monkeypatch: pytes
     defaults = Settings(**examples).model_dump(mode="json")
     for name, value in shown.items():
         assert (value if name != "jars_dir" else str(PROJECT_ROOT / value)) == defaults[name], name
+
+
+def test_keys_of_projects_are_no_settings_and_are_known_by_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("TIDEMARK_EXPORT_KEY_10001", "a-key-of-length")
+    monkeypatch.setenv("TIDEMARK_EXPORT_SECRET_10001", "a-secret-of-length")
+    settings = load_settings()
+    assert "of-length" not in repr(settings)
+    monkeypatch.setenv("TIDEMARK_EXPORT_KEY_MAIN", "a-key-of-length")
+    with pytest.raises(SettingsError, match="TIDEMARK_EXPORT_KEY_MAIN: is not a setting"):
+        load_settings()
+
+
+@pytest.mark.parametrize(
+    "url", ["https://key:secret@amplitude.com/api/2/export", "ftp://amplitude.com", "amplitude.com"]
+)
+def test_a_url_of_the_vendor_that_cannot_be_asked_is_refused_without_showing_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, url: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("TIDEMARK_EXPORT_API_URL", url)
+    with pytest.raises(SettingsError, match="TIDEMARK_EXPORT_API_URL: it is not https") as caught:
+        load_settings()
+    assert url not in str(caught.value)

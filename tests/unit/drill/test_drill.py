@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import subprocess
 from dataclasses import replace
-from datetime import date
+from datetime import date, timedelta
+from pathlib import Path
 
 import pytest
+from obstore.store import LocalStore
 
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import EMPTY, Slice
+from pipeline_assets.drill import recovery
 from pipeline_assets.drill.invariants import Change, DrillState, faults
-from pipeline_assets.drill.sandbox import as_environment, ledger_url
+from pipeline_assets.drill.recovery import recovery_faults
+from pipeline_assets.drill.sandbox import Scratch, as_environment, ledger_url
 from pipeline_assets.drill.scenarios import Disturbance, planned
 from pipeline_assets.tables.raw_events import REGULAR_EVENTS
-from resources.failpoints import Failpoint
+from resources.failpoints import OF_RECOVERY, Failpoint
+from sample_export.spec import ExportSpec
 
 DAY = date(2026, 2, 2)
 KEY = Slice(DAY, "10001")
@@ -58,8 +64,8 @@ def test_a_drill_leaves_no_point_out() -> None:
     """Whoever adds a point to the load path has it drilled, in every way when asked for all."""
     once, full = planned("10001", is_full=False), planned("10001", is_full=True)
     assert {trial.point for trial in once} == {trial.point for trial in full} == set(Failpoint)
-    kills = [trial for trial in full if trial.event is not Disturbance.MET]
-    assert len(kills) == len(set(kills)) == 2 * (3 + 2 + 3 + 3 * (len(Failpoint) - 4))
+    kills = [trial for trial in full if trial.event not in (Disturbance.MET, Disturbance.RECOVERED)]
+    assert len(kills) == len(set(kills)) == 2 * (3 + 2 + 3 + 3 * (len(Failpoint) - len(OF_RECOVERY) - 4))
     assert {trial.event for trial in once} == set(Disturbance)
 
 
@@ -87,3 +93,24 @@ def test_a_process_gets_the_same_settings(monkeypatch: pytest.MonkeyPatch) -> No
 )
 def test_a_drill_has_a_ledger_of_its_own(url: str, expected: str) -> None:
     assert ledger_url(Settings(catalog_url=url), "drill_1") == expected
+
+
+def test_a_drilled_recovery_is_survived_and_what_is_lost_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Scenario: the recovery of a day is killed between an hour's two objects; once more, and nobody starts it again.
+    Outcome: the first has no fault, the second names what is not there."""
+    (tmp_path / "landing").mkdir()
+    settings = Settings(
+        landing_url=str(tmp_path / "landing"), catalog_url=f"sqlite:///{tmp_path}/c.db", projects=("10001",)
+    )
+    place = Scratch(settings, settings, tmp_path, LocalStore(prefix=tmp_path))
+    sample = ExportSpec(projects=("10001",), events_per_day=20, hours=(1, 9), has_markers=False)
+    assert recovery_faults(place, sample, "10001", DAY, "after_object") == []
+    monkeypatch.setattr(
+        recovery.subprocess, "run", lambda words, **_: subprocess.CompletedProcess(words, 1, "", "it did not start")
+    )
+    told = recovery_faults(place, sample, "10001", DAY - timedelta(days=1), "after_object")
+    assert told[0] == "the recovery that came after it failed: it did not start"
+    assert "10001-backfill/10001-backfill_2026-02-01_1#4.json.gz is not there" in told
+    assert not any("beside the marker" in fault for fault in told)

@@ -72,6 +72,7 @@ def test_a_code_server_can_load_it() -> None:
         "maintenance",
         "rollback",
         "release",
+        "recover_exports",
     }
 
 

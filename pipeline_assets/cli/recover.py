@@ -1,0 +1,126 @@
+"""`tidemark recover`: fetch hours from the vendor again, and load them.
+
+Contains: the command.
+Add here: another option of it.
+Does not contain: which hours (operations/recover_plan.py), the recovery (operations/recover.py), how it looks
+(render_recovery.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import closing
+from datetime import UTC, datetime
+from typing import Annotated
+
+import typer
+
+from pipeline_assets.cli.command import (
+    EXIT_INCOMPLETE,
+    EXIT_OK,
+    JsonOption,
+    Panel,
+    ProjectOption,
+    VerboseOption,
+    print_failures,
+    run,
+)
+from pipeline_assets.cli.render_tables import print_statuses
+from pipeline_assets.cli.terminal import page, plainly, terminal, write_json
+from pipeline_assets.config import load_settings
+from pipeline_assets.domain.days import stretches
+from pipeline_assets.domain.settings import Settings
+from pipeline_assets.domain.slices import Slice, Source
+from pipeline_assets.inspection.status import recorded_statuses
+from resources.ledger.store import Ledger
+
+
+def recover(
+    first: Annotated[str | None, typer.Option("--from", help="First day or hour, YYYY-MM-DD[THH] (UTC).")] = None,
+    last: Annotated[str | None, typer.Option("--to", help="Last day or hour, YYYY-MM-DD[THH] (UTC).")] = None,
+    project: ProjectOption = None,
+    refused: Annotated[
+        bool, typer.Option("--refused", help="Only what is missing or refused of days that `status` calls refused.")
+    ] = False,
+    load: Annotated[bool, typer.Option("--load", help="Load the recovered days afterwards.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only tell what is missing or refused, and what would be fetched.")
+    ] = False,
+    as_json: JsonOption = False,
+    verbose: VerboseOption = False,
+) -> None:
+    """Fetch lost hours from the vendor's Export API again and put them below the backfill prefix, to be loaded from there.
+
+    Every hour of the range is fetched, but for those that were recovered before; with --refused only bad ones. Exits 0 when
+    every hour is there (with --load: and loaded), 1 when not, 2 on bad usage. The same call again goes on where it ended.
+    """
+    asked = (first, last, refused)
+    run(lambda: _recover(asked, tuple(project or ()), load, dry_run, as_json, verbose), verbose)
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command(rich_help_panel=Panel.LOAD)(recover)
+
+
+def _recover(
+    asked: tuple[str | None, str | None, bool],
+    projects: tuple[str, ...],
+    is_loaded: bool,
+    is_dry_run: bool,
+    as_json: bool,
+    verbose: bool,
+) -> int:
+    from dagster_aws.s3 import S3Resource  # noqa: PLC0415 - `status` starts without Dagster
+
+    from pipeline_assets.cli import render_recovery as render  # noqa: PLC0415 - `status` starts without an HTTP client
+    from pipeline_assets.operations.recover import Recovery  # noqa: PLC0415 - as above
+    from pipeline_assets.operations.recover_plan import plan_recovery, recovery_request  # noqa: PLC0415 - as above
+    from resources.export_api.client import ExportApi  # noqa: PLC0415 - as above
+    from resources.landing.store import LandingStore  # noqa: PLC0415 - as above
+
+    settings = load_settings()
+    first, last, is_refused_only = asked
+    request = recovery_request(settings, first, last, projects, is_refused_only=is_refused_only)
+    landing = LandingStore.from_settings(settings, S3Resource())
+    with closing(Ledger(settings.ledger_database_url)) as ledger:
+        plan = plan_recovery(ledger, landing, settings, request, datetime.now(UTC))
+    if is_dry_run:
+        if as_json:
+            write_json(render.plan_json(plan))
+        else:
+            render.print_plan(page(), plan)
+        return EXIT_OK
+    with terminal(verbose=verbose) as console:
+        render.print_warnings(console, plan)
+        api = ExportApi(settings, plainly(console))
+        with render.progress_on(console, plan) as progress:
+            outcomes = Recovery(api, landing, settings, progress).run(plan)
+    if as_json:
+        write_json(render.outcomes_json(outcomes))
+    else:
+        render.print_outcomes(page(), outcomes)
+    there = {Slice(one.hour.day, one.project_id) for one in outcomes if one.fate.is_good}
+    is_whole = all(one.fate.is_good for one in outcomes)
+    is_good = not is_loaded or _load(settings, sorted(there), as_json, verbose)
+    return EXIT_OK if is_whole and is_good else EXIT_INCOMPLETE
+
+
+def _load(settings: Settings, recovered: Sequence[Slice], as_json: bool, verbose: bool) -> bool:
+    """Whether every recovered day stands well after its load; as `tidemark load --source backfill`."""
+    from pipeline_assets.cli.run import load_in_chunks  # noqa: PLC0415 - `status` starts without Dagster
+
+    if not recovered:
+        return True
+    days = sorted({key.event_date for key in recovered})
+    projects = tuple(dict.fromkeys(key.project_id for key in recovered))
+    failures: list[str] = []
+    with terminal(verbose=verbose) as console:
+        for part in stretches(days, settings.days_per_run):
+            failures += load_in_chunks(settings, Source.BACKFILL, part, projects, {}, console, verbose=verbose)
+        print_failures(console, failures, verbose)
+    with closing(Ledger(settings.ledger_database_url)) as ledger:
+        statuses = recorded_statuses(ledger, set(recovered), sources=(Source.BACKFILL,))
+    if not as_json:
+        print_statuses(page(), statuses)
+    return not failures and all(status.is_good for status in statuses)

@@ -1,0 +1,195 @@
+"""The archive that the vendor's Export API sends: a zip of hourly gzip files, believed only as far as it is checked.
+
+Contains: what may be in it, its bounds, which hours it holds whole.
+Add here: another way for an archive to be bad.
+Does not contain: the grammar of names (base.py), gzip framing (gzip_lines.py), fetching (resources/export_api/).
+"""
+
+from __future__ import annotations
+
+import struct
+import zipfile
+import zlib
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import IO, cast
+
+from pipeline_assets.domain.deliveries import Delivery
+from pipeline_assets.domain.errors import ExportContentError
+from pipeline_assets.domain.hours import Hour, HourRange
+from pipeline_assets.domain.quarantine_reasons import QuarantineReason
+from pipeline_assets.domain.slices import Source
+from pipeline_assets.formats.base import ObjectKeys
+from pipeline_assets.formats.gzip_lines import BadObjectError, measure
+
+_AGAIN = "Recover these hours again; if it stays, ask the vendor what it exports for them"
+_RATIO_BYTES = 64 * 1024
+"""A member that is stored in less counts as this large: the ratio of a few bytes says nothing."""
+_ENCRYPTED = 0x1
+_METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
+_READ_FAILURES = (
+    zipfile.BadZipFile, zlib.error, struct.error, EOFError, NotImplementedError, RuntimeError, OSError, ValueError,
+)  # fmt: skip
+"""What reading a zip raises where it is cut, damaged, encrypted, or packed in a way that nobody expects."""
+
+
+@dataclass(frozen=True)
+class ArchiveBounds:
+    """What an archive may cost."""
+
+    max_member_bytes: int
+    """Decompressed, of one member."""
+    max_total_bytes: int
+    """Decompressed, of all members."""
+    max_ratio: int
+    """Decompressed bytes for each stored one, of one member."""
+
+
+@dataclass(frozen=True)
+class Member:
+    """One hourly file in an archive, read through to its end once."""
+
+    name: str
+    hour: Hour
+    shard: int
+    size_bytes: int
+    """Of the gzip file, as it is to lie in landing."""
+    content_sha256: str
+    """Of what it decompresses to."""
+
+
+@dataclass(frozen=True)
+class Archive:
+    """What was found in an archive whose members all have names that they may have."""
+
+    members: Mapping[Hour, tuple[Member, ...]]
+    """Hour -> its files, all of them whole."""
+    bad_hours: Mapping[Hour, ExportContentError]
+    """Hour -> why one of its files cannot be used; none of the hour's files is."""
+
+
+def read_archive(
+    file: IO[bytes], grammar: ObjectKeys, project_id: str, hours: HourRange, bounds: ArchiveBounds
+) -> Archive:
+    """Read every member to its end once, keeping nothing; raises ExportContentError where the archive as a whole cannot be used.
+
+    That is: it is no zip or cut; a member's name leads elsewhere, is of another project, of hours that were not asked for, or
+    there twice; it decompresses to more than the bounds.
+    """
+    subject = f"export of {project_id}, {hours}"
+    members: dict[Hour, list[Member]] = {}
+    bad_hours: dict[Hour, ExportContentError] = {}
+    places: set[tuple[Hour, int]] = set()
+    room = bounds.max_total_bytes
+    with _opened(subject, file) as archive:
+        for info in archive.infolist():
+            if info.filename == f"{project_id}/" and info.file_size == 0:
+                continue
+            delivery = _delivery(subject, grammar, project_id, info)
+            hour = Hour(delivery.batch.arrival_date, delivery.hour)
+            if not hours.first <= hour <= hours.last:
+                reason = f"holds {info.filename}, of an hour that was not asked for"
+                raise ExportContentError(subject, reason, _AGAIN)
+            if (hour, delivery.shard) in places:
+                raise ExportContentError(subject, f"holds {info.filename} twice", _AGAIN)
+            places.add((hour, delivery.shard))
+            try:
+                size, content, sha256 = _measured(archive, info, bounds, room)
+            except BadObjectError as error:
+                if error.reason is QuarantineReason.OBJECT_TOO_LARGE:
+                    raise _too_large(subject, info, bounds, room) from None
+                reason = f"member {info.filename} of {subject} is not whole: {error}"
+                bad_hours[hour] = ExportContentError(f"{project_id}, {hour}", reason, _AGAIN)
+            else:
+                room -= content
+                members.setdefault(hour, []).append(Member(info.filename, hour, delivery.shard, size, sha256))
+    whole = {hour: tuple(sorted(found, key=lambda one: one.shard)) for hour, found in members.items()}
+    return Archive({hour: found for hour, found in whole.items() if hour not in bad_hours}, bad_hours)
+
+
+@contextmanager
+def opened_member(file: IO[bytes], member: Member) -> Iterator[IO[bytes]]:
+    """The gzip file of a member of an archive that was read."""
+    with zipfile.ZipFile(file) as archive, archive.open(member.name) as stored:
+        yield stored
+
+
+@contextmanager
+def _opened(subject: str, file: IO[bytes]) -> Iterator[zipfile.ZipFile]:
+    try:
+        archive = zipfile.ZipFile(file)
+    except _READ_FAILURES as error:
+        raise ExportContentError(subject, f"the archive is cut or damaged ({error})", _AGAIN) from None
+    with archive:
+        yield archive
+
+
+def _delivery(subject: str, grammar: ObjectKeys, project_id: str, info: zipfile.ZipInfo) -> Delivery:
+    # The name as it is stored: zipfile replaces what this system takes for a separator, and cuts at a NUL.
+    name = info.orig_filename
+    parsed = grammar.parse(Source.REGULAR, project_id, name, "", info.file_size)
+    if name == info.filename and isinstance(parsed, Delivery):
+        return parsed
+    parts = name.replace("\\", "/").split("/")
+    if ".." in parts or parts[0] in ("", "..") or ":" in parts[0]:
+        reason = f"holds {name!r}, a name that leads out of the archive; nothing of it was written"
+    elif parts[0] != project_id:
+        reason = f"holds {name!r}, which is not of project {project_id}"
+    else:
+        detail = getattr(parsed, "detail", "no hourly file of events")
+        reason = f"holds {name!r}: {detail}"
+    hint = "Check that the keys are those of this project; else ask the vendor what it exports"
+    raise ExportContentError(subject, reason, hint)
+
+
+def _measured(
+    archive: zipfile.ZipFile, info: zipfile.ZipInfo, bounds: ArchiveBounds, room: int
+) -> tuple[int, int, str]:
+    """Stored bytes of the gzip file, bytes of what it decompresses to and their hash; raises BadObjectError."""
+    most = min(bounds.max_member_bytes, room, max(info.compress_size, _RATIO_BYTES) * bounds.max_ratio)
+    if info.flag_bits & _ENCRYPTED or info.compress_type not in _METHODS:
+        raise BadObjectError(
+            QuarantineReason.NOT_GZIP, "it is encrypted, or packed in a way that the vendor never used"
+        )
+    try:
+        with archive.open(info) as stored:
+            counted = _Bounded(stored, most)
+            measured = measure(cast("IO[bytes]", counted), most)
+            if counted.read(1):
+                raise BadObjectError(QuarantineReason.TRAILING_GARBAGE, "bytes follow the last gzip member")
+    except _READ_FAILURES as error:
+        raise BadObjectError(QuarantineReason.CRC_ERROR, str(error) or type(error).__name__) from None
+    return counted.size, measured.size_bytes, measured.sha256
+
+
+class _Bounded:
+    """A member as it comes out of the zip, which may be packed beyond measure itself."""
+
+    def __init__(self, stored: IO[bytes], most: int) -> None:
+        self._stored = stored
+        self._most = most
+        self.size = 0
+
+    def read(self, size: int) -> bytes:
+        part = self._stored.read(size)
+        self.size += len(part)
+        if self.size > self._most:
+            raise BadObjectError(QuarantineReason.OBJECT_TOO_LARGE, "unpacks to more than is allowed")
+        return part
+
+
+def _too_large(subject: str, info: zipfile.ZipInfo, bounds: ArchiveBounds, room: int) -> ExportContentError:
+    by_ratio = max(info.compress_size, _RATIO_BYTES) * bounds.max_ratio
+    if by_ratio <= min(bounds.max_member_bytes, room):
+        reason = f"more than {bounds.max_ratio} times the {info.compress_size:,} bytes it is stored in"
+        name = "TIDEMARK_EXPORT_MAX_RATIO"
+    elif bounds.max_member_bytes <= room:
+        reason, name = f"more than {bounds.max_member_bytes:,} bytes", "TIDEMARK_MAX_OBJECT_BYTES"
+    else:
+        reason = f"more than the {room:,} bytes that are left of {bounds.max_total_bytes:,} for one answer"
+        name = "TIDEMARK_EXPORT_MAX_BYTES"
+    hint = f"If it is genuine, raise {name} and recover again; else ask the vendor what it exports"
+    return ExportContentError(
+        subject, f"member {info.filename} decompresses to {reason}; nothing of it was written", hint
+    )

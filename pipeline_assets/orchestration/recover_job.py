@@ -1,0 +1,152 @@
+"""The job `recover_exports`: fetch hours from the vendor again, and load them.
+
+Contains: the op and its config.
+Add here: how a recovery is started, and what Dagster is told of it.
+Does not contain: which hours (operations/recover_plan.py), the recovery (operations/recover.py).
+"""
+
+# Dagster reads the op's annotations as types, so they are not postponed here.
+from collections.abc import Callable, Sequence
+
+import dagster as dg
+from dagster_pyspark import LazyPySparkResource
+from pydantic import Field
+
+from pipeline_assets.domain.days import stretches
+from pipeline_assets.domain.errors import TransientError
+from pipeline_assets.domain.plain_text import few
+from pipeline_assets.domain.settings import Settings
+from pipeline_assets.domain.slices import Slice
+from pipeline_assets.operations.recover import HourOutcome, Recovery
+from pipeline_assets.operations.recover_plan import RecoveryPlan, hours_text, plan_recovery, recovery_request
+from pipeline_assets.operations.recover_progress import grouped, in_lines, size_text
+from pipeline_assets.orchestration.assets import OP_NAME, Clock
+from pipeline_assets.orchestration.event_text import markdown_table
+from pipeline_assets.orchestration.runtime import op_runtime
+from resources.export_api.client import ExportApi
+from resources.landing.store import LandingStore
+
+RECOVER_JOB = "recover_exports"
+RECOVER_OP = "recover"
+
+
+class RecoverConfig(dg.Config):
+    """Run config of the `recover` op."""
+
+    first: str = Field(default="", alias="from")
+    """First day or hour, YYYY-MM-DD[THH], UTC; may be empty with `refused`."""
+    last: str = Field(default="", alias="to")
+    """Last day or hour."""
+    projects: list[str] = Field(default_factory=list)
+    """Only these of the configured projects; all when empty."""
+    refused: bool = False
+    """Only what is missing or refused of days whose deliveries are refused."""
+    load: bool = False
+    """Load the recovered days afterwards, in runs of `backfill_load` by this process."""
+    dry_run: bool = False
+    """Only tell what is missing or refused, and what would be fetched."""
+
+
+def recover_job(settings: Settings, backfill_load: Callable[[], dg.JobDefinition]) -> dg.JobDefinition:
+    """Needs no pool: it only adds to landing. `backfill_load` gives the job that loads what it added."""
+
+    @dg.op(
+        name=RECOVER_OP, description="Fetch hours from the vendor's Export API and put them below the backfill prefix."
+    )
+    def recover_op(
+        context: dg.OpExecutionContext,
+        config: RecoverConfig,
+        spark: LazyPySparkResource,
+        landing: dg.ResourceParam[LandingStore],
+        clock: dg.ResourceParam[Clock],
+    ) -> None:
+        with op_runtime(context, settings, spark, landing, is_dry_run=True) as runtime:
+            request = recovery_request(
+                settings,
+                config.first or None,
+                config.last or None,
+                tuple(config.projects),
+                is_refused_only=config.refused,
+            )
+            plan = plan_recovery(runtime.ledger, landing, settings, request, clock.now())
+            for warning in plan.warnings:
+                runtime.log(f"warning: {warning}")
+            if config.dry_run:
+                context.add_output_metadata({"hours": _plan_table(plan)})
+                return
+            api = ExportApi(settings, runtime.log)
+            outcomes = Recovery(api, landing, settings, in_lines(plan, runtime.log)).run(plan)
+            context.add_output_metadata({"hours": _outcome_table(outcomes)})
+            if config.load:
+                there = {Slice(one.hour.day, one.project_id) for one in outcomes if one.fate.is_good}
+                _load(context, settings, backfill_load(), sorted(there))
+            _require_whole(outcomes)
+
+    @dg.job(name=RECOVER_JOB, description="Recover lost hours from the vendor; safe to repeat.")
+    def job() -> None:
+        recover_op()
+
+    return job
+
+
+def _load(
+    context: dg.OpExecutionContext, settings: Settings, job: dg.JobDefinition, recovered: Sequence[Slice]
+) -> None:
+    """The job that loads recoveries, over the recovered days, as runs of their own."""
+    projects = list(dict.fromkeys(key.project_id for key in recovered))
+    failed = []
+    for part in stretches(sorted({key.event_date for key in recovered}), settings.days_per_run):
+        tags = {"dagster/asset_partition_range_start": str(part[0]), "dagster/asset_partition_range_end": str(part[-1])}
+        context.log.info(f"loading {part[0]} to {part[-1]}")
+        result = job.execute_in_process(
+            run_config={"ops": {OP_NAME: {"config": {"projects": projects}}}},
+            tags={**tags, "tidemark/recovered_by": context.run_id},
+            instance=context.instance,
+            raise_on_error=False,
+        )
+        if not result.success:
+            failed.append(f"{part[0]} to {part[-1]} (run {result.run_id})")
+    if failed:
+        description = f"hours are recovered, but their load failed: {few(failed)}; the runs say why"
+        raise dg.Failure(description, allow_retries=False)
+
+
+def _require_whole(outcomes: Sequence[HourOutcome]) -> None:
+    """Raises Failure naming what is not recovered; Dagster may try again where time can heal."""
+    lacking = [one for one in outcomes if not one.fate.is_good]
+    if lacking:
+        errors = [one.error for one in lacking if one.error is not None]
+        said = (
+            few(dict.fromkeys(str(error) for error in errors), separator="; ") or "the vendor has not exported them yet"
+        )
+        description = f"{len(lacking):,} of {len(outcomes):,} hours are not recovered: {said}"
+        raise dg.Failure(description, allow_retries=any(isinstance(error, TransientError) for error in errors))
+
+
+def _plan_table(plan: RecoveryPlan) -> dg.MarkdownMetadataValue:
+    rows: dict[tuple[str, str, str, str, str], list[int]] = {}
+    for one in plan.asked:
+        then = "would be fetched" if one.is_fetched else "waits for the vendor" if one.is_waited_for else "is there"
+        rows.setdefault((one.project_id, str(one.hour.day), one.state.value, then, one.reason or ""), []).append(
+            one.hour.hour
+        )
+    return markdown_table(
+        ("project", "day", "hours", "state", "", "reason"),
+        [(place[0], place[1], hours_text(hours), *place[2:]) for place, hours in rows.items()],
+    )
+
+
+def _outcome_table(outcomes: Sequence[HourOutcome]) -> dg.MarkdownMetadataValue:
+    rows = [
+        (
+            one.project_id,
+            one.day,
+            hours_text(one.hours),
+            one.fate.value,
+            one.objects,
+            size_text(one.size_bytes),
+            one.error or "",
+        )
+        for one in grouped(list(outcomes))
+    ]
+    return markdown_table(("project", "day", "hours", "", "objects", "size", "reason"), rows)

@@ -1,0 +1,1 @@
+"""The vendor's Export API: where lost hours are fetched again."""

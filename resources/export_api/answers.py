@@ -1,0 +1,110 @@
+"""What an answer of the Export API means, from its status and headers: an archive, no data, or which failure.
+
+Contains: the reading of statuses, of Retry-After, and of pages that are no answer of the API.
+Add here: another answer seen in the wild.
+Does not contain: asking (client.py), what is in an archive (formats/export_archive.py).
+Source: the vendor's page on the Export API, "Status codes".
+"""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from http import HTTPStatus
+
+import httpx
+
+from pipeline_assets.domain.errors import (
+    ExportAccessError,
+    ExportAnswerError,
+    ExportContentError,
+    ExportTooLargeError,
+    TidemarkError,
+)
+from pipeline_assets.domain.masking import shown as shown_url
+from resources.export_api.credentials import key_variable, secret_variable
+
+_EU = "https://analytics.eu.amplitude.com/api/2/export"
+_WORDS = 200
+"""Characters of what a server says that are repeated."""
+_ZIP = b"PK"
+CURE_OF_URL = f"Check TIDEMARK_EXPORT_API_URL (projects in the EU: {_EU}), and proxies on the way"
+
+
+class PassingError(Exception):
+    """The same question may be answered later."""
+
+    def __init__(self, reason: str, asked_seconds: float | None = None) -> None:
+        """Why, and how long the server asked to wait."""
+        super().__init__(reason)
+        self.reason = reason
+        self.asked_seconds = asked_seconds
+
+
+def failure_of(subject: str, project_id: str, response: httpx.Response, body: str) -> TidemarkError | PassingError:
+    """What an answer other than 200 and 404 means; `body`: the beginning of its text."""
+    status = response.status_code
+    said = f"the vendor answered {_named(status)}{_said(response, body)}"
+    if status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
+        names = f"{key_variable(project_id)} and {secret_variable(project_id)}"
+        hint = (
+            f"Check {names}: API key and secret key of this very project; in the EU set TIDEMARK_EXPORT_API_URL={_EU}"
+        )
+        return ExportAccessError(subject, f"{said}: it does not take the project's keys", hint)
+    if status in (HTTPStatus.BAD_REQUEST, HTTPStatus.GATEWAY_TIMEOUT):
+        hint = "Have the vendor export these hours to the bucket by hand (Amazon S3 export, manual), below the backfill prefix"
+        return ExportTooLargeError(subject, f"{said}: it is more than the vendor exports at once", hint)
+    if (
+        status in (HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_MANY_REQUESTS)
+        or status >= HTTPStatus.INTERNAL_SERVER_ERROR
+    ):
+        return PassingError(said, _asked_seconds(response))
+    if 300 <= status < 400:
+        place = shown_url(response.headers.get("location", ""))[:_WORDS]
+        return ExportAnswerError(subject, f"{said} and points to {place}; keys are not sent there", CURE_OF_URL)
+    return ExportAnswerError(subject, f"{said}, which the Export API never does", CURE_OF_URL)
+
+
+def require_archive(subject: str, response: httpx.Response, beginning: bytes) -> None:
+    """Raise ExportAnswerError where 200 brings a page, ExportContentError where it brings anything else but a zip."""
+    kind = response.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind.startswith("text/html") or beginning.lstrip()[:1] == b"<":
+        text = _told(beginning[:2000].decode("utf-8", "replace"))
+        raise ExportAnswerError(subject, f"a page answered instead of the Export API ({text or kind})", CURE_OF_URL)
+    if not beginning.startswith(_ZIP):
+        named = f", but {kind}" if kind and kind != "application/zip" else ""
+        hint = "Try again later; if it stays, ask the vendor what it exports for these hours"
+        raise ExportContentError(subject, f"what the vendor sent is no zip archive{named}", hint)
+
+
+def _asked_seconds(response: httpx.Response) -> float | None:
+    """Of Retry-After, in seconds or as a date."""
+    text = response.headers.get("retry-after", "").strip()
+    if text.isascii() and text.isdecimal():
+        return float(text[:9])
+    try:
+        moment = parsedate_to_datetime(text)
+    except (TypeError, ValueError):
+        return None
+    aware = moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
+    return max(0.0, (aware - datetime.now(UTC)).total_seconds())
+
+
+def _named(status: int) -> str:
+    try:
+        return f"{status} {HTTPStatus(status).phrase}"
+    except ValueError:
+        return str(status)
+
+
+def _said(response: httpx.Response, body: str) -> str:
+    is_page = "html" in response.headers.get("content-type", "")
+    text = _told(body)
+    return f" ({'a page: ' if is_page else ''}{text})" if text else ""
+
+
+def _told(body: str) -> str:
+    """The words of a text or of a page, in one line."""
+    plain = re.sub(r"<[^<>]{0,500}>", " ", body)
+    return " ".join(plain.split())[:_WORDS].rstrip(". ")

@@ -1,0 +1,204 @@
+"""The client of the vendor's Export API: a range of hours of a project, streamed to disk.
+
+Contains: asking, waiting, asking again, and the bounds of a download.
+Add here: how the API is asked.
+Does not contain: what an answer means (answers.py), keys (credentials.py), halving a range that is too
+large (pipeline_assets/operations/recover.py).
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from http import HTTPStatus
+from typing import IO
+from urllib.parse import urlsplit
+
+import httpx
+
+from pipeline_assets.domain.errors import (
+    DiskFullError,
+    ExportAnswerError,
+    ExportContentError,
+    ExportUnavailableError,
+)
+from pipeline_assets.domain.hours import HourRange
+from pipeline_assets.domain.retry import Backoff
+from pipeline_assets.domain.settings import Settings
+from pipeline_assets.domain.spool import a_spool_on_disk
+from resources.export_api.answers import CURE_OF_URL, PassingError, failure_of, require_archive
+from resources.export_api.credentials import ExportCredentials
+
+_PATH = "/api/2/export"
+_STEP_BYTES = 1024**2
+_LARGEST_ANSWER = 5 * 1024**3
+"""The vendor exports 4 GB at once and answers 400 to more."""
+_CONNECT_SECONDS = 30.0
+_BODY_BYTES = 4096
+"""Of an answer that is no archive."""
+
+
+@dataclass(frozen=True)
+class Download:
+    """What the vendor sent for a range of hours."""
+
+    file: IO[bytes]
+    """At its beginning; a file without a name, closed and gone with the block that fetched it."""
+    size_bytes: int
+    answered_at: datetime
+    """When, by the clock that is behind: the vendor's or this machine's; aware."""
+
+
+@dataclass(frozen=True)
+class NoData:
+    """The vendor says that it has no data for the range."""
+
+    answered_at: datetime
+    """As of a download."""
+
+
+class ExportApi:
+    """Asks for hours of projects, one after the other."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        say: Callable[[str], None] = lambda _: None,
+        backoff: Backoff | None = None,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        """No I/O happens here. `say` is told of every pause."""
+        parts = urlsplit(settings.export_api_url)
+        self.url = settings.export_api_url if parts.path.strip("/") else f"{parts.scheme}://{parts.netloc}{_PATH}"
+        self._backoff = backoff or Backoff(settings.export_attempts)
+        self._timeout = httpx.Timeout(settings.export_timeout_seconds, connect=_CONNECT_SECONDS)
+        self._least_free = settings.export_min_free_bytes
+        self._say, self._sleep = say, sleep
+
+    @contextmanager
+    def fetch(
+        self, project_id: str, hours: HourRange, received: Callable[[int], None] = lambda _: None
+    ) -> Iterator[Download | NoData]:
+        """The archive of these hours; `received` is told of bytes as they come.
+
+        Raises ExportAccessError and SettingsError (keys), ExportTooLargeError (a shorter range may do), ExportAnswerError
+        (something else answered), ExportContentError (no archive), ExportUnavailableError (beyond the retries), DiskFullError.
+        """
+        credentials = ExportCredentials.of(project_id)
+        with closing(a_spool_on_disk()) as file:
+            yield self._fetched(credentials, hours, file, received)
+
+    def _fetched(
+        self, credentials: ExportCredentials, hours: HourRange, file: IO[bytes], received: Callable[[int], None]
+    ) -> Download | NoData:
+        subject = f"export of {credentials.project_id}, {hours}"
+        for attempt in range(1, self._backoff.attempts + 1):
+            file.seek(0)
+            file.truncate()
+            try:
+                return self._once(subject, credentials, hours, file, received)
+            except PassingError as error:
+                if attempt == self._backoff.attempts:
+                    reason = f"{error.reason}; asked {attempt} times"
+                    raise ExportUnavailableError(subject, reason, "Run the same recovery again later") from error
+                asked = error.asked_seconds
+                if asked is not None and asked > self._backoff.longest_asked_seconds:
+                    reason = f"{error.reason} and asks to wait for {asked:,.0f} s"
+                    raise ExportUnavailableError(subject, reason, "Run the same recovery again after that") from error
+                pause = self._backoff.pause_seconds(attempt, asked)
+                self._say(f"{subject}: {error.reason}; again in {pause:.0f} s ({attempt} of {self._backoff.attempts})")
+                self._sleep(pause)
+        raise AssertionError("at least one attempt returns or raises")
+
+    def _once(
+        self,
+        subject: str,
+        credentials: ExportCredentials,
+        hours: HourRange,
+        file: IO[bytes],
+        received: Callable[[int], None],
+    ) -> Download | NoData:
+        span = {name: f"{one.day:%Y%m%d}T{one.hour:02d}" for name, one in (("start", hours.first), ("end", hours.last))}
+        keys = httpx.BasicAuth(credentials.key, credentials.secret)
+        # An encoded body would be unpacked without bounds.
+        headers = {"Accept-Encoding": "identity"}
+        try:
+            with (
+                httpx.Client(timeout=self._timeout, follow_redirects=False) as client,
+                client.stream("GET", self.url, params=span, auth=keys, headers=headers) as response,
+            ):
+                if response.status_code == HTTPStatus.NOT_FOUND:
+                    return self._no_data(subject, response)
+                if response.status_code != HTTPStatus.OK:
+                    raise failure_of(subject, credentials.project_id, response, _beginning(response))
+                answered_at = _answered_at(response)
+                size = self._received(subject, response, file, received)
+        except httpx.TimeoutException as error:
+            raise PassingError(f"the vendor did not answer in time ({type(error).__name__})") from error
+        except httpx.RemoteProtocolError as error:
+            raise PassingError(f"the answer was cut off ({error})") from error
+        except httpx.TransportError as error:
+            raise PassingError(f"the vendor is out of reach ({error or type(error).__name__})") from error
+        except httpx.InvalidURL as error:
+            raise ExportAnswerError(subject, f"cannot be asked for ({error})", CURE_OF_URL) from error
+        file.seek(0)
+        return Download(file, size, answered_at)
+
+    def _no_data(self, subject: str, response: httpx.Response) -> NoData:
+        is_page = "html" in response.headers.get("content-type", "")
+        if is_page and urlsplit(self.url).path.rstrip("/") != _PATH:
+            # The place itself may not be there, which says nothing of data.
+            raise ExportAnswerError(subject, "a page that is not there answered (404 Not Found)", CURE_OF_URL)
+        return NoData(_answered_at(response))
+
+    def _received(
+        self, subject: str, response: httpx.Response, file: IO[bytes], received: Callable[[int], None]
+    ) -> int:
+        announced = response.headers.get("content-length", "")
+        self._require_room(file, int(announced) if announced.isdecimal() else 0)
+        size = 0
+        for part in response.iter_raw(_STEP_BYTES):
+            if not size:
+                require_archive(subject, response, part)
+            size += len(part)
+            if size > _LARGEST_ANSWER:
+                reason = f"the answer is larger than {_LARGEST_ANSWER:,} bytes, more than the vendor exports at once"
+                raise ExportContentError(subject, reason, "Ask the vendor what it exports for these hours")
+            self._require_room(file, len(part))
+            file.write(part)
+            received(len(part))
+        if not size:
+            raise PassingError("the answer is empty")
+        file.flush()
+        return size
+
+    def _require_room(self, file: IO[bytes], needed: int) -> None:
+        disk = os.fstatvfs(file.fileno())
+        free = disk.f_bavail * disk.f_frsize
+        if free - needed < self._least_free:
+            reason = f"has {free:,} bytes free; a download of {needed:,} would leave less than {self._least_free:,}"
+            hint = "Make room, set TMPDIR to a larger disk, or lower TIDEMARK_EXPORT_MIN_FREE_BYTES; then recover again"
+            raise DiskFullError("the disk for downloads", reason, hint)
+
+
+def _beginning(response: httpx.Response) -> str:
+    body = b""
+    for part in response.iter_raw(_BODY_BYTES):
+        body += part
+        if len(body) >= _BODY_BYTES:
+            break
+    return body[:_BODY_BYTES].decode("utf-8", "replace")
+
+
+def _answered_at(response: httpx.Response) -> datetime:
+    now = datetime.now(UTC)
+    try:
+        theirs = parsedate_to_datetime(response.headers.get("date", ""))
+    except (TypeError, ValueError):
+        return now
+    return min(now, theirs if theirs.tzinfo is not None else theirs.replace(tzinfo=UTC))

@@ -1,0 +1,174 @@
+"""Hours that are lost, cut or doubled are fetched from the vendor again, and the tables end as if all had come in time."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+from collections.abc import Iterator
+from datetime import date, timedelta
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+import pytest
+from typer.testing import CliRunner
+
+from pipeline_assets.cli.app import app
+from pipeline_assets.definitions import build_defs
+from pipeline_assets.domain.deliveries import BatchKey
+from pipeline_assets.domain.hours import Hour
+from pipeline_assets.domain.slices import BatchVerdict, Source
+from pipeline_assets.drill.sandbox import as_environment
+from pipeline_assets.orchestration.assets import Clock
+from pipeline_assets.orchestration.recover_job import RECOVER_JOB, RECOVER_OP
+from sample_export.objects import write_export
+from sample_export.spec import ExportSpec
+from tests.support.builders import PROJECT
+from tests.support.export_api import Answer, Vendor, a_vendor
+from tests.support.reference import measured_digests, require_known
+
+pytestmark = pytest.mark.slow
+DAYS = [date(2026, 2, 2) + timedelta(days=shift) for shift in range(3)]
+CUT, LOST, DOUBLED = DAYS
+HOURS = (1, 9, 10, 17)
+SPEC = ExportSpec(
+    projects=(PROJECT,), first_day=DAYS[0], days=len(DAYS), events_per_day=60, shards=2, hours=HOURS, tail_share=0.0,
+)  # fmt: skip
+RAW = ("raw/regular_events", "raw/backfill_events")
+_NAME = re.compile(r"_(?P<day>[0-9-]{10})_(?P<hour>[0-9]+)#(?P<shard>[0-9]+)\.json\.gz")
+
+
+@pytest.fixture
+def vendor(monkeypatch: pytest.MonkeyPatch) -> Iterator[Vendor]:
+    with a_vendor(PROJECT) as found:
+        for name, value in found.environment().items():
+            if name != "TIDEMARK_EXPORT_API_URL":
+                monkeypatch.setenv(name, value)
+        yield found
+
+
+def _publish_to(vendor: Vendor, landing: Path) -> None:
+    """The vendor has all that it ever delivered."""
+    for path in (landing / PROJECT).iterdir():
+        match = _NAME.search(path.name)
+        if match:
+            hour = Hour(date.fromisoformat(match["day"]), int(match["hour"]))
+            vendor.add(PROJECT, hour, path.read_bytes(), int(match["shard"]))
+
+
+def _spoil(landing: Path) -> None:
+    """One day's object is cut, one day lacks two hours with their markers, of one day an object came twice."""
+    folder = landing / PROJECT
+    cut = folder / f"{PROJECT}_{CUT}_9#1.json.gz"
+    cut.write_bytes(cut.read_bytes()[:-20])
+    for hour in (9, 10):
+        for path in folder.glob(f"{PROJECT}_{LOST}_{hour}[#_]*"):
+            path.unlink()
+    (folder / f"{PROJECT}_{DOUBLED}_17#99.json.gz").write_bytes(
+        (folder / f"{PROJECT}_{DOUBLED}_17#1.json.gz").read_bytes()
+    )
+
+
+def _published(p: Any) -> dict[str, Any]:
+    """Table -> slice -> digest of what readers see; raw tables tell by which prefix rows came."""
+    return {table: found for table, found in measured_digests(p.lakehouse).items() if table not in RAW}
+
+
+def _two_pipelines(pipeline: Any, vendor: Vendor) -> tuple[Any, Any]:
+    """One that everything was delivered to and is loaded, one with a spoilt landing."""
+    calm, spoilt = pipeline(), pipeline()
+    for p in (calm, spoilt):
+        write_export(SPEC, p.landing)
+    _publish_to(vendor, calm.landing)
+    _spoil(spoilt.landing)
+    assert calm.load(DAYS[0], DAYS[-1]).success
+    return calm, spoilt
+
+
+def _tidemark(p: Any, vendor: Vendor, tmp_path: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    home = tmp_path / "home"
+    home.mkdir(exist_ok=True)
+    settings = {**as_environment(p.settings), **vendor.environment(), "DAGSTER_HOME": str(home)}
+    settings["TIDEMARK_EXPORT_MIN_FREE_BYTES"] = "0"
+    done = CliRunner().invoke(app, words, env={**os.environ, **settings})
+    if done.exception is not None and not isinstance(done.exception, SystemExit):
+        raise done.exception
+    return subprocess.CompletedProcess(words, done.exit_code, done.stdout, done.stderr)
+
+
+def test_red_days_are_recovered_and_end_as_a_regular_delivery_would(
+    pipeline: Any, vendor: Vendor, tmp_path: Path
+) -> None:
+    """Scenario: a day is red for a cut object, another lost two hours, a third holds an object twice; the vendor finds a day too
+    large, and is overloaded once. `recover --refused --load`, then the lost hours by name. Outcome: every published digest is
+    that of a pipeline to which all came in time."""
+    calm, p = _two_pipelines(pipeline, vendor)
+    loaded = p.load(DAYS[0], DAYS[-1])
+    assert not loaded.success
+    assert p.verdict("refined/events", CUT) == "waiting"
+    assert _published(p) != _published(calm)
+
+    vendor.most_hours = 12
+    vendor.fail(Answer(429, b"", {"Retry-After": "0"}))
+    refused = _tidemark(p, vendor, tmp_path, "recover", "--refused", "--load")
+    assert refused.returncode == 0, refused.stdout + refused.stderr
+    assert {asked.hours[0].day for asked in vendor.asked} == {CUT}
+    assert p.verdict("refined/events", CUT) == "published"
+
+    words = ("recover", "--from", str(LOST), "--to", str(LOST), "--dry-run", "--json")
+    told = json.loads(_tidemark(p, vendor, tmp_path, *words).stdout)
+    missing = {one["hour"] for one in told if one["state"] == "missing"}
+    assert missing == {str(Hour(LOST, hour)) for hour in (9, 10)}
+    span = ("--from", str(Hour(LOST, 9)), "--to", str(Hour(LOST, 10)))
+    lost = _tidemark(p, vendor, tmp_path, "recover", *span, "--project", PROJECT, "--load")
+    assert lost.returncode == 0, lost.stdout + lost.stderr
+
+    assert _published(p) == _published(calm)
+    require_known(p)
+    # A second time there is nothing to ask and nothing to publish.
+    asked, history = len(vendor.asked), p.history()
+    assert _tidemark(p, vendor, tmp_path, "recover", *span, "--load").returncode == 0
+    assert (len(vendor.asked), p.history()) == (asked, history)
+
+    # The refused batch stands red beside the recovered day, until its cut object is let go.
+    regular = BatchKey(Source.REGULAR, PROJECT, CUT)
+    assert p.ledger.batches([PROJECT], CUT, CUT)[regular].verdict is BatchVerdict.REFUSED
+    cut = f"{PROJECT}/{PROJECT}_{CUT}_9#1.json.gz"
+    excluded = _tidemark(p, vendor, tmp_path, "exclude", cut, "--reason", "recovered from the vendor")
+    assert excluded.returncode == 0, excluded.stdout + excluded.stderr
+    assert p.ledger.batches([PROJECT], CUT, CUT)[regular].verdict is BatchVerdict.ACCEPTED
+    assert _published(p) == _published(calm)
+
+
+def test_the_job_recovers_and_loads_as_the_command_does(pipeline: Any, vendor: Vendor) -> None:
+    """Scenario: the same, by the job `recover_exports` over the whole range. Outcome: the same digests; Dagster has the load as a
+    run of its own, with materializations; a failing recovery fails the run with a sentence."""
+    calm, p = _two_pipelines(pipeline, vendor)
+    assert not p.load(DAYS[0], DAYS[-1]).success
+    p.change(export_api_url=vendor.url, export_min_free_bytes=0)
+
+    def run(**config: Any) -> dg.ExecuteInProcessResult:
+        job = build_defs(p.settings, clock=Clock(p.now)).resolve_job_def(RECOVER_JOB)
+        span = {"from": str(DAYS[0]), "to": str(DAYS[-1])}
+        ops = {RECOVER_OP: {"config": span | config}}
+        return job.execute_in_process(run_config={"ops": ops}, instance=p.instance, raise_on_error=False)
+
+    assert run(dry_run=True).success
+    assert not vendor.asked
+    assert run(load=True).success
+    assert _published(p) == _published(calm)
+    (load,) = p.instance.get_runs(dg.RunsFilter(job_name="backfill_load"))
+    assert load.status is dg.DagsterRunStatus.SUCCESS
+    shown = p.instance.get_materialized_partitions(dg.AssetKey(["raw", "backfill_events"]))
+    assert shown == {str(day) for day in DAYS}
+
+    vendor.always(Answer(403, b"no"))
+    refused = run(**{"from": "2026-02-10", "to": "2026-02-10"})
+    assert not refused.success
+    (step,) = [event for event in refused.all_events if event.event_type is dg.DagsterEventType.STEP_FAILURE]
+    data: Any = step.event_specific_data
+    said = str(data.user_failure_data.description if data.user_failure_data else data.error)
+    assert said.startswith("24 of 24 hours are not recovered: export of 10001")
+    assert "TIDEMARK_EXPORT_KEY_10001" in said

@@ -1,0 +1,158 @@
+"""`tidemark recover` as a person or a script calls it: what it prints, its exit codes, what it never shows; no Spark."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from collections.abc import Iterator
+from contextlib import closing
+from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipeline_assets.domain.deliveries import BatchKey
+from pipeline_assets.domain.hours import Hour
+from pipeline_assets.domain.records import BatchRecord, Changes
+from pipeline_assets.domain.slices import BatchVerdict, Source
+from resources.ledger.store import Ledger
+from tests.scenarios.test_shell import InThisProcess
+from tests.support.builders import PROJECT, a_body, events_on
+from tests.support.export_api import Answer, Vendor, a_vendor
+
+DAY = date(2026, 2, 2)
+OTHER = "10002"
+PREFIX = f"{PROJECT}-backfill"
+
+
+class Recovering(InThisProcess):
+    """The shell, with a vendor."""
+
+    vendor: Vendor
+
+    def recover(self, *words: str) -> subprocess.CompletedProcess[str]:
+        return self("recover", *words, **self.vendor.environment())
+
+    def hours(self, *words: str) -> dict[str, str]:
+        done = self.recover(*words, "--json")
+        return {f"{one['project']}/{one['hour']}": one["outcome"] for one in json.loads(done.stdout)}
+
+
+@pytest.fixture
+def shell(tmp_path: Path) -> Iterator[Recovering]:
+    with a_vendor(PROJECT, OTHER) as vendor:
+        found = Recovering(tmp_path)
+        found.environment |= {
+            "TIDEMARK_PROJECTS": f"{PROJECT},{OTHER}", "TIDEMARK_EXPORT_MIN_FREE_BYTES": "0", "TIDEMARK_EXPORT_ATTEMPTS": "1",
+            "TIDEMARK_CATALOG_URL": f"sqlite:///{tmp_path}/catalog.db",
+        }  # fmt: skip
+        found.vendor = vendor
+        for hour in range(24):
+            vendor.add(PROJECT, Hour(DAY, hour), a_body(events_on(DAY, 2, prefix=str(hour))))
+        yield found
+
+
+def _refuse(shell: Recovering, day: date) -> None:
+    batch = BatchKey(Source.REGULAR, PROJECT, day)
+    with closing(Ledger(shell.environment["TIDEMARK_CATALOG_URL"])) as ledger:
+        record = BatchRecord(
+            batch, BatchVerdict.REFUSED, "regular/10001: 1 unreadable objects", deliveries=1, hours=(9,)
+        )
+        ledger.record(Changes(batches=[record]), "run")
+
+
+def test_what_is_missing_is_told_and_nothing_is_fetched(shell: Recovering) -> None:
+    _refuse(shell, DAY)
+    shell.deliver(DAY, b"cut", hour=9)
+    told = shell.recover("--from", f"{DAY}T08", "--to", f"{DAY}T10", "--project", PROJECT, "--dry-run")
+    assert told.returncode == 0, told.stderr
+    assert re.search(r"10001 +2026-02-02 +8, 10 +missing +fetches them", told.stdout)
+    assert re.search(r"10001 +2026-02-02 +9 +refused +fetches them +regular/10001: 1 unreadable objects", told.stdout)
+    assert "3 of 3 hours are missing or refused; 3 would be fetched" in told.stdout
+    assert "hours 0–7, 11–23 are not in raw either and not asked for" in told.stdout
+    as_json = shell.recover("--from", str(DAY), "--to", str(DAY), "--project", PROJECT, "--dry-run", "--json")
+    hours: list[dict[str, Any]] = json.loads(as_json.stdout)
+    assert len(hours) == 24
+    assert hours[5] == {
+        "project": PROJECT, "hour": "2026-02-02T05", "state": "missing", "is_fetched": True, "is_exported": True,
+        "reason": None,
+    }  # fmt: skip
+    assert not shell.vendor.asked
+    assert not (shell.landing / PREFIX).exists()
+
+
+def test_hours_are_recovered_and_a_second_call_has_nothing_to_do(
+    shell: Recovering, capfd: pytest.CaptureFixture[str]
+) -> None:
+    done = shell.recover("--from", f"{DAY}T22", "--to", str(DAY), "--project", PROJECT)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert re.search(r"10001 +2026-02-02 +22–23 +recovered +2 +[0-9.]+ ", done.stdout)
+    assert "2 of 2 hours are whole below the backfill prefix" in done.stdout
+    meanwhile = capfd.readouterr().err
+    assert "10001 2026-02-02: hours 22–23 recovered, 2 objects of 1.1 kB (2 of 2 hours, 1.4 kB received)" in meanwhile
+    assert {path.name for path in (shell.landing / PREFIX).iterdir()} == {
+        f"{PREFIX}_{DAY}_{hour}{end}" for hour in (22, 23) for end in ("#0.json.gz", "_complete")
+    }
+    again = shell.recover("--from", f"{DAY}T22", "--to", str(DAY), "--project", PROJECT)
+    assert (again.returncode, len(shell.vendor.asked)) == (0, 1)
+    assert "already there" in again.stdout
+
+
+def test_what_status_calls_refused_is_recovered_without_naming_it(shell: Recovering) -> None:
+    _refuse(shell, DAY)
+    found = shell.hours("--refused")
+    assert found == {f"{PROJECT}/{Hour(DAY, hour)}": "recovered" for hour in range(24)}
+    # Another day is not refused, and a range bounds what is meant.
+    assert shell.hours("--refused", "--from", "2026-02-03", "--to", "2026-02-05") == {}
+
+
+def test_what_is_not_recovered_exits_1_with_a_sentence_and_the_rest_goes_on(
+    shell: Recovering, capfd: pytest.CaptureFixture[str]
+) -> None:
+    shell.vendor.always(Answer(403, b"nothing for you"), lambda asked: asked.project_id == OTHER)
+    done = shell.recover("--from", f"{DAY}T22", "--to", str(DAY))
+    assert done.returncode == 1
+    assert (
+        "not recovered: export of 10002, 2026-02-02T22 to 2026-02-02T23: the vendor answered 403 Forbidden"
+        in done.stdout
+    )
+    assert "Check TIDEMARK_EXPORT_KEY_10002 and TIDEMARK_EXPORT_SECRET_10002" in done.stdout
+    assert "2 of 4 hours are whole" in done.stdout
+    assert capfd.readouterr().err.count("403 Forbidden") == 1
+    assert "Traceback" not in done.stdout + done.stderr
+    newest = datetime.now(UTC) - timedelta(hours=1)
+    young = shell.recover("--from", f"{newest:%Y-%m-%dT%H}", "--to", f"{newest:%Y-%m-%dT%H}", "--project", PROJECT)
+    assert young.returncode == 1
+    assert "not exported yet" in young.stdout
+
+
+def test_bad_usage_exits_2_and_names_the_fix(shell: Recovering) -> None:
+    for words, said in (
+        (("--from", str(DAY)), "names no range"),
+        (("--from", f"{DAY}T7", "--to", str(DAY)), "YYYY-MM-DDTHH"),
+        (("--from", "2025-01-01", "--to", str(DAY)), "calendar"),
+        (("--refused", "--project", "7"), "is not among the configured projects"),
+    ):
+        done = shell.recover(*words)
+        assert (done.returncode, said in done.stderr) == (2, True), done.stderr
+    shell.vendor.keys.clear()
+    done = shell.recover("--from", str(DAY), "--to", str(DAY))
+    assert done.returncode == 2
+    assert "TIDEMARK_EXPORT_KEY_10001: is not set" in done.stderr
+    assert "fix: Set TIDEMARK_EXPORT_KEY_10001 and TIDEMARK_EXPORT_SECRET_10001" in done.stderr
+
+
+def test_keys_are_shown_nowhere(shell: Recovering, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """Scenario: the vendor repeats the keys in what it answers. Outcome: they are in no output, no log and no file."""
+    secrets = [value for pair in shell.vendor.keys.values() for value in pair]
+    shell.vendor.always(Answer(403, " ".join(secrets).encode()))
+    outputs = [
+        shell.recover("--from", str(DAY), "--to", str(DAY), *more)
+        for more in ((), ("--json",), ("--verbose",), ("--dry-run",))
+    ]
+    texts = [*(done.stdout + done.stderr for done in outputs), *capfd.readouterr()]
+    texts += [path.read_bytes().decode("latin-1") for path in tmp_path.rglob("*") if path.is_file()]
+    assert "Forbidden" in texts[0]
+    assert not [secret for secret in secrets for text in texts if secret in text]

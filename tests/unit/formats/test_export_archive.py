@@ -1,0 +1,142 @@
+"""An archive of the vendor's is believed only as far as it is checked."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import zipfile
+from datetime import date
+
+import pytest
+
+from pipeline_assets.domain.errors import ExportContentError
+from pipeline_assets.domain.hours import Hour, HourRange
+from pipeline_assets.domain.settings import Settings
+from pipeline_assets.formats.amplitude.keys import KeyGrammar
+from pipeline_assets.formats.export_archive import Archive, ArchiveBounds, opened_member, read_archive
+from tests.support.builders import PROJECT, a_body, events_on
+from tests.support.export_api import zipped
+
+DAY = date(2026, 2, 2)
+HOURS = HourRange(Hour(DAY, 0), Hour(DAY, 23))
+GRAMMAR = KeyGrammar(Settings().marker_pattern)
+BOUNDS = ArchiveBounds(max_member_bytes=1 << 20, max_total_bytes=1 << 22, max_ratio=200)
+BODY = a_body(events_on(DAY, 20))
+
+
+def _name(hour: int, shard: int = 0, project: str = PROJECT) -> str:
+    return f"{project}/{project}_{DAY}_{hour}#{shard}.json.gz"
+
+
+def _read(body: bytes, bounds: ArchiveBounds = BOUNDS, hours: HourRange = HOURS) -> Archive:
+    return read_archive(io.BytesIO(body), GRAMMAR, PROJECT, hours, bounds)
+
+
+@pytest.mark.parametrize("compression", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
+def test_every_member_is_found_by_hour_and_comes_out_byte_for_byte(compression: int) -> None:
+    other = a_body(events_on(DAY, 3, prefix="o"))
+    body = zipped(
+        [(f"{PROJECT}/", b""), (_name(9, 4), other), (_name(9, 1), BODY), (_name(10), BODY)], compression=compression
+    )
+    archive = _read(body)
+    assert {hour.hour: [one.shard for one in found] for hour, found in archive.members.items()} == {9: [1, 4], 10: [0]}
+    first, second = archive.members[Hour(DAY, 9)]
+    assert (first.size_bytes, second.size_bytes) == (len(BODY), len(other))
+    with opened_member(io.BytesIO(body), second) as stored:
+        assert stored.read() == other
+    assert not archive.bad_hours
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("../10001_2026-02-02_9#0.json.gz", "leads out of the archive"),
+        ("/etc/passwd", "leads out of the archive"),
+        (f"{PROJECT}/../../x_2026-02-02_9#0.json.gz", "leads out of the archive"),
+        (f"..\\{PROJECT}\\10001_2026-02-02_9#0.json.gz", "leads out of the archive"),
+        ("C:/10001_2026-02-02_9#0.json.gz", "leads out of the archive"),
+        (_name(9, project="10002"), "is not of project 10001"),
+        (f"{PROJECT}/10002_2026-02-02_9#0.json.gz", "names 10002, but lies in 10001/"),
+        (f"{PROJECT}/deep/10001_2026-02-02_9#0.json.gz", "lies in a folder below"),
+        (f"{PROJECT}/10001_2026-02-02_24#0.json.gz", "hour 24 is not one of 0 to 23"),
+        (f"{PROJECT}/10001_2026-02-30_9#0.json.gz", "is not a date"),
+        (f"{PROJECT}/10001_2026-02-02_9_complete", "no hourly file of events"),
+        (f"{PROJECT}/readme.txt", "does not follow the grammar"),
+        (f"{PROJECT}/10001_2026-02-02_9#0.json.gz\0.txt", "the name does not follow"),
+    ],
+)
+def test_a_member_that_must_not_be_there_refuses_the_archive(name: str, said: str) -> None:
+    with pytest.raises(ExportContentError, match=said):
+        _read(_with_raw_name(name))
+
+
+def _with_raw_name(name: str) -> bytes:
+    """zipfile itself changes some names when it writes them, so they are put in afterwards."""
+    stand_in = "x" * len(name.encode())
+    return zipped([(stand_in, BODY)]).replace(stand_in.encode(), name.encode())
+
+
+def test_hours_that_were_not_asked_for_and_names_that_are_there_twice_are_refused() -> None:
+    with pytest.raises(ExportContentError, match="of an hour that was not asked for"):
+        _read(zipped([(_name(9), BODY)]), hours=HourRange(Hour(DAY, 10), Hour(DAY, 11)))
+    with pytest.warns(UserWarning, match="Duplicate name"):
+        twice = zipped([(_name(9), BODY), (_name(9), BODY)])
+    for body in (twice, zipped([(_name(9), BODY), (f"{PROJECT}/10001_{DAY}_09#0.json.gz", BODY)])):
+        with pytest.raises(ExportContentError, match="twice"):
+            _read(body)
+
+
+@pytest.mark.parametrize(
+    ("bad", "said"),
+    [
+        (BODY[:-1], "truncated_gzip"),
+        (BODY[: len(BODY) // 2], "truncated_gzip"),
+        (BODY[:-8] + b"\0\0\0\0" + BODY[-4:], "crc_error"),
+        (b"", "empty_object"),
+        (b"[1, 2]\n", "not_gzip"),
+        (BODY + b"more", "trailing_garbage"),
+    ],
+)
+def test_a_bad_member_costs_its_hour_alone(bad: bytes, said: str) -> None:
+    archive = _read(zipped([(_name(8), BODY), (_name(9, 0), BODY), (_name(9, 1), bad), (_name(10), BODY)]))
+    assert [hour.hour for hour in archive.members] == [8, 10]
+    ((hour, error),) = archive.bad_hours.items()
+    assert hour == Hour(DAY, 9)
+    assert f"{_name(9, 1)} of export of 10001" in str(error)
+    assert said in str(error)
+
+
+def test_damage_that_only_the_zip_notices_costs_its_hour() -> None:
+    body = zipped([(_name(8), BODY), (_name(9), gzip.compress(b"{}" * 10, mtime=0))])
+    at = body.index(b"\x1f\x8b", body.index(_name(9).encode()))
+    # The flag bits of the gzip header: the gzip itself is whole.
+    damaged = body[: at + 4] + b"\x07" + body[at + 5 :]
+    assert list(_read(damaged).bad_hours) == [Hour(DAY, 9)]
+
+
+@pytest.mark.parametrize("kept", [0.3, 0.9, 0.999])
+def test_a_cut_archive_is_refused(kept: float) -> None:
+    body = zipped([(_name(hour), BODY) for hour in range(10)])
+    with pytest.raises(ExportContentError, match="is cut or damaged"):
+        _read(body[: int(len(body) * kept)])
+
+
+def test_bombs_are_refused_before_they_go_off() -> None:
+    """Scenario: a gzip, a zip and a padding that unpack to a thousandfold, and many members that are large together.
+    Outcome: each is refused by its bound, which is named."""
+    zeros = gzip.compress(b"\0" * (1 << 26), 9, mtime=0)
+    bounds = ArchiveBounds(1 << 30, 1 << 30, 200)
+    for member in (zeros, BODY + b"\0" * (1 << 26)):
+        with pytest.raises(ExportContentError, match="raise TIDEMARK_EXPORT_MAX_RATIO"):
+            _read(zipped([(_name(9), member)], compression=zipfile.ZIP_DEFLATED), bounds)
+    with pytest.raises(ExportContentError, match="raise TIDEMARK_MAX_OBJECT_BYTES"):
+        _read(zipped([(_name(9), BODY)]), ArchiveBounds(1000, 1 << 30, 200))
+    with pytest.raises(ExportContentError, match="raise TIDEMARK_EXPORT_MAX_BYTES"):
+        _read(zipped([(_name(hour), BODY) for hour in range(20)]), ArchiveBounds(1 << 20, 100_000, 200))
+
+
+def test_an_encrypted_member_is_refused() -> None:
+    body = bytearray(zipped([(_name(9), BODY)]))
+    for mark, shift in ((b"PK\x03\x04", 6), (b"PK\x01\x02", 8)):
+        body[body.index(mark) + shift] |= 1
+    assert "is encrypted" in str(_read(bytes(body)).bad_hours[Hour(DAY, 9)])

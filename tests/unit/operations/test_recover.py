@@ -1,0 +1,477 @@
+"""What a recovery fetches, writes and says, against a vendor on this machine; no Spark."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass, field
+from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipeline_assets.cli.render_recovery import progress_on
+from pipeline_assets.cli.terminal import PlainConsole
+from pipeline_assets.domain.deliveries import BatchKey
+from pipeline_assets.domain.hours import Hour, HourRange
+from pipeline_assets.domain.records import BatchRecord, Changes, DeliveryRecord
+from pipeline_assets.domain.retry import Backoff
+from pipeline_assets.domain.settings import Settings
+from pipeline_assets.domain.slices import BatchVerdict, Source
+from pipeline_assets.formats.amplitude.keys import KeyGrammar
+from pipeline_assets.operations.recover import HourFate, HourOutcome, Progress, Recovery
+from pipeline_assets.operations.recover_plan import (
+    HourState,
+    RecoveryPlan,
+    RecoveryRequest,
+    hours_text,
+    plan_recovery,
+)
+from pipeline_assets.operations.recover_progress import size_text
+from resources.export_api.client import ExportApi
+from resources.failpoints import OF_RECOVERY
+from resources.landing.store import LandingStore
+from resources.ledger.store import Ledger
+from tests.support.builders import PROJECT, a_body, events_on
+from tests.support.export_api import Answer, Vendor, a_vendor, zipped
+
+DAY = date(2026, 2, 2)
+OTHER = "10002"
+NOW = datetime(2026, 2, 10, tzinfo=UTC)
+GRAMMAR = KeyGrammar(Settings().marker_pattern)
+PREFIX = f"{PROJECT}-backfill"
+WHOLE_DAY = HourRange(Hour(DAY, 0), Hour(DAY, 23))
+
+
+def _body(hour: int, day: date = DAY, prefix: str = "e") -> bytes:
+    return a_body(events_on(day, 3, prefix=f"{prefix}{hour}"))
+
+
+def _range(first: int, last: int) -> HourRange:
+    return HourRange(Hour(DAY, first), Hour(DAY, last))
+
+
+@dataclass
+class Place:
+    """Landing, a ledger and a vendor."""
+
+    root: Path
+    vendor: Vendor
+    settings: Settings
+    ledger: Ledger
+    outcomes: list[HourOutcome] = field(default_factory=list)
+
+    def plan(self, hours: HourRange = WHOLE_DAY, *, now: datetime = NOW, **request: Any) -> RecoveryPlan:
+        asked = RecoveryRequest(**{"projects": (PROJECT,), "hours": hours, **request})
+        return plan_recovery(self.ledger, LandingStore.from_settings(self.settings), self.settings, asked, now)
+
+    def recover(self, hours: HourRange = WHOLE_DAY, **request: Any) -> dict[str, str]:
+        """Hour (of a project where there are several) -> what became of it."""
+        api = ExportApi(self.settings, backoff=Backoff(3, 0.01), sleep=lambda _: None)
+        landing = LandingStore.from_settings(self.settings)
+        self.settled: list[HourOutcome] = []
+        self.outcomes = Recovery(api, landing, self.settings, Progress(settled=self.settled.append)).run(
+            self.plan(hours, **request)
+        )
+        projects = {one.project_id for one in self.outcomes}
+        return {
+            f"{one.project_id}/{one.hour.hour}" if len(projects) > 1 else str(one.hour.hour): one.fate.value
+            for one in self.outcomes
+        }
+
+    @property
+    def errors(self) -> list[str]:
+        return list(dict.fromkeys(str(one.error) for one in self.outcomes if one.error is not None))
+
+    def files(self) -> dict[str, bytes]:
+        """Key -> bytes, of all that lies in landing."""
+        return {str(path.relative_to(self.root)): path.read_bytes() for path in self.root.rglob("*") if path.is_file()}
+
+    def deliver(self, hour: int, body: bytes, source: Source = Source.REGULAR, shard: int = 1) -> str:
+        key = GRAMMAR.format_delivery(BatchKey(source, PROJECT, DAY), hour, shard)
+        (self.root / key).parent.mkdir(exist_ok=True)
+        (self.root / key).write_bytes(body)
+        return key
+
+    def record(self, verdict: BatchVerdict, source: Source = Source.REGULAR, **hours: str) -> None:
+        """A batch on record; `h5="accepted"`, `"refused"` (its object) of each hour."""
+        batch = BatchKey(source, PROJECT, DAY)
+        deliveries = []
+        for name, fate in hours.items():
+            hour = int(name[1:])
+            is_bad = fate == "refused"
+            deliveries.append(
+                DeliveryRecord(
+                    batch, GRAMMAR.format_delivery(batch, hour, 1), "etag", 100, None, 3, 0 if is_bad else 3, 0, 0,
+                    "truncated_gzip" if is_bad else None, is_accepted=fate == "accepted",
+                )
+            )  # fmt: skip
+        numbers = tuple(sorted(int(name[1:]) for name in hours))
+        reason = "1 unreadable objects" if verdict is BatchVerdict.REFUSED else None
+        record = BatchRecord(batch, verdict, reason, deliveries=len(deliveries), hours=numbers)
+        self.ledger.record(Changes(deliveries=deliveries, batches=[record]), "run")
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
+    with a_vendor(PROJECT, OTHER) as vendor:
+        for name, value in vendor.environment().items():
+            monkeypatch.setenv(name, value)
+        root = tmp_path / "landing"
+        root.mkdir()
+        settings = Settings(
+            landing_url=str(root), catalog_url=f"sqlite:///{tmp_path}/ledger.db", projects=(PROJECT, OTHER),
+            export_min_free_bytes=0,
+        )  # fmt: skip
+        with closing(Ledger(settings.ledger_database_url)) as ledger:
+            yield Place(root, vendor, settings, ledger)
+
+
+# -- what is written ------------------------------------------------------------------------------------------
+
+
+def test_hours_come_with_their_objects_and_their_markers(place: Place) -> None:
+    """Scenario: of three hours one has two files, one has one, one has none. Outcome: the files lie below the backfill prefix as
+    they came, and every hour has its marker, the silent one too; a second recovery asks the vendor nothing."""
+    bodies = {(4, 0): _body(4), (4, 7): _body(40), (5, 0): _body(5)}
+    for (hour, shard), body in bodies.items():
+        place.vendor.add(PROJECT, Hour(DAY, hour), body, shard)
+    assert place.recover(_range(4, 6)) == {"4": "recovered", "5": "recovered", "6": "no data"}
+    objects = {f"{PREFIX}/{PREFIX}_{DAY}_{hour}#{shard}.json.gz": body for (hour, shard), body in bodies.items()}
+    markers = {f"{PREFIX}/{PREFIX}_{DAY}_{hour}_complete": b"" for hour in (4, 5, 6)}
+    assert place.files() == objects | markers
+    assert [(one.objects, one.size_bytes) for one in place.settled] == [
+        (2, len(bodies[4, 0]) + len(bodies[4, 7])), (1, len(bodies[5, 0])), (0, 0),
+    ]  # fmt: skip
+
+    asked = len(place.vendor.asked)
+    assert place.recover(_range(4, 6)) == dict.fromkeys(("4", "5", "6"), "already there")
+    assert len(place.vendor.asked) == asked
+    assert place.files() == objects | markers
+
+
+def test_a_day_is_asked_for_at_once_and_days_one_by_one(place: Place) -> None:
+    for day in (DAY, DAY + timedelta(days=1)):
+        place.vendor.add(PROJECT, Hour(day, 9), _body(9, day))
+    place.recover(HourRange(Hour(DAY, 3), Hour(DAY + timedelta(days=1), 23)))
+    assert [str(asked) for asked in place.vendor.asked] == ["2026-02-02T03+21", "2026-02-03T00+24"]
+
+
+@pytest.mark.parametrize("status", [400, 504])
+def test_a_range_that_is_too_large_is_halved_down_to_one_hour(place: Place, status: int) -> None:
+    for hour in range(6):
+        place.vendor.add(PROJECT, Hour(DAY, hour), _body(hour))
+    place.vendor.always(Answer(status), lambda asked: len(asked.hours) > 1 or asked.hours[0].hour == 4)
+    fates = place.recover(_range(0, 5))
+    assert fates == {**dict.fromkeys("01235", "recovered"), "4": "not recovered"}
+    (error,) = place.errors
+    assert "2026-02-02T04" in error
+    assert "Have the vendor export these hours to the bucket by hand" in error
+    assert f"{PREFIX}/{PREFIX}_{DAY}_4_complete" not in place.files()
+
+
+def test_hours_younger_than_the_vendors_delay_are_not_taken_for_empty(place: Place) -> None:
+    """Scenario: the newest hours ended two hours ago and less; the vendor has none of them.
+    Outcome: they are told and not marked."""
+    now = datetime(2026, 2, 2, 10, 30, tzinfo=UTC)
+    place.vendor.delayed_from = Hour(DAY, 8)
+    for hour in range(6, 11):
+        place.vendor.add(PROJECT, Hour(DAY, hour), _body(hour))
+    plan = place.plan(_range(6, 10), now=now)
+    assert [one.hour.hour for one in plan.asked if one.is_fetched] == [6, 7]
+    api = ExportApi(place.settings)
+    fates = [one.fate for one in Recovery(api, LandingStore.from_settings(place.settings), place.settings).run(plan)]
+    assert fates == [HourFate.RECOVERED] * 2 + [HourFate.NOT_EXPORTED] * 3
+    assert [str(asked) for asked in place.vendor.asked] == ["2026-02-02T06+2"]
+    assert {name.rpartition("_")[0] for name in place.files() if name.endswith("complete")} == {
+        f"{PREFIX}/{PREFIX}_{DAY}_6", f"{PREFIX}/{PREFIX}_{DAY}_7",
+    }  # fmt: skip
+
+
+def test_a_clock_that_is_ahead_marks_nothing_as_empty(place: Place) -> None:
+    place.vendor.always(Answer(404, b"", {"Date": "Mon, 02 Feb 2026 09:59:59 GMT"}))
+    assert place.recover(_range(6, 8)) == {"6": "no data", "7": "not exported yet", "8": "not exported yet"}
+
+
+def test_a_bucket_is_recovered_to_as_a_folder_is(place: Place, bucket: Any) -> None:
+    """Scenario: landing is a bucket; one of an hour's objects is there already. Outcome: the other one comes,
+    and the marker, once."""
+    bodies = {shard: _body(40 + shard) for shard in (0, 1)}
+    for shard, body in bodies.items():
+        place.vendor.add(PROJECT, Hour(DAY, 4), body, shard)
+    keys = {shard: f"{PREFIX}/{PREFIX}_{DAY}_4#{shard}.json.gz" for shard in bodies}
+    bucket.put_object(Key=f"in/{keys[0]}", Body=bodies[0])
+    place.settings = place.settings.model_copy(update={"landing_url": f"s3://{bucket.name}/in"})
+    assert place.recover(_range(4, 4)) == {"4": "recovered"}
+    found = {item.key: item.get()["Body"].read() for item in bucket.objects.all()}
+    assert found == {f"in/{keys[shard]}": body for shard, body in bodies.items()} | {
+        f"in/{PREFIX}/{PREFIX}_{DAY}_4_complete": b""
+    }
+    assert place.recover(_range(4, 4)) == {"4": "already there"}
+
+
+# -- what is refused ------------------------------------------------------------------------------------------
+
+
+def test_a_bad_member_costs_its_hour_and_no_other(place: Place) -> None:
+    for hour in (4, 5, 6):
+        place.vendor.add(PROJECT, Hour(DAY, hour), _body(hour))
+    place.vendor.add(PROJECT, Hour(DAY, 5), _body(50)[:-9], shard=3)
+    assert place.recover(_range(4, 6)) == {"4": "recovered", "5": "not recovered", "6": "recovered"}
+    (error,) = place.errors
+    assert "truncated_gzip" in error
+    # Its whole object is not written either: half an hour is no hour.
+    assert not any("_5#" in name or "_5_" in name for name in place.files())
+    place.vendor.add(PROJECT, Hour(DAY, 5), _body(50), shard=3)
+    assert place.recover(_range(4, 6)) == {"4": "already there", "5": "recovered", "6": "already there"}
+
+
+def test_a_member_that_leads_elsewhere_and_a_bomb_are_isolated_and_write_nothing(place: Place) -> None:
+    """Scenario: in an answer for a day one hour's member is named to lead out, another hour's is a bomb. Outcome: the range is
+    halved around them, all other hours are recovered, and nothing lies outside of the backfill prefix."""
+    for hour in range(8):
+        place.vendor.add(PROJECT, Hour(DAY, hour), _body(hour))
+    place.vendor.add(PROJECT, Hour(DAY, 6), gzip.compress(b"\0" * (1 << 25), 9, mtime=0))
+    honest = place.vendor.members
+
+    def members(project_id: str, hours: Any) -> list[tuple[str, bytes]]:
+        return [
+            (name.replace(f"{PROJECT}/", "../../") if "_3#" in name else name, body)
+            for name, body in honest(project_id, hours)
+        ]
+
+    place.vendor.members = members  # type: ignore[method-assign]
+    fates = place.recover(_range(0, 7))
+    assert fates == {str(hour): "not recovered" if hour in (3, 6) else "recovered" for hour in range(8)}
+    traversal, bomb = place.errors
+    assert "leads out of the archive; nothing of it was written" in traversal
+    assert "TIDEMARK_EXPORT_MAX_RATIO" in bomb
+    assert {name.partition("/")[0] for name in place.files()} == {PREFIX}
+    assert [path.name for path in place.root.parent.iterdir() if not path.name.startswith("ledger")] == ["landing"]
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        (Answer(403, b"no"), "does not take the project's keys"),
+        (Answer(200, b"<html>hello</html>", {"Content-Type": "text/html"}), "a page answered"),
+        (Answer(503), "asked 3 times"),
+    ],
+)
+def test_what_concerns_a_project_leaves_the_others_alone(place: Place, answer: Answer, said: str) -> None:
+    for project in (PROJECT, OTHER):
+        place.vendor.add(project, Hour(DAY, 4), a_body(events_on(DAY, 2, app=int(project))))
+    place.vendor.always(answer, lambda asked: asked.project_id == PROJECT)
+    fates = place.recover(_range(4, 5), projects=(PROJECT, OTHER))
+    assert fates == {
+        f"{PROJECT}/4": "not recovered", f"{PROJECT}/5": "not recovered", f"{OTHER}/4": "recovered", f"{OTHER}/5": "no data",
+    }  # fmt: skip
+    (error,) = place.errors
+    assert said in error
+    assert {name.partition("/")[0] for name in place.files()} == {f"{OTHER}-backfill"}
+
+
+def test_an_archive_of_another_project_is_refused(place: Place) -> None:
+    place.vendor.add(OTHER, Hour(DAY, 4), _body(4))
+    wrong = zipped(place.vendor.members(OTHER, [Hour(DAY, 4)]))
+    place.vendor.always(Answer(200, wrong))
+    assert place.recover(_range(4, 4)) == {"4": "not recovered"}
+    assert "is not of project 10001" in place.errors[0]
+    assert not place.files()
+
+
+def test_objects_that_are_there_are_compared_and_never_overwritten(place: Place) -> None:
+    """Scenario: an hour's object lies there already, from an interrupted recovery, packed another way; another hour's has other
+    content. Outcome: the first is left and its hour completed; the second is refused before anything of its hour is written."""
+    text = gzip.decompress(_body(4))
+    place.vendor.add(PROJECT, Hour(DAY, 4), _body(4), 0)
+    place.vendor.add(PROJECT, Hour(DAY, 4), _body(44), 1)
+    place.vendor.add(PROJECT, Hour(DAY, 5), _body(5), 0)
+    place.vendor.add(PROJECT, Hour(DAY, 5), _body(55), 1)
+    same = place.deliver(4, gzip.compress(text, 1, mtime=5), Source.BACKFILL, shard=0)
+    other = place.deliver(5, _body(99), Source.BACKFILL, shard=1)
+    before = place.files()
+    assert place.recover(_range(4, 5)) == {"4": "recovered", "5": "not recovered"}
+    (error,) = place.errors
+    assert f"{other}: holds other bytes than the vendor exports now; nothing was overwritten" in error
+    after = place.files()
+    assert {same: after[same], other: after[other]} == before
+    assert f"{PREFIX}/{PREFIX}_{DAY}_4_complete" in after
+    assert not any(name.startswith(f"{PREFIX}/{PREFIX}_{DAY}_5") for name in after.keys() - {other})
+
+
+def test_no_data_for_an_hour_that_was_delivered_is_not_believed(place: Place) -> None:
+    """The keys of another project would say so of every hour."""
+    place.record(BatchVerdict.ACCEPTED, h4="accepted")
+    assert place.recover(_range(3, 4)) == {"3": "no data", "4": "not recovered"}
+    assert "says that it has no data, but something was delivered" in place.errors[0]
+
+
+def test_a_cut_archive_and_a_full_landing_leave_no_marker(place: Place) -> None:
+    place.vendor.add(PROJECT, Hour(DAY, 4), _body(4))
+    whole = zipped(place.vendor.members(PROJECT, [Hour(DAY, 4)]))
+    place.vendor.always(Answer(200, whole[:-30], is_announced=False))
+    assert place.recover(_range(4, 4)) == {"4": "not recovered"}
+    assert "is cut or damaged" in place.errors[0]
+    assert not place.files()
+
+
+# -- which hours ----------------------------------------------------------------------------------------------
+
+
+def _states(plan: RecoveryPlan) -> dict[str, str]:
+    found: dict[str, list[int]] = {}
+    for one in plan.hours:
+        found.setdefault(one.state.value, []).append(one.hour.hour)
+    return {state: hours_text(hours) for state, hours in found.items()}
+
+
+def test_the_state_of_every_hour_is_told(place: Place) -> None:
+    """Scenario: of a refused day hour 10 is cut and 11 was good, 12 never came; 9 stands from before; 13 and 14 were recovered,
+    14 without its marker and not loaded yet. Outcome: each is called what it is, and all but the recovered one are fetched."""
+    for hour in (9, 10, 11):
+        place.deliver(hour, _body(hour))
+    place.record(BatchVerdict.REFUSED, h9="accepted", h10="refused", h11="waiting")
+    place.deliver(13, _body(13), Source.BACKFILL)
+    (place.root / GRAMMAR.format_marker(BatchKey(Source.BACKFILL, PROJECT, DAY), 13)).touch()
+    place.deliver(14, _body(14), Source.BACKFILL)
+    plan = place.plan()
+    assert _states(plan) == {
+        "missing": "0–8, 12, 15–23", "whole": "9", "refused": "10–11", "recovered": "13", "delivered": "14",
+    }  # fmt: skip
+    assert {one.reason for one in plan.hours if one.state is HourState.REFUSED} == {"1 unreadable objects"}
+    assert [one.hour.hour for one in plan.asked if not one.is_fetched] == [13]
+
+    refused = place.plan(is_refused_only=True)
+    assert [one.hour.hour for one in refused.asked] == [*range(9), 10, 11, 12, *range(15, 24)]
+    assert refused.fetched(PROJECT) == refused.asked
+    assert not refused.warnings
+
+
+def test_only_days_that_are_refused_are_meant_by_refused(place: Place) -> None:
+    place.record(BatchVerdict.ACCEPTED, h9="accepted")
+    assert place.plan(is_refused_only=True).hours == ()
+    assert _states(place.plan()) == {"missing": "0–8, 10–23", "whole": "9"}
+
+
+def test_hours_to_come_are_not_missing_of_a_refused_day(place: Place) -> None:
+    place.record(BatchVerdict.REFUSED, h3="refused")
+    plan = place.plan(is_refused_only=True, now=datetime(2026, 2, 2, 6, 30, tzinfo=UTC))
+    assert [(one.hour.hour, one.is_fetched) for one in plan.asked] == [
+        (0, True), (1, True), (2, True), (3, True), (4, False), (5, False),
+    ]  # fmt: skip
+
+
+def test_what_a_refused_day_would_lack_is_told(place: Place) -> None:
+    place.record(BatchVerdict.REFUSED, h10="refused", h11="refused")
+    (warning,) = place.plan(_range(10, 10)).warnings
+    assert "10001 2026-02-02: hours 0–9, 11–23 are not in raw either and not asked for" in warning
+
+
+def test_markers_of_an_accepted_day_say_that_an_hour_is_empty(place: Place) -> None:
+    batch = BatchKey(Source.REGULAR, PROJECT, DAY)
+    place.ledger.record(Changes(batches=[BatchRecord(batch, BatchVerdict.ACCEPTED, hours=tuple(range(24)))]), "run")
+    assert _states(place.plan()) == {"whole": "0–23"}
+
+
+# -- what is said meanwhile -----------------------------------------------------------------------------------
+
+
+def test_progress_is_a_bar_on_a_terminal_and_lines_elsewhere(place: Place) -> None:
+    for hour in (4, 5):
+        place.vendor.add(PROJECT, Hour(DAY, hour), _body(hour))
+    landing, api = LandingStore.from_settings(place.settings), ExportApi(place.settings)
+    plan = place.plan(_range(4, 5))
+    screen = io.StringIO()
+    with progress_on(PlainConsole(file=screen, force_terminal=True, width=100), plan) as bar:
+        Recovery(api, landing, place.settings, bar).run(plan)
+    assert re.search(r"hours, 1\.\d kB .*2/2", screen.getvalue())
+    for path in (place.root / PREFIX).iterdir():
+        path.unlink()
+    paper = io.StringIO()
+    with progress_on(PlainConsole(file=paper, width=200), plan) as lines:
+        Recovery(api, landing, place.settings, lines).run(plan)
+    assert re.fullmatch(
+        r"10001 2026-02-02: hours 4–5 recovered, 2 objects of 1\.\d kB \(2 of 2 hours, 1\.\d kB received\)\n",
+        paper.getvalue(),
+    )
+
+
+@pytest.mark.parametrize(
+    ("size", "said"),
+    [(0, "0 bytes"), (999, "999 bytes"), (1000, "1.0 kB"), (12_345_678, "12.3 MB"), (5e15, "5000.0 TB")],
+)
+def test_sizes_are_short(size: float, said: str) -> None:
+    assert size_text(size) == said
+
+
+# -- killed anywhere ------------------------------------------------------------------------------------------
+
+_PROGRAM = """
+import sys
+from datetime import UTC, date, datetime
+from contextlib import closing
+from pipeline_assets.domain.hours import Hour, HourRange
+from pipeline_assets.domain.settings import Settings
+from pipeline_assets.operations.recover import Recovery
+from pipeline_assets.operations.recover_plan import RecoveryRequest, plan_recovery
+from resources.export_api.client import ExportApi
+from resources.landing.store import LandingStore
+from resources.ledger.store import Ledger
+settings = Settings()
+landing = LandingStore.from_settings(settings)
+hours = HourRange(Hour(date(2026, 2, 2), 4), Hour(date(2026, 2, 2), 6))
+with closing(Ledger(settings.ledger_database_url)) as ledger:
+    plan = plan_recovery(ledger, landing, settings, RecoveryRequest(("10001",), hours), datetime(2026, 2, 10, tzinfo=UTC))
+    Recovery(ExportApi(settings), landing, settings).run(plan)
+"""
+_KEY = f"{PREFIX}/{PREFIX}_{DAY}_5"
+
+
+@pytest.mark.parametrize(
+    "armed", [f"after_download:{DAY}T04", f"after_object:{_KEY}#0.json.gz", f"before_marker:{_KEY}_complete"]
+)
+def test_a_recovery_that_is_killed_leaves_no_marker_over_half_an_hour_and_goes_on(place: Place, armed: str) -> None:
+    """Scenario: killed with SIGKILL after a download, between an hour's two objects, before its marker. Outcome: no hour with a
+    marker lacks an object; the next recovery ends as if nothing had happened, and nothing else is left in landing."""
+    for hour, shard in ((4, 0), (5, 0), (5, 1), (6, 0)):
+        place.vendor.add(PROJECT, Hour(DAY, hour), _body(hour * 10 + shard), shard)
+    environment = {
+        **os.environ, "TIDEMARK_CRASH_AT": armed, "TIDEMARK_LANDING_URL": place.settings.landing_url,
+        "TIDEMARK_CATALOG_URL": place.settings.catalog_url, "TIDEMARK_EXPORT_MIN_FREE_BYTES": "0",
+    }  # fmt: skip
+    done = subprocess.run(
+        [sys.executable, "-c", _PROGRAM], env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    for name in place.files():
+        if name.endswith("_complete"):
+            hour = int(name.split("_")[-2])
+            for shard in place.vendor.objects[PROJECT][Hour(DAY, hour)]:
+                assert f"{PREFIX}/{PREFIX}_{DAY}_{hour}#{shard}.json.gz" in place.files()
+    assert f"{_KEY}_complete" not in place.files()
+
+    fates = place.recover(_range(4, 6))
+    assert set(fates.values()) <= {"recovered", "already there"}
+    expected = {
+        f"{PREFIX}/{PREFIX}_{DAY}_{hour.hour}#{shard}.json.gz": body
+        for hour, shards in place.vendor.objects[PROJECT].items()
+        for shard, body in shards.items()
+    }
+    assert place.files() == expected | {f"{PREFIX}/{PREFIX}_{DAY}_{hour}_complete": b"" for hour in (4, 5, 6)}
+
+
+def test_every_point_of_a_recovery_is_killed_at() -> None:
+    (mark,) = [
+        one for one in test_a_recovery_that_is_killed_leaves_no_marker_over_half_an_hour_and_goes_on.pytestmark
+        if one.name == "parametrize"
+    ]  # fmt: skip
+    assert {armed.partition(":")[0] for armed in mark.args[1]} == {point.value for point in OF_RECOVERY}

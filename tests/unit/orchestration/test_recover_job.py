@@ -1,0 +1,95 @@
+"""The job `recover_exports` in Dagster: its config, what its run shows, how it fails; no Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, date, datetime
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+import pytest
+
+from pipeline_assets.definitions import build_defs
+from pipeline_assets.domain.hours import Hour
+from pipeline_assets.domain.settings import Settings
+from pipeline_assets.orchestration.assets import Clock
+from pipeline_assets.orchestration.recover_job import RECOVER_JOB, RECOVER_OP
+from tests.support.builders import PROJECT, a_body, events_on
+from tests.support.export_api import Answer, Vendor, a_vendor
+
+DAY = date(2026, 2, 2)
+
+
+class Deployment:
+    """A landing folder, a vendor and Dagster."""
+
+    def __init__(self, folder: Path, vendor: Vendor, instance: dg.DagsterInstance) -> None:
+        self.landing = folder / "landing"
+        self.landing.mkdir()
+        self.vendor, self.instance = vendor, instance
+        self.settings = Settings(
+            landing_url=str(self.landing), warehouse_url=str(folder / "warehouse"), catalog_url=f"sqlite:///{folder}/c.db",
+            projects=(PROJECT,), export_min_free_bytes=0, export_attempts=1,
+        )  # fmt: skip
+
+    def run(self, **config: Any) -> dg.ExecuteInProcessResult:
+        job = build_defs(self.settings, clock=Clock(datetime(2026, 2, 10, tzinfo=UTC))).resolve_job_def(RECOVER_JOB)
+        span = {"from": f"{DAY}T04", "to": f"{DAY}T05", "projects": [PROJECT]}
+        run_config = {"ops": {RECOVER_OP: {"config": span | config}}}
+        return job.execute_in_process(run_config=run_config, instance=self.instance, raise_on_error=False)
+
+    def names(self) -> set[str]:
+        return {path.name for path in self.landing.rglob("*") if path.is_file()}
+
+
+@pytest.fixture
+def deployment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Deployment]:
+    with a_vendor(PROJECT) as vendor, dg.DagsterInstance.ephemeral() as instance:
+        for name, value in vendor.environment().items():
+            monkeypatch.setenv(name, value)
+        vendor.add(PROJECT, Hour(DAY, 4), a_body(events_on(DAY, 3)))
+        yield Deployment(tmp_path, vendor, instance)
+
+
+def _shown(result: dg.ExecuteInProcessResult) -> str:
+    (output,) = [event for event in result.all_events if event.event_type is dg.DagsterEventType.STEP_OUTPUT]
+    return str(output.step_output_data.metadata["hours"].value)
+
+
+def _failure(result: dg.ExecuteInProcessResult) -> str:
+    (step,) = [event for event in result.all_events if event.event_type is dg.DagsterEventType.STEP_FAILURE]
+    data: Any = step.event_specific_data
+    return str(data.user_failure_data.description if data.user_failure_data else data.error)
+
+
+def test_a_run_recovers_and_shows_the_hours(deployment: Deployment) -> None:
+    planned = deployment.run(dry_run=True)
+    assert planned.success
+    assert "| 10001 | 2026-02-02 | 4–5 | missing | would be fetched |" in _shown(planned)
+    assert not deployment.vendor.asked
+    assert deployment.names() == set()
+
+    done = deployment.run()
+    assert done.success
+    assert "| 10001 | 2026-02-02 | 4 | recovered | 1 |" in _shown(done)
+    assert "| 10001 | 2026-02-02 | 5 | no data |" in _shown(done)
+    stem = f"{PROJECT}-backfill_{DAY}"
+    assert deployment.names() == {f"{stem}_4#0.json.gz", f"{stem}_4_complete", f"{stem}_5_complete"}
+
+
+def test_a_run_fails_with_the_sentence_of_what_is_not_recovered(deployment: Deployment) -> None:
+    deployment.vendor.always(Answer(403, b"no"))
+    refused = deployment.run()
+    assert not refused.success
+    assert _failure(refused).startswith(
+        "2 of 2 hours are not recovered: export of 10001, 2026-02-02T04 to 2026-02-02T05: the"
+    )
+    assert "Check TIDEMARK_EXPORT_KEY_10001" in _failure(refused)
+
+
+def test_bad_config_fails_with_its_fix(deployment: Deployment, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "is neither a day nor an hour" in _failure(deployment.run(**{"from": "soon"}))
+    assert "names no range" in _failure(deployment.run(**{"from": ""}))
+    monkeypatch.delenv("TIDEMARK_EXPORT_KEY_10001")
+    assert "TIDEMARK_EXPORT_KEY_10001: is not set" in _failure(deployment.run())

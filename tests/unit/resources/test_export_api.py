@@ -1,0 +1,219 @@
+"""The client of the vendor's Export API: every answer that the documentation names, and those that it does not."""
+
+from __future__ import annotations
+
+import base64
+import logging
+from collections.abc import Iterator
+from datetime import UTC, date, datetime, timedelta
+from email.utils import format_datetime
+
+import pytest
+
+from pipeline_assets.domain.errors import (
+    DiskFullError,
+    ExportAccessError,
+    ExportAnswerError,
+    ExportContentError,
+    ExportTooLargeError,
+    ExportUnavailableError,
+    SettingsError,
+    TidemarkError,
+)
+from pipeline_assets.domain.hours import Hour, HourRange
+from pipeline_assets.domain.masking import scrubbed
+from pipeline_assets.domain.retry import Backoff
+from pipeline_assets.domain.settings import Settings
+from resources.export_api.client import Download, ExportApi, NoData
+from tests.support.builders import PROJECT, a_body, events_on
+from tests.support.export_api import Answer, Vendor, a_vendor
+
+DAY = date(2026, 2, 2)
+HOURS = HourRange(Hour(DAY, 5), Hour(DAY, 7))
+PAGE = b"<!doctype html><html><title>Down</title><body>We will be back</body></html>"
+
+
+@pytest.fixture
+def vendor(monkeypatch: pytest.MonkeyPatch) -> Iterator[Vendor]:
+    with a_vendor(PROJECT) as found:
+        for name, value in found.environment().items():
+            if name != "TIDEMARK_EXPORT_API_URL":
+                monkeypatch.setenv(name, value)
+        found.add(PROJECT, Hour(DAY, 6), a_body(events_on(DAY, 5)))
+        yield found
+
+
+class Asking:
+    """A client whose pauses are noted and not slept."""
+
+    def __init__(self, vendor: Vendor, **settings: object) -> None:
+        self.said: list[str] = []
+        self.pauses: list[float] = []
+        known = Settings(projects=(PROJECT,), **{"export_api_url": vendor.url, "export_min_free_bytes": 0, **settings})
+        backoff = Backoff(known.export_attempts, first_seconds=0.5)
+        self.api = ExportApi(known, self.said.append, backoff, self.pauses.append)
+
+    def __call__(self, hours: HourRange = HOURS) -> bytes | NoData:
+        with self.api.fetch(PROJECT, hours) as answer:
+            return answer.file.read() if isinstance(answer, Download) else answer
+
+
+def test_an_archive_is_streamed_and_counted(vendor: Vendor) -> None:
+    asking, counted = Asking(vendor), []
+    with asking.api.fetch(PROJECT, HOURS, counted.append) as answer:
+        assert isinstance(answer, Download)
+        assert answer.file.read(2) == b"PK"
+        assert sum(counted) == answer.size_bytes > 100
+    assert answer.file.closed
+    assert [one.path for one in vendor.asked] == ["/api/2/export?start=20260202T05&end=20260202T07"]
+
+
+def test_a_url_with_a_path_is_asked_as_it_is(vendor: Vendor) -> None:
+    assert isinstance(Asking(vendor, export_api_url=f"{vendor.url}/api/2/export")(), bytes)
+    # A page that is not there does not say that there is no data.
+    with pytest.raises(ExportAnswerError, match="a page that is not there answered"):
+        Asking(vendor, export_api_url=f"{vendor.url}/api/3/export")()
+
+
+def test_no_data_is_an_answer_with_its_time(vendor: Vendor) -> None:
+    answer = Asking(vendor)(HourRange(Hour(DAY, 9), Hour(DAY, 9)))
+    assert isinstance(answer, NoData)
+    assert datetime.now(UTC) - answer.answered_at < timedelta(minutes=1)
+    # By a vendor's clock that lags behind ours.
+    behind = datetime.fromisoformat("2026-02-02T10:00:00+00:00")
+    vendor.always(Answer(404, b"", {"Date": format_datetime(behind)}))
+    answer = Asking(vendor)()
+    assert isinstance(answer, NoData)
+    assert answer.answered_at == behind
+
+
+@pytest.mark.parametrize("status", [401, 403])
+def test_refused_keys_stop_at_once_and_name_the_variables(vendor: Vendor, status: int) -> None:
+    vendor.always(Answer(status, b"Invalid API key"))
+    with pytest.raises(ExportAccessError) as caught:
+        Asking(vendor)()
+    assert "TIDEMARK_EXPORT_KEY_10001 and TIDEMARK_EXPORT_SECRET_10001" in str(caught.value)
+    assert "Invalid API key" in str(caught.value)
+    assert len(vendor.asked) == 1
+
+
+def test_missing_keys_are_named_and_nobody_is_asked(vendor: Vendor, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TIDEMARK_EXPORT_SECRET_10001", " ")
+    with pytest.raises(SettingsError, match="TIDEMARK_EXPORT_SECRET_10001: is not set"):
+        Asking(vendor)()
+    assert not vendor.asked
+
+
+@pytest.mark.parametrize("status", [400, 504])
+def test_too_large_is_not_asked_again(vendor: Vendor, status: int) -> None:
+    vendor.always(Answer(status, b"The file size of the exported data is too large."))
+    with pytest.raises(ExportTooLargeError, match=f"{status} .*too large"):
+        Asking(vendor)()
+    assert len(vendor.asked) == 1
+
+
+@pytest.mark.parametrize("status", [429, 500, 502, 503])
+def test_an_overloaded_vendor_is_asked_again_after_growing_pauses(vendor: Vendor, status: int) -> None:
+    vendor.fail(Answer(status), Answer(status), Answer(status))
+    asking = Asking(vendor)
+    assert isinstance(asking(), bytes)
+    bounds = [(0.25, 0.5), (0.5, 1.0), (1.0, 2.0)]
+    assert all(low <= pause <= high for pause, (low, high) in zip(asking.pauses, bounds, strict=True))
+    assert f"the vendor answered {status}" in asking.said[0]
+    assert "(1 of 6)" in asking.said[0]
+
+
+def test_the_pause_that_the_vendor_asks_for_is_kept(vendor: Vendor) -> None:
+    soon = format_datetime(datetime.now().astimezone() + timedelta(seconds=100))
+    vendor.fail(Answer(429, b"", {"Retry-After": "7"}), Answer(503, b"", {"Retry-After": soon}))
+    asking = Asking(vendor)
+    assert isinstance(asking(), bytes)
+    assert 7 <= asking.pauses[0] <= 7.5
+    assert 90 <= asking.pauses[1] <= 101
+
+
+def test_waiting_is_bounded(vendor: Vendor) -> None:
+    vendor.always(Answer(503))
+    asking = Asking(vendor, export_attempts=3)
+    with pytest.raises(ExportUnavailableError, match="503 Service Unavailable; asked 3 times"):
+        asking()
+    assert (len(vendor.asked), len(asking.pauses)) == (3, 2)
+
+
+def test_a_pause_of_hours_is_not_waited_for(vendor: Vendor) -> None:
+    vendor.always(Answer(429, b"", {"Retry-After": "86400"}))
+    asking = Asking(vendor)
+    with pytest.raises(ExportUnavailableError, match="asks to wait for 86,400 s"):
+        asking()
+    assert not asking.pauses
+
+
+def test_a_page_is_refused_in_one_sentence(vendor: Vendor) -> None:
+    vendor.always(Answer(200, PAGE, {"Content-Type": "text/html; charset=utf-8"}))
+    with pytest.raises(ExportAnswerError, match=r"a page answered instead of the Export API \(Down We will be back\)"):
+        Asking(vendor)()
+
+
+def test_what_is_no_zip_is_refused(vendor: Vendor) -> None:
+    vendor.always(Answer(200, b'{"error": "soon"}', {"Content-Type": "application/json"}))
+    with pytest.raises(ExportContentError, match="is no zip archive, but application/json"):
+        Asking(vendor)()
+
+
+def test_a_redirect_is_not_followed(vendor: Vendor) -> None:
+    vendor.always(Answer(302, b"", {"Location": "https://login.example/?token=abcdefgh"}))
+    with pytest.raises(ExportAnswerError, match=r"points to https://login\.example/") as caught:
+        Asking(vendor)()
+    assert "abcdefgh" not in str(caught.value)
+    assert len(vendor.asked) == 1
+
+
+def test_a_cut_answer_is_asked_for_again(vendor: Vendor) -> None:
+    whole = Asking(vendor)()
+    assert isinstance(whole, bytes)
+    vendor.fail(Answer(200, whole, cut_after=len(whole) // 2), Answer(200, b""))
+    asking = Asking(vendor)
+    # What came of the first answer is not in the second one.
+    assert asking() == whole
+    assert "was cut off" in asking.said[0]
+    assert "is empty" in asking.said[1]
+
+
+def test_silence_ends_by_the_timeout(vendor: Vendor) -> None:
+    vendor.fail(Answer(200, silence_seconds=2.0))
+    asking = Asking(vendor, export_timeout_seconds=1)
+    assert isinstance(asking(), bytes)
+    assert "did not answer in time (ReadTimeout)" in asking.said[0]
+
+
+def test_a_vendor_out_of_reach_is_said_so() -> None:
+    with a_vendor(PROJECT) as gone:
+        url = gone.url
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in gone.environment().items():
+            patch.setenv(name, value)
+        gone.url = url
+        with pytest.raises(ExportUnavailableError, match="the vendor is out of reach"):
+            Asking(gone, export_attempts=2)()
+
+
+def test_a_full_disk_stops_before_it_is_full(vendor: Vendor) -> None:
+    with pytest.raises(DiskFullError, match="would leave less than"):
+        Asking(vendor, export_min_free_bytes=1 << 60)()
+
+
+def test_keys_are_in_no_text(vendor: Vendor, caplog: pytest.LogCaptureFixture) -> None:
+    """Scenario: the server repeats the keys in its answers, logs are at their loudest. Outcome: neither is anywhere."""
+    ((key, secret),) = vendor.keys.values()
+    wire = base64.b64encode(f"{key}:{secret}".encode()).decode()
+    vendor.fail(Answer(503, f"{key} {secret}".encode()))
+    vendor.always(Answer(403, f"no access for {key}:{secret}".encode()))
+    asking = Asking(vendor)
+    with caplog.at_level(logging.DEBUG), pytest.raises(TidemarkError) as caught:
+        asking()
+    told = " ".join([str(caught.value), scrubbed(" ".join(asking.said)), caplog.text, repr(asking.api.__dict__)])
+    assert "no access for" in told
+    assert key not in told
+    assert secret not in told
+    assert wire not in told
+    assert scrubbed(f"Basic {wire}") == "Basic ***"

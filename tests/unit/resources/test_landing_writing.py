@@ -1,0 +1,147 @@
+"""What is put into landing is whole, new, and where it is meant to be; in a folder and in a bucket alike."""
+
+from __future__ import annotations
+
+import errno
+import io
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import date
+from pathlib import Path
+from typing import IO, Any
+
+import pytest
+
+from pipeline_assets.domain.errors import DiskFullError, LandingAccessError, LandingUnavailableError
+from pipeline_assets.domain.settings import Settings
+from pipeline_assets.domain.slices import Source
+from resources.landing import backends, folder
+from resources.landing.store import LandingStore
+from tests.support.s3 import BUCKET, a_server_that_answers
+
+DAY = date(2026, 2, 2)
+KEY = "1-backfill/1-backfill_2026-02-02_10#1.json.gz"
+MARKER = "1-backfill/1-backfill_2026-02-02_10_complete"
+
+
+@dataclass
+class Landing:
+    store: LandingStore
+    names: Callable[[], list[str]]
+    body: Callable[[str], bytes]
+
+
+@pytest.fixture(params=["folder", "bucket"])
+def landing(request: pytest.FixtureRequest, tmp_path: Path) -> Landing:
+    if request.param == "folder":
+        store = LandingStore.from_settings(Settings(landing_url=str(tmp_path)))
+
+        def names() -> list[str]:
+            return sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file())
+
+        return Landing(store, names, lambda key: (tmp_path / key).read_bytes())
+    bucket = request.getfixturevalue("bucket")
+    store = LandingStore.from_settings(Settings(landing_url=f"s3://{BUCKET}/in"))
+    return Landing(
+        store,
+        lambda: sorted(found.key.removeprefix("in/") for found in bucket.objects.all()),
+        lambda key: bucket.Object(f"in/{key}").get()["Body"].read(),
+    )
+
+
+def test_an_object_is_created_once_and_never_overwritten(landing: Landing) -> None:
+    assert landing.store.create(KEY, io.BytesIO(b"first"))
+    assert landing.store.create(MARKER, io.BytesIO())
+    assert not landing.store.create(KEY, io.BytesIO(b"second"))
+    assert landing.names() == [KEY, MARKER]
+    assert landing.body(KEY) == b"first"
+    listing = landing.store.list(Source.BACKFILL, ["1"], DAY, DAY)
+    (delivery,), (marker,) = listing.deliveries, listing.markers
+    assert (delivery.key, delivery.hour, delivery.shard, marker.hour) == (KEY, 10, 1, 10)
+    assert landing.store.open(delivery.key, delivery.etag).read() == b"first"
+
+
+def test_a_large_object_is_not_held_in_memory(landing: Landing, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(backends, "IN_MEMORY_BYTES", 1000)
+    body = os.urandom(3 * 1024**2)
+    assert landing.store.create(KEY, io.BytesIO(body))
+    assert landing.body(KEY) == body
+    assert not landing.store.create(KEY, io.BytesIO(body[::-1]))
+    assert landing.body(KEY) == body
+
+
+class _Failing(io.BytesIO):
+    def read(self, size: int | None = -1) -> bytes:
+        if self.tell() >= 10:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return super().read(10 if size in (None, -1) else min(10, size or 0))
+
+
+def test_nothing_is_left_of_what_could_not_be_written(tmp_path: Path) -> None:
+    store = LandingStore.from_settings(Settings(landing_url=str(tmp_path)))
+    with pytest.raises(DiskFullError, match="Make room in"):
+        store.create(KEY, _Failing(b"x" * 30))
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
+
+
+def test_what_a_killed_writer_left_is_removed_after_a_day_and_nothing_else(tmp_path: Path) -> None:
+    store = LandingStore.from_settings(Settings(landing_url=str(tmp_path)))
+    staging = tmp_path / ".tidemark-writing"
+    staging.mkdir()
+    young, old, foreign = (staging / name for name in ("0" * 32, "1" * 32, "notes.txt"))
+    for path in (young, old, foreign):
+        path.write_bytes(b"half")
+    long_ago = time.time() - 2 * 24 * 3600
+    for path in (old, foreign):
+        os.utime(path, (long_ago, long_ago))
+    assert store.create(KEY, io.BytesIO(b"whole"))
+    assert sorted(staging.iterdir()) == [young, foreign]
+    assert store.list(Source.BACKFILL, ["1"], DAY, DAY).odd_objects == ()
+
+
+def test_a_folder_that_leads_out_of_landing_is_not_written_to(tmp_path: Path) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    root = tmp_path / "landing"
+    root.mkdir()
+    (root / "1-backfill").symlink_to(elsewhere)
+    store = LandingStore.from_settings(Settings(landing_url=str(root)))
+    with pytest.raises(LandingAccessError, match="leads out of landing"):
+        store.create(KEY, io.BytesIO(b"x"))
+    assert list(elsewhere.iterdir()) == []
+    # A link in the place of the object is a name that is taken, wherever it leads.
+    (root / "1-backfill").unlink()
+    (root / "1-backfill").mkdir()
+    (root / KEY).symlink_to(elsewhere / "target")
+    assert not store.create(KEY, io.BytesIO(b"x"))
+    assert list(elsewhere.iterdir()) == []
+
+
+@contextmanager
+def _answering(monkeypatch: pytest.MonkeyPatch, status: int, body: str) -> Iterator[LandingStore]:
+    with a_server_that_answers(lambda _: (status, body)) as url:
+        monkeypatch.setenv("AWS_ENDPOINT_URL_S3", url)
+        yield LandingStore.from_settings(Settings(landing_url=f"s3://{BUCKET}"))
+
+
+def test_a_bucket_that_may_only_be_read_says_which_right_is_lacking(monkeypatch: pytest.MonkeyPatch) -> None:
+    with (
+        _answering(monkeypatch, 403, "<Error><Code>AccessDenied</Code><Message>No</Message></Error>") as store,
+        pytest.raises(LandingAccessError, match="the right to create objects below the backfill prefix"),
+    ):
+        store.create(KEY, io.BytesIO(b"x"))
+
+
+def test_places_say_what_else_went_wrong(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = LandingStore.from_settings(Settings(landing_url=str(tmp_path)))
+
+    def refused(*_: Any, **__: Any) -> IO[bytes]:
+        raise OSError(errno.EXDEV, "Invalid cross-device link")
+
+    monkeypatch.setattr(folder.os, "link", refused)
+    with pytest.raises(LandingUnavailableError, match="cross-device"):
+        store.create(KEY, io.BytesIO(b"x"))
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
