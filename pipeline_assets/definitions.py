@@ -18,6 +18,7 @@ from pipeline_assets.config import load_settings
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.orchestration.assets import Clock, load_assets
 from pipeline_assets.orchestration.dead_runs import dead_runs_sensor
+from pipeline_assets.orchestration.health_asset import health_asset, health_job, health_schedule
 from pipeline_assets.orchestration.jobs import load_jobs
 from pipeline_assets.orchestration.landing_assets import landing_assets
 from pipeline_assets.orchestration.maintenance_job import maintenance_job, maintenance_schedule
@@ -36,11 +37,11 @@ def build_defs(
     settings = settings or load_settings()
     require_known_bounds(settings)
     days = calendar(settings)
-    maintenance = maintenance_job(settings)
+    maintenance, health = maintenance_job(settings), health_job()
     return dg.Definitions(
-        assets=[*landing_assets(settings, days), load_assets(settings, days)],
-        jobs=[*load_jobs(), maintenance, rollback_job(settings), release_job(settings)],
-        schedules=[maintenance_schedule(settings, maintenance)],
+        assets=[*landing_assets(settings, days), load_assets(settings, days), health_asset(settings)],
+        jobs=[*load_jobs(), maintenance, rollback_job(settings), release_job(settings), health],
+        schedules=[maintenance_schedule(settings, maintenance), health_schedule(settings, health)],
         sensors=[*load_sensors(settings), dead_runs_sensor(settings)],
         resources={
             "spark": resources.pop("spark", None) or spark_resource(settings),

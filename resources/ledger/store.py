@@ -54,6 +54,7 @@ from resources.ledger.schema import (
     SLICES,
 )
 from resources.ledger.strays import Strays
+from resources.ledger.summaries import Summaries
 
 if TYPE_CHECKING:
     from resources.ledger.decision_objects import DecisionObjects
@@ -99,6 +100,11 @@ class Ledger:
     def strays(self) -> Strays:
         """Objects in landing that nobody will ask for."""
         return Strays(self._read, self._write)
+
+    @property
+    def summaries(self) -> Summaries:
+        """Figures over all that is on record."""
+        return Summaries(self._read)
 
     @property
     def digests(self) -> DigestsOnRecord:
