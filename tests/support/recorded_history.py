@@ -90,24 +90,27 @@ def record_history(
 ) -> None:
     """So many days up to `last`, one load a day, always the same; `objects` a day and project."""
     history = _History(ledger, projects, last, objects, random.Random(7), incidents or Incidents())
+    changes = Changes()
     for shift in reversed(range(days)):
-        _record_day(history, shift)
+        _add_day(history, changes, shift)
+        if shift % 7 == 0:
+            # A transaction for each day would take most of the time.
+            ledger.record(changes, "history")
+            changes = Changes()
     for shift in history.incidents.revised:
         if shift < days:
             _record_recovery(history, last - timedelta(days=shift))
 
 
-def _record_day(history: _History, shift: int) -> None:
+def _add_day(history: _History, changes: Changes, shift: int) -> None:
     day = history.last - timedelta(days=shift)
     run, at = f"daily-{day}", datetime(day.year, day.month, day.day, 4, tzinfo=UTC) + timedelta(days=1)
     weekly = 0.7 if day.weekday() >= 5 else 1.0
-    changes = Changes()
     for number, project in enumerate(history.projects):
         rows = int(ROWS * weekly * (1 + 0.3 * number) * history.random.uniform(0.9, 1.1))
         history.rows[project, day] = rows
         _add_batch(history, changes, project, day, rows, shift)
         _add_slices(history, changes, project, day, rows, shift, at, run)
-    history.ledger.record(changes, run)
     _record_run(history, run, Source.REGULAR, day, at, history.random.uniform(40, 120))
     if shift % 9 == 4:
         seconds = history.random.choice((90, 110, 150, 240, 700)) * history.random.uniform(0.9, 1.1)
