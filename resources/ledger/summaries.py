@@ -150,7 +150,8 @@ class Summaries:
         """The slices that are refused, waiting or held, in the order of days."""
         query = sa.select(SLICES).where(SLICES.c.project_id.in_(projects), SLICES.c.verdict.not_in(_GOOD))
         with self._read() as connection:
-            rows = connection.execute(query.order_by(SLICES.c.event_date, SLICES.c.project_id)).mappings()
+            order = (SLICES.c.event_date, SLICES.c.project_id, SLICES.c.table_name)
+            rows = connection.execute(query.order_by(*order)).mappings()
             return [_fault(row, row["table_name"], row["event_date"], row["refused_evaluations"]) for row in rows]
 
     def batch_faults(self, projects: Sequence[str]) -> list[Fault]:
@@ -159,7 +160,8 @@ class Summaries:
             BATCHES.c.project_id.in_(projects), BATCHES.c.verdict != BatchVerdict.ACCEPTED.value
         )
         with self._read() as connection:
-            rows = connection.execute(query.order_by(BATCHES.c.arrival_date, BATCHES.c.project_id)).mappings()
+            order = (BATCHES.c.arrival_date, BATCHES.c.project_id, BATCHES.c.source)
+            rows = connection.execute(query.order_by(*order)).mappings()
             return [
                 _fault(row, row["source"], row["arrival_date"], row["evaluations"], row["deliveries"] or 0)
                 for row in rows
@@ -222,9 +224,10 @@ class Summaries:
             .group_by(*columns)
         )
         with self._read() as connection:
-            return [
+            found = [
                 RefusedLines(day, error, count, int(lines)) for day, error, count, lines in connection.execute(query)
             ]
+        return sorted(found, key=lambda one: (one.day, one.error or ""))
 
     def finished_runs(self) -> list[FinishedRun]:
         """Every load on record that went through all its tables, by its end."""

@@ -286,6 +286,20 @@ def test_revisions_are_changes_of_days_that_were_final_before_the_run(ledger: Le
     assert health(ledger, now=NOW + timedelta(days=60)).recent_revisions == 0
 
 
+def test_both_databases_tell_the_same(ledger: Ledger, postgres: str) -> None:
+    """Figures are taken out of JSON by the database, and each has its own way."""
+    mismatch = Evaluation(Check.RECONCILES_WITH_RAW, False, "differs", figures={"mismatch_count": 7, "raw_rows": 3})
+    refused = a_slice(LAST, 3, project="10002", verdict=Verdict.REFUSED, refused_evaluations=(mismatch,), read_hash="f")
+    with closing(Ledger(postgres)) as other:
+        for one in (ledger, other):
+            record_history(one, PROJECTS, LAST, 56, objects=2)
+            one.record(Changes(slices=[refused]), "run")
+        reports = [health(one) for one in (ledger, other)]
+    assert reports[0] == reports[1]
+    assert [one.value for one in reports[0].mismatches] == [7]
+    assert reports[0].revisions
+
+
 def test_percentiles_are_values_that_were_measured() -> None:
     assert [percentile([4, 1, 3, 2], share) for share in (0.01, 0.5, 0.75, 0.95, 1)] == [1, 2, 3, 4, 4]
     assert str(percentile([], 0.5)) == "nan"

@@ -99,7 +99,7 @@ def volume(slices: Sequence[SliceFigures]) -> Volume:
         sum(one.raw_rows for one in slices),
         sum(one.removed for one in slices),
         sum(one.late_rows for one in slices),
-        tuple(one.lag_seconds for one in slices if one.rows),
+        tuple(sorted(one.lag_seconds for one in slices if one.rows)),
     )
 
 

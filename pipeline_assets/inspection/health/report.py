@@ -102,7 +102,9 @@ def read_health(ledger: Ledger, settings: Settings, now: datetime) -> HealthRepo
     """The report of the configured projects; opens neither tables nor landing. Raises LedgerError, SettingsError."""
     projects, summaries = settings.require_projects(), ledger.summaries
     batches, slices = summaries.batch_faults(projects), summaries.slice_faults(projects)
-    faults, early, first_days = [*batches, *slices], early_days(batches), summaries.first_days(projects)
+    faults, early = [*batches, *slices], early_days(batches)
+    awaited_from = settings.first_arrival or date.min
+    first_days = {project: max(day, awaited_from) for project, day in summaries.first_days(projects).items()}
     shown = calendar(summaries.slice_verdicts(projects), summaries.batch_verdicts(projects), faults, first_days, early)
     today = now.date()
     span = Span(shown.first, min(shown.last, today)) if shown and shown.first <= today else Span(today, today)
