@@ -130,6 +130,13 @@ def test_projects_that_ask_the_same_are_answered_at_once_and_gaps_divide(ledger:
     assert found == [(days[1], days[0], PROJECTS[:2]), (days[2], days[2], PROJECTS[:2])]
 
 
+def test_a_silent_day_may_be_let_go(ledger: Ledger) -> None:
+    silent = a_batch(LAST, verdict=BatchVerdict.REFUSED, reason="no delivery of either source", deliveries=0)
+    ledger.record(Changes(batches=[silent]), "run")
+    (question,) = health(ledger).for_a_person
+    assert question.kind is AnswerKind.ACCEPT_MISSING
+
+
 def test_a_day_whose_deadline_lies_ahead_asks_nobody(ledger: Ledger) -> None:
     waiting = {"verdict": BatchVerdict.WAITING, "reason": "nothing is delivered yet", "deliveries": 0}
     waits = a_slice(LAST, 0, verdict=Verdict.WAITING, reason="the raw day waits", digest=EMPTY)
@@ -246,7 +253,7 @@ def test_quarantine_is_told_by_reason_of_objects_and_by_lines(ledger: Ledger) ->
 
 def test_revisions_are_changes_of_days_that_were_final_before_the_run(ledger: Ledger) -> None:
     """Scenario: a day is built, changed by the run in which it becomes final, and changed once more later; another day
-    is provisional. Outcome: one revision, with what it was before, why and by which run."""
+    is provisional, and one that was empty is filled. Outcome: one revision, with what it was before, why and by which run."""
     final, open_day = LAST - timedelta(days=9), LAST
     at = [datetime(2026, 3, day, 4, tzinfo=UTC) for day in (22, 25, 30)]
     digests = [EMPTY, Digest(10, 1, 1), Digest(12, 2, 2), Digest(13, 3, 3)]
@@ -277,6 +284,9 @@ def test_revisions_are_changes_of_days_that_were_final_before_the_run(ledger: Le
         ]
         published = [a_publication(step, final), a_publication(step, open_day)]
         ledger.record(Changes(batches=[a_batch(final)], slices=slices, publications=published), f"run{step}")
+    empty = a_slice(final - timedelta(days=1), 9, table=REVENUE, is_final=True, final_at=at[0].isoformat())
+    filled = replace(a_publication(2, empty.key.event_date), digest_before=EMPTY)
+    ledger.record(Changes(slices=[empty], publications=[filled]), "run2")
     report = health(ledger)
     (revision,) = report.revisions
     assert (revision.table, revision.day, revision.project_id, revision.run_id) == (REVENUE, final, "10001", "run2")
