@@ -34,6 +34,7 @@ from resources.ledger.records import (
     PublicationRecord,
     SliceRecord,
 )
+from resources.ledger.revisions import Revisions
 from resources.ledger.rows import (
     batch_of,
     batch_row,
@@ -100,6 +101,11 @@ class Ledger:
     def strays(self) -> Strays:
         """Objects in landing that nobody will ask for."""
         return Strays(self._read, self._write)
+
+    @property
+    def revisions(self) -> Revisions:
+        """Changes of final days."""
+        return Revisions(self._read)
 
     @property
     def summaries(self) -> Summaries:

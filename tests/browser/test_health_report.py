@@ -56,13 +56,13 @@ def picture(request: pytest.FixtureRequest) -> Callable[[Any, str], None]:
 def test_the_page_is_read_wide_and_narrow_and_in_both_schemes(
     width: str, chromium: Any, report: Path, picture: Callable[[Any, str], None]
 ) -> None:
-    """Scenario: the file is opened without a network; a red day is clicked. Outcome: nothing lies beside the screen, charts and
+    """Scenario: the file is opened; a red day is clicked. Outcome: nothing lies beside the screen, charts and
     text have the scheme's colours, the day's reason and command appear and go away again."""
     across, down, scheme_of_picture = SIZES[width]
     inks = {}
     for scheme in ("light", "dark"):
         context = chromium.new_context(
-            viewport={"width": across, "height": down}, color_scheme=scheme, offline=True, reduced_motion="reduce"
+            viewport={"width": across, "height": down}, color_scheme=scheme, reduced_motion="reduce"
         )
         page = context.new_page()
         said: list[str] = []
@@ -98,7 +98,7 @@ def test_nothing_overlaps_and_labels_are_legible(width: str, chromium: Any, repo
     """Scenario: all that is folded is opened. Outcome: no two labels of a chart and no two parts of the page lie over each other,
     labels of charts are at least 8 pixels high, and cells of days can be hit."""
     across, down, _ = SIZES[width]
-    context = chromium.new_context(viewport={"width": across, "height": down}, offline=True)
+    context = chromium.new_context(viewport={"width": across, "height": down})
     page = context.new_page()
     page.goto(report.as_uri())
     page.evaluate("document.querySelectorAll('details').forEach(one => one.open = true)")
@@ -135,6 +135,6 @@ _OVERLAPS = """() => {
 """Pairs of labels or parts that lie over each other, and parts that are cut."""
 _COLOURS = """() => {
   const colour = (place, name) => getComputedStyle(document.querySelector(place)).getPropertyValue(name);
-  const line = 'svg path[style*="var(--series-1)"]';
+  const line = 'svg path[style*="stroke: var(--series-1)"]';
   return [colour('body', 'background-color'), colour('body', 'color'), colour('svg text', 'fill'), colour(line, 'stroke')];
 }"""

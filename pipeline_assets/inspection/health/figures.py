@@ -16,7 +16,8 @@ from datetime import date, datetime, timedelta
 
 from pipeline_assets.domain.slices import Source
 from pipeline_assets.tables.raw_events import RAW_TABLES
-from resources.ledger.summaries import FinishedRun, RefusedLines, Revision, SliceFigures
+from resources.ledger.revisions import Revision
+from resources.ledger.summaries import FinishedRun, RefusedLines, SliceFigures
 
 MOST_DAYS = 184
 """A longer history is drawn by week."""

@@ -36,8 +36,9 @@ from pipeline_assets.inspection.health.figures import (
 from pipeline_assets.inspection.health.lateness import ARRIVAL_DAYS, Lateness, lateness
 from pipeline_assets.tables.refined_events import REFINED_EVENTS
 from pipeline_assets.tables.registry import DERIVED
+from resources.ledger.revisions import Revision
 from resources.ledger.store import Ledger
-from resources.ledger.summaries import CheckFigure, Fault, RefusedLines, Revision, Summaries
+from resources.ledger.summaries import CheckFigure, Fault, RefusedLines, Summaries
 
 MOST_REVISIONS = 60
 """Shown one by one; all are counted."""
@@ -135,7 +136,7 @@ def read_health(ledger: Ledger, settings: Settings, now: datetime) -> HealthRepo
         run_times=run_times(summaries.finished_runs()),
         refused_lines=refused,
         refused_by_reason=refused_by_reason(refused),
-        revisions=_revisions(summaries, projects),
+        revisions=_revisions(ledger, projects),
     )
 
 
@@ -148,8 +149,8 @@ def _mismatches(summaries: Summaries, projects: Sequence[str], batches: Sequence
     return [*of_batches, *summaries.check_figure(MISMATCH, projects)]
 
 
-def _revisions(summaries: Summaries, projects: Sequence[str]) -> list[Revision]:
-    revisions = summaries.revisions([table.key for table in DERIVED], projects)
+def _revisions(ledger: Ledger, projects: Sequence[str]) -> list[Revision]:
+    revisions = ledger.revisions.all([table.key for table in DERIVED], projects)
     shown = revisions[:MOST_REVISIONS]
-    measures = summaries.measures_of(shown)
+    measures = ledger.revisions.measures_of(shown)
     return [replace(one, measures=measures.get(one.number, {})) for one in shown] + revisions[MOST_REVISIONS:]

@@ -16,7 +16,7 @@ from pipeline_assets.domain.plain_text import as_html
 from pipeline_assets.inspection.health.answers import REASON, AnswerKind, Question
 from pipeline_assets.inspection.health.report import HealthReport
 from pipeline_assets.orchestration.health_page.calendar import command_html
-from resources.ledger.summaries import Revision
+from resources.ledger.revisions import Revision
 
 _OPEN, _MOST = 4, 120
 """So many questions are shown at once, and so many at all; the calendar has every day."""
