@@ -236,6 +236,9 @@ def test_run_times_are_told_by_the_exports_that_a_load_reads(ledger: Ledger) -> 
     span = Span(start.date(), start.date())
     assert times_by_point(times, "backfill", span) == {start.date(): (20, 1000)}
     assert times_by_point(times, "regular", span) == {start.date(): (0, 0)}
+    assert times_by_point(times, "backfill", Span(start.date(), LAST + timedelta(days=99))) == {
+        date(2026, 3, 1): (20, 1000)
+    }
 
 
 def test_quarantine_is_told_by_reason_of_objects_and_by_lines(ledger: Ledger) -> None:

@@ -21,6 +21,7 @@ from resources.ledger.summaries import FinishedRun, RefusedLines, SliceFigures
 
 MOST_DAYS = 184
 """A longer history is drawn by week."""
+MOST_DAYS_OF_RUNS = 62
 
 
 def percentile(values: Sequence[float], share: float) -> float:
@@ -42,6 +43,11 @@ class Span:
     def step(self) -> int:
         """Days of a point: 1 or 7."""
         return 1 if (self.last - self.first).days < MOST_DAYS else 7
+
+    @property
+    def is_by_month(self) -> bool:
+        """Whether percentiles of runs are told by month: a week has too few of them."""
+        return (self.last - self.first).days > MOST_DAYS_OF_RUNS
 
     def point(self, day: date) -> date:
         """The first day of the point that a day belongs to; weeks begin on Monday."""
@@ -164,11 +170,12 @@ def run_times(runs: Iterable[FinishedRun]) -> list[RunTime]:
 
 
 def times_by_point(times: Iterable[RunTime], kind: str, span: Span) -> Mapping[date, tuple[float, float]]:
-    """Point -> p50 and p95 in seconds of the loads of that kind that ended in it."""
+    """Point -> p50 and p95 in seconds of the loads of that kind that ended in it: a day, or the first day of a month."""
     by_point: dict[date, list[float]] = {}
     for one in times:
         if one.kind == kind:
-            by_point.setdefault(span.point(one.day), []).append(one.seconds)
+            point = one.day.replace(day=1) if span.is_by_month else one.day
+            by_point.setdefault(point, []).append(one.seconds)
     return {point: (percentile(seconds, 0.5), percentile(seconds, 0.95)) for point, seconds in sorted(by_point.items())}
 
 

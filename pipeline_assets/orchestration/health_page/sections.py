@@ -103,8 +103,8 @@ def _lateness(report: HealthReport) -> str:
     missed = [1 - late.caught_within(days) for days in range(min(longest, _MOST_TAIL_DAYS) + 1)]
     lost = 100 * (1 - late.caught_within(report.window_days))
     said = (
-        f"Rows that a window of so many days misses. The window that is set, {days_text(report.window_days)} "
-        f"{_key(2)}, misses {lost:.2g} %. Regular deliveries since {report.arrivals_since}."
+        f"Share of rows that a window of so many days misses, of regular deliveries since {report.arrivals_since}. "
+        f"{_key(2)}the window that is set: {days_text(report.window_days)}, which misses {lost:.2g} %."
     )
     marks = [1 - share for share in SHARES]
     chart = tail("lateness", "share of rows missed by windows", missed, marks, report.window_days)
@@ -131,11 +131,14 @@ def _backfills(report: HealthReport) -> str:
     span = _span_of([one.day for one in report.run_times], report.span)
     times = times_by_point(report.run_times, LOAD_KINDS["backfill"], span)
     size, unit = (1, "seconds") if max((most for _, most in times.values()), default=0) < 300 else (60, "minutes")
+    # Where both are equal, p50 is seen.
     series = [
-        Line({point: half / size for point, (half, _) in times.items()}),
         Line({point: most / size for point, (_, most) in times.items()}, 1),
+        Line({point: half / size for point, (half, _) in times.items()}),
     ]
-    said = f"Loads of recovery exports, in {unit} by {_each(span)}: {_key(1)}p50 {_key(2)}p95"
+    said = (
+        f"Loads of recovery exports, in {unit} by {'month' if span.is_by_month else 'day'}: {_key(1)}p50 {_key(2)}p95"
+    )
     # Recoveries are rare: what lies between two of them is no gap.
     chart = lines("backfills", f"backfill runtime in {unit}", sorted(times) or span.points, series)
     return _figure("Backfill runtime", said, chart, _load_times(report))
