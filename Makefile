@@ -51,7 +51,7 @@ bench: $(JARS) ## Compare with five other ways of loading the same files (about 
 	@$(VENV)/bin/python -m benchmarks $(ARGS)
 
 images: $(JARS) ## Take the pictures in docs/images anew, through a real browser
-	@$(VENV)/bin/python -m pytest --images tests/browser/test_ui.py
+	@$(VENV)/bin/python -m pytest --images tests/browser/test_ui.py tests/browser/test_health_report.py
 	@test ! -f data/.demo || $(VENV)/bin/python -m tests.browser.after_demo
 
 test-fast: $(JARS) ## Run the tests that need no Spark

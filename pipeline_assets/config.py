@@ -49,13 +49,13 @@ def load_settings(**overrides: Any) -> Settings:
         raise _unreadable(error) from None
     resolved = {
         key: _absolute(key, getattr(settings, key), Path.cwd())
-        for key in ("landing_url", "warehouse_url", "catalog_url", "ledger_url", "jars_dir")
+        for key in ("landing_url", "warehouse_url", "catalog_url", "ledger_url", "jars_dir", "health_report")
     }
     return settings.model_copy(update=resolved)
 
 
 def _default_paths() -> dict[str, Any]:
-    names = ("landing_url", "warehouse_url", "catalog_url")
+    names = ("landing_url", "warehouse_url", "catalog_url", "health_report")
     return {name: Settings.model_fields[name].default for name in names}
 
 
@@ -108,7 +108,7 @@ def _absolute(key: str, value: Any, base: Path) -> Any:
         return None
     if key in {"landing_url", "warehouse_url"} and "://" not in str(value):
         return str((base / Path(str(value)).expanduser()).resolve())
-    if key == "jars_dir":
+    if key in {"jars_dir", "health_report"}:
         return (base / value).resolve()
     if key in {"catalog_url", "ledger_url"} and str(value).startswith("sqlite:///"):
         return f"sqlite:///{(base / str(value).removeprefix('sqlite:///')).resolve()}"

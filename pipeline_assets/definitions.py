@@ -19,6 +19,7 @@ from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import Source
 from pipeline_assets.orchestration.assets import Clock, load_assets
 from pipeline_assets.orchestration.dead_runs import dead_runs_sensor
+from pipeline_assets.orchestration.health_asset import health_asset, health_job, health_schedule
 from pipeline_assets.orchestration.jobs import JOB_OF_SOURCE, load_jobs
 from pipeline_assets.orchestration.landing_assets import landing_assets
 from pipeline_assets.orchestration.maintenance_job import maintenance_job, maintenance_schedule
@@ -38,17 +39,18 @@ def build_defs(
     settings = settings or load_settings()
     require_known_bounds(settings)
     days = calendar(settings)
-    maintenance = maintenance_job(settings)
+    maintenance, health = maintenance_job(settings), health_job()
     definitions = dg.Definitions(
-        assets=[*landing_assets(settings, days), load_assets(settings, days)],
+        assets=[*landing_assets(settings, days), load_assets(settings, days), health_asset(settings)],
         jobs=[
             *load_jobs(),
             maintenance,
             rollback_job(settings),
             release_job(settings),
             recover_job(settings, lambda: definitions.resolve_job_def(JOB_OF_SOURCE[Source.BACKFILL])),
+            health,
         ],
-        schedules=[maintenance_schedule(settings, maintenance)],
+        schedules=[maintenance_schedule(settings, maintenance), health_schedule(settings, health)],
         sensors=[*load_sensors(settings), dead_runs_sensor(settings)],
         resources={
             "spark": resources.pop("spark", None) or spark_resource(settings),

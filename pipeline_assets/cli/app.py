@@ -19,6 +19,7 @@ from pipeline_assets.cli import attach as cli_attach
 from pipeline_assets.cli import correct as cli_correct
 from pipeline_assets.cli import inspect as cli_look
 from pipeline_assets.cli import recover as cli_recover
+from pipeline_assets.cli import report as cli_report
 from pipeline_assets.cli.command import (
     EXIT_INCOMPLETE,
     EXIT_OK,
@@ -122,6 +123,7 @@ def maintenance(
 
 cli_correct.register(app)
 cli_look.register(app)
+cli_report.register(app)
 cli_attach.register(app)
 cli_recover.register(app)
 

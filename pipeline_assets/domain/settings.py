@@ -155,6 +155,8 @@ class Settings(BaseSettings):
     spark_config: dict[str, str] = {}
     """Further Spark settings, winning over Tidemark's own, but for the zone: UTC."""
     jars_dir: Path = PROJECT_ROOT / ".jars"
+    health_report: Path = Path("data/health_report.html")
+    """Where the asset `ops/health_report` writes its page."""
 
     @field_validator(
         "projects",

@@ -30,6 +30,7 @@ from resources.ledger.engine import connected, in_parts, ledger_failures, open_e
 from resources.ledger.interventions import Interventions
 from resources.ledger.lake import LakeOfLedger
 from resources.ledger.processes import Processes
+from resources.ledger.revisions import Revisions
 from resources.ledger.rows import (
     batch_of,
     batch_row,
@@ -52,6 +53,7 @@ from resources.ledger.schema import (
     SLICES,
 )
 from resources.ledger.strays import Strays
+from resources.ledger.summaries import Summaries
 
 if TYPE_CHECKING:
     from resources.ledger.decision_objects import DecisionObjects
@@ -97,6 +99,16 @@ class Ledger:
     def strays(self) -> Strays:
         """Objects in landing that nobody will ask for."""
         return Strays(self._read, self._write)
+
+    @property
+    def revisions(self) -> Revisions:
+        """Changes of final days."""
+        return Revisions(self._read)
+
+    @property
+    def summaries(self) -> Summaries:
+        """Figures over all that is on record."""
+        return Summaries(self._read)
 
     @property
     def digests(self) -> DigestsOnRecord:

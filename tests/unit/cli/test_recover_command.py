@@ -15,8 +15,9 @@ import pytest
 
 from pipeline_assets.domain.deliveries import BatchKey
 from pipeline_assets.domain.hours import Hour
-from pipeline_assets.domain.records import BatchRecord, Changes
+from pipeline_assets.domain.records import BatchRecord
 from pipeline_assets.domain.slices import BatchVerdict, Source
+from resources.ledger.changes import Changes
 from resources.ledger.store import Ledger
 from tests.scenarios.test_shell import InThisProcess
 from tests.support.builders import PROJECT, a_body, events_on

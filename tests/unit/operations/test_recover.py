@@ -22,7 +22,7 @@ from pipeline_assets.cli.render_recovery import progress_on
 from pipeline_assets.cli.terminal import PlainConsole
 from pipeline_assets.domain.deliveries import BatchKey
 from pipeline_assets.domain.hours import Hour, HourRange
-from pipeline_assets.domain.records import BatchRecord, Changes, DeliveryRecord
+from pipeline_assets.domain.records import BatchRecord, DeliveryRecord
 from pipeline_assets.domain.retry import Backoff
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import BatchVerdict, Source
@@ -39,6 +39,7 @@ from pipeline_assets.operations.recover_progress import size_text
 from resources.export_api.client import ExportApi
 from resources.failpoints import OF_RECOVERY
 from resources.landing.store import LandingStore
+from resources.ledger.changes import Changes
 from resources.ledger.store import Ledger
 from tests.support.builders import PROJECT, a_body, events_on
 from tests.support.export_api import Answer, Vendor, a_vendor, zipped

@@ -102,9 +102,9 @@ def looks(instance: dg.DagsterInstance, ledger: Ledger, count: int) -> list[Any]
 
 
 def test_the_jobs_that_are_ours_are_those_of_the_definitions() -> None:
-    assert {
-        job.name for job in build_defs(SETTINGS).get_repository_def().get_all_jobs() if job.name[0] != "_"
-    } == OWN_JOBS
+    """But for the one that only reads the ledger: it holds no day and no slot, and does not beat."""
+    jobs = {job.name for job in build_defs(SETTINGS).get_repository_def().get_all_jobs() if job.name[0] != "_"}
+    assert jobs - {"health_report"} == OWN_JOBS
 
 
 def test_whatever_the_number_of_days_the_newest_runs_are_asked_for_once_and_not_before(

@@ -10,6 +10,7 @@ from pipeline_assets.domain.errors import SettingsError
 from pipeline_assets.domain.settings import Settings
 
 SETTINGS = Settings(projects=("1",))
+HEALTH = dg.AssetKey(["ops", "health_report"])
 
 
 def _definitions() -> dg.Definitions:
@@ -31,6 +32,7 @@ def test_keys_and_dependencies() -> None:
         "aggregates/daily_revenue": ["refined/events"],
         "aggregates/event_counts": ["refined/events"],
         "aggregates/active_users": ["refined/events"],
+        "ops/health_report": [],
     }
 
 
@@ -73,7 +75,22 @@ def test_a_code_server_can_load_it() -> None:
         "rollback",
         "release",
         "recover_exports",
+        "health_report",
     }
+
+
+def test_the_page_of_health_disturbs_no_load() -> None:
+    """It has no partitions, checks, pool or automation; no load selects it; it is drawn by itself only where sensors run."""
+    for is_running, status in ((False, dg.DefaultScheduleStatus.STOPPED), (True, dg.DefaultScheduleStatus.RUNNING)):
+        definitions = build_defs(SETTINGS.model_copy(update={"sensors_running": is_running}))
+        node = definitions.resolve_asset_graph().get(HEALTH)
+        assert (node.partitions_def, node.pools, node.automation_condition) == (None, set(), None)
+        assert definitions.resolve_job_def("health_report").asset_layer.selected_asset_keys == {HEALTH}
+        for job in ("daily_load", "backfill_load", "heal_load"):
+            assert HEALTH not in definitions.resolve_job_def(job).asset_layer.selected_asset_keys
+        (schedule,) = [one for one in definitions.schedules or () if one.name == "health_report_daily"]
+        assert isinstance(schedule, dg.ScheduleDefinition)
+        assert (schedule.job_name, schedule.default_status) == ("health_report", status)
 
 
 def test_sensors_launch_their_jobs_and_start_as_the_settings_say() -> None:
@@ -104,8 +121,9 @@ def test_every_asset_says_whose_it_is_and_how_to_recover_it_and_runs_in_chunks()
     graph = build_defs(SETTINGS.model_copy(update={"owners": (owner,)})).resolve_asset_graph()
     for key in graph.get_all_asset_keys():
         assert list(graph.get(key).owners) == [owner]
+    for key in graph.get_all_asset_keys() - {HEALTH}:
         assert "A partition" in (graph.get(key).description or "")
-    for key in graph.materializable_asset_keys:
+    for key in graph.materializable_asset_keys - {HEALTH}:
         node = graph.get(key)
         assert "When a day is red" in (node.description or "")
         assert "To load a day again" in (node.description or "")

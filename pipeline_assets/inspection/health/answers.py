@@ -1,0 +1,167 @@
+"""What waits for a person: the red days, gathered where one command answers them all.
+
+Contains: what a refused, held or waiting day asks for, and the commands that answer it.
+Add here: another answer that the shell can give.
+Does not contain: reading the ledger (report.py), drawing (orchestration/health_page/).
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import date
+from enum import StrEnum
+
+from pipeline_assets.domain.checks import Check
+from pipeline_assets.domain.days import stretches
+from pipeline_assets.domain.records import MISSING
+from pipeline_assets.domain.slices import BatchVerdict, Source, Verdict
+from pipeline_assets.tables.raw_events import RAW_TABLES
+from pipeline_assets.tables.registry import ASSET_TABLES, DERIVED
+from resources.ledger.summaries import Fault
+
+REASON = "REASON"
+"""Stands in a command for what the person writes there."""
+_ORDER = [table.key for table in ASSET_TABLES]
+_DERIVED = {table.key for table in DERIVED}
+_SOURCES = frozenset(source.value for source in Source)
+
+
+class AnswerKind(StrEnum):
+    """What a red day asks for."""
+
+    ACCEPT_CHANGE = "a closed day would change"
+    """Look at the difference, then correct the delivery or accept the change."""
+    ACCEPT_MISSING = "deliveries are missing"
+    """Have them delivered and load again, or let them go."""
+    LOAD_AGAIN = "a delivery or a check failed"
+    """Remove the cause and load again."""
+    RELEASE = "held by an operator"
+    """Release it when the rollback has served its purpose."""
+    FOLLOW = "follows by itself"
+    """What it waits for is another red day, or the next load."""
+
+
+@dataclass(frozen=True)
+class Question:
+    """Red days of the same kind that one answer settles."""
+
+    kind: AnswerKind
+    tables: tuple[str, ...]
+    projects: tuple[str, ...]
+    first: date
+    last: date
+    reason: str
+    """Of its first day; the calendar has each."""
+    more_reasons: int
+    hint: str
+    commands: tuple[str, ...]
+
+    @property
+    def days(self) -> int:
+        """How many days it is about, without a gap."""
+        return (self.last - self.first).days + 1
+
+
+def table_of(fault: Fault) -> str:
+    """The key of the table whose day is red; a batch stands for its raw table."""
+    return RAW_TABLES[Source(fault.place)].key if fault.place in _SOURCES else fault.place
+
+
+def kind_of(fault: Fault) -> AnswerKind:
+    """What a day that is not good asks for."""
+    if fault.verdict == Verdict.HELD.value:
+        return AnswerKind.RELEASE
+    if fault.verdict != Verdict.REFUSED.value:
+        return AnswerKind.FOLLOW
+    failed = [one for one in fault.evaluations if not one.is_passed and one.check.is_blocking]
+    if fault.place in _SOURCES:
+        is_missing = not fault.deliveries or any(one.figures.get(MISSING) for one in failed)
+        return AnswerKind.ACCEPT_MISSING if is_missing else AnswerKind.LOAD_AGAIN
+    is_change = bool(failed) and failed[0].check == Check.CHANGE_IS_EXPLAINED
+    return AnswerKind.ACCEPT_CHANGE if is_change else AnswerKind.LOAD_AGAIN
+
+
+def is_early(fault: Fault, early: frozenset[tuple[date, str]]) -> bool:
+    """Whether it only waits for deliveries whose deadline lies ahead."""
+    return fault.verdict == Verdict.WAITING.value and (fault.day, fault.project_id) in early
+
+
+def early_days(batches: Iterable[Fault]) -> frozenset[tuple[date, str]]:
+    """Day and project of which neither source delivered anything yet, with a deadline ahead."""
+    listed = list(batches)
+    refused = {(one.day, one.project_id) for one in listed if one.verdict == BatchVerdict.REFUSED.value}
+    waiting = {(one.day, one.project_id) for one in listed if one.verdict == BatchVerdict.WAITING.value}
+    return frozenset(waiting - refused)
+
+
+def commands(
+    kind: AnswerKind, source: Source, tables: Sequence[str], projects: Sequence[str], first: date, last: date
+) -> tuple[str, ...]:
+    """The commands that answer such days, in the order in which a person types them."""
+    named = [word for project in projects for word in ("--project", project)]
+    span = ["--from", str(first), "--to", str(last), *named]
+    load = ["tidemark", "load", "--source", source.value, *span]
+    if kind is AnswerKind.ACCEPT_CHANGE:
+        look = ["tidemark", "diff", tables[0], str(first), *named]
+        return shlex.join(look), _with_reason([*load, "--accept-changes"])
+    if kind is AnswerKind.ACCEPT_MISSING:
+        return shlex.join(load), _with_reason([*load, "--accept-missing"])
+    if kind is AnswerKind.RELEASE:
+        # Without the option it is about all of them.
+        chosen = [word for table in tables for word in ("--table", table)] if set(tables) != _DERIVED else []
+        return (_with_reason(["tidemark", "release", *span, *chosen, "--reason"]),)
+    return (shlex.join(load),)
+
+
+def _with_reason(words: Sequence[str]) -> str:
+    return f'{shlex.join(words)} "{REASON}"'
+
+
+def source_of(fault: Fault) -> Source:
+    """Which exports a load of the day reads; a derived day is loaded with the regular ones."""
+    return Source(fault.place) if fault.place in _SOURCES else Source.REGULAR
+
+
+def questions(faults: Iterable[Fault]) -> list[Question]:
+    """Each fault in exactly one question, those for a person first, the newest days before older ones.
+
+    One question is about days without a gap, of all projects that ask the same of the same days.
+    """
+    days: dict[tuple[AnswerKind, Source, str], dict[date, list[Fault]]] = {}
+    for fault in faults:
+        place = (kind_of(fault), source_of(fault), fault.project_id)
+        days.setdefault(place, {}).setdefault(fault.day, []).append(fault)
+    alike: dict[tuple[AnswerKind, Source, tuple[str, ...], date, date], list[Fault]] = {}
+    for (kind, source, _), by_day in days.items():
+        for tables, chosen in _of_same_tables(by_day).items():
+            for stretch in stretches(sorted(chosen), len(chosen)):
+                of_stretch = [fault for day in stretch for fault in by_day[day]]
+                alike.setdefault((kind, source, tables, stretch[0], stretch[-1]), []).extend(of_stretch)
+    made = [_question(*place, listed) for place, listed in alike.items()]
+    order = list(AnswerKind)
+    return sorted(
+        made, key=lambda q: (q.kind is AnswerKind.FOLLOW, -q.last.toordinal(), order.index(q.kind), q.projects)
+    )
+
+
+def _of_same_tables(by_day: dict[date, list[Fault]]) -> dict[tuple[str, ...], list[date]]:
+    """Tables -> the days of which exactly these are red."""
+    found: dict[tuple[str, ...], list[date]] = {}
+    for day, listed in by_day.items():
+        found.setdefault(tuple(sorted({table_of(fault) for fault in listed}, key=_place)), []).append(day)
+    return found
+
+
+def _place(table: str) -> tuple[int, str]:
+    return (_ORDER.index(table) if table in _ORDER else len(_ORDER), table)
+
+
+def _question(
+    kind: AnswerKind, source: Source, tables: tuple[str, ...], first: date, last: date, listed: Sequence[Fault]
+) -> Question:
+    projects = tuple(sorted({fault.project_id for fault in listed}, key=int))
+    reasons = list(dict.fromkeys(fault.reason for fault in listed))
+    told = commands(kind, source, tables, projects, first, last)
+    return Question(kind, tables, projects, first, last, reasons[0], len(reasons) - 1, listed[0].hint, told)

@@ -1,0 +1,128 @@
+"""Days x tables: how each day of each table stands, all projects together.
+
+Contains: the state of a day, and of a week of days.
+Add here: another thing that a day shows.
+Does not contain: what answers a red day (answers.py), drawing (orchestration/health_page/).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date, timedelta
+
+from pipeline_assets.domain.slices import BatchVerdict, Source, Verdict
+from pipeline_assets.inspection.health.answers import is_early, table_of
+from pipeline_assets.tables.raw_events import RAW_TABLES
+from pipeline_assets.tables.registry import ASSET_TABLES
+from resources.ledger.summaries import Fault, VerdictCount
+
+TABLES: tuple[str, ...] = tuple(table.key for table in ASSET_TABLES)
+WORST_FIRST = (Verdict.REFUSED, Verdict.HELD, Verdict.WAITING, Verdict.PUBLISHED, Verdict.UNCHANGED)
+_OF_BATCH = {
+    BatchVerdict.ACCEPTED.value: Verdict.PUBLISHED,
+    BatchVerdict.REFUSED.value: Verdict.REFUSED,
+    BatchVerdict.WAITING.value: Verdict.WAITING,
+    BatchVerdict.MOVED.value: Verdict.WAITING,
+}
+_RECOVERIES = RAW_TABLES[Source.BACKFILL].key
+"""Nothing is awaited here: a day without a recovery is no gap."""
+
+
+@dataclass(frozen=True)
+class DayState:
+    """How one day of one table stands."""
+
+    table: str
+    day: date
+    verdict: Verdict
+    """The worst among its projects."""
+    projects: int
+    """How many are on record."""
+    absent: int
+    """How many more should be, since their first deliveries came before that day."""
+    faults: tuple[Fault, ...]
+    is_early: bool
+    """Whether it waits only for deliveries whose deadline lies ahead."""
+
+
+@dataclass(frozen=True)
+class Calendar:
+    """All days on record."""
+
+    first: date
+    last: date
+    states: Mapping[tuple[str, date], DayState]
+
+    def state(self, table: str, day: date) -> DayState | None:
+        """None where nothing is on record."""
+        return self.states.get((table, day))
+
+    def week(self, table: str, monday: date) -> list[DayState]:
+        """What is on record of the seven days."""
+        days = (monday + timedelta(days=shift) for shift in range(7))
+        return [state for day in days if (state := self.state(table, day)) is not None]
+
+    @property
+    def red(self) -> list[DayState]:
+        """Days that are refused or held, by day and in the order of the graph."""
+        red = [one for one in self.states.values() if one.verdict in (Verdict.REFUSED, Verdict.HELD)]
+        return sorted(red, key=lambda one: (one.day, TABLES.index(one.table) if one.table in TABLES else len(TABLES)))
+
+
+def worst(verdicts: Iterable[Verdict]) -> Verdict | None:
+    """The one that a person has to know of first."""
+    present = set(verdicts)
+    return next((verdict for verdict in WORST_FIRST if verdict in present), None)
+
+
+def calendar(
+    slices: Sequence[VerdictCount],
+    batches: Sequence[VerdictCount],
+    faults: Sequence[Fault],
+    first_days: Mapping[str, date],
+    early: frozenset[tuple[date, str]],
+) -> Calendar | None:
+    """The calendar from the first delivery to the last day on record; None where there is none. Red days before it stay in it."""
+    raw = {table.key for table in RAW_TABLES.values()}
+    counts: dict[tuple[str, date], dict[Verdict, int]] = {}
+    for count in slices:
+        if count.place not in raw:
+            _add(counts, count.place, count.day, Verdict(count.verdict), count.projects)
+    for count in batches:
+        _add(counts, RAW_TABLES[Source(count.place)].key, count.day, _OF_BATCH[count.verdict], count.projects)
+    told: dict[tuple[str, date], list[Fault]] = {}
+    for fault in faults:
+        told.setdefault((table_of(fault), fault.day), []).append(fault)
+    begun = min(first_days.values(), default=None)
+    states = {}
+    for (table, day), verdicts in counts.items():
+        place = (table, day)
+        # Late facts reach far back: of days before the first delivery only red ones matter.
+        if begun is None or day >= begun or place in told:
+            states[place] = _state(table, day, verdicts, told.get(place, []), first_days, early)
+    if not states:
+        return None
+    days = [day for _, day in states]
+    return Calendar(begun or min(days), max(days), states)
+
+
+def _add(counts: dict[tuple[str, date], dict[Verdict, int]], table: str, day: date, verdict: Verdict, n: int) -> None:
+    of_day = counts.setdefault((table, day), {})
+    of_day[verdict] = of_day.get(verdict, 0) + n
+
+
+def _state(
+    table: str,
+    day: date,
+    verdicts: Mapping[Verdict, int],
+    faults: Sequence[Fault],
+    first_days: Mapping[str, date],
+    early: frozenset[tuple[date, str]],
+) -> DayState:
+    projects = sum(verdicts.values())
+    awaited = sum(first <= day for first in first_days.values()) if table != _RECOVERIES else 0
+    verdict = worst(verdicts)
+    assert verdict is not None
+    is_only_early = bool(faults) and all(is_early(fault, early) for fault in faults)
+    return DayState(table, day, verdict, projects, max(0, awaited - projects), tuple(faults), is_only_early)

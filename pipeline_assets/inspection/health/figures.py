@@ -1,0 +1,184 @@
+"""Figures over time: rows, duplicates, lag, refused lines, run times, revisions, by day or by week.
+
+Contains: sums and percentiles of what the ledger gives.
+Add here: another figure that is drawn over time.
+Does not contain: queries (resources/ledger/summaries.py), lateness (lateness.py), drawing
+(orchestration/health_page/).
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date, datetime, timedelta
+
+from pipeline_assets.domain.slices import Source
+from pipeline_assets.tables.raw_events import RAW_TABLES
+from resources.ledger.revisions import Revision
+from resources.ledger.summaries import FinishedRun, RefusedLines, SliceFigures
+
+MOST_DAYS = 184
+"""A longer history is drawn by week."""
+MOST_DAYS_OF_RUNS = 62
+
+
+def percentile(values: Sequence[float], share: float) -> float:
+    """The smallest value that so large a share of them does not exceed (nearest rank); nan of none."""
+    if not values:
+        return math.nan
+    ordered = sorted(values)
+    return ordered[max(0, math.ceil(share * len(ordered)) - 1)]
+
+
+@dataclass(frozen=True)
+class Span:
+    """The days of the charts, and how many of them one point stands for."""
+
+    first: date
+    last: date
+
+    @property
+    def step(self) -> int:
+        """Days of a point: 1 or 7."""
+        return 1 if (self.last - self.first).days < MOST_DAYS else 7
+
+    @property
+    def is_by_month(self) -> bool:
+        """Whether percentiles of runs are told by month: a week has too few of them."""
+        return (self.last - self.first).days > MOST_DAYS_OF_RUNS
+
+    def point(self, day: date) -> date:
+        """The first day of the point that a day belongs to; weeks begin on Monday."""
+        return day if self.step == 1 else day - timedelta(days=day.weekday())
+
+    @property
+    def points(self) -> list[date]:
+        """Every point, also those without anything on record."""
+        start = self.point(self.first)
+        return [start + timedelta(days=shift) for shift in range(0, (self.last - start).days + 1, self.step)]
+
+
+@dataclass(frozen=True)
+class Volume:
+    """What refined.events took and gave on the days of one point, all projects together."""
+
+    days: int
+    """Days of the point that have rows."""
+    rows: int
+    raw_rows: int
+    removed: int
+    late_rows: int
+    lags: tuple[float, ...]
+    """Seconds, one for each slice with rows."""
+
+    @property
+    def rows_a_day(self) -> float:
+        """Mean over the days that have rows."""
+        return self.rows / self.days if self.days else math.nan
+
+    @property
+    def removed_per_1000(self) -> float:
+        """Duplicates among a thousand raw rows."""
+        return 1000 * self.removed / self.raw_rows if self.raw_rows else math.nan
+
+    @property
+    def late_per_1000(self) -> float:
+        """Rows that were uploaded on a later day than their own, among a thousand."""
+        return 1000 * self.late_rows / self.rows if self.rows else math.nan
+
+
+def volumes(slices: Iterable[SliceFigures], span: Span) -> dict[date, Volume]:
+    """Point -> what its slices measured."""
+    by_point: dict[date, list[SliceFigures]] = {}
+    for one in slices:
+        if span.first <= one.day <= span.last:
+            by_point.setdefault(span.point(one.day), []).append(one)
+    return {point: volume(of_point) for point, of_point in by_point.items()}
+
+
+def volume(slices: Sequence[SliceFigures]) -> Volume:
+    """The sum of some slices."""
+    return Volume(
+        len({one.day for one in slices if one.rows}),
+        sum(one.rows for one in slices),
+        sum(one.raw_rows for one in slices),
+        sum(one.removed for one in slices),
+        sum(one.late_rows for one in slices),
+        tuple(sorted(one.lag_seconds for one in slices if one.rows)),
+    )
+
+
+@dataclass(frozen=True)
+class RefusedByReason:
+    """What was refused for one reason."""
+
+    reason: str | None
+    """Of whole objects; None: single lines, whose reasons raw.quarantine holds."""
+    objects: int
+    lines: int
+    last: date
+
+
+def refused_by_reason(found: Iterable[RefusedLines]) -> list[RefusedByReason]:
+    """Whole objects by reason, then single lines; the most frequent first."""
+    by_reason: dict[str | None, list[RefusedLines]] = {}
+    for one in found:
+        by_reason.setdefault(one.error, []).append(one)
+    made = [
+        RefusedByReason(
+            reason, sum(o.objects for o in listed), sum(o.lines for o in listed), max(o.day for o in listed)
+        )
+        for reason, listed in by_reason.items()
+    ]
+    return sorted(made, key=lambda one: (one.reason is None, -one.objects, one.reason or ""))
+
+
+def summed(values: Iterable[tuple[date, float]], span: Span) -> dict[date, float]:
+    """Point -> the sum of what lies in it."""
+    total: Counter[date] = Counter()
+    for day, value in values:
+        if span.first <= day <= span.last:
+            total[span.point(day)] += value  # type: ignore[assignment]  # a Counter counts anything that adds up
+    return dict(total)
+
+
+LOAD_KINDS = {Source.REGULAR.value: "regular", Source.BACKFILL.value: "backfill", "": "derived tables only"}
+"""Source that a load reads -> what such a load is called."""
+
+
+@dataclass(frozen=True)
+class RunTime:
+    """How long one load took."""
+
+    kind: str
+    day: date
+    seconds: float
+
+
+def run_times(runs: Iterable[FinishedRun]) -> list[RunTime]:
+    """One for each load that went through all its tables, by its end."""
+    sources = {table.key: source.value for source, table in RAW_TABLES.items()}
+    found = []
+    for run in runs:
+        read = [sources[table] for table in sorted(run.tables & sources.keys())]
+        ended = datetime.fromisoformat(run.finished_at)
+        seconds = (ended - datetime.fromisoformat(run.started_at)).total_seconds()
+        found.append(RunTime(LOAD_KINDS[read[0] if read else ""], ended.date(), max(0.0, seconds)))
+    return found
+
+
+def times_by_point(times: Iterable[RunTime], kind: str, span: Span) -> Mapping[date, tuple[float, float]]:
+    """Point -> p50 and p95 in seconds of the loads of that kind that ended in it: a day, or the first day of a month."""
+    by_point: dict[date, list[float]] = {}
+    for one in times:
+        if one.kind == kind:
+            point = one.day.replace(day=1) if span.is_by_month else one.day
+            by_point.setdefault(point, []).append(one.seconds)
+    return {point: (percentile(seconds, 0.5), percentile(seconds, 0.95)) for point, seconds in sorted(by_point.items())}
+
+
+def days_of_revisions(revisions: Iterable[Revision]) -> list[tuple[date, float]]:
+    """On which days published numbers changed, once for each change."""
+    return [(date.fromisoformat(one.published_at[:10]), 1.0) for one in revisions if one.published_at]

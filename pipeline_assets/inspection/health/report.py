@@ -1,0 +1,156 @@
+"""Everything that the page of health shows, read from the ledger at once.
+
+Contains: the report, and reading it.
+Add here: another part of the page.
+Does not contain: how parts are computed (calendar.py, answers.py, figures.py, lateness.py), drawing
+(orchestration/health_page/).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import date, datetime, timedelta
+
+from pipeline_assets.domain.settings import Settings
+from pipeline_assets.domain.slices import Source
+from pipeline_assets.inspection.health.answers import (
+    AnswerKind,
+    Question,
+    early_days,
+    is_early,
+    questions,
+    table_of,
+)
+from pipeline_assets.inspection.health.calendar import Calendar, calendar
+from pipeline_assets.inspection.health.figures import (
+    RefusedByReason,
+    RunTime,
+    Span,
+    Volume,
+    refused_by_reason,
+    run_times,
+    volume,
+    volumes,
+)
+from pipeline_assets.inspection.health.lateness import ARRIVAL_DAYS, Lateness, lateness
+from pipeline_assets.tables.refined_events import REFINED_EVENTS
+from pipeline_assets.tables.registry import DERIVED
+from resources.ledger.revisions import Revision
+from resources.ledger.store import Ledger
+from resources.ledger.summaries import CheckFigure, Fault, RefusedLines, Summaries
+
+MOST_REVISIONS = 60
+"""Shown one by one; all are counted."""
+RECENT_DAYS = 28
+"""What the page calls recent."""
+MISMATCH, DUPLICATES = "mismatch_count", "duplicate_keys_per_1000"
+
+
+@dataclass(frozen=True)
+class HealthReport:
+    """How everything stands at one moment."""
+
+    made_at: datetime
+    projects: tuple[str, ...]
+    calendar: Calendar | None
+    """None where nothing is on record."""
+    span: Span
+    """Days of the charts."""
+    questions: tuple[Question, ...]
+    early: frozenset[tuple[date, str]]
+    """Days and projects that wait for deliveries whose deadline lies ahead."""
+    strays: tuple[str, ...]
+    """Objects in landing that no load will ask for."""
+    volumes: Mapping[date, Volume]
+    recent: Volume
+    """Of the newest 28 days."""
+    newest_day: Mapping[str, date]
+    """Project -> its newest event day with published rows."""
+    mismatches: Sequence[CheckFigure]
+    """How many rows or measures do not agree, where any do not."""
+    duplicate_keys: Sequence[CheckFigure]
+    """The same of keys per thousand that occur twice in what is published or refused."""
+    lateness: Mapping[str, Lateness]
+    """Project -> lateness of its regular deliveries; under `""` all together."""
+    arrivals_since: date
+    window_days: int
+    """The reprocessing window as it is set."""
+    run_times: Sequence[RunTime]
+    refused_lines: Sequence[RefusedLines]
+    refused_by_reason: Sequence[RefusedByReason]
+    revisions: Sequence[Revision]
+    """Changes of final days, newest first; only the first 60 have measures."""
+
+    @property
+    def for_a_person(self) -> list[Question]:
+        """What nothing but a decision or a delivery settles."""
+        return [one for one in self.questions if one.kind is not AnswerKind.FOLLOW]
+
+    @property
+    def following(self) -> list[Question]:
+        """What settles itself as soon as something else does."""
+        return [one for one in self.questions if one.kind is AnswerKind.FOLLOW]
+
+    @property
+    def recent_revisions(self) -> int:
+        """How many final numbers changed within 28 days of this report."""
+        since = (self.made_at - timedelta(days=RECENT_DAYS)).isoformat()
+        return sum(one.published_at >= since for one in self.revisions)
+
+
+def read_health(ledger: Ledger, settings: Settings, now: datetime) -> HealthReport:
+    """The report of the configured projects; opens neither tables nor landing. Raises LedgerError, SettingsError."""
+    projects, summaries = settings.require_projects(), ledger.summaries
+    batches, slices = summaries.batch_faults(projects), summaries.slice_faults(projects)
+    faults, early = [*batches, *slices], early_days(batches)
+    awaited_from = settings.first_arrival or date.min
+    first_days = {project: max(day, awaited_from) for project, day in summaries.first_days(projects).items()}
+    shown = calendar(summaries.slice_verdicts(projects), summaries.batch_verdicts(projects), faults, first_days, early)
+    today = now.date()
+    span = Span(shown.first, min(shown.last, today)) if shown and shown.first <= today else Span(today, today)
+    measured = summaries.slice_figures(REFINED_EVENTS.key, projects)
+    newest: dict[str, date] = {}
+    for one in measured:
+        if one.rows and one.day <= today:
+            newest[one.project_id] = max(newest.get(one.project_id, one.day), one.day)
+    since = span.last - timedelta(days=ARRIVAL_DAYS - 1)
+    recent_from = max(span.first, span.last - timedelta(days=RECENT_DAYS - 1))
+    refused = summaries.refused_lines(projects)
+    return HealthReport(
+        made_at=now,
+        projects=projects,
+        calendar=shown,
+        span=span,
+        questions=tuple(questions(fault for fault in faults if not is_early(fault, early))),
+        early=early,
+        strays=tuple(ledger.strays.all(projects)),
+        volumes=volumes(measured, span),
+        recent=volume([one for one in measured if recent_from <= one.day <= span.last]),
+        newest_day=newest,
+        mismatches=_mismatches(summaries, projects, batches),
+        duplicate_keys=summaries.check_figure(DUPLICATES, projects),
+        lateness=lateness(summaries.arrivals(Source.REGULAR, projects, since, span.last)),
+        arrivals_since=max(since, span.first),
+        window_days=settings.reprocessing_window_days,
+        run_times=run_times(summaries.finished_runs()),
+        refused_lines=refused,
+        refused_by_reason=refused_by_reason(refused),
+        revisions=_revisions(ledger, projects),
+    )
+
+
+def _mismatches(summaries: Summaries, projects: Sequence[str], batches: Sequence[Fault]) -> list[CheckFigure]:
+    of_batches = [
+        CheckFigure(table_of(fault), fault.day, fault.project_id, value)
+        for fault in batches
+        if (value := sum(one.figures.get(MISMATCH, 0) for one in fault.evaluations))
+    ]
+    return [*of_batches, *summaries.check_figure(MISMATCH, projects)]
+
+
+def _revisions(ledger: Ledger, projects: Sequence[str]) -> list[Revision]:
+    revisions = ledger.revisions.all([table.key for table in DERIVED], projects)
+    shown = revisions[:MOST_REVISIONS]
+    measures = ledger.revisions.measures_of(shown)
+    return [replace(one, measures=measures.get(one.number, {})) for one in shown] + revisions[MOST_REVISIONS:]

@@ -1,0 +1,93 @@
+"""The asset `ops/health_report`: the page of health in the deployment's data folder, and the job that draws it.
+
+Contains: asset, job, schedule.
+Add here: another asset that looks at the ledger and changes nothing.
+Does not contain: the page (health_page/), its figures (inspection/health/).
+"""
+
+# Dagster reads the op's annotations as types, so they are not postponed here.
+from contextlib import closing
+
+import dagster as dg
+
+from pipeline_assets.domain.errors import TidemarkError, TransientError
+from pipeline_assets.domain.masking import tellable
+from pipeline_assets.domain.settings import Settings
+from pipeline_assets.inspection.health.report import HealthReport, read_health
+from pipeline_assets.orchestration.assets import Clock
+from pipeline_assets.orchestration.event_text import markdown_table
+from pipeline_assets.orchestration.health_page.page import write_page
+from pipeline_assets.orchestration.health_page.tiles import tiles
+from resources.ledger.store import Ledger
+
+REPORT_KEY = dg.AssetKey(["ops", "health_report"])
+JOB_NAME = "health_report"
+SCHEDULE_NAME = "health_report_daily"
+_AT = "0 6 * * *"
+"""After the nightly maintenance, before people ask."""
+_DESCRIPTION = """One page that shows how everything stands: days x tables, figures, revisions of published numbers, and
+what waits for a person with the command that answers it.
+
+**It has no partitions**, and no table depends on it: the page is drawn from the ledger, without Spark, whenever the asset is
+materialized. `tidemark report --out FILE` draws the same page."""
+
+
+def health_asset(settings: Settings) -> dg.AssetsDefinition:
+    """The asset; it belongs to no load, pool, sensor or backfill."""
+
+    @dg.asset(
+        key=REPORT_KEY,
+        description=_DESCRIPTION,
+        owners=settings.owners,
+        group_name="ops",
+        kinds={"html"},
+        tags={"layer": "ops"},
+        metadata={"dagster/uri": settings.health_report.absolute().as_uri()},
+    )
+    def health_report(clock: dg.ResourceParam[Clock]) -> dg.MaterializeResult[None]:
+        try:
+            with closing(Ledger(settings.ledger_database_url)) as ledger:
+                report = read_health(ledger, settings, clock.now())
+            path = write_page(report, settings.health_report)
+        except TransientError as error:
+            raise dg.RetryRequested(max_retries=2, seconds_to_wait=10) from tellable(error)
+        except TidemarkError as error:
+            raise dg.Failure(str(error), allow_retries=False) from tellable(error)
+        return dg.MaterializeResult(
+            metadata={
+                "page": dg.MetadataValue.url(path.as_uri()),
+                "file": dg.MetadataValue.path(path),
+                "waits_for_a_person": len(report.for_a_person),
+                "red_days": len({one.day for one in report.calendar.red}) if report.calendar is not None else 0,
+                "revisions": len(report.revisions),
+                "figures": markdown_table(("", "", ""), [(tile.name, tile.value, tile.note) for tile in tiles(report)]),
+                **_answers(report),
+            }
+        )
+
+    return health_report
+
+
+def _answers(report: HealthReport) -> dict[str, dg.MarkdownMetadataValue]:
+    rows = [
+        (f"{one.first} to {one.last}", ", ".join(one.tables), one.reason, one.commands[-1])
+        for one in report.for_a_person
+    ]
+    return {"what waits": markdown_table(("days", "tables", "reason", "answer"), rows)} if rows else {}
+
+
+def health_job() -> "dg.UnresolvedAssetJobDefinition":
+    """Draws the page and does nothing else."""
+    selection = dg.AssetSelection.assets(REPORT_KEY)
+    return dg.define_asset_job(JOB_NAME, selection=selection, description="Draw the page of health from the ledger.")
+
+
+def health_schedule(settings: Settings, job: "dg.UnresolvedAssetJobDefinition") -> dg.ScheduleDefinition:
+    """Every morning, when sensors run by themselves; else it is off until a person switches it on."""
+    is_running = settings.sensors_running
+    return dg.ScheduleDefinition(
+        name=SCHEDULE_NAME,
+        job=job,
+        cron_schedule=_AT,
+        default_status=dg.DefaultScheduleStatus.RUNNING if is_running else dg.DefaultScheduleStatus.STOPPED,
+    )

@@ -1,0 +1,148 @@
+"""Charts of the page of health: matplotlib's SVG inside the page, in the page's own colours.
+
+Contains: the forms of charts, and what makes an SVG a part of the page.
+Add here: another form.
+Does not contain: which figures are drawn (figures.py of inspection/health, page.py), colours (style.py).
+"""
+
+from __future__ import annotations
+
+import io
+import math
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date
+from typing import Any
+
+import matplotlib as mpl
+from matplotlib.axes import Axes
+from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, MaxNLocator
+
+_SIZE = (5.6, 2.1)
+"""Inches at 72 points; a phone shows it at two thirds, a wide page larger."""
+_INK, _GRID, _MUTED = "#0a0b01", "#0a0b02", "#0a0b03"
+SERIES = ("#0a0b11", "#0a0b12", "#0a0b13")
+_PAGE_COLOURS = {
+    _INK: "var(--muted)", _GRID: "var(--line)", _MUTED: "var(--series-3)",
+    **{colour: f"var(--series-{number})" for number, colour in enumerate(SERIES, 1)},
+}  # fmt: skip
+"""Colours that nothing else has -> the page's, which differ by scheme."""
+_STYLE: Any = {
+    "svg.fonttype": "none", "font.size": 10.5, "axes.edgecolor": _GRID, "axes.linewidth": 1.0, "axes.labelcolor": _INK,
+    "xtick.color": _GRID, "ytick.color": _GRID, "xtick.labelcolor": _INK, "ytick.labelcolor": _INK, "text.color": _INK,
+    "grid.color": _GRID, "grid.linewidth": 0.8, "axes.grid": True, "axes.grid.axis": "y", "axes.axisbelow": True,
+    "axes.spines.top": False, "axes.spines.right": False, "axes.spines.left": False, "ytick.major.size": 0,
+}  # fmt: skip
+MOST_MARKED = 60
+"""Fewer points are marked each, so that a lonely one is seen."""
+
+
+@dataclass(frozen=True)
+class Line:
+    """One series over days; nan where there is nothing."""
+
+    values: Mapping[date, float]
+    series: int = 0
+
+
+def lines(name: str, label: str, points: Sequence[date], series: Sequence[Line], *, is_area: bool = False) -> str:
+    """Series over days as an SVG; `name` is unique on the page, `label` says to those who do not see it what it shows."""
+
+    def draw(axes: Axes) -> None:
+        for line in series:
+            values = [line.values.get(point, math.nan) for point in points]
+            marker = "o" if len(points) <= MOST_MARKED else ""
+            axes.plot(points, values, color=SERIES[line.series], linewidth=1.6, marker=marker, markersize=3)  # type: ignore[arg-type]  # dates
+            if is_area:
+                axes.fill_between(points, values, 0, color=SERIES[line.series], alpha=0.15, linewidth=0)  # type: ignore[arg-type]  # dates
+        axes.set_ylim(
+            0, 1.08 * max((value for line in series for value in line.values.values() if value > 0), default=1)
+        )
+        _date_axis(axes, points)
+
+    return _svg(name, label, draw)
+
+
+def bars(name: str, label: str, points: Sequence[date], line: Line) -> str:
+    """Counts over days as an SVG."""
+
+    def draw(axes: Axes) -> None:
+        step = (points[1] - points[0]).days if len(points) > 1 else 1
+        heights = [line.values.get(point, 0.0) for point in points]
+        axes.bar(points, heights, width=0.8 * step, color=SERIES[line.series], linewidth=0)  # type: ignore[arg-type]  # dates
+        axes.set_ylim(bottom=0, top=None if any(heights) else 1)
+        axes.yaxis.set_major_locator(MaxNLocator(5, integer=True))
+        _date_axis(axes, points)
+
+    return _svg(name, label, draw)
+
+
+def tail(name: str, label: str, missed: Sequence[float], marks: Sequence[float], window: int) -> str:
+    """The share of rows that a window of n days misses, for n from 0 on, on a logarithmic scale as an SVG.
+
+    `marks`: shares that are drawn across; `window`: the number of days that is set.
+    """
+
+    def draw(axes: Axes) -> None:
+        axes.step(
+            range(len(missed)), [share or math.nan for share in missed], where="post", color=SERIES[0], linewidth=1.8
+        )
+        lowest = min([share for share in missed if share > 0] + list(marks))
+        axes.set_yscale("log")
+        axes.set_ylim(lowest / 3, 1)
+        axes.set_xlim(0, max(len(missed) - 1, window + 1))
+        for share in marks:
+            axes.axhline(share, color=_MUTED, linewidth=1, linestyle=(0, (4, 3)))
+        axes.axvline(window, color=SERIES[1], linewidth=1.6)
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{100 * value:g} %"))
+        axes.yaxis.set_minor_locator(mpl.ticker.NullLocator())
+        axes.xaxis.set_major_locator(MaxNLocator(8, integer=True))
+        axes.set_xlabel("days from the event to its arrival")
+
+    return _svg(name, label, draw)
+
+
+def _date_axis(axes: Axes, points: Sequence[date]) -> None:
+    locator: Any = AutoDateLocator(minticks=3, maxticks=7)  # type: ignore[no-untyped-call]
+    axes.xaxis.set_major_locator(locator)
+    axes.xaxis.set_major_formatter(ConciseDateFormatter(locator, show_offset=True))  # type: ignore[no-untyped-call]
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: short(value)))
+    if len(points) == 1:
+        axes.set_xticks(points, [str(points[0])])  # type: ignore[arg-type]  # dates
+
+
+def short(value: float) -> str:
+    """A number in at most a few characters: 950, 1.2k, 35M."""
+    for unit, size in (("G", 1e9), ("M", 1e6), ("k", 1e3)):
+        if abs(value) >= size:
+            return f"{value / size:.3g}{unit}"
+    return f"{value:.3g}"
+
+
+def _svg(name: str, label: str, draw: Callable[[Axes], None]) -> str:
+    with mpl.rc_context({**_STYLE, "svg.hashsalt": name}):
+        figure = Figure(_SIZE, layout="constrained")
+        axes = figure.subplots()
+        draw(axes)
+        written = io.StringIO()
+        figure.savefig(written, format="svg", transparent=True)
+    return _inlined(written.getvalue(), name, label)
+
+
+def _inlined(svg: str, name: str, label: str) -> str:
+    """A part of a page: without prolog, metadata and addresses, its names its own, its colours the page's."""
+    view = re.search(r'viewBox="([^"]+)"', svg)
+    assert view is not None
+    body = re.sub(
+        r"<metadata>.*?</metadata>|<style.*?</style>", "", svg[svg.index(">", svg.index("<svg")) + 1 :], flags=re.DOTALL
+    )
+    used = set(re.findall(r'(?:href="#|url\(#)([^")]+)', body))
+    body = re.sub(r' id="([^"]+)"', lambda found: f' id="{name}-{found[1]}"' if found[1] in used else "", body)
+    body = re.sub(r'xlink:href="#', f'href="#{name}-', body).replace("url(#", f"url(#{name}-")
+    for colour, own in _PAGE_COLOURS.items():
+        body = body.replace(colour, own)
+    body = re.sub(r"\s*\n\s*", " ", re.sub(r"font-family: [^;\"]+;?", "", body))
+    return f'<svg viewBox="{view[1]}" role="img" aria-label="{label}">{body.strip()}'

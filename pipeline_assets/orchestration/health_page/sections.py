@@ -1,0 +1,204 @@
+"""The charts of the page, each with a sentence that says what it shows.
+
+Contains: which figures are drawn, and their sentences.
+Add here: another chart.
+Does not contain: how a chart is drawn (charts.py), the main figures (tiles.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import date, timedelta
+
+from pipeline_assets.domain.plain_text import as_html
+from pipeline_assets.inspection.health.figures import (
+    LOAD_KINDS,
+    Span,
+    Volume,
+    days_of_revisions,
+    percentile,
+    summed,
+    times_by_point,
+)
+from pipeline_assets.inspection.health.lateness import SHARES, Lateness
+from pipeline_assets.inspection.health.report import HealthReport
+from pipeline_assets.orchestration.health_page.charts import Line, bars, lines, tail
+from pipeline_assets.orchestration.health_page.tiles import days_text, seconds_text
+from resources.ledger.summaries import CheckFigure
+
+_MOST_TAIL_DAYS = 60
+_MOST_LISTED = 10
+
+
+def charts_html(report: HealthReport) -> str:
+    """All charts in their order."""
+    drawn = (
+        _rows(report), _duplicates(report), _late(report), _lag(report), _lateness(report), _backfills(report),
+        _mismatches(report), _refused(report), _revisions(report),
+    )  # fmt: skip
+    return f'<div class="charts">{"".join(drawn)}</div>'
+
+
+def _figure(title: str, said: str, chart: str, below: str = "") -> str:
+    return f'<figure><figcaption><h3>{title}</h3><p class="small quiet">{said}</p></figcaption>{chart}{below}</figure>'
+
+
+def _key(series: int) -> str:
+    return f'<span class="key s{series}"></span>'
+
+
+def _each(span: Span) -> str:
+    return "day" if span.step == 1 else "week"
+
+
+def _line(volumes: Iterable[tuple[date, Volume]], value: str) -> dict[date, float]:
+    return {point: getattr(volume, value) for point, volume in volumes}
+
+
+def _rows(report: HealthReport) -> str:
+    values = _line(report.volumes.items(), "rows_a_day")
+    each = "" if report.span.step == 1 else " Mean of each week."
+    chart = lines("rows", "rows a day", report.span.points, [Line(values)], is_area=True)
+    return _figure("Rows a day", f"refined/events, all projects.{each}", chart)
+
+
+def _duplicates(report: HealthReport) -> str:
+    values = _line(report.volumes.items(), "removed_per_1000")
+    by_point: dict[date, float] = dict.fromkeys(report.volumes, 0.0)
+    for one in report.duplicate_keys:
+        if (point := report.span.point(one.day)) in by_point:
+            by_point[point] = max(by_point[point], one.value)
+    said = f"{_key(1)}raw rows that were removed as duplicates {_key(2)}keys that are still twice"
+    chart = lines("duplicates", "duplicates per 1,000", report.span.points, [Line(values), Line(by_point, 1)])
+    listed = _listed(report.duplicate_keys)
+    return _figure("Duplicate keys per 1,000", said, chart, listed)
+
+
+def _late(report: HealthReport) -> str:
+    values = _line(report.volumes.items(), "late_per_1000")
+    chart = lines("late", "late rows per 1,000", report.span.points, [Line(values)])
+    return _figure("Late rows per 1,000", "Rows that were uploaded on a later day than their own.", chart)
+
+
+def _lag(report: HealthReport) -> str:
+    lags = {point: volume.lags for point, volume in report.volumes.items() if volume.lags}
+    size, unit = (3600, "hours") if max((max(of) for of in lags.values()), default=0) < 4 * 86_400 else (86_400, "days")
+    half = {point: percentile(of, 0.5) / size for point, of in lags.items()}
+    most = {point: max(of) / size for point, of in lags.items()}
+    said = (
+        f"From the newest event of a day to its newest upload, in {unit}: "
+        f"{_key(1)}half of the projects {_key(2)}the slowest"
+    )
+    return _figure(
+        "Watermark lag", said, lines("lag", f"watermark lag in {unit}", report.span.points, [Line(half), Line(most, 1)])
+    )
+
+
+def _lateness(report: HealthReport) -> str:
+    late = report.lateness[""]
+    title = "Lateness"
+    if not late.rows:
+        return _figure(title, "No arrival is on record.", "")
+    longest = max((late.window(SHARES[-1]) or 0) + 3, report.window_days + 2, 7)
+    missed = [1 - late.caught_within(days) for days in range(min(longest, _MOST_TAIL_DAYS) + 1)]
+    lost = 100 * (1 - late.caught_within(report.window_days))
+    said = (
+        f"Share of rows that a window of so many days misses, of regular deliveries since {report.arrivals_since}. "
+        f"{_key(2)}the window that is set: {days_text(report.window_days)}, which misses {lost:.2g} %."
+    )
+    marks = [1 - share for share in SHARES]
+    chart = tail("lateness", "share of rows missed by windows", missed, marks, report.window_days)
+    note = (
+        '<p class="small quiet">The ledger counts rows by the day of the event and of the arrival, so that windows are known in '
+        "whole days. It holds no hours.</p>"
+    )
+    return _figure(title, said, chart, _windows(report) + note)
+
+
+def _windows(report: HealthReport) -> str:
+    def row(name: str, late: Lateness) -> str:
+        cells = "".join(f'<td class="n">{days_text(late.window(share))}</td>' for share in SHARES)
+        return f'<tr><td>{name}</td>{cells}<td class="n">{100 * late.caught_within(report.window_days):.4g} %</td></tr>'
+
+    head = '<tr><th>window for</th><th class="n">99 %</th><th class="n">99.9 %</th><th class="n">caught now</th></tr>'
+    projects = {name: late for name, late in report.lateness.items() if name}
+    rows = "".join(row(as_html(name), late) for name, late in sorted(projects.items(), key=lambda item: int(item[0])))
+    by_project = f'<details><summary class="small">by project</summary><table>{head}{rows}</table></details>'
+    return f"<table>{head}{row('all projects', report.lateness[''])}</table>{by_project}"
+
+
+def _backfills(report: HealthReport) -> str:
+    span = _span_of([one.day for one in report.run_times], report.span)
+    times = times_by_point(report.run_times, LOAD_KINDS["backfill"], span)
+    size, unit = (1, "seconds") if max((most for _, most in times.values()), default=0) < 300 else (60, "minutes")
+    # Where both are equal, p50 is seen.
+    series = [
+        Line({point: most / size for point, (_, most) in times.items()}, 1),
+        Line({point: half / size for point, (half, _) in times.items()}),
+    ]
+    said = (
+        f"Loads of recovery exports, in {unit} by {'month' if span.is_by_month else 'day'}: {_key(1)}p50 {_key(2)}p95"
+    )
+    # Recoveries are rare: what lies between two of them is no gap.
+    chart = lines("backfills", f"backfill runtime in {unit}", sorted(times) or span.points, series)
+    return _figure("Backfill runtime", said, chart, _load_times(report))
+
+
+def _load_times(report: HealthReport) -> str:
+    rows = ""
+    for kind in LOAD_KINDS.values():
+        seconds = [one.seconds for one in report.run_times if one.kind == kind]
+        told = "".join(f'<td class="n">{seconds_text(percentile(seconds, share))}</td>' for share in (0.5, 0.95))
+        rows += f'<tr><td>{kind}</td><td class="n">{len(seconds):,}</td>{told}</tr>'
+    head = '<tr><th>loads</th><th class="n">runs</th><th class="n">p50</th><th class="n">p95</th></tr>'
+    note = '<p class="small quiet">Of runs that went through all their tables; the ledger has no times of those that died.</p>'
+    return f"<table>{head}{rows}</table>{note}"
+
+
+def _mismatches(report: HealthReport) -> str:
+    values = summed(((one.day, one.value) for one in report.mismatches), report.span)
+    said = "Rows that do not add up between layers, and sums that differ."
+    if not report.mismatches:
+        return _figure("Mismatch count", said, '<p class="fine">0: everything on record adds up.</p>')
+    chart = bars("mismatches", "mismatches", report.span.points, Line(values, 1))
+    return _figure("Mismatch count", said, chart, _listed(report.mismatches))
+
+
+def _listed(figures: Sequence[CheckFigure]) -> str:
+    newest = sorted(figures, key=lambda one: one.day, reverse=True)
+    rows = "".join(
+        f"<tr><td>{one.day}</td><td>{as_html(one.table)}</td><td>{as_html(one.project_id)}</td>"
+        f'<td class="n">{one.value:,.4g}</td></tr>'
+        for one in newest[:_MOST_LISTED]
+    )
+    more = f'<p class="small quiet">and {len(figures) - _MOST_LISTED:,} more</p>' if len(figures) > _MOST_LISTED else ""
+    return f"<table>{rows}</table>{more}" if figures else ""
+
+
+def _refused(report: HealthReport) -> str:
+    values = summed(((one.day, float(one.lines)) for one in report.refused_lines), report.span)
+    chart = bars("quarantine", "quarantined lines", report.span.points, Line(values))
+    rows = "".join(
+        f"<tr><td>{'single lines' if one.reason is None else f'<code>{as_html(one.reason)}</code>'}</td>"
+        f'<td class="n">{one.objects:,}</td><td class="n">{one.lines:,}</td><td class="n">{one.last}</td></tr>'
+        for one in report.refused_by_reason
+    )
+    head = '<tr><th>reason</th><th class="n">objects</th><th class="n">lines</th><th class="n">last</th></tr>'
+    note = (
+        '<p class="small quiet">The ledger knows why whole objects are refused, and counts single lines; their reasons are in '
+        "<code>raw.quarantine</code>.</p>"
+    )
+    said = f"Refused lines of each arrival {_each(report.span)}, all projects."
+    return _figure("Quarantine", said, chart, f"<table>{head}{rows}</table>{note}" if rows else "")
+
+
+def _revisions(report: HealthReport) -> str:
+    days = days_of_revisions(report.revisions)
+    span = _span_of([day for day, _ in days], report.span)
+    chart = bars("changes", "revisions", span.points, Line(summed(days, span)))
+    return _figure("Revisions", f"How often a number of a final day changed, by {_each(span)} of the change.", chart)
+
+
+def _span_of(days: list[date], otherwise: Span) -> Span:
+    """The days of runs, which may load event days that lie far back; four weeks at least."""
+    return Span(min(*days, max(days) - timedelta(days=27)), max(days)) if days else otherwise

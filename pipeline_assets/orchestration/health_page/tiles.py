@@ -1,0 +1,115 @@
+"""The first screen of the page: the main figures, each with what it means.
+
+Contains: the tiles, and the same figures for Dagster.
+Add here: another main figure.
+Does not contain: charts and tables (sections.py, lists.py).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from datetime import timedelta
+
+from pipeline_assets.domain.plain_text import as_html
+from pipeline_assets.inspection.health.figures import percentile
+from pipeline_assets.inspection.health.lateness import SHARES
+from pipeline_assets.inspection.health.report import RECENT_DAYS, HealthReport
+
+_BEHIND_DAYS = 2
+"""A newest day that is older than this is named as behind."""
+
+
+@dataclass(frozen=True)
+class Tile:
+    """One main figure."""
+
+    name: str
+    value: str
+    note: str
+    is_bad: bool = False
+
+
+def tiles_html(report: HealthReport) -> str:
+    """All tiles."""
+    made = "".join(
+        f'<div class="tile{" warn" if tile.is_bad else ""}"><span class="small">{tile.name}</span><b>{as_html(tile.value)}</b>'
+        f'<span class="small">{as_html(tile.note)}</span></div>'
+        for tile in tiles(report)
+    )
+    return f'<div class="tiles">{made}</div>'
+
+
+def tiles(report: HealthReport) -> list[Tile]:
+    """The main figures, what needs a person first."""
+    red = report.calendar.red if report.calendar is not None else []
+    waiting = len(report.for_a_person)
+    duplicates = max((one.value for one in report.duplicate_keys), default=0.0)
+    mismatches = sum(one.value for one in report.mismatches)
+    backfills = [one.seconds for one in report.run_times if one.kind == "backfill"]
+    lags = report.recent.lags
+    late = report.lateness[""]
+    windows = [late.window(share) for share in SHARES]
+    since = report.span.last - timedelta(days=RECENT_DAYS - 1)
+    refused = sum(one.lines for one in report.refused_lines if one.day >= since)
+    objects = sum(one.objects for one in report.refused_lines if one.error is not None and one.day >= since)
+    recent = f"of the last {RECENT_DAYS} days"
+    return [
+        Tile("red days", f"{len({one.day for one in red}):,}", _tables(len(red)), bool(red)),
+        Tile("waits for a person", f"{waiting:,}", "decisions or deliveries" if waiting else "nothing", waiting > 0),
+        _newest(report),
+        Tile("rows a day", _number(report.recent.rows_a_day), f"refined, mean {recent}"),
+        Tile(
+            "duplicates per 1,000", f"{duplicates:.3g}",
+            f"keys; of raw rows {_number(report.recent.removed_per_1000)} were removed", duplicates > 0,
+        ),
+        Tile("mismatches", f"{mismatches:,.0f}", "rows or sums that do not agree", mismatches > 0),
+        Tile("watermark lag", seconds_text(percentile(lags, 0.5)), f"p50; p95 {seconds_text(percentile(lags, 0.95))}, {recent}"),
+        Tile(
+            "backfill runtime", seconds_text(percentile(backfills, 0.5)),
+            f"p50; p95 {seconds_text(percentile(backfills, 0.95))}, {len(backfills):,} runs",
+        ),
+        Tile(
+            "window for 99 %", days_text(windows[0]),
+            f"for 99.9 %: {days_text(windows[1])}; set: {days_text(report.window_days)}",
+        ),
+        Tile("late rows per 1,000", _number(report.recent.late_per_1000), f"uploaded after their day, {recent}"),
+        Tile("quarantined", f"{refused:,}", f"lines, and {objects:,} whole objects, {recent}"),
+        Tile("revisions", f"{report.recent_revisions:,}", f"in {RECENT_DAYS} days; {len(report.revisions):,} ever"),
+    ]  # fmt: skip
+
+
+def _newest(report: HealthReport) -> Tile:
+    if not report.newest_day:
+        return Tile("newest day", "none", "no rows are published")
+    newest = min(report.newest_day.values())
+    behind = [project for project, day in report.newest_day.items() if day == newest]
+    age = (report.made_at.date() - newest).days
+    who = "every project" if newest == max(report.newest_day.values()) else f"least: {', '.join(behind[:2])}"
+    more = f" and {len(behind) - 2} more" if len(behind) > 2 and not who.startswith("every") else ""
+    return Tile("newest day", str(newest), f"{days_text(age)} ago, {who}{more}", age > _BEHIND_DAYS)
+
+
+def _tables(count: int) -> str:
+    return f"{count:,} refused or held, counting each table" if count else "none refused, none held"
+
+
+def _number(value: float) -> str:
+    if math.isnan(value):
+        return "–"
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def days_text(days: int | None) -> str:
+    """`1 day`, `12 days`."""
+    return "–" if days is None else f"{days:,} day{'' if days == 1 else 's'}"
+
+
+def seconds_text(seconds: float) -> str:
+    """A duration in the unit that fits: `45 s`, `12 min`, `3.5 h`, `2.1 d`."""
+    if math.isnan(seconds):
+        return "–"
+    for unit, size, least in (("d", 86_400, 4 * 86_400), ("h", 3_600, 3 * 3_600), ("min", 60, 180)):
+        if seconds >= least:
+            return f"{seconds / size:.3g} {unit}"
+    return f"{seconds:.3g} s"

@@ -1,0 +1,101 @@
+"""Changes of what was published of a day that was final: which numbers, when, why, by which run.
+
+Contains: finding them among all publications, and their measures before and after.
+Add here: another thing to tell of a change.
+Does not contain: recording publications (store.py), figures over all records (summaries.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from datetime import date
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection, RowMapping
+
+from pipeline_assets.domain.slices import EMPTY, Digest
+from resources.ledger.engine import in_parts
+from resources.ledger.schema import PUBLICATIONS, RUNS, SLICES
+
+_Connect = Callable[[], AbstractContextManager[Connection]]
+
+
+@dataclass(frozen=True)
+class Revision:
+    """A publication that changed what was published of a final day."""
+
+    table: str
+    day: date
+    project_id: str
+    published_at: str
+    cause: str
+    accepted_reason: str | None
+    run_id: str | None
+    rows_before: int
+    rows_after: int
+    number: int
+    measures: Mapping[str, tuple[float | None, float]]
+    """Measure -> before and after, of those that differ; None where no earlier publication is on record."""
+
+
+class Revisions:
+    """Reads of publications; none is turned into a record that is not one of these."""
+
+    def __init__(self, read: _Connect) -> None:
+        """`read` opens a connection."""
+        self._read = read
+
+    def all(self, tables: Sequence[str], projects: Sequence[str]) -> list[Revision]:
+        """Publications that changed rows of a day after it had become final, newest first; measures are left out.
+
+        A day becomes final in a run that may publish it as well: what that run publishes is not a revision.
+        """
+        begun = sa.func.coalesce(RUNS.c.started_at, PUBLICATIONS.c.published_at)
+        same = [PUBLICATIONS.c[name] == SLICES.c[name] for name in ("table_name", "event_date", "project_id")]
+        names = ("table_name", "event_date", "project_id", "published_at", "cause", "accepted_reason", "run_id", "id")
+        query = (
+            sa.select(*(PUBLICATIONS.c[name] for name in (*names, "digest_before", "digest_after")))
+            .join(SLICES, sa.and_(*same))
+            .outerjoin(RUNS, RUNS.c.run_id == PUBLICATIONS.c.run_id)
+            .where(
+                PUBLICATIONS.c.table_name.in_(tables),
+                PUBLICATIONS.c.project_id.in_(projects),
+                PUBLICATIONS.c.digest_before != str(EMPTY),
+                PUBLICATIONS.c.digest_before != PUBLICATIONS.c.digest_after,
+                begun > SLICES.c.final_at,
+            )
+            .order_by(PUBLICATIONS.c.id.desc())
+        )
+        with self._read() as connection:
+            return [_revision(row) for row in connection.execute(query).mappings()]
+
+    def measures_of(self, revisions: Sequence[Revision]) -> dict[int, Mapping[str, tuple[float | None, float]]]:
+        """Number of a publication -> its measures before and after, where they differ."""
+        found: dict[int, Mapping[str, tuple[float | None, float]]] = {}
+        wanted = {revision.number for revision in revisions}
+        figures: dict[tuple[str, date, str], dict[int, dict[str, float] | None]] = {}
+        c = PUBLICATIONS.c
+        query = sa.select(c.table_name, c.event_date, c.project_id, c.id, c.figures)
+        with self._read() as connection:
+            for part in in_parts(sorted({revision.day for revision in revisions})):
+                for table, day, project, number, measured in connection.execute(query.where(c.event_date.in_(part))):
+                    figures.setdefault((table, day, project), {})[number] = measured
+        for history in figures.values():
+            before: Mapping[str, float] = {}
+            for number, measured in sorted(history.items()):
+                after = measured or {}
+                if number in wanted:
+                    pairs = {name: (before.get(name), value) for name, value in after.items()}
+                    found[number] = {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
+                before = after
+        return found
+
+
+def _revision(row: RowMapping) -> Revision:
+    return Revision(
+        row["table_name"], row["event_date"], row["project_id"], row["published_at"] or "", row["cause"] or "",
+        row["accepted_reason"], row["run_id"], Digest.parse(row["digest_before"]).rows,
+        Digest.parse(row["digest_after"]).rows, row["id"], {},
+    )  # fmt: skip

@@ -1,0 +1,321 @@
+"""What the page of health tells is what the ledger holds: days, questions, figures, revisions.
+
+Contains: `read_health` over real SQLite ledgers that were filled through the ledger's own code.
+Add here: another figure.
+Does not contain: the page (test_health_page.py).
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import replace
+from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
+
+import click
+import pytest
+import typer
+
+from pipeline_assets.cli.app import app
+from pipeline_assets.domain.causes import Cause
+from pipeline_assets.domain.checks import Check, Evaluation
+from pipeline_assets.domain.deliveries import BatchKey
+from pipeline_assets.domain.records import BatchDay, BatchRecord, DeliveryRecord, PublicationRecord, SliceRecord
+from pipeline_assets.domain.settings import Settings
+from pipeline_assets.domain.slices import EMPTY, BatchVerdict, Digest, Slice, Source, Verdict
+from pipeline_assets.inspection.health.answers import AnswerKind
+from pipeline_assets.inspection.health.figures import Span, percentile, times_by_point
+from pipeline_assets.inspection.health.lateness import Lateness
+from pipeline_assets.inspection.health.report import HealthReport, read_health
+from resources.ledger.changes import Changes
+from resources.ledger.store import Ledger
+from tests.support.recorded_history import record_history
+
+PROJECTS = ("10001", "10002", "10003")
+LAST = date(2026, 3, 31)
+NOW = datetime(2026, 4, 1, 8, tzinfo=UTC)
+REFINED, REVENUE = "refined/events", "aggregates/daily_revenue"
+
+
+@pytest.fixture
+def ledger(tmp_path: Path) -> Iterator[Ledger]:
+    with closing(Ledger(f"sqlite:///{tmp_path}/ledger.db")) as opened:
+        yield opened
+
+
+def health(ledger: Ledger, *projects: str, now: datetime = NOW) -> HealthReport:
+    return read_health(ledger, Settings(projects=projects or PROJECTS), now)
+
+
+@pytest.fixture(scope="module")
+def history(tmp_path_factory: pytest.TempPathFactory) -> HealthReport:
+    with closing(Ledger(f"sqlite:///{tmp_path_factory.mktemp('ledger')}/ledger.db")) as ledger:
+        record_history(ledger, PROJECTS, LAST, 60)
+        return health(ledger)
+
+
+def a_batch(day: date, project: str = "10001", **values: object) -> BatchRecord:
+    record = BatchRecord(BatchKey(Source.REGULAR, project, day), BatchVerdict.ACCEPTED, deliveries=24, is_closed=True)
+    return replace(record, **values)  # type: ignore[arg-type]
+
+
+def a_slice(day: date, rows: int, *, table: str = REFINED, project: str = "10001", **values: object) -> SliceRecord:
+    figures = {"rows": rows, "raw_rows": rows, "late_rows": 0, "watermark_lag_seconds": 60}
+    record = SliceRecord(table, Slice(day, project), Verdict.PUBLISHED, digest=Digest(rows, 1, 1), figures=figures)
+    return replace(record, **values)  # type: ignore[arg-type]
+
+
+def test_an_empty_ledger_is_no_error(ledger: Ledger) -> None:
+    report = health(ledger)
+    assert (report.calendar, report.questions, report.revisions) == (None, (), [])
+    assert report.lateness[""].window(0.99) is None
+
+
+def test_each_red_day_is_in_the_calendar_and_in_one_question_with_the_command_that_answers_it(
+    history: HealthReport,
+) -> None:
+    assert history.calendar is not None
+    days = {(state.table, (LAST - state.day).days, state.verdict) for state in history.calendar.red}
+    derived = (REFINED, REVENUE, "aggregates/event_counts", "aggregates/active_users")
+    assert days == {
+        ("raw/regular_events", 3, Verdict.REFUSED), (REFINED, 12, Verdict.REFUSED), ("raw/regular_events", 21, Verdict.REFUSED),
+        ("raw/regular_events", 20, Verdict.REFUSED), *((table, back, Verdict.HELD) for table in derived for back in (36, 35, 34)),
+    }  # fmt: skip
+    asked = {one.kind: one for one in history.for_a_person}
+    assert {kind: one.commands for kind, one in asked.items()} == {
+        AnswerKind.LOAD_AGAIN: ("tidemark load --source regular --from 2026-03-28 --to 2026-03-28 --project 10002",),
+        AnswerKind.ACCEPT_CHANGE: (
+            "tidemark diff refined/events 2026-03-19 --project 10001",
+            'tidemark load --source regular --from 2026-03-19 --to 2026-03-19 --project 10001 --accept-changes "REASON"',
+        ),
+        AnswerKind.ACCEPT_MISSING: (
+            "tidemark load --source regular --from 2026-03-10 --to 2026-03-11 --project 10001",
+            'tidemark load --source regular --from 2026-03-10 --to 2026-03-11 --project 10001 --accept-missing "REASON"',
+        ),
+        AnswerKind.RELEASE: (
+            'tidemark release --from 2026-02-23 --to 2026-02-25 --project 10003 --reason "REASON"',
+        ),
+    }  # fmt: skip
+    assert asked[AnswerKind.RELEASE].reason == "held: release 4.2 doubled purchases"
+    waiting = {(one.tables, one.first, one.projects) for one in history.following}
+    assert waiting == {
+        (derived, LAST - timedelta(days=3), ("10002",)), (derived[1:], LAST - timedelta(days=12), ("10001",)),
+    }  # fmt: skip
+
+
+def test_the_answers_are_commands_that_the_shell_knows(history: HealthReport) -> None:
+    shell: click.Group = typer.main.get_command(app)  # type: ignore[assignment]
+    for question in history.questions:
+        for command in question.commands:
+            program, name, *words = shlex.split(command)
+            assert program == "tidemark"
+            # Raises UsageError for an option or argument that the command does not take.
+            shell.commands[name].make_context(name, words)
+
+
+def test_projects_that_ask_the_same_are_answered_at_once_and_gaps_divide(ledger: Ledger) -> None:
+    refused = {"verdict": BatchVerdict.REFUSED, "reason": "2 of 3 lines are quarantined", "evaluations": ()}
+    days = [LAST, LAST - timedelta(days=1), LAST - timedelta(days=4)]
+    ledger.record(
+        Changes(batches=[a_batch(day, project, **refused) for day in days for project in PROJECTS[:2]]), "run"
+    )
+    found = [(one.first, one.last, one.projects) for one in health(ledger).for_a_person]
+    assert found == [(days[1], days[0], PROJECTS[:2]), (days[2], days[2], PROJECTS[:2])]
+
+
+def test_a_silent_day_may_be_let_go(ledger: Ledger) -> None:
+    silent = a_batch(LAST, verdict=BatchVerdict.REFUSED, reason="no delivery of either source", deliveries=0)
+    ledger.record(Changes(batches=[silent]), "run")
+    (question,) = health(ledger).for_a_person
+    assert question.kind is AnswerKind.ACCEPT_MISSING
+
+
+def test_a_day_whose_deadline_lies_ahead_asks_nobody(ledger: Ledger) -> None:
+    waiting = {"verdict": BatchVerdict.WAITING, "reason": "nothing is delivered yet", "deliveries": 0}
+    waits = a_slice(LAST, 0, verdict=Verdict.WAITING, reason="the raw day waits", digest=EMPTY)
+    ledger.record(Changes(batches=[a_batch(LAST - timedelta(days=1)), a_batch(LAST, **waiting)], slices=[waits]), "run")
+    report = health(ledger, "10001")
+    assert report.questions == ()
+    assert report.early == {(LAST, "10001")}
+    assert report.calendar is not None
+    state = report.calendar.state(REFINED, LAST)
+    assert state is not None
+    assert state.is_early
+
+
+def test_a_project_that_is_not_loaded_and_a_red_day_before_all_deliveries_are_seen(ledger: Ledger) -> None:
+    early = LAST - timedelta(days=400)
+    batches = [a_batch(LAST), a_batch(LAST, "10002"), a_batch(LAST - timedelta(days=1))]
+    slices = [
+        a_slice(LAST, 5),
+        a_slice(early, 1),
+        a_slice(early - timedelta(days=1), 1, verdict=Verdict.REFUSED, reason="why"),
+    ]
+    ledger.record(Changes(batches=batches, slices=slices), "run")
+    calendar = health(ledger).calendar
+    assert calendar is not None
+    present = calendar.state(REFINED, LAST)
+    assert present is not None
+    assert (present.projects, present.absent) == (1, 1)
+    assert calendar.first == LAST - timedelta(days=1)
+    assert calendar.state(REFINED, early) is None
+    assert [state.day for state in calendar.red] == [early - timedelta(days=1)]
+
+
+def test_rows_duplicates_late_rows_and_lag_are_sums_and_percentiles(ledger: Ledger) -> None:
+    measured = {"rows": 900, "raw_rows": 1000, "late_rows": 45, "watermark_lag_seconds": 7200}
+    other = {"rows": 100, "raw_rows": 1000, "late_rows": 5, "watermark_lag_seconds": 10}
+    slices = [a_slice(LAST, 900, figures=measured), a_slice(LAST, 100, project="10002", figures=other)]
+    ledger.record(Changes(batches=[a_batch(LAST)], slices=slices), "run")
+    report = health(ledger)
+    volume = report.volumes[LAST]
+    assert volume == report.recent
+    assert (volume.rows_a_day, volume.removed_per_1000, volume.late_per_1000) == (1000, 500, 50)
+    assert sorted(volume.lags) == [10, 7200]
+    assert report.newest_day == {"10001": LAST, "10002": LAST}
+
+
+def test_keys_twice_and_mismatches_are_those_that_checks_measured(ledger: Ledger) -> None:
+    """Of what is published, of what is refused, and of batches; zeros of any kind are none."""
+    none = (
+        Evaluation(Check.UNIQUE_EVENT_KEY, True, figures={"duplicate_keys_per_1000": 0.0}),
+        Evaluation(Check.RECONCILES_WITH_RAW, True, figures={"mismatch_count": 0, "raw_rows": 3}),
+    )
+    twice = Evaluation(Check.UNIQUE_EVENT_KEY, False, "twice", figures={"duplicate_keys_per_1000": 0.05})
+    differs = Evaluation(Check.RECONCILES_WITH_RAW, False, "differs", figures={"mismatch_count": 7, "raw_rows": 3})
+    lines = Evaluation(Check.DELIVERY_RECONCILES, False, "lines", figures={"mismatch_count": 2})
+    refused = a_slice(
+        LAST, 3, project="10002", verdict=Verdict.REFUSED, evaluations=none, refused_evaluations=(twice, differs)
+    )
+    batch = a_batch(LAST, verdict=BatchVerdict.REFUSED, reason="lines", evaluations=(lines,))
+    ledger.record(Changes(batches=[batch], slices=[a_slice(LAST, 3, evaluations=none), refused]), "run")
+    report = health(ledger)
+    assert [(one.table, one.project_id, one.value) for one in report.duplicate_keys] == [(REFINED, "10002", 0.05)]
+    assert {(one.table, one.project_id, one.value) for one in report.mismatches} == {
+        (REFINED, "10002", 7), ("raw/regular_events", "10001", 2),
+    }  # fmt: skip
+
+
+def test_the_windows_are_those_that_catch_99_and_99_9_percent(ledger: Ledger) -> None:
+    """Counted are rows of regular deliveries by their arrival; what arrives before its day counts as punctual."""
+    shares = {-1: 500, 0: 9_389, 1: 20, 2: 60, 9: 30, 40: 1}
+    days = {LAST - timedelta(days=late): BatchDay(Digest(rows, 1, 1)) for late, rows in shares.items()}
+    old, recovered = (
+        BatchKey(Source.REGULAR, "10001", LAST - timedelta(days=91)),
+        BatchKey(Source.BACKFILL, "10001", LAST),
+    )
+    noise = {LAST - timedelta(days=300): BatchDay(Digest(10**6, 1, 1))}
+    batches = [a_batch(LAST), a_batch(LAST - timedelta(days=100))]
+    ledger.record(Changes(batches=batches, batch_days={batches[0].key: days, old: noise, recovered: noise}), "run")
+    late = health(ledger).lateness[""]
+    assert late.rows == 10_000
+    assert (late.window(0.99), late.window(0.999), late.window(1.0)) == (1, 9, 40)
+    assert late.caught_within(2) == 0.9969
+    assert health(ledger).lateness["10001"] == late
+    assert Lateness({}).caught_within(3) == 1.0
+
+
+def test_run_times_are_told_by_the_exports_that_a_load_reads(ledger: Ledger) -> None:
+    start = datetime(2026, 3, 2, tzinfo=UTC)
+    for number, seconds in enumerate((10, 20, 30, 1000)):
+        ledger.record_run(
+            f"b{number}", tables=["raw/backfill_events", REFINED], first_day=LAST, last_day=LAST, verdicts={}, snapshots={},
+            started_at=start.isoformat(), finished_at=(start + timedelta(seconds=seconds)).isoformat(),
+        )  # fmt: skip
+    ledger.record_run("d", tables=["raw/regular_events"], started_at=start.isoformat(), finished_at=start.isoformat())
+    ledger.record_run("died", tables=["raw/backfill_events"], started_at=start.isoformat())
+    times = health(ledger).run_times
+    assert sorted(one.seconds for one in times if one.kind == "backfill") == [10, 20, 30, 1000]
+    span = Span(start.date(), start.date())
+    assert times_by_point(times, "backfill", span) == {start.date(): (20, 1000)}
+    assert times_by_point(times, "regular", span) == {start.date(): (0, 0)}
+    assert times_by_point(times, "backfill", Span(start.date(), LAST + timedelta(days=99))) == {
+        date(2026, 3, 1): (20, 1000)
+    }
+
+
+def test_quarantine_is_told_by_reason_of_objects_and_by_lines(ledger: Ledger) -> None:
+    def a_delivery(number: int, lines: int, error: str | None, *, is_accepted: bool = True) -> DeliveryRecord:
+        key = BatchKey(Source.REGULAR, "10001", LAST)
+        return DeliveryRecord(key, f"k{number}", "e", 1, None, 9, 9, lines, 0, error, is_accepted)
+
+    deliveries = [
+        a_delivery(1, 3, None), a_delivery(2, 4, None), a_delivery(3, 0, None), a_delivery(4, 0, "crc_error", is_accepted=False),
+    ]  # fmt: skip
+    ledger.record(Changes(deliveries=deliveries, batches=[a_batch(LAST)]), "run")
+    found = [(one.reason, one.objects, one.lines, one.last) for one in health(ledger).refused_by_reason]
+    assert found == [("crc_error", 1, 0, LAST), (None, 2, 7, LAST)]
+
+
+def test_revisions_are_changes_of_days_that_were_final_before_the_run(ledger: Ledger) -> None:
+    """Scenario: a day is built, changed by the run in which it becomes final, and changed once more later; another day
+    is provisional, and one that was empty is filled. Outcome: one revision, with what it was before, why and by which run."""
+    final, open_day = LAST - timedelta(days=9), LAST
+    at = [datetime(2026, 3, day, 4, tzinfo=UTC) for day in (22, 25, 30)]
+    digests = [EMPTY, Digest(10, 1, 1), Digest(12, 2, 2), Digest(13, 3, 3)]
+
+    def a_publication(step: int, day: date) -> PublicationRecord:
+        return PublicationRecord(
+            REVENUE, Slice(day, "10001"), 10 * day.day + step, step, digests[step], digests[step + 1],
+            Cause.inputs({"refined/events"}), f"run{step}", accepted_reason="asked for" if step == 2 else None,
+            figures={"revenue": 100.0 + step, "purchases": 5}, published_at=(at[step] + timedelta(minutes=3)).isoformat(),
+        )  # fmt: skip
+
+    for step in range(3):
+        ledger.record_run(
+            f"run{step}",
+            tables=[],
+            started_at=at[step].isoformat(),
+            finished_at=(at[step] + timedelta(hours=1)).isoformat(),
+        )
+        slices = [
+            a_slice(
+                final,
+                digests[step + 1].rows,
+                table=REVENUE,
+                is_final=step > 0,
+                final_at=at[1].isoformat() if step else None,
+            ),
+            a_slice(open_day, digests[step + 1].rows, table=REVENUE),
+        ]
+        published = [a_publication(step, final), a_publication(step, open_day)]
+        ledger.record(Changes(batches=[a_batch(final)], slices=slices, publications=published), f"run{step}")
+    empty = a_slice(final - timedelta(days=1), 9, table=REVENUE, is_final=True, final_at=at[0].isoformat())
+    filled = replace(a_publication(2, empty.key.event_date), digest_before=EMPTY)
+    ledger.record(Changes(slices=[empty], publications=[filled]), "run2")
+    report = health(ledger)
+    (revision,) = report.revisions
+    assert (revision.table, revision.day, revision.project_id, revision.run_id) == (REVENUE, final, "10001", "run2")
+    assert (revision.cause, revision.accepted_reason) == ("changed refined/events", "asked for")
+    assert (revision.rows_before, revision.rows_after, dict(revision.measures)) == (12, 13, {"revenue": (101.0, 102.0)})
+    assert report.recent_revisions == 1
+    assert health(ledger, now=NOW + timedelta(days=60)).recent_revisions == 0
+
+
+def test_both_databases_tell_the_same(ledger: Ledger, postgres: str) -> None:
+    """Figures are taken out of JSON by the database, and each has its own way."""
+    mismatch = Evaluation(Check.RECONCILES_WITH_RAW, False, "differs", figures={"mismatch_count": 7, "raw_rows": 3})
+    refused = a_slice(LAST, 3, project="10002", verdict=Verdict.REFUSED, refused_evaluations=(mismatch,), read_hash="f")
+    with closing(Ledger(postgres)) as other:
+        for one in (ledger, other):
+            record_history(one, PROJECTS, LAST, 56, objects=2)
+            one.record(Changes(slices=[refused]), "run")
+        reports = [health(one) for one in (ledger, other)]
+    assert reports[0] == reports[1]
+    assert [one.value for one in reports[0].mismatches] == [7]
+    assert reports[0].revisions
+
+
+def test_percentiles_are_values_that_were_measured() -> None:
+    assert [percentile([4, 1, 3, 2], share) for share in (0.01, 0.5, 0.75, 0.95, 1)] == [1, 2, 3, 4, 4]
+    assert str(percentile([], 0.5)) == "nan"
+
+
+def test_a_long_history_is_drawn_by_week_and_none_of_its_days_is_left_out() -> None:
+    span = Span(date(2025, 1, 1), date(2025, 12, 31))
+    assert span.step == 7
+    days = [span.first + timedelta(days=shift) for shift in range(365)]
+    assert {span.point(day) for day in days} == set(span.points)
+    assert Span(LAST, LAST).points == [LAST]
