@@ -25,7 +25,7 @@ _POLL_SECONDS = 0.02
 
 
 class Failpoint(StrEnum):
-    """Every step of the load path between two durable states."""
+    """Every step between two durable states: of the load path, and of moves within landing (`OF_MOVES`)."""
 
     DURING_LISTING = "during_listing"
     MID_PARSE = "mid_parse"
@@ -39,6 +39,14 @@ class Failpoint(StrEnum):
     BETWEEN_TABLES = "between_tables"
     BETWEEN_CHUNKS = "between_chunks"
     BEFORE_EVENTS = "before_events"
+    AFTER_COPY = "after_copy"
+    AFTER_VERIFY = "after_verify"
+    AFTER_MARKER = "after_marker"
+    AFTER_DELETE = "after_delete"
+
+
+OF_MOVES = frozenset({Failpoint.AFTER_COPY, Failpoint.AFTER_VERIFY, Failpoint.AFTER_MARKER, Failpoint.AFTER_DELETE})
+"""Points of moves within landing, which no load passes: tests/unit/test_split_landing.py kills at each."""
 
 
 def failpoint(point: Failpoint, qualifier: str = "") -> None:

@@ -59,6 +59,10 @@ class ObjectMovedError(TransientError):
     """An object was overwritten or deleted between listing and reading."""
 
 
+class LandingConflictError(PermanentError):
+    """An object is to be written where another one lies; nothing is overwritten."""
+
+
 class PublishConflictError(TransientError):
     """Another writer changed a slice after our base snapshot was pinned; nothing of ours was published."""
 

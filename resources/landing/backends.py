@@ -108,7 +108,7 @@ class Bucket:
     def list_plainly(self, folder: str, after: str) -> Iterator[Listed]:
         """By boto3, page by page."""
         root = f"{self.prefix}/" if self.prefix else ""
-        pages = self._client(self._session()).get_paginator("list_objects_v2")
+        pages = self.client().get_paginator("list_objects_v2")
         asked = {"Bucket": self.bucket, "Prefix": f"{root}{folder}/", "StartAfter": f"{root}{after}"}
         for page in pages.paginate(**asked):
             for item in page.get("Contents", ()):
@@ -131,6 +131,10 @@ class Bucket:
             raise
         content.seek(0)
         return content
+
+    def client(self) -> Any:
+        """A client of boto3, for what obstore does not offer."""
+        return self._client(self._session())
 
     def _session(self) -> boto3.Session:
         return boto3.Session(

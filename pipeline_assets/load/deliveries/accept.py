@@ -26,6 +26,7 @@ from pipeline_assets.load.deliveries.plan import BatchPlan
 from pipeline_assets.load.deliveries.publish import publish, stage, without_refused
 from pipeline_assets.load.deliveries.quarantine import quarantine
 from pipeline_assets.load.deliveries.read import judge, skip_excluded, skip_touched
+from pipeline_assets.load.deliveries.relocated import find_relocated
 from pipeline_assets.load.deliveries.step import RawStep
 from pipeline_assets.load.ledger_sync import sync_ledger
 from pipeline_assets.load.request import LoadRequest, Runtime, TableReport
@@ -82,6 +83,8 @@ def _plan(runtime: Runtime, request: LoadRequest, source: Source) -> dict[BatchK
     if listing.strays:
         runtime.say(f"raw/{source.value}_events: {told_strays([one.key for one in listing.strays])}")
     recorded = Recorded.read(runtime.ledger, source, request.projects, first, last)
+    relocated = find_relocated(source, listing, recorded.accepted, runtime.landing, runtime.ledger, runtime.settings)
+    recorded = replace(recorded, relocated=relocated)
     table = RAW_TABLES[source]
     requested = [Slice(day, project) for day in request.days for project in request.projects]
     reasons = {key: reason for key in requested if (reason := request.accepted.missing(table.key, key))}
@@ -98,6 +101,8 @@ def _plan(runtime: Runtime, request: LoadRequest, source: Source) -> dict[BatchK
     for key, plan in sorted(plans.items()):
         if plan.accepted_reason is not None:
             runtime.say(f"{table.key}: {key} {plan.told_loss(runtime.settings)}")
+        if plan.told_relocation is not None:
+            runtime.say(f"{table.key}: {key} {plan.told_relocation}")
     work = [plan for plan in plans.values() if plan.needs_work]
     objects = sum(len(plan.changed) for plan in work)
     runtime.say(

@@ -16,6 +16,7 @@ from pipeline_assets.domain.deliveries import BatchKey, Listing
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import BatchVerdict, Slice, Source
 from pipeline_assets.load.deliveries.plan import BatchPlan, is_to_be_replayed
+from pipeline_assets.load.deliveries.relocated import Relocated
 from pipeline_assets.load.staleness.coverage import HOURS_A_DAY, hours_on_record
 from resources.ledger.records import EXCLUDED, MISSING, BatchRecord, DeliveryRecord, Exclusion
 from resources.ledger.store import Ledger
@@ -33,6 +34,8 @@ class Recorded:
     """Of both sources."""
     exclusions: Mapping[str, Sequence[Exclusion]] = field(default_factory=dict)
     """Object key -> the exclusions of its versions that stand."""
+    relocated: Relocated = field(default_factory=Relocated)
+    """Accepted versions that landing lists under the other source's prefix now."""
 
     @classmethod
     def read(cls, ledger: Ledger, source: Source, projects: Sequence[str], first: date, last: date) -> Recorded:
@@ -110,24 +113,27 @@ def plan_batches(
         batch.prior = recorded.batches.get(key)
         batch.is_awaited = settings.first_arrival is None or key.arrival_date >= settings.first_arrival
         batch.is_closed = len(batch.hours_marked) == HOURS_A_DAY or now > deadline(key.arrival_date, settings)
-        _compare(batch, settings, now)
+        _compare(batch, recorded.relocated, settings, now)
     return plans
 
 
-def _compare(batch: BatchPlan, settings: Settings, now: datetime) -> None:
+def _compare(batch: BatchPlan, relocated: Relocated, settings: Settings, now: datetime) -> None:
     for delivery in sorted(batch.listed.values()):
         record = batch.recorded.get(delivery.key)
         if record is None or record.etag != delivery.etag or is_to_be_replayed(record, batch.code_version):
             batch.changed.append(delivery)
     batch.ruled_out = frozenset(_ruled_out(batch))
+    # Where landing holds an excluded version alone, another one that raw holds is neither gone nor ruled out.
+    unlisted = batch.recorded.keys() - batch.listed.keys() - batch.excluded.keys() - batch.ruled_out
+    batch.relocated = frozenset(unlisted & relocated.arrived)
+    batch.being_relocated = frozenset(unlisted & relocated.awaited)
     horizon = now.date() - timedelta(days=settings.redelivery_horizon_days)
     if batch.key.arrival_date >= horizon:
-        # Where landing holds an excluded version alone, another one that raw holds is neither gone nor ruled out.
-        gone = sorted(batch.recorded.keys() - batch.listed.keys() - batch.excluded.keys() - batch.ruled_out)
+        gone = sorted(unlisted - batch.relocated - batch.being_relocated)
         batch.missing = [] if batch.accepted_reason is not None else _missing(batch, gone, settings)
         batch.withdrawn = [] if batch.missing else gone
     if not batch.missing:
-        batch.withdrawn = sorted({*batch.withdrawn, *batch.ruled_out})
+        batch.withdrawn = sorted({*batch.withdrawn, *batch.ruled_out, *batch.relocated})
     prior = batch.prior
     batch.is_repeated_refusal = (
         prior is not None

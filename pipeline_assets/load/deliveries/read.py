@@ -267,10 +267,9 @@ def _judge_parsed(step: RawStep, plan: BatchPlan) -> tuple[BatchVerdict, Evaluat
         return BatchVerdict.MOVED, Evaluation(
             evaluation.check, False, reason, "The next load reads them again", evaluation.figures
         )
-    let_go = [key for key in plan.withdrawn if key not in plan.ruled_out]
-    if evaluation.is_passed and let_go and plan.accepted_reason is not None:
-        figures = {**evaluation.figures, MISSING: len(let_go)}
-        reason = f"{len(let_go)} withdrawn: {plan.accepted_reason}"
+    if evaluation.is_passed and plan.let_go and plan.accepted_reason is not None:
+        figures = {**evaluation.figures, MISSING: len(plan.let_go)}
+        reason = f"{len(plan.let_go)} withdrawn: {plan.accepted_reason}"
         evaluation = replace(evaluation, reason=reason, figures=figures)
     if evaluation.is_passed and plan.exclusion_reason is not None:
         figures = {**evaluation.figures, EXCLUDED: len(plan.excluded.keys() | plan.ruled_out)}
