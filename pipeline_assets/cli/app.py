@@ -18,6 +18,7 @@ import typer
 from pipeline_assets.cli import attach as cli_attach
 from pipeline_assets.cli import correct as cli_correct
 from pipeline_assets.cli import inspect as cli_look
+from pipeline_assets.cli import split as cli_split
 from pipeline_assets.cli.command import (
     EXIT_INCOMPLETE,
     EXIT_OK,
@@ -117,6 +118,7 @@ def maintenance(
 cli_correct.register(app)
 cli_look.register(app)
 cli_attach.register(app)
+cli_split.register(app)
 
 
 def _load(

@@ -41,9 +41,13 @@ class Mover:
         """The present version of an object; None where there is none."""
         return self._place.find(key)
 
+    def open(self, key: str, etag: str) -> IO[bytes]:
+        """As `LandingStore.open`."""
+        return self._landing.open(key, etag)
+
     def sha256(self, upload: Upload) -> str:
         """Of the version that was listed; raises ObjectMovedError where it is gone."""
-        with self._landing.open(upload.key, upload.etag) as content:
+        with self.open(upload.key, upload.etag) as content:
             return _hash(content)
 
     def copy(self, source: Upload, target_key: str) -> Upload:
@@ -51,7 +55,7 @@ class Mover:
 
         Raises LandingConflictError where the target holds other bytes, ObjectMovedError where either changed meanwhile.
         """
-        with self._landing.open(source.key, source.etag) as content:
+        with self.open(source.key, source.etag) as content:
             sha256, size = _hash(content), content.tell()
             content.seek(0)
             if self._place.find(target_key) is None and self._place.create(target_key, content):
