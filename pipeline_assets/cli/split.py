@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.table import Table as RichTable
 
 from pipeline_assets.cli.command import EXIT_INCOMPLETE, EXIT_OK, JsonOption, Panel, VerboseOption, run
-from pipeline_assets.cli.terminal import page, plainly, stacked, styled, terminal, write_json
+from pipeline_assets.cli.terminal import line, page, plainly, stacked, styled, terminal, write_json
 from pipeline_assets.config import load_settings
 from pipeline_assets.domain.days import parse_day
 from pipeline_assets.domain.errors import TidemarkError, UsageError
@@ -150,7 +150,8 @@ def _print(
     for note in selection.notes:
         console.print(note, soft_wrap=True)
     for error in errors:
-        console.print(styled(f"{error.subject}: {error.reason}. {error.hint}", "bold red"), soft_wrap=True)
+        console.print(line(styled(error.subject, "bold red"), f": {error.reason}"), soft_wrap=True)
+        console.print(f"  fix: {error.hint}", soft_wrap=True)
     total = _told_bytes(sum(one.placed.upload.size_bytes for one in selection.recovered))
     if not selection.recovered:
         console.print(

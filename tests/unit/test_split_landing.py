@@ -428,6 +428,13 @@ def test_a_file_system_without_nameless_files_is_written_to_as_well(
     assert folder.objects() == separate
 
 
+def test_a_marker_that_is_named_is_moved_behind_its_data(place: Place) -> None:
+    """Who recovered a whole hour with its marker names both."""
+    place.fill({a_marker(9): b"done", a_key(9): body("a")})
+    assert refusals(moved(place, found_in(place, keys=(a_marker(9), a_key(9))))) == {}
+    assert place.objects() == {target(9): body("a"), a_marker(9, source=Source.BACKFILL): b"done"}
+
+
 # The command
 
 
