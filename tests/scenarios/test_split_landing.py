@@ -28,8 +28,8 @@ REFINED = "refined/events"
 
 
 def _deliver(p: Any, recoveries: Source) -> list[str]:
-    """Three days: one hour came whole, one cut and was recovered, of one only the recovery came, and so of one day, in part; returns
-    the recovered keys."""
+    """One hour came whole, one cut and was recovered, of one only the recovery came, and so of a third day; returns the recovered
+    keys."""
     cut = events_on(DAY, 150, prefix="cut")
     late = events_on(DAY, 130, prefix="late")
     p.deliver(DAY, events_on(DAY, 40, prefix="whole"), hour=8)
