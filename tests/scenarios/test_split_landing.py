@@ -12,6 +12,7 @@ from pipeline_assets.domain.deliveries import BatchKey
 from pipeline_assets.domain.slices import Source
 from pipeline_assets.operations.split.find import Search, find
 from pipeline_assets.operations.split.relocate import relocate
+from pipeline_assets.tables.registry import DERIVED
 from resources import failpoints
 from resources.failpoints import Failpoint
 from resources.landing.move import Mover
@@ -66,20 +67,17 @@ def test_a_mixed_landing_is_split_while_loads_go_on(pipeline: Any) -> None:
     p.now = SOON
     recovered = _deliver(p, Source.REGULAR)
     assert p.load(DAY, THIRD).success
-    published = measured_digests(p.lakehouse)[REFINED]
+    published = p.digests()[REFINED]
     history = p.history()
 
     def load(source: Source) -> None:
         run = p.load(DAY, THIRD, source=source)
         assert run.success, run.failure()
         assert not run.failed_checks()
-        assert measured_digests(p.lakehouse)[REFINED] == published
+        assert p.digests()[REFINED] == published
 
-    # Between a copy and its delete, and behind a delete, with the copy loaded and not.
-    meanwhile = {
-        (Failpoint.AFTER_MARKER, 0): Source.BACKFILL, (Failpoint.AFTER_DELETE, 0): Source.REGULAR,
-        (Failpoint.AFTER_DELETE, 1): Source.REGULAR,
-    }  # fmt: skip
+    # Between a copy and its delete; then with two sources deleted, of which one copy is loaded.
+    meanwhile = {(Failpoint.AFTER_MARKER, 0): Source.BACKFILL, (Failpoint.AFTER_DELETE, 1): Source.REGULAR}
     seen: list[Failpoint] = []
 
     def meet(point: Failpoint, _: str) -> None:
@@ -109,8 +107,10 @@ def test_a_mixed_landing_is_split_while_loads_go_on(pipeline: Any) -> None:
         (separate.landing / marker).touch()
     assert _tree(p) == _tree(separate)
     assert separate.load(DAY, THIRD).success
-    assert separate.load(DAY, THIRD, source=Source.BACKFILL).success
-    assert separate.load(DAY, THIRD).success
+    # Closed days grow by so much that somebody has to agree.
+    grown = {f"{table.key}:{day}": "recovered" for table in DERIVED for day in (DAY, NEXT, THIRD)}
+    late = separate.load(DAY, THIRD, source=Source.BACKFILL, accept=grown)
+    assert late.success, late.failure()
     assert p.digests() == separate.digests()
     assert measured_digests(p.lakehouse) == measured_digests(separate.lakehouse)
     assert _standing(p) == _standing(separate)

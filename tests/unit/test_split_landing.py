@@ -153,6 +153,7 @@ def test_an_upload_later_than_its_own_marker_is_found_and_others_are_not(folder:
     ordinary = [a_key(8), a_key(9), a_key(9, 2), a_marker(8), a_marker(9)]
     late = [a_key(8, 5), a_key(9, 5), a_key(11)]
     folder.fill({key: body(key) for key in (*ordinary, *late)})
+    folder.put(a_key(8, 5), body(a_key(8)))
     written_at(folder, datetime(2026, 2, 2, 11, 5, tzinfo=UTC), *ordinary)
     written_at(folder, datetime(2026, 2, 2, 11, 40, tzinfo=UTC), a_key(9, 2))
     written_at(folder, RECOVERED_AT, *late)
@@ -163,6 +164,7 @@ def test_an_upload_later_than_its_own_marker_is_found_and_others_are_not(folder:
     assert found[a_key(9, 5)] == ("uploaded 2026-02-20 09:30 UTC, 18 days after the marker of its hour",)
     (told,) = found[a_key(11)]
     assert told.startswith("uploaded 2026-02-20 09:30 UTC, 15 days after the deadline of its day")
+    assert found[a_key(8, 5)][1] == f"the same bytes as {a_key(8)}"
 
 
 def test_content_that_doubles_an_earlier_object_is_found(place: Place) -> None:

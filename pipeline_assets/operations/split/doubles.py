@@ -59,9 +59,9 @@ def find_doubles(
     """Compare each object with those of the project that were uploaded before it; `known` are recovered for other reasons.
 
     Bytes are compared in all of the prefix, events within an arrival day: a file's hour is that of the upload of its events,
-    which an export made again does not change. What is found, or known, stands for nobody else: whatever is moved first, the
-    rest is found again. Every object that is not alone on its day is read once, those of a shared size twice; memory holds
-    `MOST_EVENTS_A_DAY` numbers.
+    which an export made again does not change. What is found, or known, is compared, and nobody is compared with it: whatever
+    is moved first, the rest is found again. Every object that is not alone on its day is read once, those of a shared size
+    twice; memory holds `MOST_EVENTS_A_DAY` numbers.
     """
     found = Doubles()
     sizes = Counter(placed.upload.size_bytes for placed in objects)
@@ -69,22 +69,24 @@ def find_doubles(
     by_day: dict[date, list[Placed]] = defaultdict(list)
     for placed in objects:
         by_day[placed.arrival_date].append(placed)
-    ordered = sorted((p for p in objects if sizes[p.upload.size_bytes] > 1 and p not in known), key=_by_upload)
+    ordered = sorted((p for p in objects if sizes[p.upload.size_bytes] > 1), key=_by_upload)
     for placed in ordered:
         with _naming_unread(found, placed):
             sha256 = reader.sha256(placed.upload)
-            first = kept_bytes.setdefault(sha256, placed)
+            first = kept_bytes.get(sha256, placed) if placed in known else kept_bytes.setdefault(sha256, placed)
             if first is not placed and _holds_events(reader, placed, settings):
                 found.reasons[placed] = f"the same bytes as {first.upload.key}"
     for day, of_day in sorted(by_day.items()):
-        compared = [p for p in sorted(of_day, key=_by_upload) if p not in known and p not in found.reasons]
+        compared = [p for p in sorted(of_day, key=_by_upload) if p not in found.reasons]
         if len(compared) > 1:
             say(f"comparing the events of {len(compared)} objects of {day}")
-            _compare_day(compared, reader, settings, found)
+            _compare_day(compared, known, reader, settings, found)
     return found
 
 
-def _compare_day(objects: Sequence[Placed], reader: ObjectReader, settings: Settings, found: Doubles) -> None:
+def _compare_day(
+    objects: Sequence[Placed], known: Collection[Placed], reader: ObjectReader, settings: Settings, found: Doubles
+) -> None:
     owners: dict[int, int] = {}
     """Event -> the kept object that holds it."""
     counts: Counter[int] = Counter()
@@ -107,6 +109,7 @@ def _compare_day(objects: Sequence[Placed], reader: ObjectReader, settings: Sett
             of_sample = "" if limit == _HASHES else " of a sample"
             held = f"{shared[best]:,} of its {len(events):,} events{of_sample} are among the {counts[best]:,}"
             found.reasons[placed] = f"{held} of {objects[best].upload.key}"
+        if placed in found.reasons or placed in known:
             continue
         for event in events:
             owners.setdefault(event, place)
