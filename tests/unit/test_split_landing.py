@@ -7,6 +7,7 @@ Does not contain: what tables become of it (tests/scenarios/test_split_landing.p
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import signal
@@ -395,6 +396,14 @@ def test_a_bucket_deletes_the_version_that_was_copied_and_no_other(s3: Place) ->
     bucket.find = lambda key: upload
     assert not bucket.delete(upload)
     assert s3.objects() == {a_key(9): body("new", 7)}
+
+
+def test_nothing_is_written_over_what_came_meanwhile(place: Place) -> None:
+    """Between looking for the target and writing it somebody else may write."""
+    place.put(target(9), body("another"))
+    mover: Any = place.mover
+    assert not mover._place.create(target(9), io.BytesIO(b"mine"))
+    assert place.objects() == {target(9): body("another")}
 
 
 def test_a_bucket_with_versions_keeps_what_was_moved(s3: Place, bucket: Any) -> None:
