@@ -508,6 +508,13 @@ def test_the_command_shows_moves_and_says_what_is_next(shell: Any, folder: Place
     assert "0 of 1 objects were moved" in conflict.stdout
 
 
+def test_the_command_works_on_a_bucket(shell: Any, s3: Place, tmp_path: Path) -> None:
+    separate = a_mixed_landing(s3)
+    (tmp_path / "keys").write_text("\n".join(MIXED), "utf-8")
+    done = shell(s3, "--keys", str(tmp_path / "keys"), "--apply")
+    assert (done.exit_code, s3.objects()) == (0, separate), done.output
+
+
 def test_an_excluded_object_is_not_moved_past_its_exclusion(shell: Any, folder: Place, tmp_path: Path) -> None:
     folder.put(a_key(9), body("a"))
     ledger = Ledger(f"sqlite:///{tmp_path}/ledger.db")
