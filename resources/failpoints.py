@@ -25,7 +25,7 @@ _POLL_SECONDS = 0.02
 
 
 class Failpoint(StrEnum):
-    """Every step of the load path, and of a recovery from the vendor, between two durable states."""
+    """Every step between two durable states: of the load path, of a recovery from the vendor, of moves within landing."""
 
     DURING_LISTING = "during_listing"
     MID_PARSE = "mid_parse"
@@ -39,10 +39,17 @@ class Failpoint(StrEnum):
     BETWEEN_TABLES = "between_tables"
     BETWEEN_CHUNKS = "between_chunks"
     BEFORE_EVENTS = "before_events"
-
+    AFTER_COPY = "after_copy"
+    AFTER_VERIFY = "after_verify"
+    AFTER_MARKER = "after_marker"
+    AFTER_DELETE = "after_delete"
     AFTER_DOWNLOAD = "after_download"
     AFTER_OBJECT = "after_object"
     BEFORE_MARKER = "before_marker"
+
+
+OF_MOVES = frozenset({Failpoint.AFTER_COPY, Failpoint.AFTER_VERIFY, Failpoint.AFTER_MARKER, Failpoint.AFTER_DELETE})
+"""Points of moves within landing, which no load passes: tests/unit/operations/test_split_landing.py kills at each."""
 
 
 OF_RECOVERY = frozenset({Failpoint.AFTER_DOWNLOAD, Failpoint.AFTER_OBJECT, Failpoint.BEFORE_MARKER})

@@ -40,6 +40,7 @@ class Mutation:
 
 
 _LOST = "tests/scenarios/test_lost_catalog.py"
+_SPLIT = "tests/unit/test_split_landing.py"
 _LATE = "tests/scenarios/test_late_facts.py::test_a_fact_two_days_late_republishes_its_day_only"
 MUTATIONS = (
     Mutation(
@@ -122,6 +123,16 @@ MUTATIONS = (
         11, "any share of a table's files may be orphans", "pipeline_assets/operations/leftovers.py",
         "    if is_bulk(len(orphans), files, max_share):", "    if False:",
         f"{_LOST}::test_orphans_that_history_does_not_explain_stay",
+    ),
+    Mutation(
+        11, "an object is deleted of which there is no equal copy", "resources/landing/move.py",
+        "if copy.size_bytes != size or self.sha256(copy) != sha256:", "if False:",
+        f"{_SPLIT}::test_a_target_with_other_bytes_is_refused_and_the_others_go_on",
+    ),
+    Mutation(
+        11, "an object is deleted in another version than the one that was copied", "resources/landing/move_places.py",
+        "if present.is_link or present.etag != upload.etag:", "if False:",
+        f"{_SPLIT}::test_what_changes_before_the_delete_stays",
     ),
 )  # fmt: skip
 

@@ -20,6 +20,7 @@ from pipeline_assets.cli import correct as cli_correct
 from pipeline_assets.cli import inspect as cli_look
 from pipeline_assets.cli import recover as cli_recover
 from pipeline_assets.cli import report as cli_report
+from pipeline_assets.cli import split as cli_split
 from pipeline_assets.cli.command import (
     EXIT_INCOMPLETE,
     EXIT_OK,
@@ -126,6 +127,7 @@ cli_look.register(app)
 cli_report.register(app)
 cli_attach.register(app)
 cli_recover.register(app)
+cli_split.register(app)
 
 
 def _load(

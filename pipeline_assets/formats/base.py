@@ -177,6 +177,8 @@ class ExportFormat:
     """From project id and arrival date (UTC) in an object's name, and the most bytes of a line. Called once per object."""
     block_parser: Callable[[str, date, int], BlockParser]
     """From the same."""
+    event_number: Callable[[bytes], int | None]
+    """From a line, which is not parsed for it: 64 bits that are the same wherever its event is delivered; None without any id."""
 
     def __post_init__(self) -> None:
         """Refuse a role that no column plays; raises ValueError."""

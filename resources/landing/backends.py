@@ -111,7 +111,7 @@ class Bucket:
     def list_plainly(self, folder: str, after: str) -> Iterator[Listed]:
         """By boto3, page by page."""
         root = f"{self.prefix}/" if self.prefix else ""
-        pages = self._client(self._session()).get_paginator("list_objects_v2")
+        pages = self.client().get_paginator("list_objects_v2")
         asked = {"Bucket": self.bucket, "Prefix": f"{root}{folder}/", "StartAfter": f"{root}{after}"}
         for page in pages.paginate(**asked):
             for item in page.get("Contents", ()):
@@ -145,7 +145,7 @@ class Bucket:
                 obstore.put(store, key, content.read(), mode="create")
             else:
                 name = f"{self.prefix}/{key}" if self.prefix else key
-                self._client(self._session()).put_object(Bucket=self.bucket, Key=name, Body=content, IfNoneMatch="*")
+                self.client().put_object(Bucket=self.bucket, Key=name, Body=content, IfNoneMatch="*")
         except AlreadyExistsError:
             return False
         except ClientError as error:
@@ -153,6 +153,10 @@ class Bucket:
                 raise
             return False
         return True
+
+    def client(self) -> Any:
+        """A client of boto3, for what obstore does not offer."""
+        return self._client(self._session())
 
     def _session(self) -> boto3.Session:
         return boto3.Session(

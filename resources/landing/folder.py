@@ -113,21 +113,21 @@ class Folder:
             # Deleted since the folder was read.
             return
         if not stat.S_ISLNK(status.st_mode):
-            yield Listed(key, _etag(status), status.st_size)
+            yield Listed(key, version_of(status), status.st_size)
             return
         try:
             inside = self._resolved(os.path.relpath(entry.path, self.root))
             target = None if inside is None else inside.stat()
         except OSError:
             # A loop, or a target that is gone: listed by the link itself, and refused when it is to be read.
-            yield Listed(key, _etag(status), status.st_size)
+            yield Listed(key, version_of(status), status.st_size)
             return
         if target is None:
             yield Listed(key, "", 0, OUTSIDE)
         elif stat.S_ISDIR(target.st_mode):
             yield Listed(key, "", 0, "a link to a folder; it is not followed")
         else:
-            yield Listed(key, _etag(target), target.st_size)
+            yield Listed(key, version_of(target), target.st_size)
 
     def read(self, _: object, key: str, etag: str, *, is_glance: bool = False) -> IO[bytes]:
         """The file that was listed with `etag`; raises ObjectMovedError and UnreadableObjectError."""
@@ -141,9 +141,9 @@ class Folder:
                 if not stat.S_ISREG(status.st_mode):
                     raise UnreadableObjectError(key, "is no file that can be read", _HINT)
                 size = min(status.st_size, 1) if is_glance else status.st_size
-                content = _copied(file, size) if _etag(status) == etag else None
+                content = _copied(file, size) if version_of(status) == etag else None
                 # It may be rewritten in place while it is read.
-                if content is not None and _etag(os.fstat(file.fileno())) == etag:
+                if content is not None and version_of(os.fstat(file.fileno())) == etag:
                     return content
         except FileNotFoundError as error:
             if (self.root / key).is_symlink():
@@ -227,6 +227,6 @@ def _copied(file: IO[bytes], size: int) -> IO[bytes]:
     return content
 
 
-def _etag(status: os.stat_result) -> str:
+def version_of(status: os.stat_result) -> str:
     """Inode, time and size, as obstore writes them: what the ledger holds of older loads stays valid."""
     return f'"{status.st_ino:x}-{status.st_mtime_ns // 1000:x}-{status.st_size:x}"'

@@ -79,6 +79,11 @@ class LandingStore:
         """Where landing is: a path or `s3://bucket[/prefix]`."""
         return self._place.url
 
+    @property
+    def place(self) -> Place:
+        """The kind of place it is, for those who write to it."""
+        return self._place
+
     def list(
         self,
         source: Source,

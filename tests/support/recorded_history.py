@@ -170,7 +170,8 @@ def _add_slices(
         changes.publications.append(
             PublicationRecord(
                 table.key, key, history.snapshot, history.snapshot - 1, EMPTY, record.digest,
-                Cause.of(CauseKind.FIRST_BUILD), run, input_state=record.input_state, code_version="2-44136fa3", figures=record.figures, seconds=2.5,
+                Cause.of(CauseKind.FIRST_BUILD), run,
+                input_state=record.input_state, code_version="2-44136fa3", figures=record.figures, seconds=2.5,
                 published_at=at.isoformat(),
             )
         )  # fmt: skip

@@ -8,6 +8,7 @@ Does not contain: names (keys.py), parsers (lines.py, line_blocks.py) and column
 from __future__ import annotations
 
 from pipeline_assets.formats.amplitude.columns import MEANINGS, TRANSPORT_COLUMNS, VENDOR_COLUMNS
+from pipeline_assets.formats.amplitude.event_ids import event_number
 from pipeline_assets.formats.amplitude.keys import KeyGrammar
 from pipeline_assets.formats.amplitude.line_blocks import ColumnParser
 from pipeline_assets.formats.amplitude.lines import LineParser
@@ -29,4 +30,5 @@ AMPLITUDE = ExportFormat(
     keys=KeyGrammar,
     line_parser=LineParser,
     block_parser=ColumnParser,
+    event_number=event_number,
 )

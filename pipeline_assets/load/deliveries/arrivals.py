@@ -18,6 +18,7 @@ from pipeline_assets.domain.deliveries import BatchKey, Listing, UnrecognizedObj
 from pipeline_assets.domain.slices import BatchVerdict, Slice, Source
 from pipeline_assets.load.deliveries.batch import Recorded, judge_absent, plan_batches
 from pipeline_assets.load.deliveries.plan import BatchPlan, Plan
+from pipeline_assets.load.deliveries.relocated import find_relocated
 from pipeline_assets.load.request import LoadRequest
 from pipeline_assets.load.runtime import Runtime
 from pipeline_assets.load.staleness.first_arrival import first_arrivals
@@ -38,6 +39,8 @@ def plan_arrivals(runtime: Runtime, request: LoadRequest, source: Source) -> Pla
     if listing.strays:
         runtime.log(f"{table.key}: {describe_strays([stray.key for stray in listing.strays])}")
     recorded = Recorded.read(runtime.ledger, source, request.projects, first, last)
+    relocated = find_relocated(source, listing, recorded.accepted, runtime.landing, runtime.ledger, runtime.settings)
+    recorded = replace(recorded, relocated=relocated)
     requested = [Slice(day, project) for day in request.days for project in request.projects]
     reasons = {key: reason for key in requested if (reason := request.accepted.missing(table.key, key))}
     plans = plan_batches(
@@ -59,6 +62,8 @@ def _log_plans(runtime: Runtime, table_key: str, plans: Mapping[BatchKey, BatchP
     for key, plan in plans.items():
         if plan.accepted_reason is not None:
             runtime.log(f"{table_key}: {key} {plan.told_loss(runtime.settings)}")
+        if plan.told_relocation is not None:
+            runtime.log(f"{table_key}: {key} {plan.told_relocation}")
     work = [plan for plan in plans.values() if plan.needs_work]
     objects = sum(len(plan.changed) for plan in work)
     runtime.log(f"{table_key}: {arrived}, {objects} new or changed in {len(work)} batches")

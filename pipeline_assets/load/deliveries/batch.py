@@ -19,6 +19,7 @@ from pipeline_assets.domain.records import EXCLUDED, MISSING, BatchRecord, Deliv
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import BatchVerdict, Slice, Source
 from pipeline_assets.load.deliveries.plan import BatchPlan, is_to_be_replayed
+from pipeline_assets.load.deliveries.relocated import Relocated
 from pipeline_assets.load.staleness.coverage import HOURS_A_DAY, hours_on_record
 from resources.ledger.store import Ledger
 
@@ -35,6 +36,8 @@ class Recorded:
     """Of both sources."""
     exclusions: Mapping[str, Sequence[Exclusion]] = field(default_factory=dict)
     """Object key -> the exclusions of its versions that stand."""
+    relocated: Relocated = field(default_factory=Relocated)
+    """Accepted versions that landing lists under the other source's prefix now."""
 
     @classmethod
     def read(cls, ledger: Ledger, source: Source, projects: Sequence[str], first: date, last: date) -> Recorded:
@@ -110,7 +113,7 @@ def plan_batches(
             accepted_reason=accepted_reasons.get(Slice(key.arrival_date, key.project_id)),
             code_version=code_version,
         )
-        plans[key] = _compared(plan, settings, now)
+        plans[key] = _compared(plan, recorded.relocated, settings, now)
     return plans
 
 
@@ -121,7 +124,7 @@ def _by_batch(records: Mapping[str, DeliveryRecord]) -> dict[BatchKey, dict[str,
     return by_batch
 
 
-def _compared(plan: BatchPlan, settings: Settings, now: datetime) -> BatchPlan:
+def _compared(plan: BatchPlan, relocated: Relocated, settings: Settings, now: datetime) -> BatchPlan:
     """The plan with what follows from landing and ledger: what is to be read, removed, or missing."""
     changed = tuple(
         delivery
@@ -129,17 +132,27 @@ def _compared(plan: BatchPlan, settings: Settings, now: datetime) -> BatchPlan:
         if _is_changed(plan, delivery, plan.recorded.get(delivery.key))
     )
     ruled_out = frozenset(_ruled_out(plan))
+    # Where landing holds an excluded version alone, another one that raw holds is neither gone nor ruled out.
+    unlisted = plan.recorded.keys() - plan.listed.keys() - plan.excluded.keys() - ruled_out
+    arrived, awaited = unlisted & relocated.arrived, unlisted & relocated.awaited
     missing: list[str] = []
     withdrawn: list[str] = []
     horizon = now.date() - timedelta(days=settings.redelivery_horizon_days)
     if plan.key.arrival_date >= horizon:
-        # Where landing holds an excluded version alone, another one that raw holds is neither gone nor ruled out.
-        gone = sorted(plan.recorded.keys() - plan.listed.keys() - plan.excluded.keys() - ruled_out)
+        gone = sorted(unlisted - arrived - awaited)
         missing = [] if plan.accepted_reason is not None else _missing(plan, gone, settings)
         withdrawn = [] if missing else gone
     if not missing:
-        withdrawn = sorted({*withdrawn, *ruled_out})
-    compared = replace(plan, changed=changed, ruled_out=ruled_out, missing=tuple(missing), withdrawn=tuple(withdrawn))
+        withdrawn = sorted({*withdrawn, *ruled_out, *arrived})
+    compared = replace(
+        plan,
+        changed=changed,
+        ruled_out=ruled_out,
+        relocated=frozenset(arrived),
+        being_relocated=frozenset(awaited),
+        missing=tuple(missing),
+        withdrawn=tuple(withdrawn),
+    )
     return replace(compared, is_repeated_refusal=_is_repeated_refusal(compared, settings))
 
 

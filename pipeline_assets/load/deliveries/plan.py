@@ -54,6 +54,10 @@ class BatchPlan:
     """Objects in raw whose rows are to go: landing no longer lists them, and their hour, or a person, says that this is meant."""
     ruled_out: frozenset[str] = frozenset()
     """Those among them that a person excluded."""
+    relocated: frozenset[str] = frozenset()
+    """Objects in raw that lie under the other source's prefix now, whose rows raw holds from there: they are withdrawn."""
+    being_relocated: frozenset[str] = frozenset()
+    """The same where the copies are not loaded yet: neither missing nor withdrawn until they are."""
     missing: tuple[str, ...] = ()
     """Objects in raw that are gone together with their whole hour: a wrong bucket or a rewrite under way."""
     is_repeated_refusal: bool = False
@@ -101,6 +105,22 @@ class BatchPlan:
             return None
         reasons = dict.fromkeys(exclusion.reason for key in named for exclusion in self.exclusions[key])
         return f"{len(named)} excluded: {'; '.join(reasons)}"
+
+    @property
+    def told_relocation(self) -> str | None:
+        """What is done about objects that were moved to the other prefix; None where there are none."""
+        parts = []
+        if self.relocated:
+            parts.append(f"{len(self.relocated)} objects were moved to the other prefix and are loaded from there")
+        if self.being_relocated:
+            waits = "were moved to the other prefix; their rows stay until they are loaded from there"
+            parts.append(f"{len(self.being_relocated)} objects {waits}")
+        return "; ".join(parts) or None
+
+    @property
+    def let_go(self) -> list[str]:
+        """Withdrawn objects that landing lost."""
+        return [key for key in self.withdrawn if key not in self.ruled_out and key not in self.relocated]
 
     @property
     def as_read(self) -> BatchAsRead:
@@ -170,7 +190,7 @@ class BatchPlan:
 
     def told_loss(self, settings: Settings) -> str:
         """What a person's reason lets go of this batch, before it is let go."""
-        gone = [key for key in self.withdrawn if key not in self.ruled_out]
+        gone = self.let_go
         if gone:
             hours = sorted({hour for key in gone if (hour := self.hour_of(key, settings)) is not None})
             rows = sum(self.recorded[key].rows for key in gone)

@@ -71,7 +71,7 @@ def _judge_parsed(read: ReadResult, plan: BatchPlan, settings: Settings) -> tupl
         return BatchVerdict.MOVED, Evaluation(
             evaluation.check, False, reason, "The next load reads them again", evaluation.figures
         )
-    let_go = [key for key in plan.withdrawn if key not in plan.ruled_out]
+    let_go = plan.let_go
     if evaluation.is_passed and let_go and plan.accepted_reason is not None:
         figures = {**evaluation.figures, MISSING: len(let_go)}
         reason = f"{len(let_go)} withdrawn: {plan.accepted_reason}"

@@ -18,7 +18,6 @@ from pipeline_assets.domain.plain_text import as_html
 from pipeline_assets.domain.slices import Source, Verdict
 from pipeline_assets.inspection.health.answers import AnswerKind, commands, is_early, kind_of, source_of
 from pipeline_assets.inspection.health.calendar import TABLES, Calendar, DayState, worst
-from pipeline_assets.tables.refined_events import REFINED_EVENTS
 from resources.ledger.summaries import Fault
 
 DETAILED_DAYS = 92
@@ -216,4 +215,5 @@ def _tables(calendar: Calendar) -> list[str]:
 
 def _name(table: str) -> str:
     """As short as a row's head has to be; `events` alone could be any."""
-    return as_html(table if table == REFINED_EVENTS.key else table.rsplit("/", 1)[-1])
+    name = table.rsplit("/", 1)[-1]
+    return as_html(table if name == "events" else name)

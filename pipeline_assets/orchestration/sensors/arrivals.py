@@ -8,6 +8,7 @@ Does not contain: when a batch is due (deliveries/readiness.py) and runs (reques
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from datetime import date, timedelta
 
 import dagster as dg
@@ -20,6 +21,7 @@ from pipeline_assets.domain.slices import Source
 from pipeline_assets.load.deliveries.batch import Recorded, plan_batches
 from pipeline_assets.load.deliveries.plan import BatchPlan
 from pipeline_assets.load.deliveries.readiness import ArrivalStatus, evaluate_arrivals, state_of
+from pipeline_assets.load.deliveries.relocated import find_relocated
 from pipeline_assets.load.staleness.first_arrival import first_arrivals
 from pipeline_assets.orchestration.assets import Clock
 from pipeline_assets.orchestration.jobs import JOB_OF_SOURCE, PRIORITIES
@@ -70,6 +72,8 @@ def _arrivals(tick: Tick, source: Source, landing: LandingStore) -> dg.SensorRes
         listing = landing.list(source, settings.projects, first, last, asked)
         strays += listing.strays
         recorded = Recorded.read(tick.ledger, source, settings.projects, first, last)
+        relocated = find_relocated(source, listing, recorded.accepted, landing, tick.ledger, settings)
+        recorded = replace(recorded, relocated=relocated)
         elsewhere |= recorded.delivered_elsewhere(source).keys()
         plans |= plan_batches(
             source,

@@ -21,6 +21,7 @@ from pipeline_assets.formats.amplitude.keys import KeyGrammar
 from pipeline_assets.load.deliveries.batch import Recorded, judge_absent, plan_batches
 from pipeline_assets.load.deliveries.plan import BatchPlan, Plan
 from pipeline_assets.load.deliveries.read import witnesses
+from pipeline_assets.load.deliveries.relocated import Relocated, sort_relocated
 
 PROJECT = "10001"
 DAY = date(2026, 2, 2)
@@ -76,6 +77,7 @@ def plans_of(
     projects: Sequence[str] = (PROJECT,),
     now: datetime = SOON,
     code: str = CODE,
+    relocated: Relocated = Relocated(),  # noqa: B008 - a frozen value
     **settings: Any,
 ) -> dict[BatchKey, BatchPlan]:
     return plan_batches(
@@ -88,6 +90,7 @@ def plans_of(
             {r.object_key: r for r in refused},
             {b.key: b for b in priors},
             {e.object_key: [one for one in exclusions if one.object_key == e.object_key] for e in exclusions},
+            relocated,
         ),
         Settings(**settings),
         now,
@@ -680,3 +683,67 @@ def test_all_markers_of_a_regular_export_say_that_a_day_is_empty(
     assert plan.is_newly_empty is is_empty
     known = replace(plan, prior=BatchRecord(batch, BatchVerdict.ACCEPTED))
     assert not known.is_newly_empty
+
+
+# Deliveries that were moved to the other prefix
+
+COPY = BatchKey(Source.BACKFILL, PROJECT, DAY)
+
+
+def relocated_of(
+    gone: Sequence[DeliveryRecord], there: Sequence[Delivery], loaded: Sequence[DeliveryRecord] = (),
+    exclusions: Sequence[Exclusion] = (),
+) -> Relocated:  # fmt: skip
+    return sort_relocated(
+        gone, there, {record.object_key: record for record in loaded},
+        {one.object_key: [one] for one in exclusions}, Settings(),
+    )  # fmt: skip
+
+
+def test_a_moved_delivery_is_awaited_until_its_copy_is_loaded_and_then_leaves() -> None:
+    """Scenario: a whole hour left the regular prefix; its copy is first only listed, then loaded. Outcome: its rows stay as
+    long as no others stand for them, then they leave; the hour is never told to be missing."""
+    gone, copy = a_record(), a_delivery(batch=COPY)
+    awaited = relocated_of([gone], [copy])
+    assert awaited == Relocated(awaited=frozenset({gone.object_key}))
+    waiting = plan_of([], [gone], relocated=awaited)
+    assert (waiting.missing, waiting.withdrawn, waiting.needs_work) == ((), (), False)
+
+    arrived = relocated_of([gone], [copy], [a_record(batch=COPY)])
+    assert arrived == Relocated(arrived=frozenset({gone.object_key}))
+    for now in (SOON, LATER):
+        leaving = plan_of([], [gone], relocated=arrived, now=now)
+        assert (leaving.missing, leaving.withdrawn, leaving.let_go) == ((), (gone.object_key,), [])
+        assert leaving.needs_work
+
+
+def test_a_moved_delivery_hides_no_loss() -> None:
+    """Another object of the day is gone for good: the day is refused, and nothing leaves meanwhile."""
+    moved, lost = a_record(), a_record(hour=3)
+    plan = plan_of([], [moved, lost], relocated=Relocated(arrived=frozenset({moved.object_key})))
+    assert (plan.missing, plan.withdrawn, plan.needs_work) == ((lost.object_key,), (), False)
+
+
+@pytest.mark.parametrize(
+    ("there", "loaded", "exclusions"),
+    [
+        ([], [a_record(batch=COPY)], []),
+        ([a_delivery(hour=11, batch=COPY)], [], []),
+        ([a_delivery(shard=2, batch=COPY)], [], []),
+        ([replace(a_delivery(batch=COPY), size_bytes=99)], [], []),
+        ([a_delivery(batch=COPY)], [a_record(batch=COPY, sha256="other bytes")], []),
+        ([a_delivery(batch=COPY)], [], [replace(an_exclusion(), object_key=a_delivery(batch=COPY).key)]),
+    ],
+    ids=["nothing listed", "another hour", "another shard", "another size", "other bytes", "an excluded copy"],
+)
+def test_what_is_no_copy_does_not_stand_for_a_delivery(
+    there: list[Delivery], loaded: list[DeliveryRecord], exclusions: list[Exclusion]
+) -> None:
+    assert relocated_of([a_record()], there, loaded, exclusions) == Relocated()
+
+
+def test_a_copy_under_an_ordinary_name_counts_too() -> None:
+    """Who moves by hand keeps names, and the backfill prefix takes them."""
+    name = a_delivery().key.partition("/")[2]
+    copy = replace(a_delivery(batch=COPY), key=f"{COPY.source.prefix(PROJECT)}/{name}")
+    assert relocated_of([a_record()], [copy]).awaited == {a_record().object_key}

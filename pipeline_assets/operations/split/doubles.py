@@ -1,0 +1,145 @@
+"""Which objects of a prefix hold what an earlier one holds: the same bytes, or half of its events.
+
+Contains: the comparison, one arrival day at a time, in bounded memory and without Spark.
+Add here: another way for contents to be the same.
+Does not contain: other signs of a recovery (evidence.py), which event a line is (amplitude/event_ids.py).
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import date
+from typing import IO, Protocol
+
+from pipeline_assets.domain.errors import ObjectMovedError, UnreadableObjectError
+from pipeline_assets.domain.settings import Settings
+from pipeline_assets.formats.gzip_lines import BadObjectError, blocks, decompress
+from pipeline_assets.formats.registry import EXPORT_FORMAT
+from pipeline_assets.operations.split.prefix import Placed
+from resources.landing.move_places import Upload
+
+MOST_EVENTS_A_DAY = 500_000
+"""Of a day with more events only those are compared whose hashes are the lowest: of every object the same share."""
+_SHARE = 0.5
+"""Of the events of the smaller of two objects: the vendor itself repeats a few, a recovery repeats an hour."""
+_HASHES = 1 << 64
+_BLOCK_LINES, _BLOCK_BYTES = 4096, 4 * 1024**2
+
+
+class ObjectReader(Protocol):
+    """Reads the version of an object that was listed."""
+
+    def open(self, key: str, etag: str) -> IO[bytes]:
+        """Its bytes, to be closed."""
+
+    def sha256(self, upload: Upload) -> str:
+        """Of its bytes."""
+
+
+@dataclass
+class Doubles:
+    """What a comparison found."""
+
+    reasons: dict[Placed, str] = field(default_factory=dict)
+    """Object -> which earlier one it doubles."""
+    unread: list[str] = field(default_factory=list)
+    """Objects whose content could not be compared."""
+
+
+def find_doubles(
+    objects: Sequence[Placed],
+    known: Collection[Placed],
+    reader: ObjectReader,
+    settings: Settings,
+    say: Callable[[str], None],
+) -> Doubles:
+    """Compare each object with those of the project that were uploaded before it; `known` are recovered for other reasons.
+
+    Bytes are compared in all of the prefix, events within an arrival day: a file's hour is that of the upload of its events,
+    which an export made again does not change. What is found, or known, is compared, and nobody is compared with it: whatever
+    is moved first, the rest is found again. Every object that is not alone on its day is read once, those of a shared size
+    twice; memory holds `MOST_EVENTS_A_DAY` numbers.
+    """
+    found = Doubles()
+    sizes = Counter(placed.upload.size_bytes for placed in objects)
+    kept_bytes: dict[str, Placed] = {}
+    by_day: dict[date, list[Placed]] = defaultdict(list)
+    for placed in objects:
+        by_day[placed.arrival_date].append(placed)
+    ordered = sorted((p for p in objects if sizes[p.upload.size_bytes] > 1), key=_by_upload)
+    for placed in ordered:
+        with _naming_unread(found, placed):
+            sha256 = reader.sha256(placed.upload)
+            first = kept_bytes.get(sha256, placed) if placed in known else kept_bytes.setdefault(sha256, placed)
+            if first is not placed and _holds_events(reader, placed, settings):
+                found.reasons[placed] = f"the same bytes as {first.upload.key}"
+    for day, of_day in sorted(by_day.items()):
+        compared = [p for p in sorted(of_day, key=_by_upload) if p not in found.reasons]
+        if len(compared) > 1:
+            say(f"comparing the events of {len(compared)} objects of {day}")
+            _compare_day(compared, known, reader, settings, found)
+    return found
+
+
+def _compare_day(
+    objects: Sequence[Placed], known: Collection[Placed], reader: ObjectReader, settings: Settings, found: Doubles
+) -> None:
+    owners: dict[int, int] = {}
+    """Event -> the kept object that holds it."""
+    counts: Counter[int] = Counter()
+    """Kept object -> its events that are compared."""
+    limit = _HASHES
+    for place, placed in enumerate(objects):
+        events: set[int] = set()
+        with _naming_unread(found, placed):
+            for number in _events(reader, placed, settings):
+                if number < limit:
+                    events.add(number)
+                while len(owners) + len(events) > MOST_EVENTS_A_DAY:
+                    limit //= 2
+                    owners = {event: owner for event, owner in owners.items() if event < limit}
+                    counts = Counter(owners.values())
+                    events = {event for event in events if event < limit}
+        shared = Counter(owners[event] for event in events if event in owners)
+        best = max(shared, key=lambda kept: (shared[kept] / min(len(events), counts[kept]), -kept), default=None)
+        if best is not None and shared[best] >= _SHARE * min(len(events), counts[best]):
+            of_sample = "" if limit == _HASHES else " of a sample"
+            held = f"{shared[best]:,} of its {len(events):,} events{of_sample} are among the {counts[best]:,}"
+            found.reasons[placed] = f"{held} of {objects[best].upload.key}"
+        if placed in found.reasons or placed in known:
+            continue
+        for event in events:
+            owners.setdefault(event, place)
+        counts = counts + Counter({place: len(events)})
+
+
+def _events(reader: ObjectReader, placed: Placed, settings: Settings) -> Iterator[int]:
+    with (
+        reader.open(placed.upload.key, placed.upload.etag) as stored,
+        decompress(stored, settings.max_object_bytes) as text,
+    ):
+        for block in blocks(text, _BLOCK_LINES, _BLOCK_BYTES, settings.max_line_bytes):
+            for line in block.lines:
+                if line and (number := EXPORT_FORMAT.event_number(line)) is not None:
+                    yield number
+
+
+def _holds_events(reader: ObjectReader, placed: Placed, settings: Settings) -> bool:
+    """Exports of silent hours are all the same bytes."""
+    return next(_events(reader, placed, settings), None) is not None
+
+
+def _by_upload(placed: Placed) -> tuple[object, ...]:
+    return placed.upload.uploaded_at, placed.arrival_date, placed.hour, placed.upload.key
+
+
+@contextmanager
+def _naming_unread(found: Doubles, placed: Placed) -> Iterator[None]:
+    """What cannot be read is compared with nothing, and named; a landing that is out of reach ends the comparison."""
+    try:
+        yield
+    except (BadObjectError, UnreadableObjectError, ObjectMovedError):
+        found.unread.append(placed.upload.key)

@@ -1,0 +1,89 @@
+"""Move recovered objects under the backfill grammar, hour by hour; told from landing alone where it stopped.
+
+Contains: the order of a move.
+Add here: another reason to leave an object where it is.
+Does not contain: the single steps and their proofs (resources/landing/move.py), which objects move
+(evidence.py, doubles.py), what loads make of it (load/deliveries/relocated.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+
+from pipeline_assets.domain.deliveries import BatchKey
+from pipeline_assets.domain.errors import (
+    LandingConflictError,
+    ObjectMovedError,
+    TidemarkError,
+    UnreadableObjectError,
+    UsageError,
+)
+from pipeline_assets.domain.slices import Source
+from pipeline_assets.formats.base import ObjectKeys
+from pipeline_assets.operations.split.evidence import Recovered
+from resources.landing.move import Mover
+from resources.landing.move_places import Upload
+
+
+@dataclass(frozen=True)
+class Relocation:
+    """What became of one object."""
+
+    recovered: Recovered
+    refusal: TidemarkError | None = None
+    """Why it lies where it lay; None where it was moved."""
+
+
+def relocate(
+    recovered: Sequence[Recovered], project_id: str, mover: Mover, grammar: ObjectKeys, excluded: Collection[str]
+) -> Iterator[Relocation]:
+    """Move objects of a project, hour by hour; yields what became of each.
+
+    All of an hour are copied and compared; then its marker is written, so that whoever waits for markers meets whole hours;
+    then the sources are deleted. So a source that is there is all that a repetition needs to know, and one that is gone has
+    a verified copy and, unless an object of its hour was refused, a marker. `excluded`: keys of which a person ruled out a
+    version. Raises LandingAccessError and LandingUnavailableError where landing as a whole refuses; what was moved stays so.
+    """
+    for (day, hour), of_hour in groupby(sorted(recovered), key=lambda one: (one.placed.arrival_date, one.placed.hour)):
+        objects = list(of_hour)
+        data = [one for one in objects if not one.placed.is_marker]
+        results = [_copied(one, mover, excluded) for one in data]
+        if not any(isinstance(copy, TidemarkError) for copy in results):
+            markers = [one for one in objects if one.placed.is_marker]
+            results += [_copied(one, mover, excluded) for one in markers]
+            data += markers
+            mover.mark(grammar.format_marker(BatchKey(Source.BACKFILL, project_id, day), hour))
+        else:
+            for one in objects:
+                if one.placed.is_marker:
+                    yield Relocation(one, _unfinished(one))
+        for one, copy in zip(data, results, strict=True):
+            yield Relocation(one, copy if isinstance(copy, TidemarkError) else _deleted(one, copy, mover))
+
+
+def _copied(one: Recovered, mover: Mover, excluded: Collection[str]) -> Upload | TidemarkError:
+    source, target_key = one.placed.upload, one.placed.target_key
+    if source.is_link:
+        return UsageError(source.key, "is a link, and what it leads to would stay", "Move the file it leads to by hand")
+    if source.key in excluded or target_key in excluded:
+        reason = f"is excluded, or {target_key} is, and an exclusion names one key: the same bytes would count, or vanish, there"
+        return UsageError(source.key, reason, "`tidemark include` it, move it, then exclude it by its new key")
+    try:
+        return mover.copy(source, target_key)
+    except (LandingConflictError, ObjectMovedError, UnreadableObjectError) as error:
+        return error
+
+
+def _deleted(one: Recovered, copy: Upload, mover: Mover) -> TidemarkError | None:
+    try:
+        mover.delete(one.placed.upload, copy)
+    except (ObjectMovedError, UnreadableObjectError) as error:
+        return error
+    return None
+
+
+def _unfinished(one: Recovered) -> TidemarkError:
+    reason = "marks an hour of which an object could not be moved"
+    return UsageError(one.placed.upload.key, reason, "Clear that one up, then run the command again")

@@ -1,0 +1,529 @@
+"""Recovered objects among regular ones: found by their evidence, moved without a loss, wherever the move is killed.
+
+Contains: claims on finding and moving, against real files and a real S3 server; no Spark.
+Add here: another sign of a recovery, another way for a move to go wrong.
+Does not contain: what tables become of it (tests/scenarios/test_split_landing.py).
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, timedelta
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from pipeline_assets.cli.app import app
+from pipeline_assets.domain.deliveries import BatchKey
+from pipeline_assets.domain.errors import LandingAccessError, TidemarkError
+from pipeline_assets.domain.records import Exclusion
+from pipeline_assets.domain.settings import Settings
+from pipeline_assets.domain.slices import Source
+from pipeline_assets.formats.amplitude.keys import KeyGrammar
+from pipeline_assets.operations.split import doubles as comparison
+from pipeline_assets.operations.split.evidence import Selection, late_uploads
+from pipeline_assets.operations.split.find import Search, find
+from pipeline_assets.operations.split.prefix import read_prefix
+from pipeline_assets.operations.split.relocate import Relocation, relocate
+from resources import failpoints
+from resources.failpoints import OF_MOVES, Failpoint
+from resources.landing.move import Mover
+from resources.landing.store import LandingStore
+from resources.ledger.store import Ledger
+from tests.support.builders import a_body, events_on
+from tests.support.s3 import BUCKET
+
+PROJECT, DAY = "10001", date(2026, 2, 2)
+GRAMMAR = KeyGrammar("{prefix}_{date}_{hour}_complete")
+RECOVERED_AT = datetime(2026, 2, 20, 9, 30, tzinfo=UTC)
+OF_THE_MOVE = (Failpoint.AFTER_COPY, Failpoint.AFTER_VERIFY, Failpoint.AFTER_MARKER, Failpoint.AFTER_DELETE)
+Objects = dict[str, bytes]
+
+
+def a_key(hour: int = 10, shard: int = 1, *, source: Source = Source.REGULAR, day: date = DAY) -> str:
+    return GRAMMAR.format_delivery(BatchKey(source, PROJECT, day), hour, shard)
+
+
+def a_marker(hour: int = 10, *, source: Source = Source.REGULAR) -> str:
+    return GRAMMAR.format_marker(BatchKey(source, PROJECT, DAY), hour)
+
+
+def target(hour: int = 10, shard: int = 1) -> str:
+    return a_key(hour, shard, source=Source.BACKFILL)
+
+
+def body(prefix: str, count: int = 10) -> bytes:
+    return a_body(events_on(DAY, count, prefix=prefix))
+
+
+@dataclass(frozen=True)
+class Place:
+    """A landing, and hands that write to it."""
+
+    url: str
+    put: Callable[[str, bytes], Any]
+    objects: Callable[[], Objects]
+
+    @cached_property
+    def mover(self) -> Mover:
+        return Mover(LandingStore.from_settings(Settings(landing_url=self.url)))
+
+    def fill(self, objects: Mapping[str, bytes]) -> None:
+        for key, content in objects.items():
+            self.put(key, content)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Place:
+    root = tmp_path / "landing"
+    root.mkdir()
+
+    def put(key: str, content: bytes) -> None:
+        (root / key).parent.mkdir(exist_ok=True)
+        (root / key).write_bytes(content)
+
+    def objects() -> Objects:
+        return {str(path.relative_to(root)): path.read_bytes() for path in root.rglob("*") if path.is_file()}
+
+    return Place(str(root), put, objects)
+
+
+@pytest.fixture
+def s3(bucket: Any) -> Place:
+    def objects() -> Objects:
+        return {one.key.removeprefix("exports/"): one.get()["Body"].read() for one in bucket.objects.all()}
+
+    return Place(
+        f"s3://{BUCKET}/exports", lambda key, content: bucket.put_object(Key=f"exports/{key}", Body=content), objects
+    )
+
+
+@pytest.fixture(params=["folder", "s3"])
+def place(request: pytest.FixtureRequest) -> Place:
+    found: Place = request.getfixturevalue(request.param)
+    return found
+
+
+def written_at(place: Place, moment: datetime, *keys: str) -> None:
+    for key in keys:
+        os.utime(Path(place.url, key), (moment.timestamp(), moment.timestamp()))
+
+
+def found_in(place: Place, **search: Any) -> Selection:
+    return find(Search(PROJECT, **search), place.mover, Settings(), lambda _: None)
+
+
+def keys_of(selection: Selection) -> dict[str, tuple[str, ...]]:
+    return {one.placed.upload.key: one.evidence for one in selection.recovered}
+
+
+def moved(place: Place, selection: Selection, excluded: frozenset[str] = frozenset()) -> list[Relocation]:
+    return list(relocate(selection.recovered, PROJECT, place.mover, GRAMMAR, excluded))
+
+
+def refusals(relocations: list[Relocation]) -> dict[str, TidemarkError]:
+    return {one.recovered.placed.upload.key: one.refusal for one in relocations if one.refusal is not None}
+
+
+@contextmanager
+def watching(watcher: Callable[[Failpoint, str], None]) -> Iterator[None]:
+    failpoints.watch(watcher)
+    try:
+        yield
+    finally:
+        failpoints.watch()
+
+
+# Finding
+
+
+def test_an_upload_later_than_its_own_marker_is_found_and_others_are_not(folder: Place) -> None:
+    """Scenario: two hours with markers, one object of each uploaded weeks later; a third hour without a marker, recovered
+    after the deadline of its day. Outcome: these three, each with the time that says so; markers and ordinary objects stay."""
+    ordinary = [a_key(8), a_key(9), a_key(9, 2), a_marker(8), a_marker(9)]
+    late = [a_key(8, 5), a_key(9, 5), a_key(11)]
+    folder.fill({key: body(key) for key in (*ordinary, *late)})
+    folder.put(a_key(8, 5), body(a_key(8)))
+    written_at(folder, datetime(2026, 2, 2, 11, 5, tzinfo=UTC), *ordinary)
+    written_at(folder, datetime(2026, 2, 2, 11, 40, tzinfo=UTC), a_key(9, 2))
+    written_at(folder, RECOVERED_AT, *late)
+
+    found = keys_of(found_in(folder))
+
+    assert list(found) == late
+    assert found[a_key(9, 5)] == ("uploaded 2026-02-20 09:30 UTC, 18 days after the marker of its hour",)
+    (told,) = found[a_key(11)]
+    assert told.startswith("uploaded 2026-02-20 09:30 UTC, 15 days after the deadline of its day")
+    assert found[a_key(8, 5)][1] == f"the same bytes as {a_key(8)}"
+
+
+def test_content_that_doubles_an_earlier_object_is_found(place: Place) -> None:
+    """Scenario: the same bytes under another name, an hour that was cut and came again whole, and one that came whole and was
+    recovered in parts, beside objects that share a few events and silent hours. Outcome: the later ones of these three."""
+    hour = events_on(DAY, 40, prefix="whole")
+    first = {
+        a_key(8): body("a"), a_key(9): a_body(hour[:15]), a_key(9, 2): body("b"),
+        a_key(12): a_body(events_on(DAY, 40, prefix="c")), a_key(3): a_body([]), a_key(4): a_body([]),
+        a_key(5): a_body([*events_on(DAY, 20, prefix="d"), *hour[20:23]]),
+    }  # fmt: skip
+    again = {
+        a_key(8, 7): first[a_key(8)],
+        a_key(9, 7): a_body(hour),
+        a_key(12, 7): a_body(events_on(DAY, 40, prefix="c")[5:9]),
+    }
+    place.fill(first)
+    place.fill(again)
+    if place.url.startswith("/"):
+        written_at(place, datetime(2026, 2, 2, 12, tzinfo=UTC), *first)
+        written_at(place, datetime(2026, 2, 2, 15, tzinfo=UTC), *again)
+    # All that an S3 server of today holds was uploaded long after February, and within a second: the order of keys decides.
+    listing = read_prefix(place.mover.uploads(PROJECT), PROJECT, GRAMMAR)
+    doubles = comparison.find_doubles(listing.deliveries, (), place.mover, Settings(), lambda _: None)
+
+    found = {placed.upload.key: reason for placed, reason in doubles.reasons.items()}
+
+    assert found == {
+        a_key(8, 7): f"the same bytes as {a_key(8)}",
+        a_key(9, 7): f"15 of its 40 events are among the 15 of {a_key(9)}",
+        a_key(12, 7): f"4 of its 4 events are among the 40 of {a_key(12)}",
+    }
+
+
+def test_a_day_of_many_events_is_compared_by_a_sample_in_bounded_memory(
+    folder: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(comparison, "MOST_EVENTS_A_DAY", 200)
+    folder.fill({a_key(8): body("a", 900), a_key(9): body("b", 900), a_key(8, 2): body("a", 901), a_key(7): b"no gzip"})
+    written_at(folder, datetime(2026, 2, 2, 12, tzinfo=UTC), a_key(7), a_key(8), a_key(9))
+    listing = read_prefix(folder.mover.uploads(PROJECT), PROJECT, GRAMMAR)
+    doubles = comparison.find_doubles(listing.deliveries, (), folder.mover, Settings(), lambda _: None)
+    ((placed, reason),) = doubles.reasons.items()
+    assert (placed.upload.key, doubles.unread) == (a_key(8, 2), [a_key(7)])
+    assert "of a sample" in reason
+
+
+def test_what_is_found_does_not_depend_on_what_was_moved_before(folder: Place) -> None:
+    """Three copies of one hour: the first stays, whichever of the others is moved first."""
+    copies = [a_key(8), a_key(8, 2), a_key(8, 3)]
+    for days, key in enumerate(copies):
+        folder.put(key, a_body(events_on(DAY, 20 + days)))
+        written_at(folder, datetime(2026, 2, 2, 9, days, tzinfo=UTC), key)
+    assert list(keys_of(found_in(folder))) == copies[1:]
+    Path(folder.url, copies[1]).unlink()
+    assert list(keys_of(found_in(folder))) == copies[2:]
+
+
+def test_a_range_of_time_leaves_out_what_came_as_regular_objects_come(place: Place) -> None:
+    """The present hour of a bucket that goes on receiving exports is none of a recovery made today."""
+    now = datetime.now(UTC)
+    fresh = a_key(now.hour, day=now.date())
+    place.fill({a_key(8): body("a"), fresh: body("b"), a_marker(8): b""})
+    found = found_in(place, uploaded_after=now - timedelta(hours=1))
+    assert list(keys_of(found)) == [a_key(8)]
+    assert found.notes == (
+        "1 objects of that range came within 3 h of their hour, as regular ones do: they stay; --keys moves them",
+    )
+    assert keys_of(found_in(place, uploaded_before=now - timedelta(hours=1))) == {}
+    assert keys_of(found_in(place, uploaded_after=now - timedelta(hours=1), last_day=DAY - timedelta(days=1))) == {}
+
+
+def test_a_landing_that_was_copied_is_not_taken_for_recovered(folder: Place) -> None:
+    """Copying files without their times makes all of them late; only what is more than a glance is doubted."""
+    folder.fill({a_key(hour, shard): body(f"{hour}-{shard}", 1) for hour in range(24) for shard in (1, 2, 3)})
+    found = found_in(folder)
+    assert keys_of(found) == {}
+    assert "this landing was copied" in found.notes[0]
+    listing = read_prefix(folder.mover.uploads(PROJECT), PROJECT, GRAMMAR)
+    assert len(late_uploads(listing, Settings())) == 72
+
+
+def test_a_list_names_objects_and_what_cannot_be_moved_is_refused(place: Place) -> None:
+    """Scenario: a list with an object, one of a recovery's name, one of another project, one of no grammar, one that was moved
+    before and one that never was. Outcome: the first two; the moved one is told; of the others one sentence each."""
+    misnamed = f"{PROJECT}/{target(9).rpartition('/')[2]}"
+    strangers = [f"{PROJECT}/notes.txt", "10002/10002_2026-02-02_1#1.json.gz", a_key(23)]
+    place.fill({a_key(8): body("a"), misnamed: body("b"), strangers[0]: b"x", target(7): body("c")})
+    found = found_in(place, keys=(a_key(8), misnamed, *strangers, a_key(7)))
+    assert list(keys_of(found)) == [a_key(8), misnamed]
+    assert {one.subject for one in found.refusals} == set(strangers)
+    assert found.notes == ("1 of the list were moved before",)
+    assert refusals(moved(place, found)) == {}
+    assert place.objects().keys() == {
+        strangers[0], target(7), target(8), target(9),
+        a_marker(8, source=Source.BACKFILL), a_marker(9, source=Source.BACKFILL),
+    }  # fmt: skip
+
+
+def test_a_recovery_named_as_one_is_found_with_its_marker(place: Place) -> None:
+    names = [target(9).rpartition("/")[2], a_marker(9, source=Source.BACKFILL).rpartition("/")[2]]
+    place.fill({f"{PROJECT}/{name}": b"" if name.endswith("complete") else body("a") for name in names})
+    found = found_in(place)
+    assert keys_of(found) == {f"{PROJECT}/{name}": ("named as a recovery",) for name in names}
+    assert refusals(moved(place, found)) == {}
+    assert place.objects() == {target(9): body("a"), a_marker(9, source=Source.BACKFILL): b""}
+
+
+# Moving
+
+
+MIXED = [a_key(8, 5), a_key(8, 6), a_key(9)]
+SEPARATE = [target(8, 5), target(8, 6), target(9), *(a_marker(hour, source=Source.BACKFILL) for hour in (8, 9))]
+
+
+def a_mixed_landing(place: Place) -> Objects:
+    """Two hours hold recovered objects; returns what landing would hold had they been separate from the start."""
+    stays = {a_key(8): body("a"), a_marker(8): b"", a_marker(9): b"", a_key(11): body("b")}
+    recovered = {key: body(key) for key in MIXED}
+    place.fill({**stays, **recovered})
+    return {**stays, **dict(zip(SEPARATE[:3], recovered.values(), strict=True)), **dict.fromkeys(SEPARATE[3:], b"")}
+
+
+def test_objects_are_moved_data_first_then_the_marker_then_the_sources_go(place: Place) -> None:
+    separate = a_mixed_landing(place)
+    points: list[tuple[Failpoint, str]] = []
+    with watching(lambda point, qualifier: points.append((point, qualifier))):
+        done = moved(place, found_in(place, keys=tuple(MIXED)))
+    assert (len(done), refusals(done)) == (3, {})
+    assert set(OF_THE_MOVE) == OF_MOVES
+    assert place.objects() == separate
+    of_hour = [point for point, _ in points if point in OF_MOVES][:7]
+    first = [Failpoint.AFTER_COPY, Failpoint.AFTER_VERIFY]
+    assert of_hour == [*first, *first, Failpoint.AFTER_MARKER, Failpoint.AFTER_DELETE, Failpoint.AFTER_DELETE]
+    assert moved(place, found_in(place, keys=tuple(MIXED))) == []
+
+
+_PROGRAM = """
+import sys
+from pipeline_assets.domain.settings import Settings
+from pipeline_assets.formats.amplitude.keys import KeyGrammar
+from pipeline_assets.operations.split.find import Search, find
+from pipeline_assets.operations.split.relocate import relocate
+from resources.landing.move import Mover
+from resources.landing.store import LandingStore
+settings = Settings(landing_url=sys.argv[1])
+mover = Mover(LandingStore.from_settings(settings))
+found = find(Search("10001", keys=tuple(sys.argv[2:])), mover, settings, lambda _: None)
+list(relocate(found.recovered, "10001", mover, KeyGrammar(settings.marker_pattern), ()))
+"""
+
+
+def test_killed_at_each_point_and_repeated_it_ends_as_if_it_had_lived(place: Place) -> None:
+    """Scenario: the process is killed by SIGKILL at each point in turn, starting again after each, and at the last delete; then
+    it lives. Outcome: at no time is an object nowhere, or gone before its hour has a marker; in the end every object lies
+    where it should, once, and nothing else does."""
+    separate = a_mixed_landing(place)
+    content = {*place.objects().values()}
+    kills = [*(point.value for point in OF_THE_MOVE), f"{Failpoint.AFTER_DELETE}:{MIXED[-1]}"]
+    for armed in kills:
+        environment = {**os.environ, failpoints.VARIABLE: armed}
+        command = [sys.executable, "-c", _PROGRAM, place.url, *MIXED]
+        killed = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+        assert killed.returncode == -signal.SIGKILL, f"{armed}: {killed.stderr}"
+        present = place.objects()
+        assert {*present.values()} == content
+        for old, new, marker in zip(MIXED, SEPARATE, [*SEPARATE[3:4] * 2, SEPARATE[4]], strict=False):
+            assert old in present or {new, marker} <= present.keys()
+    assert refusals(moved(place, found_in(place, keys=tuple(MIXED)))) == {}
+    assert place.objects() == separate
+
+
+def test_a_target_with_other_bytes_is_refused_and_the_others_go_on(place: Place) -> None:
+    """Outcome: one sentence that names both objects and the fix; both stay as they are; the hour gets no marker until the
+    conflict is cleared up and the command run again."""
+    separate = a_mixed_landing(place)
+    place.put(target(8, 5), body("another"))
+    relocations = moved(place, found_in(place, keys=tuple(MIXED)))
+
+    (error,) = refusals(relocations).values()
+    assert (error.subject, len(relocations)) == (a_key(8, 5), 3)
+    assert error.reason.startswith(f"{target(8, 5)} is there already with other bytes")
+    assert "delete the wrong one" in error.hint
+    objects = place.objects()
+    assert (objects[a_key(8, 5)], objects[target(8, 5)]) == (body(a_key(8, 5)), body("another"))
+    assert {target(8, 6), target(9), a_marker(9, source=Source.BACKFILL)} <= objects.keys()
+    assert a_marker(8, source=Source.BACKFILL) not in objects
+
+    place.put(target(8, 5), body(a_key(8, 5)))
+    assert refusals(moved(place, found_in(place, keys=tuple(MIXED)))) == {}
+    assert place.objects() == separate
+
+
+@pytest.mark.parametrize("changed", [a_key(9), target(9)], ids=["the source", "the copy"])
+def test_what_changes_before_the_delete_stays(place: Place, changed: str) -> None:
+    """A source that somebody overwrites, or a copy that somebody replaces, after they were compared: nothing is deleted."""
+    place.put(a_key(9), body("a"))
+
+    def overwrite(point: Failpoint, _: str) -> None:
+        if point is Failpoint.AFTER_MARKER:
+            place.put(changed, body("new", 7))
+
+    found = found_in(place, keys=(a_key(9),))
+    with watching(overwrite):
+        (error,) = refusals(moved(place, found)).values()
+    assert changed in (error.subject, a_key(9))
+    assert "stays" in error.reason
+    objects = place.objects()
+    assert (objects[changed], a_key(9) in objects, target(9) in objects) == (body("new", 7), True, True)
+
+
+def test_a_source_that_changes_before_the_copy_is_refused(place: Place) -> None:
+    place.put(a_key(9), body("a"))
+    found = found_in(place, keys=(a_key(9),))
+    place.put(a_key(9), body("new", 7))
+    (error,) = refusals(moved(place, found)).values()
+    assert error.subject == a_key(9)
+    assert place.objects() == {a_key(9): body("new", 7)}
+
+
+def test_a_bucket_deletes_the_version_that_was_copied_and_no_other(s3: Place) -> None:
+    """The condition travels with the request: between looking and deleting somebody else may write."""
+    s3.put(a_key(9), body("a"))
+    mover: Any = s3.mover
+    upload = mover.find(a_key(9))
+    s3.put(a_key(9), body("new", 7))
+    bucket = mover._place
+    bucket.find = lambda key: upload
+    assert not bucket.delete(upload)
+    assert s3.objects() == {a_key(9): body("new", 7)}
+
+
+def test_nothing_is_written_over_what_came_meanwhile(place: Place) -> None:
+    """Between looking for the target and writing it somebody else may write."""
+    place.put(target(9), body("another"))
+    mover: Any = place.mover
+    assert not mover._place.create(target(9), io.BytesIO(b"mine"))
+    assert place.objects() == {target(9): body("another")}
+
+
+def test_a_bucket_with_versions_keeps_what_was_moved(s3: Place, bucket: Any) -> None:
+    bucket.Versioning().enable()
+    s3.put(a_key(9), body("a"))
+    assert refusals(moved(s3, found_in(s3, keys=(a_key(9),)))) == {}
+    assert s3.objects().keys() == {target(9), a_marker(9, source=Source.BACKFILL)}
+    kept = [one for one in bucket.object_versions.filter(Prefix=f"exports/{PROJECT}/") if one.size]
+    assert [one.get()["Body"].read() for one in kept] == [body("a")]
+
+
+def test_nothing_leaves_the_folder_that_landing_is(folder: Place, tmp_path: Path) -> None:
+    """A link among the objects is refused; a backfill folder that leads out of landing stops the move."""
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    folder.fill({a_key(8): body("a"), a_key(9): body("b")})
+    Path(folder.url, a_key(10)).symlink_to(Path(folder.url, a_key(9)))
+    (error,) = refusals(moved(folder, found_in(folder, keys=(a_key(10),)))).values()
+    assert "is a link" in error.reason
+    Path(folder.url, f"{PROJECT}-backfill").symlink_to(outside)
+    with pytest.raises(LandingAccessError, match="leads out of landing"):
+        moved(folder, found_in(folder, keys=(a_key(8),)))
+    assert a_key(8) in folder.objects()
+    assert list(outside.iterdir()) == []
+
+
+def test_a_file_system_without_nameless_files_is_written_to_as_well(
+    folder: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr(os, "O_TMPFILE")
+    separate = a_mixed_landing(folder)
+    assert refusals(moved(folder, found_in(folder, keys=tuple(MIXED)))) == {}
+    assert folder.objects() == separate
+
+
+def test_a_marker_that_is_named_is_moved_behind_its_data(place: Place) -> None:
+    """Who recovered a whole hour with its marker names both."""
+    place.fill({a_marker(9): b"done", a_key(9): body("a")})
+    assert refusals(moved(place, found_in(place, keys=(a_marker(9), a_key(9))))) == {}
+    assert place.objects() == {target(9): body("a"), a_marker(9, source=Source.BACKFILL): b"done"}
+
+
+# The command
+
+
+@pytest.fixture
+def shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
+    def call(place: Place, *words: str) -> Any:
+        environment = {
+            "TIDEMARK_LANDING_URL": place.url, "TIDEMARK_PROJECTS": PROJECT, "DAGSTER_HOME": str(tmp_path),
+            "TIDEMARK_LEDGER_URL": f"sqlite:///{tmp_path}/ledger.db", "TIDEMARK_WAREHOUSE_URL": str(tmp_path / "warehouse"),
+        }  # fmt: skip
+        return CliRunner().invoke(app, ["split-landing", "--project", PROJECT, *words], env=environment)
+
+    return call
+
+
+def test_the_command_shows_moves_and_says_what_is_next(shell: Any, folder: Place, tmp_path: Path) -> None:
+    """Scenario: shown, moved by time, and once more; a bad list; a conflict. Outcome: nothing is touched before --apply; exit
+    codes 0, 0, 0, 2 and 1."""
+    separate = a_mixed_landing(folder)
+    written_at(
+        folder, datetime(2026, 2, 2, 11, 5, tzinfo=UTC), *(key for key in separate if Path(folder.url, key).exists())
+    )
+    written_at(folder, RECOVERED_AT, *MIXED)
+    before = folder.objects()
+    words = (
+        "--uploaded-after",
+        "2026-02-20",
+        "--uploaded-before",
+        "2026-02-20T10:00",
+        "--from",
+        "2026-02-01",
+        "--to",
+        "2026-02-03",
+    )
+
+    shown = shell(folder, *words)
+    assert (shown.exit_code, folder.objects()) == (0, before)
+    assert "uploaded 2026-02-20 09:30 UTC, 18 days after its hour" in shown.stdout
+    assert "3 objects (" in shown.stdout
+    listed = json.loads(shell(folder, "--json").stdout)
+    assert [one["key"] for one in listed["objects"]] == MIXED
+
+    done = shell(folder, *words, "--apply")
+    assert done.exit_code == 0, done.output
+    assert folder.objects() == separate
+    assert "3 of 3 objects were moved" in done.stdout
+    assert "tidemark load --source backfill --from 2026-02-02 --to 2026-02-02" in done.stdout
+    again = shell(folder, *words, "--apply")
+    assert again.exit_code == 0
+    assert "nothing was recovered" in again.stdout
+
+    assert shell(folder, "--keys", str(tmp_path / "none")).exit_code == 2
+    assert shell(folder, "--uploaded-after", "yesterday").exit_code == 2
+    named = tmp_path / "keys"
+    named.write_text(f"# by hand\n\n{a_key(11)}\n{MIXED[0]}\n", "utf-8")
+    folder.put(target(11), body("another"))
+    conflict = shell(folder, "--keys", str(named), "--apply")
+    assert conflict.exit_code == 1
+    assert f"{a_key(11)}: {target(11)} is there already with other bytes" in conflict.stdout
+    assert "0 of 1 objects were moved" in conflict.stdout
+
+
+def test_the_command_works_on_a_bucket(shell: Any, s3: Place, tmp_path: Path) -> None:
+    separate = a_mixed_landing(s3)
+    (tmp_path / "keys").write_text("\n".join(MIXED), "utf-8")
+    done = shell(s3, "--keys", str(tmp_path / "keys"), "--apply")
+    assert (done.exit_code, s3.objects()) == (0, separate), done.output
+
+
+def test_an_excluded_object_is_not_moved_past_its_exclusion(shell: Any, folder: Place, tmp_path: Path) -> None:
+    folder.put(a_key(9), body("a"))
+    ledger = Ledger(f"sqlite:///{tmp_path}/ledger.db")
+    ledger.interventions.exclude(
+        [Exclusion(BatchKey(Source.REGULAR, PROJECT, DAY), a_key(9), "e", "s", "a test")], "run"
+    )
+    ledger.close()
+    (tmp_path / "keys").write_text(a_key(9), "utf-8")
+    done = shell(folder, "--keys", str(tmp_path / "keys"), "--apply")
+    assert done.exit_code == 1
+    assert "is excluded" in done.stdout
+    assert folder.objects() == {a_key(9): body("a")}
