@@ -21,6 +21,7 @@ from pipeline_assets.orchestration.dead_runs import dead_runs_sensor
 from pipeline_assets.orchestration.jobs import load_jobs
 from pipeline_assets.orchestration.landing_assets import landing_assets
 from pipeline_assets.orchestration.maintenance_job import maintenance_job, maintenance_schedule
+from pipeline_assets.orchestration.notices import notice_sensors
 from pipeline_assets.orchestration.partitions import calendar
 from pipeline_assets.orchestration.rollback_jobs import release_job, rollback_job
 from pipeline_assets.orchestration.sensors import load_sensors
@@ -41,7 +42,7 @@ def build_defs(
         assets=[*landing_assets(settings, days), load_assets(settings, days)],
         jobs=[*load_jobs(), maintenance, rollback_job(settings), release_job(settings)],
         schedules=[maintenance_schedule(settings, maintenance)],
-        sensors=[*load_sensors(settings), dead_runs_sensor(settings)],
+        sensors=[*load_sensors(settings), dead_runs_sensor(settings), *notice_sensors(settings)],
         resources={
             "spark": resources.pop("spark", None) or spark_resource(settings),
             "landing": LandingStore.from_settings(settings, S3Resource()),

@@ -14,7 +14,7 @@ from datetime import date
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, Self
-from urllib.parse import unquote
+from urllib.parse import unquote, urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 from pydantic_settings import BaseSettings, NoDecode, PydanticBaseSettingsSource, SettingsConfigDict
@@ -23,7 +23,7 @@ from sqlalchemy.exc import ArgumentError
 
 from pipeline_assets.domain.errors import SettingsError
 from pipeline_assets.domain.machine import default_object_bytes
-from pipeline_assets.domain.masking import MASK, URL_SETTINGS, is_secret_name, remember, shown
+from pipeline_assets.domain.masking import MASK, URL_SETTINGS, is_secret_name, receiver_place, remember, shown
 from pipeline_assets.domain.property_paths import property_path
 from pipeline_assets.domain.slices import Source
 
@@ -82,6 +82,9 @@ class Settings(BaseSettings):
 
     owners: Annotated[tuple[str, ...], NoDecode] = ("team:data-engineering",)
     """Whom Dagster names for every asset: e-mail addresses or `team:name`, a comma list in the environment."""
+
+    notify_urls: Annotated[tuple[str, ...], NoDecode] = ()
+    """Webhooks that are told of changed final days and of refused ones, `https://…`, a comma list in the environment."""
 
     extra_aggregates: Annotated[tuple[str, ...], NoDecode] = ()
     """Aggregates of your own, as `package.module:NAME`, a comma list in the environment (docs/extending.md)."""
@@ -156,7 +159,7 @@ class Settings(BaseSettings):
 
     @field_validator(
         "projects", "sparse_projects", "revenue_properties", "price_properties", "quantity_properties", "currency_properties",
-        "source_precedence", "owners", "extra_aggregates", mode="before",
+        "source_precedence", "owners", "extra_aggregates", "notify_urls", mode="before",
     )  # fmt: skip
     @classmethod
     def _split_comma_list(cls, value: object) -> object:
@@ -200,6 +203,16 @@ class Settings(BaseSettings):
                 msg = f"owner {owner!r} is neither an e-mail address nor team:name"
                 raise ValueError(msg)
         return value
+
+    @field_validator("notify_urls")
+    @classmethod
+    def _reachable_receivers(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for number, url in enumerate(value, 1):
+            if not is_web_address(url):
+                # It is not repeated: its path, or a password in it, opens the webhook.
+                msg = f"address {number} of {len(value)} is not http:// or https:// with a host"
+                raise ValueError(msg)
+        return tuple(dict.fromkeys(value))
 
     @field_validator("source_precedence")
     @classmethod
@@ -259,7 +272,7 @@ class Settings(BaseSettings):
 
     @model_validator(mode="after")
     def _secrets_are_known(self) -> Self:
-        remember({name: getattr(self, name) for name in (*URL_SETTINGS, "spark_config")})
+        remember({name: getattr(self, name) for name in (*URL_SETTINGS, "spark_config", "notify_urls")})
         return self
 
     def __repr_args__(self) -> Iterator[tuple[str | None, Any]]:
@@ -267,6 +280,8 @@ class Settings(BaseSettings):
         for name, value in super().__repr_args__():
             if name in URL_SETTINGS and value is not None:
                 yield name, shown(value)
+            elif name == "notify_urls":
+                yield name, tuple(map(receiver_place, value))
             elif name == "spark_config":
                 yield name, {key: MASK if is_secret_name(key) else one for key, one in value.items()}
             else:
@@ -317,6 +332,18 @@ class Settings(BaseSettings):
     def ledger_database_url(self) -> str:
         """The ledger's SQLAlchemy URL."""
         return self.ledger_url or self.catalog_url
+
+
+def is_web_address(url: str) -> bool:
+    """Whether a request can be sent to it: http or https, a host, no blank and no fragment."""
+    if not url.isascii() or not url.isprintable() or " " in url:
+        return False
+    try:
+        parsed = urlsplit(url)
+        has_port = parsed.port is None or parsed.port > 0
+    except ValueError:
+        return False
+    return parsed.scheme in ("http", "https") and bool(parsed.hostname) and has_port and not parsed.fragment
 
 
 def is_readable_database(url: str) -> bool:

@@ -63,6 +63,7 @@ def planned(project: str, *, is_full: bool) -> Sequence[Trial]:
         (Failpoint.DURING_LISTING, f"regular/{project}"),
         (Failpoint.MID_PARSE, ""),
         (Failpoint.BETWEEN_CHUNKS, ""),
+        (Failpoint.BEFORE_NOTICES, ""),
     )
     tables, ways = (RAW, REFINED, AGGREGATE), (Event.RETRIED, Event.FRESH)
     if is_full:

@@ -33,6 +33,24 @@ def table_by_key(key: str) -> Table:
     return {table.key: table for table in ALL_TABLES}[key]
 
 
+def downstream_of(key: str) -> tuple[Table, ...]:
+    """The tables that are built from this one, directly or not, in topological order; raises KeyError."""
+    reached = {table_by_key(key).key}
+    found = []
+    for table in ALL_TABLES:
+        if reached.intersection(table.upstream):
+            reached.add(table.key)
+            found.append(table)
+    return tuple(found)
+
+
+def measures_of(key: str) -> tuple[str, ...]:
+    """The figures of a slice that readers know; of a table that is no longer there its rows."""
+    table = {table.key: table for table in ALL_TABLES}.get(key)
+    own = table.measures if isinstance(table, AggregateTable) else ()
+    return ("rows", *(name for name in own if name != "rows"))
+
+
 def require_known_bounds(settings: Settings) -> None:
     """Raise SettingsError for a name in `change_bounds` that is no bounded measure: it would bound nothing."""
     known = {f"{REFINED_EVENTS.key}:{name}" for name in ("rows", KEYS_ADDED, KEYS_REMOVED, KEYS_CHANGED)}

@@ -40,7 +40,10 @@ OF_TABLES = (
     Failpoint.AFTER_PIN, Failpoint.AFTER_STAGE, Failpoint.AFTER_AUDIT, Failpoint.BEFORE_COMMIT, INSIDE,
     Failpoint.AFTER_COMMIT, Failpoint.BEFORE_LEDGER, Failpoint.BETWEEN_TABLES, Failpoint.BEFORE_EVENTS,
 )  # fmt: skip
-ALONE = (f"{Failpoint.DURING_LISTING}:regular/{PROJECT}", str(Failpoint.MID_PARSE), str(Failpoint.BETWEEN_CHUNKS))
+ALONE = (
+    f"{Failpoint.DURING_LISTING}:regular/{PROJECT}", str(Failpoint.MID_PARSE), str(Failpoint.BETWEEN_CHUNKS),
+    str(Failpoint.BEFORE_NOTICES),
+)  # fmt: skip
 FILES = tuple(f"{Failpoint.AFTER_FILES}:{table}" for table in (RAW, REFINED))
 """Tasks have written what no snapshot names yet."""
 QUARANTINE = tuple(
