@@ -84,11 +84,11 @@ def write_notices(
         connection.execute(insert(NOTICES).on_conflict_do_nothing(), row)
 
 
-def published_of(record: PublicationRecord, figures: Mapping[str, float], stamp: Mapping[str, Any]) -> Published:
-    """A publication as a notice tells of it."""
+def published_of(record: PublicationRecord, figures: Mapping[str, float], recorded_at: str = "") -> Published:
+    """A publication as a notice tells of it; `recorded_at` where it does not say itself when readers saw it."""
     return Published(
         record.table, record.key, record.snapshot_id, record.parent_id, record.digest_before, record.digest_after, figures,
-        record.cause, record.accepted_reason, record.run_id, record.published_at or stamp["recorded_at"],
+        record.cause, record.accepted_reason, record.run_id, record.published_at or recorded_at,
     )  # fmt: skip
 
 
@@ -160,7 +160,7 @@ def _change_notices(
         place = one.table, one.key
         record = records.get(place)
         figures = record.figures if record is not None else one.figures or {}
-        published = published_of(one, figures, stamp)
+        published = published_of(one, figures, stamp["recorded_at"])
         yield change_notice(
             published, before.slices[place].figures, measures_of(one.table), arrivals.get(place, Arrivals())
         )

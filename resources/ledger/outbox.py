@@ -17,6 +17,7 @@ from sqlalchemy.engine import Connection, RowMapping
 
 from pipeline_assets.domain.notices import Notice, NoticeKind, notice_from_json
 from pipeline_assets.domain.plain_text import recordable
+from resources.ledger.engine import in_parts
 from resources.ledger.records import PublicationRecord
 from resources.ledger.rows import publication_of
 from resources.ledger.schema import NOTICES, PUBLICATIONS, RECEIVERS, RUNS, SLICES
@@ -147,11 +148,15 @@ class Outbox:
         with self._read() as connection:
             return [notice_from_json(body) for body in connection.execute(query.order_by(NOTICES.c.number)).scalars()]
 
-    def of_refusals(self, ids: Collection[str]) -> list[Notice]:
-        """The notices of these refusals."""
+    def of_ids(self, ids: Collection[str]) -> list[Notice]:
+        """The notices of these ids that are on record."""
+        query = sa.select(NOTICES.c.body)
         with self._read() as connection:
-            bodies = connection.execute(sa.select(NOTICES.c.body).where(NOTICES.c.id.in_(ids))).scalars()
-            return [notice_from_json(body) for body in bodies]
+            return [
+                notice_from_json(body)
+                for part in in_parts(sorted(ids))
+                for body in connection.execute(query.where(NOTICES.c.id.in_(part))).scalars()
+            ]
 
     def published_since(self, since: datetime) -> list[RecordedPublication]:
         """The publications that readers see since, oldest first.
