@@ -50,9 +50,10 @@ class Told:
     def __str__(self) -> str:
         """One sentence."""
         if not self.left:
-            return f"{self.place} took {self.sent} notices"
-        taken = f"took {self.sent} notices, then " if self.sent else ""
-        return f"{self.place} {taken}did not take {self.left}: {self.reason}. They are kept, and sent by the next run"
+            return f"{self.place} took {_notices(self.sent)}"
+        taken = f"took {_notices(self.sent)}, then " if self.sent else ""
+        kept = "kept, and sent by the next run"
+        return f"{self.place} {taken}did not take {_notices(self.left)}: {self.reason}; {kept}"
 
 
 def register_receivers(ledger: Ledger, settings: Settings) -> dict[str, Receiver]:
@@ -152,6 +153,10 @@ def by_run(pending: Sequence[Pending]) -> Iterator[list[Pending]]:
 def forget_notices(ledger: Ledger, settings: Settings, now: datetime, *, is_dry_run: bool) -> int:
     """Remove notices of changes that everybody was told of long ago; returns how many, or how many would go."""
     return ledger.outbox.forget(list(map(_id, settings.notify_urls)), now - NOTICES_KEPT, is_dry_run=is_dry_run)
+
+
+def _notices(count: int) -> str:
+    return f"{count:,} notice{'s' if count != 1 else ''}"
 
 
 def _id(url: str) -> str:

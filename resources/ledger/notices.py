@@ -31,6 +31,7 @@ from pipeline_assets.domain.slices import BatchVerdict, Slice, Source, Verdict
 from pipeline_assets.tables.raw_events import RAW_TABLES
 from pipeline_assets.tables.registry import SOURCE_OF_TABLE, measures_of
 from resources.ledger.records import BatchRecord, Changes, PublicationRecord, SliceRecord
+from resources.ledger.rows import publication_row, slice_row
 from resources.ledger.schema import BATCH_DAYS, BATCHES, DELIVERIES, EXCLUSIONS, NOTICES, PUBLICATIONS, SLICES
 
 _Place = tuple[str, Slice]
@@ -88,7 +89,7 @@ def published_of(record: PublicationRecord, figures: Mapping[str, float], record
     """A publication as a notice tells of it; `recorded_at` where it does not say itself when readers saw it."""
     return Published(
         record.table, record.key, record.snapshot_id, record.parent_id, record.digest_before, record.digest_after, figures,
-        record.cause, record.accepted_reason, record.run_id, record.published_at or recorded_at,
+        publication_row(record, "")["cause"], record.accepted_reason, record.run_id, record.published_at or recorded_at,
     )  # fmt: skip
 
 
@@ -251,7 +252,7 @@ def _judged_slice(record: SliceRecord) -> Judged:
     is_refused = record.verdict is Verdict.REFUSED
     return Judged(
         record.table, record.key, record.verdict.value, is_refused, record.verdict.is_good, record.reason, record.hint,
-        json.dumps(record.refused_state or {}, sort_keys=True) if is_refused else "", accepted,
+        json.dumps(slice_row(record)["refused_state"], sort_keys=True) if is_refused else "", accepted,
     )  # fmt: skip
 
 

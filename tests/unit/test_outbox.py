@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import time
+import uuid
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,13 +19,15 @@ import sqlalchemy as sa
 
 from pipeline_assets.domain.checks import Check, Evaluation
 from pipeline_assets.domain.deliveries import BatchKey
-from pipeline_assets.domain.settings import Settings
+from pipeline_assets.domain.settings import PROJECT_ROOT, Settings
 from pipeline_assets.domain.slices import EMPTY, BatchVerdict, Digest, Slice, Source, Verdict
 from pipeline_assets.operations import notices
 from pipeline_assets.operations.notices import Told, forget_notices, register_receivers, send_notices
 from resources.ledger.records import BatchDay, BatchRecord, Changes, DeliveryRecord, PublicationRecord, SliceRecord
 from resources.ledger.schema import NOTICES
 from resources.ledger.store import Ledger
+from resources.webhooks import signature
+from tests.support.postgres import Server, a_postgres
 from tests.support.webhook import HANG, SECRET, Webhook, a_webhook
 
 REVENUE, EVENTS = "aggregates/daily_revenue", "refined/events"
@@ -36,11 +41,17 @@ FINAL = SliceRecord(
 )  # fmt: skip
 
 
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    with a_postgres() as server:
+        yield server
+
+
 @pytest.fixture(params=["sqlite", "postgresql"])
 def ledger(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Ledger]:
     url = f"sqlite:///{tmp_path}/ledger.db"
     if request.param == "postgresql":
-        url = request.getfixturevalue("postgres")
+        url = request.getfixturevalue("server").database(f"ledger_{uuid.uuid4().hex[:8]}")
     with closing(Ledger(url)) as ledger:
         yield ledger
 
@@ -394,3 +405,33 @@ def test_a_receiver_that_nobody_names_any_more_is_forgotten(lite: Ledger, webhoo
     later = datetime.now(UTC) + timedelta(days=40)
     assert forget_notices(lite, settings_of(lite, webhook.url), later, is_dry_run=False) == 1
     assert {one.place for one in lite.outbox.receivers().values()} == {f"{webhook.url.partition('/services')[0]}/***"}
+
+
+def test_a_body_is_what_the_documentation_shows(lite: Ledger, webhook: Webhook) -> None:
+    """Names of fields are a contract."""
+    settings = settings_of(lite, webhook.url)
+    lite.record(Changes(slices=[FINAL]), "run-1")
+    register_receivers(lite, settings)
+    publish(lite)
+    send_notices(lite, settings)
+    page = (PROJECT_ROOT / "docs" / "operations.md").read_text("utf-8")
+    shown = json.loads(page.split("```json\n", 1)[1].split("```", 1)[0])
+    (body,) = webhook.taken
+    assert shown.keys() == body.keys()
+    assert shown["notices"][0].keys() == body["notices"][0].keys()
+
+
+def test_the_documented_check_of_a_signature_holds() -> None:
+    """Scenario: the five lines of the documentation see a good request, one of another body, and an old one."""
+    page = (PROJECT_ROOT / "docs" / "operations.md").read_text("utf-8")
+    lines = page.split("**Check the signature**", 1)[1].split("```python\n", 1)[1].split("```", 1)[0]
+    body, now = b'{"text": "x"}', int(time.time())
+    for sent, at, is_good in ((body, now, True), (b"{}", now, False), (body, now - 600, False)):
+        header = signature(SECRET, at, body)
+        request = SimpleNamespace(headers={"Tidemark-Signature": header}, body=sent)
+        names = {"SECRET": SECRET, "request": request}
+        if is_good:
+            exec(lines, names)
+        else:
+            with pytest.raises(AssertionError):
+                exec(lines, names)
