@@ -23,7 +23,15 @@ from pipeline_assets.domain.settings import PROJECT_ROOT, Settings
 from pipeline_assets.domain.slices import EMPTY, BatchVerdict, Digest, Slice, Source, Verdict
 from pipeline_assets.operations import notices
 from pipeline_assets.operations.notices import Told, forget_notices, register_receivers, send_notices
-from resources.ledger.records import BatchDay, BatchRecord, Changes, DeliveryRecord, PublicationRecord, SliceRecord
+from resources.ledger.records import (
+    BatchDay,
+    BatchRecord,
+    Changes,
+    DeliveryRecord,
+    Exclusion,
+    PublicationRecord,
+    SliceRecord,
+)
 from resources.ledger.schema import NOTICES
 from resources.ledger.store import Ledger
 from resources.webhooks import signature
@@ -113,6 +121,25 @@ def test_a_published_final_day_that_changes_makes_one_notice(ledger: Ledger) -> 
     }  # fmt: skip
     assert {name: value for name, value in notice.items() if name not in ("id", "at")} == expected
     assert [one.id for one in ledger.outbox.of_run("run-2", REVENUE)] == [notice["id"]]
+
+
+def test_an_exclusion_is_told_with_the_change_that_it_makes(lite: Ledger) -> None:
+    """What arrived or was excluded before the day was published last is not told again."""
+    days = {BATCH: {DAY: BatchDay(BEFORE)}}
+    delivered = DeliveryRecord(BATCH, "10001/known.json.gz", "e", 1, "s", 1, 1, 0, 0, None, is_accepted=True)
+    lite.record(Changes(deliveries=[delivered], batch_days=days), "run-1")
+    lite.interventions.exclude([Exclusion(BATCH, "10001/before.json.gz", "e", "s", "why")], "run-1")
+    lite.record(Changes(slices=[FINAL], publications=[a_publication(9, digest_before=EMPTY)]), "run-1")
+    lite.interventions.exclude([Exclusion(BATCH, "10001/wrong.json.gz", "e", "t", "why")], "run-2")
+    publish(lite)
+    (notice,) = told_of(lite)
+    assert (notice["deliveries"], notice["exclusions"]) == ([], ["10001/wrong.json.gz"])
+    held = replace(lite.slices(REVENUE, None)[KEY], verdict=Verdict.HELD, digest=BEFORE)
+    back = a_publication(21, digest_before=AFTER, digest_after=BEFORE, cause="rollback", accepted_reason="it was right")
+    lite.interventions.exclude([Exclusion(BATCH, "10001/other.json.gz", "e", "u", "why")], "run-3")
+    lite.record(Changes(slices=[held], publications=[back]), "run-3")
+    notice = told_of(lite)[1]
+    assert (notice["cause"], notice["accepted_reason"], notice["exclusions"]) == ("rollback", "it was right", [])
 
 
 def test_a_provisional_day_and_one_that_keeps_its_content_are_not_told(lite: Ledger) -> None:
