@@ -1,8 +1,10 @@
 """Notices: what people and other systems are told of published final days that changed, and of days that were refused.
 
-Contains: the notice, its stable id, its JSON and its line of text, and which notice follows from what a load records.
+Contains: the notice, its stable id, its JSON and its line of text, and which notice follows from
+what a load records.
 Add here: another thing that people are told.
-Does not contain: where notices are kept (resources/ledger/outbox.py) and how they are sent (operations/notices.py).
+Does not contain: where notices are kept (resources/ledger/outbox.py) and how they are sent
+(operations/notices.py).
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ from datetime import date
 from enum import StrEnum
 from typing import Any, Self
 
-from pipeline_assets.domain.plain_text import bounded, shown
+from pipeline_assets.domain.plain_text import shown
 from pipeline_assets.domain.slices import Digest, Slice
 
 MOST_DELIVERIES = 20
@@ -92,19 +94,27 @@ class Notice:
     def to_json(self) -> dict[str, Any]:
         """As receivers get it, and as the ledger keeps it."""
         common = {
-            "id": self.id, "kind": self.kind.value, "table": self.table, "day": self.key.event_date.isoformat(),
-            "project": self.key.project_id, "at": self.at, "run": self.run_id,
-        }  # fmt: skip
+            "id": self.id,
+            "kind": self.kind.value,
+            "table": self.table,
+            "day": self.key.event_date.isoformat(),
+            "project": self.key.project_id,
+            "at": self.at,
+            "run": self.run_id,
+        }
         if self.kind is NoticeKind.CHANGE:
             arrivals = self.arrivals
             return common | {
                 "measures": {name: {"before": m.before, "after": m.after} for name, m in self.measures.items()},
-                "cause": self.cause, "accepted_reason": self.reason,
+                "cause": self.cause,
+                "accepted_reason": self.reason,
                 # Text, because snapshot ids exceed what JSON readers hold exactly.
                 "snapshot_id": None if self.snapshot_id is None else str(self.snapshot_id),
-                "deliveries": list(arrivals.delivered), "deliveries_total": arrivals.deliveries,
-                "exclusions": list(arrivals.excluded), "exclusions_total": arrivals.exclusions,
-            }  # fmt: skip
+                "deliveries": list(arrivals.delivered),
+                "deliveries_total": arrivals.deliveries,
+                "exclusions": list(arrivals.excluded),
+                "exclusions_total": arrivals.exclusions,
+            }
         if self.kind is NoticeKind.REFUSAL:
             return common | {"reason": self.reason, "fix": self.hint}
         return common | {"refusal": self.refusal_id, "verdict": self.verdict, "accepted_reason": self.reason}
@@ -126,18 +136,27 @@ def notice_from_json(body: Mapping[str, Any]) -> Notice:
     """The inverse of `to_json`."""
     snapshot = body.get("snapshot_id")
     arrivals = Arrivals(
-        tuple(body.get("deliveries", ())), tuple(body.get("exclusions", ())),
-        body.get("deliveries_total", 0), body.get("exclusions_total", 0),
-    )  # fmt: skip
+        tuple(body.get("deliveries", ())),
+        tuple(body.get("exclusions", ())),
+        body.get("deliveries_total", 0),
+        body.get("exclusions_total", 0),
+    )
     return Notice(
-        id=body["id"], kind=NoticeKind(body["kind"]), table=body["table"],
-        key=Slice(date.fromisoformat(body["day"]), body["project"]), at=body["at"], run_id=body["run"],
+        id=body["id"],
+        kind=NoticeKind(body["kind"]),
+        table=body["table"],
+        key=Slice(date.fromisoformat(body["day"]), body["project"]),
+        at=body["at"],
+        run_id=body["run"],
         measures={name: MeasureChange(m["before"], m["after"]) for name, m in body.get("measures", {}).items()},
-        cause=body.get("cause"), reason=body.get("reason", body.get("accepted_reason")), hint=body.get("fix"),
+        cause=body.get("cause"),
+        reason=body.get("reason", body.get("accepted_reason")),
+        hint=body.get("fix"),
         snapshot_id=None if snapshot is None else int(snapshot),
         arrivals=arrivals,
-        refusal_id=body.get("refusal"), verdict=body.get("verdict"),
-    )  # fmt: skip
+        refusal_id=body.get("refusal"),
+        verdict=body.get("verdict"),
+    )
 
 
 def measures_text(measures: Mapping[str, MeasureChange]) -> str:
@@ -184,7 +203,7 @@ class Published:
     @property
     def notice_id(self) -> str:
         """The same for the same commit, whichever run tells of it."""
-        return _identity(NoticeKind.CHANGE, self.table, self.key, self.snapshot_id, self.parent_id)
+        return identity_of(NoticeKind.CHANGE, self.table, self.key, self.snapshot_id, self.parent_id)
 
 
 def change_notice(
@@ -197,14 +216,22 @@ def change_notice(
     before = {**figures_before, "rows": published.before.rows}
     after = {**published.figures, "rows": published.after.rows}
     return Notice(
-        published.notice_id, NoticeKind.CHANGE, published.table, published.key, published.at, published.run_id,
+        published.notice_id,
+        NoticeKind.CHANGE,
+        published.table,
+        published.key,
+        published.at,
+        published.run_id,
         measures={
             name: MeasureChange(before.get(name), after.get(name))
             for name in measures
             if name in before or name in after
         },
-        cause=published.cause, reason=published.accepted_reason, snapshot_id=published.snapshot_id, arrivals=arrivals,
-    )  # fmt: skip
+        cause=published.cause,
+        reason=published.accepted_reason,
+        snapshot_id=published.snapshot_id,
+        arrivals=arrivals,
+    )
 
 
 @dataclass(frozen=True)
@@ -238,50 +265,28 @@ def refusal_notice(
         is_open, open_reason = last.kind is NoticeKind.REFUSAL, last.reason
     previous = last.id if last is not None else None
     if judged.is_refused and not (is_open and open_reason == judged.reason):
-        identity = _identity(
+        identity = identity_of(
             NoticeKind.REFUSAL, judged.table, judged.key, judged.reason or "", judged.inputs, previous or ""
         )
         return Notice(
             identity, NoticeKind.REFUSAL, judged.table, judged.key, at, run_id, reason=judged.reason, hint=judged.hint
         )
     if judged.is_good and is_open:
-        identity = _identity(NoticeKind.REFUSAL_END, judged.table, judged.key, previous or open_reason or "")
+        identity = identity_of(NoticeKind.REFUSAL_END, judged.table, judged.key, previous or open_reason or "")
         return Notice(
-            identity, NoticeKind.REFUSAL_END, judged.table, judged.key, at, run_id, reason=judged.accepted_reason,
-            refusal_id=previous, verdict=judged.verdict,
-        )  # fmt: skip
+            identity,
+            NoticeKind.REFUSAL_END,
+            judged.table,
+            judged.key,
+            at,
+            run_id,
+            reason=judged.accepted_reason,
+            refusal_id=previous,
+            verdict=judged.verdict,
+        )
     return None
 
 
-def _identity(kind: NoticeKind, table: str, key: Slice, *parts: object) -> str:
-    text = json.dumps([kind.value, table, str(key), *map(str, parts)])
-    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:_ID_LENGTH]
-
-
-_MOST_LINES = 20
-_LONGEST_TEXT = 3_500
-"""Characters; chat systems cut what is longer than 4,000."""
-
-
-def envelope(notices: Sequence[Notice], run_id: str | None) -> dict[str, Any]:
-    """What one request carries: the notices of one run, as text for a chat and as data."""
-    identity = hashlib.sha256(" ".join(notice.id for notice in notices).encode()).hexdigest()[:_ID_LENGTH]
-    return {
-        "text": _chat_text(notices), "version": 1, "id": identity, "run": run_id,
-        "notices": [notice.to_json() for notice in notices],
-    }  # fmt: skip
-
-
-def _chat_text(notices: Sequence[Notice]) -> str:
-    words = {
-        NoticeKind.CHANGE: "published final days changed",
-        NoticeKind.REFUSAL: "days refused",
-        NoticeKind.REFUSAL_END: "days no longer refused",
-    }
-    counts = {kind: sum(notice.kind is kind for notice in notices) for kind in NoticeKind}
-    head = "Tidemark: " + ", ".join(f"{words[kind]}: {count:,}" for kind, count in counts.items() if count)
-    lines = [f"• {notice.text}" for notice in notices[:_MOST_LINES]]
-    more = [f"• and {len(notices) - _MOST_LINES:,} more"] if len(notices) > _MOST_LINES else []
-    text = bounded("\n".join([head, *lines, *more]), _LONGEST_TEXT)
-    # In a chat these begin links and mentions; names and reasons are data.
-    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+def identity_of(*parts: object) -> str:
+    """A name for these parts that nothing else has."""
+    return hashlib.sha256(json.dumps([*map(str, parts)]).encode()).hexdigest()[:_ID_LENGTH]

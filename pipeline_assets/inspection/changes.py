@@ -2,7 +2,8 @@
 
 Contains: the questions of `tidemark changes`.
 Add here: another question about a period.
-Does not contain: how it looks (cli/changes.py), what people are told meanwhile (operations/notices.py).
+Does not contain: how it looks (cli/changes.py), what people are told meanwhile
+(operations/notices.py).
 """
 
 from __future__ import annotations
@@ -40,11 +41,12 @@ class Refusal:
         """For `--json`."""
         refused, ended = self.refused, self.ended
         return {
-            "table": self.notice.table, "day": self.notice.key.event_date.isoformat(),
+            "table": self.notice.table,
+            "day": self.notice.key.event_date.isoformat(),
             "project": self.notice.key.project_id,
             "refused": refused.to_json() if refused is not None else None,
             "ended": ended.to_json() if ended is not None else None,
-        }  # fmt: skip
+        }
 
 
 @dataclass(frozen=True)
@@ -61,9 +63,13 @@ class StaleCopy:
     def to_json(self) -> dict[str, Any]:
         """For `--json`."""
         return {
-            "table": self.table, "day": self.key.event_date.isoformat(), "project": self.key.project_id,
-            "rows_then": self.rows_then, "rows_now": self.rows_now, "was_final": self.was_final,
-        }  # fmt: skip
+            "table": self.table,
+            "day": self.key.event_date.isoformat(),
+            "project": self.key.project_id,
+            "rows_then": self.rows_then,
+            "rows_now": self.rows_now,
+            "was_final": self.was_final,
+        }
 
 
 @dataclass(frozen=True)

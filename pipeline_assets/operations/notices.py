@@ -2,8 +2,8 @@
 
 Contains: one round of sending, batched per run.
 Add here: another way in which people are told.
-Does not contain: which notices there are (domain/notices.py), the outbox (resources/ledger/outbox.py), one request
-(resources/webhooks.py).
+Does not contain: which notices there are (domain/notices.py), the outbox
+(resources/ledger/outbox.py), one request (resources/webhooks.py).
 """
 
 from __future__ import annotations
@@ -17,11 +17,13 @@ from contextlib import closing
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from itertools import groupby
+from typing import Any
 
 from pipeline_assets.config import notify_secret
 from pipeline_assets.domain.errors import TidemarkError
 from pipeline_assets.domain.masking import receiver_place
-from pipeline_assets.domain.notices import envelope
+from pipeline_assets.domain.notices import Notice, NoticeKind, identity_of
+from pipeline_assets.domain.plain_text import bounded
 from pipeline_assets.domain.retention import NOTICES_KEPT
 from pipeline_assets.domain.settings import Settings
 from resources.ledger.outbox import Pending, Receiver
@@ -34,6 +36,10 @@ _MOST_AT_ONCE = 100
 _ATTEMPTS = 3
 _FIRST_PAUSE, _LONGEST_PAUSE = timedelta(seconds=30), timedelta(minutes=15)
 """Between the rounds of the sensor for a receiver that fails."""
+
+_MOST_LINES = 20
+_LONGEST_TEXT = 3_500
+"""Characters; chat systems cut what is longer than 4,000."""
 
 
 @dataclass(frozen=True)
@@ -161,3 +167,29 @@ def _notices(count: int) -> str:
 
 def _id(url: str) -> str:
     return hashlib.sha256(url.encode()).hexdigest()[:32]
+
+
+def envelope(notices: Sequence[Notice], run_id: str | None) -> dict[str, Any]:
+    """What one request carries: the notices of one run, as text for a chat and as data."""
+    return {
+        "text": _chat_text(notices),
+        "version": 1,
+        "id": identity_of(*(notice.id for notice in notices)),
+        "run": run_id,
+        "notices": [notice.to_json() for notice in notices],
+    }
+
+
+def _chat_text(notices: Sequence[Notice]) -> str:
+    words = {
+        NoticeKind.CHANGE: "published final days changed",
+        NoticeKind.REFUSAL: "days refused",
+        NoticeKind.REFUSAL_END: "days no longer refused",
+    }
+    counts = {kind: sum(notice.kind is kind for notice in notices) for kind in NoticeKind}
+    head = "Tidemark: " + ", ".join(f"{words[kind]}: {count:,}" for kind, count in counts.items() if count)
+    lines = [f"• {notice.text}" for notice in notices[:_MOST_LINES]]
+    more = [f"• and {len(notices) - _MOST_LINES:,} more"] if len(notices) > _MOST_LINES else []
+    text = bounded("\n".join([head, *lines, *more]), _LONGEST_TEXT)
+    # In a chat these begin links and mentions; names and reasons are data.
+    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")

@@ -2,7 +2,8 @@
 
 Contains: what stood before, compared with what is recorded now.
 Add here: another record that people are told of.
-Does not contain: which notice follows (pipeline_assets/domain/notices.py), sending and reading them (outbox.py).
+Does not contain: which notice follows (pipeline_assets/domain/notices.py), sending and reading them
+(outbox.py).
 """
 
 from __future__ import annotations
@@ -30,21 +31,19 @@ from pipeline_assets.domain.notices import (
 from pipeline_assets.domain.slices import BatchVerdict, Slice, Source, Verdict
 from pipeline_assets.tables.raw_events import RAW_TABLES
 from pipeline_assets.tables.registry import SOURCE_OF_TABLE, measures_of
+from resources.ledger.arrivals import Place, arrivals_since
 from resources.ledger.records import BatchRecord, Changes, PublicationRecord, SliceRecord
 from resources.ledger.rows import publication_row, slice_row
-from resources.ledger.schema import BATCH_DAYS, BATCHES, DELIVERIES, EXCLUSIONS, NOTICES, PUBLICATIONS, SLICES
-
-_Place = tuple[str, Slice]
-"""Table and slice; of a raw table, its arrival day."""
+from resources.ledger.schema import BATCHES, NOTICES, PUBLICATIONS, SLICES
 
 
 @dataclass(frozen=True)
 class Before:
     """What was on record before a run's changes are written."""
 
-    slices: Mapping[_Place, Standing] = field(default_factory=dict)
+    slices: Mapping[Place, Standing] = field(default_factory=dict)
     batches: Mapping[BatchKey, Standing] = field(default_factory=dict)
-    published_at: Mapping[_Place, str] = field(default_factory=dict)
+    published_at: Mapping[Place, str] = field(default_factory=dict)
     """Of final slices that are published again: when they were published last."""
 
     def was_final(self, publication: PublicationRecord) -> bool:
@@ -79,18 +78,32 @@ def write_notices(
     ]
     for notice in notices:
         row = {
-            "id": notice.id, "kind": notice.kind.value, "table_name": notice.table, "event_date": notice.key.event_date,
-            "project_id": notice.key.project_id, "body": notice.to_json(), **stamp,
-        }  # fmt: skip
+            "id": notice.id,
+            "kind": notice.kind.value,
+            "table_name": notice.table,
+            "event_date": notice.key.event_date,
+            "project_id": notice.key.project_id,
+            "body": notice.to_json(),
+            **stamp,
+        }
         connection.execute(insert(NOTICES).on_conflict_do_nothing(), row)
 
 
 def published_of(record: PublicationRecord, figures: Mapping[str, float], recorded_at: str = "") -> Published:
     """A publication as a notice tells of it; `recorded_at` where it does not say itself when readers saw it."""
     return Published(
-        record.table, record.key, record.snapshot_id, record.parent_id, record.digest_before, record.digest_after, figures,
-        publication_row(record, "")["cause"], record.accepted_reason, record.run_id, record.published_at or recorded_at,
-    )  # fmt: skip
+        record.table,
+        record.key,
+        record.snapshot_id,
+        record.parent_id,
+        record.digest_before,
+        record.digest_after,
+        figures,
+        publication_row(record, "")["cause"],
+        record.accepted_reason,
+        record.run_id,
+        record.published_at or recorded_at,
+    )
 
 
 # -- what stood before -------------------------------------------------------------------------------------------
@@ -98,7 +111,7 @@ def published_of(record: PublicationRecord, figures: Mapping[str, float], record
 
 def _slices(
     connection: Connection, records: Sequence[SliceRecord | PublicationRecord]
-) -> Iterator[tuple[_Place, Standing]]:
+) -> Iterator[tuple[Place, Standing]]:
     columns = ("event_date", "project_id", "verdict", "reason", "is_final", "figures")
     for table, keys in _by_table((record.table, record.key) for record in records).items():
         query = sa.select(*(SLICES.c[name] for name in columns)).where(*_near(SLICES, table, keys))
@@ -122,7 +135,7 @@ def _batches(connection: Connection, records: Sequence[BatchRecord]) -> Iterator
             yield key, Standing(is_refused=True, reason=reason)
 
 
-def _published_at(connection: Connection, final: Sequence[PublicationRecord]) -> Iterator[tuple[_Place, str]]:
+def _published_at(connection: Connection, final: Sequence[PublicationRecord]) -> Iterator[tuple[Place, str]]:
     for table, keys in _by_table((one.table, one.key) for one in final).items():
         columns = (PUBLICATIONS.c.event_date, PUBLICATIONS.c.project_id)
         query = sa.select(*columns, sa.func.max(PUBLICATIONS.c.published_at)).where(*_near(PUBLICATIONS, table, keys))
@@ -131,7 +144,7 @@ def _published_at(connection: Connection, final: Sequence[PublicationRecord]) ->
                 yield (table, Slice(day, project)), at or ""
 
 
-def _by_table(places: Iterable[_Place]) -> dict[str, set[Slice]]:
+def _by_table(places: Iterable[Place]) -> dict[str, set[Slice]]:
     found: dict[str, set[Slice]] = {}
     for table, key in places:
         found.setdefault(table, set()).add(key)
@@ -155,8 +168,8 @@ def _change_notices(
 ) -> Iterator[Notice]:
     records = {(record.table, record.key): record for record in changes.slices}
     # A person who holds a slice chose what it is; no delivery did.
-    delivered = [one for one in changed if not _is_held(records.get((one.table, one.key)))]
-    arrivals = _arrivals(connection, before, delivered)
+    places = [place for one in changed if not _is_held(records.get(place := (one.table, one.key)))]
+    arrivals = arrivals_since(connection, {place: before.published_at.get(place, "") for place in places})
     for one in changed:
         place = one.table, one.key
         record = records.get(place)
@@ -169,49 +182,6 @@ def _change_notices(
 
 def _is_held(record: SliceRecord | None) -> bool:
     return record is not None and record.verdict is Verdict.HELD
-
-
-def _arrivals(connection: Connection, before: Before, changed: Sequence[PublicationRecord]) -> dict[_Place, Arrivals]:
-    """What arrived since each of these slices was published last, in batches that hold rows of its day."""
-    if not changed:
-        return {}
-    since = {(one.table, one.key): before.published_at.get((one.table, one.key), "") for one in changed}
-    days = [key.event_date for _, key in since]
-    earliest = min(since.values())
-    of_batch = [
-        BATCH_DAYS.c.event_date.between(min(days), max(days)),
-        BATCH_DAYS.c.project_id.in_({key.project_id for _, key in since}),
-    ]
-    delivered = _recorded_since(connection, DELIVERIES, DELIVERIES.c.recorded_at, earliest, of_batch)
-    excluded = _recorded_since(connection, EXCLUSIONS, EXCLUSIONS.c.excluded_at, earliest, of_batch)
-    lifted = _recorded_since(connection, EXCLUSIONS, EXCLUSIONS.c.lifted_at, earliest, of_batch)
-    return {
-        place: Arrivals.of(
-            _later(delivered.get(place[1], ()), at),
-            _later([*excluded.get(place[1], ()), *lifted.get(place[1], ())], at),
-        )
-        for place, at in since.items()
-    }
-
-
-def _recorded_since(
-    connection: Connection, table: sa.Table, at: sa.Column[str], since: str, of_batch: Sequence[Any]
-) -> dict[Slice, list[tuple[str, str]]]:
-    """Event day -> object and time, of rows of this table whose batch holds, or held, rows of that day."""
-    names = ("source", "project_id", "arrival_date")
-    same_batch = [table.c[name] == BATCH_DAYS.c[name] for name in names]
-    accepted = [DELIVERIES.c.is_accepted] if table is DELIVERIES else []
-    query = sa.select(BATCH_DAYS.c.event_date, BATCH_DAYS.c.project_id, table.c.object_key, at).where(
-        *of_batch, *same_batch, *accepted, at > since
-    )
-    found: dict[Slice, list[tuple[str, str]]] = {}
-    for day, project, object_key, recorded_at in connection.execute(query):
-        found.setdefault(Slice(day, project), []).append((object_key, recorded_at))
-    return found
-
-
-def _later(objects: Collection[tuple[str, str]], at: str) -> list[str]:
-    return sorted({object_key for object_key, recorded_at in objects if recorded_at > at})
 
 
 # -- refusals ----------------------------------------------------------------------------------------------------
@@ -251,23 +221,37 @@ def _judged_slice(record: SliceRecord) -> Judged:
     accepted = next((one.reason for one in record.evaluations if one.is_accepted_change), None)
     is_refused = record.verdict is Verdict.REFUSED
     return Judged(
-        record.table, record.key, record.verdict.value, is_refused, record.verdict.is_good, record.reason, record.hint,
-        json.dumps(slice_row(record)["refused_state"], sort_keys=True) if is_refused else "", accepted,
-    )  # fmt: skip
+        record.table,
+        record.key,
+        record.verdict.value,
+        is_refused,
+        record.verdict.is_good,
+        record.reason,
+        record.hint,
+        json.dumps(slice_row(record)["refused_state"], sort_keys=True) if is_refused else "",
+        accepted,
+    )
 
 
 def _judged_batch(record: BatchRecord) -> Judged:
     accepted = next((one.reason for one in record.evaluations if one.is_passed), None) if record.is_decided else None
     is_refused = record.verdict is BatchVerdict.REFUSED
     return Judged(
-        RAW_TABLES[record.key.source].key, _arrival_day(record.key), record.verdict.value, is_refused,
-        record.verdict is BatchVerdict.ACCEPTED, record.reason, record.hint, record.input_state or "", accepted,
-    )  # fmt: skip
+        RAW_TABLES[record.key.source].key,
+        _arrival_day(record.key),
+        record.verdict.value,
+        is_refused,
+        record.verdict is BatchVerdict.ACCEPTED,
+        record.reason,
+        record.hint,
+        record.input_state or "",
+        accepted,
+    )
 
 
-def _last_refusals(connection: Connection, days: Sequence[Judged]) -> dict[_Place, Notice]:
+def _last_refusals(connection: Connection, days: Sequence[Judged]) -> dict[Place, Notice]:
     """The latest notice of a refusal, or of its end, of each of these days."""
-    found: dict[_Place, Notice] = {}
+    found: dict[Place, Notice] = {}
     kinds = (NoticeKind.REFUSAL.value, NoticeKind.REFUSAL_END.value)
     for table, keys in _by_table((one.table, one.key) for one in days).items():
         query = sa.select(NOTICES.c.body).where(*_near(NOTICES, table, keys), NOTICES.c.kind.in_(kinds))

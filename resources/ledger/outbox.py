@@ -2,7 +2,8 @@
 
 Contains: questions about notices and changes, and the standing of receivers.
 Add here: another question about what people are told.
-Does not contain: which notices there are (notices.py), sending them (pipeline_assets/operations/notices.py).
+Does not contain: which notices there are (notices.py), sending them
+(pipeline_assets/operations/notices.py).
 """
 
 from __future__ import annotations
@@ -126,9 +127,11 @@ class Outbox:
         """It took nothing; what it was not told stays."""
         with self._write() as connection:
             values = {
-                "failures": RECEIVERS.c.failures + 1, "failed_at": datetime.now(UTC).isoformat(),
-                "error": recordable(error), "retry_at": None if retry_at is None else retry_at.isoformat(),
-            }  # fmt: skip
+                "failures": RECEIVERS.c.failures + 1,
+                "failed_at": datetime.now(UTC).isoformat(),
+                "error": recordable(error),
+                "retry_at": None if retry_at is None else retry_at.isoformat(),
+            }
             connection.execute(RECEIVERS.update().where(RECEIVERS.c.id == receiver_id).values(values))
 
     # -- what people are told ----------------------------------------------------------------------------------
@@ -193,9 +196,10 @@ class Outbox:
         is_gone = sa.and_(RECEIVERS.c.id.not_in(receivers), RECEIVERS.c.seen_at < cutoff)
         waited_for = sa.select(sa.func.min(RECEIVERS.c.sent_number)).where(sa.not_(is_gone)).scalar_subquery()
         is_old = sa.and_(
-            NOTICES.c.kind == NoticeKind.CHANGE.value, NOTICES.c.recorded_at < cutoff,
+            NOTICES.c.kind == NoticeKind.CHANGE.value,
+            NOTICES.c.recorded_at < cutoff,
             NOTICES.c.number <= sa.func.coalesce(waited_for, NOTICES.c.number),
-        )  # fmt: skip
+        )
         if is_dry_run:
             with self._read() as connection:
                 return int(connection.execute(sa.select(sa.func.count()).where(is_old)).scalar_one())
@@ -207,9 +211,14 @@ class Outbox:
 
 def _receiver(row: RowMapping) -> Receiver:
     return Receiver(
-        row["id"], row["place"] or "", row["sent_number"], row["failures"] or 0, _time(row["failed_at"]), row["error"],
+        row["id"],
+        row["place"] or "",
+        row["sent_number"],
+        row["failures"] or 0,
+        _time(row["failed_at"]),
+        row["error"],
         _time(row["retry_at"]),
-    )  # fmt: skip
+    )
 
 
 def _time(text: str | None) -> datetime | None:

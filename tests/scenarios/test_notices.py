@@ -117,11 +117,27 @@ def test_receivers_are_told_of_changed_and_refused_final_days(pipeline: Any, web
     assert (end["refusal"], end["verdict"], reason in end["accepted_reason"]) == (refusal["id"], "published", True)
 
     number = next(one.number for one in p.ledger.publications(EVENTS) if one.digest_after.rows == 121)
-    rolled_back = build_defs(p.settings).resolve_job_def("rollback").execute_in_process(
-        run_config={"ops": {"roll_back": {"config": {
-            "first": str(DAY), "last": str(DAY), "back_to": str(number), "reason": "it was right", "tables": [COUNTS],
-        }}}}, instance=p.instance, raise_on_error=False,
-    )  # fmt: skip
+    rolled_back = (
+        build_defs(p.settings)
+        .resolve_job_def("rollback")
+        .execute_in_process(
+            run_config={
+                "ops": {
+                    "roll_back": {
+                        "config": {
+                            "first": str(DAY),
+                            "last": str(DAY),
+                            "back_to": str(number),
+                            "reason": "it was right",
+                            "tables": [COUNTS],
+                        }
+                    }
+                }
+            },
+            instance=p.instance,
+            raise_on_error=False,
+        )
+    )
     assert rolled_back.success
     (back,) = webhook.taken[3]["notices"]
     assert back["measures"]["events"] == {"before": 61, "after": 121}

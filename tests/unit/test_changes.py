@@ -56,9 +56,15 @@ def publish(ledger: Ledger, table: str, key: Slice, rows: int, run_id: str, *, i
     snapshot = len(ledger.publications()) + 1
     figures = {"rows": rows, "revenue": 1.5 * rows}
     record = replace(
-        read, verdict=Verdict.PUBLISHED, reason=None, digest=digest(rows), file_hash=str(snapshot), is_final=is_final,
-        input_state={}, figures=figures,
-    )  # fmt: skip
+        read,
+        verdict=Verdict.PUBLISHED,
+        reason=None,
+        digest=digest(rows),
+        file_hash=str(snapshot),
+        is_final=is_final,
+        input_state={},
+        figures=figures,
+    )
     publication = PublicationRecord(
         table, key, snapshot, snapshot - 1, read.digest, digest(rows), "delivery", run_id, figures=figures
     )
@@ -86,8 +92,9 @@ def test_changes_and_refusals_of_a_period(ledger: Ledger) -> None:
 
     found = changes_since(ledger, before)
     assert [(one.table, one.run_id, one.measures["rows"].after) for one in found.changes] == [
-        (EVENTS, "run-2", 11), (REVENUE, "run-3", 4),
-    ]  # fmt: skip
+        (EVENTS, "run-2", 11),
+        (REVENUE, "run-3", 4),
+    ]
     (refusal,) = found.refusals
     assert refusal.refused is not None
     assert refusal.ended is not None

@@ -44,9 +44,15 @@ KEY = Slice(DAY, "10001")
 BATCH = BatchKey(Source.REGULAR, "10001", DAY)
 BEFORE, AFTER = Digest(1, 1, 1), Digest(2, 2, 2)
 FINAL = SliceRecord(
-    REVENUE, KEY, Verdict.PUBLISHED, is_final=True, digest=BEFORE, file_hash="old", input_state={"raw": "1"},
+    REVENUE,
+    KEY,
+    Verdict.PUBLISHED,
+    is_final=True,
+    digest=BEFORE,
+    file_hash="old",
+    input_state={"raw": "1"},
     figures={"rows": 1, "revenue": 10.5, "purchases": 3, "control": 7},
-)  # fmt: skip
+)
 
 
 @pytest.fixture(scope="module")
@@ -111,14 +117,24 @@ def test_a_published_final_day_that_changes_makes_one_notice(ledger: Ledger) -> 
     ledger.record(made, "run-2")
     (notice,) = told_of(ledger)
     expected = {
-        "kind": "change", "table": REVENUE, "day": "2026-02-02", "project": "10001", "run": "run-2", "snapshot_id": "11",
-        "cause": "changed refined/events", "accepted_reason": None, "deliveries": ["10001/late.json.gz"],
-        "deliveries_total": 1, "exclusions": [], "exclusions_total": 0,
+        "kind": "change",
+        "table": REVENUE,
+        "day": "2026-02-02",
+        "project": "10001",
+        "run": "run-2",
+        "snapshot_id": "11",
+        "cause": "changed refined/events",
+        "accepted_reason": None,
+        "deliveries": ["10001/late.json.gz"],
+        "deliveries_total": 1,
+        "exclusions": [],
+        "exclusions_total": 0,
         "measures": {
-            "rows": {"before": 1, "after": 2}, "revenue": {"before": 10.5, "after": 12.0},
+            "rows": {"before": 1, "after": 2},
+            "revenue": {"before": 10.5, "after": 12.0},
             "purchases": {"before": 3, "after": 3},
         },
-    }  # fmt: skip
+    }
     assert {name: value for name, value in notice.items() if name not in ("id", "at")} == expected
     assert [one.id for one in ledger.outbox.of_run("run-2", REVENUE)] == [notice["id"]]
 
@@ -182,9 +198,7 @@ def test_a_notice_and_what_it_tells_of_are_one_transaction(lite: Ledger, monkeyp
 
 def refuse(ledger: Ledger, reason: str, run_id: str) -> None:
     read = ledger.slices(EVENTS, None).get(KEY, replace(FINAL, table=EVENTS))
-    refused = replace(
-        read, verdict=Verdict.REFUSED, reason=reason, hint="Correct it", refused_state={"raw": "2"}
-    )  # fmt: skip
+    refused = replace(read, verdict=Verdict.REFUSED, reason=reason, hint="Correct it", refused_state={"raw": "2"})
     ledger.record(Changes(slices=[refused]), run_id)
 
 
@@ -207,9 +221,11 @@ def test_a_refusal_is_told_once_and_its_end_once(ledger: Ledger) -> None:
     refuse(ledger, "shrinks by half", "run-6")
     told = told_of(ledger)
     assert [(one["kind"], one.get("reason"), one["run"]) for one in told] == [
-        ("refusal", "shrinks by half", "run-2"), ("refusal", "shrinks by a third", "run-4"),
-        ("refusal_end", None, "run-9"), ("refusal", "shrinks by half", "run-6"),
-    ]  # fmt: skip
+        ("refusal", "shrinks by half", "run-2"),
+        ("refusal", "shrinks by a third", "run-4"),
+        ("refusal_end", None, "run-9"),
+        ("refusal", "shrinks by half", "run-6"),
+    ]
     assert told[0]["fix"] == "Correct it"
     assert (told[2]["refusal"], told[2]["verdict"]) == (told[1]["id"], "published")
     assert told[2]["accepted_reason"] == "accepted: it is right"
@@ -253,8 +269,9 @@ def test_each_receiver_gets_each_notice_once_batched_per_run_and_signed(ledger: 
         assert told == []
         for one in (webhook, other):
             assert [(body["run"], [n["kind"] for n in body["notices"]]) for body in one.taken] == [
-                ("run-9", ["refusal_end"]), ("run-2", ["change", "refusal"]),
-            ]  # fmt: skip
+                ("run-9", ["refusal_end"]),
+                ("run-2", ["change", "refusal"]),
+            ]
             assert one.taken[1]["text"].startswith("Tidemark: published final days changed: 1, days refused: 1\n• ")
             assert "revenue 10.5 → 12" in one.taken[1]["text"]
 
