@@ -137,6 +137,8 @@ def test_a_published_final_day_that_changes_makes_one_notice(ledger: Ledger) -> 
     }
     assert {name: value for name, value in notice.items() if name not in ("id", "at")} == expected
     assert [one.id for one in ledger.outbox.of_run("run-2", REVENUE)] == [notice["id"]]
+    published = ledger.outbox.published_since(datetime(2026, 1, 1, tzinfo=UTC))
+    assert [(one.record.snapshot_id, one.was_final) for one in published] == [(9, False), (11, True)]
 
 
 def test_an_exclusion_is_told_with_the_change_that_it_makes(lite: Ledger) -> None:
