@@ -24,7 +24,9 @@ CONFIG_VARIABLE = "TIDEMARK_CONFIG"
 CONFIG_NAME = "tidemark.toml"
 _TEST_PREFIX = "TIDEMARK_CRASH_"
 """Tests and drills switch failpoints on by variables that are no settings (resources/failpoints.py)."""
-_UNTOLD = frozenset({*URL_SETTINGS, "spark_config"})
+_UNTOLD = frozenset({*URL_SETTINGS, "spark_config", "notify_urls"})
+_SIGNING = f"{ENV_PREFIX}NOTIFY_SECRET"
+"""What signs notices is no setting: it comes from the environment alone."""
 
 
 def load_settings(**overrides: Any) -> Settings:
@@ -57,6 +59,11 @@ def load_settings(**overrides: Any) -> Settings:
 def _default_paths() -> dict[str, Any]:
     names = ("landing_url", "warehouse_url", "catalog_url", "health_report")
     return {name: Settings.model_fields[name].default for name in names}
+
+
+def notify_secret() -> str | None:
+    """What notices are signed with; None where nothing is set, so that they go unsigned."""
+    return os.environ.get(_SIGNING) or None
 
 
 def named_value(name: str) -> Any:
@@ -92,7 +99,7 @@ def _read_toml(path: Path) -> dict[str, Any]:
 
 
 def _refuse_unknown_variables() -> None:
-    known = {f"{ENV_PREFIX}{name.upper()}" for name in Settings.model_fields} | {CONFIG_VARIABLE}
+    known = {f"{ENV_PREFIX}{name.upper()}" for name in Settings.model_fields} | {CONFIG_VARIABLE, _SIGNING}
     for name in os.environ:
         if name.startswith(_TEST_PREFIX) or EXPORT_CREDENTIALS.fullmatch(name):
             continue

@@ -23,6 +23,7 @@ from pipeline_assets.orchestration.health_asset import health_asset, health_job,
 from pipeline_assets.orchestration.jobs import JOB_OF_SOURCE, load_jobs
 from pipeline_assets.orchestration.landing_assets import landing_assets
 from pipeline_assets.orchestration.maintenance_job import maintenance_job, maintenance_schedule
+from pipeline_assets.orchestration.notices import notice_sensors
 from pipeline_assets.orchestration.partitions import calendar
 from pipeline_assets.orchestration.recover_job import recover_job
 from pipeline_assets.orchestration.rollback_jobs import release_job, rollback_job
@@ -51,7 +52,7 @@ def build_defs(
             health,
         ],
         schedules=[maintenance_schedule(settings, maintenance), health_schedule(settings, health)],
-        sensors=[*load_sensors(settings), dead_runs_sensor(settings)],
+        sensors=[*load_sensors(settings), dead_runs_sensor(settings), *notice_sensors(settings)],
         resources={
             "spark": resources.pop("spark", None) or spark_resource(settings),
             "landing": LandingStore.from_settings(settings, S3Resource()),

@@ -39,6 +39,7 @@ class Failpoint(StrEnum):
     BETWEEN_TABLES = "between_tables"
     BETWEEN_CHUNKS = "between_chunks"
     BEFORE_EVENTS = "before_events"
+    BEFORE_NOTICES = "before_notices"
     AFTER_COPY = "after_copy"
     AFTER_VERIFY = "after_verify"
     AFTER_MARKER = "after_marker"

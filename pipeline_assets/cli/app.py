@@ -16,6 +16,7 @@ from typing import Annotated
 import typer
 
 from pipeline_assets.cli import attach as cli_attach
+from pipeline_assets.cli import changes as cli_changes
 from pipeline_assets.cli import correct as cli_correct
 from pipeline_assets.cli import inspect as cli_look
 from pipeline_assets.cli import recover as cli_recover
@@ -125,6 +126,7 @@ def maintenance(
 cli_correct.register(app)
 cli_look.register(app)
 cli_report.register(app)
+cli_changes.register(app)
 cli_attach.register(app)
 cli_recover.register(app)
 cli_split.register(app)

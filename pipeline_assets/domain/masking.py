@@ -20,9 +20,12 @@ MASK = "***"
 URL_SETTINGS = ("landing_url", "warehouse_url", "catalog_url", "ledger_url", "export_api_url")
 NAMES_OF_SECRETS = r"(?i)secret|passw|passphrase|passfile|pwd|token|credential|access[._-]?key|private[._-]?key"
 """A setting or option of such a name holds a secret; Spark is told the same (`spark.redaction.regex`)."""
-_SECRET_VARIABLES = ("AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "PGPASSWORD")
+_SECRET_VARIABLES = ("AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "PGPASSWORD", "TIDEMARK_NOTIFY_SECRET")
 EXPORT_CREDENTIALS = re.compile(r"TIDEMARK_EXPORT_(?:KEY|SECRET)_[1-9][0-9]{0,18}")
 """Variables that hold the API key and the secret key of a project."""
+_RECEIVERS = "notify_urls"
+_SHORTEST_PATH = 16
+"""A shorter path of a webhook's address opens nothing, and may be a word of any text."""
 _SHORTEST = 6
 """A shorter secret is masked where a URL holds it, and is no word to be looked for in all text."""
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]{0,30}")
@@ -66,6 +69,24 @@ def shown(place: str) -> str:
     return masked(place) if "://" in place else place
 
 
+def receiver_place(url: str) -> str:
+    """A webhook's address as it may be shown: its server; what follows opens it."""
+    scheme, mark, rest = url.partition("://")
+    host = re.split(r"[/?#]", rest, maxsplit=1)[0].rpartition("@")[2]
+    if not mark or not _SCHEME.fullmatch(scheme) or not re.fullmatch(r"[A-Za-z0-9.\-:\[\]]{1,300}", host):
+        return MASK
+    return f"{scheme}://{host}/{MASK}"
+
+
+def _receiver_secrets(urls: object) -> Iterator[str]:
+    """What opens the webhooks, in a list as in the text of one."""
+    for url in urls.split(",") if isinstance(urls, str) else urls if isinstance(urls, list | tuple) else ():
+        rest = str(url).strip().partition("://")[2]
+        yield from _secrets_of(str(url).strip())
+        path = re.split(r"(?=[/?#])", rest, maxsplit=1)[1:]
+        yield from (part for part in path if len(part) >= _SHORTEST_PATH)
+
+
 def _option(part: str) -> str:
     name, equals, _ = part.partition("=")
     if equals and name in _PLAIN_OPTIONS:
@@ -78,6 +99,7 @@ def remember(values: Mapping[str, Any]) -> None:
     for name in URL_SETTINGS:
         if values.get(name) is not None:
             _remembered.update(_secrets_of(str(values[name])))
+    _remembered.update(_receiver_secrets(values.get(_RECEIVERS)))
     spark = values.get("spark_config")
     if isinstance(spark, Mapping):
         _remembered.update(str(value) for name, value in spark.items() if is_secret_name(str(name)))
@@ -108,6 +130,7 @@ def _present() -> list[str]:
     secrets.update(value for name, value in os.environ.items() if EXPORT_CREDENTIALS.fullmatch(name))
     for name in URL_SETTINGS:
         secrets.update(_secrets_of(os.environ.get(f"TIDEMARK_{name.upper()}", "")))
+    secrets.update(_receiver_secrets(os.environ.get(f"TIDEMARK_{_RECEIVERS.upper()}")))
     return _spellings(frozenset(secrets))
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from urllib.parse import unquote
+from urllib.parse import unquote, urlsplit
 
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError
@@ -39,6 +39,18 @@ def require_supported_database(url: str) -> None:
     if not is_readable_database(url):
         msg = "it cannot be read; write postgresql://user:password@host:port/database, in a password %40 for @ and %2F for /"
         raise ValueError(msg)
+
+
+def is_web_address(url: str) -> bool:
+    """Whether a request can be sent to it: http or https, a host, no blank and no fragment."""
+    if not url.isascii() or not url.isprintable() or " " in url:
+        return False
+    try:
+        parsed = urlsplit(url)
+        has_port = parsed.port is None or parsed.port > 0
+    except ValueError:
+        return False
+    return parsed.scheme in ("http", "https") and bool(parsed.hostname) and has_port and not parsed.fragment
 
 
 def is_readable_database(url: str) -> bool:

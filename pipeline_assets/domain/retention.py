@@ -20,6 +20,10 @@ EDGE = timedelta(hours=24)
 commit, by the clock of another machine, or with the next maintenance where a foreign hand made it."""
 
 
+NOTICES_KEPT = timedelta(days=30)
+"""How long the notice of a change is kept once every receiver was told; the change itself stays on record."""
+
+
 @dataclass(frozen=True)
 class SnapshotAge:
     """A snapshot as far as its removal is concerned."""

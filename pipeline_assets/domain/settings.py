@@ -21,8 +21,8 @@ from pydantic_settings import BaseSettings, NoDecode, PydanticBaseSettingsSource
 from pipeline_assets.domain.change_bounds import KEYS_CHANGED, KEYS_REMOVED, ChangeBound, require_named_bounds
 from pipeline_assets.domain.errors import SettingsError
 from pipeline_assets.domain.machine import default_object_bytes
-from pipeline_assets.domain.masking import MASK, URL_SETTINGS, is_secret_name, remember, shown
-from pipeline_assets.domain.places import require_supported_database, require_supported_place
+from pipeline_assets.domain.masking import MASK, URL_SETTINGS, is_secret_name, receiver_place, remember, shown
+from pipeline_assets.domain.places import is_web_address, require_supported_database, require_supported_place
 from pipeline_assets.domain.property_paths import property_path
 from pipeline_assets.domain.slices import Source
 
@@ -68,6 +68,9 @@ class Settings(BaseSettings):
 
     owners: Annotated[tuple[str, ...], NoDecode] = ("team:data-engineering",)
     """Whom Dagster names for every asset: e-mail addresses or `team:name`, a comma list in the environment."""
+
+    notify_urls: Annotated[tuple[str, ...], NoDecode] = ()
+    """Webhooks that are told of changed final days and of refused ones, `https://…`, a comma list in the environment."""
 
     extra_aggregates: Annotated[tuple[str, ...], NoDecode] = ()
     """Aggregates of your own, as `package.module:NAME`, a comma list in the environment (docs/extending.md)."""
@@ -168,6 +171,7 @@ class Settings(BaseSettings):
         "source_precedence",
         "owners",
         "extra_aggregates",
+        "notify_urls",
         mode="before",
     )
     @classmethod
@@ -212,6 +216,16 @@ class Settings(BaseSettings):
                 msg = f"owner {owner!r} is neither an e-mail address nor team:name"
                 raise ValueError(msg)
         return value
+
+    @field_validator("notify_urls")
+    @classmethod
+    def _reachable_receivers(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for number, url in enumerate(value, 1):
+            if not is_web_address(url):
+                # It is not repeated: its path, or a password in it, opens the webhook.
+                msg = f"address {number} of {len(value)} is not http:// or https:// with a host"
+                raise ValueError(msg)
+        return tuple(dict.fromkeys(value))
 
     @field_validator("source_precedence")
     @classmethod
@@ -260,7 +274,7 @@ class Settings(BaseSettings):
 
     @model_validator(mode="after")
     def _secrets_are_known(self) -> Self:
-        remember({name: getattr(self, name) for name in (*URL_SETTINGS, "spark_config")})
+        remember({name: getattr(self, name) for name in (*URL_SETTINGS, "spark_config", "notify_urls")})
         return self
 
     def __repr_args__(self) -> Iterator[tuple[str | None, Any]]:
@@ -268,6 +282,8 @@ class Settings(BaseSettings):
         for name, value in super().__repr_args__():
             if name in URL_SETTINGS and value is not None:
                 yield name, shown(value)
+            elif name == "notify_urls":
+                yield name, tuple(map(receiver_place, value))
             elif name == "spark_config":
                 yield name, {key: MASK if is_secret_name(key) else text for key, text in value.items()}
             else:

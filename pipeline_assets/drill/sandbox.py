@@ -98,6 +98,8 @@ def scratch(spark: SparkSession, settings: Settings, project: str, first_day: da
             calendar_start=first_day - _FARTHEST_FACT,
             # Sample data has bad lines on purpose.
             max_quarantined_share=1.0,
+            # Nobody is told of days that no one reads.
+            notify_urls=(),
         )
         for kind in ("disturbed", "calm")
     )

@@ -77,6 +77,7 @@ def planned(project: str, *, is_full: bool) -> Sequence[Trial]:
         (Failpoint.DURING_LISTING, f"regular/{project}"),
         (Failpoint.MID_PARSE, ""),
         (Failpoint.BETWEEN_CHUNKS, ""),
+        (Failpoint.BEFORE_NOTICES, ""),
     )
     tables, ways = (RAW, REFINED, AGGREGATE), (Disturbance.RETRIED, Disturbance.FRESH)
     if is_full:

@@ -123,7 +123,8 @@ def _load(
             shown = list(refused_changes(runtime, report, request.now, room))
             room -= len(shown)
             others = standing_elsewhere(runtime.ledger, settings, report)
-            yield from events_of(context, request, table, report, others, shown)
+            changes = runtime.ledger.outbox.of_run(request.run_id, report.table)
+            yield from events_of(context, request, table, report, others, shown, changes)
             failed.extend(outcome for outcome in report.outcomes if outcome.fails_the_run)
     # Every declared output is yielded: a selected check that is not makes Dagster fail the step with a vaguer error.
     for check in sorted(context.selected_asset_check_keys, key=str):

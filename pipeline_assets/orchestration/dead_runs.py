@@ -24,7 +24,9 @@ from resources.this_process import sight
 SENSOR_NAME = "dead_runs"
 DIED_TAG = "tidemark/died"
 """On a run whose process died: it says nothing against its days."""
-OWN_JOBS = frozenset({"daily_load", "backfill_load", "heal_load", "maintenance", "rollback", "release"})
+OWN_JOBS = frozenset(
+    {"daily_load", "backfill_load", "heal_load", "maintenance", "rollback", "release", "recover_exports"}
+)
 _EVERY_SECONDS = 20
 
 

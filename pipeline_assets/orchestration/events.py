@@ -19,6 +19,7 @@ from dagster._core.definitions.asset_checks.asset_check_evaluation import (  # n
 )
 
 from pipeline_assets.domain.checks import Check, CheckRule, Evaluation, not_evaluated
+from pipeline_assets.domain.notices import Notice, measures_text
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import EMPTY, Verdict
 from pipeline_assets.inspection.diff.difference import Difference, lines_of
@@ -32,9 +33,12 @@ from pipeline_assets.orchestration.event_text import (
     markdown_text,
 )
 from pipeline_assets.orchestration.specs import asset_key
-from pipeline_assets.tables.registry import ASSET_TABLES
+from pipeline_assets.tables.registry import ASSET_TABLES, downstream_of
 from pipeline_assets.tables.table import Table
 from resources.ledger.store import Ledger
+
+CHANGED, REFRESH = "changed final day", "to refresh"
+"""Metadata of a materialization whose day was final before."""
 
 
 def events_of(
@@ -44,6 +48,7 @@ def events_of(
     report: TableReport,
     others: Mapping[date, Sequence[Outcome]],
     shown: Sequence[Difference] = (),
+    changes: Sequence[Notice] = (),
 ) -> Iterator[dg.AssetMaterialization | dg.AssetCheckEvaluation]:
     """Materializations first, then evaluations aimed at them: the UI drops an evaluation older than its target."""
     key = asset_key(table)
@@ -67,7 +72,7 @@ def events_of(
             yield dg.AssetMaterialization(
                 key,
                 partition=partition,
-                metadata=_metadata(everyone, report),
+                metadata={**_metadata(everyone, report), **_changed(table, day, changes)},
                 tags={"dagster/data_version": _data_version(everyone)},
             )
     targets = _targets(context.instance, key, [partition for partition, _, _ in reported])
@@ -133,6 +138,16 @@ def _metadata(outcomes: Sequence[Outcome], report: TableReport) -> dict[str, Any
         "snapshot_id": dg.MetadataValue.text(str(report.snapshot_id)),
         **{name: value for name, value in figures.items() if name != "rows"},
     }
+
+
+def _changed(table: Table, day: date, changes: Sequence[Notice]) -> dict[str, Any]:
+    """Of a day that was final and changed: how, and what a consumer of it has to read again."""
+    here = [notice for notice in changes if notice.key.event_date == day]
+    if not here:
+        return {}
+    told = markdown_list(f"{notice.key.project_id}: {measures_text(notice.measures)}" for notice in here)
+    below = [f"{one.key} {day}" for one in downstream_of(table.key)]
+    return {CHANGED: told, REFRESH: markdown_list([f"{table.key} {day}", *below])}
 
 
 def _verdicts(outcomes: Sequence[Outcome]) -> str:

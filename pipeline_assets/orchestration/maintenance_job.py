@@ -12,6 +12,7 @@ from dagster_pyspark import LazyPySparkResource
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.load.read_back import read_back
 from pipeline_assets.operations.maintenance import TableUpkeep, maintain, require_done, summary
+from pipeline_assets.operations.notices import forget_notices
 from pipeline_assets.orchestration.assets import Clock
 from pipeline_assets.orchestration.event_text import markdown_table
 from pipeline_assets.orchestration.live_runs import liveness
@@ -48,6 +49,10 @@ def maintenance_job(settings: Settings) -> dg.JobDefinition:
                 read_back(runtime.ledger, runtime.log)
             is_live = liveness(context.instance, runtime.ledger, context.run_id)
             reports = list(maintain(runtime, context.run_id, clock.now(), is_live, is_dry_run=config.dry_run))
+            forgotten = forget_notices(runtime.ledger, settings, clock.now(), is_dry_run=config.dry_run)
+            if forgotten:
+                would = "would go" if config.dry_run else "removed"
+                runtime.log(f"ledger: {forgotten} old notices that every receiver was told of {would}")
             context.add_output_metadata({"what was done": _table(reports, is_dry_run=config.dry_run)})
             require_done(reports)
 

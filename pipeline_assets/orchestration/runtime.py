@@ -18,6 +18,7 @@ from pipeline_assets.domain.errors import PublishConflictError, TidemarkError, T
 from pipeline_assets.domain.masking import tellable
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.load.runtime import Runtime
+from pipeline_assets.orchestration.notices import telling_receivers
 from pipeline_assets.tables.registry import ALL_TABLES
 from resources.heartbeat import heartbeat
 from resources.iceberg.errors import lakehouse_failures
@@ -63,7 +64,9 @@ def op_runtime(
                     lakehouse.require_own(settings, ALL_TABLES, Purpose.LOOK)
                     # Before decisions are read back and tables settled: both write what the ledger of another lake says.
                     ledger.lake.require(lakehouse.lake(settings), may_take=not is_dry_run)
-                yield Runtime(lakehouse, ledger, landing, settings, words)
+                runtime = Runtime(lakehouse, ledger, landing, settings, words)
+                with telling_receivers(runtime, is_dry_run=is_dry_run):
+                    yield runtime
     except PublishConflictError as error:
         raise dg.Failure(str(error), allow_retries=True) from tellable(error)
     except TransientError as error:

@@ -47,6 +47,19 @@ def with_descendants(table: Table) -> tuple[Table, ...]:
     return tuple(other for other in ALL_TABLES if other == table or table in ancestors(other))
 
 
+def downstream_of(key: str) -> tuple[Table, ...]:
+    """The tables that are built from this one, directly or not, in topological order; raises KeyError."""
+    table = table_by_key(key)
+    return tuple(other for other in with_descendants(table) if other != table)
+
+
+def measures_of(key: str) -> tuple[str, ...]:
+    """The figures of a slice that readers know; of a table that is no longer there its rows."""
+    table = {table.key: table for table in ALL_TABLES}.get(key)
+    own = table.measures if table is not None else ()
+    return ("rows", *(name for name in own if name != "rows"))
+
+
 def require_known_bounds(settings: Settings) -> None:
     """Raise SettingsError for a name in `change_bounds` that is no bounded measure: it would bound nothing."""
     shares = (KEYS_ADDED, KEYS_REMOVED, KEYS_CHANGED)

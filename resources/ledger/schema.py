@@ -11,12 +11,12 @@ from typing import Any
 
 import sqlalchemy as sa
 
-SCHEMA_VERSION = 5
+SCHEMA_VERSION = 6
 METADATA = sa.MetaData()
 
 
-def _table(name: str, *columns: Any) -> sa.Table:
-    return sa.Table(f"tidemark_{name}", METADATA, *columns)
+def _table(name: str, *columns: Any, **options: Any) -> sa.Table:
+    return sa.Table(f"tidemark_{name}", METADATA, *columns, **options)
 
 
 def _key(name: str, kind: Any = sa.String) -> sa.Column[Any]:
@@ -64,6 +64,8 @@ PUBLICATIONS = _table(
     sa.Column("cause", sa.String), sa.Column("accepted_reason", sa.String), sa.Column("input_state", sa.JSON),
     sa.Column("code_version", sa.String), sa.Column("figures", sa.JSON), sa.Column("run_id", sa.String),
     sa.Column("seconds", sa.Float), sa.Column("published_at", sa.String),
+    # Whether the slice stood final before it; null where an older version recorded it.
+    sa.Column("was_final", sa.Boolean),
     # Main may come back to a snapshot: set back behind our back, it follows another one then.
     sa.UniqueConstraint("table_name", "event_date", "project_id", "snapshot_id", "parent_id"),
 )  # fmt: skip
@@ -109,3 +111,21 @@ LAKE = _table("lake", _key("number", sa.Integer), sa.Column("id", sa.String, nul
 """One row at most: the lake whose ledger this is."""
 DECISIONS = _table("decisions", _key("name"), sa.Column("recorded_at", sa.String))
 """Objects in the warehouse whose acts this ledger holds."""
+NOTICES = _table(
+    "notices", sa.Column("number", sa.Integer, primary_key=True, autoincrement=True),
+    sa.Column("id", sa.String, nullable=False, unique=True), sa.Column("kind", sa.String, nullable=False),
+    sa.Column("table_name", sa.String, nullable=False), sa.Column("event_date", sa.Date, nullable=False),
+    sa.Column("project_id", sa.String, nullable=False), sa.Column("body", sa.JSON, nullable=False),
+    sa.Column("run_id", sa.String), sa.Column("recorded_at", sa.String),
+    sa.Index("tidemark_notices_by_day", "table_name", "event_date", "project_id"),
+    # A receiver remembers the number it was told last, so that no number comes twice, also where the last rows are gone.
+    sqlite_autoincrement=True,
+)  # fmt: skip
+RECEIVERS = _table(
+    "receivers", _key("id"), sa.Column("place", sa.String), sa.Column("sent_number", sa.Integer, nullable=False),
+    sa.Column("seen_at", sa.String),
+    # Of the last attempt that failed; null where it did not.
+    sa.Column("failures", sa.Integer), sa.Column("failed_at", sa.String), sa.Column("error", sa.String),
+    sa.Column("retry_at", sa.String),
+)  # fmt: skip
+"""Addresses that notices are sent to, by a hash: the address itself opens them."""

@@ -29,6 +29,8 @@ from resources.ledger.digests import DigestsOnRecord
 from resources.ledger.engine import connected, in_parts, ledger_failures, open_engine, writing
 from resources.ledger.interventions import Interventions
 from resources.ledger.lake import LakeOfLedger
+from resources.ledger.notices import read_before, write_notices
+from resources.ledger.outbox import Outbox
 from resources.ledger.processes import Processes
 from resources.ledger.revisions import Revisions
 from resources.ledger.rows import (
@@ -109,6 +111,11 @@ class Ledger:
     def summaries(self) -> Summaries:
         """Figures over all that is on record."""
         return Summaries(self._read)
+
+    @property
+    def outbox(self) -> Outbox:
+        """What people are told, and who was told what."""
+        return Outbox(self._read, self._write)
 
     @property
     def digests(self) -> DigestsOnRecord:
@@ -259,16 +266,20 @@ class Ledger:
 
     def _record(self, connection: Connection, changes: Changes, stamp: dict[str, Any]) -> None:
         moved = moved_batches(connection, changes)
+        before = read_before(connection, changes)
+        batches = [batch for batch in changes.batches if batch.key not in moved]
         self._forget(connection, changes.forgotten_deliveries, is_accepted=True)
         self._forget(connection, changes.forgotten_refusals, is_accepted=False)
         self._upsert(connection, DELIVERIES, [delivery_row(d) | stamp for d in changes.deliveries])
-        self._upsert(connection, BATCHES, [batch_row(b) | stamp for b in changes.batches if b.key not in moved])
+        self._upsert(connection, BATCHES, [batch_row(b) | stamp for b in batches])
         for batch, days in changes.batch_days.items():
             self._replace_batch_days(connection, batch, days)
         unmoved = unmoved_slices(connection, changes.slices)
         self._upsert(connection, SLICES, [slice_row(s) | stamp for s in unmoved])
         for publication in changes.publications:
-            self._insert_once(connection, PUBLICATIONS, publication_row(publication, stamp["recorded_at"]))
+            row = publication_row(publication, stamp["recorded_at"]) | {"was_final": before.was_final(publication)}
+            self._insert_once(connection, PUBLICATIONS, row)
+        write_notices(connection, self._insert, before, changes, (unmoved, batches), stamp)
         if changes.head is not None:
             published = {publication.key for publication in changes.publications}
             left = {record.key for record in changes.slices} - {record.key for record in unmoved}

@@ -47,7 +47,12 @@ OF_TABLES = (
     Failpoint.BETWEEN_TABLES,
     Failpoint.BEFORE_EVENTS,
 )
-ALONE = (f"{Failpoint.DURING_LISTING}:regular/{PROJECT}", str(Failpoint.MID_PARSE), str(Failpoint.BETWEEN_CHUNKS))
+ALONE = (
+    f"{Failpoint.DURING_LISTING}:regular/{PROJECT}",
+    str(Failpoint.MID_PARSE),
+    str(Failpoint.BETWEEN_CHUNKS),
+    str(Failpoint.BEFORE_NOTICES),
+)
 FILES = tuple(f"{Failpoint.AFTER_FILES}:{table}" for table in (RAW, REFINED))
 """Tasks have written what no snapshot names yet."""
 QUARANTINE = tuple(

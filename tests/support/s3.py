@@ -57,9 +57,9 @@ def a_server_that_answers(answer: Callable[[str], tuple[int, str]]) -> Iterator[
 
 
 @contextmanager
-def served(handler: type[BaseHTTPRequestHandler]) -> Iterator[str]:
-    """URL of an HTTP server on this machine."""
-    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+def served(handler: type[BaseHTTPRequestHandler], port: int = 0) -> Iterator[str]:
+    """URL of an HTTP server on this machine, at a free port where none is named."""
+    server = ThreadingHTTPServer(("127.0.0.1", port), handler)
     server.daemon_threads = True
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
     thread.start()

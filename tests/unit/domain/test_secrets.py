@@ -142,6 +142,8 @@ def test_other_settings_say_what_they_got_and_no_secret(shell: Callable[..., Any
         ("TIDEMARK_PROJECTS", f"postgresql://tide:{CANARY}@h/d"),
         ("TIDEMARK_OWNERS", f"postgresql://tide:{CANARY}@h/d"),
         ("TIDEMARK_MARKER_PATTERN", f"postgresql://tide:{CANARY}@h/d"),
+        ("TIDEMARK_NOTIFY_URLS", f"https://u:{CANARY}@host:port/hook"),
+        ("TIDEMARK_NOTIFY_URLS", f"hooks.example/services/T0001/{CANARY}"),
     ):
         done = shell("status", "--verbose", **{name: value})
         assert done.exit_code in (1, 2) or name == "TIDEMARK_MARKER_PATTERN", done.output
@@ -157,9 +159,11 @@ def test_settings_show_no_secret_of_theirs() -> None:
         catalog_url=WELL_FORMED[0],
         ledger_url=WELL_FORMED[2],
         spark_config={"spark.hadoop.fs.s3a.secret.key": CANARY, "spark.x": "y"},
+        notify_urls=(f"https://u:{CANARY}@host/x", f"https://hooks.example/services/{CANARY}"),
     )
     assert _is_clean(f"{settings!r} {settings} {[settings]}")
     assert "'spark.x': 'y'" in repr(settings)
+    assert f"https://hooks.example/{MASK}" in repr(settings)
     with pytest.raises(ValueError) as refused:
         Settings(catalog_url=MISTYPED[0], calendar_start=CANARY)
     assert _is_clean(f"{refused.value} {refused.value!r}")
@@ -247,6 +251,21 @@ def test_what_a_library_says_is_told_without_the_secret() -> None:
 )
 def test_a_url_is_shown_as_far_as_it_may(url: str, said: str) -> None:
     assert masked(url) == said
+
+
+def test_what_opens_a_webhook_is_removed_from_any_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its path, a password or a token in its address, and the secret that signs."""
+    remember(
+        {"notify_urls": f"https://hooks.example/services/T0001/{CANARY}, https://tide:{CANARY}@h/hook?token={CANARY}"}
+    )
+    monkeypatch.setenv("TIDEMARK_NOTIFY_SECRET", f"signs {CANARY}")
+    for text in (
+        f"POST /services/T0001/{CANARY} failed",
+        f"https://tide:{CANARY}@h/hook?token={CANARY}",
+        f"signs {CANARY}",
+    ):
+        assert _is_clean(scrubbed(text)), text
+    assert scrubbed("a hook of hooks.example") == "a hook of hooks.example"
 
 
 def test_a_short_word_is_no_secret_to_look_for() -> None:

@@ -94,6 +94,10 @@ def test_hosts_of_different_memory_agree_on_the_parser_and_on_what_it_refused(
         ("TIDEMARK_CALENDAR_START", "soon", "TIDEMARK_CALENDAR_START"),
         ("TIDEMARK_SOURCE_PRECEDENCE", "regular", "name each of"),
         ("TIDEMARK_OWNERS", "team:data,somebody", "'somebody' is neither"),
+        ("TIDEMARK_NOTIFY_URLS", "ftp://host/hook", "TIDEMARK_NOTIFY_URLS: address 1 of 1 is not http"),
+        ("TIDEMARK_NOTIFY_URLS", "https://host/hook, https:///hook", "address 2 of 2 is not"),
+        ("TIDEMARK_NOTIFY_URLS", "https://host:port/hook", "address 1 of 1 is not"),
+        ("TIDEMARK_NOTIFY_URLS", "https://host/a hook", "address 1 of 1 is not"),
         ("TIDEMARK_CONFIG", "missing.toml", "TIDEMARK_CONFIG"),
     ],
 )

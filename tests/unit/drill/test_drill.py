@@ -65,7 +65,7 @@ def test_a_drill_leaves_no_point_out() -> None:
     once, full = planned("10001", is_full=False), planned("10001", is_full=True)
     assert {trial.point for trial in once} == {trial.point for trial in full} == set(Failpoint) - OF_MOVES
     kills = [trial for trial in full if trial.event not in (Disturbance.MET, Disturbance.RECOVERED)]
-    assert len(kills) == len(set(kills)) == 2 * (3 + 2 + 3 + 3 * (len(Failpoint) - len(OF_RECOVERY | OF_MOVES) - 4))
+    assert len(kills) == len(set(kills)) == 2 * (4 + 2 + 3 + 3 * (len(Failpoint) - len(OF_RECOVERY | OF_MOVES) - 5))
     assert {trial.event for trial in once} == set(Disturbance)
 
 

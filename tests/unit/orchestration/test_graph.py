@@ -116,6 +116,14 @@ def test_sensors_launch_their_jobs_and_start_as_the_settings_say() -> None:
         )
 
 
+def test_a_sensor_sends_notices_where_anybody_is_told() -> None:
+    """It starts nothing, so it runs from the start; without a receiver there is none."""
+    there = build_defs(SETTINGS.model_copy(update={"notify_urls": ("https://bi.example/hook",)})).get_repository_def()
+    (sensor,) = [one for one in there.sensor_defs if one.name == "notices"]
+    assert (sensor.default_status, sensor.minimum_interval_seconds) == (dg.DefaultSensorStatus.RUNNING, 60)
+    assert not [one for one in _definitions().get_repository_def().sensor_defs if one.name == "notices"]
+
+
 def test_every_asset_says_whose_it_is_and_how_to_recover_it_and_runs_in_chunks() -> None:
     owner = "Ada@example.com"
     graph = build_defs(SETTINGS.model_copy(update={"owners": (owner,)})).resolve_asset_graph()

@@ -1,0 +1,134 @@
+"""Commands about what published numbers became: `changes` lists it for any period, `notify` tells receivers now.
+
+Contains: these commands, and how changes look.
+Add here: another way to ask.
+Does not contain: what changed (inspection/changes.py), sending (operations/notices.py).
+"""
+
+from __future__ import annotations
+
+from contextlib import closing
+from datetime import UTC, datetime
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table as RichTable
+
+from pipeline_assets.cli.command import EXIT_INCOMPLETE, EXIT_OK, JsonOption, Panel, VerboseOption, run
+from pipeline_assets.cli.terminal import page, styled, write_json
+from pipeline_assets.config import load_settings
+from pipeline_assets.domain.errors import SettingsError, UsageError
+from pipeline_assets.domain.notices import measures_text
+from pipeline_assets.inspection.changes import ChangesSince, changes_since
+from pipeline_assets.tables.registry import ALL_TABLES
+from resources.ledger.store import Ledger
+
+
+def changes(
+    since: Annotated[
+        str,
+        typer.Option(
+            "--since", metavar="TIME", help="A day or a time, UTC unless it says otherwise: 2026-02-05T10:00."
+        ),
+    ],
+    table: Annotated[
+        str | None,
+        typer.Option(
+            "--table", metavar="TABLE", help="This table and what is built from it; and which days to refresh."
+        ),
+    ] = None,
+    as_json: JsonOption = False,
+    verbose: VerboseOption = False,
+) -> None:
+    """List the changes of published final days since a time, and the refusals that began or ended. From the ledger alone."""
+    run(lambda: _changes(since, table, as_json), verbose)
+
+
+def notify(verbose: VerboseOption = False) -> None:
+    """Send the notices that TIDEMARK_NOTIFY_URLS were not told yet, as every run does at its end.
+
+    Exits 0 when everybody was told of everything, 1 when a receiver did not take all, 2 on bad usage.
+    """
+    run(_notify, verbose)
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands."""
+    app.command(rich_help_panel=Panel.INSPECT)(changes)
+    app.command(rich_help_panel=Panel.OPERATE)(notify)
+
+
+def _changes(since: str, table: str | None, as_json: bool) -> int:
+    settings = load_settings()
+    keys = [one.key for one in ALL_TABLES]
+    if table is not None and table not in keys:
+        raise UsageError(table, "is not a table", f"There are {', '.join(keys)}")
+    moment = _moment(since)
+    with closing(Ledger(settings.ledger_database_url)) as ledger:
+        found = changes_since(ledger, moment, table)
+    if as_json:
+        write_json(found.to_json())
+    else:
+        print_changes(page(), found)
+    return EXIT_OK
+
+
+def _moment(text: str) -> datetime:
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise UsageError(f"--since {text}", "is not a time", "Write it as 2026-02-05 or 2026-02-05T10:00") from None
+    return moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
+
+
+def print_changes(console: Console, found: ChangesSince) -> None:
+    """Changes, then refusals, then what to refresh."""
+    since = f"since {found.since.isoformat(timespec='minutes')}"
+    if found.changes:
+        table = RichTable("at", "table", "day", "what changed", "cause", "run", box=None, pad_edge=False)
+        for one in found.changes:
+            cause = "; ".join(filter(None, (one.cause, one.reason)))
+            place = one.at[:16], one.table, f"{one.key.event_date} {one.key.project_id}"
+            table.add_row(*place, measures_text(one.measures), cause, (one.run_id or "")[:8])
+        console.print(table)
+    console.print(styled(f"{len(found.changes):,} changes of published final days {since}", "dim"))
+    if found.refusals:
+        table = RichTable("refused", "ended", "table", "day", "reason", box=None, pad_edge=False)
+        for refusal in found.refusals:
+            refused, ended = refusal.refused, refusal.ended
+            end = f"{ended.at[:16]} {ended.verdict}" if ended is not None else styled("stands", "bold red")
+            reason = (refused.reason if refused is not None else "") or "not on record"
+            day = f"{refusal.notice.key.event_date} {refusal.notice.key.project_id}"
+            begun = refused.at[:16] if refused is not None else "before"
+            table.add_row(begun, end, refusal.notice.table, day, reason)
+        console.print(table)
+    console.print(styled(f"{len(found.refusals):,} refusals that began or ended {since}", "dim"))
+    if found.refresh is not None:
+        table = RichTable("to refresh", "day", "rows then", "now", "", box=None, pad_edge=False)
+        for copy in found.refresh:
+            rows = f"{copy.rows_then:,}", f"{copy.rows_now:,}"
+            note = "was final" if copy.was_final else "was provisional"
+            table.add_row(copy.table, f"{copy.key.event_date} {copy.key.project_id}", *rows, note)
+        if found.refresh:
+            console.print(table)
+        console.print(
+            styled(f"{len(found.refresh):,} days to refresh for a copy of {since.removeprefix('since ')}", "dim")
+        )
+
+
+def _notify() -> int:
+    from pipeline_assets.operations.notices import send_notices  # noqa: PLC0415 - other commands send nothing
+
+    settings = load_settings()
+    if not settings.notify_urls:
+        raise SettingsError(
+            "TIDEMARK_NOTIFY_URLS", "names nobody to tell", "Set it to the addresses of webhooks, a comma list"
+        )
+    with closing(Ledger(settings.ledger_database_url)) as ledger:
+        told = send_notices(ledger, settings)
+    for one in told:
+        page().print(str(one))
+    if not told:
+        page().print("everybody was told of everything")
+    return EXIT_INCOMPLETE if any(one.left for one in told) else EXIT_OK

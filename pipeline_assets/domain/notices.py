@@ -1,0 +1,292 @@
+"""Notices: what people and other systems are told of published final days that changed, and of days that were refused.
+
+Contains: the notice, its stable id, its JSON and its line of text, and which notice follows from
+what a load records.
+Add here: another thing that people are told.
+Does not contain: where notices are kept (resources/ledger/outbox.py) and how they are sent
+(operations/notices.py).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import date
+from enum import StrEnum
+from typing import Any, Self
+
+from pipeline_assets.domain.plain_text import shown
+from pipeline_assets.domain.slices import Digest, Slice
+
+MOST_DELIVERIES = 20
+"""Object keys that one notice names."""
+_LONGEST_REASON = 300
+_ID_LENGTH = 32
+
+
+class NoticeKind(StrEnum):
+    """What happened."""
+
+    CHANGE = "change"
+    """The published content of a final day changed."""
+    REFUSAL = "refusal"
+    """A day was refused: a check failed, and the table keeps the old state."""
+    REFUSAL_END = "refusal_end"
+    """A refused day is published, or is again what its inputs say."""
+
+
+@dataclass(frozen=True)
+class MeasureChange:
+    """One measure of a slice before and after a publication; None = not measured."""
+
+    before: float | None
+    after: float | None
+
+
+@dataclass(frozen=True)
+class Arrivals:
+    """Deliveries and exclusions recorded since a slice was published last, of arrival days that hold rows of it."""
+
+    delivered: tuple[str, ...] = ()
+    """Keys of the first objects."""
+    excluded: tuple[str, ...] = ()
+    """Keys of the first objects that a person ruled out, or in again."""
+    deliveries: int = 0
+    exclusions: int = 0
+    """How many there are."""
+
+    @classmethod
+    def of(cls, delivered: Sequence[str], excluded: Sequence[str]) -> Self:
+        """So many of the keys as a notice names, and how many there are."""
+        return cls(tuple(delivered[:MOST_DELIVERIES]), tuple(excluded[:MOST_DELIVERIES]), len(delivered), len(excluded))
+
+
+@dataclass(frozen=True)
+class Notice:
+    """One thing that receivers are told, once; they tell a repetition by its id."""
+
+    id: str
+    kind: NoticeKind
+    table: str
+    key: Slice
+    at: str
+    """When readers saw the change, or when the day was judged: ISO text, UTC."""
+    run_id: str | None
+    """The run that published or judged; None where nobody of ours did."""
+    measures: Mapping[str, MeasureChange] = field(default_factory=dict)
+    cause: str | None = None
+    """Of a change."""
+    reason: str | None = None
+    """Why a day was refused; of a change, and of an end, why a person accepted it."""
+    hint: str | None = None
+    """Of a refusal: what a person can do."""
+    snapshot_id: int | None = None
+    """Of a change: the snapshot that readers see since."""
+    arrivals: Arrivals = field(default_factory=Arrivals)
+    """Of a change."""
+    refusal_id: str | None = None
+    """Of an end: the notice of the refusal; None where that was before notices were kept."""
+    verdict: str | None = None
+    """Of an end: where the day stands now."""
+
+    def to_json(self) -> dict[str, Any]:
+        """As receivers get it, and as the ledger keeps it."""
+        common = {
+            "id": self.id,
+            "kind": self.kind.value,
+            "table": self.table,
+            "day": self.key.event_date.isoformat(),
+            "project": self.key.project_id,
+            "at": self.at,
+            "run": self.run_id,
+        }
+        if self.kind is NoticeKind.CHANGE:
+            arrivals = self.arrivals
+            return common | {
+                "measures": {name: {"before": m.before, "after": m.after} for name, m in self.measures.items()},
+                "cause": self.cause,
+                "accepted_reason": self.reason,
+                # Text, because snapshot ids exceed what JSON readers hold exactly.
+                "snapshot_id": None if self.snapshot_id is None else str(self.snapshot_id),
+                "deliveries": list(arrivals.delivered),
+                "deliveries_total": arrivals.deliveries,
+                "exclusions": list(arrivals.excluded),
+                "exclusions_total": arrivals.exclusions,
+            }
+        if self.kind is NoticeKind.REFUSAL:
+            return common | {"reason": self.reason, "fix": self.hint}
+        return common | {"refusal": self.refusal_id, "verdict": self.verdict, "accepted_reason": self.reason}
+
+    @property
+    def text(self) -> str:
+        """One line for people."""
+        place = f"{self.table} {self.key}"
+        if self.kind is NoticeKind.CHANGE:
+            because = "; ".join(shown(text, _LONGEST_REASON) for text in (self.cause, self.reason) if text)
+            return f"{place} changed: {measures_text(self.measures)} ({because})"
+        if self.kind is NoticeKind.REFUSAL:
+            return f"{place} refused: {shown(self.reason or '', _LONGEST_REASON)}"
+        accepted = f": {shown(self.reason, _LONGEST_REASON)}" if self.reason else ""
+        return f"{place} is no longer refused, it is {self.verdict}{accepted}"
+
+
+def notice_from_json(body: Mapping[str, Any]) -> Notice:
+    """The inverse of `to_json`."""
+    snapshot = body.get("snapshot_id")
+    arrivals = Arrivals(
+        tuple(body.get("deliveries", ())),
+        tuple(body.get("exclusions", ())),
+        body.get("deliveries_total", 0),
+        body.get("exclusions_total", 0),
+    )
+    return Notice(
+        id=body["id"],
+        kind=NoticeKind(body["kind"]),
+        table=body["table"],
+        key=Slice(date.fromisoformat(body["day"]), body["project"]),
+        at=body["at"],
+        run_id=body["run"],
+        measures={name: MeasureChange(m["before"], m["after"]) for name, m in body.get("measures", {}).items()},
+        cause=body.get("cause"),
+        reason=body.get("reason", body.get("accepted_reason")),
+        hint=body.get("fix"),
+        snapshot_id=None if snapshot is None else int(snapshot),
+        arrivals=arrivals,
+        refusal_id=body.get("refusal"),
+        verdict=body.get("verdict"),
+    )
+
+
+def measures_text(measures: Mapping[str, MeasureChange]) -> str:
+    """`rows 120 → 121, revenue 10.5 → 12`; of those that differ, or of all where none does."""
+    differing = {name: change for name, change in measures.items() if change.before != change.after}
+    parts = [f"{name} {_number(m.before)} → {_number(m.after)}" for name, m in (differing or measures).items()]
+    return ", ".join(parts) + ("" if differing else ", other content")
+
+
+def _number(value: float | None) -> str:
+    if value is None:
+        return "unknown"
+    return f"{value:,}" if isinstance(value, int) else f"{value:,.4f}".rstrip("0").rstrip(".")
+
+
+@dataclass(frozen=True)
+class Standing:
+    """How a slice stood before a publication, or how a day stood before it was judged."""
+
+    is_final: bool = False
+    figures: Mapping[str, float] = field(default_factory=dict)
+    is_refused: bool = False
+    reason: str | None = None
+    """Of its refusal."""
+
+
+@dataclass(frozen=True)
+class Published:
+    """A publication as far as a notice tells of it."""
+
+    table: str
+    key: Slice
+    snapshot_id: int
+    parent_id: int | None
+    before: Digest
+    after: Digest
+    figures: Mapping[str, float]
+    """Of the content published; only its rows where nothing else was measured."""
+    cause: str
+    accepted_reason: str | None
+    run_id: str | None
+    at: str
+
+    @property
+    def notice_id(self) -> str:
+        """The same for the same commit, whichever run tells of it."""
+        return identity_of(NoticeKind.CHANGE, self.table, self.key, self.snapshot_id, self.parent_id)
+
+
+def change_notice(
+    published: Published, figures_before: Mapping[str, float], measures: Sequence[str], arrivals: Arrivals
+) -> Notice:
+    """The notice of a publication that changed a final slice.
+
+    `figures_before`: of the content it replaced; `measures`: the figures that readers of the table know.
+    """
+    before = {**figures_before, "rows": published.before.rows}
+    after = {**published.figures, "rows": published.after.rows}
+    return Notice(
+        published.notice_id,
+        NoticeKind.CHANGE,
+        published.table,
+        published.key,
+        published.at,
+        published.run_id,
+        measures={
+            name: MeasureChange(before.get(name), after.get(name))
+            for name in measures
+            if name in before or name in after
+        },
+        cause=published.cause,
+        reason=published.accepted_reason,
+        snapshot_id=published.snapshot_id,
+        arrivals=arrivals,
+    )
+
+
+@dataclass(frozen=True)
+class Judged:
+    """What a load made of a day: of a slice of a derived table, or of the deliveries of an arrival day."""
+
+    table: str
+    key: Slice
+    verdict: str
+    is_refused: bool
+    is_good: bool
+    reason: str | None = None
+    hint: str | None = None
+    inputs: str = ""
+    """What it was judged on, as text."""
+    accepted_reason: str | None = None
+    """Why a person let it through."""
+
+
+def refusal_notice(
+    judged: Judged, standing: Standing, last: Notice | None, at: str, run_id: str | None
+) -> Notice | None:
+    """The notice of a refusal that is news, or of the end of one; None for everything else.
+
+    `last`: the latest notice of a refusal, or of an end, of this day. A refusal for the same reason goes on, whatever
+    arrives beside it; a day that waits or is held is not recovered.
+    """
+    if last is None:
+        is_open, open_reason = standing.is_refused, standing.reason
+    else:
+        is_open, open_reason = last.kind is NoticeKind.REFUSAL, last.reason
+    previous = last.id if last is not None else None
+    if judged.is_refused and not (is_open and open_reason == judged.reason):
+        identity = identity_of(
+            NoticeKind.REFUSAL, judged.table, judged.key, judged.reason or "", judged.inputs, previous or ""
+        )
+        return Notice(
+            identity, NoticeKind.REFUSAL, judged.table, judged.key, at, run_id, reason=judged.reason, hint=judged.hint
+        )
+    if judged.is_good and is_open:
+        identity = identity_of(NoticeKind.REFUSAL_END, judged.table, judged.key, previous or open_reason or "")
+        return Notice(
+            identity,
+            NoticeKind.REFUSAL_END,
+            judged.table,
+            judged.key,
+            at,
+            run_id,
+            reason=judged.accepted_reason,
+            refusal_id=previous,
+            verdict=judged.verdict,
+        )
+    return None
+
+
+def identity_of(*parts: object) -> str:
+    """A name for these parts that nothing else has."""
+    return hashlib.sha256(json.dumps([*map(str, parts)]).encode()).hexdigest()[:_ID_LENGTH]

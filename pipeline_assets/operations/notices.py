@@ -1,0 +1,195 @@
+"""Send the notices of the outbox to every receiver, for a bounded time; and forget those that everybody was told of.
+
+Contains: one round of sending, batched per run.
+Add here: another way in which people are told.
+Does not contain: which notices there are (domain/notices.py), the outbox
+(resources/ledger/outbox.py), one request (resources/webhooks.py).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from itertools import groupby
+from typing import Any
+
+from pipeline_assets.config import notify_secret
+from pipeline_assets.domain.errors import TidemarkError
+from pipeline_assets.domain.masking import receiver_place
+from pipeline_assets.domain.notices import Notice, NoticeKind, identity_of
+from pipeline_assets.domain.plain_text import bounded
+from pipeline_assets.domain.retention import NOTICES_KEPT
+from pipeline_assets.domain.settings import Settings
+from resources.ledger.outbox import Pending, Receiver
+from resources.ledger.store import Ledger
+from resources.webhooks import post
+
+ROUND_SECONDS = 10.0
+"""So long may a receiver that hangs hold up a load."""
+_MOST_AT_ONCE = 100
+_ATTEMPTS = 3
+_FIRST_PAUSE, _LONGEST_PAUSE = timedelta(seconds=30), timedelta(minutes=15)
+"""Between the rounds of the sensor for a receiver that fails."""
+
+_MOST_LINES = 20
+_LONGEST_TEXT = 3_500
+"""Characters; chat systems cut what is longer than 4,000."""
+
+
+@dataclass(frozen=True)
+class Told:
+    """What became of one receiver in a round."""
+
+    place: str
+    sent: int = 0
+    left: int = 0
+    """Notices that stay in the outbox."""
+    reason: str = ""
+    """Why any is left."""
+
+    def __str__(self) -> str:
+        """One sentence."""
+        if not self.left:
+            return f"{self.place} took {_notices(self.sent)}"
+        taken = f"took {_notices(self.sent)}, then " if self.sent else ""
+        kept = "kept, and sent by the next run"
+        return f"{self.place} {taken}did not take {_notices(self.left)}: {self.reason}; {kept}"
+
+
+def register_receivers(ledger: Ledger, settings: Settings) -> dict[str, Receiver]:
+    """Know the configured receivers; a new one is told of what happens from now on."""
+    return ledger.outbox.register({_id(url): receiver_place(url) for url in settings.notify_urls})
+
+
+def send_notices(ledger: Ledger, settings: Settings, *, is_due_only: bool = False) -> list[Told]:
+    """Send every receiver what it was not told yet; nothing of what a receiver does is raised.
+
+    Takes `ROUND_SECONDS` at most. What is not taken stays in the outbox. `is_due_only`: leave out receivers that failed a
+    short while ago, and sooner the less often they did.
+    """
+    receivers = register_receivers(ledger, settings)
+    waiting = ledger.outbox.waiting()
+    now = datetime.now(UTC)
+    rounds = []
+    told = []
+    for url in settings.notify_urls:
+        receiver = receivers[_id(url)]
+        left = waiting.get(receiver.id, 0)
+        if left and not _is_due(receiver, now, is_due_only=is_due_only):
+            told.append(Told(receiver.place, left=left, reason=receiver.error or "it failed a short while ago"))
+        elif left:
+            rounds.append(_Round(settings.ledger_database_url, url, receiver, notify_secret(), left))
+    deadline = time.monotonic() + ROUND_SECONDS
+    for one in rounds:
+        one.start(deadline)
+    return [*told, *(one.result(deadline) for one in rounds)]
+
+
+def _is_due(receiver: Receiver, now: datetime, *, is_due_only: bool) -> bool:
+    if receiver.retry_at is not None and now < receiver.retry_at:
+        return False
+    if not is_due_only or receiver.failed_at is None:
+        return True
+    pause = min(_FIRST_PAUSE * 2.0 ** min(receiver.failures, 10), _LONGEST_PAUSE)
+    return now >= receiver.failed_at + pause
+
+
+class _Round:
+    """One receiver in a thread of its own, which ends by itself or is left alone: no receiver delays another one or a load."""
+
+    def __init__(self, ledger_url: str, url: str, receiver: Receiver, secret: str | None, waiting: int) -> None:
+        self._ledger_url, self._url, self._receiver, self._secret = ledger_url, url, receiver, secret
+        self._waiting, self._sent, self._reason = waiting, 0, ""
+        self._thread = threading.Thread(target=self._run, name="tidemark-notices", daemon=True)
+        self._deadline = 0.0
+
+    def start(self, deadline: float) -> None:
+        """Begin to send."""
+        self._deadline = deadline
+        self._thread.start()
+
+    def result(self, deadline: float) -> Told:
+        """What was sent by then."""
+        self._thread.join(max(0.0, deadline - time.monotonic()) + 0.5)
+        reason = "it did not answer in time" if self._thread.is_alive() else self._reason
+        # More may have come meanwhile.
+        left = max(1, self._waiting - self._sent) if reason else 0
+        return Told(self._receiver.place, self._sent, left, reason)
+
+    def _run(self) -> None:
+        try:
+            # Of its own: connections are not shared by threads.
+            with closing(Ledger(self._ledger_url)) as ledger:
+                self._send_all(ledger)
+        except TidemarkError as error:
+            self._reason = str(error)
+        except Exception as error:
+            # Whatever it is, no load fails for it.
+            self._reason = f"sending failed ({type(error).__name__})"
+
+    def _send_all(self, ledger: Ledger) -> None:
+        # One that failed before is not waited for again by every run.
+        attempts = 1 if self._receiver.failures else _ATTEMPTS
+        while pending := ledger.outbox.pending(self._receiver.id, _MOST_AT_ONCE):
+            for batch in by_run(pending):
+                body = envelope([one.notice for one in batch], batch[0].run_id)
+                answer = post(
+                    self._url, json.dumps(body).encode(), self._secret, attempts=attempts, deadline=self._deadline
+                )
+                if not answer.is_taken:
+                    self._reason = answer.reason
+                    ledger.outbox.mark_failed(self._receiver.id, answer.reason, answer.retry_at)
+                    return
+                ledger.outbox.mark_sent(self._receiver.id, batch[-1].number)
+                self._sent += len(batch)
+
+
+def by_run(pending: Sequence[Pending]) -> Iterator[list[Pending]]:
+    """The notices of one run after those of another, as they were recorded."""
+    for _, batch in groupby(pending, key=lambda one: one.run_id):
+        yield list(batch)
+
+
+def forget_notices(ledger: Ledger, settings: Settings, now: datetime, *, is_dry_run: bool) -> int:
+    """Remove notices of changes that everybody was told of long ago; returns how many, or how many would go."""
+    return ledger.outbox.forget(list(map(_id, settings.notify_urls)), now - NOTICES_KEPT, is_dry_run=is_dry_run)
+
+
+def _notices(count: int) -> str:
+    return f"{count:,} notice{'s' if count != 1 else ''}"
+
+
+def _id(url: str) -> str:
+    return hashlib.sha256(url.encode()).hexdigest()[:32]
+
+
+def envelope(notices: Sequence[Notice], run_id: str | None) -> dict[str, Any]:
+    """What one request carries: the notices of one run, as text for a chat and as data."""
+    return {
+        "text": _chat_text(notices),
+        "version": 1,
+        "id": identity_of(*(notice.id for notice in notices)),
+        "run": run_id,
+        "notices": [notice.to_json() for notice in notices],
+    }
+
+
+def _chat_text(notices: Sequence[Notice]) -> str:
+    words = {
+        NoticeKind.CHANGE: "published final days changed",
+        NoticeKind.REFUSAL: "days refused",
+        NoticeKind.REFUSAL_END: "days no longer refused",
+    }
+    counts = {kind: sum(notice.kind is kind for notice in notices) for kind in NoticeKind}
+    head = "Tidemark: " + ", ".join(f"{words[kind]}: {count:,}" for kind, count in counts.items() if count)
+    lines = [f"• {notice.text}" for notice in notices[:_MOST_LINES]]
+    more = [f"• and {len(notices) - _MOST_LINES:,} more"] if len(notices) > _MOST_LINES else []
+    text = bounded("\n".join([head, *lines, *more]), _LONGEST_TEXT)
+    # In a chat these begin links and mentions; names and reasons are data.
+    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")

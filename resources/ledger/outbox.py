@@ -1,0 +1,234 @@
+"""The outbox: notices that runs wrote beside what they recorded, and up to which of them each receiver was told.
+
+Contains: questions about notices and changes, and the standing of receivers.
+Add here: another question about what people are told.
+Does not contain: which notices there are (notices.py), sending them
+(pipeline_assets/operations/notices.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection, RowMapping
+
+from pipeline_assets.domain.notices import Notice, NoticeKind, notice_from_json
+from pipeline_assets.domain.plain_text import recordable
+from pipeline_assets.domain.records import PublicationRecord
+from resources.ledger.engine import in_parts
+from resources.ledger.rows import publication_of
+from resources.ledger.schema import NOTICES, PUBLICATIONS, RECEIVERS, RUNS, SLICES
+
+_Connect = Callable[[], AbstractContextManager[Connection]]
+_SEEN_EVERY = timedelta(hours=12)
+"""A receiver that is known is written to no more often, so that asking for what is due writes nothing."""
+
+
+@dataclass(frozen=True)
+class Pending:
+    """A notice that a receiver was not told yet."""
+
+    number: int
+    notice: Notice
+    run_id: str | None
+    """The run that recorded it."""
+
+
+@dataclass(frozen=True)
+class Receiver:
+    """An address as the ledger knows it."""
+
+    id: str
+    place: str
+    """As it may be shown."""
+    sent_number: int
+    """The number of the notice that it was told last."""
+    failures: int = 0
+    """Attempts since the last that succeeded."""
+    failed_at: datetime | None = None
+    error: str | None = None
+    retry_at: datetime | None = None
+    """Before this it asked for no request."""
+
+
+@dataclass(frozen=True)
+class RecordedPublication:
+    """A publication, and what is on record of the finality of its slice."""
+
+    record: PublicationRecord
+    was_final: bool | None
+    """None where an older version recorded it, and nothing else tells."""
+
+
+class Outbox:
+    """Reads and writes of notices and receivers; each write is one transaction."""
+
+    def __init__(self, read: _Connect, write: _Connect) -> None:
+        """Wrap a ledger's ways of connecting."""
+        self._read, self._write = read, write
+
+    # -- receivers ---------------------------------------------------------------------------------------------
+
+    def register(self, places: Mapping[str, str]) -> dict[str, Receiver]:
+        """Know these receivers (id -> place); a new one is told of what is recorded from now on."""
+        now = datetime.now(UTC)
+        seen_before = (now - _SEEN_EVERY).isoformat()
+        with self._read() as connection:
+            rows = connection.execute(sa.select(RECEIVERS.c.id, RECEIVERS.c.seen_at))
+            seen = {row.id: row.seen_at for row in rows}
+        due = [name for name in places if (seen.get(name) or "") < seen_before]
+        if due:
+            with self._write() as connection:
+                last = connection.execute(sa.select(sa.func.max(NOTICES.c.number))).scalar() or 0
+                for name in due:
+                    values = {"place": places[name], "seen_at": now.isoformat()}
+                    updated = connection.execute(RECEIVERS.update().where(RECEIVERS.c.id == name).values(values))
+                    if not updated.rowcount:
+                        row = values | {"id": name, "sent_number": last, "failures": 0}
+                        connection.execute(RECEIVERS.insert(), row)
+        return {name: receiver for name, receiver in self.receivers().items() if name in places}
+
+    def receivers(self) -> dict[str, Receiver]:
+        """Id -> receiver, of all that were ever registered and not forgotten."""
+        with self._read() as connection:
+            rows = connection.execute(sa.select(RECEIVERS)).mappings()
+            return {row["id"]: _receiver(row) for row in rows}
+
+    def pending(self, receiver_id: str, most: int) -> list[Pending]:
+        """The first notices that the receiver was not told yet, oldest first."""
+        sent = sa.select(RECEIVERS.c.sent_number).where(RECEIVERS.c.id == receiver_id).scalar_subquery()
+        query = sa.select(NOTICES).where(NOTICES.c.number > sent).order_by(NOTICES.c.number).limit(most)
+        with self._read() as connection:
+            return [
+                Pending(row["number"], notice_from_json(row["body"]), row["run_id"])
+                for row in connection.execute(query).mappings()
+            ]
+
+    def waiting(self) -> dict[str, int]:
+        """Receiver -> how many notices it was not told yet, of those that lack any."""
+        counted = sa.select(RECEIVERS.c.id, sa.func.count().label("notices")).where(
+            NOTICES.c.number > RECEIVERS.c.sent_number
+        )
+        with self._read() as connection:
+            return {row.id: row.notices for row in connection.execute(counted.group_by(RECEIVERS.c.id))}
+
+    def mark_sent(self, receiver_id: str, number: int) -> None:
+        """It took all notices up to this one."""
+        with self._write() as connection:
+            later = sa.case((RECEIVERS.c.sent_number < number, number), else_=RECEIVERS.c.sent_number)
+            values = {"sent_number": later, "failures": 0, "failed_at": None, "error": None, "retry_at": None}
+            connection.execute(RECEIVERS.update().where(RECEIVERS.c.id == receiver_id).values(values))
+
+    def mark_failed(self, receiver_id: str, error: str, retry_at: datetime | None) -> None:
+        """It took nothing; what it was not told stays."""
+        with self._write() as connection:
+            values = {
+                "failures": RECEIVERS.c.failures + 1,
+                "failed_at": datetime.now(UTC).isoformat(),
+                "error": recordable(error),
+                "retry_at": None if retry_at is None else retry_at.isoformat(),
+            }
+            connection.execute(RECEIVERS.update().where(RECEIVERS.c.id == receiver_id).values(values))
+
+    # -- what people are told ----------------------------------------------------------------------------------
+
+    def of_run(self, run_id: str, table: str) -> list[Notice]:
+        """The changes of final days that a run recorded of a table, in the order of days."""
+        query = sa.select(NOTICES.c.body).where(
+            NOTICES.c.run_id == run_id, NOTICES.c.table_name == table, NOTICES.c.kind == NoticeKind.CHANGE.value
+        )
+        with self._read() as connection:
+            bodies = connection.execute(query.order_by(NOTICES.c.event_date, NOTICES.c.project_id)).scalars()
+            return [notice_from_json(body) for body in bodies]
+
+    def recorded_since(self, since: datetime) -> list[Notice]:
+        """The notices recorded since, oldest first."""
+        query = sa.select(NOTICES.c.body).where(NOTICES.c.recorded_at >= since.astimezone(UTC).isoformat())
+        with self._read() as connection:
+            return [notice_from_json(body) for body in connection.execute(query.order_by(NOTICES.c.number)).scalars()]
+
+    def of_ids(self, ids: Collection[str]) -> list[Notice]:
+        """The notices of these ids that are on record."""
+        query = sa.select(NOTICES.c.body)
+        with self._read() as connection:
+            return [
+                notice_from_json(body)
+                for part in in_parts(sorted(ids))
+                for body in connection.execute(query.where(NOTICES.c.id.in_(part))).scalars()
+            ]
+
+    def published_since(self, since: datetime) -> list[RecordedPublication]:
+        """The publications that readers see since, oldest first.
+
+        Where an older version recorded one, the time since when its slice is final tells whether it was: the run that
+        made it final began at that very time, and its own publication changed no final day.
+        """
+        final = (SLICES.c.is_final, SLICES.c.final_at, RUNS.c.started_at)
+        same_slice = [SLICES.c[name] == PUBLICATIONS.c[name] for name in ("table_name", "event_date", "project_id")]
+        tables = PUBLICATIONS.outerjoin(SLICES, sa.and_(*same_slice)).outerjoin(
+            RUNS, RUNS.c.run_id == PUBLICATIONS.c.run_id
+        )
+        query = (
+            sa.select(PUBLICATIONS, *(column.label(f"_{column.name}") for column in final))
+            .select_from(tables)
+            .where(PUBLICATIONS.c.published_at >= since.astimezone(UTC).isoformat())
+            .order_by(PUBLICATIONS.c.id)
+        )
+        with self._read() as connection:
+            return [
+                RecordedPublication(publication_of(row), _was_final(row))
+                for row in connection.execute(query).mappings()
+            ]
+
+    # -- upkeep ------------------------------------------------------------------------------------------------
+
+    def forget(self, receivers: Collection[str], before: datetime, *, is_dry_run: bool) -> int:
+        """Remove the changes that every receiver was told of and that were recorded before; returns how many.
+
+        Refusals stay: nothing else has their history, while a change is on record with its publication. `receivers`:
+        those that are in use; others are forgotten as well once nobody named them since `before`.
+        """
+        cutoff = before.astimezone(UTC).isoformat()
+        is_gone = sa.and_(RECEIVERS.c.id.not_in(receivers), RECEIVERS.c.seen_at < cutoff)
+        waited_for = sa.select(sa.func.min(RECEIVERS.c.sent_number)).where(sa.not_(is_gone)).scalar_subquery()
+        is_old = sa.and_(
+            NOTICES.c.kind == NoticeKind.CHANGE.value,
+            NOTICES.c.recorded_at < cutoff,
+            NOTICES.c.number <= sa.func.coalesce(waited_for, NOTICES.c.number),
+        )
+        if is_dry_run:
+            with self._read() as connection:
+                return int(connection.execute(sa.select(sa.func.count()).where(is_old)).scalar_one())
+        with self._write() as connection:
+            removed = connection.execute(NOTICES.delete().where(is_old)).rowcount
+            connection.execute(RECEIVERS.delete().where(is_gone))
+        return removed
+
+
+def _receiver(row: RowMapping) -> Receiver:
+    return Receiver(
+        row["id"],
+        row["place"] or "",
+        row["sent_number"],
+        row["failures"] or 0,
+        _time(row["failed_at"]),
+        row["error"],
+        _time(row["retry_at"]),
+    )
+
+
+def _time(text: str | None) -> datetime | None:
+    return None if text is None else datetime.fromisoformat(text)
+
+
+def _was_final(row: RowMapping) -> bool | None:
+    if row["was_final"] is not None:
+        return bool(row["was_final"])
+    if not row["_is_final"] or row["_final_at"] is None:
+        return None
+    is_later = row["published_at"] > row["_final_at"] and row["_started_at"] != row["_final_at"]
+    return is_later and not row["digest_before"].startswith("0:")

@@ -1,0 +1,105 @@
+"""One request to a webhook: signed, tried again for a bounded time, and never followed to another place.
+
+Contains: the request, its signature, what an answer means.
+Add here: another answer that means something.
+Does not contain: what is sent and to whom (pipeline_assets/operations/notices.py).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import logging
+import random
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from email.utils import parsedate_to_datetime
+
+import httpx
+
+SIGNATURE_HEADER = "Tidemark-Signature"
+_ATTEMPT_SECONDS = 5.0
+_FIRST_PAUSE_SECONDS = 0.4
+"""Doubled each time."""
+_LONGEST_RETRY_AFTER = timedelta(hours=1)
+_PASSING = frozenset({408, 425, 429, 500, 502, 503, 504})
+"""Answers that time may turn into another one."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What became of one request."""
+
+    is_taken: bool
+    reason: str = ""
+    """Why it was not taken, without any part of the address."""
+    retry_at: datetime | None = None
+    """Before this the receiver asked for no request."""
+
+
+def signature(secret: str, timestamp: int, body: bytes) -> str:
+    """The header's value: `t=<seconds since 1970>,v1=<hex HMAC-SHA256 of "<t>.<body>">`."""
+    signed = hmac.new(secret.encode(), f"{timestamp}.".encode() + body, hashlib.sha256).hexdigest()
+    return f"t={timestamp},v1={signed}"
+
+
+def post(url: str, body: bytes, secret: str | None, *, attempts: int, deadline: float) -> Answer:
+    """Send JSON, at most so many times and until `deadline` (of `time.monotonic`); nothing is raised.
+
+    Of the answer only status and `Retry-After` are read. A redirect is not followed: the body is for this address alone.
+    """
+    # At its usual level the library logs whole addresses, which open webhooks.
+    for name in ("httpx", "httpcore"):
+        logging.getLogger(name).setLevel(logging.WARNING)
+    answer = Answer(is_taken=False, reason="there was no time left")
+    with httpx.Client(follow_redirects=False) as client:
+        for attempt in range(attempts):
+            left = deadline - time.monotonic()
+            if left <= 0:
+                break
+            answer, may_pass = _attempt(client, url, body, secret, min(left, _ATTEMPT_SECONDS))
+            if answer.is_taken or not may_pass or attempt == attempts - 1:
+                break
+            pause = _FIRST_PAUSE_SECONDS * 2**attempt * random.uniform(0.5, 1.5)  # noqa: S311 - spreads requests, hides nothing
+            if answer.retry_at is not None:
+                pause = max(pause, (answer.retry_at - datetime.now(UTC)).total_seconds())
+            if pause >= deadline - time.monotonic():
+                break
+            time.sleep(pause)
+    return answer
+
+
+def _attempt(client: httpx.Client, url: str, body: bytes, secret: str | None, seconds: float) -> tuple[Answer, bool]:
+    """The answer, and whether another attempt may get a better one."""
+    headers = {"Content-Type": "application/json", "User-Agent": "tidemark"}
+    if secret:
+        headers[SIGNATURE_HEADER] = signature(secret, int(time.time()), body)
+    try:
+        with client.stream("POST", url, content=body, headers=headers, timeout=seconds) as response:
+            status, answered = response.status_code, response.headers
+    # The address may be part of an error's words, so only its kind is told.
+    except httpx.InvalidURL:
+        return Answer(is_taken=False, reason="its address cannot be read"), False
+    except (httpx.HTTPError, OSError) as error:
+        return Answer(is_taken=False, reason=f"it cannot be reached ({type(error).__name__})"), True
+    if httpx.codes.is_success(status):
+        return Answer(is_taken=True), False
+    if httpx.codes.is_redirect(status):
+        reason = f"it answered {status}, a redirect, which is not followed; set the address that it leads to"
+        return Answer(is_taken=False, reason=reason), False
+    retry_at = _retry_at(answered) if status in _PASSING else None
+    return Answer(is_taken=False, reason=f"it answered {status}", retry_at=retry_at), status in _PASSING
+
+
+def _retry_at(headers: Mapping[str, str]) -> datetime | None:
+    """`Retry-After` as seconds or as a date, within an hour; None where it is neither."""
+    text, now = headers.get("Retry-After", "").strip(), datetime.now(UTC)
+    if text.isdecimal() and len(text) < 10:
+        return now + min(timedelta(seconds=int(text)), _LONGEST_RETRY_AFTER)
+    try:
+        found = parsedate_to_datetime(text)
+    except ValueError:
+        return None
+    return min(found if found.tzinfo is not None else found.replace(tzinfo=UTC), now + _LONGEST_RETRY_AFTER)

@@ -1,0 +1,493 @@
+"""What a run records of final and refused days is told, once, to every receiver, whatever becomes of run and receiver."""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import replace
+from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from pipeline_assets.domain.causes import Cause, CauseKind
+from pipeline_assets.domain.checks import Check, Evaluation
+from pipeline_assets.domain.deliveries import BatchKey
+from pipeline_assets.domain.input_state import InputDay, InputState, Rejection
+from pipeline_assets.domain.records import (
+    BatchDay,
+    BatchRecord,
+    DeliveryRecord,
+    Exclusion,
+    PublicationRecord,
+    SliceRecord,
+)
+from pipeline_assets.domain.settings import PROJECT_ROOT, Settings
+from pipeline_assets.domain.slices import EMPTY, BatchVerdict, Digest, Slice, Source, Verdict
+from pipeline_assets.operations import notices
+from pipeline_assets.operations.notices import Told, forget_notices, register_receivers, send_notices
+from resources.ledger.changes import Changes
+from resources.ledger.schema import NOTICES
+from resources.ledger.store import Ledger
+from resources.webhooks import signature
+from tests.support.postgres import Server, a_postgres
+from tests.support.webhook import HANG, SECRET, Webhook, a_webhook
+
+REVENUE, EVENTS = "aggregates/daily_revenue", "refined/events"
+DAY = date(2026, 2, 2)
+KEY = Slice(DAY, "10001")
+BATCH = BatchKey(Source.REGULAR, "10001", DAY)
+BEFORE, AFTER = Digest(1, 1, 1), Digest(2, 2, 2)
+FINAL = SliceRecord(
+    REVENUE,
+    KEY,
+    Verdict.PUBLISHED,
+    is_final=True,
+    digest=BEFORE,
+    file_hash="old",
+    input_state=InputState({InputDay("raw", DAY): BEFORE}),
+    figures={"rows": 1, "revenue": 10.5, "purchases": 3, "control": 7},
+)
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    with a_postgres() as server:
+        yield server
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def ledger(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Ledger]:
+    url = f"sqlite:///{tmp_path}/ledger.db"
+    if request.param == "postgresql":
+        url = request.getfixturevalue("server").database(f"ledger_{uuid.uuid4().hex[:8]}")
+    with closing(Ledger(url)) as ledger:
+        yield ledger
+
+
+@pytest.fixture
+def lite(tmp_path: Path) -> Iterator[Ledger]:
+    with closing(Ledger(f"sqlite:///{tmp_path}/ledger.db")) as ledger:
+        yield ledger
+
+
+@pytest.fixture
+def webhook(monkeypatch: pytest.MonkeyPatch) -> Iterator[Webhook]:
+    monkeypatch.setenv("TIDEMARK_NOTIFY_SECRET", SECRET)
+    monkeypatch.setattr("resources.webhooks._FIRST_PAUSE_SECONDS", 0.01)
+    with a_webhook() as webhook:
+        yield webhook
+
+
+def a_publication(snapshot_id: int = 11, **changes: Any) -> PublicationRecord:
+    made = PublicationRecord(REVENUE, KEY, snapshot_id, 10, BEFORE, AFTER, Cause.inputs({"refined/events"}), "run-2")
+    return replace(made, **changes)
+
+
+def publish(ledger: Ledger, run_id: str = "run-2", **changes: Any) -> Changes:
+    """Record that a final day was published again, on top of what is on record."""
+    read = ledger.slices(REVENUE, None).get(KEY, FINAL)
+    record = replace(read, digest=AFTER, file_hash="new", figures={"rows": 2, "revenue": 12.0, "purchases": 3})
+    made = Changes(slices=[record], publications=[a_publication(run_id=run_id, **changes)])
+    ledger.record(made, run_id)
+    return made
+
+
+def told_of(ledger: Ledger) -> list[dict[str, Any]]:
+    """All notices on record."""
+    with ledger.engine.connect() as connection:
+        return list(connection.execute(sa.select(NOTICES.c.body).order_by(NOTICES.c.number)).scalars())
+
+
+def settings_of(ledger: Ledger, *urls: str) -> Settings:
+    return Settings(ledger_url=ledger._url, notify_urls=urls)
+
+
+def test_a_published_final_day_that_changes_makes_one_notice(ledger: Ledger) -> None:
+    """Measures before and after, cause, run and deliveries; recorded again, nothing more."""
+    delivered = DeliveryRecord(BATCH, "10001/late.json.gz", "e", 1, "s", 1, 1, 0, 0, None, is_accepted=True)
+    ledger.record(Changes(slices=[FINAL], publications=[a_publication(9, digest_before=EMPTY)]), "run-1")
+    ledger.record(Changes(deliveries=[delivered], batch_days={BATCH: {DAY: BatchDay(AFTER)}}), "run-2")
+    made = publish(ledger)
+    ledger.record(made, "run-2")
+    (notice,) = told_of(ledger)
+    expected = {
+        "kind": "change",
+        "table": REVENUE,
+        "day": "2026-02-02",
+        "project": "10001",
+        "run": "run-2",
+        "snapshot_id": "11",
+        "cause": "changed refined/events",
+        "accepted_reason": None,
+        "deliveries": ["10001/late.json.gz"],
+        "deliveries_total": 1,
+        "exclusions": [],
+        "exclusions_total": 0,
+        "measures": {
+            "rows": {"before": 1, "after": 2},
+            "revenue": {"before": 10.5, "after": 12.0},
+            "purchases": {"before": 3, "after": 3},
+        },
+    }
+    assert {name: value for name, value in notice.items() if name not in ("id", "at")} == expected
+    assert [one.id for one in ledger.outbox.of_run("run-2", REVENUE)] == [notice["id"]]
+    published = ledger.outbox.published_since(datetime(2026, 1, 1, tzinfo=UTC))
+    assert [(one.record.snapshot_id, one.was_final) for one in published] == [(9, False), (11, True)]
+
+
+def test_an_exclusion_is_told_with_the_change_that_it_makes(lite: Ledger) -> None:
+    """What arrived or was excluded before the day was published last is not told again."""
+    days = {BATCH: {DAY: BatchDay(BEFORE)}}
+    delivered = DeliveryRecord(BATCH, "10001/known.json.gz", "e", 1, "s", 1, 1, 0, 0, None, is_accepted=True)
+    lite.record(Changes(deliveries=[delivered], batch_days=days), "run-1")
+    lite.interventions.exclude([Exclusion(BATCH, "10001/before.json.gz", "e", "s", "why")], "run-1")
+    lite.record(Changes(slices=[FINAL], publications=[a_publication(9, digest_before=EMPTY)]), "run-1")
+    lite.interventions.exclude([Exclusion(BATCH, "10001/wrong.json.gz", "e", "t", "why")], "run-2")
+    publish(lite)
+    (notice,) = told_of(lite)
+    assert (notice["deliveries"], notice["exclusions"]) == ([], ["10001/wrong.json.gz"])
+    held = replace(lite.slices(REVENUE, None)[KEY], verdict=Verdict.HELD, digest=BEFORE)
+    back = a_publication(
+        21, digest_before=AFTER, digest_after=BEFORE, cause=Cause.of(CauseKind.ROLLBACK), accepted_reason="it was right"
+    )
+    lite.interventions.exclude([Exclusion(BATCH, "10001/other.json.gz", "e", "u", "why")], "run-3")
+    lite.record(Changes(slices=[held], publications=[back]), "run-3")
+    notice = told_of(lite)[1]
+    assert (notice["cause"], notice["accepted_reason"], notice["exclusions"]) == ("rollback", "it was right", [])
+
+
+def test_a_provisional_day_and_one_that_keeps_its_content_are_not_told(lite: Ledger) -> None:
+    lite.record(Changes(slices=[replace(FINAL, is_final=False)]), "run-1")
+    publish(lite)
+    lite.record(Changes(slices=[replace(lite.slices(REVENUE, None)[KEY], is_final=True)]), "run-2")
+    publish(lite, snapshot_id=12, digest_before=AFTER)
+    assert told_of(lite) == []
+    final = [one.was_final for one in lite.outbox.published_since(datetime(2026, 1, 1, tzinfo=UTC))]
+    assert final == [False, True]
+
+
+def test_whoever_tells_of_a_commit_gives_it_the_same_id(tmp_path: Path) -> None:
+    """The run that made it, or the one that finds it after that run died."""
+    ids = []
+    for number, run in enumerate(("run-2", "the next one")):
+        with closing(Ledger(f"sqlite:///{tmp_path}/{number}.db")) as ledger:
+            ledger.record(Changes(slices=[FINAL]), "run-1")
+            publish(ledger, run)
+            ids += [notice["id"] for notice in told_of(ledger)]
+    assert len(ids) == 2
+    assert len(set(ids)) == 1
+
+
+def test_a_notice_and_what_it_tells_of_are_one_transaction(lite: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+    lite.record(Changes(slices=[FINAL]), "run-1")
+    with monkeypatch.context() as broken:
+        broken.setattr(Ledger, "_move_head", lambda *_, **__: 1 / 0)
+        read = lite.slices(REVENUE, None)[KEY]
+        with pytest.raises(ZeroDivisionError):
+            lite.record(
+                Changes(slices=[replace(read, digest=AFTER)], publications=[a_publication()], head=(REVENUE, 11, 10)),
+                "x",
+            )
+    assert told_of(lite) == []
+    assert lite.publications() == []
+    publish(lite)
+    assert len(told_of(lite)) == 1
+
+
+def refuse(ledger: Ledger, reason: str, run_id: str) -> None:
+    read = ledger.slices(EVENTS, None).get(KEY, replace(FINAL, table=EVENTS))
+    refused = replace(
+        read,
+        verdict=Verdict.REFUSED,
+        reason=reason,
+        hint="Correct it",
+        rejection=Rejection(InputState({InputDay("raw", DAY): AFTER}), "code"),
+    )
+    ledger.record(Changes(slices=[refused]), run_id)
+
+
+def stand(ledger: Ledger, verdict: Verdict, **changes: Any) -> None:
+    read = ledger.slices(EVENTS, None)[KEY]
+    ledger.record(Changes(slices=[replace(read, verdict=verdict, reason=None, hint=None, **changes)]), "run-9")
+
+
+def test_a_refusal_is_told_once_and_its_end_once(ledger: Ledger) -> None:
+    """Scenario: a day is refused, waits meanwhile, is refused for the same reason, for another one, accepted, and refused
+    again as at first. Outcome: a notice of each reason, of the end, and of the new refusal; each has its own id."""
+    ledger.record(Changes(slices=[replace(FINAL, table=EVENTS)]), "run-1")
+    refuse(ledger, "shrinks by half", "run-2")
+    stand(ledger, Verdict.WAITING)
+    refuse(ledger, "shrinks by half", "run-3")
+    refuse(ledger, "shrinks by a third", "run-4")
+    accepted = Evaluation(Check.CHANGE_IS_EXPLAINED, True, "accepted: it is right")
+    stand(ledger, Verdict.PUBLISHED, evaluations=(accepted,))
+    stand(ledger, Verdict.UNCHANGED)
+    refuse(ledger, "shrinks by half", "run-6")
+    told = told_of(ledger)
+    assert [(one["kind"], one.get("reason"), one["run"]) for one in told] == [
+        ("refusal", "shrinks by half", "run-2"),
+        ("refusal", "shrinks by a third", "run-4"),
+        ("refusal_end", None, "run-9"),
+        ("refusal", "shrinks by half", "run-6"),
+    ]
+    assert told[0]["fix"] == "Correct it"
+    assert (told[2]["refusal"], told[2]["verdict"]) == (told[1]["id"], "published")
+    assert told[2]["accepted_reason"] == "accepted: it is right"
+    assert len({one["id"] for one in told}) == 4
+
+
+def test_refused_deliveries_are_told_by_their_arrival_day(lite: Ledger) -> None:
+    """Rows of the same day that another batch brought are no end of it."""
+    lite.record(Changes(batches=[BatchRecord(BATCH, BatchVerdict.REFUSED, "unreadable objects: 1", "Export it")]), "r1")
+    raw = replace(FINAL, table="raw/regular_events", is_final=False)
+    lite.record(Changes(slices=[raw]), "r2")
+    lite.record(Changes(batches=[BatchRecord(BATCH, BatchVerdict.MOVED)]), "r3")
+    lite.record(Changes(batches=[BatchRecord(BATCH, BatchVerdict.ACCEPTED)]), "r4")
+    told = [(one["kind"], one["table"], one["day"], one["run"]) for one in told_of(lite)]
+    raw_day = ("raw/regular_events", "2026-02-02")
+    assert told == [("refusal", *raw_day, "r1"), ("refusal_end", *raw_day, "r4")]
+
+
+def test_the_end_of_a_refusal_from_before_notices_is_told(lite: Ledger) -> None:
+    refuse(lite, "shrinks", "run-1")
+    with lite.engine.begin() as connection:
+        connection.execute(NOTICES.delete())
+    refuse(lite, "shrinks", "run-2")
+    assert told_of(lite) == []
+    stand(lite, Verdict.UNCHANGED)
+    (end,) = told_of(lite)
+    assert (end["kind"], end["refusal"]) == ("refusal_end", None)
+
+
+def test_each_receiver_gets_each_notice_once_batched_per_run_and_signed(ledger: Ledger, webhook: Webhook) -> None:
+    with a_webhook() as other:
+        settings = settings_of(ledger, webhook.url, other.url)
+        ledger.record(Changes(slices=[FINAL]), "run-1")
+        refuse(ledger, "from before anybody listened", "run-1")
+        register_receivers(ledger, settings)
+        stand(ledger, Verdict.UNCHANGED)
+        publish(ledger)
+        refuse(ledger, "shrinks", "run-2")
+        for _ in range(2):
+            told = send_notices(ledger, settings)
+        assert told == []
+        for one in (webhook, other):
+            assert [(body["run"], [n["kind"] for n in body["notices"]]) for body in one.taken] == [
+                ("run-9", ["refusal_end"]),
+                ("run-2", ["change", "refusal"]),
+            ]
+            assert one.taken[1]["text"].startswith("Tidemark: published final days changed: 1, days refused: 1\n• ")
+            assert "revenue 10.5 → 12" in one.taken[1]["text"]
+
+
+def test_a_receiver_without_the_right_signature_takes_nothing(
+    lite: Ledger, webhook: Webhook, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = settings_of(lite, webhook.url)
+    lite.record(Changes(slices=[FINAL]), "run-1")
+    register_receivers(lite, settings)
+    publish(lite)
+    for secret in ("another", ""):
+        monkeypatch.setenv("TIDEMARK_NOTIFY_SECRET", secret)
+        (told,) = send_notices(lite, settings)
+        assert (told.left, told.reason) == (1, "it answered 401")
+    assert webhook.taken == []
+
+
+def test_a_receiver_that_is_down_for_a_day_loses_nothing_and_costs_nobody_else(lite: Ledger, webhook: Webhook) -> None:
+    """Scenario: one receiver is away while runs record three changes, another one takes them. Outcome: once it is back it gets
+    all three, in order, and the other one nothing twice; what could not be sent names no path of the address."""
+    with a_webhook() as away:
+        url = away.url
+    settings = settings_of(lite, url, webhook.url)
+    lite.record(Changes(slices=[FINAL]), "run-1")
+    register_receivers(lite, settings)
+    for number in range(3):
+        publish(lite, f"run-{number}", snapshot_id=20 + number)
+        told = {one.place: one for one in send_notices(lite, settings)}
+    failed = told[f"{url.partition('/services')[0]}/***"]
+    assert (failed.left, failed.reason) == (3, "it cannot be reached (ConnectError)")
+    assert "T0001" not in str(failed)
+    assert len(webhook.notices) == 3
+
+    assert lite.outbox.receivers()[notices._id(url)].failures == 3
+    with a_webhook(int(url.split(":")[2].partition("/")[0])) as back:
+        (told_now,) = send_notices(lite, settings)
+        assert (told_now.sent, told_now.left) == (3, 0)
+        assert [one["run"] for one in back.notices] == ["run-0", "run-1", "run-2"]
+    assert lite.outbox.receivers()[notices._id(url)].failures == 0
+    assert len(webhook.notices) == 3
+
+
+@pytest.mark.parametrize(
+    ("answers", "taken", "requests"),
+    [
+        ([(500, {})], True, 2),
+        ([(429, {"Retry-After": "0"})], True, 2),
+        ([(503, {}), (502, {})], True, 3),
+        ([(500, {})] * 3, False, 3),
+        ([(400, {})], False, 1),
+        ([(429, {"Retry-After": "60"})], False, 1),
+        ([(302, {"Location": "http://127.0.0.1:1/elsewhere"})], False, 1),
+    ],
+)
+def test_answers_are_tried_again_where_that_can_help(
+    lite: Ledger, webhook: Webhook, answers: list[tuple[int, dict[str, str]]], taken: bool, requests: int
+) -> None:
+    settings = settings_of(lite, webhook.url)
+    lite.record(Changes(slices=[FINAL]), "run-1")
+    register_receivers(lite, settings)
+    publish(lite)
+    webhook.answers.extend(answers)
+    (told,) = send_notices(lite, settings)
+    assert (told.sent, told.left, webhook.requests) == (int(taken), int(not taken), requests)
+    if answers[-1][1].get("Retry-After") == "60":
+        (again,) = send_notices(lite, settings)
+        assert (again.left, webhook.requests) == (1, requests), "it asked for no request within a minute"
+
+
+def test_a_receiver_that_hangs_is_left_alone_in_time(
+    lite: Ledger, webhook: Webhook, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(notices, "ROUND_SECONDS", 0.3)
+    settings = settings_of(lite, webhook.url)
+    lite.record(Changes(slices=[FINAL]), "run-1")
+    register_receivers(lite, settings)
+    publish(lite)
+    webhook.answer_next(HANG)
+    begun = time.monotonic()
+    (told,) = send_notices(lite, settings)
+    assert time.monotonic() - begun < 3
+    assert told.left == 1
+    assert told.reason in ("it did not answer in time", "it cannot be reached (ReadTimeout)")
+    assert send_notices(lite, settings) == [Told(f"{webhook.url.partition('/services')[0]}/***", sent=1)]
+
+
+def test_sent_and_not_marked_is_sent_again_under_the_same_id(
+    lite: Ledger, webhook: Webhook, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The process dies between the answer and the ledger."""
+    settings = settings_of(lite, webhook.url)
+    lite.record(Changes(slices=[FINAL]), "run-1")
+    register_receivers(lite, settings)
+    publish(lite)
+    with monkeypatch.context() as dying:
+        dying.setattr("resources.ledger.outbox.Outbox.mark_sent", lambda *_: 1 / 0)
+        send_notices(lite, settings)
+    send_notices(lite, settings)
+    first, second = webhook.taken
+    assert first == second
+
+
+def test_a_sensor_leaves_a_failing_receiver_alone_for_a_while(lite: Ledger, webhook: Webhook) -> None:
+    settings = settings_of(lite, webhook.url)
+    lite.record(Changes(slices=[FINAL]), "run-1")
+    register_receivers(lite, settings)
+    publish(lite)
+    webhook.answer_next(404, times=2)
+    send_notices(lite, settings)
+    (told,) = send_notices(lite, settings, is_due_only=True)
+    assert (told.left, webhook.requests) == (1, 1)
+    with lite.engine.begin() as connection:
+        long_ago = (datetime.now(UTC) - timedelta(hours=1)).isoformat()
+        connection.execute(sa.text("UPDATE tidemark_receivers SET failed_at = :at"), {"at": long_ago})
+    send_notices(lite, settings, is_due_only=True)
+    assert webhook.requests == 2
+
+
+def test_many_notices_of_a_run_are_sent_in_parts_and_told_in_few_lines(
+    lite: Ledger, webhook: Webhook, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(notices, "_MOST_AT_ONCE", 25)
+    settings = settings_of(lite, webhook.url)
+    days = [Slice(DAY + timedelta(days=number), "10001") for number in range(30)]
+    lite.record(Changes(slices=[replace(FINAL, key=key) for key in days]), "run-1")
+    register_receivers(lite, settings)
+    lite.record(Changes(publications=[a_publication(key=key) for key in days]), "run-2")
+    send_notices(lite, settings)
+    assert [len(body["notices"]) for body in webhook.taken] == [25, 5]
+    assert "• and 5 more" in webhook.taken[0]["text"]
+    assert all(len(body["text"]) < 4_000 for body in webhook.taken)
+
+
+def test_names_and_reasons_act_on_no_chat_and_addresses_reach_no_log(
+    lite: Ledger, webhook: Webhook, caplog: pytest.LogCaptureFixture
+) -> None:
+    settings = settings_of(lite, webhook.url)
+    lite.record(Changes(slices=[FINAL]), "run-1")
+    register_receivers(lite, settings)
+    refuse(lite, "object <!channel> & \x1b[31m", "run-2")
+    with caplog.at_level(logging.INFO):
+        send_notices(lite, settings)
+    (body,) = webhook.taken
+    assert "&lt;!channel&gt; &amp; \\x1b[31m" in body["text"]
+    assert "of-this-test" not in caplog.text
+    with lite.engine.connect() as connection:
+        assert "of-this-test" not in str(connection.execute(sa.text("SELECT * FROM tidemark_receivers")).all())
+
+
+def test_old_notices_go_once_everybody_was_told_and_refusals_stay(ledger: Ledger, webhook: Webhook) -> None:
+    """Numbers are not given twice, so that nobody misses what comes after."""
+    settings = settings_of(ledger, webhook.url)
+    ledger.record(Changes(slices=[FINAL]), "run-1")
+    register_receivers(ledger, settings)
+    refuse(ledger, "shrinks", "run-2")
+    publish(ledger)
+    later = datetime.now(UTC) + timedelta(days=40)
+    assert forget_notices(ledger, settings, later, is_dry_run=False) == 0
+    send_notices(ledger, settings)
+    assert forget_notices(ledger, settings, datetime.now(UTC), is_dry_run=False) == 0
+    assert forget_notices(ledger, settings, later, is_dry_run=True) == 1
+    assert forget_notices(ledger, settings, later, is_dry_run=False) == 1
+    assert [one["kind"] for one in told_of(ledger)] == ["refusal"]
+    publish(ledger, snapshot_id=31)
+    send_notices(ledger, settings)
+    assert [one["kind"] for one in webhook.notices] == ["refusal", "change", "change"]
+
+
+def test_a_receiver_that_nobody_names_any_more_is_forgotten(lite: Ledger, webhook: Webhook) -> None:
+    lite.record(Changes(slices=[FINAL]), "run-1")
+    register_receivers(lite, settings_of(lite, webhook.url, "https://old.example/hook"))
+    publish(lite)
+    send_notices(lite, settings_of(lite, webhook.url))
+    later = datetime.now(UTC) + timedelta(days=40)
+    assert forget_notices(lite, settings_of(lite, webhook.url), later, is_dry_run=False) == 1
+    assert {one.place for one in lite.outbox.receivers().values()} == {f"{webhook.url.partition('/services')[0]}/***"}
+
+
+def test_a_body_is_what_the_documentation_shows(lite: Ledger, webhook: Webhook) -> None:
+    """Names of fields are a contract."""
+    settings = settings_of(lite, webhook.url)
+    lite.record(Changes(slices=[FINAL]), "run-1")
+    register_receivers(lite, settings)
+    publish(lite)
+    send_notices(lite, settings)
+    page = (PROJECT_ROOT / "docs" / "operations.md").read_text("utf-8")
+    shown = json.loads(page.split("```json\n", 1)[1].split("```", 1)[0])
+    (body,) = webhook.taken
+    assert shown.keys() == body.keys()
+    assert shown["notices"][0].keys() == body["notices"][0].keys()
+
+
+def test_the_documented_check_of_a_signature_holds() -> None:
+    """Scenario: the five lines of the documentation see a good request, one of another body, and an old one."""
+    page = (PROJECT_ROOT / "docs" / "operations.md").read_text("utf-8")
+    lines = page.split("**Check the signature**", 1)[1].split("```python\n", 1)[1].split("```", 1)[0]
+    body, now = b'{"text": "x"}', int(time.time())
+    for sent, at, is_good in ((body, now, True), (b"{}", now, False), (body, now - 600, False)):
+        header = signature(SECRET, at, body)
+        request = SimpleNamespace(headers={"Tidemark-Signature": header}, body=sent)
+        names = {"SECRET": SECRET, "request": request}
+        if is_good:
+            exec(lines, names)
+        else:
+            with pytest.raises(AssertionError):
+                exec(lines, names)
