@@ -9,7 +9,7 @@ meaning of a line (amplitude/lines.py) and of an object's bytes (formats/gzip_li
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import IO, Any, Protocol
 
@@ -26,6 +26,7 @@ from pipeline_assets.formats.amplitude.line_blocks import ColumnParser
 from pipeline_assets.formats.amplitude.lines import COLUMN_NAMES, LineParser, ParsedLine
 from pipeline_assets.formats.gzip_lines import BadObjectError, Block, blocks, decompress
 from pipeline_assets.transforms.data_files import ARROW_TYPES
+from pipeline_assets.transforms.small_objects import SmallObject, SmallObjects, names_of_lines, whole_block
 
 MOVED = "moved"
 """`error` of an object that was overwritten or deleted between listing and reading."""
@@ -40,6 +41,8 @@ _BATCH_ROWS = 10_000
 _ODD_LINES = 100
 """So many lines are parsed one by one where any of them is odd: a bad line costs a few dozen good ones their speed."""
 _BATCH_BYTES = 16 * 1024**2
+_SMALL_BYTES = 64 * 1024
+"""As stored: an object of fewer is parsed together with others."""
 _EVENT_TIME = COLUMN_NAMES.index("event_time")
 
 _PLACE = {"_kind": "string", "_source": "string", "project_id": "string", "_arrival_date": "date",
@@ -123,54 +126,98 @@ class ObjectWork:
         try:
             with naming_the_disk():
                 for batch in batches:
-                    for row in batch.to_pylist():
-                        yield from self.read(row)
+                    yield from self.read(batch.to_pylist())
         except TidemarkError as error:
             raise RuntimeError(error.as_line()) from error
 
-    def read(self, row: Mapping[str, Any]) -> Iterator[pa.RecordBatch]:
-        """All that is found in one object: batches of good lines, of refused ones, and its summary as the last."""
-        place = {"_source": row["source"], "project_id": row["project_id"], "_arrival_date": row["arrival_date"],
-                 "_object_key": row["object_key"], "_object_etag": row["object_etag"]}  # fmt: skip
-        summary: dict[str, Any] = {"size_bytes": row["size_bytes"], "sha256": None, "lines": 0, "rows": 0,
-                                   "quarantined": 0, "blank": 0, "replaced_surrogates": 0, "lenient_conversions": 0,
-                                   "extra_key_rows": 0, "error": None, "error_detail": None}  # fmt: skip
+    def read(self, rows: Iterable[Mapping[str, Any]]) -> Iterator[pa.RecordBatch]:
+        """All that is found in some objects: batches of good lines, of refused ones, and of summaries, each after its lines.
+
+        Small objects that follow each other are parsed at once: each call of Arrow costs as much for ten lines as for thousands.
+        """
+        small = SmallObjects()
+        for row in rows:
+            place = {"_source": row["source"], "project_id": row["project_id"], "_arrival_date": row["arrival_date"],
+                     "_object_key": row["object_key"], "_object_etag": row["object_etag"]}  # fmt: skip
+            summary: dict[str, Any] = {"size_bytes": row["size_bytes"], "sha256": None, "lines": 0, "rows": 0,
+                                       "quarantined": 0, "blank": 0, "replaced_surrogates": 0, "lenient_conversions": 0,
+                                       "extra_key_rows": 0, "error": None, "error_detail": None}  # fmt: skip
+            text = yield from self._text(row, place, summary)
+            if text is None:
+                continue
+            with text:
+                block = whole_block(text, self.max_line_bytes) if row["size_bytes"] <= _SMALL_BYTES else None
+                if block is None:
+                    yield from self._lines(text, place, summary)
+                    yield _records(OBJECT, place, [summary])
+                    continue
+            if not small.takes(place):
+                yield from self._together(small.objects)
+                small = SmallObjects()
+            small.add(SmallObject(place, summary, block))
+            if small.are_enough:
+                yield from self._together(small.objects)
+                small = SmallObjects()
+        if small.objects:
+            yield from self._together(small.objects)
+
+    def _text(
+        self, row: Mapping[str, Any], place: Mapping[str, Any], summary: dict[str, Any]
+    ) -> Generator[pa.RecordBatch, None, IO[bytes] | None]:
+        """The decompressed object, to be closed; None where its summary is all that there is of it."""
         if row["size_bytes"] > self.max_object_bytes:
             # Bytes that are too many as they are stored need not be fetched to know.
             detail = f"{row['size_bytes']} bytes as listed, at most {self.max_object_bytes} when decompressed; not read"
             refused = BadObjectError(QuarantineReason.OBJECT_TOO_LARGE, detail)
             yield from _refused_object(place, summary, row["size_bytes"], refused, b"")
-            return
+            return None
         try:
             stored = self.reader.open(row["object_key"], row["object_etag"])
         except ObjectMovedError as error:
             yield _records(OBJECT, place, [summary | {"error": MOVED, "error_detail": error.reason}])
-            return
+            return None
         except UnreadableObjectError as error:
             yield _records(OBJECT, place, [summary | {"error": NOT_READABLE, "error_detail": error.reason}])
-            return
+            return None
         with stored:
             summary["sha256"], size, sample = _fingerprint(stored)
             if summary["sha256"] == row["known_sha256"]:
                 yield _records(OBJECT, place, [summary | {"error": SAME_BYTES}])
-                return
+                return None
             try:
-                text = decompress(stored, self.max_object_bytes)
+                return decompress(stored, self.max_object_bytes)
             except BadObjectError as error:
                 yield from _refused_object(place, summary, size, error, sample)
-                return
-        with text:
-            yield from self._lines(text, place, summary)
-        yield _records(OBJECT, place, [summary])
+                return None
 
-    def _lines(self, text: IO[bytes], place: dict[str, Any], summary: dict[str, Any]) -> Iterator[pa.RecordBatch]:
+    def _together(self, objects: Sequence[SmallObject]) -> Iterator[pa.RecordBatch]:
+        """The lines of some objects of one arrival day at once where nothing is odd; what is odd by itself."""
+        place = objects[0].place
+        known = (place["project_id"], place["_arrival_date"], self.max_line_bytes)
+        columns = ColumnParser(*known)
+        parsed = columns.parse([line for small in objects for line in small.block.lines])
+        if parsed is None and len(objects) > 1:
+            for part in _apart(objects, columns):
+                yield from self._together(part)
+            return
+        if parsed is None:
+            (small,) = objects
+            yield from self._block(small.block, small.place, small.summary, columns, LineParser(*known))
+        else:
+            for small in objects:
+                small.summary["lines"] = small.summary["rows"] = len(small.block.lines)
+            if not self.only_refused:
+                yield _batch(ROW, place, {**parsed, **names_of_lines(objects)}, len(parsed["event_date"]))
+        yield _records(OBJECT, place, [{**small.summary, **small.name} for small in objects])
+
+    def _lines(self, text: IO[bytes], place: Mapping[str, Any], summary: dict[str, Any]) -> Iterator[pa.RecordBatch]:
         known = (place["project_id"], place["_arrival_date"], self.max_line_bytes)
         columns, parser = ColumnParser(*known), LineParser(*known)
         for block in blocks(text, _BATCH_ROWS, _BATCH_BYTES, self.max_line_bytes):
             yield from self._block(block, place, summary, columns, parser)
 
     def _block(
-        self, block: Block, place: dict[str, Any], summary: dict[str, Any], columns: ColumnParser, parser: LineParser
+        self, block: Block, place: Mapping[str, Any], summary: dict[str, Any], columns: ColumnParser, parser: LineParser
     ) -> Iterator[pa.RecordBatch]:
         """All at once where nothing is odd; else in halves, until what is odd is among few lines."""
         count = len(block.lines)
@@ -193,7 +240,7 @@ class ObjectWork:
                 yield _batch(ROW, place, {**found, "_line_number": numbers}, count)
 
     def _odd_lines(
-        self, block: Block, place: dict[str, Any], summary: dict[str, Any], parser: LineParser
+        self, block: Block, place: Mapping[str, Any], summary: dict[str, Any], parser: LineParser
     ) -> Iterator[pa.RecordBatch]:
         events: list[ParsedLine] = []
         numbers: list[int] = []
@@ -223,6 +270,20 @@ class ObjectWork:
             yield _records("quarantine", place, refused)
 
 
+def _apart(objects: Sequence[SmallObject], columns: ColumnParser) -> Iterator[Sequence[SmallObject]]:
+    """Those with a line that is no event one by one, the others together; halves where that tells nothing."""
+    plain = [small for small in objects if columns.is_plain(small.block.lines)]
+    if 0 < len(plain) < len(objects):
+        are_plain = set(map(id, plain))
+        yield plain
+        yield from ([small] for small in objects if id(small) not in are_plain)
+    elif not plain:
+        yield from ([small] for small in objects)
+    else:
+        middle = len(objects) // 2
+        yield from (objects[:middle], objects[middle:])
+
+
 def _fingerprint(stored: IO[bytes]) -> tuple[str, int, bytes]:
     """sha256, size and first bytes of an object, which is then at its start again."""
     digest, size, sample = hashlib.sha256(), 0, b""
@@ -235,7 +296,7 @@ def _fingerprint(stored: IO[bytes]) -> tuple[str, int, bytes]:
 
 
 def _refused_object(
-    place: dict[str, Any], summary: dict[str, Any], size: int, error: BadObjectError, sample: bytes
+    place: Mapping[str, Any], summary: dict[str, Any], size: int, error: BadObjectError, sample: bytes
 ) -> Iterator[pa.RecordBatch]:
     reason, detail = error.reason.value, error.detail
     record = {"byte_offset": 0, "byte_length": size, "reason": reason, "detail": detail, "sample": sample}
@@ -243,7 +304,7 @@ def _refused_object(
     yield _records(OBJECT, place, [summary | {"error": reason, "error_detail": detail}])
 
 
-def _events(place: dict[str, Any], events: list[ParsedLine], numbers: list[int]) -> pa.RecordBatch:
+def _events(place: Mapping[str, Any], events: list[ParsedLine], numbers: list[int]) -> pa.RecordBatch:
     columns: dict[str, Any] = dict(
         zip(COLUMN_NAMES, zip(*(event.values for event in events), strict=True), strict=True)
     )
@@ -253,20 +314,20 @@ def _events(place: dict[str, Any], events: list[ParsedLine], numbers: list[int])
     return _batch(ROW, place, columns, len(events))
 
 
-def _records(kind: str, place: dict[str, Any], records: list[dict[str, Any]]) -> pa.RecordBatch:
+def _records(kind: str, place: Mapping[str, Any], records: list[dict[str, Any]]) -> pa.RecordBatch:
     names = records[0].keys()
     return _batch(kind, place, {name: [record[name] for record in records] for name in names}, len(records))
 
 
-def _batch(kind: str, place: dict[str, Any], columns: dict[str, Any], count: int) -> pa.RecordBatch:
-    constants = place | {"_kind": kind}
+def _batch(kind: str, place: Mapping[str, Any], columns: dict[str, Any], count: int) -> pa.RecordBatch:
+    constants = {**place, "_kind": kind}
     arrays = []
     for entry in _ARROW_SCHEMA:
-        if entry.name in constants:
-            arrays.append(pa.repeat(pa.scalar(constants[entry.name], entry.type), count))
-        elif entry.name in columns:
+        if entry.name in columns:
             values = columns[entry.name]
             arrays.append(values if isinstance(values, pa.Array) else pa.array(values, entry.type))
+        elif entry.name in constants:
+            arrays.append(pa.repeat(pa.scalar(constants[entry.name], entry.type), count))
         else:
             arrays.append(pa.nulls(count, entry.type))
     return pa.RecordBatch.from_arrays(arrays, schema=_ARROW_SCHEMA)

@@ -8,7 +8,7 @@ Does not contain: parsing (parse.py), the order of rows (clusters.py), how files
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -53,13 +53,12 @@ class _Writing:
         try:
             with naming_the_disk():
                 for batch in batches:
-                    for entry in batch.to_pylist():
-                        for found in self.work.read(entry):
-                            kind = found["_kind"][0].as_py()
-                            if kind == ROW:
-                                yield from _files(task.add(found))
-                            elif kind == OBJECT:
-                                yield _summary(found)
+                    for rows in self.work.read(batch.to_pylist()):
+                        kind = rows["_kind"][0].as_py()
+                        if kind == ROW:
+                            yield from _files(task.add(rows))
+                        elif kind == OBJECT:
+                            yield _summaries(rows)
                 yield from _files(task.finish())
         except BaseException as error:
             task.discard()
@@ -84,7 +83,7 @@ class _Task:
         self._held_rows = 0
 
     def add(self, rows: pa.RecordBatch) -> Iterator[str]:
-        """Take the rows of one object; small ones are held until they are worth the calls that each batch costs."""
+        """Take rows of one arrival day; few of them are held until they are worth the calls that each batch costs."""
         parsed = rows.select(self._parsed)
         if self._held and self._held[0]["project_id"][0] != parsed["project_id"][0]:
             yield from self._pass_on()
@@ -119,14 +118,10 @@ class _Task:
 
 
 def _files(described: Iterable[str]) -> Iterator[pa.RecordBatch]:
-    for one in described:
-        yield _row({"file": one})
+    for file in described:
+        yield pa.RecordBatch.from_pylist([{"file": file}], _SCHEMA)
 
 
-def _summary(found: pa.RecordBatch) -> pa.RecordBatch:
-    (told,) = found.to_pylist()
-    return _row({"object_key": told["_object_key"], **{name: told[name] for name in SUMMARY}})
-
-
-def _row(values: Mapping[str, object]) -> pa.RecordBatch:
-    return pa.RecordBatch.from_pylist([{name: values.get(name) for name in _FIELDS}], _SCHEMA)
+def _summaries(rows: pa.RecordBatch) -> pa.RecordBatch:
+    columns = [rows["_object_key"], *(rows[name] for name in SUMMARY), pa.nulls(rows.num_rows, pa.string())]
+    return pa.RecordBatch.from_arrays(columns, schema=_SCHEMA)

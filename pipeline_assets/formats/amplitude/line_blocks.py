@@ -63,6 +63,15 @@ class ColumnParser:
             return None
         return {**columns, "event_date": event_time.cast(pa.date32(), safe=False)}
 
+    def is_plain(self, lines: Sequence[bytes]) -> bool:
+        """Whether each line has the form of an event; what is wrong with a plain one shows in its values."""
+        try:
+            for line in lines:
+                self._decode(line)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            return False
+        return True
+
 
 def _column(values: tuple[Any, ...], kind: ColumnType) -> pa.Array:
     """Raises ArrowInvalid where a value needs a second look."""

@@ -437,6 +437,7 @@ def test_millions_of_blank_lines_are_counted_at_once(monkeypatch: pytest.MonkeyP
 def test_batches_are_bounded_in_rows_and_bytes(
     monkeypatch: pytest.MonkeyPatch, line_bytes: int, most_rows: int
 ) -> None:
+    monkeypatch.setattr(parse, "_SMALL_BYTES", 0)
     monkeypatch.setattr(parse, "_BATCH_ROWS", 10)
     monkeypatch.setattr(parse, "_BATCH_BYTES", 10_000)
     line = GOOD_LINE[:-1] + b',"city":"' + b"x" * (line_bytes - len(GOOD_LINE)) + b'"}\n'
