@@ -58,10 +58,17 @@ def a_shelf(rng: random.Random, oddity: float) -> tuple[Shelf, list[dict[str, An
         objects[key] = body[:-3] if rng.random() < oddity / 4 else body
         if rng.random() < oddity / 4:
             del objects[key]
-        places.append({
-            "source": rng.choice(("regular", "backfill")), "project_id": "10001", "arrival_date": rng.choice(DAYS),
-            "object_key": key, "object_etag": f"e{number}", "size_bytes": len(body), "known_sha256": None,
-        })  # fmt: skip
+        places.append(
+            {
+                "source": rng.choice(("regular", "backfill")),
+                "project_id": "10001",
+                "arrival_date": rng.choice(DAYS),
+                "object_key": key,
+                "object_etag": f"e{number}",
+                "size_bytes": len(body),
+                "known_sha256": None,
+            }
+        )
     return Shelf(objects), places
 
 
@@ -82,8 +89,18 @@ def test_together_they_give_what_each_gives_alone(seed: int, oddity: float) -> N
 def test_they_are_parsed_at_once_and_as_soon_as_they_are_enough(monkeypatch: pytest.MonkeyPatch) -> None:
     body = gzip.compress(b"\n".join([LINES[0]] * 10) + b"\n")
     keys = [f"10001/{number}" for number in range(50)]
-    places = [{"source": "regular", "project_id": "10001", "arrival_date": DAYS[0], "object_key": key, "object_etag": "e",
-               "size_bytes": len(body), "known_sha256": None} for key in keys]  # fmt: skip
+    places = [
+        {
+            "source": "regular",
+            "project_id": "10001",
+            "arrival_date": DAYS[0],
+            "object_key": key,
+            "object_etag": "e",
+            "size_bytes": len(body),
+            "known_sha256": None,
+        }
+        for key in keys
+    ]
 
     def rows_of_batches() -> list[int]:
         batches = ObjectWork(Shelf(dict.fromkeys(keys, body)), 1 << 20, 1 << 20)([pa.RecordBatch.from_pylist(places)])
