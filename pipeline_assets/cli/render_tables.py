@@ -24,7 +24,7 @@ from pipeline_assets.inspection.status import NOT_LOADED, DayStatus
 
 if TYPE_CHECKING:
     from pipeline_assets.operations.release import Held
-    from pipeline_assets.operations.rollback_plan import SliceRestore
+    from pipeline_assets.operations.slice_restores import SliceRestore
 
 _STYLES = {
     Verdict.PUBLISHED: "green",

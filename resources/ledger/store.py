@@ -1,8 +1,8 @@
 """The ledger: what is recorded of deliveries, batches, slices and publications, in a SQL database.
 
-Contains: questions and transactions.
-Add here: a new question or a new way of writing.
-Does not contain: the shape of what is kept (pipeline_assets/domain/records.py), opening the
+Contains: transactions.
+Add here: a new way of writing.
+Does not contain: questions (queries.py), the shape of what is kept (pipeline_assets/domain/records.py), opening the
 database (engine.py), what another run wrote meanwhile (concurrency.py), what persons decided
 (interventions.py), deciding anything (pipeline_assets/load/) and reading tables
 (iceberg/lakehouse.py). No JVM is needed to read it.
@@ -10,7 +10,7 @@ database (engine.py), what another run wrote meanwhile (concurrency.py), what pe
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, date, datetime
@@ -21,28 +21,24 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import Connection, Engine
 
 from pipeline_assets.domain.deliveries import BatchKey
-from pipeline_assets.domain.records import BatchDay, BatchRecord, DeliveryRecord, Head, PublicationRecord, SliceRecord
-from pipeline_assets.domain.slices import Digest, Slice, Source
+from pipeline_assets.domain.records import BatchDay, Head
+from pipeline_assets.domain.slices import Source
 from resources.ledger.changes import Changes
 from resources.ledger.concurrency import moved_batches, unmoved_slices
 from resources.ledger.digests import DigestsOnRecord
-from resources.ledger.engine import connected, in_parts, ledger_failures, open_engine, writing
+from resources.ledger.engine import connected, ledger_failures, open_engine, writing
 from resources.ledger.interventions import Interventions
 from resources.ledger.lake import LakeOfLedger
 from resources.ledger.notices import read_before, write_notices
 from resources.ledger.outbox import Outbox
 from resources.ledger.processes import Processes
+from resources.ledger.queries import Queries
 from resources.ledger.revisions import Revisions
 from resources.ledger.rows import (
-    batch_of,
     batch_row,
-    delivery_of,
     delivery_row,
     head_number,
-    head_of,
-    publication_of,
     publication_row,
-    slice_of,
     slice_row,
 )
 from resources.ledger.schema import (
@@ -61,7 +57,7 @@ if TYPE_CHECKING:
     from resources.ledger.decision_objects import DecisionObjects
 
 
-class Ledger:
+class Ledger(Queries):
     """All reads and writes of the ledger; each write is one transaction."""
 
     def __init__(self, url: str, kept: DecisionObjects | None = None) -> None:
@@ -121,128 +117,6 @@ class Ledger:
     def digests(self) -> DigestsOnRecord:
         """The digests that are kept, wherever they are."""
         return DigestsOnRecord(self._read, self._write)
-
-    # -- reading -----------------------------------------------------------------------------------------------
-
-    def head(self, table: str) -> Head | None:
-        """The snapshot of the table that the ledger agreed with last; None where it knows nothing of the table."""
-        with self._read() as connection:
-            return self._head(connection, table)
-
-    def _head(self, connection: Connection, table: str) -> Head | None:
-        number = connection.execute(sa.select(HEADS.c.snapshot_id).where(HEADS.c.table_name == table)).scalar()
-        return None if number is None else head_of(int(number))
-
-    def deliveries(
-        self, source: Source, projects: Sequence[str], first: date, last: date, *, is_accepted: bool = True
-    ) -> dict[str, DeliveryRecord]:
-        """Object key -> the version whose rows raw holds (or the one refused last), of arrivals in the range."""
-        with self._read() as connection:
-            rows = connection.execute(
-                sa.select(DELIVERIES).where(
-                    DELIVERIES.c.source == source.value,
-                    DELIVERIES.c.project_id.in_(projects),
-                    DELIVERIES.c.arrival_date.between(first, last),
-                    DELIVERIES.c.is_accepted == is_accepted,
-                )
-            ).mappings()
-            return {row["object_key"]: delivery_of(row) for row in rows}
-
-    def batches(self, projects: Sequence[str], first: date, last: date) -> dict[BatchKey, BatchRecord]:
-        """Batches of both sources that arrived in the range."""
-        with self._read() as connection:
-            rows = connection.execute(
-                sa.select(BATCHES).where(
-                    BATCHES.c.project_id.in_(projects), BATCHES.c.arrival_date.between(first, last)
-                )
-            ).mappings()
-            return {record.key: record for record in map(batch_of, rows)}
-
-    def arrival_days(self, projects: Sequence[str], source: Source | None = None) -> dict[str, frozenset[date]]:
-        """Project -> arrival days with a known delivery of a source (of either where none is named), read or not."""
-        days_by_project: dict[str, set[date]] = {}
-        # A batch whose objects moved while they were read is known although no delivery of it is on record.
-        for table, is_known in ((DELIVERIES, sa.true()), (BATCHES, BATCHES.c.deliveries > 0)):
-            query = sa.select(table.c.project_id, table.c.arrival_date).distinct()
-            if source is not None:
-                query = query.where(table.c.source == source.value)
-            with self._read() as connection:
-                for project, day in connection.execute(query.where(table.c.project_id.in_(projects), is_known)):
-                    days_by_project.setdefault(project, set()).add(day)
-        return {project: frozenset(days) for project, days in days_by_project.items()}
-
-    def batch_days(
-        self, source: Source, projects: Sequence[str], first: date, last: date
-    ) -> dict[BatchKey, dict[date, BatchDay]]:
-        """Batch -> event day -> its rows in raw, for batches that arrived in the range."""
-        batches: dict[BatchKey, dict[date, BatchDay]] = {}
-        for batch, day, part in self._batch_days(source, projects, BATCH_DAYS.c.arrival_date.between(first, last)):
-            batches.setdefault(batch, {})[day] = part
-        return batches
-
-    def batch_days_of(
-        self, source: Source, project_id: str, event_days: Sequence[date]
-    ) -> dict[date, dict[BatchKey, BatchDay]]:
-        """Event day -> batch -> its rows, for event days of one project."""
-        batches: dict[date, dict[BatchKey, BatchDay]] = {day: {} for day in event_days}
-        for chunk in in_parts(event_days):
-            for batch, day, part in self._batch_days(source, [project_id], BATCH_DAYS.c.event_date.in_(chunk)):
-                batches[day][batch] = part
-        return batches
-
-    def _batch_days(
-        self, source: Source, projects: Sequence[str], where: Any
-    ) -> Iterator[tuple[BatchKey, date, BatchDay]]:
-        with self._read() as connection:
-            rows = connection.execute(
-                sa.select(BATCH_DAYS).where(
-                    BATCH_DAYS.c.source == source.value, BATCH_DAYS.c.project_id.in_(projects), where
-                )
-            ).mappings()
-            for row in rows:
-                key = BatchKey(source, row["project_id"], row["arrival_date"])
-                yield key, row["event_date"], BatchDay(Digest.parse(row["digest"]), row["lineage"])
-
-    def slices(
-        self, table: str, projects: Sequence[str] | None, days: Iterable[date] | None = None
-    ) -> dict[Slice, SliceRecord]:
-        """The recorded slices of a table, of all days or of those given."""
-        query = sa.select(SLICES).where(SLICES.c.table_name == table)
-        if projects is not None:
-            query = query.where(SLICES.c.project_id.in_(projects))
-        wanted = None if days is None else set(days)
-        if wanted is not None:
-            if not wanted:
-                return {}
-            query = query.where(SLICES.c.event_date.between(min(wanted), max(wanted)))
-        with self._read() as connection:
-            records = map(slice_of, connection.execute(query).mappings())
-            return {r.key: r for r in records if wanted is None or r.key.event_date in wanted}
-
-    def publications(self, table: str | None = None) -> list[PublicationRecord]:
-        """Every recorded change, oldest first."""
-        query = sa.select(PUBLICATIONS).order_by(PUBLICATIONS.c.id)
-        if table is not None:
-            query = query.where(PUBLICATIONS.c.table_name == table)
-        with self._read() as connection:
-            return [publication_of(row) for row in connection.execute(query).mappings()]
-
-    def recorded_snapshots(self, table: str, snapshot_ids: Sequence[int]) -> set[tuple[Slice, int]]:
-        """Slice and snapshot of the publications on record that these snapshots made."""
-        columns = (PUBLICATIONS.c.event_date, PUBLICATIONS.c.project_id, PUBLICATIONS.c.snapshot_id)
-        query = sa.select(*columns).where(PUBLICATIONS.c.table_name == table)
-        with self._read() as connection:
-            return {
-                (Slice(day, project), int(snapshot))
-                for part in in_parts(snapshot_ids)
-                for day, project, snapshot in connection.execute(query.where(PUBLICATIONS.c.snapshot_id.in_(part)))
-            }
-
-    def last_run(self) -> Mapping[str, Any] | None:
-        """The run recorded last: job, range, verdict counts and the snapshot of every table at its end."""
-        with self._read() as connection:
-            row = connection.execute(sa.select(RUNS).order_by(RUNS.c.finished_at.desc()).limit(1)).mappings().first()
-        return dict(row) if row else None
 
     # -- writing -----------------------------------------------------------------------------------------------
 

@@ -1,0 +1,153 @@
+"""Questions to the ledger: what is on record of deliveries, batches, slices, publications and runs.
+
+Contains: queries that give records.
+Add here: a new question.
+Does not contain: writing (store.py), sums over years (summaries.py), what persons decided
+(interventions.py).
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from datetime import date
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from pipeline_assets.domain.deliveries import BatchKey
+from pipeline_assets.domain.records import BatchDay, BatchRecord, DeliveryRecord, Head, PublicationRecord, SliceRecord
+from pipeline_assets.domain.slices import Digest, Slice, Source
+from resources.ledger.engine import in_parts
+from resources.ledger.rows import batch_of, delivery_of, head_of, publication_of, slice_of
+from resources.ledger.schema import BATCH_DAYS, BATCHES, DELIVERIES, HEADS, PUBLICATIONS, RUNS, SLICES
+
+
+class Queries(ABC):
+    """The questions of a ledger; each is asked in one transaction."""
+
+    @abstractmethod
+    def _read(self) -> AbstractContextManager[Connection]:
+        """A transaction that only reads; raises LedgerError."""
+
+    def head(self, table: str) -> Head | None:
+        """The snapshot of the table that the ledger agreed with last; None where it knows nothing of the table."""
+        with self._read() as connection:
+            return self._head(connection, table)
+
+    def _head(self, connection: Connection, table: str) -> Head | None:
+        number = connection.execute(sa.select(HEADS.c.snapshot_id).where(HEADS.c.table_name == table)).scalar()
+        return None if number is None else head_of(int(number))
+
+    def deliveries(
+        self, source: Source, projects: Sequence[str], first: date, last: date, *, is_accepted: bool = True
+    ) -> dict[str, DeliveryRecord]:
+        """Object key -> the version whose rows raw holds (or the one refused last), of arrivals in the range."""
+        with self._read() as connection:
+            rows = connection.execute(
+                sa.select(DELIVERIES).where(
+                    DELIVERIES.c.source == source.value,
+                    DELIVERIES.c.project_id.in_(projects),
+                    DELIVERIES.c.arrival_date.between(first, last),
+                    DELIVERIES.c.is_accepted == is_accepted,
+                )
+            ).mappings()
+            return {row["object_key"]: delivery_of(row) for row in rows}
+
+    def batches(self, projects: Sequence[str], first: date, last: date) -> dict[BatchKey, BatchRecord]:
+        """Batches of both sources that arrived in the range."""
+        with self._read() as connection:
+            rows = connection.execute(
+                sa.select(BATCHES).where(
+                    BATCHES.c.project_id.in_(projects), BATCHES.c.arrival_date.between(first, last)
+                )
+            ).mappings()
+            return {record.key: record for record in map(batch_of, rows)}
+
+    def arrival_days(self, projects: Sequence[str], source: Source | None = None) -> dict[str, frozenset[date]]:
+        """Project -> arrival days with a known delivery of a source (of either where none is named), read or not."""
+        days_by_project: dict[str, set[date]] = {}
+        # A batch whose objects moved while they were read is known although no delivery of it is on record.
+        for table, is_known in ((DELIVERIES, sa.true()), (BATCHES, BATCHES.c.deliveries > 0)):
+            query = sa.select(table.c.project_id, table.c.arrival_date).distinct()
+            if source is not None:
+                query = query.where(table.c.source == source.value)
+            with self._read() as connection:
+                for project, day in connection.execute(query.where(table.c.project_id.in_(projects), is_known)):
+                    days_by_project.setdefault(project, set()).add(day)
+        return {project: frozenset(days) for project, days in days_by_project.items()}
+
+    def batch_days(
+        self, source: Source, projects: Sequence[str], first: date, last: date
+    ) -> dict[BatchKey, dict[date, BatchDay]]:
+        """Batch -> event day -> its rows in raw, for batches that arrived in the range."""
+        batches: dict[BatchKey, dict[date, BatchDay]] = {}
+        for batch, day, part in self._batch_days(source, projects, BATCH_DAYS.c.arrival_date.between(first, last)):
+            batches.setdefault(batch, {})[day] = part
+        return batches
+
+    def batch_days_of(
+        self, source: Source, project_id: str, event_days: Sequence[date]
+    ) -> dict[date, dict[BatchKey, BatchDay]]:
+        """Event day -> batch -> its rows, for event days of one project."""
+        batches: dict[date, dict[BatchKey, BatchDay]] = {day: {} for day in event_days}
+        for chunk in in_parts(event_days):
+            for batch, day, part in self._batch_days(source, [project_id], BATCH_DAYS.c.event_date.in_(chunk)):
+                batches[day][batch] = part
+        return batches
+
+    def _batch_days(
+        self, source: Source, projects: Sequence[str], where: Any
+    ) -> Iterator[tuple[BatchKey, date, BatchDay]]:
+        with self._read() as connection:
+            rows = connection.execute(
+                sa.select(BATCH_DAYS).where(
+                    BATCH_DAYS.c.source == source.value, BATCH_DAYS.c.project_id.in_(projects), where
+                )
+            ).mappings()
+            for row in rows:
+                key = BatchKey(source, row["project_id"], row["arrival_date"])
+                yield key, row["event_date"], BatchDay(Digest.parse(row["digest"]), row["lineage"])
+
+    def slices(
+        self, table: str, projects: Sequence[str] | None, days: Iterable[date] | None = None
+    ) -> dict[Slice, SliceRecord]:
+        """The recorded slices of a table, of all days or of those given."""
+        query = sa.select(SLICES).where(SLICES.c.table_name == table)
+        if projects is not None:
+            query = query.where(SLICES.c.project_id.in_(projects))
+        wanted = None if days is None else set(days)
+        if wanted is not None:
+            if not wanted:
+                return {}
+            query = query.where(SLICES.c.event_date.between(min(wanted), max(wanted)))
+        with self._read() as connection:
+            records = map(slice_of, connection.execute(query).mappings())
+            return {r.key: r for r in records if wanted is None or r.key.event_date in wanted}
+
+    def publications(self, table: str | None = None) -> list[PublicationRecord]:
+        """Every recorded change, oldest first."""
+        query = sa.select(PUBLICATIONS).order_by(PUBLICATIONS.c.id)
+        if table is not None:
+            query = query.where(PUBLICATIONS.c.table_name == table)
+        with self._read() as connection:
+            return [publication_of(row) for row in connection.execute(query).mappings()]
+
+    def recorded_snapshots(self, table: str, snapshot_ids: Sequence[int]) -> set[tuple[Slice, int]]:
+        """Slice and snapshot of the publications on record that these snapshots made."""
+        columns = (PUBLICATIONS.c.event_date, PUBLICATIONS.c.project_id, PUBLICATIONS.c.snapshot_id)
+        query = sa.select(*columns).where(PUBLICATIONS.c.table_name == table)
+        with self._read() as connection:
+            return {
+                (Slice(day, project), int(snapshot))
+                for part in in_parts(snapshot_ids)
+                for day, project, snapshot in connection.execute(query.where(PUBLICATIONS.c.snapshot_id.in_(part)))
+            }
+
+    def last_run(self) -> Mapping[str, Any] | None:
+        """The run recorded last: job, range, verdict counts and the snapshot of every table at its end."""
+        with self._read() as connection:
+            row = connection.execute(sa.select(RUNS).order_by(RUNS.c.finished_at.desc()).limit(1)).mappings().first()
+        return dict(row) if row else None
