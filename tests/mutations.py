@@ -40,7 +40,7 @@ class Mutation:
 
 
 _LOST = "tests/scenarios/test_lost_catalog.py"
-_SPLIT = "tests/unit/test_split_landing.py"
+_SPLIT = "tests/unit/operations/test_split_landing.py"
 _LATE = "tests/scenarios/test_late_facts.py::test_a_fact_two_days_late_republishes_its_day_only"
 MUTATIONS = (
     Mutation(
@@ -84,7 +84,7 @@ MUTATIONS = (
     ),
     Mutation(
         7, "a refused line is counted and kept nowhere", "pipeline_assets/transforms/parse.py",
-        'yield _records("quarantine", place, refused)', "pass",
+        'yield batch_of_records(QUARANTINED, place, refused)', "pass",
         "tests/unit/transforms/test_parse.py::test_a_bad_line_costs_that_line_only",
     ),
     Mutation(

@@ -29,6 +29,7 @@ from pipeline_assets.cli.render_tables import print_statuses
 from pipeline_assets.cli.terminal import page, plainly, terminal, write_json
 from pipeline_assets.config import load_settings
 from pipeline_assets.domain.days import stretches
+from pipeline_assets.domain.plain_text import few
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import Slice, Source
 from pipeline_assets.inspection.status import recorded_statuses
@@ -74,7 +75,7 @@ def _recover(
     from dagster_aws.s3 import S3Resource  # noqa: PLC0415 - `status` starts without Dagster
 
     from pipeline_assets.cli import render_recovery as render  # noqa: PLC0415 - `status` starts without an HTTP client
-    from pipeline_assets.operations.recover import Recovery  # noqa: PLC0415 - as above
+    from pipeline_assets.operations.recover import Recovery, whole_days  # noqa: PLC0415 - as above
     from pipeline_assets.operations.recover_plan import plan_recovery, recovery_request  # noqa: PLC0415 - as above
     from resources.export_api.client import ExportApi  # noqa: PLC0415 - as above
     from resources.landing.store import LandingStore  # noqa: PLC0415 - as above
@@ -100,9 +101,13 @@ def _recover(
         write_json(render.outcomes_json(outcomes))
     else:
         render.print_outcomes(page(), outcomes)
-    there = {Slice(one.hour.day, one.project_id) for one in outcomes if one.fate.is_good}
-    is_whole = all(one.fate.is_good for one in outcomes)
-    is_good = not is_loaded or _load(settings, sorted(there), as_json, verbose)
+    days, short = whole_days(outcomes)
+    if is_loaded and short:
+        with terminal(verbose=verbose) as console:
+            named = few(list(map(str, short)))
+            plainly(console)(f"not loaded, because hours of them are not recovered: {named}")
+    is_good = not is_loaded or _load(settings, days, as_json, verbose)
+    is_whole = not short
     return EXIT_OK if is_whole and is_good else EXIT_INCOMPLETE
 
 

@@ -127,7 +127,9 @@ def scrubbed(text: str) -> str:
 def _present() -> list[str]:
     secrets = set(_remembered)
     secrets.update(os.environ.get(name, "") for name in _SECRET_VARIABLES)
-    secrets.update(value for name, value in os.environ.items() if EXPORT_CREDENTIALS.fullmatch(name))
+    credentials = [value for name, value in os.environ.items() if EXPORT_CREDENTIALS.fullmatch(name)]
+    # They are sent without the line break that a secret file may bring.
+    secrets.update((*credentials, *(value.strip() for value in credentials)))
     for name in URL_SETTINGS:
         secrets.update(_secrets_of(os.environ.get(f"TIDEMARK_{name.upper()}", "")))
     secrets.update(_receiver_secrets(os.environ.get(f"TIDEMARK_{_RECEIVERS.upper()}")))

@@ -13,7 +13,7 @@ import json
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from itertools import groupby
@@ -117,10 +117,18 @@ class _Round:
     def result(self, deadline: float) -> Told:
         """What was sent by then."""
         self._thread.join(max(0.0, deadline - time.monotonic()) + 0.5)
-        reason = "it did not answer in time" if self._thread.is_alive() else self._reason
+        reason = self._reason
+        if self._thread.is_alive():
+            reason = "it did not answer in time"
+            self._mark_failed(reason)
         # More may have come meanwhile.
         left = max(1, self._waiting - self._sent) if reason else 0
         return Told(self._receiver.place, self._sent, left, reason)
+
+    def _mark_failed(self, reason: str) -> None:
+        """Else each further round would begin another request beside the one that hangs."""
+        with suppress(TidemarkError), closing(Ledger(self._ledger_url)) as ledger:
+            ledger.outbox.mark_failed(self._receiver.id, reason, None)
 
     def _run(self) -> None:
         try:

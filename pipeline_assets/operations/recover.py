@@ -31,7 +31,7 @@ from pipeline_assets.domain.errors import (
 )
 from pipeline_assets.domain.hours import Hour, HourRange, hour_ranges
 from pipeline_assets.domain.settings import Settings
-from pipeline_assets.domain.slices import Source
+from pipeline_assets.domain.slices import Slice, Source
 from pipeline_assets.domain.spool import a_spool
 from pipeline_assets.formats.base import ObjectKeys
 from pipeline_assets.formats.export_archive import (
@@ -88,6 +88,13 @@ class HourOutcome:
     size_bytes: int = 0
     """Of the objects, as they lie in landing."""
     error: TidemarkError | None = None
+
+
+def whole_days(outcomes: Sequence[HourOutcome]) -> tuple[list[Slice], list[Slice]]:
+    """The days to load, and those that wait: a day of which an hour was not recovered would be published short of it."""
+    days = {Slice(outcome.hour.day, outcome.project_id) for outcome in outcomes if outcome.fate.is_good}
+    short = {Slice(outcome.hour.day, outcome.project_id) for outcome in outcomes if not outcome.fate.is_good}
+    return sorted(days - short), sorted(short)
 
 
 @dataclass(frozen=True)
@@ -172,7 +179,9 @@ class Recovery:
         try:
             if hour in archive.bad_hours:
                 raise archive.bad_hours[hour]
-            if not members and planned.has_rows:
+            # A recovery that was killed between two objects of the hour has left one.
+            is_delivered = any(Hour(found.batch.arrival_date, found.hour) == hour for found in there.values())
+            if not members and (planned.has_rows or is_delivered):
                 raise _contradiction(planned)
             self._put(project, hour, members, file, there)
         except (ExportContentError, LandingConflictError) as error:

@@ -201,14 +201,22 @@ class _Look:
             listing = landing.list(source, [project], days[0], days[-1])
             known.listed.update(Hour(one.batch.arrival_date, one.hour) for one in listing.deliveries)
             known.marked.update(Hour(one.batch.arrival_date, one.hour) for one in listing.markers)
+            read: set[str] = set()
             for is_accepted, hours in ((True, known.accepted), (False, known.refused)):
                 records = ledger.deliveries(source, [project], days[0], days[-1], is_accepted=is_accepted)
+                read |= records.keys()
                 for record in records.values():
                     hour = _hour_of(grammar, record)
                     if hour is not None:
                         hours.add(hour)
                         if record.rows or record.error:
                             known.with_rows.add(hour)
+            # What no load has read may hold anything.
+            known.with_rows.update(
+                Hour(delivery.batch.arrival_date, delivery.hour)
+                for delivery in listing.deliveries
+                if delivery.key not in read and delivery.size_bytes
+            )
         return cls(project, sources, ledger.batches([project], days[0], days[-1]))
 
     def planned(

@@ -17,12 +17,13 @@ from pipeline_assets.domain.errors import TransientError
 from pipeline_assets.domain.plain_text import few
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import Slice
-from pipeline_assets.operations.recover import HourOutcome, Recovery
+from pipeline_assets.operations.recover import HourOutcome, Recovery, whole_days
 from pipeline_assets.operations.recover_plan import RecoveryPlan, hours_text, plan_recovery, recovery_request
 from pipeline_assets.operations.recover_progress import grouped, in_lines, size_text
 from pipeline_assets.orchestration.assets import OP_NAME, Clock
 from pipeline_assets.orchestration.event_text import markdown_table
 from pipeline_assets.orchestration.runtime import op_runtime
+from pipeline_assets.orchestration.tags import range_tags
 from resources.export_api.client import ExportApi
 from resources.landing.store import LandingStore
 
@@ -78,8 +79,10 @@ def recover_job(settings: Settings, backfill_load: Callable[[], dg.JobDefinition
             outcomes = Recovery(api, landing, settings, in_lines(plan, runtime.log)).run(plan)
             context.add_output_metadata({"hours": _outcome_table(outcomes)})
             if config.load:
-                there = {Slice(one.hour.day, one.project_id) for one in outcomes if one.fate.is_good}
-                _load(context, settings, backfill_load(), sorted(there))
+                days, short = whole_days(outcomes)
+                if short:
+                    runtime.log(f"not loaded, because hours of them are not recovered: {few(list(map(str, short)))}")
+                _load(context, settings, backfill_load(), days)
             _require_whole(outcomes)
 
     @dg.job(name=RECOVER_JOB, description="Recover lost hours from the vendor; safe to repeat.")
@@ -96,7 +99,7 @@ def _load(
     projects = list(dict.fromkeys(key.project_id for key in recovered))
     failed = []
     for part in stretches(sorted({key.event_date for key in recovered}), settings.days_per_run):
-        tags = {"dagster/asset_partition_range_start": str(part[0]), "dagster/asset_partition_range_end": str(part[-1])}
+        tags = range_tags(part[0], part[-1])
         context.log.info(f"loading {part[0]} to {part[-1]}")
         result = job.execute_in_process(
             run_config={"ops": {OP_NAME: {"config": {"projects": projects}}}},

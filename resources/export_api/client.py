@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -79,6 +79,7 @@ class ExportApi:
         self._timeout = httpx.Timeout(settings.export_timeout_seconds, connect=_CONNECT_SECONDS)
         self._least_free = settings.export_min_free_bytes
         self._say, self._sleep = say, sleep
+        self._asks_for_keys = False
 
     @contextmanager
     def fetch(
@@ -133,7 +134,10 @@ class ExportApi:
                 client.stream("GET", self.url, params=span, auth=keys, headers=headers) as response,
             ):
                 if response.status_code == HTTPStatus.NOT_FOUND:
-                    return self._no_data(subject, response)
+                    self._require_vendor(subject, client, span)
+                    return NoData(_answered_at(response))
+                if response.status_code == HTTPStatus.GATEWAY_TIMEOUT and len(hours) == 1:
+                    raise PassingError("the vendor answered 504 Gateway Timeout of a single hour")
                 if response.status_code != HTTPStatus.OK:
                     raise failure_of(subject, credentials.project_id, response, _beginning(response))
                 answered_at = _answered_at(response)
@@ -149,12 +153,18 @@ class ExportApi:
         file.seek(0)
         return Download(file, size, answered_at)
 
-    def _no_data(self, subject: str, response: httpx.Response) -> NoData:
-        is_page = "html" in response.headers.get("content-type", "")
-        if is_page and urlsplit(self.url).path.rstrip("/") != _PATH:
-            # The place itself may not be there, which says nothing of data.
-            raise ExportAnswerError(subject, "a page that is not there answered (404 Not Found)", CURE_OF_URL)
-        return NoData(_answered_at(response))
+    def _require_vendor(self, subject: str, client: httpx.Client, span: Mapping[str, str]) -> None:
+        """Any server answers 404 for what it does not know; the Export API alone asks for keys there.
+
+        Asked once, without keys. Raises ExportAnswerError: a 404 of another server must not count as "no data".
+        """
+        if self._asks_for_keys:
+            return
+        status = client.get(self.url, params=span).status_code
+        if status not in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
+            reason = "answered 404 Not Found, and does not ask for keys as the Export API does"
+            raise ExportAnswerError(subject, reason, CURE_OF_URL)
+        self._asks_for_keys = True
 
     def _received(
         self, subject: str, response: httpx.Response, file: IO[bytes], received: Callable[[int], None]

@@ -149,7 +149,11 @@ class Bucket:
         except AlreadyExistsError:
             return False
         except ClientError as error:
-            if error.response["ResponseMetadata"]["HTTPStatusCode"] != HTTPStatus.PRECONDITION_FAILED:
+            # A conflict: somebody else writes the same key at this moment.
+            if error.response["ResponseMetadata"]["HTTPStatusCode"] not in (
+                HTTPStatus.PRECONDITION_FAILED,
+                HTTPStatus.CONFLICT,
+            ):
                 raise
             return False
         return True

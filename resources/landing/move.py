@@ -74,8 +74,12 @@ class Mover:
 
     def mark(self, key: str) -> None:
         """Put an empty object where there is none."""
-        if self._place.find(key) is None:
-            self._place.create(key, io.BytesIO())
+        if (
+            self._place.find(key) is None
+            and not self._place.create(key, io.BytesIO())
+            and self._place.find(key) is None
+        ):
+            raise ObjectMovedError(key, "was not written, so nothing was deleted", "Run the same command again")
         failpoint(Failpoint.AFTER_MARKER, key)
 
     def delete(self, source: Upload, copy: Upload) -> None:

@@ -12,6 +12,7 @@ import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from datetime import date
+from functools import lru_cache
 from typing import Any
 
 from sqlalchemy.engine import RowMapping
@@ -198,6 +199,7 @@ def input_state_of(stored: Mapping[str, str] | None) -> InputState | None:
     return InputState(upstream, stored.get(_CROSS_DAY))
 
 
+@lru_cache(maxsize=1 << 16)
 def _input_day(name: str) -> InputDay:
     table, _, day = name.rpartition(":")
     return InputDay(table, date.fromisoformat(day))

@@ -3,7 +3,7 @@
 Contains: deaths under a real daemon and code server.
 Add here: another way to die there.
 Does not contain: what a kill leaves in tables (scenarios/test_crash_matrix.py), when a process
-counts as dead (unit/test_processes.py).
+counts as dead (unit/domain/test_processes.py).
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Contains: what a person sees and clicks there.
 Add here: another thing to click on the page.
-Does not contain: what is on the page (unit/test_health_page.py), Dagster's pages (test_ui.py).
+Does not contain: what is on the page (unit/orchestration/test_health_page.py), Dagster's pages (test_ui.py).
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Contains: random histories told to two lakes, and other hands between build and commit.
 Add here: another thing that may come between.
-Does not contain: the task that compares (unit/test_slice_difference.py), which slices change
+Does not contain: the task that compares (unit/transforms/test_slice_difference.py), which slices change
 (test_exactness.py).
 """
 

@@ -3,7 +3,7 @@
 Contains: situations of landing, ledger and runs, and what an evaluation makes of them, on a real
 instance.
 Add here: another situation.
-Does not contain: what makes an hour complete (unit/test_readiness.py), the daemon and the UI
+Does not contain: what makes an hour complete (unit/load/test_readiness.py), the daemon and the UI
 (browser/).
 """
 

@@ -2,7 +2,7 @@
 
 Contains: metrics, rolling, columns that came later.
 Add here: another property of a file.
-Does not contain: what a task puts into them (unit/test_write_objects.py), who reads them
+Does not contain: what a task puts into them (unit/transforms/test_write_objects.py), who reads them
 (scenarios/test_readers.py).
 """
 

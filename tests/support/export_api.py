@@ -73,6 +73,8 @@ class Vendor:
     """Project -> API key and secret key."""
     most_hours: int = 24 * 365
     """More are "too large" (400)."""
+    is_another_server: bool = False
+    """It is no vendor at all: it knows nothing, and asks nobody for keys."""
     delayed_from: Hour | None = None
     """From this hour on nothing is exported yet."""
     faults: list[Callable[[Asked], Answer | None]] = field(default_factory=list)
@@ -113,6 +115,10 @@ class Vendor:
         parts = urlsplit(path)
         if parts.path != "/api/2/export":
             return Answer(404, b"<html><body>no such page</body></html>", {"Content-Type": "text/html"})
+        if self.is_another_server:
+            return Answer(404, b"404 page not found", {"Content-Type": "text/plain"})
+        if authorization is None:
+            return Answer(401, b"Invalid API key or secret key")
         project = next((name for name, pair in self.keys.items() if authorization == _basic(*pair)), None)
         asked = Asked(path, project or "", tuple(_hours(parse_qs(parts.query))), time.monotonic())
         self.asked.append(asked)
@@ -121,7 +127,7 @@ class Vendor:
             if given is not None:
                 return given
         if project is None:
-            return Answer(401 if authorization is None else 403, b"Invalid API key or secret key")
+            return Answer(403, b"Invalid API key or secret key")
         if len(asked.hours) > self.most_hours:
             return Answer(400, b"The file size of the exported data is too large.")
         members = self.members(project, asked.hours)

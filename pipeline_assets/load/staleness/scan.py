@@ -36,10 +36,10 @@ def scan_stale_days(ledger: Ledger, settings: Settings, now: datetime) -> dict[d
         slices |= ledger.slices(name, settings.projects).keys()
     if not slices:
         return {}
-    facts = Facts.read(ledger, settings, slices, DERIVED, now)
+    facts = Facts.read(ledger, settings, slices, (), now)
     stale: dict[date, list[Stale]] = {}
     for table in DERIVED:
-        for plan in release_waits(decide(facts, table, (), Acceptances(), now)):
+        for plan in release_waits(decide(facts.reading(ledger, [table]), table, (), Acceptances(), now)):
             reason = _reason_to_load(plan)
             if reason is not None:
                 state = f"{plan.todo.name} {plan.present} {plan.is_final}"

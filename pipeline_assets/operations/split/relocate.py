@@ -43,23 +43,25 @@ def relocate(
 
     All of an hour are copied and compared; then its marker is written, so that whoever waits for markers meets whole hours;
     then the sources are deleted. So a source that is there is all that a repetition needs to know, and one that is gone has
-    a verified copy and, unless an object of its hour was refused, a marker. `excluded`: keys of which a person ruled out a
-    version. Raises LandingAccessError and LandingUnavailableError where landing as a whole refuses; what was moved stays so.
+    a verified copy and a marker. Of an hour with an object that is refused no source is deleted. `excluded`: keys of which
+    a person ruled out a version.
+
+    Raises LandingAccessError and LandingUnavailableError where landing as a whole refuses; what was moved stays so.
     """
     for (day, hour), of_hour in groupby(sorted(recovered), key=lambda one: (one.placed.arrival_date, one.placed.hour)):
         objects = list(of_hour)
         data = [one for one in objects if not one.placed.is_marker]
+        markers = [one for one in objects if one.placed.is_marker]
         results = [_copied(one, mover, excluded) for one in data]
-        if not any(isinstance(copy, TidemarkError) for copy in results):
-            markers = [one for one in objects if one.placed.is_marker]
-            results += [_copied(one, mover, excluded) for one in markers]
-            data += markers
-            mover.mark(grammar.format_marker(BatchKey(Source.BACKFILL, project_id, day), hour))
-        else:
-            for one in objects:
-                if one.placed.is_marker:
-                    yield Relocation(one, _unfinished(one))
-        for one, copy in zip(data, results, strict=True):
+        if any(isinstance(copy, TidemarkError) for copy in results):
+            # Their sources stay: a repetition that met none of the hour would never mark it.
+            for one, copy in zip(data, results, strict=True):
+                yield Relocation(one, copy if isinstance(copy, TidemarkError) else _waiting(one))
+            yield from (Relocation(one, _waiting(one)) for one in markers)
+            continue
+        results += [_copied(one, mover, excluded) for one in markers]
+        mover.mark(grammar.format_marker(BatchKey(Source.BACKFILL, project_id, day), hour))
+        for one, copy in zip([*data, *markers], results, strict=True):
             yield Relocation(one, copy if isinstance(copy, TidemarkError) else _deleted(one, copy, mover))
 
 
@@ -84,6 +86,6 @@ def _deleted(one: Recovered, copy: Upload, mover: Mover) -> TidemarkError | None
     return None
 
 
-def _unfinished(one: Recovered) -> TidemarkError:
-    reason = "marks an hour of which an object could not be moved"
+def _waiting(one: Recovered) -> TidemarkError:
+    reason = "stays where it is, because another object of its hour could not be moved"
     return UsageError(one.placed.upload.key, reason, "Clear that one up, then run the command again")

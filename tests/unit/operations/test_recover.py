@@ -25,9 +25,9 @@ from pipeline_assets.domain.hours import Hour, HourRange
 from pipeline_assets.domain.records import BatchRecord, DeliveryRecord
 from pipeline_assets.domain.retry import Backoff
 from pipeline_assets.domain.settings import Settings
-from pipeline_assets.domain.slices import BatchVerdict, Source
+from pipeline_assets.domain.slices import BatchVerdict, Slice, Source
 from pipeline_assets.formats.amplitude.keys import KeyGrammar
-from pipeline_assets.operations.recover import HourFate, HourOutcome, Progress, Recovery
+from pipeline_assets.operations.recover import HourFate, HourOutcome, Progress, Recovery, whole_days
 from pipeline_assets.operations.recover_plan import (
     HourState,
     RecoveryPlan,
@@ -170,7 +170,9 @@ def test_a_day_is_asked_for_at_once_and_days_one_by_one(place: Place) -> None:
 def test_a_range_that_is_too_large_is_halved_down_to_one_hour(place: Place, status: int) -> None:
     for hour in range(6):
         place.vendor.add(PROJECT, Hour(DAY, hour), _body(hour))
-    place.vendor.always(Answer(status), lambda asked: len(asked.hours) > 1 or asked.hours[0].hour == 4)
+    place.vendor.always(Answer(status), lambda asked: len(asked.hours) > 1)
+    # A timeout of a single hour says nothing of its size.
+    place.vendor.always(Answer(400), lambda asked: asked.hours[0].hour == 4)
     fates = place.recover(_range(0, 5))
     assert fates == {**dict.fromkeys("01235", "recovered"), "4": "not recovered"}
     (error,) = place.errors
@@ -476,3 +478,27 @@ def test_every_point_of_a_recovery_is_killed_at() -> None:
         if one.name == "parametrize"
     ]  # fmt: skip
     assert {armed.partition(":")[0] for armed in mark.args[1]} == {point.value for point in OF_RECOVERY}
+
+
+def test_a_day_with_an_hour_that_was_not_recovered_is_not_loaded() -> None:
+    """Readers would get a day short of that hour, where they had none or the one before."""
+    other = DAY + timedelta(days=1)
+    outcomes = [
+        HourOutcome(PROJECT, Hour(DAY, 5), HourFate.RECOVERED),
+        HourOutcome(PROJECT, Hour(DAY, 6), HourFate.FAILED),
+        HourOutcome(PROJECT, Hour(other, 5), HourFate.RECOVERED),
+        HourOutcome(PROJECT, Hour(other, 6), HourFate.NO_DATA),
+        HourOutcome("10002", Hour(other, 6), HourFate.NOT_EXPORTED),
+    ]
+    assert whole_days(outcomes) == ([Slice(other, PROJECT)], sorted([Slice(DAY, PROJECT), Slice(other, "10002")]))
+
+
+@pytest.mark.parametrize("source", Source)
+def test_no_data_of_an_hour_that_landing_holds_an_unread_object_of_is_a_contradiction(
+    place: Place, source: Source
+) -> None:
+    """Scenario: a recovery was killed between two objects of an hour, or no load has read a regular object of it; then the
+    vendor says "no data". Outcome: the hour gets no marker."""
+    place.deliver(5, _body(5), source)
+    assert place.recover(_range(5, 6)) == {"5": "not recovered", "6": "no data"}
+    assert f"{PREFIX}/{PREFIX}_{DAY}_5_complete" not in place.files()

@@ -71,8 +71,22 @@ def test_an_archive_is_streamed_and_counted(vendor: Vendor) -> None:
 def test_a_url_with_a_path_is_asked_as_it_is(vendor: Vendor) -> None:
     assert isinstance(Asking(vendor, export_api_url=f"{vendor.url}/api/2/export")(), bytes)
     # A page that is not there does not say that there is no data.
-    with pytest.raises(ExportAnswerError, match="a page that is not there answered"):
+    with pytest.raises(ExportAnswerError, match="does not ask for keys as the Export API does"):
         Asking(vendor, export_api_url=f"{vendor.url}/api/3/export")()
+
+
+def test_no_data_is_believed_of_a_server_that_asks_for_keys_alone(vendor: Vendor) -> None:
+    """Scenario: the URL leads to another server, which answers 404 to everything, in plain text. Outcome: that is no answer."""
+    vendor.is_another_server = True
+    with pytest.raises(ExportAnswerError, match=r"404 Not Found.*TIDEMARK_EXPORT_API_URL"):
+        Asking(vendor)()
+
+
+def test_a_timeout_of_one_hour_passes(vendor: Vendor) -> None:
+    vendor.fail(Answer(504), Answer(504))
+    asking = Asking(vendor)
+    assert isinstance(asking(HourRange(Hour(DAY, 6), Hour(DAY, 6))), bytes)
+    assert len(asking.pauses) == 2
 
 
 def test_no_data_is_an_answer_with_its_time(vendor: Vendor) -> None:
