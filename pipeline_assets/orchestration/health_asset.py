@@ -16,8 +16,6 @@ from pipeline_assets.domain.settings import Settings
 from pipeline_assets.inspection.health.report import HealthReport, read_health
 from pipeline_assets.orchestration.assets import Clock
 from pipeline_assets.orchestration.event_text import markdown_table
-from pipeline_assets.orchestration.health_page.page import write_page
-from pipeline_assets.orchestration.health_page.tiles import tiles
 from resources.ledger.store import Ledger
 
 REPORT_KEY = dg.AssetKey(["ops", "health_report"])
@@ -45,6 +43,10 @@ def health_asset(settings: Settings) -> dg.AssetsDefinition:
         metadata={"dagster/uri": settings.health_report.absolute().as_uri()},
     )
     def health_report(clock: dg.ResourceParam[Clock]) -> dg.MaterializeResult[None]:
+        # The charts' library writes folders when it is imported, and no other run needs it.
+        from pipeline_assets.orchestration.health_page.page import write_page  # noqa: PLC0415
+        from pipeline_assets.orchestration.health_page.tiles import tiles  # noqa: PLC0415
+
         try:
             with closing(Ledger(settings.ledger_database_url)) as ledger:
                 report = read_health(ledger, settings, clock.now())
