@@ -34,7 +34,7 @@ class AnswerKind(StrEnum):
     ACCEPT_CHANGE = "a closed day would change"
     """Look at the difference, then correct the delivery or accept the change."""
     ACCEPT_MISSING = "deliveries are missing"
-    """Have them delivered and load again, or let them go."""
+    """Have them delivered and load again, fetch them from the vendor, or let them go."""
     LOAD_AGAIN = "a delivery or a check failed"
     """Remove the cause and load again."""
     RELEASE = "held by an operator"
@@ -107,7 +107,8 @@ def commands(
         look = ["tidemark", "diff", tables[0], str(first), *named]
         return shlex.join(look), _with_reason([*load, "--accept-changes"])
     if kind is AnswerKind.ACCEPT_MISSING:
-        return shlex.join(load), _with_reason([*load, "--accept-missing"])
+        recover = ["tidemark", "recover", *span, "--refused", "--load"]
+        return shlex.join(load), shlex.join(recover), _with_reason([*load, "--accept-missing"])
     if kind is AnswerKind.RELEASE:
         # Without the option it is about all of them.
         chosen = [word for table in tables for word in ("--table", table)] if set(tables) != _DERIVED else []

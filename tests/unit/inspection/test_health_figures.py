@@ -92,6 +92,7 @@ def test_each_red_day_is_in_the_calendar_and_in_one_question_with_the_command_th
         ),
         AnswerKind.ACCEPT_MISSING: (
             "tidemark load --source regular --from 2026-03-10 --to 2026-03-11 --project 10001",
+            "tidemark recover --from 2026-03-10 --to 2026-03-11 --project 10001 --refused --load",
             'tidemark load --source regular --from 2026-03-10 --to 2026-03-11 --project 10001 --accept-missing "REASON"',
         ),
         AnswerKind.RELEASE: (
