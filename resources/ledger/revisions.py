@@ -50,9 +50,15 @@ class Revisions:
     def all(self, tables: Sequence[str], projects: Sequence[str]) -> list[Revision]:
         """Publications that changed rows of a day after it had become final, newest first; measures are left out.
 
-        A day becomes final in a run that may publish it as well: what that run publishes is not a revision.
+        Final is what the ledger called final when it was published, as notices tell it. Rows of older versions do not say so: of
+        them a publication counts whose run began after the day had become final, unless it filled an empty day.
         """
         begun = sa.func.coalesce(RUNS.c.started_at, PUBLICATIONS.c.published_at)
+        was_final_before = sa.and_(
+            PUBLICATIONS.c.was_final.is_(None),
+            PUBLICATIONS.c.digest_before != str(EMPTY),
+            begun > SLICES.c.final_at,
+        )
         same = [PUBLICATIONS.c[name] == SLICES.c[name] for name in ("table_name", "event_date", "project_id")]
         names = ("table_name", "event_date", "project_id", "published_at", "cause", "accepted_reason", "run_id", "id")
         query = (
@@ -62,9 +68,8 @@ class Revisions:
             .where(
                 PUBLICATIONS.c.table_name.in_(tables),
                 PUBLICATIONS.c.project_id.in_(projects),
-                PUBLICATIONS.c.digest_before != str(EMPTY),
                 PUBLICATIONS.c.digest_before != PUBLICATIONS.c.digest_after,
-                begun > SLICES.c.final_at,
+                sa.or_(PUBLICATIONS.c.was_final.is_(sa.true()), was_final_before),
             )
             .order_by(PUBLICATIONS.c.id.desc())
         )

@@ -19,7 +19,7 @@ import pytest
 import typer
 
 from pipeline_assets.cli.app import app
-from pipeline_assets.domain.causes import Cause
+from pipeline_assets.domain.causes import Cause, CauseKind
 from pipeline_assets.domain.checks import Check, Evaluation
 from pipeline_assets.domain.deliveries import BatchKey
 from pipeline_assets.domain.records import BatchDay, BatchRecord, DeliveryRecord, PublicationRecord, SliceRecord
@@ -293,6 +293,19 @@ def test_revisions_are_changes_of_days_that_were_final_before_the_run(ledger: Le
     assert (revision.rows_before, revision.rows_after, dict(revision.measures)) == (12, 13, {"revenue": (101.0, 102.0)})
     assert report.recent_revisions == 1
     assert health(ledger, now=NOW + timedelta(days=60)).recent_revisions == 0
+
+
+def test_a_final_day_without_rows_that_gets_some_is_a_revision(ledger: Ledger) -> None:
+    """As notices tell it: the ledger called it final, and whoever read it took it for empty."""
+    day = LAST - timedelta(days=9)
+    empty = replace(a_slice(day, 1, table=REVENUE, is_final=True, final_at="2026-03-25T04:00:00+00:00"), digest=EMPTY)
+    ledger.record(Changes(slices=[empty]), "run0")
+    filled = PublicationRecord(
+        REVENUE, Slice(day, "10001"), 2, 1, EMPTY, Digest(3, 1, 1), Cause.of(CauseKind.DELIVERY), "run1",
+        published_at="2026-03-30T04:00:00+00:00",
+    )  # fmt: skip
+    ledger.record(Changes(slices=[replace(empty, digest=Digest(3, 1, 1))], publications=[filled]), "run1")
+    assert [(one.day, one.rows_before, one.rows_after) for one in health(ledger).revisions] == [(day, 0, 3)]
 
 
 def test_both_databases_tell_the_same(ledger: Ledger, postgres: str) -> None:
