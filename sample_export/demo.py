@@ -105,7 +105,8 @@ def main() -> int:
         return 1
     after = _State.read()
     is_right = _tell(console, exported, recovered, before, again, after, account_of(spec, recovery))
-    console.print(f"\n{time.monotonic() - started:.0f} s. Three things to try next:")
+    console.print()
+    console.print(f"{time.monotonic() - started:.0f} s. Three things to try next:")
     for command, shows in (
         ("make dev", f"the same in Dagster: {_PAGE}"),
         (".venv/bin/tidemark status", "where every day stands"),
