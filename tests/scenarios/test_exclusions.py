@@ -165,7 +165,7 @@ def test_what_cannot_be_excluded_is_said(pipeline: Any) -> None:
     for named, day, said in (
         ("10001/readme.txt", DAY, "is not the key of a delivery"),
         (other, DAY, "is neither in landing nor on record"),
-        (key, NEXT, f"arrived on {DAY}, which is not loaded now"),
+        (key, NEXT, f"arrived on {DAY}, which this run does not load"),
         (recovery, DAY, "is one of the backfill exports"),
     ):
         run = p.load(day, exclude={named: "why"})
