@@ -184,7 +184,7 @@ def test_a_state_that_keeps_failing_is_tried_a_few_times_and_a_new_one_at_once(p
     emptied = s.tick(ARRIVED, "all objects of the day are gone", minutes=1).asset_events
     assert [(event.partition, event.metadata["objects"].value) for event in emptied] == [(str(DAY), 0)]
     p.settings = p.settings.model_copy(update={"calendar_start": date(2027, 1, 1)})
-    assert "TIDEMARK_CALENDAR_START 2027-01-01 lies ahead" in s.said(ARRIVED, "the calendar begins next year")
+    assert "TIDEMARK_CALENDAR_START 2027-01-01 lies in the future" in s.said(ARRIVED, "the calendar begins next year")
     p.settings = p.settings.model_copy(update={"projects": ()})
     for name in (ARRIVED, RECOVERED, HEAL):
         assert "TIDEMARK_PROJECTS" in s.said(name, "no project is configured")
