@@ -25,6 +25,8 @@ MOST_EVENTS_A_DAY = 500_000
 """Of a day with more events only those are compared whose hashes are the lowest: of every object the same share."""
 _SHARE = 0.5
 """Of the events of the smaller of two objects: the vendor itself repeats a few, a recovery repeats an hour."""
+_LEAST_EVENTS = 3
+"""Of a silent hour one event that the vendor repeats may be half of an object, which says nothing of a recovery."""
 _HASHES = 1 << 64
 _BLOCK_LINES, _BLOCK_BYTES = 4096, 4 * 1024**2
 
@@ -105,7 +107,8 @@ def _compare_day(
                     events = {event for event in events if event < limit}
         shared = Counter(owners[event] for event in events if event in owners)
         best = max(shared, key=lambda kept: (shared[kept] / min(len(events), counts[kept]), -kept), default=None)
-        if best is not None and shared[best] >= _SHARE * min(len(events), counts[best]):
+        least = _LEAST_EVENTS if best is None else max(_LEAST_EVENTS, _SHARE * min(len(events), counts[best]))
+        if best is not None and shared[best] >= least:
             of_sample = "" if limit == _HASHES else " of a sample"
             held = f"{shared[best]:,} of its {len(events):,} events{of_sample} are among the {counts[best]:,}"
             found.reasons[placed] = f"{held} of {objects[best].upload.key}"

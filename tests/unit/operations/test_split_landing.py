@@ -170,17 +170,20 @@ def test_an_upload_later_than_its_own_marker_is_found_and_others_are_not(folder:
 
 def test_content_that_doubles_an_earlier_object_is_found(place: Place) -> None:
     """Scenario: the same bytes under another name, an hour that was cut and came again whole, and one that came whole and was
-    recovered in parts, beside objects that share a few events and silent hours. Outcome: the later ones of these three."""
+    recovered in parts, beside objects that share a few events, and silent hours that share most of theirs. Outcome: the later ones of these three."""
     hour = events_on(DAY, 40, prefix="whole")
     first = {
         a_key(8): body("a"), a_key(9): a_body(hour[:15]), a_key(9, 2): body("b"),
         a_key(12): a_body(events_on(DAY, 40, prefix="c")), a_key(3): a_body([]), a_key(4): a_body([]),
         a_key(5): a_body([*events_on(DAY, 20, prefix="d"), *hour[20:23]]),
+        # Silent hours, of whose few events the vendor repeats one or two.
+        a_key(13): a_body(events_on(DAY, 3, prefix="e")),
     }  # fmt: skip
     again = {
         a_key(8, 7): first[a_key(8)],
         a_key(9, 7): a_body(hour),
         a_key(12, 7): a_body(events_on(DAY, 40, prefix="c")[5:9]),
+        a_key(14): a_body([*events_on(DAY, 3, prefix="e")[:2], *events_on(DAY, 1, prefix="f")]),
     }
     place.fill(first)
     place.fill(again)
