@@ -7,6 +7,7 @@ Does not contain: the grammar of names (base.py), gzip framing (gzip_lines.py), 
 
 from __future__ import annotations
 
+import io
 import struct
 import zipfile
 import zlib
@@ -57,6 +58,13 @@ class Member:
     """Of the gzip file, as it is to lie in landing."""
     content_sha256: str
     """Of what it decompresses to."""
+
+
+_MOST_DIRECTORY_BYTES = 16 * 1024**2
+"""Of the list of names at the end of a zip, which is read at once: 100,000 files and more, where a day has a few hundred."""
+_END, _END_64 = b"PK\x05\x06", b"PK\x06\x06"
+_END_BYTES = 22 + 65_535 + 76
+"""What ends a zip, with the longest comment and the records of a large one. Source: APPNOTE.TXT 6.3, 4.3.14 and 4.3.16."""
 
 
 @dataclass(frozen=True)
@@ -117,12 +125,31 @@ def opened_member(file: IO[bytes], member: Member) -> Iterator[IO[bytes]]:
 
 @contextmanager
 def _opened(subject: str, file: IO[bytes]) -> Iterator[zipfile.ZipFile]:
+    directory = _directory_bytes(file)
+    if directory > _MOST_DIRECTORY_BYTES:
+        reason = f"lists its files in {directory:,} bytes, at most {_MOST_DIRECTORY_BYTES:,}; nothing of it was written"
+        raise ExportContentError(subject, reason, "Ask the vendor what it exports for these hours")
     try:
         archive = zipfile.ZipFile(file)
     except _READ_FAILURES as error:
         raise ExportContentError(subject, f"the archive is cut or damaged ({error})", _AGAIN) from None
     with archive:
         yield archive
+
+
+def _directory_bytes(file: IO[bytes]) -> int:
+    """What the end of a zip says of the size of its directory; 0 where there is no such end."""
+    size = file.seek(0, io.SEEK_END)
+    file.seek(max(0, size - _END_BYTES))
+    tail = file.read()
+    file.seek(0)
+    at, at_64 = tail.rfind(_END), tail.rfind(_END_64)
+    if at < 0 or len(tail) < at + 22:
+        return 0
+    (directory,) = struct.unpack_from("<L", tail, at + 12)
+    if directory == 0xFFFFFFFF and 0 <= at_64 <= len(tail) - 48:
+        (directory,) = struct.unpack_from("<Q", tail, at_64 + 40)
+    return int(directory)
 
 
 def _delivery(subject: str, grammar: ObjectKeys, project_id: str, info: zipfile.ZipInfo) -> Delivery:

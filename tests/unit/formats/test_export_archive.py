@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import io
+import struct
 import zipfile
 from datetime import date
 
@@ -12,6 +13,7 @@ import pytest
 from pipeline_assets.domain.errors import ExportContentError
 from pipeline_assets.domain.hours import Hour, HourRange
 from pipeline_assets.domain.settings import Settings
+from pipeline_assets.formats import export_archive
 from pipeline_assets.formats.amplitude.keys import KeyGrammar
 from pipeline_assets.formats.export_archive import Archive, ArchiveBounds, opened_member, read_archive
 from tests.support.builders import PROJECT, a_body, events_on
@@ -140,3 +142,18 @@ def test_an_encrypted_member_is_refused() -> None:
     for mark, shift in ((b"PK\x03\x04", 6), (b"PK\x01\x02", 8)):
         body[body.index(mark) + shift] |= 1
     assert "is encrypted" in str(_read(bytes(body)).bad_hours[Hour(DAY, 9)])
+
+
+def test_a_list_of_names_without_end_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Scenario: an answer that is hardly more than names. Outcome: its end says so, and nothing of it is read."""
+    body = zipped([(_name(9, shard), BODY) for shard in range(30)])
+    assert len(_read(body).members[Hour(DAY, 9)]) == 30
+    monkeypatch.setattr(export_archive, "_MOST_DIRECTORY_BYTES", 1000)
+    with pytest.raises(ExportContentError, match=r"lists its files in [0-9,]+ bytes, at most 1,000"):
+        _read(body)
+    # A large archive says it in another record.
+    end = body.rindex(b"PK\x05\x06")
+    large = struct.pack("<4sQ2H2L4Q", b"PK\x06\x06", 44, 45, 45, 0, 0, 30, 30, 1 << 30, 0)
+    forged = body[:end] + large + body[end : end + 12] + b"\xff" * 4 + body[end + 16 :]
+    with pytest.raises(ExportContentError, match="1,073,741,824 bytes"):
+        _read(forged)

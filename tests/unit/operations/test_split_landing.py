@@ -170,7 +170,8 @@ def test_an_upload_later_than_its_own_marker_is_found_and_others_are_not(folder:
 
 def test_content_that_doubles_an_earlier_object_is_found(place: Place) -> None:
     """Scenario: the same bytes under another name, an hour that was cut and came again whole, and one that came whole and was
-    recovered in parts, beside objects that share a few events, and silent hours that share most of theirs. Outcome: the later ones of these three."""
+    recovered in parts, beside objects that share a few events, and silent hours that share most of theirs. Outcome: the later
+    ones of these three."""
     hour = events_on(DAY, 40, prefix="whole")
     first = {
         a_key(8): body("a"), a_key(9): a_body(hour[:15]), a_key(9, 2): body("b"),
