@@ -37,6 +37,8 @@ class Answer:
     """Why it was not taken, without any part of the address."""
     retry_at: datetime | None = None
     """Before this the receiver asked for no request."""
+    is_for_good: bool = False
+    """Whether it refused what was sent, and no later request with the same body will fare better."""
 
 
 def signature(secret: str, timestamp: int, body: bytes) -> str:
@@ -89,8 +91,11 @@ def _attempt(client: httpx.Client, url: str, body: bytes, secret: str | None, se
     if httpx.codes.is_redirect(status):
         reason = f"it answered {status}, a redirect, which is not followed; set the address that it leads to"
         return Answer(is_taken=False, reason=reason), False
-    retry_at = _retry_at(answered) if status in _PASSING else None
-    return Answer(is_taken=False, reason=f"it answered {status}", retry_at=retry_at), status in _PASSING
+    is_passing = status in _PASSING
+    retry_at = _retry_at(answered) if is_passing else None
+    is_for_good = httpx.codes.is_client_error(status) and not is_passing
+    answer = Answer(is_taken=False, reason=f"it answered {status}", retry_at=retry_at, is_for_good=is_for_good)
+    return answer, is_passing
 
 
 def _retry_at(headers: Mapping[str, str]) -> datetime | None:

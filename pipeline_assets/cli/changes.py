@@ -19,8 +19,10 @@ from pipeline_assets.cli.command import EXIT_INCOMPLETE, EXIT_OK, JsonOption, Pa
 from pipeline_assets.cli.terminal import page, styled, write_json
 from pipeline_assets.config import load_settings
 from pipeline_assets.domain.errors import SettingsError, UsageError
+from pipeline_assets.domain.masking import receiver_id
 from pipeline_assets.domain.notices import measures_text
 from pipeline_assets.inspection.changes import ChangesSince, changes_since
+from pipeline_assets.inspection.receivers import receiver_troubles
 from pipeline_assets.tables.registry import ALL_TABLES
 from resources.ledger.store import Ledger
 
@@ -45,12 +47,17 @@ def changes(
     run(lambda: _changes(since, table, as_json), verbose)
 
 
-def notify(verbose: VerboseOption = False) -> None:
+def notify(
+    again: Annotated[
+        bool, typer.Option("--again", help="First send once more what a receiver refused for good and was set aside.")
+    ] = False,
+    verbose: VerboseOption = False,
+) -> None:
     """Send the notices that TIDEMARK_NOTIFY_URLS were not told yet, as every run does at its end.
 
     Exits 0 when everybody was told of everything, 1 when a receiver did not take all, 2 on bad usage.
     """
-    run(_notify, verbose)
+    run(lambda: _notify(is_again=again), verbose)
 
 
 def register(app: typer.Typer) -> None:
@@ -117,7 +124,7 @@ def print_changes(console: Console, found: ChangesSince) -> None:
         )
 
 
-def _notify() -> int:
+def _notify(*, is_again: bool) -> int:
     from pipeline_assets.operations.notices import send_notices  # noqa: PLC0415 - other commands send nothing
 
     settings = load_settings()
@@ -126,9 +133,14 @@ def _notify() -> int:
             "TIDEMARK_NOTIFY_URLS", "names nobody to tell", "Set it to the addresses of webhooks, a comma list"
         )
     with closing(Ledger(settings.ledger_database_url)) as ledger:
-        told = send_notices(ledger, settings)
+        told = send_notices(ledger, settings, is_again=is_again)
+        troubles = receiver_troubles(ledger, settings)
+        untold = ledger.outbox.waiting().keys() | {one.receiver_id for one in ledger.set_aside.all()}
     for one in told:
         page().print(str(one))
-    if not told:
+    for trouble in troubles:
+        page().print(str(trouble))
+    is_complete = untold.isdisjoint(map(receiver_id, settings.notify_urls))
+    if not told and is_complete:
         page().print("everybody was told of everything")
-    return EXIT_INCOMPLETE if any(one.left for one in told) else EXIT_OK
+    return EXIT_OK if is_complete else EXIT_INCOMPLETE

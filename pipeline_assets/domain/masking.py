@@ -8,6 +8,7 @@ from (config.py).
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 import traceback
@@ -76,6 +77,11 @@ def receiver_place(url: str) -> str:
     if not mark or not _SCHEME.fullmatch(scheme) or not re.fullmatch(r"[A-Za-z0-9.\-:\[\]]{1,300}", host):
         return MASK
     return f"{scheme}://{host}/{MASK}"
+
+
+def receiver_id(url: str) -> str:
+    """A webhook by its address, which tells nothing of it."""
+    return hashlib.sha256(url.encode()).hexdigest()[:32]
 
 
 def _receiver_secrets(urls: object) -> Iterator[str]:

@@ -22,6 +22,8 @@ from pipeline_assets.domain.slices import Digest, Slice
 
 MOST_DELIVERIES = 20
 """Object keys that one notice names."""
+SEND_NOW, SEND_AGAIN = "tidemark notify", "tidemark notify --again"
+"""The commands that send what waits, and what receivers refused for good."""
 _LONGEST_REASON = 300
 _ID_LENGTH = 32
 

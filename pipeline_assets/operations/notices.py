@@ -8,7 +8,6 @@ Does not contain: which notices there are (domain/notices.py), the outbox
 
 from __future__ import annotations
 
-import hashlib
 import json
 import threading
 import time
@@ -21,14 +20,14 @@ from typing import Any
 
 from pipeline_assets.config import notify_secret
 from pipeline_assets.domain.errors import TidemarkError
-from pipeline_assets.domain.masking import receiver_place
-from pipeline_assets.domain.notices import Notice, NoticeKind, identity_of
+from pipeline_assets.domain.masking import receiver_id, receiver_place
+from pipeline_assets.domain.notices import SEND_AGAIN, Notice, NoticeKind, identity_of
 from pipeline_assets.domain.plain_text import bounded
 from pipeline_assets.domain.retention import NOTICES_KEPT
 from pipeline_assets.domain.settings import Settings
 from resources.ledger.outbox import Pending, Receiver
 from resources.ledger.store import Ledger
-from resources.webhooks import post
+from resources.webhooks import Answer, post
 
 ROUND_SECONDS = 10.0
 """So long may a receiver that hangs hold up a load."""
@@ -36,6 +35,8 @@ _MOST_AT_ONCE = 100
 _ATTEMPTS = 3
 _FIRST_PAUSE, _LONGEST_PAUSE = timedelta(seconds=30), timedelta(minutes=15)
 """Between the rounds of the sensor for a receiver that fails."""
+MOST_REFUSALS = 5
+"""So often a receiver may refuse the same body before its later notices pass it."""
 
 _MOST_LINES = 20
 _LONGEST_TEXT = 3_500
@@ -52,39 +53,53 @@ class Told:
     """Notices that stay in the outbox."""
     reason: str = ""
     """Why any is left."""
+    refused: int = 0
+    """Notices that were set aside in this round, or are set aside still though they were sent again."""
+    refusal: str = ""
+    """Why."""
 
     def __str__(self) -> str:
         """One sentence."""
-        if not self.left:
-            return f"{self.place} took {_notices(self.sent)}"
-        taken = f"took {_notices(self.sent)}, then " if self.sent else ""
-        kept = "kept, and sent by the next run"
-        return f"{self.place} {taken}did not take {_notices(self.left)}: {self.reason}; {kept}"
+        parts = []
+        if self.sent or not (self.left or self.refused):
+            parts.append(f"took {_notices(self.sent)}")
+        if self.refused:
+            parts.append(
+                f"refuses {_notices(self.refused)} for good ({self.refusal}): set aside, sent by `{SEND_AGAIN}` alone"
+            )
+        if self.left:
+            kept = "kept, and sent by the next run"
+            parts.append(f"did not take {_notices(self.left)}: {self.reason}; {kept}")
+        return f"{self.place} {', then '.join(parts)}"
 
 
 def register_receivers(ledger: Ledger, settings: Settings) -> dict[str, Receiver]:
     """Know the configured receivers; a new one is told of what happens from now on."""
-    return ledger.outbox.register({_id(url): receiver_place(url) for url in settings.notify_urls})
+    return ledger.outbox.register({receiver_id(url): receiver_place(url) for url in settings.notify_urls})
 
 
-def send_notices(ledger: Ledger, settings: Settings, *, is_due_only: bool = False) -> list[Told]:
+def send_notices(
+    ledger: Ledger, settings: Settings, *, is_due_only: bool = False, is_again: bool = False
+) -> list[Told]:
     """Send every receiver what it was not told yet; nothing of what a receiver does is raised.
 
-    Takes `ROUND_SECONDS` at most. What is not taken stays in the outbox. `is_due_only`: leave out receivers that failed a
-    short while ago, and sooner the less often they did.
+    Takes `ROUND_SECONDS` at most. What is not taken stays in the outbox; what a receiver refused for good `MOST_REFUSALS`
+    times is set aside for it, and later notices pass. `is_due_only`: leave out receivers that failed a short while ago, and
+    sooner the less often they did. `is_again`: first send what was set aside.
     """
     receivers = register_receivers(ledger, settings)
     waiting = ledger.outbox.waiting()
+    refused = {one.receiver_id for one in ledger.set_aside.all()} if is_again else set()
     now = datetime.now(UTC)
     rounds = []
     told = []
     for url in settings.notify_urls:
-        receiver = receivers[_id(url)]
+        receiver = receivers[receiver_id(url)]
         left = waiting.get(receiver.id, 0)
-        if left and not _is_due(receiver, now, is_due_only=is_due_only):
+        if (left or receiver.id in refused) and not _is_due(receiver, now, is_due_only=is_due_only):
             told.append(Told(receiver.place, left=left, reason=receiver.error or "it failed a short while ago"))
-        elif left:
-            rounds.append(_Round(settings.ledger_database_url, url, receiver, notify_secret(), left))
+        elif left or receiver.id in refused:
+            rounds.append(_Round(settings, url, receiver, left, is_again=is_again))
     deadline = time.monotonic() + ROUND_SECONDS
     for one in rounds:
         one.start(deadline)
@@ -103,9 +118,11 @@ def _is_due(receiver: Receiver, now: datetime, *, is_due_only: bool) -> bool:
 class _Round:
     """One receiver in a thread of its own, which ends by itself or is left alone: no receiver delays another one or a load."""
 
-    def __init__(self, ledger_url: str, url: str, receiver: Receiver, secret: str | None, waiting: int) -> None:
-        self._ledger_url, self._url, self._receiver, self._secret = ledger_url, url, receiver, secret
-        self._waiting, self._sent, self._reason = waiting, 0, ""
+    def __init__(self, settings: Settings, url: str, receiver: Receiver, waiting: int, *, is_again: bool) -> None:
+        self._ledger_url, self._url, self._receiver = settings.ledger_database_url, url, receiver
+        self._secret, self._is_again = notify_secret(), is_again
+        self._waiting, self._sent, self._sent_again, self._reason = waiting, 0, 0, ""
+        self._refused, self._refusal = 0, ""
         self._thread = threading.Thread(target=self._run, name="tidemark-notices", daemon=True)
         self._deadline = 0.0
 
@@ -123,7 +140,8 @@ class _Round:
             self._mark_failed(reason)
         # More may have come meanwhile.
         left = max(1, self._waiting - self._sent) if reason else 0
-        return Told(self._receiver.place, self._sent, left, reason)
+        sent = self._sent + self._sent_again
+        return Told(self._receiver.place, sent, left, reason, self._refused, self._refusal)
 
     def _mark_failed(self, reason: str) -> None:
         """Else each further round would begin another request beside the one that hangs."""
@@ -134,7 +152,10 @@ class _Round:
         try:
             # Of its own: connections are not shared by threads.
             with closing(Ledger(self._ledger_url)) as ledger:
-                self._send_all(ledger)
+                if self._is_again:
+                    self._send_again(ledger)
+                if not self._reason:
+                    self._send_all(ledger)
         except TidemarkError as error:
             self._reason = str(error)
         except Exception as error:
@@ -142,20 +163,45 @@ class _Round:
             self._reason = f"sending failed ({type(error).__name__})"
 
     def _send_all(self, ledger: Ledger) -> None:
+        outbox, receiver = ledger.outbox, self._receiver.id
+        while pending := outbox.pending(receiver, _MOST_AT_ONCE):
+            for batch in by_run(pending):
+                body, answer = self._post(batch)
+                if answer.is_taken:
+                    outbox.mark_sent(receiver, batch[-1].number)
+                    self._sent += len(batch)
+                    continue
+                refused_body = body["id"] if answer.is_for_good else None
+                refusals = outbox.mark_failed(receiver, answer.reason, answer.retry_at, refused_body)
+                if refusals < MOST_REFUSALS:
+                    self._reason = answer.reason
+                    return
+                ledger.set_aside.add(receiver, batch, answer.reason)
+                self._refused, self._refusal = self._refused + len(batch), answer.reason
+                self._waiting -= len(batch)
+
+    def _send_again(self, ledger: Ledger) -> None:
+        for one in ledger.set_aside.all():
+            if one.receiver_id != self._receiver.id:
+                continue
+            _, answer = self._post(ledger.set_aside.notices(one))
+            if answer.is_taken:
+                ledger.set_aside.mark_sent(one)
+                self._sent_again += one.notices
+            elif answer.is_for_good:
+                ledger.set_aside.mark_refused(one, answer.reason)
+                self._refused, self._refusal = self._refused + one.notices, answer.reason
+            else:
+                self._reason = answer.reason
+                ledger.outbox.mark_failed(one.receiver_id, answer.reason, answer.retry_at)
+                return
+
+    def _post(self, batch: Sequence[Pending]) -> tuple[dict[str, Any], Answer]:
+        body = envelope([one.notice for one in batch], batch[0].run_id)
         # One that failed before is not waited for again by every run.
         attempts = 1 if self._receiver.failures else _ATTEMPTS
-        while pending := ledger.outbox.pending(self._receiver.id, _MOST_AT_ONCE):
-            for batch in by_run(pending):
-                body = envelope([one.notice for one in batch], batch[0].run_id)
-                answer = post(
-                    self._url, json.dumps(body).encode(), self._secret, attempts=attempts, deadline=self._deadline
-                )
-                if not answer.is_taken:
-                    self._reason = answer.reason
-                    ledger.outbox.mark_failed(self._receiver.id, answer.reason, answer.retry_at)
-                    return
-                ledger.outbox.mark_sent(self._receiver.id, batch[-1].number)
-                self._sent += len(batch)
+        sent = json.dumps(body).encode()
+        return body, post(self._url, sent, self._secret, attempts=attempts, deadline=self._deadline)
 
 
 def by_run(pending: Sequence[Pending]) -> Iterator[list[Pending]]:
@@ -166,15 +212,11 @@ def by_run(pending: Sequence[Pending]) -> Iterator[list[Pending]]:
 
 def forget_notices(ledger: Ledger, settings: Settings, now: datetime, *, is_dry_run: bool) -> int:
     """Remove notices of changes that everybody was told of long ago; returns how many, or how many would go."""
-    return ledger.outbox.forget(list(map(_id, settings.notify_urls)), now - NOTICES_KEPT, is_dry_run=is_dry_run)
+    return ledger.outbox.forget(list(map(receiver_id, settings.notify_urls)), now - NOTICES_KEPT, is_dry_run=is_dry_run)
 
 
 def _notices(count: int) -> str:
     return f"{count:,} notice{'s' if count != 1 else ''}"
-
-
-def _id(url: str) -> str:
-    return hashlib.sha256(url.encode()).hexdigest()[:32]
 
 
 def envelope(notices: Sequence[Notice], run_id: str | None) -> dict[str, Any]:

@@ -2,8 +2,8 @@
 
 Contains: questions about notices and changes, and the standing of receivers.
 Add here: another question about what people are told.
-Does not contain: which notices there are (notices.py), sending them
-(pipeline_assets/operations/notices.py).
+Does not contain: which notices there are (notices.py), what a receiver refused for good
+(set_aside.py), sending them (pipeline_assets/operations/notices.py).
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, RowMapping
@@ -21,11 +22,15 @@ from pipeline_assets.domain.plain_text import recordable
 from pipeline_assets.domain.records import PublicationRecord
 from resources.ledger.engine import in_parts
 from resources.ledger.rows import publication_of
-from resources.ledger.schema import NOTICES, PUBLICATIONS, RECEIVERS, RUNS, SLICES
+from resources.ledger.schema import NOTICES, PUBLICATIONS, RECEIVERS, RUNS, SET_ASIDE, SLICES
 
 _Connect = Callable[[], AbstractContextManager[Connection]]
 _SEEN_EVERY = timedelta(hours=12)
 """A receiver that is known is written to no more often, so that asking for what is due writes nothing."""
+_WELL: Mapping[str, Any] = {
+    "failures": 0, "failed_at": None, "error": None, "retry_at": None, "refused_body": None, "refusals": 0,
+}  # fmt: skip
+"""A receiver that took what it was sent last."""
 
 
 @dataclass(frozen=True)
@@ -120,11 +125,17 @@ class Outbox:
         """It took all notices up to this one."""
         with self._write() as connection:
             later = sa.case((RECEIVERS.c.sent_number < number, number), else_=RECEIVERS.c.sent_number)
-            values = {"sent_number": later, "failures": 0, "failed_at": None, "error": None, "retry_at": None}
+            values = {"sent_number": later, **_WELL}
             connection.execute(RECEIVERS.update().where(RECEIVERS.c.id == receiver_id).values(values))
 
-    def mark_failed(self, receiver_id: str, error: str, retry_at: datetime | None) -> None:
-        """It took nothing; what it was not told stays."""
+    def mark_failed(
+        self, receiver_id: str, error: str, retry_at: datetime | None, refused_body: str | None = None
+    ) -> int:
+        """It took nothing; what it was not told stays.
+
+        `refused_body`: the id of what it refused for good. Returns how often it refused this very body.
+        """
+        is_it = RECEIVERS.c.id == receiver_id
         with self._write() as connection:
             values = {
                 "failures": RECEIVERS.c.failures + 1,
@@ -132,7 +143,14 @@ class Outbox:
                 "error": recordable(error),
                 "retry_at": None if retry_at is None else retry_at.isoformat(),
             }
-            connection.execute(RECEIVERS.update().where(RECEIVERS.c.id == receiver_id).values(values))
+            if refused_body is not None:
+                is_same = RECEIVERS.c.refused_body == refused_body
+                again = sa.func.coalesce(RECEIVERS.c.refusals, 0) + 1
+                values |= {"refused_body": refused_body, "refusals": sa.case((is_same, again), else_=1)}
+            connection.execute(RECEIVERS.update().where(is_it).values(values))
+            if refused_body is None:
+                return 0
+            return connection.execute(sa.select(RECEIVERS.c.refusals).where(is_it)).scalar() or 0
 
     # -- what people are told ----------------------------------------------------------------------------------
 
@@ -195,10 +213,15 @@ class Outbox:
         cutoff = before.astimezone(UTC).isoformat()
         is_gone = sa.and_(RECEIVERS.c.id.not_in(receivers), RECEIVERS.c.seen_at < cutoff)
         waited_for = sa.select(sa.func.min(RECEIVERS.c.sent_number)).where(sa.not_(is_gone)).scalar_subquery()
+        is_set_aside = sa.exists().where(
+            NOTICES.c.number.between(SET_ASIDE.c.first_number, SET_ASIDE.c.last_number),
+            SET_ASIDE.c.receiver_id.not_in(sa.select(RECEIVERS.c.id).where(is_gone)),
+        )
         is_old = sa.and_(
             NOTICES.c.kind == NoticeKind.CHANGE.value,
             NOTICES.c.recorded_at < cutoff,
             NOTICES.c.number <= sa.func.coalesce(waited_for, NOTICES.c.number),
+            sa.not_(is_set_aside),
         )
         if is_dry_run:
             with self._read() as connection:
@@ -206,6 +229,8 @@ class Outbox:
         with self._write() as connection:
             removed = connection.execute(NOTICES.delete().where(is_old)).rowcount
             connection.execute(RECEIVERS.delete().where(is_gone))
+            known = sa.select(RECEIVERS.c.id)
+            connection.execute(SET_ASIDE.delete().where(SET_ASIDE.c.receiver_id.not_in(known)))
         return removed
 
 

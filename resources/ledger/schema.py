@@ -11,7 +11,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-SCHEMA_VERSION = 6
+SCHEMA_VERSION = 8
 METADATA = sa.MetaData()
 
 
@@ -127,5 +127,13 @@ RECEIVERS = _table(
     # Of the last attempt that failed; null where it did not.
     sa.Column("failures", sa.Integer), sa.Column("failed_at", sa.String), sa.Column("error", sa.String),
     sa.Column("retry_at", sa.String),
+    # The body that it refused for good last, and how often.
+    sa.Column("refused_body", sa.String), sa.Column("refusals", sa.Integer),
 )  # fmt: skip
 """Addresses that notices are sent to, by a hash: the address itself opens them."""
+SET_ASIDE = _table(
+    "set_aside", _key("receiver_id"), _key("first_number", sa.Integer),
+    sa.Column("last_number", sa.Integer, nullable=False), sa.Column("notices", sa.Integer, nullable=False),
+    sa.Column("run_id", sa.String), sa.Column("error", sa.String), sa.Column("set_aside_at", sa.String),
+)  # fmt: skip
+"""Notices that a receiver refused for good, so that later ones pass them; gone once it took them."""

@@ -50,6 +50,7 @@ from resources.ledger.schema import (
     RUNS,
     SLICES,
 )
+from resources.ledger.set_aside import SetAsides
 from resources.ledger.strays import Strays
 from resources.ledger.summaries import Summaries
 
@@ -112,6 +113,11 @@ class Ledger(Queries):
     def outbox(self) -> Outbox:
         """What people are told, and who was told what."""
         return Outbox(self._read, self._write)
+
+    @property
+    def set_aside(self) -> SetAsides:
+        """What receivers refused for good."""
+        return SetAsides(self._read, self._write)
 
     @property
     def digests(self) -> DigestsOnRecord:

@@ -17,7 +17,7 @@ from pipeline_assets.domain.errors import LedgerError
 from pipeline_assets.domain.records import BatchDay, DeliveryRecord
 from pipeline_assets.domain.slices import Digest, Slice, Source
 from resources.ledger.changes import Changes
-from resources.ledger.schema import METADATA, SCHEMA_VERSION
+from resources.ledger.schema import METADATA, RECEIVERS, SCHEMA_VERSION, SET_ASIDE
 from resources.ledger.store import Ledger
 
 PROJECT = "10001"
@@ -198,6 +198,25 @@ def test_an_older_ledger_answers_and_takes_rows_as_a_new_one(url: str) -> None:
         assert ledger.deliveries(Source.REGULAR, [PROJECT], DAY, DAY) == accepted
         found = ledger.deliveries(Source.REGULAR, [PROJECT], DAY, DAY, is_accepted=False)
         assert found == {**refused, GOOD: broken_again}
+
+
+def test_a_ledger_of_version_6_gets_what_came_since_and_keeps_its_rows(url: str) -> None:
+    """Columns of tables that it has, and tables that it lacks."""
+    new_tables = [SET_ASIDE]
+    new_columns = {RECEIVERS: ("refused_body", "refusals")}
+    open_ledger(url)
+    with connected(url) as connection:
+        connection.execute(RECEIVERS.insert(), {"id": "r", "place": "https://hook.example/***", "sent_number": 3})
+    expected = rows_of(url)
+    with connected(url) as connection:
+        for table in new_tables:
+            connection.exec_driver_sql(f"DROP TABLE {table.name}")
+        for table, columns in new_columns.items():
+            for column in columns:
+                connection.exec_driver_sql(f"ALTER TABLE {table.name} DROP COLUMN {column}")
+        connection.exec_driver_sql("UPDATE tidemark_schema SET version = 6")
+    open_ledger(url)
+    assert rows_of(url) == expected
 
 
 class Killed(BaseException):

@@ -16,11 +16,14 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
+from typer.testing import CliRunner
 
+from pipeline_assets.cli.app import app
 from pipeline_assets.domain.causes import Cause, CauseKind
 from pipeline_assets.domain.checks import Check, Evaluation
 from pipeline_assets.domain.deliveries import BatchKey
 from pipeline_assets.domain.input_state import InputDay, InputState, Rejection
+from pipeline_assets.domain.masking import receiver_id
 from pipeline_assets.domain.records import (
     BatchDay,
     BatchRecord,
@@ -31,6 +34,7 @@ from pipeline_assets.domain.records import (
 )
 from pipeline_assets.domain.settings import PROJECT_ROOT, Settings
 from pipeline_assets.domain.slices import EMPTY, BatchVerdict, Digest, Slice, Source, Verdict
+from pipeline_assets.inspection.receivers import receiver_troubles
 from pipeline_assets.operations import notices
 from pipeline_assets.operations.notices import Told, forget_notices, register_receivers, send_notices
 from resources.ledger.changes import Changes
@@ -318,12 +322,12 @@ def test_a_receiver_that_is_down_for_a_day_loses_nothing_and_costs_nobody_else(l
     assert "T0001" not in str(failed)
     assert len(webhook.notices) == 3
 
-    assert lite.outbox.receivers()[notices._id(url)].failures == 3
+    assert lite.outbox.receivers()[receiver_id(url)].failures == 3
     with a_webhook(int(url.split(":")[2].partition("/")[0])) as back:
         (told_now,) = send_notices(lite, settings)
         assert (told_now.sent, told_now.left) == (3, 0)
         assert [one["run"] for one in back.notices] == ["run-0", "run-1", "run-2"]
-    assert lite.outbox.receivers()[notices._id(url)].failures == 0
+    assert lite.outbox.receivers()[receiver_id(url)].failures == 0
     assert len(webhook.notices) == 3
 
 
@@ -416,6 +420,60 @@ def test_many_notices_of_a_run_are_sent_in_parts_and_told_in_few_lines(
     assert [len(body["notices"]) for body in webhook.taken] == [25, 5]
     assert "• and 5 more" in webhook.taken[0]["text"]
     assert all(len(body["text"]) < 4_000 for body in webhook.taken)
+
+
+def test_a_body_that_is_refused_for_good_holds_up_no_later_one_and_is_not_lost(
+    ledger: Ledger, webhook: Webhook, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Scenario: a receiver answers 400 to the body of one run, five times with a 500 between, then 404 to the next body once.
+    Outcome: the first is set aside and named with its command, the second is sent by the next round; maintenance keeps what is
+    set aside; it is refused when it is sent again, then taken under the id of its first time; a change of the body in between
+    counts anew."""
+    settings = settings_of(ledger, webhook.url)
+    place = f"{webhook.url.partition('/services')[0]}/***"
+    ledger.record(Changes(slices=[FINAL]), "run-1")
+    register_receivers(ledger, settings)
+    publish(ledger, "run-2", snapshot_id=21)
+    webhook.answer_next(400, times=2)
+    for _ in range(2):
+        send_notices(ledger, settings)
+    refuse(ledger, "the body of the run grows", "run-2")
+    publish(ledger, "run-3", snapshot_id=22)
+    webhook.answer_next(400, times=2)
+    webhook.answer_next(500)
+    webhook.answer_next(400, times=3)
+    webhook.answer_next(404)
+    told = [str(*send_notices(ledger, settings)) for _ in range(6)]
+    kept = f"{place} did not take 3 notices: it answered {{}}; kept, and sent by the next run"
+    assert told[:5] == [kept.format(status) for status in (400, 400, 500, 400, 400)]
+    assert told[5] == (
+        f"{place} refuses 2 notices for good (it answered 400): set aside, sent by `tidemark notify --again` alone, "
+        "then did not take 1 notice: it answered 404; kept, and sent by the next run"
+    )
+    trouble = receiver_troubles(ledger, settings)
+    assert [one.command for one in trouble] == ["tidemark notify", "tidemark notify --again"]
+    assert "1 wait, 9 attempts failed" in str(trouble[0])
+    assert "2 are set aside since" in str(trouble[1])
+    assert send_notices(ledger, settings) == [Told(place, sent=1)]
+    assert [body["run"] for body in webhook.taken] == ["run-3"]
+    assert [one.command for one in receiver_troubles(ledger, settings)] == ["tidemark notify --again"]
+    later = datetime.now(UTC) + timedelta(days=40)
+    assert forget_notices(ledger, settings, later, is_dry_run=False) == 1
+
+    for name, value in (("CONFIG", ""), ("PROJECTS", "10001"), ("LEDGER_URL", ledger._url)):
+        monkeypatch.setenv(f"TIDEMARK_{name}", value)
+    monkeypatch.setenv("TIDEMARK_NOTIFY_URLS", webhook.url)
+    webhook.answer_next(413)
+    for words, code, said in (
+        ((), 1, f"notices to {place}: 2 are set aside"),
+        (("--again",), 1, "refuses 2 notices for good (it answered 413)"),
+        (("--again",), 0, "took 2 notices"),
+        ((), 0, "everybody was told of everything"),
+    ):
+        done = CliRunner().invoke(app, ["notify", *words])
+        assert (done.exit_code, said in done.output) == (code, True), done.output
+    assert [body["run"] for body in webhook.taken] == ["run-3", "run-2"]
+    assert ledger.set_aside.all() == receiver_troubles(ledger, settings) == []
 
 
 def test_names_and_reasons_act_on_no_chat_and_addresses_reach_no_log(

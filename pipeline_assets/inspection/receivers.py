@@ -1,0 +1,82 @@
+"""Who is not told of notices, and why: receivers that fail or refuse, and notices that go unsigned.
+
+Contains: the troubles, in words, with the command that ends each.
+Add here: another thing that keeps people from being told.
+Does not contain: sending (operations/notices.py), what is on record of receivers
+(resources/ledger/outbox.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from pipeline_assets.config import notify_secret
+from pipeline_assets.domain.masking import receiver_id, receiver_place
+from pipeline_assets.domain.notices import SEND_AGAIN, SEND_NOW
+from pipeline_assets.domain.settings import Settings
+from resources.ledger.outbox import Receiver
+from resources.ledger.set_aside import SetAside
+from resources.ledger.store import Ledger
+
+
+@dataclass(frozen=True)
+class ReceiverTrouble:
+    """One receiver that was not told of everything, or cannot tell who tells it."""
+
+    place: str
+    """As it may be shown."""
+    reason: str
+    hint: str
+    command: str = ""
+
+    def __str__(self) -> str:
+        """One line."""
+        command = f" (`{self.command}`)" if self.command else ""
+        return f"notices to {self.place}: {self.reason}. {self.hint}{command}"
+
+
+def receiver_troubles(ledger: Ledger, settings: Settings) -> list[ReceiverTrouble]:
+    """Of the receivers that are configured, in their order; then whether notices go unsigned. Raises LedgerError."""
+    if not settings.notify_urls:
+        return []
+    receivers, waiting = ledger.outbox.receivers(), ledger.outbox.waiting()
+    refused: dict[str, list[SetAside]] = {}
+    for one in ledger.set_aside.all():
+        refused.setdefault(one.receiver_id, []).append(one)
+    found: list[ReceiverTrouble] = []
+    for url in settings.notify_urls:
+        name = receiver_id(url)
+        place = receiver_place(url)
+        if name in receivers:
+            found += _failing(place, receivers[name], waiting.get(name, 0))
+        found += _refusing(place, refused.get(name, []))
+    unsigned = unsigned_notices(settings)
+    return [*found, unsigned] if unsigned is not None else found
+
+
+def unsigned_notices(settings: Settings) -> ReceiverTrouble | None:
+    """What is wrong where receivers are configured and nothing signs what they get; None where all is well."""
+    if not settings.notify_urls or notify_secret() is not None:
+        return None
+    place = ", ".join(map(receiver_place, settings.notify_urls))
+    reason = "they go unsigned, so that a receiver cannot tell them from a stranger's"
+    return ReceiverTrouble(place, reason, "Set TIDEMARK_NOTIFY_SECRET, and give it to the receivers")
+
+
+def _failing(place: str, receiver: Receiver, waiting: int) -> Iterator[ReceiverTrouble]:
+    if receiver.failed_at is None or not waiting:
+        return
+    since = f"{receiver.failures:,} attempts failed, the last {receiver.failed_at:%Y-%m-%d %H:%M} UTC"
+    reason = f"{waiting:,} wait, {since}: {receiver.error}"
+    yield ReceiverTrouble(place, reason, "Mend the receiver or correct TIDEMARK_NOTIFY_URLS; then send them", SEND_NOW)
+
+
+def _refusing(place: str, refused: list[SetAside]) -> Iterator[ReceiverTrouble]:
+    if not refused:
+        return
+    count = sum(one.notices for one in refused)
+    reason = f"{count:,} are set aside since {refused[0].set_aside_at:%Y-%m-%d %H:%M} UTC: {refused[-1].error}"
+    yield ReceiverTrouble(
+        place, reason, "Find out why the receiver refuses them for good; then send them again", SEND_AGAIN
+    )
