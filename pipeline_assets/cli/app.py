@@ -47,6 +47,7 @@ from pipeline_assets.config import load_settings
 from pipeline_assets.domain.days import days_between, parse_day, requested_range
 from pipeline_assets.domain.errors import UsageError
 from pipeline_assets.domain.slices import Source
+from pipeline_assets.inspection.receivers import receiver_troubles
 from pipeline_assets.inspection.status import day_statuses
 from resources.ledger.store import Ledger
 
@@ -91,7 +92,10 @@ def status(
     as_json: JsonOption = False,
     verbose: VerboseOption = False,
 ) -> None:
-    """Show the status of days: one row per day, one column per table; then the runs at work, and the runs found dead."""
+    """Show the status of days: one row per day, one column per table.
+
+    Then the runs at work, the runs found dead, and who is not told of notices.
+    """
     run(lambda: _status(first, last, as_json), verbose)
 
 
@@ -171,14 +175,15 @@ def _status(first: str | None, last: str | None, as_json: bool) -> int:
         statuses = day_statuses(ledger, projects, days_between(start, end), sources=tuple(Source))
         processes = process_lines(ledger)
         strays = list(ledger.strays.all(projects))
+        troubles = receiver_troubles(ledger, settings)
     if as_json:
         write_json([status.to_json() for status in statuses])
     else:
         print_grid(page(), statuses, strays)
     # JSON stays what scripts know.
     console = PlainConsole(stderr=True, soft_wrap=True) if as_json else page()
-    for line in processes:
-        console.print(line)
+    for line in (*processes, *troubles):
+        console.print(str(line))
     return EXIT_OK
 
 

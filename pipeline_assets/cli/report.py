@@ -46,6 +46,6 @@ def _report(out: Path) -> int:
         health = read_health(ledger, settings, datetime.now(UTC))
     console = page()
     console.print(f"page: {write_page(health, out)}")
-    waiting = len(health.for_a_person)
+    waiting = health.waiting
     console.print(f"{waiting} questions wait for a person" if waiting else "nothing waits for a person")
     return EXIT_OK

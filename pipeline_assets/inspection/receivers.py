@@ -67,8 +67,8 @@ def unsigned_notices(settings: Settings) -> ReceiverTrouble | None:
 def _failing(place: str, receiver: Receiver, waiting: int) -> Iterator[ReceiverTrouble]:
     if receiver.failed_at is None or not waiting:
         return
-    since = f"{receiver.failures:,} attempts failed, the last {receiver.failed_at:%Y-%m-%d %H:%M} UTC"
-    reason = f"{waiting:,} wait, {since}: {receiver.error}"
+    last = f"the last {receiver.failed_at:%Y-%m-%d %H:%M} UTC: {receiver.error}"
+    reason = f"waiting: {waiting:,}; failed attempts: {receiver.failures:,}, {last}"
     yield ReceiverTrouble(place, reason, "Mend the receiver or correct TIDEMARK_NOTIFY_URLS; then send them", SEND_NOW)
 
 
@@ -76,7 +76,7 @@ def _refusing(place: str, refused: list[SetAside]) -> Iterator[ReceiverTrouble]:
     if not refused:
         return
     count = sum(one.notices for one in refused)
-    reason = f"{count:,} are set aside since {refused[0].set_aside_at:%Y-%m-%d %H:%M} UTC: {refused[-1].error}"
+    reason = f"set aside: {count:,}, since {refused[0].set_aside_at:%Y-%m-%d %H:%M} UTC: {refused[-1].error}"
     yield ReceiverTrouble(
         place, reason, "Find out why the receiver refuses them for good; then send them again", SEND_AGAIN
     )

@@ -59,7 +59,7 @@ def health_asset(settings: Settings) -> dg.AssetsDefinition:
             metadata={
                 "page": dg.MetadataValue.url(path.as_uri()),
                 "file": dg.MetadataValue.path(path),
-                "waits_for_a_person": len(report.for_a_person),
+                "waits_for_a_person": report.waiting,
                 "red_days": len({one.day for one in report.calendar.red}) if report.calendar is not None else 0,
                 "revisions": len(report.revisions),
                 "figures": markdown_table(("", "", ""), [(tile.name, tile.value, tile.note) for tile in tiles(report)]),
@@ -75,6 +75,7 @@ def _answers(report: HealthReport) -> dict[str, dg.MarkdownMetadataValue]:
         (f"{one.first} to {one.last}", ", ".join(one.tables), one.reason, one.commands[-1])
         for one in report.for_a_person
     ]
+    rows += [("", f"notices to {one.place}", one.reason, one.command or one.hint) for one in report.troubles]
     return {"what waits": markdown_table(("days", "tables", "reason", "answer"), rows)} if rows else {}
 
 

@@ -15,6 +15,7 @@ import dagster as dg
 from pipeline_assets.domain.errors import TidemarkError
 from pipeline_assets.domain.plain_text import shown
 from pipeline_assets.domain.settings import Settings
+from pipeline_assets.inspection.receivers import unsigned_notices
 from pipeline_assets.load.runtime import Runtime
 from pipeline_assets.operations.notices import Told, register_receivers, send_notices
 from pipeline_assets.orchestration.live_runs import under_way
@@ -50,6 +51,9 @@ def _send(runtime: Runtime) -> None:
 def _say(runtime: Runtime, told: list[Told]) -> None:
     for one in told:
         runtime.log(f"notices: {one}")
+    unsigned = unsigned_notices(runtime.settings)
+    if unsigned is not None:
+        runtime.log(str(unsigned))
 
 
 def _attempt(runtime: Runtime, do: Callable[[], object]) -> None:

@@ -34,6 +34,7 @@ from pipeline_assets.inspection.health.figures import (
     volumes,
 )
 from pipeline_assets.inspection.health.lateness import ARRIVAL_DAYS, Lateness, lateness
+from pipeline_assets.inspection.receivers import ReceiverTrouble, receiver_troubles
 from pipeline_assets.tables.refined_events import REFINED_EVENTS
 from pipeline_assets.tables.registry import DERIVED
 from resources.ledger.revisions import Revision
@@ -62,6 +63,8 @@ class HealthReport:
     """Days and projects that wait for deliveries whose deadline lies ahead."""
     strays: tuple[str, ...]
     """Objects in landing that no load will ask for."""
+    troubles: tuple[ReceiverTrouble, ...]
+    """Receivers that are not told of notices, and notices that go unsigned."""
     volumes: Mapping[date, Volume]
     recent: Volume
     """Of the newest 28 days."""
@@ -86,6 +89,11 @@ class HealthReport:
     def for_a_person(self) -> list[Question]:
         """What nothing but a decision or a delivery settles."""
         return [one for one in self.questions if one.kind is not AnswerKind.FOLLOW]
+
+    @property
+    def waiting(self) -> int:
+        """How many things wait for a person."""
+        return len(self.for_a_person) + len(self.troubles)
 
     @property
     def following(self) -> list[Question]:
@@ -125,6 +133,7 @@ def read_health(ledger: Ledger, settings: Settings, now: datetime) -> HealthRepo
         questions=tuple(questions(fault for fault in faults if not is_early(fault, early))),
         early=early,
         strays=tuple(ledger.strays.all(projects)),
+        troubles=tuple(receiver_troubles(ledger, settings)),
         volumes=volumes(measured, span),
         recent=volume([one for one in measured if recent_from <= one.day <= span.last]),
         newest_day=newest,

@@ -15,6 +15,7 @@ from pipeline_assets.domain.arrival_days import describe_strays
 from pipeline_assets.domain.plain_text import as_html
 from pipeline_assets.inspection.health.answers import REASON, AnswerKind, Question
 from pipeline_assets.inspection.health.report import HealthReport
+from pipeline_assets.inspection.receivers import ReceiverTrouble
 from pipeline_assets.orchestration.health_page.calendar import command_html
 from resources.ledger.revisions import Revision
 
@@ -37,8 +38,10 @@ def questions_html(report: HealthReport) -> str:
         )
         parts.append(f'<div class="questions">{"".join(map(_question, asked[:_OPEN]))}</div>')
         parts.append(_folded(f"{len(asked) - _OPEN:,} more", asked[_OPEN:]))
-    else:
+    elif not report.troubles:
         parts.append('<p class="fine">Nothing.</p>')
+    if report.troubles:
+        parts.append(f'<div class="questions">{"".join(map(_trouble, report.troubles))}</div>')
     parts.append(_folded(f"{len(following):,} more follow by themselves", following))
     if report.strays:
         parts.append(f"<p>In landing: {as_html(describe_strays(report.strays))}.</p>")
@@ -72,6 +75,14 @@ def _question(one: Question) -> str:
         f"<p>{as_html(one.reason, _LONGEST_REASON)}{others}</p>"
         f'<p class="quiet small">{as_html(one.hint, _LONGEST_REASON)}</p>'
         f"{''.join(map(command_html, one.commands))}</div>"
+    )
+
+
+def _trouble(one: ReceiverTrouble) -> str:
+    return (
+        f'<div class="question"><h4>notices to {as_html(one.place, _LONGEST_REASON)}</h4>'
+        f"<p>{as_html(one.reason, _LONGEST_REASON)}</p>"
+        f'<p class="quiet small">{as_html(one.hint)}</p>{command_html(one.command) if one.command else ""}</div>'
     )
 
 

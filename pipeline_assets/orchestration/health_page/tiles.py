@@ -43,7 +43,7 @@ def tiles_html(report: HealthReport) -> str:
 def tiles(report: HealthReport) -> list[Tile]:
     """The main figures, what needs a person first."""
     red = report.calendar.red if report.calendar is not None else []
-    waiting = len(report.for_a_person)
+    waiting = report.waiting
     duplicates = max((one.value for one in report.duplicate_keys), default=0.0)
     mismatches = sum(one.value for one in report.mismatches)
     backfills = [one.seconds for one in report.run_times if one.kind == "backfill"]

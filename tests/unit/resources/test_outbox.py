@@ -34,9 +34,12 @@ from pipeline_assets.domain.records import (
 )
 from pipeline_assets.domain.settings import PROJECT_ROOT, Settings
 from pipeline_assets.domain.slices import EMPTY, BatchVerdict, Digest, Slice, Source, Verdict
+from pipeline_assets.inspection.health.report import read_health
 from pipeline_assets.inspection.receivers import receiver_troubles
 from pipeline_assets.operations import notices
 from pipeline_assets.operations.notices import Told, forget_notices, register_receivers, send_notices
+from pipeline_assets.orchestration.health_page.page import page_of
+from pipeline_assets.orchestration.notices import telling_receivers
 from resources.ledger.changes import Changes
 from resources.ledger.schema import NOTICES
 from resources.ledger.store import Ledger
@@ -452,8 +455,8 @@ def test_a_body_that_is_refused_for_good_holds_up_no_later_one_and_is_not_lost(
     )
     trouble = receiver_troubles(ledger, settings)
     assert [one.command for one in trouble] == ["tidemark notify", "tidemark notify --again"]
-    assert "1 wait, 9 attempts failed" in str(trouble[0])
-    assert "2 are set aside since" in str(trouble[1])
+    assert "waiting: 1; failed attempts: 9, the last" in str(trouble[0])
+    assert "set aside: 2, since" in str(trouble[1])
     assert send_notices(ledger, settings) == [Told(place, sent=1)]
     assert [body["run"] for body in webhook.taken] == ["run-3"]
     assert [one.command for one in receiver_troubles(ledger, settings)] == ["tidemark notify --again"]
@@ -465,7 +468,7 @@ def test_a_body_that_is_refused_for_good_holds_up_no_later_one_and_is_not_lost(
     monkeypatch.setenv("TIDEMARK_NOTIFY_URLS", webhook.url)
     webhook.answer_next(413)
     for words, code, said in (
-        ((), 1, f"notices to {place}: 2 are set aside"),
+        ((), 1, f"notices to {place}: set aside: 2"),
         (("--again",), 1, "refuses 2 notices for good (it answered 413)"),
         (("--again",), 0, "took 2 notices"),
         ((), 0, "everybody was told of everything"),
@@ -474,6 +477,43 @@ def test_a_body_that_is_refused_for_good_holds_up_no_later_one_and_is_not_lost(
         assert (done.exit_code, said in done.output) == (code, True), done.output
     assert [body["run"] for body in webhook.taken] == ["run-3", "run-2"]
     assert ledger.set_aside.all() == receiver_troubles(ledger, settings) == []
+
+
+def test_who_is_not_told_is_named_where_people_look(
+    lite: Ledger, webhook: Webhook, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Status and the page of health name a receiver that fails and notices that go unsigned; a run names the latter once."""
+    monkeypatch.delenv("TIDEMARK_NOTIFY_SECRET")
+    settings = settings_of(lite, webhook.url).model_copy(update={"projects": ("10001",)})
+    place = f"{webhook.url.partition('/services')[0]}/***"
+    lite.record(Changes(slices=[FINAL]), "run-1")
+    webhook.secret = None
+    webhook.answer_next(503, times=3)
+    log: list[str] = []
+    runtime: Any = SimpleNamespace(ledger=lite, settings=settings, log=log.append)
+    with telling_receivers(runtime, is_dry_run=False):
+        publish(lite)
+    unsigned = "they go unsigned, so that a receiver cannot tell them from a stranger's"
+    assert [unsigned in said for said in log] == [False, True]
+
+    for name, value in (("CONFIG", ""), ("PROJECTS", "10001"), ("LEDGER_URL", lite._url), ("NOTIFY_URLS", webhook.url)):
+        monkeypatch.setenv(f"TIDEMARK_{name}", value)
+    done = CliRunner().invoke(app, ["status", "--json"])
+    assert json.loads(done.stdout)
+    for said in (done.stderr, CliRunner().invoke(app, ["status"]).stdout):
+        assert f"notices to {place}: waiting: 1; failed attempts: 1, the last " in said
+        assert "it answered 503. Mend the receiver" in said
+        assert unsigned in said
+
+    report = read_health(lite, settings, datetime.now(UTC))
+    page = page_of(report)
+    assert report.waiting == len(report.for_a_person) + 2
+    assert f"<h4>notices to {place}</h4>" in page
+    assert ">tidemark notify</code>" in page
+    assert unsigned.replace("'", "&#x27;") in page
+    monkeypatch.setenv("TIDEMARK_NOTIFY_SECRET", SECRET)
+    send_notices(lite, settings)
+    assert read_health(lite, settings, datetime.now(UTC)).troubles == ()
 
 
 def test_names_and_reasons_act_on_no_chat_and_addresses_reach_no_log(
