@@ -9,6 +9,7 @@ URLs without their secrets (masking.py).
 from __future__ import annotations
 
 import re
+from ipaddress import ip_address
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
@@ -51,6 +52,24 @@ def is_web_address(url: str) -> bool:
     except ValueError:
         return False
     return parsed.scheme in ("http", "https") and bool(parsed.hostname) and has_port and not parsed.fragment
+
+
+def is_private_address(url: str) -> bool:
+    """Whether nobody on the way reads what is sent there: https, or http to this machine itself."""
+    try:
+        parsed = urlsplit(url)
+    except ValueError:
+        return False
+    return parsed.scheme == "https" or (parsed.scheme == "http" and _is_loopback(parsed.hostname or ""))
+
+
+def _is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 def is_readable_database(url: str) -> bool:

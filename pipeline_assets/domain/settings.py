@@ -22,7 +22,12 @@ from pipeline_assets.domain.change_bounds import KEYS_CHANGED, KEYS_REMOVED, Cha
 from pipeline_assets.domain.errors import SettingsError
 from pipeline_assets.domain.machine import default_object_bytes
 from pipeline_assets.domain.masking import MASK, URL_SETTINGS, is_secret_name, receiver_place, remember, shown
-from pipeline_assets.domain.places import is_web_address, require_supported_database, require_supported_place
+from pipeline_assets.domain.places import (
+    is_private_address,
+    is_web_address,
+    require_supported_database,
+    require_supported_place,
+)
 from pipeline_assets.domain.property_paths import property_path
 from pipeline_assets.domain.slices import Source
 
@@ -70,7 +75,8 @@ class Settings(BaseSettings):
     """Whom Dagster names for every asset: e-mail addresses or `team:name`, a comma list in the environment."""
 
     notify_urls: Annotated[tuple[str, ...], NoDecode] = ()
-    """Webhooks that are told of changed final days and of refused ones, `https://…`, a comma list in the environment."""
+    """Webhooks that are told of changed final days and of refused ones, `https://…`, a comma list in the environment; `http://`
+    of this machine alone."""
 
     extra_aggregates: Annotated[tuple[str, ...], NoDecode] = ()
     """Aggregates of your own, as `package.module:NAME`, a comma list in the environment (docs/extending.md)."""
@@ -137,7 +143,7 @@ class Settings(BaseSettings):
 
     export_api_url: str = "https://amplitude.com/api/2/export"
     """The vendor's Export API, from which hours are recovered; a URL without a path gets the vendor's, `/api/2/export`.
-    Projects in the EU: https://analytics.eu.amplitude.com/api/2/export"""
+    Projects in the EU: https://analytics.eu.amplitude.com/api/2/export; `http://` of this machine alone, since keys are sent."""
     export_delay_hours: int = Field(2, ge=0)
     """How long after its end the vendor takes to export an hour; until then no answer says that it has no data."""
     export_timeout_seconds: int = Field(600, ge=1)
@@ -225,6 +231,12 @@ class Settings(BaseSettings):
                 # It is not repeated: its path, or a password in it, opens the webhook.
                 msg = f"address {number} of {len(value)} is not http:// or https:// with a host"
                 raise ValueError(msg)
+            if not is_private_address(url):
+                msg = (
+                    f"address {number} of {len(value)} is http:// and not of this machine, so that notices and the address "
+                    "itself, which opens the webhook, would travel in the clear; write https://"
+                )
+                raise ValueError(msg)
         return tuple(dict.fromkeys(value))
 
     @field_validator("source_precedence")
@@ -263,6 +275,9 @@ class Settings(BaseSettings):
                 "it is not https://host[:port][/path]; keys belong to TIDEMARK_EXPORT_KEY_{project} and "
                 "TIDEMARK_EXPORT_SECRET_{project}"
             )
+            raise ValueError(msg)
+        if not is_private_address(value):
+            msg = "it is http:// and not of this machine, so that keys would travel in the clear; write https://"
             raise ValueError(msg)
         return value
 

@@ -96,6 +96,11 @@ def test_hosts_of_different_memory_agree_on_the_parser_and_on_what_it_refused(
         ("TIDEMARK_OWNERS", "team:data,somebody", "'somebody' is neither"),
         ("TIDEMARK_NOTIFY_URLS", "ftp://host/hook", "TIDEMARK_NOTIFY_URLS: address 1 of 1 is not http"),
         ("TIDEMARK_NOTIFY_URLS", "https://host/hook, https:///hook", "address 2 of 2 is not"),
+        ("TIDEMARK_NOTIFY_URLS", "http://bi.internal/hook", "address 1 of 1 is http:// and not of this machine"),
+        ("TIDEMARK_NOTIFY_URLS", "http://127.0.0.1.evil.example/hook", "travel in the clear; write https://"),
+        ("TIDEMARK_NOTIFY_URLS", "http://localhost@evil.example/hook", "travel in the clear; write https://"),
+        ("TIDEMARK_EXPORT_API_URL", "http://amplitude.com", "keys would travel in the clear; write https://"),
+        ("TIDEMARK_EXPORT_API_URL", "http://10.0.0.7:8080/api/2/export", "keys would travel in the clear"),
         ("TIDEMARK_NOTIFY_URLS", "https://host:port/hook", "address 1 of 1 is not"),
         ("TIDEMARK_NOTIFY_URLS", "https://host/a hook", "address 1 of 1 is not"),
         ("TIDEMARK_CONFIG", "missing.toml", "TIDEMARK_CONFIG"),
@@ -107,6 +112,13 @@ def test_bad_variables_are_named(
     monkeypatch.setenv(name, value)
     with pytest.raises(SettingsError, match=said):
         load_settings()
+
+
+@pytest.mark.parametrize("host", ["localhost:8080", "127.0.0.1:1", "127.8.9.1", "[::1]:8080"])
+def test_this_machine_may_be_asked_and_told_in_the_clear(host: str) -> None:
+    assert Settings(notify_urls=(f"http://{host}/hook",)).notify_urls
+    if "[" not in host:
+        assert Settings(export_api_url=f"http://{host}/api/2/export").export_api_url
 
 
 def test_an_unknown_key_in_the_file_is_refused(folder: Path) -> None:
