@@ -95,8 +95,11 @@ def _recover(
     with terminal(verbose=verbose) as console:
         render.print_warnings(console, plan)
         api = ExportApi(settings, plainly(console))
-        with render.progress_on(console, plan) as progress:
-            outcomes = Recovery(api, landing, settings, progress).run(plan)
+        with (
+            render.progress_on(console, plan) as progress,
+            closing(Ledger(settings.ledger_database_url)) as ledger,
+        ):
+            outcomes = Recovery(api, landing, settings, ledger.recoveries, progress).run(plan)
     if as_json:
         write_json(render.outcomes_json(outcomes))
     else:

@@ -48,6 +48,7 @@ from resources.export_api.client import ExportApi, NoData
 from resources.export_api.credentials import ExportCredentials
 from resources.failpoints import Failpoint, failpoint
 from resources.landing.store import LandingStore
+from resources.ledger.recoveries import Recoveries
 
 HOURS_AT_ONCE = 24
 """Hours that the vendor is asked for in one piece, and that are fetched again where the process dies meanwhile."""
@@ -114,14 +115,16 @@ class Recovery:
     api: ExportApi
     landing: LandingStore
     settings: Settings
+    claims: Recoveries
+    """Of the ledger: loads leave an hour alone that is claimed and has no marker."""
     progress: Progress = Progress()
 
     def run(self, plan: RecoveryPlan) -> list[HourOutcome]:
         """Recover what the plan fetches; one outcome for each hour that was asked for, in the order of the plan.
 
-        What concerns an hour, a range or a project fails that alone. Raises LandingAccessError, LandingUnavailableError and
-        DiskFullError, which concern all, and SettingsError where no project has keys; what was recovered until then stays, and
-        the same call goes on from there.
+        What concerns an hour, a range or a project fails that alone. Raises LandingAccessError, LandingUnavailableError,
+        LedgerUnavailableError and DiskFullError, which concern all, and SettingsError where no project has keys; what was
+        recovered until then stays, and the same call goes on from there.
         """
         outcomes: dict[tuple[str, Hour], HourOutcome] = {}
         for one in plan.asked:
@@ -192,12 +195,14 @@ class Recovery:
     def _put(
         self, project: str, hour: Hour, members: tuple[Member, ...], file: IO[bytes], there: Mapping[str, Delivery]
     ) -> None:
-        """Objects first, the marker last; raises LandingConflictError before anything of the hour is written, where it can."""
+        """Claim, objects, marker; raises LandingConflictError before anything of the hour is claimed or written, where it can."""
         batch = BatchKey(Source.BACKFILL, project, hour.day)
         keys = {self._grammar.format_delivery(batch, hour.hour, member.shard): member for member in members}
         for key, member in keys.items():
             if key in there:
                 self._require_same(there[key], member)
+        if keys.keys() - there.keys():
+            self.claims.begin(project, hour)
         for key, member in keys.items():
             if key not in there and not self._created(key, member, file):
                 written_meanwhile = self._there(project, HourRange(hour, hour)).get(key)
@@ -209,6 +214,7 @@ class Recovery:
         failpoint(Failpoint.BEFORE_MARKER, marker)
         # Another recovery's marker says the same.
         self.landing.create(marker, io.BytesIO())
+        self.claims.end(project, hour)
 
     def _created(self, key: str, member: Member, file: IO[bytes]) -> bool:
         with closing(a_spool()) as body, opened_member(file, member) as stored:

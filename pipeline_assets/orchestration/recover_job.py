@@ -76,7 +76,8 @@ def recover_job(settings: Settings, backfill_load: Callable[[], dg.JobDefinition
                 context.add_output_metadata({"hours": _plan_table(plan)})
                 return
             api = ExportApi(settings, runtime.log)
-            outcomes = Recovery(api, landing, settings, in_lines(plan, runtime.log)).run(plan)
+            claims = runtime.ledger.recoveries
+            outcomes = Recovery(api, landing, settings, claims, in_lines(plan, runtime.log)).run(plan)
             context.add_output_metadata({"hours": _outcome_table(outcomes)})
             if config.load:
                 days, short = whole_days(outcomes)

@@ -137,3 +137,8 @@ SET_ASIDE = _table(
     sa.Column("run_id", sa.String), sa.Column("error", sa.String), sa.Column("set_aside_at", sa.String),
 )  # fmt: skip
 """Notices that a receiver refused for good, so that later ones pass them; gone once it took them."""
+RECOVERIES = _table(
+    "recoveries", _key("project_id"), _key("arrival_date", sa.Date), _key("hour", sa.Integer),
+    sa.Column("begun_at", sa.String), sa.Column("ended_at", sa.String),
+)  # fmt: skip
+"""Hours that a recovery writes below the backfill prefix; a claim ends with the hour's marker."""

@@ -33,6 +33,7 @@ from resources.ledger.notices import read_before, write_notices
 from resources.ledger.outbox import Outbox
 from resources.ledger.processes import Processes
 from resources.ledger.queries import Queries
+from resources.ledger.recoveries import Recoveries
 from resources.ledger.revisions import Revisions
 from resources.ledger.rows import (
     batch_row,
@@ -98,6 +99,11 @@ class Ledger(Queries):
     def strays(self) -> Strays:
         """Objects in landing that nobody will ask for."""
         return Strays(self._read, self._write)
+
+    @property
+    def recoveries(self) -> Recoveries:
+        """Which hours recoveries write."""
+        return Recoveries(self._read, self._write)
 
     @property
     def revisions(self) -> Revisions:

@@ -51,6 +51,7 @@ def plan_arrivals(runtime: Runtime, request: LoadRequest, source: Source) -> Pla
     plans = {
         key: plan for key, plan in plans.items()
         if plan.is_requested or plan.listed or plan.excluded or plan.recorded or plan.refused or plan.is_newly_empty
+        or plan.hours_unfinished
     }  # fmt: skip
     plans = dict(sorted(_with_verdicts(runtime, request, source, listing, plans, recorded).items()))
     _log_plans(runtime, table.key, plans, f"{len(listing.deliveries)} deliveries arrived {first} to {last}")
@@ -64,6 +65,8 @@ def _log_plans(runtime: Runtime, table_key: str, plans: Mapping[BatchKey, BatchP
             runtime.log(f"{table_key}: {key} {plan.told_loss(runtime.settings)}")
         if plan.told_relocation is not None:
             runtime.log(f"{table_key}: {key} {plan.told_relocation}")
+        if plan.told_recovery is not None:
+            runtime.log(f"{table_key}: {key} {plan.told_recovery}")
     work = [plan for plan in plans.values() if plan.needs_work]
     objects = sum(len(plan.changed) for plan in work)
     runtime.log(f"{table_key}: {arrived}, {objects} new or changed in {len(work)} batches")
@@ -128,8 +131,13 @@ def _listed_elsewhere(runtime: Runtime, source: Source, lacking: Sequence[BatchP
     days = [plan.key.arrival_date for plan in lacking]
     (other,) = set(Source) - {source}
     listing = runtime.landing.list(other, projects, min(days), max(days))
+    recovering = runtime.ledger.recoveries.hours(projects, min(days), max(days))
+    whole = {(marker.batch, marker.hour) for marker in listing.markers}
     hours: dict[BatchKey, frozenset[int]] = {}
     for delivery in listing.deliveries:
         key = BatchKey(source, delivery.batch.project_id, delivery.batch.arrival_date)
+        is_claimed = delivery.hour in recovering.get(delivery.batch, ())
+        if is_claimed and (delivery.batch, delivery.hour) not in whole:
+            continue
         hours[key] = hours.get(key, frozenset()) | {delivery.hour}
     return hours

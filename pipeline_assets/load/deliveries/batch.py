@@ -8,7 +8,7 @@ Does not contain: what a plan says (plan.py), the verdict on what was read (verd
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import date, datetime, timedelta
 
@@ -38,15 +38,18 @@ class Recorded:
     """Object key -> the exclusions of its versions that stand."""
     relocated: Relocated = field(default_factory=Relocated)
     """Accepted versions that landing lists under the other source's prefix now."""
+    recovering: Mapping[BatchKey, frozenset[int]] = field(default_factory=dict)
+    """Backfill batch -> hours that a recovery writes, or wrote."""
 
     @classmethod
     def read(cls, ledger: Ledger, source: Source, projects: Sequence[str], first: date, last: date) -> Recorded:
-        """Of the arrivals in the range, both ends included."""
+        """Of the arrivals in the range, both ends included; after landing is listed, since a recovery claims before it writes."""
         return cls(
             ledger.deliveries(source, projects, first, last),
             ledger.deliveries(source, projects, first, last, is_accepted=False),
             ledger.batches(projects, first, last),
             ledger.interventions.exclusions(source, projects, first, last),
+            recovering=ledger.recoveries.hours(projects, first, last) if source is Source.BACKFILL else {},
         )
 
     def delivered_elsewhere(self, source: Source) -> dict[BatchKey, frozenset[int]]:
@@ -97,9 +100,12 @@ def plan_batches(
     plans = {}
     for key in dict.fromkeys((*requested, *listed, *excluded, *hours_marked, *accepted, *refused)):
         hours = frozenset(hours_marked.get(key, ()))
+        known = {**accepted.get(key, {}), **refused.get(key, {})}
+        halves = _of_unfinished_hours(listed.get(key, {}), known, recorded.recovering.get(key, frozenset()) - hours)
         plan = BatchPlan(
             key,
-            listed=listed.get(key, {}),
+            listed={name: found for name, found in listed.get(key, {}).items() if name not in halves},
+            hours_unfinished=frozenset(halves.values()),
             excluded=excluded.get(key, {}),
             exclusions=exclusions_of.get(key, {}),
             recorded=accepted.get(key, {}),
@@ -115,6 +121,13 @@ def plan_batches(
         )
         plans[key] = _compared(plan, recorded.relocated, settings, now)
     return plans
+
+
+def _of_unfinished_hours(
+    listed: Mapping[str, Delivery], known: Collection[str], hours: Collection[int]
+) -> dict[str, int]:
+    """Object -> hour, of the objects that no load knows and whose hour a recovery has not ended: others may be to come."""
+    return {key: found.hour for key, found in listed.items() if found.hour in hours and key not in known}
 
 
 def _by_batch(records: Mapping[str, DeliveryRecord]) -> dict[BatchKey, dict[str, DeliveryRecord]]:
@@ -229,6 +242,11 @@ def judge_absent(
     is_archived = day < now.date() - timedelta(days=settings.redelivery_horizon_days)
     if is_archived and batch.prior is not None and batch.prior.verdict is BatchVerdict.ACCEPTED:
         return BatchVerdict.ACCEPTED, batch.prior.evaluations[0]
+    if batch.told_recovery is not None:
+        hint = "A load after the end of the recovery takes them"
+        return BatchVerdict.WAITING, Evaluation(
+            Check.DELIVERY_RECONCILES, False, f"{batch.key}: {batch.told_recovery}", hint, figures
+        )
     if is_whole or is_other_source_there:
         return BatchVerdict.ACCEPTED, passed
     if is_empty_by_setting(batch.key.project_id, day, settings, now):

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 
 from pipeline_assets.domain.checks import Check, Evaluation
 from pipeline_assets.domain.deliveries import NOT_READABLE, BatchKey, Delivery
+from pipeline_assets.domain.hours import Hour
 from pipeline_assets.domain.records import EXCLUDED, HOURS_HELD, MISSING, BatchRecord, DeliveryRecord, Exclusion
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import BatchVerdict, Source
@@ -37,6 +38,8 @@ class BatchPlan:
     refused: Mapping[str, DeliveryRecord] = field(default_factory=dict)
     """Versions that were refused last."""
     hours_marked: frozenset[int] = frozenset()
+    hours_unfinished: frozenset[int] = frozenset()
+    """Hours of which landing holds objects that wait for the end of their recovery; they are not among `listed`."""
     hours_elsewhere: frozenset[int] = frozenset()
     """Hours of the day that the other source holds."""
     prior: BatchRecord | None = None
@@ -116,6 +119,16 @@ class BatchPlan:
             waits = "were moved to the other prefix; their rows stay until they are loaded from there"
             parts.append(f"{len(self.being_relocated)} objects {waits}")
         return "; ".join(parts) or None
+
+    @property
+    def told_recovery(self) -> str | None:
+        """Which hours wait for the end of their recovery, and what ends it; None where none does."""
+        if not self.hours_unfinished:
+            return None
+        first, last = (Hour(self.key.arrival_date, end(self.hours_unfinished)) for end in (min, max))
+        command = f"tidemark recover --from {first} --to {last} --project {self.key.project_id}"
+        listed = ", ".join(map(str, sorted(self.hours_unfinished)))
+        return f"hours {listed} wait: their recovery has not written its marker; if it died, run `{command}`"
 
     @property
     def let_go(self) -> list[str]:

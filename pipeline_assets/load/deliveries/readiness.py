@@ -84,6 +84,8 @@ def evaluate_arrivals(
             is_elsewhere = key in delivered_elsewhere
             reason = _without_news(plan, settings, now, is_awaited=is_awaited, is_elsewhere=is_elsewhere)
             obstacle = _told_partial(plan)
+        if plan.told_recovery is not None:
+            obstacle = plan.told_recovery
         if reason is not None:
             due[key] = reason
         elif obstacle is not None:

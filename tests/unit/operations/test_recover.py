@@ -9,6 +9,7 @@ import re
 import signal
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass, field
@@ -20,13 +21,16 @@ import pytest
 
 from pipeline_assets.cli.render_recovery import progress_on
 from pipeline_assets.cli.terminal import PlainConsole
-from pipeline_assets.domain.deliveries import BatchKey
+from pipeline_assets.domain.deliveries import BatchKey, Listing
+from pipeline_assets.domain.errors import LandingUnavailableError
 from pipeline_assets.domain.hours import Hour, HourRange
 from pipeline_assets.domain.records import BatchRecord, DeliveryRecord
 from pipeline_assets.domain.retry import Backoff
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import BatchVerdict, Slice, Source
 from pipeline_assets.formats.amplitude.keys import KeyGrammar
+from pipeline_assets.load.deliveries.batch import Recorded, judge_absent, plan_batches
+from pipeline_assets.load.deliveries.readiness import ArrivalStatus, evaluate_arrivals
 from pipeline_assets.operations.recover import HourFate, HourOutcome, Progress, Recovery, whole_days
 from pipeline_assets.operations.recover_plan import (
     HourState,
@@ -37,7 +41,7 @@ from pipeline_assets.operations.recover_plan import (
 )
 from pipeline_assets.operations.recover_progress import size_text
 from resources.export_api.client import ExportApi
-from resources.failpoints import OF_RECOVERY
+from resources.failpoints import OF_RECOVERY, Failpoint, watch
 from resources.landing.store import LandingStore
 from resources.ledger.changes import Changes
 from resources.ledger.store import Ledger
@@ -49,6 +53,7 @@ OTHER = "10002"
 NOW = datetime(2026, 2, 10, tzinfo=UTC)
 GRAMMAR = KeyGrammar(Settings().marker_pattern)
 PREFIX = f"{PROJECT}-backfill"
+BACKFILL = BatchKey(Source.BACKFILL, PROJECT, DAY)
 WHOLE_DAY = HourRange(Hour(DAY, 0), Hour(DAY, 23))
 
 
@@ -79,9 +84,9 @@ class Place:
         api = ExportApi(self.settings, backoff=Backoff(3, 0.01), sleep=lambda _: None)
         landing = LandingStore.from_settings(self.settings)
         self.settled: list[HourOutcome] = []
-        self.outcomes = Recovery(api, landing, self.settings, Progress(settled=self.settled.append)).run(
-            self.plan(hours, **request)
-        )
+        progress = Progress(settled=self.settled.append)
+        recovery = Recovery(api, landing, self.settings, self.ledger.recoveries, progress)
+        self.outcomes = recovery.run(self.plan(hours, **request))
         projects = {one.project_id for one in self.outcomes}
         return {
             f"{one.project_id}/{one.hour.hour}" if len(projects) > 1 else str(one.hour.hour): one.fate.value
@@ -95,6 +100,27 @@ class Place:
     def files(self) -> dict[str, bytes]:
         """Key -> bytes, of all that lies in landing."""
         return {str(path.relative_to(self.root)): path.read_bytes() for path in self.root.rglob("*") if path.is_file()}
+
+    def to_load(self, listing: Listing | None = None) -> tuple[dict[int, int], ArrivalStatus]:
+        """Hour -> objects that a load of the backfill source would read now, and what its sensor says when all has rested."""
+        landing = LandingStore.from_settings(self.settings)
+        listing = listing or landing.list(Source.BACKFILL, [PROJECT], DAY, DAY)
+        recorded = Recorded.read(self.ledger, Source.BACKFILL, [PROJECT], DAY, DAY)
+        plans = plan_batches(
+            Source.BACKFILL,
+            [PROJECT],
+            [DAY],
+            listing,
+            recorded,
+            self.settings,
+            NOW,
+            code_version="c",
+            accepted_reasons={},
+        )
+        rested = self.settings.model_copy(update={"quiet_minutes": 0})
+        self.plans = plans
+        counts = Counter(found.hour for found in plans[BACKFILL].changed)
+        return dict(sorted(counts.items())), evaluate_arrivals(plans, {}, (), {}, rested, NOW)
 
     def deliver(self, hour: int, body: bytes, source: Source = Source.REGULAR, shard: int = 1) -> str:
         key = GRAMMAR.format_delivery(BatchKey(source, PROJECT, DAY), hour, shard)
@@ -191,7 +217,8 @@ def test_hours_younger_than_the_vendors_delay_are_not_taken_for_empty(place: Pla
     plan = place.plan(_range(6, 10), now=now)
     assert [one.hour.hour for one in plan.asked if one.is_fetched] == [6, 7]
     api = ExportApi(place.settings)
-    fates = [one.fate for one in Recovery(api, LandingStore.from_settings(place.settings), place.settings).run(plan)]
+    landing = LandingStore.from_settings(place.settings)
+    fates = [one.fate for one in Recovery(api, landing, place.settings, place.ledger.recoveries).run(plan)]
     assert fates == [HourFate.RECOVERED] * 2 + [HourFate.NOT_EXPORTED] * 3
     assert [str(asked) for asked in place.vendor.asked] == ["2026-02-02T06+2"]
     assert {name.rpartition("_")[0] for name in place.files() if name.endswith("complete")} == {
@@ -395,13 +422,13 @@ def test_progress_is_a_bar_on_a_terminal_and_lines_elsewhere(place: Place) -> No
     plan = place.plan(_range(4, 5))
     screen = io.StringIO()
     with progress_on(PlainConsole(file=screen, force_terminal=True, width=100), plan) as bar:
-        Recovery(api, landing, place.settings, bar).run(plan)
+        Recovery(api, landing, place.settings, place.ledger.recoveries, bar).run(plan)
     assert re.search(r"hours, 1\.\d kB .*2/2", screen.getvalue())
     for path in (place.root / PREFIX).iterdir():
         path.unlink()
     paper = io.StringIO()
     with progress_on(PlainConsole(file=paper, width=200), plan) as lines:
-        Recovery(api, landing, place.settings, lines).run(plan)
+        Recovery(api, landing, place.settings, place.ledger.recoveries, lines).run(plan)
     assert re.fullmatch(
         r"10001 2026-02-02: hours 4–5 recovered, 2 objects of 1\.\d kB \(2 of 2 hours, 1\.\d kB received\)\n",
         paper.getvalue(),
@@ -434,7 +461,7 @@ landing = LandingStore.from_settings(settings)
 hours = HourRange(Hour(date(2026, 2, 2), 4), Hour(date(2026, 2, 2), 6))
 with closing(Ledger(settings.ledger_database_url)) as ledger:
     plan = plan_recovery(ledger, landing, settings, RecoveryRequest(("10001",), hours), datetime(2026, 2, 10, tzinfo=UTC))
-    Recovery(ExportApi(settings), landing, settings).run(plan)
+    Recovery(ExportApi(settings), landing, settings, ledger.recoveries).run(plan)
 """
 _KEY = f"{PREFIX}/{PREFIX}_{DAY}_5"
 
@@ -461,6 +488,10 @@ def test_a_recovery_that_is_killed_leaves_no_marker_over_half_an_hour_and_goes_o
             for shard in place.vendor.objects[PROJECT][Hour(DAY, hour)]:
                 assert f"{PREFIX}/{PREFIX}_{DAY}_{hour}#{shard}.json.gz" in place.files()
     assert f"{_KEY}_complete" not in place.files()
+    is_half = f"{_KEY}#0.json.gz" in place.files()
+    taken, _ = place.to_load()
+    assert 5 not in taken
+    assert bool(place.plans[BACKFILL].hours_unfinished) == is_half
 
     fates = place.recover(_range(4, 6))
     assert set(fates.values()) <= {"recovered", "already there"}
@@ -470,6 +501,47 @@ def test_a_recovery_that_is_killed_leaves_no_marker_over_half_an_hour_and_goes_o
         for shard, body in shards.items()
     }
     assert place.files() == expected | {f"{PREFIX}/{PREFIX}_{DAY}_{hour}_complete": b"" for hour in (4, 5, 6)}
+
+
+def test_no_load_takes_a_part_of_an_hour_that_is_being_recovered(place: Place) -> None:
+    """Scenario: landing is listed between the two objects of an hour, beside an hour that somebody put there by hand; the
+    recovery fails; it is completed; the first listing is asked again. Outcome: the hour is left out and told with its command
+    until its marker is listed; the other hour is taken; another part of the hour that raw holds by then is not missed."""
+    place.vendor.add(PROJECT, Hour(DAY, 5), _body(50), 0)
+    place.vendor.add(PROJECT, Hour(DAY, 5), _body(51), 1)
+    by_hand = place.deliver(7, _body(7), Source.BACKFILL)
+    listings: list[Listing] = []
+
+    def between(point: Failpoint, name: str) -> None:
+        if point is Failpoint.AFTER_OBJECT and name.endswith("#0.json.gz"):
+            listings.append(LandingStore.from_settings(place.settings).list(Source.BACKFILL, [PROJECT], DAY, DAY))
+            raise LandingUnavailableError("landing", "is away", "Try again")
+
+    watch(between)
+    try:
+        with pytest.raises(LandingUnavailableError):
+            place.recover(_range(5, 5))
+    finally:
+        watch()
+    (half,) = listings
+    taken, status = place.to_load()
+    assert taken == {7: 1}
+    assert status.due == {BACKFILL: "new hours: 1"}
+    (place.root / by_hand).unlink()
+    taken, status = place.to_load()
+    assert (taken, status.due) == ({}, {})
+    assert status.waiting[BACKFILL] == (
+        "hours 5 wait: their recovery has not written its marker; if it died, run "
+        f"`tidemark recover --from {DAY}T05 --to {DAY}T05 --project {PROJECT}`"
+    )
+    verdict, evaluation = judge_absent(
+        place.plans[BACKFILL], is_other_source_there=False, first_arrival=None, settings=place.settings, now=NOW
+    )
+    assert (verdict, "recovery" in (evaluation.reason or "")) == (BatchVerdict.WAITING, True)
+
+    assert place.recover(_range(5, 5)) == {"5": "recovered"}
+    assert place.to_load()[0] == {5: 2}
+    assert place.to_load(half)[0] == {7: 1}, "it was listed before the marker came"
 
 
 def test_every_point_of_a_recovery_is_killed_at() -> None:
