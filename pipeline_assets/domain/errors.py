@@ -84,7 +84,7 @@ class ExportUnavailableError(TransientError):
 
 
 class DiskFullError(PermanentError):
-    """A disk of this machine has less room than has to stay free."""
+    """A disk of this machine is full, has less room than has to stay free, or cannot be used."""
 
 
 class PublishConflictError(TransientError):

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
-from pipeline_assets.domain.errors import LakehouseError
+from pipeline_assets.domain.errors import DiskFullError, LakehouseError
 
 IN_MEMORY_BYTES = 32 * 1024**2
 """Below this nothing touches the disk."""
@@ -43,6 +43,28 @@ def naming_the_disk() -> Iterator[None]:
         raise LakehouseError(_folder() or tempfile.gettempdir(), reason, hint) from error
 
 
+def spool_place() -> str:
+    """Where these files lie; what names the folder, where there is none."""
+    try:
+        return _folder() or tempfile.gettempdir()
+    except FileNotFoundError:
+        return os.environ.get("TMPDIR", "TMPDIR")
+
+
+@contextmanager
+def naming_the_download_disk() -> Iterator[None]:
+    """Names the disk that what is fetched passes through, where it is full or cannot be used; raises DiskFullError."""
+    try:
+        yield
+    except OSError as error:
+        is_full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+        reason = f"{'is full' if is_full else 'cannot be used'} ({error.strerror or error}): downloads are kept there meanwhile"
+        hint = "Make room, or set TMPDIR to a folder on a larger disk that may be written; then recover again"
+        raise DiskFullError(spool_place(), reason, hint) from error
+
+
 def _folder() -> str | None:
-    folders = [folder for folder in os.environ.get("SPARK_LOCAL_DIRS", "").split(",") if Path(folder).is_dir()]
+    named = os.environ.get("SPARK_LOCAL_DIRS", "").split(",")
+    # An empty name would be the folder that the process works in.
+    folders = [folder for folder in named if folder and Path(folder).is_dir()]
     return folders[os.getpid() % len(folders)] if folders else None

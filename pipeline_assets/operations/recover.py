@@ -32,7 +32,7 @@ from pipeline_assets.domain.errors import (
 from pipeline_assets.domain.hours import Hour, HourRange, hour_ranges
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import Slice, Source
-from pipeline_assets.domain.spool import a_spool
+from pipeline_assets.domain.spool import a_spool, naming_the_download_disk
 from pipeline_assets.formats.base import ObjectKeys
 from pipeline_assets.formats.export_archive import (
     Archive,
@@ -143,7 +143,9 @@ class Recovery:
         while pending:
             hours = pending.popleft()
             try:
-                yield from self._range(project, hours, planned)
+                # What landing does is named there; all else that the system refuses is of the disk in between.
+                with naming_the_download_disk():
+                    yield from self._range(project, hours, planned)
             except _OF_THE_RANGE as error:
                 if len(hours) > 1:
                     pending.extendleft(reversed(hours.halves()))

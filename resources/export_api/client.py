@@ -30,7 +30,7 @@ from pipeline_assets.domain.errors import (
 from pipeline_assets.domain.hours import HourRange
 from pipeline_assets.domain.retry import Backoff
 from pipeline_assets.domain.settings import Settings
-from pipeline_assets.domain.spool import a_spool_on_disk
+from pipeline_assets.domain.spool import a_spool_on_disk, spool_place
 from resources.export_api.answers import CURE_OF_URL, PassingError, failure_of, require_archive
 from resources.export_api.credentials import ExportCredentials
 
@@ -193,7 +193,7 @@ class ExportApi:
         if free - needed < self._least_free:
             reason = f"has {free:,} bytes free; a download of {needed:,} would leave less than {self._least_free:,}"
             hint = "Make room, set TMPDIR to a larger disk, or lower TIDEMARK_EXPORT_MIN_FREE_BYTES; then recover again"
-            raise DiskFullError("the disk for downloads", reason, hint)
+            raise DiskFullError(spool_place(), reason, hint)
 
 
 def _beginning(response: httpx.Response) -> str:

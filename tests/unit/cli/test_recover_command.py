@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import errno
+import gzip
+import io
 import json
+import os
 import re
 import subprocess
+import tempfile
 from collections.abc import Iterator
 from contextlib import closing
 from datetime import UTC, date, datetime, timedelta
@@ -157,3 +162,58 @@ def test_keys_are_shown_nowhere(shell: Recovering, tmp_path: Path, capfd: pytest
     texts += [path.read_bytes().decode("latin-1") for path in tmp_path.rglob("*") if path.is_file()]
     assert "Forbidden" in texts[0]
     assert not [secret for secret in secrets for text in texts if secret in text]
+
+
+class _Full(io.BytesIO):
+    """A disk with room for so many bytes."""
+
+    def __init__(self, folder: Path, room: int, code: int) -> None:
+        super().__init__()
+        self._file, self._room, self._code = (folder / "disk").open("wb"), room, code
+
+    def fileno(self) -> int:
+        return self._file.fileno()
+
+    def write(self, part: Any) -> int:
+        self._room -= memoryview(part).nbytes
+        if self._room < 0:
+            raise OSError(self._code, os.strerror(self._code))
+        return super().write(part)
+
+
+@pytest.mark.parametrize(
+    ("at", "room", "code", "said"),
+    [
+        ("resources.export_api.client.a_spool_on_disk", 0, errno.ENOSPC, "is full (No space left on device)"),
+        ("resources.export_api.client.a_spool_on_disk", 0, errno.EIO, "cannot be used (Input/output error)"),
+        ("pipeline_assets.operations.recover.a_spool", 0, errno.EDQUOT, "is full (Disk quota exceeded)"),
+        ("pipeline_assets.operations.recover.a_spool", 200, errno.ENOSPC, "is full (No space left on device)"),
+    ],
+)
+def test_a_disk_that_fills_is_named_in_one_sentence_and_leaves_nothing_half(
+    shell: Recovering, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, at: str, room: int, code: int, said: str
+) -> None:
+    monkeypatch.delenv("SPARK_LOCAL_DIRS", raising=False)
+    with monkeypatch.context() as full:
+        full.setattr(at, lambda: _Full(tmp_path, room, code))
+        done = shell.recover("--from", f"{DAY}T05", "--to", f"{DAY}T06", "--project", PROJECT)
+    assert done.returncode == 1
+    assert "Traceback" not in done.stderr
+    place = tempfile.gettempdir()
+    assert f"{place}: {said}: downloads are kept there meanwhile\n  fix: Make room, or set TMPDIR" in done.stderr
+    left = [path for path in shell.landing.rglob("*") if path.is_file()]
+    assert not any(path.name.endswith("_complete") for path in left)
+    assert all(gzip.decompress(path.read_bytes()) for path in left)
+    assert shell.hours("--from", f"{DAY}T05", "--to", f"{DAY}T06", "--project", PROJECT) == {
+        f"{PROJECT}/{DAY}T{hour:02}": "recovered" for hour in (5, 6)
+    }
+
+
+def test_a_machine_without_a_folder_for_downloads_says_so(
+    shell: Recovering, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.delenv("SPARK_LOCAL_DIRS", raising=False)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "gone"))
+    done = shell.recover("--from", f"{DAY}T05", "--to", f"{DAY}T06", "--project", PROJECT)
+    assert done.returncode == 1
+    assert f"{tmp_path / 'gone'}: cannot be used (No such file or directory)" in done.stderr
