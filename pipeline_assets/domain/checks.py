@@ -204,7 +204,7 @@ def reconcile_batch(figures: BatchFigures, settings: Settings, missing: tuple[st
     if len(figures.unreadable) > settings.max_unreadable_objects:
         return refuse(
             f"unreadable objects: {len(figures.unreadable)}, first {figures.unreadable[0]}",
-            "Have the vendor export that hour again, or recover the day with a backfill export",
+            "Have the vendor export that hour again",
         )
     if numbers["mismatch_count"]:
         return refuse(

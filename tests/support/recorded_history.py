@@ -35,7 +35,7 @@ ROWS = 4_000
 LATE_BY_DAYS = {0: 0.955, 1: 0.03, 2: 0.009, 3: 0.0035, 5: 0.0015, 9: 0.0007, 16: 0.0003}
 """Days from an event to its arrival -> share of rows: 99 % within two days, 99.9 % within nine."""
 UNREADABLE = "unreadable objects: 1, first 10002/10002_x_11#1.json.gz: truncated_gzip"
-UNREADABLE_HINT = "Have the vendor export that hour again, or recover the day with a backfill export"
+UNREADABLE_HINT = "Have the vendor export that hour again"
 SHRINKS = (
     "change_is_explained: final slice loses 25.0% of its 4000 keys: withdrawn 1000 (cause: changed raw/regular_events)"
 )

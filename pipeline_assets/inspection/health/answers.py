@@ -14,6 +14,7 @@ from datetime import date
 from enum import StrEnum
 
 from pipeline_assets.domain.checks import Check
+from pipeline_assets.domain.commands import recover_refused
 from pipeline_assets.domain.days import stretches
 from pipeline_assets.domain.records import MISSING
 from pipeline_assets.domain.slices import BatchVerdict, Source, Verdict
@@ -107,8 +108,7 @@ def commands(
         look = ["tidemark", "diff", tables[0], str(first), *named]
         return shlex.join(look), _with_reason([*load, "--accept-changes"])
     if kind is AnswerKind.ACCEPT_MISSING:
-        recover = ["tidemark", "recover", *span, "--refused", "--load"]
-        return shlex.join(load), shlex.join(recover), _with_reason([*load, "--accept-missing"])
+        return shlex.join(load), recover_refused(first, last, projects), _with_reason([*load, "--accept-missing"])
     if kind is AnswerKind.RELEASE:
         # Without the option it is about all of them.
         chosen = [word for table in tables for word in ("--table", table)] if set(tables) != _DERIVED else []

@@ -111,7 +111,7 @@ def _with_verdicts(
         if plan.missing and not plan.is_repeated_refusal:
             figures = BatchFigures(len(plan.listed), (), 0, 0, 0, 0)
             evaluation = reconcile_batch(figures, runtime.settings, plan.missing)
-            with_verdicts[key] = replace(plan, verdict=(BatchVerdict.REFUSED, evaluation))
+            with_verdicts[key] = replace(plan, verdict=(BatchVerdict.REFUSED, plan.with_recovery(evaluation)))
     absent = [judged(plan) for plan in plans.values() if not plan.listed and not plan.recorded]
     with_verdicts |= {plan.key: plan for plan in absent}
     # Landing is asked for the other source's deliveries only where the ledger does not know of any.

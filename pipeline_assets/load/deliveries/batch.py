@@ -263,4 +263,5 @@ def judge_absent(
         "a day that truly has no events needs its 24 markers, or a person who accepts that, with a reason; a project that is "
         "often silent is declared by TIDEMARK_SPARSE_PROJECTS"
     )
-    return BatchVerdict.REFUSED, Evaluation(Check.DELIVERY_RECONCILES, False, reason, hint, figures)
+    evaluation = Evaluation(Check.DELIVERY_RECONCILES, False, reason, hint, figures)
+    return BatchVerdict.REFUSED, batch.with_recovery(evaluation)

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from pipeline_assets.domain.checks import Check, Evaluation
+from pipeline_assets.domain.commands import recover_refused
 from pipeline_assets.domain.deliveries import NOT_READABLE, BatchKey, Delivery
 from pipeline_assets.domain.hours import Hour
 from pipeline_assets.domain.records import EXCLUDED, HOURS_HELD, MISSING, BatchRecord, DeliveryRecord, Exclusion
@@ -177,6 +178,16 @@ class BatchPlan:
         """Whether raw holds the very version that was ruled out."""
         record = self.recorded[object_key]
         return exclusion.names(record.etag, record.sha256)
+
+    def with_recovery(self, evaluation: Evaluation) -> Evaluation:
+        """The refusal of what was not delivered, or cannot be read, with the command that fetches it from the vendor.
+
+        A recovery's own objects are not fetched over: they stay where they are, and the vendor's would be others.
+        """
+        if self.key.source is not Source.REGULAR:
+            return evaluation
+        command = recover_refused(self.key.arrival_date, self.key.arrival_date, [self.key.project_id])
+        return replace(evaluation, hint=f"{evaluation.hint}; or fetch it from the vendor: `{command}`")
 
     def record(self, verdict: BatchVerdict, evaluation: Evaluation, settings: Settings) -> BatchRecord:
         """The batch's row in the ledger."""

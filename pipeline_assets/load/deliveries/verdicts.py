@@ -64,13 +64,15 @@ def _judge_parsed(read: ReadResult, plan: BatchPlan, settings: Settings) -> tupl
         # Not a matter of bounds: nobody knows what is in it.
         reason = f"unreadable objects: {len(unread)}, first {unread[0]}"
         hint = "Restore the object, or the right to read it, or take it out of landing; every load tries again"
-        return BatchVerdict.REFUSED, replace(evaluation, is_passed=False, reason=reason, hint=hint)
+        return BatchVerdict.REFUSED, plan.with_recovery(replace(evaluation, is_passed=False, reason=reason, hint=hint))
     moved = [r.object_key for r in records if r.error == MOVED]
     if moved:
         reason = f"objects changed while they were read: {len(moved)}, first {moved[0]}"
         return BatchVerdict.MOVED, Evaluation(
             evaluation.check, False, reason, "The next load reads them again", evaluation.figures
         )
+    if evaluation.figures["unreadable_objects"] > settings.max_unreadable_objects:
+        return BatchVerdict.REFUSED, plan.with_recovery(evaluation)
     let_go = plan.let_go
     if evaluation.is_passed and let_go and plan.accepted_reason is not None:
         figures = {**evaluation.figures, MISSING: len(let_go)}

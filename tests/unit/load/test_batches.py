@@ -2,26 +2,32 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
+import click
 import pytest
+import typer
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pipeline_assets.cli.app import app
 from pipeline_assets.domain.checks import Check, Evaluation
 from pipeline_assets.domain.days import deadline
-from pipeline_assets.domain.deliveries import BatchKey, Delivery, Listing, Marker
+from pipeline_assets.domain.deliveries import NOT_READABLE, BatchKey, Delivery, Listing, Marker
 from pipeline_assets.domain.records import BatchRecord, DeliveryRecord, Exclusion
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import BatchVerdict, Slice, Source
 from pipeline_assets.formats.amplitude.keys import KeyGrammar
+from pipeline_assets.inspection.health.answers import AnswerKind, commands
 from pipeline_assets.load.deliveries.batch import Recorded, judge_absent, plan_batches
 from pipeline_assets.load.deliveries.plan import BatchPlan, Plan
-from pipeline_assets.load.deliveries.read import witnesses
+from pipeline_assets.load.deliveries.read import ReadResult, witnesses
 from pipeline_assets.load.deliveries.relocated import Relocated, sort_relocated
+from pipeline_assets.load.deliveries.verdicts import judge
 
 PROJECT = "10001"
 DAY = date(2026, 2, 2)
@@ -32,6 +38,7 @@ SOON = datetime(2026, 2, 20, tzinfo=UTC)
 LATER = datetime(2026, 6, 1, tzinfo=UTC)
 CODE = "parser 1"
 GRAMMAR = KeyGrammar("{prefix}_{date}_{hour}_complete")
+_SHELL: click.Group = typer.main.get_command(app)  # type: ignore[assignment]
 
 
 def a_delivery(hour: int = 10, shard: int = 1, *, etag: str = "e1", batch: BatchKey = BATCH) -> Delivery:
@@ -579,6 +586,29 @@ def test_a_day_without_deliveries_says_what_to_do() -> None:
     assert never.reason == f"{BATCH}: no delivery at all, and the deadline has passed"
     for name in ("TIDEMARK_LANDING_URL", "TIDEMARK_PROJECTS", "24 markers"):
         assert name in str(refused.hint)
+    assert f"`tidemark recover --from {DAY} --to {DAY} --project {PROJECT} --refused --load`" in str(refused.hint)
+
+
+@pytest.mark.parametrize("source", Source)
+@pytest.mark.parametrize("error", ["truncated_gzip", "", NOT_READABLE])
+def test_a_refusal_of_what_cannot_be_read_names_the_recovery_of_the_day(source: Source, error: str) -> None:
+    """As the page of health does, in a command that the shell knows; not of a refusal that a recovery does not end."""
+    batch = BatchKey(source, PROJECT, DAY)
+    delivery = a_delivery(batch=batch)
+    lines = {"lines": 100, "rows": 1, "quarantined": 99} if not error else {}
+    record = a_record(batch=batch, error=error or None, **lines)
+    unread = {delivery.key: "no rights"} if error == NOT_READABLE else {}
+    plan = BatchPlan(batch, listed={delivery.key: delivery}, changed=(delivery,))
+    judged = judge(ReadResult(Plan({batch: plan}), {delivery.key: record}, unread), Settings())
+    verdict, evaluation = judged.verdicts[batch]
+    assert verdict is BatchVerdict.REFUSED
+    (_, command, _) = commands(AnswerKind.ACCEPT_MISSING, source, (), (PROJECT,), DAY, DAY)
+    is_named = bool(error) and source is Source.REGULAR
+    assert str(evaluation.hint).endswith(f"; or fetch it from the vendor: `{command}`") == is_named
+    words = shlex.split(command)[2:]
+    assert {word for word in words if word.startswith("--")} <= {
+        option for parameter in _SHELL.commands["recover"].params for option in parameter.opts
+    }
 
 
 def test_what_was_accepted_stays_so_when_landing_has_lost_its_reason() -> None:

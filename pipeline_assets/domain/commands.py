@@ -1,0 +1,18 @@
+"""Commands that messages name as the cure, each spelled in one place.
+
+Contains: the text of such commands.
+Add here: a command that several messages name.
+Does not contain: what commands do (cli/), when one is the cure (load/deliveries/, inspection/health/answers.py).
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from datetime import date
+
+
+def recover_refused(first: date, last: date, projects: Sequence[str]) -> str:
+    """Fetches what is missing or refused of refused days from the vendor, and loads it."""
+    named = [word for project in projects for word in ("--project", project)]
+    return shlex.join(["tidemark", "recover", "--from", str(first), "--to", str(last), *named, "--refused", "--load"])
