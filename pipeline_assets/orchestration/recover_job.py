@@ -29,6 +29,8 @@ from resources.landing.store import LandingStore
 
 RECOVER_JOB = "recover_exports"
 RECOVER_OP = "recover"
+_MOST_RETRIES, _RETRY_SECONDS = 2, 60
+"""Of the op, beside those of each question to the vendor; it goes on with the hours that lack their marker."""
 
 
 class RecoverConfig(dg.Config):
@@ -84,7 +86,7 @@ def recover_job(settings: Settings, backfill_load: Callable[[], dg.JobDefinition
                 if short:
                     runtime.log(f"not loaded, because hours of them are not recovered: {few(list(map(str, short)))}")
                 _load(context, settings, backfill_load(), days)
-            _require_whole(outcomes)
+            _require_whole(outcomes, context.retry_number)
 
     @dg.job(name=RECOVER_JOB, description="Recover lost hours from the vendor; safe to repeat.")
     def job() -> None:
@@ -115,8 +117,8 @@ def _load(
         raise dg.Failure(description, allow_retries=False)
 
 
-def _require_whole(outcomes: Sequence[HourOutcome]) -> None:
-    """Raises Failure naming what is not recovered; Dagster may try again where time can heal."""
+def _require_whole(outcomes: Sequence[HourOutcome], retries: int) -> None:
+    """Raises Failure naming what is not recovered; RetryRequested where time can heal and Dagster has tried less often."""
     lacking = [one for one in outcomes if not one.fate.is_good]
     if lacking:
         errors = [one.error for one in lacking if one.error is not None]
@@ -124,7 +126,10 @@ def _require_whole(outcomes: Sequence[HourOutcome]) -> None:
             few(dict.fromkeys(str(error) for error in errors), separator="; ") or "the vendor has not exported them yet"
         )
         description = f"{len(lacking):,} of {len(outcomes):,} hours are not recovered: {said}"
-        raise dg.Failure(description, allow_retries=any(isinstance(error, TransientError) for error in errors))
+        failure = dg.Failure(description, allow_retries=False)
+        if retries < _MOST_RETRIES and any(isinstance(error, TransientError) for error in errors):
+            raise dg.RetryRequested(max_retries=_MOST_RETRIES, seconds_to_wait=_RETRY_SECONDS) from failure
+        raise failure
 
 
 def _plan_table(plan: RecoveryPlan) -> dg.MarkdownMetadataValue:

@@ -88,6 +88,25 @@ def test_a_run_fails_with_the_sentence_of_what_is_not_recovered(deployment: Depl
     assert "Check TIDEMARK_EXPORT_KEY_10001" in _failure(refused)
 
 
+@pytest.mark.parametrize("failures", [1, 2, 3])
+def test_dagster_tries_again_what_time_can_heal(
+    deployment: Deployment, monkeypatch: pytest.MonkeyPatch, failures: int
+) -> None:
+    """Twice at most; then the run fails with its sentence."""
+    monkeypatch.setattr("pipeline_assets.orchestration.recover_job._RETRY_SECONDS", 0)
+    deployment.vendor.fail(*[Answer(503, b"busy")] * failures)
+    done = deployment.run()
+    again = [event for event in done.all_events if event.event_type is dg.DagsterEventType.STEP_UP_FOR_RETRY]
+    assert (done.success, len(again), len(deployment.vendor.asked)) == (
+        failures < 3,
+        min(failures, 2),
+        min(failures + 1, 3),
+    )
+    if not done.success:
+        assert _failure(done).startswith("2 of 2 hours are not recovered: export of 10001")
+        assert "503" in _failure(done)
+
+
 def test_bad_config_fails_with_its_fix(deployment: Deployment, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "is neither a day nor an hour" in _failure(deployment.run(**{"from": "soon"}))
     assert "names no range" in _failure(deployment.run(**{"from": ""}))
