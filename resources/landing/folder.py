@@ -9,13 +9,8 @@ from __future__ import annotations
 
 import io
 import os
-import re
-import shutil
 import stat
-import time
-import uuid
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, ClassVar
@@ -25,6 +20,7 @@ from obstore.store import LocalStore
 from pipeline_assets.domain.deliveries import Oddity
 from pipeline_assets.domain.errors import LandingAccessError, ObjectMovedError, UnreadableObjectError
 from pipeline_assets.domain.spool import IN_MEMORY_BYTES, a_spool_on_disk
+from resources.landing.new_file import write_new
 from resources.landing.place import Listed
 
 _STEP_BYTES = 1024**2
@@ -32,8 +28,7 @@ _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 """Not blocking: a pipe named like an object would else be waited for without end."""
 _HINT = "Put a plain file in its place, with the right to read it; every load tries again"
 _STAGING = ".tidemark-writing"
-_STAGED_NAME = re.compile(r"[0-9a-f]{32}")
-_LONGEST_WRITE_SECONDS = 24 * 3600
+"""Beside the projects' folders, where no listing looks."""
 OUTSIDE = "a link that leads out of landing; nothing of what it leads to is read"
 
 
@@ -153,10 +148,7 @@ class Folder:
         raise ObjectMovedError(key, "was overwritten or deleted since it was listed", "The next run lists it anew")
 
     def create(self, _: object, key: str, content: IO[bytes]) -> bool:
-        """A file that outlives a power cut, linked to its name when all of it is on the disk.
-
-        Raises LandingAccessError where its folder is a link that leads out of landing, and OSError.
-        """
+        """A file as `write_new` writes it; raises LandingAccessError where its folder is a link that leads out, and OSError."""
         folder, _, name = key.rpartition("/")
         (self.root / folder).mkdir(exist_ok=True)
         inside = self._resolved(folder)
@@ -164,38 +156,9 @@ class Folder:
             raise LandingAccessError(folder, f"is {OUTSIDE}, and nothing is written there", "Put a folder in its place")
         descriptor = self._descriptor(inside)
         try:
-            staged = self._staged(content)
-            try:
-                # A link takes no name that is taken, be it by a link that leads nowhere.
-                os.link(staged, name, dst_dir_fd=descriptor, follow_symlinks=False)
-                os.fsync(descriptor)
-            except FileExistsError:
-                return False
-            finally:
-                staged.unlink()
+            return write_new(self.root / _STAGING, descriptor, name, content)
         finally:
             os.close(descriptor)
-        return True
-
-    def _staged(self, content: IO[bytes]) -> Path:
-        """The bytes in a file beside the projects' folders, where no listing looks."""
-        folder = self.root / _STAGING
-        folder.mkdir(exist_ok=True)
-        for left in folder.iterdir():
-            # Of a process that was killed; what has another name is not ours.
-            with suppress(FileNotFoundError):
-                if _STAGED_NAME.fullmatch(left.name) and time.time() - left.lstat().st_mtime > _LONGEST_WRITE_SECONDS:
-                    left.unlink()
-        path = folder / uuid.uuid4().hex
-        try:
-            with path.open("xb") as file:
-                shutil.copyfileobj(content, file, _STEP_BYTES)
-                file.flush()
-                os.fsync(file.fileno())
-        except BaseException:
-            path.unlink(missing_ok=True)
-            raise
-        return path
 
     def _resolved(self, key: str) -> Path | None:
         """The place of a file or folder without any link; None where that is not in the root."""

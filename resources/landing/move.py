@@ -25,7 +25,7 @@ class Mover:
     """Copies, verifies and deletes objects of a landing; every step may be repeated after a kill.
 
     Nothing is overwritten, and nothing is deleted of which no equal copy was read back. Each method raises
-    LandingAccessError and LandingUnavailableError as `LandingStore` does.
+    LandingAccessError, LandingUnavailableError and DiskFullError as `LandingStore` does.
     """
 
     def __init__(self, landing: LandingStore) -> None:
@@ -58,7 +58,7 @@ class Mover:
         with self.open(source.key, source.etag) as content:
             sha256, size = _hash(content), content.tell()
             content.seek(0)
-            if self._place.find(target_key) is None and self._place.create(target_key, content):
+            if self._place.find(target_key) is None and self._landing.create(target_key, content):
                 failpoint(Failpoint.AFTER_COPY, source.key)
         copy = self._place.find(target_key)
         if copy is None:
@@ -76,7 +76,7 @@ class Mover:
         """Put an empty object where there is none."""
         if (
             self._place.find(key) is None
-            and not self._place.create(key, io.BytesIO())
+            and not self._landing.create(key, io.BytesIO())
             and self._place.find(key) is None
         ):
             raise ObjectMovedError(key, "was not written, so nothing was deleted", "Run the same command again")

@@ -1,21 +1,19 @@
-"""What a move asks of a folder and of a bucket: upload times, create-only writes, deletes of one version.
+"""What a move asks of a folder and of a bucket: upload times, and deletes of one version.
 
 Contains: these calls for each kind of place.
 Add here: another kind of place.
-Does not contain: their order (move.py), listing and reading for loads (folder.py, backends.py).
+Does not contain: their order (move.py), listing, reading and create-only writes (folder.py, backends.py).
 """
 
 from __future__ import annotations
 
 import os
-import shutil
 import stat
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import IO, Any, Protocol
+from typing import Any, Protocol
 
 from botocore.exceptions import ClientError
 
@@ -52,9 +50,6 @@ class MovablePlace(Protocol):
 
     def find(self, key: str) -> Upload | None:
         """The present version; None where there is none."""
-
-    def create(self, key: str, content: IO[bytes]) -> bool:
-        """Write a new object, whole or not at all; False, and nothing changed, where there is one."""
 
     def delete(self, upload: Upload) -> bool:
         """Delete this version; True where it is gone by now, False, and nothing deleted, where another one is there."""
@@ -95,20 +90,6 @@ class _MovableFolder:
             written_at = datetime.fromtimestamp(found.st_mtime, UTC)
             return Upload(key, version_of(found), found.st_size, written_at, not stat.S_ISREG(found.st_mode))
 
-    def create(self, key: str, content: IO[bytes]) -> bool:
-        with landing_errors(key, is_object=True):
-            self._place.require()
-            (self._place.root / key).parent.mkdir(exist_ok=True)
-            with self._folder_of(key) as (descriptor, name):
-                if descriptor is None:
-                    raise FileNotFoundError(key)
-                try:
-                    _write_new(descriptor, str((self._place.root / key).parent), name, content)
-                except FileExistsError:
-                    return False
-                os.fsync(descriptor)
-        return True
-
     def delete(self, upload: Upload) -> bool:
         with landing_errors(upload.key, is_object=True), self._folder_of(upload.key) as (descriptor, name):
             present = self.find(upload.key)
@@ -140,27 +121,6 @@ class _MovableFolder:
             os.close(descriptor)
 
 
-def _write_new(folder: int, path: str, name: str, content: IO[bytes]) -> None:
-    """A file that has a name only once it is whole and on disk; raises FileExistsError where the name is taken."""
-    try:
-        unnamed = os.open(".", os.O_TMPFILE | os.O_WRONLY | os.O_CLOEXEC, 0o666, dir_fd=folder)
-    except (AttributeError, OSError):
-        # Not every file system knows files without a name. What a kill leaves of this one is no delivery by its name.
-        with tempfile.NamedTemporaryFile(dir=path, prefix=".tidemark-copy-") as named:
-            _fill(named.file, content)
-            os.link(named.name, name, dst_dir_fd=folder)
-        return
-    with os.fdopen(unnamed, "wb") as file:
-        _fill(file, content)
-        os.link(f"/proc/self/fd/{file.fileno()}", name, dst_dir_fd=folder, follow_symlinks=True)
-
-
-def _fill(file: IO[bytes], content: IO[bytes]) -> None:
-    shutil.copyfileobj(content, file)
-    file.flush()
-    os.fsync(file.fileno())
-
-
 class _MovableBucket:
     """By boto3, whose requests carry conditions on versions."""
 
@@ -187,9 +147,6 @@ class _MovableBucket:
                     return None
                 raise
         return Upload(key, found["ETag"], found["ContentLength"], found["LastModified"].astimezone(UTC))
-
-    def create(self, key: str, content: IO[bytes]) -> bool:
-        return self._happens(key, lambda: self._client().put_object(**self._named(key), Body=content, IfNoneMatch="*"))
 
     def delete(self, upload: Upload) -> bool:
         # A server that passes the condition over would delete any version.

@@ -159,11 +159,11 @@ class LandingStore:
             with landing_errors(key):
                 return self._place.create(self._opened(), key, content)
         except LandingAccessError as error:
-            hint = "Recovering needs the right to create objects below the backfill prefix; grant it"
+            hint = "This needs the right to create objects below the backfill prefix; grant it"
             raise LandingAccessError(error.subject, error.reason, hint) from error
         except OSError as error:
             reason = f"cannot be written: {error.strerror}"
-            raise DiskFullError(key, reason, f"Make room in {self.url}, then recover again") from error
+            raise DiskFullError(key, reason, f"Make room in {self.url}, then run the same command again") from error
 
     def is_readable(self, delivery: Delivery) -> bool:
         """Whether a byte of a listed object can be read: that tells a refused object from a refused connection.

@@ -7,6 +7,7 @@ Does not contain: what tables become of it (tests/scenarios/test_split_landing.p
 
 from __future__ import annotations
 
+import errno
 import io
 import json
 import os
@@ -409,7 +410,7 @@ def test_nothing_is_written_over_what_came_meanwhile(place: Place) -> None:
     """Between looking for the target and writing it somebody else may write."""
     place.put(target(9), body("another"))
     mover: Any = place.mover
-    assert not mover._place.create(target(9), io.BytesIO(b"mine"))
+    assert not mover._landing.create(target(9), io.BytesIO(b"mine"))
     assert place.objects() == {target(9): body("another")}
 
 
@@ -437,10 +438,11 @@ def test_nothing_leaves_the_folder_that_landing_is(folder: Place, tmp_path: Path
     assert list(outside.iterdir()) == []
 
 
-def test_a_file_system_without_nameless_files_is_written_to_as_well(
-    folder: Place, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delattr(os, "O_TMPFILE")
+def test_a_file_system_without_hard_links_is_written_to_as_well(folder: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*_: Any, **__: Any) -> None:
+        raise OSError(errno.EPERM, "Operation not permitted")
+
+    monkeypatch.setattr(os, "link", refused)
     separate = a_mixed_landing(folder)
     assert refusals(moved(folder, found_in(folder, keys=tuple(MIXED)))) == {}
     assert folder.objects() == separate

@@ -5,6 +5,8 @@ from __future__ import annotations
 import errno
 import io
 import os
+import re
+import stat
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -18,7 +20,7 @@ import pytest
 from pipeline_assets.domain.errors import DiskFullError, LandingAccessError, LandingUnavailableError
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import Source
-from resources.landing import backends, folder
+from resources.landing import backends, new_file
 from resources.landing.store import LandingStore
 from tests.support.s3 import BUCKET, a_server_that_answers
 
@@ -139,9 +141,97 @@ def test_places_say_what_else_went_wrong(tmp_path: Path, monkeypatch: pytest.Mon
     store = LandingStore.from_settings(Settings(landing_url=str(tmp_path)))
 
     def refused(*_: Any, **__: Any) -> IO[bytes]:
-        raise OSError(errno.EXDEV, "Invalid cross-device link")
+        raise OSError(errno.EIO, "Input/output error")
 
-    monkeypatch.setattr(folder.os, "link", refused)
-    with pytest.raises(LandingUnavailableError, match="cross-device"):
+    monkeypatch.setattr(os, "link", refused)
+    with pytest.raises(LandingUnavailableError, match="Input/output error"):
         store.create(KEY, io.BytesIO(b"x"))
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
+
+
+def _files(root: Path) -> list[str]:
+    return sorted(str(path.relative_to(root)) for path in root.rglob("*") if path.is_file() or path.is_symlink())
+
+
+@pytest.mark.parametrize("code", [errno.EPERM, errno.ENOTSUP, errno.EXDEV, errno.EMLINK, errno.ENOSYS])
+def test_a_file_system_without_hard_links_gets_whole_new_files_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    """Nothing is overwritten there either, be it a file, or a link that leads nowhere; a full disk leaves nothing."""
+    store = LandingStore.from_settings(Settings(landing_url=str(tmp_path)))
+
+    def refused(*_: Any, **__: Any) -> None:
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(os, "link", refused)
+    assert store.create(KEY, io.BytesIO(b"first"))
+    assert not store.create(KEY, io.BytesIO(b"second"))
+    assert (tmp_path / KEY).read_bytes() == b"first"
+    (tmp_path / MARKER).symlink_to(tmp_path / "nowhere")
+    assert not store.create(MARKER, io.BytesIO())
+    assert _files(tmp_path) == [KEY, MARKER]
+
+    (tmp_path / KEY).unlink()
+    copied = new_file.shutil.copyfileobj
+
+    def full(source: IO[bytes], target: IO[bytes], size: int) -> None:
+        copied(source, target, size)
+        if not re.fullmatch(r"[0-9a-f]{32}", Path(str(target.name)).name):
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as filling:
+        filling.setattr(new_file.shutil, "copyfileobj", full)
+        with pytest.raises(DiskFullError, match="Make room in"):
+            store.create(KEY, io.BytesIO(b"third"))
+    assert _files(tmp_path) == [MARKER]
+
+    def replaced(source: IO[bytes], target: IO[bytes], size: int) -> None:
+        if not re.fullmatch(r"[0-9a-f]{32}", Path(str(target.name)).name):
+            (tmp_path / KEY).unlink()
+            (tmp_path / KEY).write_bytes(b"of somebody else")
+            raise OSError(errno.ENOSPC, "No space left on device")
+        copied(source, target, size)
+
+    monkeypatch.setattr(new_file.shutil, "copyfileobj", replaced)
+    with pytest.raises(DiskFullError):
+        store.create(KEY, io.BytesIO(b"fourth"))
+    assert (tmp_path / KEY).read_bytes() == b"of somebody else"
+
+
+@pytest.mark.parametrize("code", [errno.EEXIST, errno.EIO, errno.ESTALE])
+def test_an_answer_of_a_file_server_that_was_lost_is_no_failure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    """It made the link and says that it could not, or that the name is taken: by the very file that is being written."""
+    store = LandingStore.from_settings(Settings(landing_url=str(tmp_path)))
+    link = os.link
+
+    def late(*words: Any, **options: Any) -> None:
+        link(*words, **options)
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(os, "link", late)
+    assert store.create(KEY, io.BytesIO(b"first"))
+    assert _files(tmp_path) == [KEY]
+    assert (tmp_path / KEY).read_bytes() == b"first"
+
+
+def test_a_folder_that_cannot_be_flushed_is_trusted_and_one_that_fails_is_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = LandingStore.from_settings(Settings(landing_url=str(tmp_path)))
+    flush = os.fsync
+
+    def failing(code: int) -> Callable[[int], None]:
+        def fsync(descriptor: int) -> None:
+            if stat.S_ISDIR(os.fstat(descriptor).st_mode):
+                raise OSError(code, os.strerror(code))
+            flush(descriptor)
+
+        return fsync
+
+    monkeypatch.setattr(os, "fsync", failing(errno.EINVAL))
+    assert store.create(KEY, io.BytesIO(b"x"))
+    monkeypatch.setattr(os, "fsync", failing(errno.EIO))
+    with pytest.raises(LandingUnavailableError):
+        store.create(MARKER, io.BytesIO())
