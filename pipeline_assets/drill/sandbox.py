@@ -115,7 +115,7 @@ def scratch(spark: SparkSession, settings: Settings, project: str, first_day: da
             removals.callback(_forget_ledger, own)
             configure_catalog(spark, own)
             # Their rows in the catalog; the files go with the folder.
-            removals.callback(drop_tables, spark, own, is_purged=False)
+            removals.callback(drop_tables, spark, own)
         yield Scratch(disturbed, calm, folder, store)
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import tempfile
 import uuid
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -58,17 +58,45 @@ def replay_runtime(runtime: Runtime) -> Iterator[Runtime]:
                 yield replace(runtime, lakehouse=lakehouse, ledger=ledger, settings=settings)
             finally:
                 if not is_local:
-                    drop_tables(runtime.spark, settings, is_purged=True)
-                    # What is left: the mark of this warehouse, and metadata that no table names any more.
-                    objects = LakeObjects(warehouse)
-                    for lake_object in objects.list():
-                        objects.delete(lake_object.name)
+                    remove_scratch(runtime.spark, settings)
 
 
-def drop_tables(spark: SparkSession, settings: Settings, *, is_purged: bool) -> None:
-    """Drop the tables of a scratch catalog, and their namespaces; their files only where `is_purged`."""
-    catalog, purge = settings.catalog_name, " PURGE" if is_purged else ""
-    for table in ALL_TABLES:
-        spark.sql(f"DROP TABLE IF EXISTS {catalog}.{table.identifier}{purge}")
-    for namespace in {table.identifier.split(".")[0] for table in ALL_TABLES}:
-        spark.sql(f"DROP NAMESPACE IF EXISTS {catalog}.{namespace}")
+def remove_scratch(spark: SparkSession, settings: Settings) -> None:
+    """Remove the tables of a scratch deployment and all that lies in its warehouse, which no other deployment uses.
+
+    What stands last needs the rest to be gone; each thing is removed even where the removal of another one fails, so that a
+    failure leaves nothing that no later call finds.
+    """
+    objects = LakeObjects(settings.warehouse_url)
+    with ExitStack() as removals:
+        # Run in the opposite order.
+        removals.callback(_drop_namespaces, spark, settings)
+        # The mark of this warehouse, metadata that no table names any more, and the files of a table that was not dropped.
+        removals.callback(_delete_all, objects)
+        removals.callback(_drop_tables, spark, settings, " PURGE")
+
+
+def drop_tables(spark: SparkSession, settings: Settings) -> None:
+    """Drop the tables of a scratch catalog, then their namespaces; their files stay. One that fails keeps no other one."""
+    with ExitStack() as removals:
+        removals.callback(_drop_namespaces, spark, settings)
+        removals.callback(_drop_tables, spark, settings, "")
+
+
+def _drop_tables(spark: SparkSession, settings: Settings, purge: str) -> None:
+    with ExitStack() as removals:
+        for table in reversed(ALL_TABLES):
+            name = f"{settings.catalog_name}.{table.identifier}"
+            removals.callback(spark.sql, f"DROP TABLE IF EXISTS {name}{purge}")
+
+
+def _drop_namespaces(spark: SparkSession, settings: Settings) -> None:
+    with ExitStack() as removals:
+        for namespace in {table.identifier.split(".")[0] for table in ALL_TABLES}:
+            removals.callback(spark.sql, f"DROP NAMESPACE IF EXISTS {settings.catalog_name}.{namespace}")
+
+
+def _delete_all(objects: LakeObjects) -> None:
+    with ExitStack() as removals:
+        for lake_object in objects.list():
+            removals.callback(objects.delete, lake_object.name)
