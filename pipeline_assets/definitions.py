@@ -25,6 +25,7 @@ from pipeline_assets.orchestration.landing_assets import landing_assets
 from pipeline_assets.orchestration.maintenance_job import maintenance_job, maintenance_schedule
 from pipeline_assets.orchestration.notices import notice_sensors
 from pipeline_assets.orchestration.partitions import calendar
+from pipeline_assets.orchestration.rebuild_job import rebuild_job
 from pipeline_assets.orchestration.recover_job import recover_job
 from pipeline_assets.orchestration.rollback_jobs import release_job, rollback_job
 from pipeline_assets.orchestration.sensors import load_sensors
@@ -48,6 +49,7 @@ def build_defs(
             maintenance,
             rollback_job(settings),
             release_job(settings),
+            rebuild_job(settings),
             recover_job(settings, lambda: definitions.resolve_job_def(JOB_OF_SOURCE[Source.BACKFILL])),
             health,
         ],

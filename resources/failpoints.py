@@ -25,7 +25,7 @@ _POLL_SECONDS = 0.02
 
 
 class Failpoint(StrEnum):
-    """Every step between two durable states: of the load path, of a recovery from the vendor, of moves within landing."""
+    """Every step between two durable states: of the load path, of a recovery, of moves within landing, of a rebuild."""
 
     DURING_LISTING = "during_listing"
     MID_PARSE = "mid_parse"
@@ -47,6 +47,12 @@ class Failpoint(StrEnum):
     AFTER_DOWNLOAD = "after_download"
     AFTER_OBJECT = "after_object"
     BEFORE_MARKER = "before_marker"
+    AFTER_GREEN = "after_green"
+    AFTER_CHUNK = "after_chunk"
+    BEFORE_REPORT = "before_report"
+    BEFORE_SWAP = "before_swap"
+    BETWEEN_SWAPS = "between_swaps"
+    AFTER_SWAPS = "after_swaps"
 
 
 OF_MOVES = frozenset({Failpoint.AFTER_COPY, Failpoint.AFTER_VERIFY, Failpoint.AFTER_MARKER, Failpoint.AFTER_DELETE})
@@ -55,6 +61,13 @@ OF_MOVES = frozenset({Failpoint.AFTER_COPY, Failpoint.AFTER_VERIFY, Failpoint.AF
 
 OF_RECOVERY = frozenset({Failpoint.AFTER_DOWNLOAD, Failpoint.AFTER_OBJECT, Failpoint.BEFORE_MARKER})
 """Points that no load passes: hours are fetched from the vendor there (pipeline_assets/operations/recover.py)."""
+
+
+OF_REBUILDS = frozenset({
+    Failpoint.AFTER_GREEN, Failpoint.AFTER_CHUNK, Failpoint.BEFORE_REPORT,
+    Failpoint.BEFORE_SWAP, Failpoint.BETWEEN_SWAPS, Failpoint.AFTER_SWAPS,
+})  # fmt: skip
+"""Points of a rebuild beside main, which no load passes: tests/scenarios/test_rebuild.py kills at each."""
 
 
 def failpoint(point: Failpoint, qualifier: str = "") -> None:

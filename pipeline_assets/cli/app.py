@@ -19,6 +19,7 @@ from pipeline_assets.cli import attach as cli_attach
 from pipeline_assets.cli import changes as cli_changes
 from pipeline_assets.cli import correct as cli_correct
 from pipeline_assets.cli import inspect as cli_look
+from pipeline_assets.cli import rebuild as cli_rebuild
 from pipeline_assets.cli import recover as cli_recover
 from pipeline_assets.cli import report as cli_report
 from pipeline_assets.cli import split as cli_split
@@ -41,6 +42,7 @@ from pipeline_assets.cli.command import (
     run,
 )
 from pipeline_assets.cli.render_processes import process_lines
+from pipeline_assets.cli.render_rebuild import rebuild_lines
 from pipeline_assets.cli.render_tables import print_grid, print_statuses
 from pipeline_assets.cli.terminal import PlainConsole, page, plainly, terminal, write_json
 from pipeline_assets.config import load_settings
@@ -94,7 +96,7 @@ def status(
 ) -> None:
     """Show the status of days: one row per day, one column per table.
 
-    Then the runs at work, the runs found dead, and who is not told of notices.
+    Then the runs at work, the runs found dead, the open rebuilds, and who is not told of notices.
     """
     run(lambda: _status(first, last, as_json), verbose)
 
@@ -128,6 +130,7 @@ def maintenance(
 
 
 cli_correct.register(app)
+cli_rebuild.register(app)
 cli_look.register(app)
 cli_report.register(app)
 cli_changes.register(app)
@@ -173,7 +176,7 @@ def _status(first: str | None, last: str | None, as_json: bool) -> int:
         raise UsageError(f"--from {start} --to {end}", "the range ends before it begins", "Swap the two days")
     with closing(Ledger(settings.ledger_database_url)) as ledger:
         statuses = day_statuses(ledger, projects, days_between(start, end), sources=tuple(Source))
-        processes = process_lines(ledger)
+        processes = [*process_lines(ledger), *rebuild_lines(ledger.rebuilds.open())]
         strays = list(ledger.strays.all(projects))
         troubles = receiver_troubles(ledger, settings)
     if as_json:

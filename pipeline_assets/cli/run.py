@@ -1,4 +1,4 @@
-"""`tidemark load`, `exclude`, `lift`, `rollback`, `release` and `maintenance`: the jobs, in this process.
+"""`tidemark load`, `exclude`, `lift`, `rollback`, `release`, `rebuild`, `maintenance`: the jobs, in this process.
 
 Contains: running the job and what of it reaches the terminal.
 Add here: how a job is started from the shell.
@@ -27,6 +27,7 @@ from pipeline_assets.operations.exclude import delivery_named, touched_slices
 from pipeline_assets.operations.release import Held
 from pipeline_assets.orchestration.jobs import HEAL_JOB, JOB_OF_SOURCE
 from pipeline_assets.orchestration.maintenance_job import JOB_NAME as MAINTENANCE_JOB
+from pipeline_assets.orchestration.rebuild_job import REBUILD_JOB, REBUILD_OP
 from pipeline_assets.orchestration.rollback_jobs import RELEASE_JOB, RELEASE_OP, ROLLBACK_JOB, ROLLBACK_OP
 from pipeline_assets.orchestration.tags import range_tags
 from pipeline_assets.tables.raw_events import RAW_TABLES
@@ -146,6 +147,12 @@ def run_release(
             tags = range_tags(part[0], part[-1])
             failures += run_job(settings, HEAL_JOB, ops, tags, logger, _log(console))
     return failures
+
+
+def run_rebuild(settings: Settings, config: Mapping[str, Any], console: Console, *, verbose: bool) -> list[str]:
+    """Run the rebuild job; returns what went wrong."""
+    ops = {REBUILD_OP: {"config": dict(config)}}
+    return run_job(settings, REBUILD_JOB, ops, {}, _console_logger(console, verbose=verbose), _log(console))
 
 
 def maintain(settings: Settings, console: Console, *, is_dry_run: bool, verbose: bool) -> list[str]:

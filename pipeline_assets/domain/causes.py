@@ -37,6 +37,8 @@ class CauseKind(StrEnum):
     """A raw slice: a person ruled deliveries out, or lifted that."""
     ROLLBACK = "rollback"
     """A person made it what it was."""
+    REBUILD = "rebuild"
+    """A person had it built again beside main, and swapped it in."""
     UNRECORDED_RUN = "unrecorded run "
     """Found in the table: a run published it and died before it was recorded; the text names the run."""
     FOREIGN = "foreign"

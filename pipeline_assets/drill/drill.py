@@ -9,6 +9,7 @@ happens (sandbox.py).
 from __future__ import annotations
 
 import logging
+import subprocess
 import sys
 import time
 import uuid
@@ -28,6 +29,7 @@ from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import Slice
 from pipeline_assets.drill.invariants import Change, DrillState, faults
 from pipeline_assets.drill.process import VictimError, a_victim
+from pipeline_assets.drill.rebuild import COUNTS, REVENUE, rebuild_faults
 from pipeline_assets.drill.recovery import recovery_faults
 from pipeline_assets.drill.sandbox import Scratch, scratch
 from pipeline_assets.drill.scenarios import Disturbance, Trial
@@ -42,7 +44,7 @@ from pipeline_assets.orchestration.specs import asset_key
 from pipeline_assets.orchestration.tags import range_tags
 from pipeline_assets.tables.quarantine import QUARANTINE
 from pipeline_assets.tables.raw_events import RAW_TABLES
-from pipeline_assets.tables.registry import ALL_TABLES, ASSET_TABLES
+from pipeline_assets.tables.registry import ALL_TABLES, ASSET_TABLES, table_by_key
 from pipeline_assets.tables.table import Table
 from pipeline_assets.transforms.digests import slice_digests
 from resources.failpoints import Failpoint
@@ -148,6 +150,8 @@ class _Drill:
     def carry_out(self, trial: Trial) -> Result:
         if trial.event is Disturbance.RECOVERED:
             return self._recover(trial)
+        if trial.event is Disturbance.REBUILT:
+            return self._rebuild(trial)
         started = time.monotonic()
         is_chunked = trial.point is Failpoint.BETWEEN_CHUNKS
         days = self._deliver(2 if is_chunked else 1)
@@ -182,6 +186,19 @@ class _Drill:
         try:
             found = recovery_faults(self.place, _SAMPLE, PROJECT, self.recovered_day, trial.armed)
         except (VictimError, TidemarkError, *FAILURES) as error:
+            found = [str(error)]
+        return Result(trial, time.monotonic() - started, faults=tuple(found))
+
+    def _rebuild(self, trial: Trial) -> Result:
+        """Of the first day that was loaded, which is what it was afterwards."""
+        started = time.monotonic()
+
+        def measured() -> dict[str, dict[Slice, str]]:
+            return {name: _measured(self.runtime, table_by_key(name)) for name in (REVENUE, COUNTS)}
+
+        try:
+            found = rebuild_faults(self.place, self.days[0], trial.point, trial.armed, measured)
+        except (VictimError, TidemarkError, *FAILURES, subprocess.TimeoutExpired) as error:
             found = [str(error)]
         return Result(trial, time.monotonic() - started, faults=tuple(found))
 

@@ -32,11 +32,13 @@ class Disturbance(StrEnum):
     """It is paused, another run publishes the same days, it goes on."""
     RECOVERED = "recovery killed, run again"
     """Not a load, but a recovery from a vendor is killed; the same command goes on from there."""
+    REBUILT = "rebuild killed, run again"
+    """Not a load, but a rebuild beside main, or its swap, is killed; the same command goes on; then it is taken back."""
 
 
 @dataclass(frozen=True)
 class Trial:
-    """One load, or recovery, that is disturbed."""
+    """One load, recovery or rebuild that is disturbed."""
 
     event: Disturbance
     point: Failpoint
@@ -61,6 +63,14 @@ _OF_TABLES = (
 _OF_QUARANTINE = (Failpoint.AFTER_STAGE, Failpoint.BEFORE_COMMIT, Failpoint.AFTER_COMMIT)
 _OF_FILES = ((Failpoint.AFTER_FILES, RAW), (Failpoint.AFTER_FILES, REFINED))
 _OF_RECOVERIES = (Failpoint.AFTER_DOWNLOAD, Failpoint.AFTER_OBJECT, Failpoint.BEFORE_MARKER)
+_OF_REBUILDS = (
+    Failpoint.AFTER_GREEN,
+    Failpoint.AFTER_CHUNK,
+    Failpoint.BEFORE_REPORT,
+    Failpoint.BEFORE_SWAP,
+    Failpoint.BETWEEN_SWAPS,
+    Failpoint.AFTER_SWAPS,
+)
 _MEETINGS = (
     (Failpoint.AFTER_PIN, RAW),
     (Failpoint.AFTER_STAGE, REFINED),
@@ -71,7 +81,7 @@ _MEETINGS = (
 def planned(project: str, *, is_full: bool) -> Sequence[Trial]:
     """Every point once, tables and ways of starting again by turns; in full, all points x tables x ways.
 
-    Then the meetings, and the recoveries.
+    Then the meetings, the recoveries and the rebuilds.
     """
     alone = (
         (Failpoint.DURING_LISTING, f"regular/{project}"),
@@ -88,4 +98,5 @@ def planned(project: str, *, is_full: bool) -> Sequence[Trial]:
         places = [*alone, _OF_FILES[1], *((point, tables[turn % 3]) for turn, point in enumerate(_OF_TABLES))]
         kills = [Trial(ways[turn % 2], *place) for turn, place in enumerate(places)]
     recoveries = [Trial(Disturbance.RECOVERED, point) for point in _OF_RECOVERIES]
-    return [*kills, *(Trial(Disturbance.MET, *place) for place in _MEETINGS), *recoveries]
+    rebuilds = [Trial(Disturbance.REBUILT, point) for point in _OF_REBUILDS]
+    return [*kills, *(Trial(Disturbance.MET, *place) for place in _MEETINGS), *recoveries, *rebuilds]

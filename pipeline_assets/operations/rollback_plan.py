@@ -7,7 +7,7 @@ Does not contain: the state of one slice then (slice_restores.py), holding and r
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import date, datetime
 from functools import reduce
@@ -44,6 +44,8 @@ class RollbackRequest:
     """
     reason: str
     run_id: str
+    only: Mapping[str, Collection[Slice]] | None = None
+    """Table -> the slices that go back, exactly to `to`, which is a number then; None where all of the days go."""
 
     @property
     def attempt(self) -> str:
@@ -82,7 +84,7 @@ def plan(runtime: Runtime, request: RollbackRequest) -> list[SliceRestore]:
 
 def after_its_run(runtime: Runtime, request: RollbackRequest) -> RollbackRequest:
     """Back to the last publication of the run, or of the commit where no run is known, that made the publication named."""
-    if not isinstance(request.to, int):
+    if not isinstance(request.to, int) or request.only is not None:
         return request
     publications = runtime.ledger.publications()
     named = next((record for record in publications if record.number == request.to), None)
@@ -117,6 +119,7 @@ def restores_of_table(runtime: Runtime, table: Table, request: RollbackRequest) 
         key
         for key in runtime.ledger.slices(table.key, request.projects)
         if request.first <= key.event_date <= request.last
+        and (request.only is None or key in request.only.get(table.key, ()))
     ]
     return restores_of(runtime, table, chosen, request.to)
 

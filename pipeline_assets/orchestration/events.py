@@ -98,6 +98,27 @@ def standing_evaluations(
             yield _evaluation(key, day.isoformat(), check, outcomes, targets.get(day.isoformat()))
 
 
+def standing_materializations(
+    ledger: Ledger, settings: Settings, table: Table, days: Collection[date]
+) -> Iterator[dg.AssetMaterialization]:
+    """Of these days by the ledger, where no load reports them; only of those that are good in every project."""
+    by_day: dict[date, list[Outcome]] = {}
+    for outcome in standing_outcomes(ledger, table.key, settings.projects, days):
+        if outcome.key.event_date >= settings.calendar_start:
+            by_day.setdefault(outcome.key.event_date, []).append(outcome)
+    head = ledger.head(table.key)
+    report = TableReport(table.key, (), head.snapshot_id if head is not None else None)
+    for day, outcomes in sorted(by_day.items()):
+        everyone = sorted(outcomes, key=lambda outcome: outcome.key)
+        if all(outcome.verdict.is_good for outcome in everyone):
+            yield dg.AssetMaterialization(
+                asset_key(table),
+                partition=day.isoformat(),
+                metadata=_metadata(everyone, report),
+                tags={"dagster/data_version": _data_version(everyone)},
+            )
+
+
 def _is_news(outcome: Outcome) -> bool:
     has_recovered = outcome.verdict.is_good and not outcome.was_good
     return has_recovered or outcome.verdict in (Verdict.PUBLISHED, Verdict.REFUSED)

@@ -13,6 +13,7 @@ from collections.abc import Callable
 import dagster as dg
 
 from pipeline_assets.domain.processes import Life
+from pipeline_assets.domain.rebuilds import GREEN
 from pipeline_assets.orchestration.specs import asset_key
 from pipeline_assets.tables.registry import ASSET_TABLES
 from resources.ledger.store import Ledger
@@ -48,7 +49,11 @@ def liveness(instance: dg.DagsterInstance, ledger: Ledger, own_run_id: str) -> C
     """
 
     def is_live(attempt: str) -> bool | None:
-        run_id = attempt.split("_", maxsplit=1)[0]
+        run_id, _, rest = attempt.partition("_")
+        if run_id == GREEN:
+            # Of no run: it is needed until a person answers the rebuild, whoever works on it meanwhile.
+            rebuild = ledger.rebuilds.find(int(rest)) if rest.isdecimal() else None
+            return None if rebuild is None else rebuild.state.is_open
         if run_id == own_run_id.replace("-", ""):
             return False
         # Asked anew each time: other runs start and end meanwhile.

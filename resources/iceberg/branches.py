@@ -1,4 +1,4 @@
-"""Our branches of a table: staged attempts, and snapshots that a rollback keeps meanwhile.
+"""Our branches of a table: staged attempts, what a rebuild computes, and snapshots that a rollback keeps meanwhile.
 
 Contains: their names, creating, dropping, whose are dead.
 Add here: another use of a branch.
@@ -36,10 +36,19 @@ class Branches:
 
     def create(self, table: Table, attempt: str, snapshot_id: int) -> str:
         """A branch of this attempt at a snapshot, in place of one of the same name; returns its name."""
-        name = PREFIX + attempt
+        name = self.name(attempt)
         self.drop(table, [name])
         self._create(table, {name: snapshot_id})
         return name
+
+    def name(self, attempt: str) -> str:
+        """What the branch of an attempt is called."""
+        return PREFIX + attempt
+
+    def head(self, table: Table, attempt: str) -> int | None:
+        """The snapshot that the branch of this attempt is at; None where there is none."""
+        ref = self._load(table).refs().get(self.name(attempt))
+        return None if ref is None else int(ref.snapshotId())
 
     def drop(self, table: Table, names: Iterable[str]) -> None:
         """Drop branches; their snapshots stay until maintenance expires them."""

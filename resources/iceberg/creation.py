@@ -1,4 +1,4 @@
-"""Create an Iceberg table as its declaration says, where nothing lies yet.
+"""Create an Iceberg table as its declaration says, where nothing lies yet, and give a table of ours the columns it lacks.
 
 Contains: layout and properties of our tables.
 Add here: a property every table has.
@@ -12,12 +12,16 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from pipeline_assets.domain.errors import LakehouseError
+from pipeline_assets.transforms.event_hashes import HASH_COLUMNS
+from resources.iceberg.errors import FAILURES
 from resources.iceberg.lake_objects import LakeObjects
 from resources.iceberg.metadata import JavaTables
 from resources.iceberg.metadata_files import first_use
 
 if TYPE_CHECKING:
-    from pipeline_assets.tables.table import Table
+    from collections.abc import Sequence
+
+    from pipeline_assets.tables.table import Table, TableColumn
 
 METADATA_IS_KEPT = {"write.metadata.delete-after-commit.enabled": "false"}
 _PROPERTIES = {
@@ -57,6 +61,52 @@ def create_table(tables: JavaTables, table: Table) -> None:
         order = ", ".join(table.write_order)
         spark.sql(f"ALTER TABLE {name} WRITE DISTRIBUTED BY PARTITION LOCALLY ORDERED BY {order}")
     keep_metadata(java)
+
+
+def add_columns(tables: JavaTables, table: Table) -> None:
+    """Add the columns that the declaration has and the table lacks, null in the rows that are there; metadata alone.
+
+    Nothing happens to a table that may be somebody else's, because it has a column that we do not know, nor where rows carry
+    hashes of their columns: those are other rows with another column.
+    """
+    missing = _missing(tables, table)
+    if not missing or not _may_be_added(tables, table, missing):
+        return
+    listed = ", ".join(f"`{column.name}` {column.type}" for column in missing)
+    try:
+        tables.spark.sql(f"ALTER TABLE {tables.identifier(table)} ADD COLUMNS ({listed})")
+    except FAILURES:
+        # Another process may have added them at the same moment.
+        tables.spark.catalog.refreshTable(tables.identifier(table))
+        if _missing(tables, table):
+            raise
+
+
+def require_columns(tables: JavaTables, table: Table) -> None:
+    """Raise LakehouseError where the table lacks a declared column."""
+    missing = _missing(tables, table)
+    if not missing:
+        return
+    name = tables.identifier(table)
+    if {column.name for column in missing} <= set(HASH_COLUMNS):
+        reason = "was written by a Tidemark before rows carried their hashes, and nothing was touched"
+        raise LakehouseError(name, reason, "Load the days into a new warehouse with a new catalog: docs/operations.md")
+    first = min(column.name for column in missing)
+    if _may_be_added(tables, table, missing):
+        hint = "The next load adds it, null in the rows that are there; `tidemark rebuild` fills it"
+        raise LakehouseError(name, f"has no column {first} yet", hint)
+    raise LakehouseError(name, f"has no column {first}", "Point Tidemark at a warehouse of its own")
+
+
+def _missing(tables: JavaTables, table: Table) -> list[TableColumn]:
+    present = set(tables.spark.table(tables.identifier(table)).columns)
+    return [column for column in table.columns if column.name not in present]
+
+
+def _may_be_added(tables: JavaTables, table: Table, missing: Sequence[TableColumn]) -> bool:
+    declared = {column.name for column in table.columns}
+    is_ours = set(tables.spark.table(tables.identifier(table)).columns) <= declared
+    return is_ours and not declared & set(HASH_COLUMNS) and not any(column.is_required for column in missing)
 
 
 def keep_metadata(java: Any) -> None:

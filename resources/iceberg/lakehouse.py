@@ -17,10 +17,9 @@ from typing import TYPE_CHECKING, Any
 
 from pipeline_assets.domain.errors import LakehouseError
 from pipeline_assets.domain.slices import Slice
-from pipeline_assets.transforms.event_hashes import HASH_COLUMNS
 from resources.failpoints import Failpoint, failpoint
 from resources.iceberg.branches import Branches, IsLive
-from resources.iceberg.creation import begin_history, create_table
+from resources.iceberg.creation import add_columns, begin_history, create_table, require_columns
 from resources.iceberg.errors import again
 from resources.iceberg.lake_identity import Purpose, lake_of, require_own_lake
 from resources.iceberg.metadata import (
@@ -30,6 +29,7 @@ from resources.iceberg.metadata import (
     by_slice,
     slice_of,
     slices_condition,
+    with_missing,
 )
 from resources.iceberg.swap import Publication, swap
 from resources.iceberg.table_files import TableFiles
@@ -111,8 +111,9 @@ class Lakehouse:
         return int(snapshot.snapshotId())
 
     def read(self, table: Table, snapshot_id: int) -> DataFrame:
-        """The table as of a snapshot, staged ones included."""
-        return self.spark.read.option("versionAsOf", snapshot_id).table(self._tables.identifier(table))
+        """The table as of a snapshot, staged ones included; a column that it did not have then is null."""
+        rows = self.spark.read.option("versionAsOf", snapshot_id).table(self._tables.identifier(table))
+        return with_missing(rows, table)
 
     def slice_files(
         self, table: Table, snapshot_id: int, slices: Collection[Slice] | None = None
@@ -167,6 +168,7 @@ class Lakehouse:
             return
         # Another process may create the same table at the same moment; the second one finds it.
         again(lambda: create_table(self._tables, table))
+        again(lambda: add_columns(self._tables, table))
         self._require_columns(table)
         again(lambda: begin_history(self._tables, table))
         self._ensured.add(table.key)
@@ -189,17 +191,7 @@ class Lakehouse:
         self._require_columns(table)
 
     def _require_columns(self, table: Table) -> None:
-        name = self._tables.identifier(table)
-        missing = {column.name for column in table.columns} - set(self.spark.table(name).columns)
-        if missing and missing <= set(HASH_COLUMNS):
-            reason = "was written by a Tidemark before rows carried their hashes, and nothing was touched"
-            raise LakehouseError(
-                name, reason, "Load the days into a new warehouse with a new catalog: docs/operations.md"
-            )
-        if missing:
-            raise LakehouseError(
-                name, f"has no column {sorted(missing)[0]}", "Point Tidemark at a warehouse of its own"
-            )
+        require_columns(self._tables, table)
         self._known.add(table.key)
 
     # -- stage, audit, publish ---------------------------------------------------------------------------------
@@ -216,6 +208,21 @@ class Lakehouse:
             raise
         failpoint(Failpoint.AFTER_STAGE, table.key)
         return staged
+
+    def extend(self, table: Table, attempt: str, base_id: int, write: Callable[[str], None]) -> Staged:
+        """Let `write` change a branch that stays, whatever becomes of it, and return what it holds then.
+
+        The branch of this attempt is made at `base_id`, main's head, where there is none yet.
+        """
+        if self.branches.head(table, attempt) is None:
+            self.branches.create(table, attempt, base_id)
+        branch = self.branches.name(attempt)
+        write(f"{self._tables.identifier(table)}.branch_{branch}")
+        snapshot_id = self.branches.head(table, attempt)
+        if snapshot_id is None:
+            raise LakehouseError(table.key, f"somebody removed the branch {branch}", "Start the rebuild again")
+        failpoint(Failpoint.AFTER_GREEN, table.key)
+        return Staged(table, branch, base_id, snapshot_id)
 
     def replace_slices(
         self, table: Table, target: str, slices: Collection[Slice], rows: DataFrame, *, is_shuffled: bool = True

@@ -19,7 +19,7 @@ from pipeline_assets.domain.errors import LakehouseError
 from pipeline_assets.domain.slices import Slice, Source, days_by_project
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
 
     from pipeline_assets.tables.table import Table
 
@@ -224,6 +224,15 @@ def slices_condition(table: Table, slices: Collection[Slice]) -> Column:
     for project_id, days in sorted(days_by_project(slices).items()):
         condition = condition | ((F.col("project_id") == project_id) & F.col(table.day_column).isin(*sorted(days)))
     return condition
+
+
+def with_missing(rows: DataFrame, table: Table) -> DataFrame:
+    """The rows with every column of the table; those that a snapshot's schema did not have are null."""
+    import pyspark.sql.functions as F  # noqa: PLC0415 - keeps this module importable without a running Spark
+
+    present = set(rows.columns)
+    missing = {c.name: F.lit(None).cast(c.type) for c in table.columns if c.name not in present}
+    return rows.withColumns(missing) if missing else rows
 
 
 def in_batches(batches: Collection[BatchKey], source_column: str | None, day_column: str) -> Column:

@@ -23,6 +23,19 @@ def _key(name: str, kind: Any = sa.String) -> sa.Column[Any]:
     return sa.Column(name, kind, primary_key=True)
 
 
+def _of_a_slice() -> list[sa.Column[Any]]:
+    """What is recorded of a slice, on main or beside it."""
+    return [
+        _key("table_name"), _key("event_date", sa.Date), _key("project_id"),
+        sa.Column("verdict", sa.String, nullable=False), sa.Column("reason", sa.String), sa.Column("cure", sa.String),
+        sa.Column("is_final", sa.Boolean, nullable=False), sa.Column("digest", sa.String, nullable=False),
+        sa.Column("file_hash", sa.String), sa.Column("input_state", sa.JSON), sa.Column("code_version", sa.String),
+        sa.Column("refused_state", sa.JSON), sa.Column("figures", sa.JSON), sa.Column("evaluations", sa.JSON),
+        sa.Column("refused_evaluations", sa.JSON), sa.Column("run_id", sa.String), sa.Column("recorded_at", sa.String),
+        sa.Column("final_at", sa.String), sa.Column("baseline", sa.JSON),
+    ]  # fmt: skip
+
+
 SCHEMA = _table("schema", sa.Column("version", sa.Integer, nullable=False))
 HEADS = _table("heads", _key("table_name"), sa.Column("snapshot_id", sa.BigInteger, nullable=False))
 DELIVERIES = _table(
@@ -47,15 +60,7 @@ BATCH_DAYS = _table(
     sa.Column("digest", sa.String, nullable=False), sa.Column("lineage", sa.String),
     sa.Index("tidemark_batch_days_by_event", "source", "project_id", "event_date"),
 )  # fmt: skip
-SLICES = _table(
-    "slices", _key("table_name"), _key("event_date", sa.Date), _key("project_id"),
-    sa.Column("verdict", sa.String, nullable=False), sa.Column("reason", sa.String), sa.Column("cure", sa.String),
-    sa.Column("is_final", sa.Boolean, nullable=False), sa.Column("digest", sa.String, nullable=False),
-    sa.Column("file_hash", sa.String), sa.Column("input_state", sa.JSON), sa.Column("code_version", sa.String),
-    sa.Column("refused_state", sa.JSON), sa.Column("figures", sa.JSON), sa.Column("evaluations", sa.JSON),
-    sa.Column("refused_evaluations", sa.JSON), sa.Column("run_id", sa.String), sa.Column("recorded_at", sa.String),
-    sa.Column("final_at", sa.String), sa.Column("baseline", sa.JSON),
-)  # fmt: skip
+SLICES = _table("slices", *_of_a_slice())
 PUBLICATIONS = _table(
     "publications", sa.Column("id", sa.Integer, primary_key=True, autoincrement=True),
     sa.Column("table_name", sa.String, nullable=False), sa.Column("event_date", sa.Date, nullable=False),
@@ -142,3 +147,19 @@ RECOVERIES = _table(
     sa.Column("begun_at", sa.String), sa.Column("ended_at", sa.String),
 )  # fmt: skip
 """Hours that a recovery writes below the backfill prefix; a claim ends with the hour's marker."""
+REBUILDS = _table(
+    "rebuilds", sa.Column("number", sa.Integer, primary_key=True, autoincrement=True),
+    sa.Column("tables", sa.JSON, nullable=False), sa.Column("first_day", sa.Date, nullable=False),
+    sa.Column("last_day", sa.Date, nullable=False), sa.Column("projects", sa.JSON, nullable=False),
+    sa.Column("reason", sa.String, nullable=False), sa.Column("who", sa.String, nullable=False),
+    sa.Column("state", sa.String, nullable=False), sa.Column("run_id", sa.String), sa.Column("started_at", sa.String),
+    sa.Column("finished_at", sa.String), sa.Column("swap_after", sa.Integer), sa.Column("swap_runs", sa.JSON),
+    sa.Column("answered_by", sa.String), sa.Column("answer", sa.String),
+    # A branch is named for the number, so that none comes twice, also where the last rows are gone.
+    sqlite_autoincrement=True,
+)  # fmt: skip
+REBUILT_SLICES = _table(
+    "rebuilt_slices", _key("rebuild", sa.Integer), *_of_a_slice(),
+    sa.Column("published", sa.String), sa.Column("difference", sa.JSON), sa.Column("blocked_by", sa.JSON),
+)  # fmt: skip
+"""Slices that wait beside main, as `slices` has those of main."""

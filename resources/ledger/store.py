@@ -33,6 +33,7 @@ from resources.ledger.notices import read_before, write_notices
 from resources.ledger.outbox import Outbox
 from resources.ledger.processes import Processes
 from resources.ledger.queries import Queries
+from resources.ledger.rebuilds import Rebuilds
 from resources.ledger.recoveries import Recoveries
 from resources.ledger.revisions import Revisions
 from resources.ledger.rows import (
@@ -104,6 +105,11 @@ class Ledger(Queries):
     def recoveries(self) -> Recoveries:
         """Which hours recoveries write."""
         return Recoveries(self._read, self._write)
+
+    @property
+    def rebuilds(self) -> Rebuilds:
+        """What is built again beside main."""
+        return Rebuilds(self._read, self._write)
 
     @property
     def revisions(self) -> Revisions:

@@ -22,7 +22,7 @@ from pipeline_assets.load.runtime import Runtime
 from pipeline_assets.operations.maintenance import maintain
 from pipeline_assets.orchestration.dead_runs import report_dead_runs
 from pipeline_assets.tables.registry import ALL_TABLES, ASSET_TABLES
-from resources.failpoints import OF_MOVES, OF_RECOVERY, Failpoint
+from resources.failpoints import OF_MOVES, OF_REBUILDS, OF_RECOVERY, Failpoint
 from resources.landing.store import LandingStore
 from resources.spark.session import configure_catalog
 from tests.support.builders import PROJECT, Pipeline, a_pipeline, an_event, events_on
@@ -251,6 +251,6 @@ def test_every_point_of_the_load_path_is_in_the_matrix() -> None:
     def covered(cases: list[tuple[str, str]]) -> set[str]:
         return {point.partition(":")[0] for point, _ in cases}
 
-    expected = {point.value for point in set(Failpoint) - OF_RECOVERY - OF_MOVES} | {INSIDE}
+    expected = {point.value for point in set(Failpoint) - OF_RECOVERY - OF_MOVES - OF_REBUILDS} | {INSIDE}
     assert covered(_every_point_once()) == expected
     assert covered(_whole_matrix()) == expected

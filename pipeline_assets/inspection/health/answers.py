@@ -1,6 +1,6 @@
-"""What waits for a person: the red days, gathered where one command answers them all.
+"""What waits for a person: the red days, gathered where one command answers them all, and open rebuilds.
 
-Contains: what a refused, held or waiting day asks for, and the commands that answer it.
+Contains: what a refused, held or waiting day or a rebuild asks for, and the commands that answer it.
 Add here: another answer that the shell can give.
 Does not contain: reading the ledger (report.py), drawing (orchestration/health_page/).
 """
@@ -16,6 +16,7 @@ from enum import StrEnum
 from pipeline_assets.domain.checks import Check
 from pipeline_assets.domain.commands import recover_refused
 from pipeline_assets.domain.days import stretches
+from pipeline_assets.domain.rebuilds import RebuildRecord, RebuildState
 from pipeline_assets.domain.records import MISSING
 from pipeline_assets.domain.slices import BatchVerdict, Source, Verdict
 from pipeline_assets.tables.raw_events import RAW_TABLES
@@ -40,13 +41,15 @@ class AnswerKind(StrEnum):
     """Remove the cause and load again."""
     RELEASE = "held by an operator"
     """Release it when the rollback has served its purpose."""
+    REBUILD = "a rebuild is open"
+    """Go on with it, look at its report and swap it in, or abandon it."""
     FOLLOW = "follows by itself"
     """What it waits for is another red day, or the next load."""
 
 
 @dataclass(frozen=True)
 class Question:
-    """Red days of the same kind that one answer settles."""
+    """Red days of the same kind, or days of a rebuild, that one answer settles."""
 
     kind: AnswerKind
     tables: tuple[str, ...]
@@ -145,6 +148,36 @@ def questions(faults: Iterable[Fault]) -> list[Question]:
     return sorted(
         made, key=lambda q: (q.kind is AnswerKind.FOLLOW, -q.last.toordinal(), order.index(q.kind), q.projects)
     )
+
+
+def rebuild_questions(rebuilds: Iterable[RebuildRecord]) -> list[Question]:
+    """One for each rebuild that nobody has answered."""
+    return [
+        Question(
+            AnswerKind.REBUILD, one.tables, one.projects, one.first, one.last,
+            f"rebuild {one.number} is {one.state.value}: {one.reason}", 0, _TO_DO[one.state], _rebuild_commands(one),
+        )
+        for one in rebuilds
+        if one.state in _TO_DO
+    ]  # fmt: skip
+
+
+_TO_DO = {
+    RebuildState.BUILDING: "Slices of it are still to be computed; if its run is dead, the same start goes on with it",
+    RebuildState.READY: "Look at the report; then swap it in, or abandon it",
+    RebuildState.SWAPPING: "Its swap was interrupted, so tables may show it in part; complete it, or take it back",
+}
+
+
+def _rebuild_commands(one: RebuildRecord) -> tuple[str, ...]:
+    number = str(one.number)
+    if one.state is RebuildState.BUILDING:
+        words = ["tidemark", "rebuild", "start", "--from", str(one.first), "--to", str(one.last)]
+        words += [word for name in one.tables for word in ("--table", name)]
+        words += [word for name in one.projects for word in ("--project", name)]
+        return _with_reason([*words, "--reason"]), shlex.join(["tidemark", "rebuild", "abandon", number])
+    answers = ("swap", "undo") if one.state is RebuildState.SWAPPING else ("show", "swap", "abandon")
+    return tuple(shlex.join(["tidemark", "rebuild", answer, number]) for answer in answers)
 
 
 def _of_same_tables(by_day: dict[date, list[Fault]]) -> dict[tuple[str, ...], list[date]]:

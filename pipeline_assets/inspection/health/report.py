@@ -20,6 +20,7 @@ from pipeline_assets.inspection.health.answers import (
     early_days,
     is_early,
     questions,
+    rebuild_questions,
     table_of,
 )
 from pipeline_assets.inspection.health.calendar import Calendar, calendar
@@ -130,7 +131,10 @@ def read_health(ledger: Ledger, settings: Settings, now: datetime) -> HealthRepo
         projects=projects,
         calendar=shown,
         span=span,
-        questions=tuple(questions(fault for fault in faults if not is_early(fault, early))),
+        questions=(
+            *rebuild_questions(ledger.rebuilds.open()),
+            *questions(fault for fault in faults if not is_early(fault, early)),
+        ),
         early=early,
         strays=tuple(ledger.strays.all(projects)),
         troubles=tuple(receiver_troubles(ledger, settings)),

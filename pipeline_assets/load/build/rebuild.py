@@ -135,7 +135,9 @@ def _rebuild(plan: TablePlan, standing: Sequence[JudgedSlice]) -> list[JudgedSli
     publication: Publication | None = None
     build = builder_of(table).build(plan)
     try:
-        files = lakehouse.stage(table, plan.base_id, plan.attempt, lambda target: _write(plan, build, target, slices))
+        files = lakehouse.stage(
+            table, plan.base_id, plan.attempt, lambda target: write_build(plan, build, target, slices)
+        )
         try:
             staged = StagedSlices(files.snapshot_id, build.audit(files.snapshot_id), build.keys)
             failpoint(Failpoint.AFTER_AUDIT, table.key)
@@ -153,7 +155,8 @@ def _rebuild(plan: TablePlan, standing: Sequence[JudgedSlice]) -> list[JudgedSli
     return every
 
 
-def _write(plan: TablePlan, build: Build, target: str, slices: Collection[Slice]) -> None:
+def write_build(plan: TablePlan, build: Build, target: str, slices: Collection[Slice]) -> None:
+    """Write a build over exactly these slices of a branch, which is named as in SQL."""
     lakehouse, table = plan.runtime.lakehouse, plan.table
     if build.write is None:
         lakehouse.replace_slices(table, target, slices, build.rows, is_shuffled=build.is_shuffled)

@@ -55,7 +55,7 @@ class RefinedBuilder(Builder[Table]):
         slices = plan.to_build
         code = self.table.code_version(plan.runtime.settings)
         # What other code made, or what was found in the table, is not built upon.
-        known = [key for key, decision in slices.items() if _is_as_built(decision.record, code)]
+        known = [] if plan.is_whole else [key for key, one in slices.items() if _is_as_built(one.record, code)]
         held = held_files(plan.runtime, plan.base_id, known)
         return build_refined(plan.runtime, plan.pins, sorted(slices), held, plan.competing)
 
@@ -207,9 +207,9 @@ def linked_slices(plan: TablePlan, staged_id: int) -> set[tuple[Slice, Slice]]:
     window = runtime.settings.dedupe_window_days
     near = neighbourhood(built, window)
 
-    def refined(snapshot_id: int) -> DataFrame:
+    def refined(snapshot_id: int, slices: Collection[Slice]) -> DataFrame:
         events = runtime.lakehouse.read(REFINED_EVENTS, snapshot_id)
-        return key_days(events.where(slices_condition(REFINED_EVENTS, near)))
+        return key_days(events.where(slices_condition(REFINED_EVENTS, slices)))
 
     by_project: dict[str, list[int]] = {}
     for key in built:
@@ -218,7 +218,9 @@ def linked_slices(plan: TablePlan, staged_id: int) -> set[tuple[Slice, Slice]]:
         Column.__or__, [(F.col("project_id") == name) & F.col("_day").isin(*days) for name, days in by_project.items()]
     )
     raw = key_days(raw_rows(runtime, plan.pins, near, KEY))
-    pairs = linked_days(refined(plan.base_id), refined(staged_id), raw, is_built, window).collect()
+    # Of the staged snapshot the built slices alone: a branch that stays may hold older states of others.
+    after = refined(staged_id, built).unionByName(refined(plan.base_id, near - set(built)))
+    pairs = linked_days(refined(plan.base_id, near), after, raw, is_built, window).collect()
     return {(_slice(row["_day"], row["project_id"]), _slice(row["_other_day"], row["project_id"])) for row in pairs}
 
 

@@ -37,6 +37,8 @@ class TablePlan:
     started_at: float
     competing: CompetingRows | None = None
     """Read before the build, where slices had to be compared with their neighbours."""
+    is_whole: bool = False
+    """Whether slices are written whole, and never as their difference from what the table's own snapshot holds."""
 
     @property
     def to_build(self) -> dict[Slice, SlicePlan]:

@@ -22,6 +22,7 @@ from pipeline_assets.cli.app import app
 from pipeline_assets.domain.causes import Cause, CauseKind
 from pipeline_assets.domain.checks import Check, Evaluation
 from pipeline_assets.domain.deliveries import BatchKey
+from pipeline_assets.domain.rebuilds import RebuildRecord, RebuildState
 from pipeline_assets.domain.records import BatchDay, BatchRecord, DeliveryRecord, PublicationRecord, SliceRecord
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import EMPTY, BatchVerdict, Digest, Slice, Source, Verdict
@@ -114,6 +115,33 @@ def test_the_answers_are_commands_that_the_shell_knows(history: HealthReport) ->
             assert program == "tidemark"
             # Raises UsageError for an option or argument that the command does not take.
             shell.commands[name].make_context(name, words)
+
+
+_START = "tidemark rebuild start --from 2026-03-31 --to 2026-03-31 --table refined/events --project 10001"
+
+
+@pytest.mark.parametrize(
+    ("state", "commands"),
+    [
+        (RebuildState.BUILDING, (f'{_START} --reason "REASON"', "tidemark rebuild abandon 1")),
+        (RebuildState.READY, ("tidemark rebuild show 1", "tidemark rebuild swap 1", "tidemark rebuild abandon 1")),
+        (RebuildState.SWAPPING, ("tidemark rebuild swap 1", "tidemark rebuild undo 1")),
+        (RebuildState.SWAPPED, ()),
+        (RebuildState.ABANDONED, ()),
+    ],
+)
+def test_an_open_rebuild_waits_for_a_person(ledger: Ledger, state: RebuildState, commands: tuple[str, ...]) -> None:
+    day = date(2026, 3, 31)
+    asked = RebuildRecord(0, (REFINED,), day, day, ("10001",), "other meaning", "ann", RebuildState.BUILDING, "run")
+    begun = ledger.rebuilds.begin(asked)
+    ledger.rebuilds.change(begun, state=state)
+    found = health(ledger).for_a_person
+    assert [one.commands for one in found] == ([commands] if commands else [])
+    shell: click.Group = typer.main.get_command(app)  # type: ignore[assignment]
+    for command in commands:
+        _, name, *words = shlex.split(command)
+        shell.commands[name].make_context(name, words)
+    assert all(one.reason == f"rebuild 1 is {state.value}: other meaning" for one in found)
 
 
 def test_projects_that_ask_the_same_are_answered_at_once_and_gaps_divide(ledger: Ledger) -> None:

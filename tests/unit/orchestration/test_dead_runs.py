@@ -21,6 +21,7 @@ from dagster._core.types.loadable_target_origin import LoadableTargetOrigin
 from pipeline_assets.cli.render_processes import process_lines
 from pipeline_assets.definitions import build_defs
 from pipeline_assets.domain.processes import LOOK_SECONDS, PATIENT_LOOKS, STILL_LOOKS, Identity
+from pipeline_assets.domain.rebuilds import RebuildRecord, RebuildState
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.orchestration.dead_runs import DIED_TAG, OWN_JOBS, report_dead_runs
 from pipeline_assets.orchestration.live_runs import liveness, under_way
@@ -207,6 +208,24 @@ def test_a_branch_is_left_to_a_process_that_works_and_to_whom_nobody_knows(
     ledger.processes.lose([theirs])
     assert of(theirs) is False
     assert is_live("deadrun_0") is None
+
+
+def test_a_branch_of_a_rebuild_is_left_until_a_person_answers_it(instance: dg.DagsterInstance, ledger: Ledger) -> None:
+    """Scenario: a rebuild whose process died long ago waits for an answer, then is abandoned; another ledger began one too.
+    Outcome: its branch is needed, then not; nobody knows the other's."""
+    is_live = liveness(instance, ledger, str(uuid.uuid4()))
+    day = date(2026, 2, 2)
+    asked = RebuildRecord(
+        0, ("refined/events",), day, day, ("10001",), "why", "ann", RebuildState.BUILDING, str(uuid.uuid4())
+    )
+    rebuild = ledger.rebuilds.begin(asked)
+    assert is_live(rebuild.branch) is True
+    ready = ledger.rebuilds.change(rebuild, state=RebuildState.READY)
+    assert is_live(rebuild.branch) is True
+    ledger.rebuilds.change(ready, state=RebuildState.ABANDONED)
+    assert is_live(rebuild.branch) is False
+    assert is_live("green_77") is None
+    assert is_live("green_x") is None
 
 
 def test_status_tells_who_works_and_who_died(ledger: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -75,6 +75,7 @@ def test_a_code_server_can_load_it() -> None:
         "rollback",
         "release",
         "recover_exports",
+        "rebuild",
         "health_report",
     }
 

@@ -1,0 +1,1 @@
+"""Slices computed anew beside main, in a green branch: report, swap, undo."""

@@ -1,0 +1,187 @@
+"""The job `rebuild`: slices built again beside main, reported, swapped in, abandoned or taken back.
+
+Contains: the op and its config, and what Dagster shows of a rebuild.
+Add here: how a rebuild is started or answered.
+Does not contain: what it does (operations/rebuild/).
+"""
+
+# Dagster reads the op's annotations as types, so they are not postponed here.
+from collections.abc import Iterator, Mapping
+from datetime import date, datetime
+from enum import StrEnum
+from typing import Any
+
+import dagster as dg
+from dagster_pyspark import LazyPySparkResource
+from pydantic import Field
+
+from pipeline_assets.domain.days import parse_day
+from pipeline_assets.domain.errors import UsageError
+from pipeline_assets.domain.reasons import a_reason
+from pipeline_assets.domain.rebuilds import RebuildRecord, RebuiltSlice, measure_texts
+from pipeline_assets.domain.settings import Settings
+from pipeline_assets.domain.slices import Slice
+from pipeline_assets.load.read_back import read_back
+from pipeline_assets.load.runtime import Runtime
+from pipeline_assets.operations.rebuild.answer import abandon, undo
+from pipeline_assets.operations.rebuild.begin import RebuildRequest, begin, claimed, tables_of
+from pipeline_assets.operations.rebuild.green import build
+from pipeline_assets.operations.rebuild.swap import swap
+from pipeline_assets.orchestration.assets import Clock
+from pipeline_assets.orchestration.event_text import markdown_table
+from pipeline_assets.orchestration.events import standing_evaluations, standing_materializations
+from pipeline_assets.orchestration.live_runs import liveness
+from pipeline_assets.orchestration.runtime import op_runtime
+from pipeline_assets.tables.registry import table_by_key
+from resources.landing.store import LandingStore
+
+REBUILD_JOB = "rebuild"
+# An op and a job must not share a name within a code location.
+REBUILD_OP = "rebuild_slices"
+
+
+class RebuildAction(StrEnum):
+    """What is done about a rebuild."""
+
+    START = "start"
+    """Build beside main and report, or go on with that."""
+    SWAP = "swap"
+    """Make main what was reported."""
+    ABANDON = "abandon"
+    """Forget it."""
+    UNDO = "undo"
+    """Make main what it was before the swap, and hold it."""
+
+
+class RebuildConfig(dg.Config):
+    """Run config of the `rebuild_slices` op."""
+
+    action: str = RebuildAction.START.value
+    """start, swap, abandon or undo."""
+    number: int = 0
+    """Which rebuild is swapped, abandoned or undone; a start gives it its number."""
+    tables: list[str] = Field(default_factory=list)
+    """Of a start: only these of refined and aggregates; all when empty."""
+    first: str = ""
+    """Of a start: first day, YYYY-MM-DD."""
+    last: str = ""
+    """Of a start: last day."""
+    projects: list[str] = Field(default_factory=list)
+    """Of a start: only these of the configured projects; all when empty."""
+    reason: str = ""
+    """Why; kept on record. A start needs one."""
+    who: str = ""
+    """Who asks; the run, where nobody is named."""
+    swap: bool = False
+    """Of a start: swap at once, without anybody looking at the report."""
+
+
+def rebuild_request(config: RebuildConfig, settings: Settings, who: str) -> RebuildRequest:
+    """What the config asks for; raises UsageError or SettingsError."""
+    first, last = parse_day(config.first), parse_day(config.last)
+    projects = settings.require_projects(tuple(config.projects))
+    tables = tuple(table.key for table in tables_of(config.tables))
+    return RebuildRequest(tables, projects, first, last, a_reason("reason", config.reason), who)
+
+
+def action_of(config: RebuildConfig) -> RebuildAction:
+    """What the config asks to do; raises UsageError."""
+    try:
+        return RebuildAction(config.action)
+    except ValueError:
+        known = ", ".join(RebuildAction)
+        raise UsageError(f"action {config.action!r}", "is nothing that can be done about a rebuild", known) from None
+
+
+def rebuild_job(settings: Settings) -> dg.JobDefinition:
+    """Needs no pool: daily loads go on beside it, and its swap is refused where they changed what it is about."""
+
+    @dg.op(
+        name=REBUILD_OP,
+        description="Build slices again beside main and report what would change; swap that in, abandon it or take it back.",
+    )
+    def rebuild_op(
+        context: dg.OpExecutionContext,
+        config: RebuildConfig,
+        spark: LazyPySparkResource,
+        landing: dg.ResourceParam[LandingStore],
+        clock: dg.ResourceParam[Clock],
+    ) -> Iterator[Any]:
+        with op_runtime(context, settings, spark, landing) as runtime:
+            read_back(runtime.ledger, runtime.log)
+            is_live = liveness(context.instance, runtime.ledger, context.run_id)
+            who, action = config.who or f"run {context.run_id}", action_of(config)
+            if action is RebuildAction.START:
+                rebuild = begin(runtime, rebuild_request(config, settings, who), context.run_id, is_live)
+                runtime.log(f"rebuild {rebuild.number}: {', '.join(rebuild.tables)}, {rebuild.first} to {rebuild.last}")
+                rebuild = build(runtime, rebuild, clock.now())
+            else:
+                found = runtime.ledger.rebuilds.get(config.number)
+                rebuild = claimed(runtime.ledger, found, context.run_id, is_live)
+            rebuild, days = _answered(runtime, rebuild, config, action, who, clock.now())
+            yield from _events(context, runtime, days)
+            green = runtime.ledger.rebuilds.slices(rebuild)
+        shown = {"rebuild": rebuild.number, "state": rebuild.state.value, "report": _report(green)}
+        yield dg.Output(None, metadata=shown)
+
+    @dg.job(
+        name=REBUILD_JOB,
+        description="Rebuild days beside main while loads go on, look at the report, then swap them in.",
+    )
+    def job() -> None:
+        rebuild_op()
+
+    return job
+
+
+Places = set[tuple[str, date]]
+"""Tables and days."""
+
+
+def _answered(
+    runtime: Runtime, rebuild: RebuildRecord, config: RebuildConfig, action: RebuildAction, who: str, now: datetime
+) -> tuple[RebuildRecord, Places]:
+    """What becomes of a rebuild that is claimed, and the days of main that it is about."""
+    why = a_reason("reason", config.reason) if config.reason else None
+    if action is RebuildAction.ABANDON:
+        return abandon(runtime, rebuild, who, why), set()
+    if action is RebuildAction.UNDO:
+        rebuild, restores = undo(runtime, rebuild, who, why)
+        return rebuild, {(one.table, one.key.event_date) for one in restores}
+    if action is RebuildAction.SWAP or config.swap:
+        swapped = swap(runtime, rebuild, who, why, now)
+        green = swapped.slices.items()
+        return swapped.rebuild, {
+            (name, key.event_date) for name, of_table in green for key, one in of_table.items() if one.goes
+        }
+    return rebuild, set()
+
+
+def _events(context: dg.OpExecutionContext, runtime: Runtime, places: Places) -> Iterator[Any]:
+    """Dagster shows the days as they are now at once, and not only with the next load."""
+    days: dict[str, set[date]] = {}
+    for name, day in places:
+        days.setdefault(name, set()).add(day)
+    for name, changed in sorted(days.items()):
+        table, settings = table_by_key(name), runtime.settings
+        yield from standing_materializations(runtime.ledger, settings, table, changed)
+        yield from standing_evaluations(context.instance, runtime.ledger, settings, table, changed)
+
+
+_HEADINGS = ("table", "day", "project", "rows", "measures", "keys only rebuilt", "only published", "different", "")
+
+
+def _report(green: Mapping[str, Mapping[Slice, RebuiltSlice]]) -> dg.MarkdownMetadataValue:
+    rows = [_line(name, key, one) for name, of_table in green.items() for key, one in sorted(of_table.items())]
+    return markdown_table(_HEADINGS, rows)
+
+
+def _line(name: str, key: Slice, one: RebuiltSlice) -> tuple[object, ...]:
+    place = (name, key.event_date, key.project_id)
+    if one.difference is None:
+        return (*place, one.published.rows, "", "", "", "", one.why_not)
+    old, new = one.difference.rows
+    measures = ", ".join(measure_texts(one))
+    totals = one.difference.keys.totals if one.difference.keys is not None else {}
+    keys = tuple(totals.get(part, 0) for part in ("keys_added", "keys_removed", "keys_changed"))
+    return (*place, f"{old:,} -> {new:,}", measures, *keys, one.why_not)

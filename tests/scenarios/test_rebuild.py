@@ -1,0 +1,518 @@
+"""Published days are built again beside main while loads go on, reported, swapped in by one commit per table, and taken back."""
+
+from __future__ import annotations
+
+import json
+import os
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+import pyspark.sql.functions as F
+import pytest
+
+from pipeline_assets.definitions import build_defs
+from pipeline_assets.domain.checks import CheckRule, Evaluation, Totals
+from pipeline_assets.domain.rebuilds import RebuildRecord, RebuildState
+from pipeline_assets.domain.slices import EMPTY, Slice
+from pipeline_assets.drill.process import a_victim
+from pipeline_assets.drill.sandbox import as_environment
+from pipeline_assets.load.runtime import Runtime
+from pipeline_assets.operations.maintenance import maintain
+from pipeline_assets.operations.rebuild.begin import RebuildRequest, begin, claimed
+from pipeline_assets.operations.rebuild.green import build
+from pipeline_assets.operations.rebuild.swap import swap
+from pipeline_assets.orchestration.assets import Clock
+from pipeline_assets.orchestration.live_runs import liveness
+from pipeline_assets.tables.event_counts import EVENT_COUNTS
+from pipeline_assets.tables.registry import DERIVED, table_by_key
+from pipeline_assets.tables.table import Measure, TableColumn
+from resources import failpoints
+from resources.failpoints import OF_REBUILDS, Failpoint
+from resources.landing.store import LandingStore
+from resources.spark.session import configure_catalog
+from tests.scenarios.test_shell import InThisProcess
+from tests.support.builders import PROJECT, an_event, events_on
+from tests.support.reference import require_known
+from tests.support.small_spark import SMALL
+from tests.support.victim import home_below
+
+pytestmark = pytest.mark.slow
+FIRST = date(2026, 2, 2)
+REFINED, REVENUE, COUNTS = "refined/events", "aggregates/daily_revenue", "aggregates/event_counts"
+NAMES = tuple(table.key for table in DERIVED)
+NEW = {"revenue_properties": ("amount",), "dedupe_window_days": 2}
+"""What revenue means from now on, and how far apart two rows may be one event."""
+REASON = "revenue is what was paid"
+
+
+def span(days: int) -> list[date]:
+    return [FIRST + timedelta(days=shift) for shift in range(days)]
+
+
+def sold(day: date, count: int = 12) -> list[dict[str, Any]]:
+    """Events of a day. One has revenue, which the settings of tomorrow read elsewhere; of each three days the first and the
+    last share an event, which is one event by the settings of tomorrow."""
+    events = events_on(day, count)
+    for event in events:
+        event["event_properties"] = {}
+    events[0]["event_properties"] = {"$revenue": 2.5, "amount": 4, "currency": "EUR"}
+    again = an_event(
+        insert_id=f"twice-{day.toordinal() // 3}",
+        device_id="d",
+        uuid=str(uuid.uuid5(uuid.NAMESPACE_OID, f"twice-{day}")),
+        event_time=f"{day} 12:00:00.000000",
+        server_upload_time=f"{day} 12:30:00.000000",
+        processed_time=f"{day} 12:31:00.000000",
+    )
+    return events if is_alone(day) else [*events, again]
+
+
+def is_alone(day: date) -> bool:
+    """Whether a day shares no event with another one."""
+    return day.toordinal() % 3 == 1
+
+
+def deliver(p: Any, days: Sequence[date]) -> None:
+    for day in days:
+        p.deliver(day, sold(day))
+
+
+def run_job(p: Any, **config: Any) -> dg.ExecuteInProcessResult:
+    """The job as Dagster runs it."""
+    job = build_defs(p.settings, clock=Clock(p.now), **p.resources).resolve_job_def("rebuild")
+    ops = {"rebuild_slices": {"config": config}}
+    return job.execute_in_process(run_config={"ops": ops}, instance=p.instance, raise_on_error=False)
+
+
+def start(p: Any, day: date, last: date, table: str, **more: Any) -> tuple[RebuildRecord, dg.ExecuteInProcessResult]:
+    run = run_job(p, tables=[table], first=str(day), last=str(last), reason=REASON, who="ann", **more)
+    assert run.success, run.all_node_events[-1]
+    found: RebuildRecord = p.ledger.rebuilds.all()[-1]
+    return found, run
+
+
+def derived(p: Any) -> dict[str, dict[Slice, str]]:
+    return {name: found for name, found in p.digests().items() if name in NAMES}
+
+
+def green(p: Any, rebuild: RebuildRecord) -> dict[str, dict[Slice, str]]:
+    """What the rebuild made."""
+    return {
+        name: {key: str(one.record.digest) for key, one in of_table.items() if one.goes}
+        for name, of_table in p.ledger.rebuilds.slices(rebuild).items()
+    }
+
+
+def with_green(p: Any, rebuild: RebuildRecord, main: Mapping[str, Mapping[Slice, str]]) -> dict[str, dict[Slice, str]]:
+    made = green(p, rebuild)
+    return {name: {**of_table, **made.get(name, {})} for name, of_table in main.items()}
+
+
+def branches(p: Any) -> set[str]:
+    return {
+        row["name"]
+        for name in NAMES
+        for row in p.spark.table(f"{p.lakehouse.identifier(table_by_key(name))}.refs").collect()
+    } - {"main"}
+
+
+def runtime_of(p: Any) -> Runtime:
+    configure_catalog(p.spark, p.settings)
+    return Runtime(p.lakehouse, p.ledger, LandingStore.from_settings(p.settings), p.settings)
+
+
+def require_chains(p: Any) -> None:
+    """Every slice's changes on record lead from nothing to what is published, one following from the other."""
+    present: dict[tuple[str, Any], str] = {}
+    for record in p.ledger.publications():
+        place = (record.table, record.key)
+        assert str(record.digest_before) == present.get(place, str(EMPTY)), record
+        present[place] = str(record.digest_after)
+
+
+# -- the story ---------------------------------------------------------------------------------------------------
+
+
+class Told(InThisProcess):
+    """The shell on a pipeline's own tables, which keeps what was typed and printed."""
+
+    def __init__(self, p: Any, folder: Path) -> None:
+        self.folder, self.p, self.lines = folder, p, list[str]()
+        self.environment = dict(os.environ)
+
+    def __call__(self, *words: str, **environment: str) -> Any:
+        own = as_environment(self.p.settings) | {"DAGSTER_HOME": str(home_below(self.folder))}
+        done = super().__call__(*words, **own, **environment)
+        self.lines += [f"$ tidemark {' '.join(words)}", done.stdout.rstrip(), f"(exit {done.returncode})", ""]
+        return done
+
+    def kill(self, point: str, *words: str) -> None:
+        """The same command in a process of its own, which is killed with SIGKILL, JVM and all, at a point."""
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("TIDEMARK_")}
+        environment |= as_environment(self.p.settings) | {"DAGSTER_HOME": str(home_below(self.folder))}
+        tidemark = str(Path(os.sys.executable).with_name("tidemark"))  # type: ignore[attr-defined]
+        with a_victim([tidemark, *words, "--verbose"], environment, point, self.folder) as victim:
+            assert victim.wait_until_paused().startswith(point)
+        self.lines += [f"$ tidemark {' '.join(words)}", f"(killed with SIGKILL at {point})", ""]
+
+
+@pytest.fixture
+def told(spark: Any, tmp_path: Path, is_full: bool) -> Iterator[Told]:
+    from tests.support.builders import a_pipeline
+
+    small = {"spark_master": "local[2]", "spark_driver_memory": "1g", "spark_config": SMALL}
+    chunk = 20 if is_full else 4
+    with a_pipeline(spark, tmp_path, home=home_below(tmp_path), days_per_run=chunk, **small) as p:
+        yield Told(p, tmp_path)
+
+
+def test_two_months_are_rebuilt_while_loads_go_on(told: Told, is_full: bool, tmp_path: Path) -> None:
+    """Scenario: revenue gets another meaning and a longer window makes two rows one event; days (with --full sixty) are rebuilt,
+    killed twice, with daily loads and late facts in the middle; report, swap, undo. Outcome: main shows nothing of it until the
+    swap, which is one commit per table; what loads brought meanwhile is in it; a load then finds nothing to do; the undo brings
+    back exactly what was before."""
+    p, days = told.p, span(60 if is_full else 7)
+    deliver(p, days)
+    assert p.load(days[0], days[-1]).success
+    late_day = next(day for day in days[1:] if is_alone(day))
+    before, rebuilt = derived(p), {Slice(day, PROJECT) for day in days}
+    p.change(**NEW)
+    words = ("rebuild", "start", "--from", str(days[0]), "--to", str(days[-1]), "--reason", REASON)
+
+    told.kill("after_green:refined/events", *words)
+    assert derived(p) == before
+    # A daily load with a late fact, while chunks are missing. Alone, the new meaning is refused where a day is closed.
+    new_day = days[-1] + timedelta(days=1)
+    late = {"event_time": f"{late_day} 09:00:00.000000", "server_upload_time": f"{new_day} 15:00:00.000000"}
+    deliver(p, [new_day])
+    p.deliver(new_day, [an_event(**late, amplitude_id=999)], hour=15)
+    run = p.load(new_day)
+    assert not run.success
+    assert "grows" in run.failure() or "shrinks" in run.failure()
+    assert p.verdict(REFINED, late_day) == "published"
+    assert p.verdict(REVENUE, late_day) == "refused"
+    assert p.verdict(REVENUE, new_day) == "published"
+    told.kill("after_chunk", *words)
+    # Another one, of a day that is built already.
+    p.deliver(new_day, [an_event(**late, amplitude_id=998)], hour=16)
+    assert p.load(new_day).success
+    assert "going on" not in told("status", "--from", str(new_day), "--to", str(new_day)).stdout
+    assert f"rebuild 1 of {', '.join(NAMES)}" in told.lines[-3]
+    meanwhile = derived(p)
+    assert {key for key in rebuilt if meanwhile[REVENUE][key] != before[REVENUE][key]} == set()
+
+    done = told(*words)
+
+    assert done.returncode == 0, (done.stdout, done.stderr)
+    assert "going on with it" in done.stderr
+    rebuild = p.ledger.rebuilds.get(1)
+    assert rebuild.state is RebuildState.READY
+    assert derived(p) == meanwhile
+    report = json.loads(told("rebuild", "show", "1", "--json").stdout)
+    lines = {(one["table"], one["day"]): one for one in report["slices"]}
+    assert len(lines) == len(NAMES) * len(days)
+    assert all(one["goes"] for one in report["slices"])
+    assert lines[REVENUE, str(late_day)]["difference"]["measures"]["revenue"] == [2.5, 4.0]
+    assert lines[REFINED, str(late_day)]["difference"]["rows"] == [14, 14]
+    told.lines[-3] = f"{told.lines[-3][:400]} …"
+    shown = told("rebuild", "show", "1").stdout
+    assert "revenue 2.5 -> 4" in shown
+    history, expected = p.history(), with_green(p, rebuild, meanwhile)
+    assert expected != meanwhile
+
+    swapped = told("rebuild", "swap", "1", "--reason", "the report is right")
+
+    assert swapped.returncode == 0, (swapped.stdout, swapped.stderr)
+    assert derived(p) == expected
+    assert {name: p.history()[name] - history[name] for name in NAMES} == {
+        name: int(expected[name] != meanwhile[name]) for name in NAMES
+    }
+    _require_never_half(p, rebuilt)
+    assert branches(p) == set()
+    changes = [record for record in p.ledger.publications() if record.cause.text == "rebuild"]
+    assert {record.accepted_reason for record in changes} == {f"rebuild 1 by {rebuild.who}: {REASON}"}
+    assert p.verdict(REVENUE, late_day) == "published"
+    require_known(p)
+    require_chains(p)
+    shown_days = p.instance.get_materialized_partitions(dg.AssetKey(REVENUE.split("/")))
+    assert {str(day) for day in days} <= shown_days
+    history = p.history()
+    assert p.load(days[0], new_day).success
+    assert p.history() == history
+
+    undone = told("rebuild", "undo", "1")
+
+    assert undone.returncode == 0, (undone.stdout, undone.stderr)
+    assert derived(p) == meanwhile
+    assert p.verdict(REVENUE, days[0]) == "held"
+    require_known(p)
+    require_chains(p)
+    told("rebuild", "show")
+    print("\n".join(told.lines))
+    if place := os.environ.get("REBUILD_STORY"):
+        Path(place).write_text("\n".join(told.lines), "utf-8")
+
+
+def _require_never_half(p: Any, rebuilt: set[Slice]) -> None:
+    """Of the rebuilt days, each commit to main since the rebuild holds none or all that change: readers see no half."""
+    for name in NAMES:
+        table = table_by_key(name)
+        records = [record for record in p.ledger.publications(name) if record.cause.text == "rebuild"]
+        changed = {record.key for record in records}
+        commits = {record.snapshot_id for record in records}
+        for commit in p.lakehouse.commits(table, None):
+            assert (commit.slices & rebuilt == changed) or commit.snapshot_id not in commits
+        assert len(commits) == min(1, len(changed))
+
+
+# -- killed at every point ---------------------------------------------------------------------------------------
+
+
+class Killed(BaseException):
+    """The process ends here; what it holds in memory is gone."""
+
+
+@contextmanager
+def killed_at(point: Failpoint, qualifier: str) -> Iterator[None]:
+    def stop(at: Failpoint, of: str) -> None:
+        if at is point and qualifier in ("", of):
+            failpoints.watch()
+            raise Killed
+
+    failpoints.watch(stop)
+    try:
+        with pytest.raises(Killed):
+            yield
+    finally:
+        failpoints.watch()
+
+
+WHILE_BUILDING = (
+    (Failpoint.AFTER_PIN, REFINED),
+    (Failpoint.AFTER_GREEN, REFINED),
+    (Failpoint.AFTER_AUDIT, REVENUE),
+    (Failpoint.BEFORE_LEDGER, REVENUE),
+    (Failpoint.AFTER_CHUNK, ""),
+    (Failpoint.BEFORE_REPORT, ""),
+)
+WHILE_SWAPPING = (
+    (Failpoint.BEFORE_SWAP, REFINED),
+    (Failpoint.BEFORE_COMMIT, REFINED),
+    (Failpoint.AFTER_COMMIT, REFINED),
+    (Failpoint.BETWEEN_SWAPS, REFINED),
+    (Failpoint.BEFORE_LEDGER, REVENUE),
+    (Failpoint.AFTER_SWAPS, ""),
+)
+
+
+def test_every_point_of_a_rebuild_is_killed_at() -> None:
+    assert {point for point, _ in (*WHILE_BUILDING, *WHILE_SWAPPING)} >= OF_REBUILDS
+
+
+def test_a_rebuild_killed_everywhere_is_the_same(told: Told, is_full: bool) -> None:
+    """Scenario: a rebuild of two tables is killed at each of its points (with --full by SIGKILL, in a process of its own), one
+    after the other, and started again each time; its swap as well. Outcome: until the swap main is untouched; after each kill
+    of the swap each table is as before or as rebuilt; in the end main is as rebuilt, with one commit per table, every change on
+    record once, and no branch left."""
+    p, days = told.p, span(4)
+    p.change(days_per_run=2)
+    deliver(p, days)
+    assert p.load(days[0], days[-1]).success
+    before, history = derived(p), p.history()
+    p.change(**NEW)
+    runtime = runtime_of(p)
+    asked = RebuildRequest((REFINED, REVENUE), (PROJECT,), days[0], days[-1], REASON, "ann")
+
+    def go_on() -> RebuildRecord:
+        return build(runtime, begin(runtime, asked, str(uuid.uuid4()), lambda _: False), p.now)
+
+    def killed(point: Failpoint, qualifier: str, do: Callable[[], object], *words: str) -> None:
+        if is_full:
+            told.kill(f"{point}:{qualifier}" if qualifier else str(point), "rebuild", *words)
+            return
+        with killed_at(point, qualifier):
+            do()
+
+    tables = [word for name in (REFINED, REVENUE) for word in ("--table", name)]
+    words = ("start", "--from", str(days[0]), "--to", str(days[-1]), *tables, "--reason", REASON)
+    for point, qualifier in WHILE_BUILDING:
+        killed(point, qualifier, go_on, *words)
+        assert derived(p) == before
+        assert p.history() == history
+    rebuild = go_on()
+    expected = with_green(p, rebuild, before)
+    assert expected[REFINED] != before[REFINED]
+
+    def swap_in() -> None:
+        own = claimed(p.ledger, p.ledger.rebuilds.get(rebuild.number), str(uuid.uuid4()), lambda _: False)
+        swap(runtime, own, "bob", None, p.now)
+
+    for point, qualifier in WHILE_SWAPPING:
+        killed(point, qualifier, swap_in, "swap", str(rebuild.number))
+        found = {name: {k: str(d) for k, d in _measured(p, name).items()} for name in (REFINED, REVENUE)}
+        for name, of_table in found.items():
+            assert of_table in (before[name], expected[name]), (point, name)
+        assert p.ledger.rebuilds.get(rebuild.number).state is RebuildState.SWAPPING
+    swap_in()
+
+    assert p.ledger.rebuilds.get(rebuild.number).state is RebuildState.SWAPPED
+    assert derived(p) == expected
+    assert {name: p.history()[name] - history[name] for name in (REFINED, REVENUE)} == {REFINED: 1, REVENUE: 1}
+    assert branches(p) == set()
+    require_known(p)
+    require_chains(p)
+    assert all(record.knows_inputs for record in p.ledger.slices(REFINED, None).values())
+
+
+def _measured(p: Any, name: str) -> dict[Slice, Any]:
+    from pipeline_assets.transforms.digests import slice_digests
+
+    table = table_by_key(name)
+    rows = p.lakehouse.read(table, p.lakehouse.head(table))
+    return dict(slice_digests(rows, table.content_columns, table.day_column))
+
+
+# -- a column more, a meaning changed, what cannot go ------------------------------------------------------------
+
+
+def _few_events(totals: Totals) -> Evaluation:
+    is_few = totals.control.get("events") == 7
+    return Evaluation(FEW, not is_few, "7 events of 12" if is_few else None, "Have the day delivered again")
+
+
+FEW = CheckRule("few_events", "A day has more than seven events.", evaluate=_few_events)
+
+
+@contextmanager
+def a_later_version() -> Iterator[None]:
+    """event_counts as a later version of the code declares it: a column more, another meaning of users, a check more."""
+    known = {
+        name: getattr(EVENT_COUNTS, name) for name in ("columns", "version", "build", "measures", "controls", "checks")
+    }
+
+    def build_later(events: Any, settings: Any) -> Any:
+        paying = F.count_if(F.col("revenue").isNotNull()).alias("paying_events")
+        return events.groupBy("event_date", "project_id", "event_type").agg(
+            F.count(F.lit(1)).alias("events"), (F.countDistinct("user") * 0 + 1).alias("users"), paying
+        )
+
+    def control(events: Any, settings: Any) -> Any:
+        paying = F.count("revenue").alias("paying_events")
+        return events.groupBy("event_date", "project_id").agg(F.count(F.lit(1)).alias("events"), paying)
+
+    later = {
+        "columns": (*EVENT_COUNTS.columns, TableColumn("paying_events", "bigint")),
+        "version": "3",
+        "build": build_later,
+        "measures": {**EVENT_COUNTS.measures, "paying_events": Measure(lambda: F.sum("paying_events"))},
+        "controls": control,
+        "checks": (*EVENT_COUNTS.checks, FEW),
+    }
+    try:
+        for name, value in later.items():
+            object.__setattr__(EVENT_COUNTS, name, value)
+        yield
+    finally:
+        for name, value in known.items():
+            object.__setattr__(EVENT_COUNTS, name, value)
+
+
+def test_a_column_more_comes_by_a_rebuild_and_what_cannot_go_stays(pipeline: Any) -> None:
+    """Scenario: a later version of a table has a column more and another meaning of one; one of its days is held, another fails
+    a check. Days are loaded meanwhile, maintenance runs, the rebuild is swapped in; another one is abandoned. Outcome: loads go
+    on; old days have null until the swap, which fills all that go at once; the held and the refused day stay, each with a
+    sentence that says why and what to do; the branch outlives maintenance, and neither swap nor abandon leaves one. The held day
+    goes once it is released, by a start that swaps."""
+    p = pipeline()
+    days = span(4)
+    for number, day in enumerate(days):
+        p.deliver(day, sold(day)[: 7 if number == 2 else 12])
+    assert p.load(days[0], days[-1]).success
+    p.ledger.interventions.hold({COUNTS: [Slice(days[1], PROJECT)]}, "looked at", "somebody")
+    before = dict(derived(p)[COUNTS].items())
+
+    with a_later_version():
+        fresh = days[-1] + timedelta(days=1)
+        deliver(p, [fresh])
+        assert p.load(fresh).success
+        rebuild, run = start(p, days[0], days[-1], COUNTS)
+        assert rebuild.state is RebuildState.READY
+        assert {key: digest for key, digest in derived(p)[COUNTS].items() if key.event_date != fresh} == before
+        assert _paying(p) == {**dict.fromkeys(days), fresh: 1}
+        of_table = p.ledger.rebuilds.slices(rebuild)[COUNTS]
+        assert {key.event_date: one.why_not for key, one in of_table.items() if not one.goes} == {
+            days[1]: "held: looked at",
+            days[2]: "few_events: 7 events of 12",
+        }
+        told = of_table[Slice(days[0], PROJECT)].difference
+        assert told is not None
+        assert (told.rows, told.measures["paying_events"], told.keys and told.keys.totals) == (
+            (1, 1), (None, 1), {"keys_added": 0, "keys_removed": 0, "keys_changed": 1},
+        )  # fmt: skip
+        assert "paying_events not known -> 1" in str(run.all_node_events)
+
+        _maintain(p)
+        assert branches(p) == {f"tidemark_{rebuild.branch}"}
+        shell = Told(p, Path(p.landing).parent)
+        done = shell("rebuild", "swap", str(rebuild.number))
+
+        assert done.returncode == 1
+        assert f"left out: {days[2]}/{PROJECT} {COUNTS}: few_events: 7 events of 12" in done.stdout
+        assert "fix: Have the day delivered again" in done.stdout
+        assert _paying(p) == {days[0]: 1, days[1]: None, days[2]: None, days[3]: 1, fresh: 1}
+        after = derived(p)[COUNTS]
+        assert {key.event_date for key in before if after[key] != before[key]} == {days[0], days[3]}
+        assert branches(p) == set()
+
+        p.ledger.interventions.release({COUNTS: [Slice(days[1], PROJECT)]}, "seen", "somebody")
+        again, _ = start(p, days[1], days[1], COUNTS)
+        assert shell("rebuild", "abandon", str(again.number), "--reason", "not now").returncode == 0
+        assert p.ledger.rebuilds.get(again.number).state is RebuildState.ABANDONED
+        assert (derived(p)[COUNTS], branches(p)) == (after, set())
+        once_more, run = start(p, days[1], days[1], COUNTS, swap=True)
+        assert once_more.state is RebuildState.SWAPPED
+        assert _paying(p)[days[1]] == 1
+        shown = [
+            event.partition for event in run.all_events if event.event_type is dg.DagsterEventType.ASSET_MATERIALIZATION
+        ]
+        assert shown == [str(days[1])]
+        require_known(p)
+        _require_usage(shell, again, days)
+
+
+def _paying(p: Any) -> dict[date, int | None]:
+    return {row["event_date"]: row["paying_events"] for row in p.rows(COUNTS)}
+
+
+def _maintain(p: Any) -> None:
+    """When everything is a month old."""
+    old = (datetime.now(UTC) - timedelta(days=40)).timestamp()
+    for path in Path(p.settings.warehouse_url).rglob("*"):
+        os.utime(path, (old, old))
+    later, own = datetime.now(UTC) + timedelta(days=40), str(uuid.uuid4())
+    reports = list(maintain(runtime_of(p), own, later, liveness(p.instance, p.ledger, own), is_dry_run=False))
+    assert [report.failure for report in reports if report.failure] == []
+
+
+def _require_usage(shell: Told, answered: RebuildRecord, days: Sequence[date]) -> None:
+    """Each call that cannot be served exits 2 (1 where only the job finds out) with one sentence and its fix."""
+    range_of = ("--from", str(days[0]), "--to", str(days[-1]))
+    for code, words, said in (
+        (2, ("start", *range_of), "needs --from, --to and --reason"),
+        (2, ("start", *range_of, "--reason", " "), "needs a reason"),
+        (2, ("start", *range_of, "--reason", "why", "--table", "raw/regular_events"), "is not built"),
+        (2, ("start", "--from", str(days[1]), "--to", str(days[0]), "--reason", "why"), "ends before it begins"),
+        (2, ("start", "3", *range_of, "--reason", "why"), "takes no id"),
+        (2, ("show", "99"), "rebuild 99: is not on record"),
+        (2, ("swap",), "needs the id of a rebuild"),
+        (2, ("undo", str(answered.number), *range_of), "takes the id of a rebuild and no tables or days"),
+        (1, ("swap", str(answered.number)), "is abandoned"),
+        (1, ("undo", str(answered.number)), "is abandoned, so main shows nothing of it"),
+    ):
+        done = shell("rebuild", *words)
+        assert (done.returncode, said in done.stderr) == (code, True), (words, done.returncode, done.stderr)

@@ -1,0 +1,115 @@
+"""Rebuilds on record: one for the same days at a time, one run at work on it, and slices that come back as they were written."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import date, timedelta
+from pathlib import Path
+
+import pytest
+
+from pipeline_assets.domain.changes import Baseline, KeyChange
+from pipeline_assets.domain.errors import PublishConflictError, UsageError
+from pipeline_assets.domain.input_state import InputDay, InputState, Rejection
+from pipeline_assets.domain.rebuilds import RebuildRecord, RebuildState, RebuiltSlice, SliceDifference
+from pipeline_assets.domain.records import SliceRecord
+from pipeline_assets.domain.slices import EMPTY, Digest, Slice, Verdict
+from resources.ledger.store import Ledger
+
+DAY, PROJECT = date(2026, 2, 2), "10001"
+REFINED, COUNTS = "refined/events", "aggregates/event_counts"
+KEY = Slice(DAY, PROJECT)
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def ledger(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Ledger]:
+    url = f"sqlite:///{tmp_path}/ledger.db" if request.param == "sqlite" else request.getfixturevalue("postgres")
+    found = Ledger(url)
+    yield found
+    found.close()
+
+
+def asked(first: date = DAY, last: date = DAY, *tables: str, run_id: str = "run-1") -> RebuildRecord:
+    return RebuildRecord(
+        0, tables or (REFINED, COUNTS), first, last, (PROJECT,), "why", "ann", RebuildState.BUILDING, run_id
+    )
+
+
+def test_the_same_days_are_rebuilt_once_at_a_time(ledger: Ledger) -> None:
+    """Scenario: a rebuild is open; the same is asked for, then one of other tables, of other days, of a day of its own in one of
+    its tables, and that again once it is answered. Outcome: it is gone on with; two more begin; refused with the command that
+    answers it; begun, with a number that no other had."""
+    begun = ledger.rebuilds.begin(asked(DAY, DAY + timedelta(days=3)))
+    again = ledger.rebuilds.begin(asked(DAY, DAY + timedelta(days=3), COUNTS, REFINED, run_id="run-2"))
+    assert again == begun
+    other = ledger.rebuilds.begin(asked(DAY, DAY, "aggregates/daily_revenue"))
+    later = ledger.rebuilds.begin(asked(DAY + timedelta(days=4), DAY + timedelta(days=4)))
+    assert [one.number for one in ledger.rebuilds.open()] == [begun.number, other.number, later.number]
+
+    with pytest.raises(UsageError) as refusal:
+        ledger.rebuilds.begin(asked(DAY, DAY, COUNTS))
+    assert str(refusal.value) == (
+        "rebuild of aggregates/event_counts 2026-02-02 to 2026-02-02: rebuild 1 is open for these days (why). "
+        "Answer it first: tidemark rebuild swap 1, or tidemark rebuild abandon 1"
+    )
+    ledger.rebuilds.change(begun, state=RebuildState.ABANDONED, answered_by="bob", answer="no")
+    fresh = ledger.rebuilds.begin(asked(DAY, DAY, COUNTS))
+    assert fresh.number > later.number
+    assert ledger.rebuilds.get(begun.number) == replace(
+        begun, state=RebuildState.ABANDONED, answered_by="bob", answer="no"
+    )
+    with pytest.raises(UsageError, match="rebuild 99: is not on record"):
+        ledger.rebuilds.get(99)
+
+
+def test_who_was_overtaken_writes_nothing(ledger: Ledger) -> None:
+    """Scenario: a run takes a rebuild over from one that was thought dead, and a third one comes too late. Outcome: the second
+    alone writes; the others are told so, and nothing of theirs is on record."""
+    begun = ledger.rebuilds.begin(asked())
+    second = ledger.rebuilds.claim(begun, "run-2")
+    with pytest.raises(PublishConflictError, match="another run works on it by now"):
+        ledger.rebuilds.claim(begun, "run-3")
+    slices = [RebuiltSlice(SliceRecord(REFINED, KEY, Verdict.PUBLISHED))]
+    for write in (
+        lambda: ledger.rebuilds.record(begun, slices),
+        lambda: ledger.rebuilds.change(begun, state=RebuildState.READY),
+    ):
+        with pytest.raises(PublishConflictError, match="another run works on it by now"):
+            write()
+    assert ledger.rebuilds.slices(begun) == {REFINED: {}, COUNTS: {}}
+    ledger.rebuilds.record(second, slices)
+    assert ledger.rebuilds.slices(second)[REFINED].keys() == {KEY}
+
+
+def test_a_slice_comes_back_as_it_was_written(ledger: Ledger) -> None:
+    begun = ledger.rebuilds.begin(asked())
+    state = InputState({InputDay("raw/regular_events", DAY): Digest(3, 1, 2)}, "0:0:0")
+    record = SliceRecord(
+        REFINED, KEY, Verdict.REFUSED, "unique_event_key: twice", "look", True, "2026-06-01T00:00:00+00:00",
+        Baseline({"rows": 3}), Digest(3, 4, 5), "hash", state, "1-ab", Rejection(state, "code"), {"rows": 3},
+    )  # fmt: skip
+    keys = KeyChange(7, {"code": 1}, {"withdrawn": 2}, {"moved day": 3})
+    difference = SliceDifference((3, 5), {"revenue": (None, 4.5), "events": (3, 5)}, keys)
+    one = RebuiltSlice(record, Digest(9, 9, 9), difference, (f"{REFINED} {KEY}",))
+    ledger.rebuilds.record(begun, [RebuiltSlice(record), one])
+
+    found = ledger.rebuilds.slices(begun)[REFINED][KEY]
+
+    assert replace(found, record=record) == one
+    assert replace(found.record, run_id=None, read_hash=None) == record
+    assert not found.goes
+    assert ledger.slices(REFINED, None) == {}
+
+
+def test_what_goes_is_built_good_and_alone() -> None:
+    record, difference = SliceRecord(REFINED, KEY, Verdict.PUBLISHED, digest=Digest(1, 1, 1)), SliceDifference((0, 1))
+    good = RebuiltSlice(record, EMPTY, difference)
+    assert (good.goes, good.is_changed, good.why_not) == (True, True, "")
+    same = replace(good, published=record.digest)
+    assert (same.goes, same.is_changed) == (True, False)
+    tied = replace(good, blocked_by=("refined/events 2026-02-03/10001",))
+    assert not tied.goes
+    assert tied.why_not == "cannot go without refined/events 2026-02-03/10001, left out as well"
+    held = RebuiltSlice(replace(record, verdict=Verdict.HELD, reason="held: wrong"))
+    assert (held.goes, held.why_not) == (False, "held: wrong")
