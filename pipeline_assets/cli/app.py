@@ -21,6 +21,7 @@ from pipeline_assets.cli import correct as cli_correct
 from pipeline_assets.cli import inspect as cli_look
 from pipeline_assets.cli import rebuild as cli_rebuild
 from pipeline_assets.cli import recover as cli_recover
+from pipeline_assets.cli import replay as cli_replay
 from pipeline_assets.cli import report as cli_report
 from pipeline_assets.cli import split as cli_split
 from pipeline_assets.cli.command import (
@@ -132,6 +133,7 @@ def maintenance(
 cli_correct.register(app)
 cli_rebuild.register(app)
 cli_look.register(app)
+cli_replay.register(app)
 cli_report.register(app)
 cli_changes.register(app)
 cli_attach.register(app)

@@ -153,6 +153,7 @@ def _publication_json(record: PublicationRecord) -> dict[str, Any]:
         | rows
         | digests
         | {"cause": record.cause.text, "snapshot_id": str(record.snapshot_id)}
+        | {"pins": {name: str(pin) for name, pin in (record.pins or {}).items()}, "settings": record.settings}
     )
 
 

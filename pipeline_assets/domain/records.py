@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from typing import Any
 
 from pipeline_assets.domain.causes import Cause
 from pipeline_assets.domain.changes import Baseline
@@ -185,6 +186,10 @@ class PublicationRecord:
     published_at: str = ""
     number: int = 0
     """Its place among all publications; given by the ledger."""
+    pins: Mapping[str, int] | None = None
+    """Key of each upstream table -> the snapshot it was built from; None where it was built from no table, or not recorded."""
+    settings: Mapping[str, Any] | None = None
+    """Name -> value of the settings that the build read (domain/recorded_settings.py); None where they were not recorded."""
 
 
 @dataclass(frozen=True)

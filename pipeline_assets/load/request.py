@@ -96,3 +96,5 @@ class TableReport:
     seconds: float = 0.0
     built: tuple[Slice, ...] = ()
     """Slices that were computed, whatever became of them."""
+    pins: Mapping[str, int] = field(default_factory=dict)
+    """Key of each upstream table -> the snapshot that they were computed from."""

@@ -164,6 +164,8 @@ def _restore(
                 code_version=restore.target.code_version if restore.target else None,
                 accepted_reason=request.reason,
                 figures=restore.target.figures if restore.target else None,
+                pins=restore.target.pins if restore.target else None,
+                settings=restore.target.settings if restore.target else None,
             )
             for restore in changing
         )

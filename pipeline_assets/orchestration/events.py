@@ -157,8 +157,16 @@ def _metadata(outcomes: Sequence[Outcome], report: TableReport) -> dict[str, Any
         "dagster/partition_row_count": rows,
         "rows": rows,
         "snapshot_id": dg.MetadataValue.text(str(report.snapshot_id)),
+        **_pins(outcomes, report),
         **{name: value for name, value in figures.items() if name != "rows"},
     }
+
+
+def _pins(outcomes: Sequence[Outcome], report: TableReport) -> dict[str, Any]:
+    """Of a day that was built now: the snapshots that it was built from."""
+    if not report.pins or {outcome.key for outcome in outcomes}.isdisjoint(report.built):
+        return {}
+    return {"built_from": description(f"{name} {snapshot_id}" for name, snapshot_id in sorted(report.pins.items()))}
 
 
 def _changed(table: Table, day: date, changes: Sequence[Notice]) -> dict[str, Any]:

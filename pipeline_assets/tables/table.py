@@ -11,9 +11,10 @@ import hashlib
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pipeline_assets.domain.checks import CheckRule
+from pipeline_assets.domain.recorded_settings import on_record
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.tables.kinds import AGGREGATE, TableKind
 
@@ -98,6 +99,10 @@ class Table:
             if (not column.name.startswith("_") or column.name == "_extra")
             and column.name not in self.partition_columns
         )
+
+    def recorded_settings(self, settings: Settings) -> dict[str, Any]:
+        """Name -> value of the settings the build reads, as a publication records them; the same on every machine."""
+        return on_record(settings, [name for name in self.settings_read if not settings.is_of_machine(name)])
 
     def code_version(self, settings: Settings) -> str:
         """The declared version and a hash of the settings the build reads; the same on every machine."""

@@ -140,6 +140,10 @@ class Lakehouse:
         """The snapshots that main went through and that are kept, and when they were committed; newest first."""
         return dict(self._tables.ancestry(self._load(table)))
 
+    def snapshot_ids(self, table: Table) -> frozenset[int]:
+        """All snapshots of the table that are kept, staged ones included."""
+        return frozenset(self._tables.snapshot_ids(self._load(table)))
+
     # -- tables ------------------------------------------------------------------------------------------------
 
     def require_own(self, settings: Settings, ours: Collection[Table], purpose: Purpose) -> None:

@@ -178,6 +178,10 @@ class JavaTables:
             parent_id = snapshot.parentId()
             snapshot = java.snapshot(parent_id) if parent_id is not None else None
 
+    def snapshot_ids(self, java: Any) -> Iterator[int]:
+        """All that are kept."""
+        return (int(snapshot.snapshotId()) for snapshot in _each(java.snapshots()))
+
     def _changed(self, java: Any, snapshot: Any) -> set[Slice]:
         changes = self.java_class("org.apache.iceberg.SnapshotChanges").builderFor(java).snapshot(snapshot).build()
         return {

@@ -135,6 +135,17 @@ class Queries(ABC):
         with self._read() as connection:
             return [publication_of(row) for row in connection.execute(query).mappings()]
 
+    def publications_of(self, table: str, projects: Sequence[str], days: Iterable[date]) -> list[PublicationRecord]:
+        """Every recorded change of some days of a table, oldest first."""
+        wanted = sorted(set(days))
+        query = sa.select(PUBLICATIONS).where(
+            PUBLICATIONS.c.table_name == table,
+            PUBLICATIONS.c.event_date.in_(wanted),
+            PUBLICATIONS.c.project_id.in_(projects),
+        )
+        with self._read() as connection:
+            return [publication_of(row) for row in connection.execute(query.order_by(PUBLICATIONS.c.id)).mappings()]
+
     def recorded_snapshots(self, table: str, snapshot_ids: Sequence[int]) -> set[tuple[Slice, int]]:
         """Slice and snapshot of the publications on record that these snapshots made."""
         columns = (PUBLICATIONS.c.event_date, PUBLICATIONS.c.project_id, PUBLICATIONS.c.snapshot_id)

@@ -163,11 +163,14 @@ def publication_of(row: RowMapping) -> PublicationRecord:
         "figures",
         "seconds",
         "published_at",
+        "settings",
     )
+    pins = row["pins"]
     return PublicationRecord(
         table=row["table_name"], key=Slice(row["event_date"], row["project_id"]),
         digest_before=Digest.parse(row["digest_before"]), digest_after=Digest.parse(row["digest_after"]), number=row["id"],
         cause=Cause.parse(row["cause"] or ""), input_state=input_state_of(row["input_state"]),
+        pins=None if pins is None else {name: int(snapshot_id) for name, snapshot_id in pins.items()},
         **{name: row[name] for name in names},
     )  # fmt: skip
 
@@ -181,6 +184,9 @@ def publication_row(record: PublicationRecord, stamp: str) -> dict[str, Any]:
         "input_state": input_state_json(record.input_state), "code_version": record.code_version,
         "accepted_reason": record.accepted_reason, "figures": _sorted(record.figures), "seconds": record.seconds,
         "published_at": record.published_at or stamp,
+        # As text, because snapshot ids exceed what readers of JSON hold exactly.
+        "pins": None if record.pins is None else {name: str(record.pins[name]) for name in sorted(record.pins)},
+        "settings": _sorted(record.settings),
     }  # fmt: skip
 
 

@@ -71,6 +71,8 @@ PUBLICATIONS = _table(
     sa.Column("seconds", sa.Float), sa.Column("published_at", sa.String),
     # Whether the slice stood final before it; null where an older version recorded it.
     sa.Column("was_final", sa.Boolean),
+    # What it was built from, so that it can be built again; null where an older version recorded it.
+    sa.Column("pins", sa.JSON), sa.Column("settings", sa.JSON),
     # Main may come back to a snapshot: set back behind our back, it follows another one then.
     sa.UniqueConstraint("table_name", "event_date", "project_id", "snapshot_id", "parent_id"),
 )  # fmt: skip

@@ -121,7 +121,7 @@ def _difference(
     has_new_code = record is not None and record.code_version not in (None, table.code_version(runtime.settings))
     cause = cause_of(record.input_state if record else None, plan.present, has_new_code=has_new_code)
     keys = key_change(cause if recorded.is_settled else _UNKNOWN, counts)
-    figures = [{name: number(measured[name]) for name in _expressions(table)} for measured in (before, after)]
+    figures = [{name: number(measured[name]) for name in measures_of(table)} for measured in (before, after)]
     old, new = ({name: value for name, value in state.items() if name in table.measures} for state in figures)
     was_final = plan.was_final
     known = record.baseline.of(new) if record is not None and record.baseline is not None else Baseline(old)
@@ -137,12 +137,13 @@ def _difference(
     )  # fmt: skip
 
 
-def _expressions(table: Table) -> Mapping[str, Measure]:
+def measures_of(table: Table) -> Mapping[str, Measure]:
+    """The figures that two states of a slice are compared by: its rows, and the table's measures."""
     return {"rows": Measure(lambda: F.count(F.lit(1))), **table.measures}
 
 
 def _measured(table: Table, rows: DataFrame) -> dict[str, Any]:
-    own = [measure.total().alias(name) for name, measure in _expressions(table).items() if name != "rows"]
+    own = [measure.total().alias(name) for name, measure in measures_of(table).items() if name != "rows"]
     (measured,) = with_row_hashes(rows, table.content_columns).agg(*digest_aggregates(), *own).collect()
     return dict(measured.asDict())
 

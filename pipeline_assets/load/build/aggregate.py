@@ -7,7 +7,7 @@ Does not contain: any one of them (tables/) and judging (verdicts.py).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -47,10 +47,14 @@ class AggregateBuilder(Builder[AggregateTable]):
         """From refined.events as it is published, or as raw says now; no row comes from another day."""
         with (
             _refined(runtime, key, heads, on_published=on_published) as refined,
-            kept(self._rows(runtime, refined)) as rows,
+            kept(self._rows(runtime.settings, refined)) as rows,
         ):
             nowhere = self.contents(rows).limit(0).select("event_date", "project_id", "_key_a", "_key_b")
             yield Proposal(rows, nowhere, nowhere)
+
+    def rows_from(self, settings: Settings, inputs: Callable[[str], DataFrame]) -> DataFrame:
+        """From refined.events alone."""
+        return self._rows(settings, inputs(REFINED_EVENTS.key))
 
     def contents(self, rows: DataFrame) -> DataFrame:
         """By the key columns, the content of all."""
@@ -65,9 +69,9 @@ class AggregateBuilder(Builder[AggregateTable]):
         """The key columns."""
         return self.table.key_columns
 
-    def _rows(self, runtime: Runtime, refined: DataFrame) -> DataFrame:
-        events = narrow_events(refined, runtime.settings) if self.table.reads_narrow_events else refined
-        return self.table.build(events, runtime.settings).select(*[column.name for column in self.table.columns])
+    def _rows(self, settings: Settings, refined: DataFrame) -> DataFrame:
+        events = narrow_events(refined, settings) if self.table.reads_narrow_events else refined
+        return self.table.build(events, settings).select(*[column.name for column in self.table.columns])
 
 
 @contextmanager

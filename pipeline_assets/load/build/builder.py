@@ -8,12 +8,13 @@ Does not contain: which kind has which builder (builders.py), and what a kind an
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from pipeline_assets.domain.changes import KeyChange
+from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import Slice
 from pipeline_assets.load.build.audit import Build
 from pipeline_assets.load.build.competing_rows import CompetingRows
@@ -57,6 +58,14 @@ class Builder(ABC, Generic[TableT]):
 
         `on_published`: from its upstream tables as they are published, where those are derived as well; else from what they
         would be. Rows are kept until the context ends.
+        """
+
+    @abstractmethod
+    def rows_from(self, settings: Settings, inputs: Callable[[str], DataFrame]) -> DataFrame:
+        """The table's rows as these settings make them of these inputs, on the days that the inputs hold.
+
+        `inputs`: key of an upstream table -> its rows on all days that a slice is built from. The slice's own day is right then;
+        of other days rows may be there or lack. Nothing is written, so a replay needs no more than files that are kept.
         """
 
     @abstractmethod

@@ -13,7 +13,7 @@ from functools import reduce
 import pyspark.sql.functions as F
 from pyspark.sql import DataFrame
 
-from pipeline_assets.domain.slices import EMPTY, Slice, neighbourhood
+from pipeline_assets.domain.slices import EMPTY, Slice, Source, neighbourhood
 from pipeline_assets.load.runtime import Runtime
 from pipeline_assets.tables.raw_events import RAW_TABLES
 from pipeline_assets.tables.refined_events import REFINED_EVENTS
@@ -77,10 +77,14 @@ def competing_digests_of(shared: DataFrame, window_days: int, slices: Sequence[S
 
 def raw_rows(runtime: Runtime, pins: Mapping[str, int], slices: Collection[Slice], columns: Sequence[str]) -> DataFrame:
     """Both raw tables' rows of these slices: event_date, project_id, the columns asked for, `_source`."""
-    frames = [
-        runtime.lakehouse.read(table, pins[table.key])
-        .where(slices_condition(table, slices))
-        .select("event_date", "project_id", *columns, F.lit(source.value).alias("_source"))
+    frames = {
+        source: runtime.lakehouse.read(table, pins[table.key]).where(slices_condition(table, slices))
         for source, table in RAW_TABLES.items()
-    ]
-    return reduce(DataFrame.unionByName, frames)
+    }
+    return with_source(frames, ["event_date", "project_id", *columns])
+
+
+def with_source(frames: Mapping[Source, DataFrame], columns: Sequence[str]) -> DataFrame:
+    """The rows of all sources: the columns asked for, `_source`."""
+    named = [frame.select(*columns, F.lit(source.value).alias("_source")) for source, frame in frames.items()]
+    return reduce(DataFrame.unionByName, named)

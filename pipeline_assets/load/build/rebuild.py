@@ -62,7 +62,8 @@ def rebuild_stale(runtime: Runtime, request: LoadRequest, table: Table, facts: F
         (judged_slice.outcome for judged_slice in judged), key=lambda outcome: (not outcome.is_requested, outcome.key)
     )
     seconds = time.monotonic() - started_at
-    return TableReport(table.key, tuple(outcomes), runtime.lakehouse.head(table), seconds, tuple(sorted(plan.to_build)))
+    built = tuple(sorted(plan.to_build))
+    return TableReport(table.key, tuple(outcomes), runtime.lakehouse.head(table), seconds, built, pins)
 
 
 def _pinned(
@@ -194,6 +195,7 @@ def _record(plan: TablePlan, judged: Sequence[JudgedSlice], publication: Publica
                     cause=decisions[record.key].cause, run_id=plan.request.run_id, input_state=record.input_state,
                     code_version=code, accepted_reason=plan.request.accepted.change(plan.table.key, record.key),
                     figures=record.figures, seconds=round(time.monotonic() - plan.started_at, 3),
+                    pins=plan.pins, settings=plan.table.recorded_settings(plan.runtime.settings),
                 )
             )  # fmt: skip
         changes.head = (plan.table.key, publication.snapshot_id, publication.parent_id)

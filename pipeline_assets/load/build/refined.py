@@ -18,22 +18,25 @@ from pyspark.sql import Column, DataFrame
 from pipeline_assets.domain.changes import KeyChange
 from pipeline_assets.domain.identity import RowFate
 from pipeline_assets.domain.records import SliceRecord
+from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import EMPTY, Slice, neighbourhood
 from pipeline_assets.formats.base import EVENT_TIME
 from pipeline_assets.formats.registry import EXPORT_FORMAT
 from pipeline_assets.load.build.audit import Audit, Build
 from pipeline_assets.load.build.builder import Builder, Proposal, kept
-from pipeline_assets.load.build.competing_rows import CompetingRows, competing_digests_of, raw_rows
+from pipeline_assets.load.build.competing_rows import CompetingRows, competing_digests_of, raw_rows, with_source
 from pipeline_assets.load.build.key_changes import explain_keys
 from pipeline_assets.load.build.refined_audit import audit_of, measure_refined, raw_counts
 from pipeline_assets.load.build.refined_files import held_files, raw_files, write_refined
 from pipeline_assets.load.build.step import StagedSlices, TablePlan
 from pipeline_assets.load.runtime import Runtime
+from pipeline_assets.tables.raw_events import RAW_TABLES
 from pipeline_assets.tables.refined_events import REFINED_EVENTS
 from pipeline_assets.tables.table import Table
 from pipeline_assets.transforms.cross_day_keys import key_days, linked_days
-from pipeline_assets.transforms.dedupe import winners
-from pipeline_assets.transforms.event_keys import KEY
+from pipeline_assets.transforms.dedupe import LINE, outcomes, winners
+from pipeline_assets.transforms.digests import HASH_A, HASH_B
+from pipeline_assets.transforms.event_keys import IDENTITY, KEY, candidate_duplicates, with_candidate_keys
 from pipeline_assets.transforms.key_changes import event_contents, held_keys, with_event_keys
 from pipeline_assets.transforms.refine_files import RawFile
 from pipeline_assets.transforms.slice_difference import KeyDifference
@@ -79,6 +82,18 @@ class RefinedBuilder(Builder[Table]):
                 yield Proposal(rows, held_keys(published_near), held_keys(events))
         finally:
             build.release()
+
+    def rows_from(self, settings: Settings, inputs: Callable[[str], DataFrame]) -> DataFrame:
+        """The winners among the rows of both raw tables."""
+        names = [column.name for column in self.table.columns if column.name != "_source"]
+        raw = with_source({source: inputs(table.key) for source, table in RAW_TABLES.items()}, names)
+        narrow = raw.select("event_date", "project_id", *IDENTITY, *LINE, HASH_A, HASH_B)
+        decided = outcomes(
+            with_candidate_keys(narrow, candidate_duplicates(raw)),
+            settings.source_precedence,
+            settings.dedupe_window_days,
+        )
+        return winners(raw, decided, do_few_lose=False).select(*[column.name for column in self.table.columns])
 
     def contents(self, rows: DataFrame) -> DataFrame:
         """The event key, and what the event says without how it travelled."""

@@ -179,6 +179,7 @@ def _account(
                 table.key, key, publication.snapshot_id, publication.parent_id, before, digest, Cause.of(cause),
                 attempt.request.run_id, code_version=code, accepted_reason="; ".join(dict.fromkeys(reasons)) or None,
                 seconds=round(time.monotonic() - attempt.started_at, 3),
+                settings=table.recorded_settings(attempt.runtime.settings),
             )
         )  # fmt: skip
     return Published(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from contextlib import closing
+from dataclasses import replace
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -147,3 +148,21 @@ def test_a_cause_is_what_its_text_says() -> None:
 def test_a_doubted_head_is_stored_as_the_negative() -> None:
     assert [head_of(number) for number in (7, -7)] == [Head(7), Head(7, is_trusted=False)]
     assert [head_number(head) for head in (Head(7), Head(7, is_trusted=False))] == [7, -7]
+
+
+def test_a_publication_keeps_what_it_was_built_from(tmp_path: Path) -> None:
+    """Scenario: publications with and without snapshots and settings. Outcome: both come back, ids as exact text; of a day's
+    publications only those of the projects asked for."""
+    plain = PublicationRecord(TABLE, KEY, 2, 1, EMPTY, EMPTY, Cause.of(CauseKind.DELIVERY), "run")
+    built = replace(
+        plain, snapshot_id=3, parent_id=2, pins={RAW: 6012345678901234567}, settings={"b": ["x", "y"], "a": 1}
+    )
+    url = f"sqlite:///{tmp_path}/ledger.db"
+    with closing(Ledger(url)) as ledger:
+        other = replace(built, key=Slice(KEY.event_date, "10002"))
+        ledger.record(Changes(publications=[built]), "run")
+        assert _stored(url, PUBLICATIONS, "pins") == f'{{"{RAW}": "6012345678901234567"}}'
+        ledger.record(Changes(publications=[plain, other]), "run")
+        found = ledger.publications_of(TABLE, [KEY.project_id], [KEY.event_date])
+        assert [(one.pins, one.settings) for one in found] == [(built.pins, built.settings), (None, None)]
+        assert ledger.publications_of(TABLE, [KEY.project_id], []) == []

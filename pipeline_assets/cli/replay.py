@@ -1,0 +1,109 @@
+"""`tidemark replay`: a published day computed again, from what it was built from or from what is there today.
+
+Contains: the command, and how its results are printed.
+Add here: another way to ask for a replay.
+Does not contain: replaying (inspection/replay/).
+"""
+
+from __future__ import annotations
+
+from contextlib import closing
+from typing import Annotated
+
+import typer
+
+from pipeline_assets.cli.command import (
+    EXIT_INCOMPLETE,
+    EXIT_OK,
+    JsonOption,
+    Panel,
+    ProjectOption,
+    VerboseOption,
+    run,
+)
+from pipeline_assets.cli.terminal import page, plainly, print_lines_of, terminal, write_json
+from pipeline_assets.config import load_settings
+from pipeline_assets.domain.days import parse_day
+from pipeline_assets.domain.errors import UsageError
+from resources.ledger.store import Ledger
+
+
+def replay(
+    table: Annotated[str, typer.Argument(metavar="TABLE", help="Such as refined/events.")],
+    day: Annotated[str, typer.Argument(metavar="DAY", help="YYYY-MM-DD.")],
+    as_published: Annotated[
+        bool, typer.Option("--as-published", help="From the inputs and settings on record, as far as files are kept.")
+    ] = False,
+    current: Annotated[
+        bool, typer.Option("--current", help="From today's inputs and settings; which of them makes the difference.")
+    ] = False,
+    project: ProjectOption = None,
+    publication: Annotated[
+        int | None, typer.Option("--publication", metavar="NUMBER", help="This one, by its number in `history`.")
+    ] = None,
+    of_run: Annotated[
+        str | None, typer.Option("--run", metavar="RUN", help="The one by this run, by the beginning of its id.")
+    ] = None,
+    samples: Annotated[int, typer.Option("--samples", min=0, help="Show about so many keys that differ.")] = 6,
+    as_json: JsonOption = False,
+    verbose: VerboseOption = False,
+) -> None:
+    """Compute a published day again and compare it with what is on record; publishes nothing.
+
+    Of each project the last publication, or the one that is named. Exits 0 when all are equal, 1 when one differs
+    or cannot be replayed, 2 on bad usage.
+    """
+    run(
+        lambda: _replay(
+            table, day, (as_published, current), tuple(project or ()), (publication, of_run), samples, as_json, verbose
+        ),
+        verbose,
+    )
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command(rich_help_panel=Panel.TEST)(replay)
+
+
+def _replay(
+    name: str,
+    day: str,
+    asked: tuple[bool, bool],
+    projects: tuple[str, ...],
+    which: tuple[int | None, str | None],
+    samples: int,
+    as_json: bool,
+    verbose: bool,
+) -> int:
+    from pipeline_assets.cli.runtime import open_runtime  # noqa: PLC0415 - `status` starts without Spark
+    from pipeline_assets.inspection.replay.recompute import choose, derived_table, replay  # noqa: PLC0415 - as above
+    from pipeline_assets.inspection.replay.replay import ReplayBasis, lines_of, replay_json  # noqa: PLC0415 - as above
+
+    if asked[0] == asked[1]:
+        raise UsageError("replay", "needs one of --as-published and --current", "Say from which inputs to compute")
+    if None not in which:
+        raise UsageError("replay", "takes one of --publication and --run", "Name the publication by one of them")
+    basis = ReplayBasis.AS_PUBLISHED if asked[0] else ReplayBasis.CURRENT
+    settings = load_settings()
+    chosen_projects = settings.require_projects(projects)
+    table, wanted = derived_table(name), parse_day(day)
+    with closing(Ledger(settings.ledger_database_url)) as ledger:
+        # Before Spark is started for nothing.
+        records = ledger.publications_of(table.key, chosen_projects, [wanted])
+    chosen = choose(records, table.key, wanted, chosen_projects, *which)
+    with (
+        terminal(verbose=verbose) as console,
+        open_runtime(settings, plainly(console)) as runtime,
+    ):
+        replays = [replay(runtime, table, one, basis, samples) for one in chosen]
+    lacking = sorted(set(chosen_projects) - {one.publication.key.project_id for one in chosen})
+    if as_json:
+        write_json([replay_json(one) for one in replays])
+    else:
+        for one in replays:
+            print_lines_of(page(), lines_of(one))
+        if which == (None, None):
+            print_lines_of(page(), (f"{table.key} {wanted}/{name}: nothing was published" for name in lacking))
+    is_whole = not (projects and lacking)
+    return EXIT_OK if is_whole and all(one.is_equal for one in replays) else EXIT_INCOMPLETE

@@ -1,0 +1,85 @@
+"""Why a replay is not equal: the causes, the first one first.
+
+Contains: the rule over what was found.
+Add here: another cause.
+Does not contain: finding it (inputs.py, recompute.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from pipeline_assets.domain.slices import Digest
+from pipeline_assets.inspection.replay.origin import Obstacle, Origin
+from pipeline_assets.inspection.replay.replay import InputSlice, other_rows
+
+_GONE = (
+    "Compare with today's inputs: --current; with landing: tidemark verify. Longer histories keep more: rollback_days,"
+    " regular_history_days, backfill_history_days"
+)
+_FILES = "Restore the files from the bucket's versions or a copy, or load the day again: docs/operations.md"
+_OTHER_CODE = "Replay it with the version of Tidemark, and the settings, that published it"
+_DEFECT = "Report it with this output, and raise the table's version where its build was changed"
+
+
+@dataclass(frozen=True)
+class PublishedToday:
+    """What the table holds of a slice whose last publication is replayed."""
+
+    rows: Digest | str
+    """Or why they cannot be read."""
+    is_settled: bool
+    """Whether the ledger knows the table's files as they are."""
+
+
+def gone(inputs: Sequence[InputSlice]) -> list[Obstacle]:
+    """Inputs that nothing can be computed from."""
+    return [Obstacle(f"{one.day.table} {one.day.day}: {one.reason}", _GONE) for one in inputs if one.is_gone]
+
+
+def as_published_causes(
+    origin: Origin, inputs: Sequence[InputSlice], recorded: Digest, replayed: Digest, published: PublishedToday | None
+) -> list[Obstacle]:
+    """Why a publication that was computed from its own inputs is not what is on record; none where it is.
+
+    `published`: None where the publication is not the last one of its slice.
+    """
+    return [*_of_inputs(inputs), *_of_build(origin, inputs, recorded, replayed), *of_published(recorded, published)]
+
+
+def _of_inputs(inputs: Sequence[InputSlice]) -> Iterator[Obstacle]:
+    for one in inputs:
+        if not one.is_gone and not one.is_as_recorded:
+            yield Obstacle(f"input {one.day.table} {one.day.day} is not what it was: {one.change}", _FILES)
+
+
+def _of_build(origin: Origin, inputs: Sequence[InputSlice], recorded: Digest, replayed: Digest) -> Iterator[Obstacle]:
+    if replayed == recorded:
+        return
+    if not origin.are_settings_known:
+        text = "settings: those of then are not on record, and its code version says that they or the code were others"
+        yield Obstacle(text, _OTHER_CODE)
+    elif not origin.is_same_code:
+        text = "code: another version published it, and this one makes other rows of the same inputs"
+        yield Obstacle(text, _OTHER_CODE)
+    elif all(one.is_as_recorded for one in inputs):
+        text = "code: inputs, settings and code version are those on record, so code or a library changed without it"
+        yield Obstacle(text, _DEFECT)
+
+
+def of_published(recorded: Digest, published: PublishedToday | None) -> Iterator[Obstacle]:
+    """What is wrong with the published rows themselves."""
+    if published is None or published.rows == recorded:
+        return
+    if isinstance(published.rows, str):
+        yield Obstacle(f"the published rows cannot be read: {published.rows}", _FILES)
+    elif published.is_settled:
+        text = f"the published files were changed in their place: they {other_rows(recorded, published.rows)}"
+        yield Obstacle(text, _FILES)
+    else:
+        text = (
+            "the table was changed since it was recorded, by a foreign hand or by a run that has not recorded it: its files"
+            f" {other_rows(recorded, published.rows)}"
+        )
+        yield Obstacle(text, "Load the day: the load records what it finds, and builds it again")

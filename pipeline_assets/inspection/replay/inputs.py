@@ -1,0 +1,189 @@
+"""The inputs of a publication as they can be read today: found, measured, and read.
+
+Contains: looking for each input in the kept snapshots, and the rows of those that were found.
+Add here: another way to read an input of then.
+Does not contain: which snapshots are worth a look (places.py), computing from inputs (recompute.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass
+from functools import reduce
+
+import pyspark.sql.functions as F
+from py4j.protocol import Py4JJavaError
+from pyspark.errors.exceptions.base import PySparkException
+from pyspark.sql import DataFrame
+
+from pipeline_assets.domain.errors import LakehouseError
+from pipeline_assets.domain.input_state import InputDay
+from pipeline_assets.domain.records import PublicationRecord
+from pipeline_assets.domain.settings import Settings
+from pipeline_assets.domain.slices import EMPTY, Digest, Slice
+from pipeline_assets.inspection.replay.origin import Origin
+from pipeline_assets.inspection.replay.places import Kept, places
+from pipeline_assets.inspection.replay.replay import InputSlice
+from pipeline_assets.load.runtime import Runtime
+from pipeline_assets.tables.registry import table_by_key
+from pipeline_assets.tables.table import Table
+from pipeline_assets.transforms.digests import slice_digests
+from resources.iceberg.errors import first_line, lakehouse_failures
+from resources.iceberg.metadata import slices_condition
+
+Inputs = Callable[[str], DataFrame]
+"""Key of an upstream table -> its rows of the days that a slice is built from."""
+Placed = Mapping[InputDay, int | None]
+"""Day of an upstream table -> the snapshot that its rows are read from; None for a day that held none."""
+_OUT_OF_MEMORY = "OutOfMemoryError"
+
+
+def input_days(table: Table, key: Slice, settings: Settings) -> list[InputDay]:
+    """The days of upstream tables that a slice is built from."""
+    return [
+        InputDay(name, day) for name in table.upstream for day in table.kind.input_days(name, key.event_date, settings)
+    ]
+
+
+def kept_of(runtime: Runtime, table: Table, slices: Collection[Slice]) -> Kept:
+    """What is kept of these slices of a table."""
+    days, projects = {key.event_date for key in slices}, sorted({key.project_id for key in slices})
+    published: dict[Slice, list[PublicationRecord]] = {}
+    for record in runtime.ledger.publications_of(table.key, projects, days):
+        published.setdefault(record.key, []).append(record)
+    records = runtime.ledger.slices(table.key, projects, days)
+    return Kept(
+        runtime.lakehouse.snapshot_ids(table),
+        runtime.lakehouse.head(table),
+        {key: record.digest for key, record in records.items()},
+        published,
+    )
+
+
+def find_inputs(runtime: Runtime, table: Table, key: Slice, origin: Origin) -> list[InputSlice]:
+    """Each input of a publication, where its rows of then are today, proven by their digest."""
+    days = {*input_days(table, key, origin.settings), *origin.state.upstream}
+    found = []
+    for name in table.upstream:
+        upstream = table_by_key(name)
+        own = {Slice(day.day, key.project_id): day for day in sorted(days) if day.table == name}
+        kept = kept_of(runtime, upstream, own)
+        found += [
+            find_slice(runtime, upstream, slice_key, kept, origin.digest(day), origin.pins.get(name), day)
+            for slice_key, day in own.items()
+        ]
+    return found
+
+
+def find_slice(
+    runtime: Runtime, table: Table, key: Slice, kept: Kept, digest: Digest, pin: int | None, day: InputDay
+) -> InputSlice:
+    """A slice with these rows in a kept snapshot; where none has them, what the first one that can be read holds instead."""
+    if digest == EMPTY:
+        # Nothing is read of it, so nothing can have changed.
+        return InputSlice(day, digest, pin, None, EMPTY)
+    others: list[InputSlice] = []
+    reasons: list[str] = []
+    read: set[frozenset[str]] = set()
+    for snapshot_id in places(kept, key, digest, pin):
+        files = runtime.lakehouse.slice_files(table, snapshot_id, [key]).get(key)
+        paths = files.paths if files is not None else frozenset()
+        if paths in read:
+            continue
+        read.add(paths)
+        measured = measured_slice(runtime, table, key, snapshot_id)
+        if measured == digest:
+            return InputSlice(day, digest, pin, snapshot_id, digest)
+        if isinstance(measured, str):
+            reasons.append(measured)
+        else:
+            others.append(InputSlice(day, digest, pin, snapshot_id, measured))
+    if others:
+        return others[0]
+    return InputSlice(day, digest, pin, reason=reasons[0] if reasons else _gone(pin))
+
+
+def _gone(pin: int | None) -> str:
+    where = "no snapshot that is kept is known to have these rows"
+    return f"snapshot {pin} has expired, and {where}" if pin is not None else where
+
+
+def measured_slice(runtime: Runtime, table: Table, key: Slice, snapshot_id: int) -> Digest | str:
+    """The digest of a slice by its columns, not by the hashes that are stored; or why its files cannot be read."""
+    try:
+        with lakehouse_failures(table.key):
+            rows = runtime.lakehouse.read(table, snapshot_id).where(slices_condition(table, [key]))
+            return slice_digests(_declared(rows, table), table.content_columns, table.day_column).get(key, EMPTY)
+    except LakehouseError as error:
+        return error.reason
+    except (Py4JJavaError, PySparkException) as error:
+        if _OUT_OF_MEMORY in str(error):
+            raise
+        return f"its files cannot be read: {first_line(error)}"
+
+
+def placed(found: Iterable[InputSlice]) -> Placed:
+    """Where inputs are read from."""
+    return {one.day: one.read_from for one in found}
+
+
+def reading(runtime: Runtime, table: Table, key: Slice, where: Placed) -> Inputs:
+    """What `Builder.rows_from` is given: an upstream table's rows of these days, each day from its snapshot."""
+
+    def inputs(name: str) -> DataFrame:
+        upstream = table_by_key(name)
+        by_snapshot: dict[int, list[Slice]] = {}
+        for day, snapshot_id in where.items():
+            if day.table == name and snapshot_id is not None:
+                by_snapshot.setdefault(snapshot_id, []).append(Slice(day.day, key.project_id))
+        frames = [
+            _declared(runtime.lakehouse.read(upstream, snapshot_id), upstream).where(slices_condition(upstream, slices))
+            for snapshot_id, slices in sorted(by_snapshot.items())
+        ]
+        if not frames:
+            head = runtime.lakehouse.head(upstream)
+            return _declared(runtime.lakehouse.read(upstream, head), upstream).limit(0)
+        return reduce(DataFrame.unionByName, frames)
+
+    assert all(day.table in table.upstream for day in where)
+    return inputs
+
+
+def _declared(rows: DataFrame, table: Table) -> DataFrame:
+    """The declared columns; one that the table came to have after the snapshot is null."""
+    there = set(rows.columns)
+    return rows.select(
+        *[
+            F.col(column.name) if column.name in there else F.lit(None).cast(column.type).alias(column.name)
+            for column in table.columns
+        ]
+    )
+
+
+@dataclass(frozen=True)
+class Present:
+    """The inputs of today."""
+
+    where: Placed
+    digests: Mapping[InputDay, Digest]
+
+
+def present_inputs(runtime: Runtime, table: Table, key: Slice, settings: Settings) -> Present:
+    """What the slice would be built from now: the upstream tables as they are published.
+
+    Raises LakehouseError where a file cannot be read.
+    """
+    where: dict[InputDay, int | None] = {}
+    digests: dict[InputDay, Digest] = {}
+    for name in table.upstream:
+        upstream = table_by_key(name)
+        head = runtime.lakehouse.head(upstream)
+        days = {Slice(day.day, key.project_id): day for day in input_days(table, key, settings) if day.table == name}
+        held = runtime.lakehouse.slice_files(upstream, head, days)
+        for slice_key, day in days.items():
+            measured = measured_slice(runtime, upstream, slice_key, head) if slice_key in held else EMPTY
+            if isinstance(measured, str):
+                hint = "Restore the files, or load the day that they belong to again: docs/operations.md"
+                raise LakehouseError(table.key, f"{name} {day.day}: {measured}", hint)
+            digests[day], where[day] = measured, head if slice_key in held else None
+    return Present(where, digests)

@@ -1,0 +1,273 @@
+"""Compute a publication again, from its own inputs or from today's, and compare it with what is on record.
+
+Contains: choosing the publications of a day, and both kinds of replay; writes nothing.
+Add here: another thing to compute a publication from.
+Does not contain: what each input makes of a difference (shares.py), causes in words (causes.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack
+from dataclasses import dataclass, replace
+from datetime import date
+
+from pipeline_assets.domain.changes import KeyChange
+from pipeline_assets.domain.errors import LakehouseError, UsageError
+from pipeline_assets.domain.input_state import InputDay
+from pipeline_assets.domain.plain_text import few
+from pipeline_assets.domain.recorded_settings import differing
+from pipeline_assets.domain.records import Head, PublicationRecord
+from pipeline_assets.domain.row_hash import ROW_HASH_VERSION
+from pipeline_assets.domain.slices import EMPTY, Digest, Slice
+from pipeline_assets.inspection.diff.samples import samples_of
+from pipeline_assets.inspection.replay.causes import PublishedToday, as_published_causes, gone, of_published
+from pipeline_assets.inspection.replay.inputs import (
+    Present,
+    find_inputs,
+    find_slice,
+    input_days,
+    kept_of,
+    measured_slice,
+    placed,
+    present_inputs,
+    reading,
+)
+from pipeline_assets.inspection.replay.origin import Obstacle, Origin, origin_of
+from pipeline_assets.inspection.replay.replay import InputSlice, Replay, ReplayBasis, ReplayResult
+from pipeline_assets.inspection.replay.shares import Then, shares_of
+from pipeline_assets.inspection.replay.states import State, changes_between, count_keys, state_of
+from pipeline_assets.load.build.builder import kept as kept_frame
+from pipeline_assets.load.build.builders import builder_of
+from pipeline_assets.load.runtime import Runtime
+from pipeline_assets.tables.registry import DERIVED, SOURCE_OF_TABLE
+from pipeline_assets.tables.table import Table
+from resources.iceberg.errors import lakehouse_failures
+from resources.iceberg.metadata import slices_condition
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """A publication to replay."""
+
+    publication: PublicationRecord
+    is_standing: bool
+    """Whether it is the slice's last one."""
+
+
+def derived_table(name: str) -> Table:
+    """The table of this key; raises UsageError for one that nothing builds."""
+    if name in SOURCE_OF_TABLE:
+        reason = "holds what was delivered, so there is nothing to compute again"
+        raise UsageError(name, reason, "Compare it with landing: tidemark verify --from DAY --to DAY")
+    known = {table.key: table for table in DERIVED}
+    if name not in known:
+        raise UsageError(name, "is not a derived table", f"There are {', '.join(known)}")
+    return known[name]
+
+
+def choose(
+    records: Iterable[PublicationRecord],
+    table: str,
+    day: date,
+    projects: Sequence[str],
+    number: int | None = None,
+    run: str | None = None,
+) -> list[Chosen]:
+    """Of each project's publications of a day the last one, or the one of this number or by this run; sorted by project.
+
+    `records`: of the table, oldest first. Raises UsageError where there is none.
+    """
+    by_project: dict[str, list[PublicationRecord]] = {}
+    for record in records:
+        if record.key.event_date == day and record.key.project_id in projects:
+            by_project.setdefault(record.key.project_id, []).append(record)
+    chosen = []
+    for _, own in sorted(by_project.items()):
+        meant = [
+            record
+            for record in own
+            if number in (None, record.number) and (run is None or (record.run_id or "").startswith(run))
+        ]
+        if meant:
+            chosen.append(Chosen(meant[-1], is_standing=meant[-1] is own[-1]))
+    if not chosen:
+        which = (
+            f"publication {number}" if number is not None else f"a publication by run {run}" if run else "a publication"
+        )
+        reason = f"{which} of project {', '.join(projects)} is not on record"
+        raise UsageError(f"{table} {day}", reason, f"`tidemark history {table} {day}` lists them")
+    return chosen
+
+
+def replay(runtime: Runtime, table: Table, chosen: Chosen, basis: ReplayBasis, samples: int = 0) -> Replay:
+    """One publication computed again; reads tables and ledger, and writes nothing.
+
+    What cannot be computed is a result with its reason. Raises what ends every look: a catalog, ledger or engine out of reach.
+    """
+    publication, settings = chosen.publication, runtime.settings
+    code = publication.code_version, table.code_version(settings)
+    none = Replay(publication, basis, ReplayResult.IMPOSSIBLE, chosen.is_standing, code)
+    record = runtime.ledger.slices(table.key, [publication.key.project_id], [publication.key.event_date])
+    confirmed = record.get(publication.key) if chosen.is_standing else None
+    origin = origin_of(table, publication, confirmed, settings)
+    if isinstance(origin, Origin):
+        none = replace(none, notes=origin.notes)
+    work = _Replay(runtime, table, chosen, none, samples)
+    try:
+        with lakehouse_failures(table.key):
+            return work.as_published(origin) if basis is ReplayBasis.AS_PUBLISHED else work.current(origin)
+    except LakehouseError as error:
+        return _because(none, [Obstacle(error.reason, error.hint)])
+
+
+def _because(done: Replay, causes: Sequence[Obstacle]) -> Replay:
+    return replace(done, causes=tuple(cause.reason for cause in causes), hint=causes[0].hint if causes else "")
+
+
+@dataclass(frozen=True)
+class _Replay:
+    """The replay of one publication."""
+
+    runtime: Runtime
+    table: Table
+    chosen: Chosen
+    none: Replay
+    """What is known before anything is computed."""
+    samples: int
+
+    @property
+    def key(self) -> Slice:
+        return self.chosen.publication.key
+
+    @property
+    def recorded(self) -> Digest:
+        return self.chosen.publication.digest_after
+
+    def as_published(self, origin: Origin | Obstacle) -> Replay:
+        """From the inputs and settings on record."""
+        if isinstance(origin, Obstacle):
+            return _because(self.none, [origin])
+        inputs = find_inputs(self.runtime, self.table, self.key, origin)
+        missing = gone(inputs)
+        if missing:
+            return _because(replace(self.none, inputs=tuple(inputs)), missing)
+        with ExitStack() as stack:
+            state = stack.enter_context(self._state(origin, inputs))
+            today = self._published_today()
+            causes = as_published_causes(origin, inputs, self.recorded, state.digest, today)
+            done = replace(
+                self.none, inputs=tuple(inputs), replayed=state.digest, settings=self._settings(origin),
+                result=ReplayResult.DIFFERS if causes else ReplayResult.EQUAL,
+            )  # fmt: skip
+            return self._compared(_because(done, causes), state, self._published(stack, today)) if causes else done
+
+    def current(self, origin: Origin | Obstacle) -> Replay:
+        """From the inputs and settings of today; and what each that differs makes of the difference."""
+        if isinstance(origin, Obstacle) and self.recorded.version != ROW_HASH_VERSION:
+            return _because(self.none, [origin])
+        present = present_inputs(self.runtime, self.table, self.key, self.runtime.settings)
+        with ExitStack() as stack:
+            inputs = reading(self.runtime, self.table, self.key, present.where)
+            rows = builder_of(self.table).rows_from(self.runtime.settings, inputs)
+            state = stack.enter_context(state_of(self.table, self.key, rows))
+            today = self._published_today()
+            wrong = list(of_published(self.recorded, today))
+            is_equal = state.digest == self.recorded and not wrong
+            result = ReplayResult.EQUAL if is_equal else ReplayResult.DIFFERS
+            done = _because(replace(self.none, replayed=state.digest, result=result), wrong)
+            if isinstance(origin, Origin):
+                differing_inputs = tuple(self._differing(origin, present))
+                done = replace(done, differing=differing_inputs, settings=self._settings(origin))
+            if is_equal:
+                return done
+            published = self._published(stack, today)
+            done = self._compared(done, state, published)
+            return self._with_shares(done, origin, present, state, published)
+
+    def _with_shares(
+        self, done: Replay, origin: Origin | Obstacle, present: Present, state: State, published: State | None
+    ) -> Replay:
+        untold = [origin] if isinstance(origin, Obstacle) else []
+        found = [] if isinstance(origin, Obstacle) else find_inputs(self.runtime, self.table, self.key, origin)
+        untold += gone(found)
+        if published is None:
+            untold.append(Obstacle("the rows that it published are no longer kept", ""))
+        done = replace(done, inputs=tuple(found))
+        if untold or isinstance(origin, Obstacle) or published is None:
+            note = f"what each input makes of the difference cannot be told: {untold[0].reason}"
+            return replace(done, notes=(*done.notes, note))
+        are_as_recorded = all(one.is_as_recorded for one in found) and published.digest == self.recorded
+        then = Then(origin, placed(found), published, "code" if are_as_recorded else "files changed in their place")
+        shares = shares_of(self.runtime, self.table, self.key, then, present, state)
+        return replace(done, shares=tuple(shares))
+
+    def _state(self, origin: Origin, inputs: Sequence[InputSlice]) -> AbstractContextManager[State]:
+        rows = builder_of(self.table).rows_from(
+            origin.settings, reading(self.runtime, self.table, self.key, placed(inputs))
+        )
+        return state_of(self.table, self.key, rows)
+
+    def _published_today(self) -> PublishedToday | None:
+        """What the table holds of the slice, where the publication is its last one, also when that was measured."""
+        if not self.chosen.is_standing:
+            return None
+        head = self.runtime.lakehouse.head(self.table)
+        is_settled = self.runtime.ledger.head(self.table.key) == Head(head)
+        rows = measured_slice(self.runtime, self.table, self.key, head)
+        last = kept_of(self.runtime, self.table, [self.key]).publications[self.key][-1]
+        return PublishedToday(rows, is_settled) if last.number == self.chosen.publication.number else None
+
+    def _published(self, stack: ExitStack, today: PublishedToday | None) -> State | None:
+        """The rows that were published, of the last publication as the table holds them today; None where none are kept."""
+        head = self.runtime.lakehouse.head(self.table)
+        if today is not None and not isinstance(today.rows, str):
+            place: int | None = head
+        else:
+            kept = kept_of(self.runtime, self.table, [self.key])
+            day, pin = InputDay(self.table.key, self.key.event_date), self.chosen.publication.snapshot_id
+            found = find_slice(self.runtime, self.table, self.key, kept, self.recorded, pin, day)
+            if not found.is_as_recorded:
+                return None
+            place = found.read_from
+        rows = self.runtime.lakehouse.read(self.table, head if place is None else place)
+        own = rows.where(slices_condition(self.table, [self.key] if place is not None else []))
+        return stack.enter_context(state_of(self.table, self.key, own))
+
+    def _compared(self, done: Replay, state: State, published: State | None) -> Replay:
+        """With measures, keys and samples."""
+        if published is None:
+            recorded = self.chosen.publication.figures or {}
+            figures = {name: (recorded[name], now) for name, now in state.figures.items() if name in recorded}
+            return replace(done, figures=figures)
+        figures = {name: (published.figures[name], now) for name, now in state.figures.items()}
+        with kept_frame(changes_between(self.table, published, state)) as changes:
+            shown = samples_of(self.table, published.rows, state.rows, changes, KeyChange(), self.samples)
+            samples = tuple(shown) if self.samples else ()
+            return replace(done, figures=figures, keys=count_keys(changes), samples=samples)
+
+    def _settings(self, origin: Origin) -> dict[str, tuple[object, object]]:
+        """Those that differ between then and today."""
+        sides = (self.table.recorded_settings(settings) for settings in (origin.settings, self.runtime.settings))
+        return differing(*sides)
+
+    def _differing(self, origin: Origin, present: Present) -> Iterator[str]:
+        days = {*input_days(self.table, self.key, origin.settings), *origin.state.upstream, *present.digests}
+        for day in sorted(days):
+            then, now = origin.digest(day), present.digests.get(day)
+            if now is None and then == EMPTY:
+                continue
+            if now is None:
+                yield f"{day.table} {day.day}: {then.rows:,} rows then, not read with today's settings"
+            elif then != now:
+                near = "" if day.day == self.key.event_date else " (a day near it)"
+                rows = f"{then.rows:,} rows then, {now.rows:,} today"
+                rows = rows if then.rows != now.rows else f"{now.rows:,} rows, not the same ones"
+                yield f"{day.table} {day.day}{near}: {rows}{self._since(day, then)}"
+
+    def _since(self, day: InputDay, then: Digest) -> str:
+        """The publications that made it what it is."""
+        records = self.runtime.ledger.publications_of(day.table, [self.key.project_id], [day.day])
+        known = max((place for place, record in enumerate(records, 1) if record.digest_after == then), default=0)
+        since = [f"publication {record.number} ({record.cause.text})" for record in records[known:]]
+        return f", by {few(since)}" if since else ""

@@ -1,0 +1,180 @@
+"""What each input makes of the difference between a publication and what today's inputs say, by key and by measure.
+
+Contains: exchanging code, settings and inputs one after the other, and finding the deliveries that decide about a key.
+Add here: another kind of input that may differ.
+Does not contain: computing from given inputs (load/build/), words about what cannot be told (recompute.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+
+import pyspark.sql.functions as F
+from pyspark.sql import DataFrame, Row
+
+from pipeline_assets.domain.identity import RowFate
+from pipeline_assets.domain.input_state import InputDay
+from pipeline_assets.domain.recorded_settings import differing, with_recorded
+from pipeline_assets.domain.settings import Settings
+from pipeline_assets.domain.slices import Slice
+from pipeline_assets.inspection.replay.inputs import Inputs, Placed, Present, input_days, reading
+from pipeline_assets.inspection.replay.origin import Origin
+from pipeline_assets.inspection.replay.replay import Keys, Share
+from pipeline_assets.inspection.replay.states import State, changes_between, count_keys, moved_figures, state_of
+from pipeline_assets.load.build.builder import kept
+from pipeline_assets.load.build.builders import builder_of
+from pipeline_assets.load.build.competing_rows import with_source
+from pipeline_assets.load.runtime import Runtime
+from pipeline_assets.tables.raw_events import RAW_TABLES
+from pipeline_assets.tables.registry import SOURCE_OF_TABLE, table_by_key
+from pipeline_assets.tables.table import Table
+from pipeline_assets.transforms.dedupe import LINE, outcomes
+from pipeline_assets.transforms.digests import HASH_A, HASH_B, MEANING_HASH
+from pipeline_assets.transforms.event_keys import IDENTITY, KEY
+from pipeline_assets.transforms.key_changes import ADDED, CHANGED, KEPT, REMOVED, with_event_keys
+
+_NAME = ("_name_a", "_name_b")
+_AT = ("event_date", "project_id", *LINE)
+_BATCH = ("_source", "event_date", "_arrival_date")
+
+
+@dataclass(frozen=True)
+class Then:
+    """A publication, as far as it can be computed again."""
+
+    origin: Origin
+    where: Placed
+    published: State
+    untold: str
+    """What it is called where the publication's own inputs give other rows than were published."""
+
+
+def shares_of(
+    runtime: Runtime, table: Table, key: Slice, then: Then, present: Present, today: State
+) -> Iterator[Share]:
+    """What makes the difference between the publication and `today`, in the order in which it was exchanged.
+
+    First the code, then each setting, then the inputs: each step computes the slice with one thing more as it is today, and
+    what changes in that step is its share. So the shares add up to the whole difference.
+    """
+    settings, builder = then.origin.settings, builder_of(table)
+    with ExitStack() as stack:
+
+        def state(of_settings: Settings, where: Placed) -> State:
+            rows = builder.rows_from(of_settings, reading(runtime, table, key, where))
+            return stack.enter_context(state_of(table, key, rows))
+
+        before = then.published
+        after = state(settings, then.where)
+        if after.digest != before.digest:
+            yield _share(table, then.untold, before, after)
+        own = table.recorded_settings(settings)
+        for name, (old, new) in differing(own, table.recorded_settings(runtime.settings)).items():
+            before, settings = after, with_recorded(settings, {name: new})
+            after = state(settings, _widened(runtime, table, key, settings, then))
+            yield _share(table, f"setting {name}: {old} -> {new}", before, after)
+        if after.digest == today.digest:
+            return
+        where = _widened(runtime, table, key, settings, then)
+        if all(name in SOURCE_OF_TABLE for name in table.upstream):
+            changes = stack.enter_context(kept(changes_between(table, after, today)))
+            sides = (reading(runtime, table, key, side) for side in (where, present.where))
+            yield from _batches(key, settings, changes, *sides)
+            return
+        for number, name in enumerate(table.upstream, 1):
+            before = after
+            where = {day: present.where[day] if day.table == name else place for day, place in where.items()}
+            after = today if number == len(table.upstream) else state(settings, where)
+            if after.digest != before.digest:
+                yield _share(table, f"{name}: other rows", before, after)
+
+
+def _widened(runtime: Runtime, table: Table, key: Slice, settings: Settings, then: Then) -> dict[InputDay, int | None]:
+    """The inputs of then on the days that these settings read; days that nobody read then are read from the pinned snapshot."""
+    where: dict[InputDay, int | None] = {}
+    for day in input_days(table, key, settings):
+        if day in then.where:
+            where[day] = then.where[day]
+            continue
+        upstream = table_by_key(day.table)
+        pin = then.origin.pins.get(day.table)
+        is_kept = pin is not None and pin in runtime.lakehouse.snapshot_ids(upstream)
+        where[day] = pin if is_kept else runtime.lakehouse.head(upstream)
+    return where
+
+
+def _share(table: Table, cause: str, before: State, after: State) -> Share:
+    if before.digest == after.digest:
+        return Share(cause, Keys(kept=after.digest.rows))
+    return Share(cause, count_keys(changes_between(table, before, after)), moved_figures(before, after))
+
+
+def _batches(key: Slice, settings: Settings, changes: DataFrame, then: Inputs, now: Inputs) -> Iterator[Share]:
+    """By the batch whose rows decide about a key: one that came and wins, else one that left and had won."""
+    raw = [_narrow(inputs) for inputs in (then, now)]
+    place = [*_AT, HASH_A, HASH_B]
+    left, came = raw[0].join(raw[1], place, "left_anti"), raw[1].join(raw[0], place, "left_anti")
+    with kept(
+        _decided(came, raw[1], settings, is_came=True).unionByName(_decided(left, raw[0], settings, is_came=False))
+    ) as moved:
+        touched = changes.where(F.col("change") != KEPT).select(
+            *[F.col(old).alias(new) for old, new in zip(KEY, _NAME, strict=True)], "change"
+        )
+        decisive = moved.groupBy(*_NAME).agg(
+            F.max_by(F.struct(*_BATCH), F.struct("_decides", "_is_came", *_BATCH, "_object_key", "_line_number")).alias(
+                "batch"
+            )
+        )
+        by_batch = touched.join(decisive, list(_NAME), "left").groupBy("batch", "change").count().collect()
+        rows = (
+            moved.groupBy(*_BATCH)
+            .agg(F.count_if("_is_came").alias("came"), F.count_if(~F.col("_is_came")).alias("left"))
+            .collect()
+        )
+    counts: dict[Row | None, dict[str, int]] = {Row(*_BATCH)(*(row[name] for name in _BATCH)): {} for row in rows}
+    for row in by_batch:
+        counts.setdefault(row["batch"], {})[row["change"]] = row["count"]
+    moves = {tuple(row[name] for name in _BATCH): f"{row['came']:,} rows came, {row['left']:,} left" for row in rows}
+    for batch, by_change in sorted(counts.items(), key=lambda item: (item[0] is None, item[0] or ())):
+        keys = Keys(0, by_change.get(ADDED, 0), by_change.get(REMOVED, 0), by_change.get(CHANGED, 0))
+        net = keys.added - keys.removed
+        yield Share(_batch_text(key, batch, moves), keys, {"rows": float(net)} if net else {})
+
+
+def _batch_text(key: Slice, batch: Row | None, moves: Mapping[tuple[object, ...], str]) -> str:
+    if batch is None:
+        return "no row of raw that came or left"
+    near = "" if batch["event_date"] == key.event_date else " (a day near it)"
+    place = f"raw/{batch['_source']}_events {batch['event_date']}{near}"
+    return f"{batch['_source']} batch that arrived {batch['_arrival_date']}, in {place}: {moves[tuple(batch)]}"
+
+
+def _narrow(inputs: Inputs) -> DataFrame:
+    names = (
+        "event_date",
+        "project_id",
+        *IDENTITY,
+        "_object_key",
+        "_line_number",
+        "_arrival_date",
+        HASH_A,
+        HASH_B,
+        MEANING_HASH,
+    )
+    return with_source({source: inputs(table.key) for source, table in RAW_TABLES.items()}, names)
+
+
+def _decided(moved: DataFrame, raw: DataFrame, settings: Settings, *, is_came: bool) -> DataFrame:
+    """Rows that came or left, named as refined.events names its rows, and whether each wins or won: 3, 2; else 1, 0."""
+    named = with_event_keys(moved).select(
+        *_AT, "_arrival_date", *[F.col(old).alias(new) for old, new in zip(KEY, _NAME, strict=True)]
+    )
+    competing = raw.join(moved.select(*KEY).distinct(), list(KEY), "left_semi")
+    fates = outcomes(competing, settings.source_precedence, settings.dedupe_window_days).select(*_AT, "outcome")
+    wins = F.col("outcome") == RowFate.WINNER.value
+    decides = F.when(wins, 3 if is_came else 2).otherwise(1 if is_came else 0)
+    return named.join(fates, list(_AT), "left").select(
+        *_AT, "_arrival_date", *_NAME, decides.alias("_decides"), F.lit(is_came).alias("_is_came")
+    )

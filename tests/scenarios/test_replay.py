@@ -1,0 +1,238 @@
+"""`replay`: a publication computed again from its own inputs gives its digest; from today's, each difference has its cause."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+import sqlalchemy as sa
+from typer.testing import CliRunner
+
+from pipeline_assets.cli.app import app
+from pipeline_assets.domain.slices import Slice
+from pipeline_assets.inspection.replay.recompute import choose, derived_table, replay
+from pipeline_assets.inspection.replay.replay import Keys, Replay, ReplayBasis, ReplayResult, lines_of
+from pipeline_assets.load.runtime import Runtime
+from pipeline_assets.operations.maintenance import maintain
+from pipeline_assets.operations.rollback import roll_back
+from pipeline_assets.operations.rollback_plan import RollbackRequest
+from pipeline_assets.tables.raw_events import REGULAR_EVENTS
+from resources.landing.store import LandingStore
+from resources.ledger.schema import PUBLICATIONS
+from tests.support.builders import PROJECT, Pipeline, an_event, events_on
+
+pytestmark = pytest.mark.slow
+DAY, NEXT = date(2026, 2, 2), date(2026, 2, 3)
+RAW, REFINED, REVENUE = "raw/regular_events", "refined/events", "aggregates/daily_revenue"
+THEN, NOW = ReplayBasis.AS_PUBLISHED, ReplayBasis.CURRENT
+
+
+def _runtime(p: Pipeline) -> Runtime:
+    return Runtime(p.lakehouse, p.ledger, LandingStore.from_settings(p.settings), p.settings)
+
+
+def _replay(p: Pipeline, table: str, basis: ReplayBasis, number: int | None = None, samples: int = 0) -> Replay:
+    (chosen,) = choose(p.ledger.publications(table), table, DAY, (PROJECT,), number)
+    done = replay(_runtime(p), derived_table(table), chosen, basis, samples)
+    print("\n".join(lines_of(done)), "\n")
+    return done
+
+
+def _shell(p: Pipeline, *words: str) -> tuple[int, str]:
+    """Exit code and all that is printed."""
+    names = ("landing_url", "warehouse_url", "catalog_url", "catalog_name", "calendar_start")
+    environment = {f"TIDEMARK_{name.upper()}": str(getattr(p.settings, name)) for name in names}
+    environment |= {"TIDEMARK_PROJECTS": PROJECT, "DAGSTER_HOME": str(p.landing.parent)}
+    done = CliRunner().invoke(app, ("replay", *words), env=environment)
+    if done.exception is not None and not isinstance(done.exception, SystemExit):
+        raise done.exception
+    return done.exit_code, done.stdout + done.stderr
+
+
+def _numbers(p: Pipeline, table: str) -> list[int]:
+    return [record.number for record in p.ledger.publications_of(table, [PROJECT], [DAY])]
+
+
+@contextmanager
+def _as_an_older_version_recorded(p: Pipeline) -> Iterator[None]:
+    """Meanwhile no publication tells its snapshots and settings."""
+    kept = (PUBLICATIONS.c.id, PUBLICATIONS.c.settings, PUBLICATIONS.c.pins)
+    with p.ledger.engine.begin() as connection:
+        rows = connection.execute(sa.select(*kept)).mappings().all()
+        connection.execute(PUBLICATIONS.update().values(settings=sa.null(), pins=sa.null()))
+    yield
+    with p.ledger.engine.begin() as connection:
+        for row in rows:
+            values = {name: row[name] for name in ("settings", "pins")}
+            connection.execute(PUBLICATIONS.update().where(PUBLICATIONS.c.id == row["id"]).values(**values))
+
+
+def _rewrite_without_its_last_row(path: Path) -> None:
+    """A file changed in its place, as long as it was, so that nothing but its content tells."""
+    body, table = path.read_bytes(), pq.ParquetFile(path).read()
+    written = io.BytesIO()
+    pq.write_table(
+        table.slice(0, table.num_rows - 1), written, compression="zstd", store_schema=False, use_dictionary=False
+    )
+    short = written.getvalue()
+    footer = len(short) - 8 - int.from_bytes(short[-8:-4], "little")
+    path.write_bytes(short[:footer] + bytes(len(body) - len(short)) + short[footer:])
+
+
+def _files(p: Pipeline, snapshot_id: int) -> list[Path]:
+    """Of the regular raw day, as of a snapshot; the largest first."""
+    key = Slice(DAY, PROJECT)
+    paths = p.lakehouse.slice_files(REGULAR_EVENTS, snapshot_id, [key])[key].paths
+    return sorted((Path(path.removeprefix("file:")) for path in paths), key=lambda path: -path.stat().st_size)
+
+
+def _forty_days_pass(p: Pipeline) -> None:
+    old = (datetime.now(UTC) - timedelta(days=40)).timestamp()
+    for path in Path(p.settings.warehouse_url).rglob("*"):
+        os.utime(path, (old, old))
+    later = datetime.now(UTC) + timedelta(days=40)
+    assert list(maintain(_runtime(p), "upkeep", later, lambda _: False, is_dry_run=False))
+
+
+def test_publications_are_computed_again_and_every_difference_has_its_cause(pipeline: Any) -> None:
+    """Scenario: two days are published; late facts, an event that moves over midnight and a correction change the first of them.
+    Its publications are replayed; then a setting is another, it was never recorded, the day is rolled back, snapshots expire, a
+    file of raw loses a row in its place, is gone. Outcome: each publication whose inputs are kept gives its digest, by the
+    settings of then; from today's inputs each difference is told by delivery and setting, key and measure, and adds up; what
+    was changed or is gone is named and never equal; nothing is written."""
+    p: Pipeline = pipeline()
+    p.deliver(DAY, events_on(DAY, 40))
+    p.deliver(NEXT, events_on(NEXT, 40))
+    run = p.load(DAY, NEXT)
+    assert run.success
+    pins = {RAW, "raw/backfill_events"}
+    assert {part.split(" ")[0] for part in run.metadata(REFINED, DAY)["built_from"].split("; ")} == pins
+    late = [
+        an_event(
+            insert_id=f"late{n}",
+            event_time=f"{DAY} 23:00:00.000000",
+            server_upload_time=f"{NEXT} 09:00:00.000000",
+            event_properties={"$revenue": 7, "currency": "EUR"},
+        )
+        for n in range(3)
+    ]
+    again = {"server_upload_time": f"{NEXT} 12:00:00.000000", "processed_time": f"{NEXT} 12:00:01.000000"}
+    moved = {**events_on(DAY, 40)[3], **again, "uuid": "again", "event_time": f"{NEXT} 00:10:00.000000"}
+    dearer = {**events_on(DAY, 40)[10], **again, "event_properties": {"$revenue": 20, "currency": "EUR"}}
+    p.deliver(NEXT, [*late, moved], hour=12)
+    p.deliver(DAY, [dearer], hour=23)
+    assert p.load(DAY, NEXT).success
+    before = p.history(), len(p.ledger.publications())
+    (first, second), (first_revenue, _) = _numbers(p, REFINED), _numbers(p, REVENUE)
+
+    # Equal: what stands, what stood before, and what is built upon it.
+    code, said = _shell(p, REFINED, str(DAY), "--as-published", "--json")
+    (told,) = json.loads(said)
+    assert (code, told["result"], told["publication"], told["is_standing"]) == (0, "equal", second, True)
+    assert told["digest_computed"] == told["digest_on_record"] == p.digests()[REFINED][Slice(DAY, PROJECT)]
+    used = {(one["table"], one["day"]): one for one in told["inputs"]}
+    assert used[RAW, str(DAY)]["read_from_snapshot"] == used[RAW, str(DAY)]["snapshot_on_record"]
+    assert _replay(p, REFINED, THEN, first).is_equal
+    assert _replay(p, REVENUE, THEN).is_equal
+    code, said = _shell(p, REFINED, str(DAY), "--current", "--project", PROJECT)
+    assert (code, said.splitlines()[0]) == (0, f"{REFINED} {DAY}/{PROJECT}: equal (current)")
+
+    # Unequal, by what was delivered since: each key is told once, by the delivery that decides about it.
+    then = _replay(p, REFINED, NOW, first, samples=3)
+    assert then.result is ReplayResult.DIFFERS
+    assert then.figures == {"rows": (40, 42)}
+    assert then.keys == Keys(kept=38, added=3, removed=1, changed=1)
+    assert {share.cause.rpartition(":")[0]: share.keys for share in then.shares} == {
+        f"regular batch that arrived {DAY}, in {RAW} {DAY}": Keys(changed=1),
+        f"regular batch that arrived {NEXT}, in {RAW} {DAY}": Keys(added=3),
+        f"regular batch that arrived {NEXT}, in {RAW} {NEXT} (a day near it)": Keys(removed=1),
+    }
+    assert [text.partition(", by")[0] for text in then.differing] == [
+        f"{RAW} {DAY}: 40 rows then, 44 today",
+        f"{RAW} {NEXT} (a day near it): 40 rows then, 41 today",
+    ]
+    (changed,) = [sample for sample in then.samples if sample.change == "changed"]
+    assert changed.values["event_properties"][0] == '{"$revenue": 2.5, "currency": "EUR"}'
+    revenue = _replay(p, REVENUE, NOW, first_revenue)
+    assert revenue.figures["revenue"] == (10.0, 10.0 + 3 * 7 + 17.5)
+    assert [(share.keys, share.figures) for share in revenue.shares] == [
+        (Keys(changed=1), {"revenue": 38.5, "purchases": 3})
+    ]
+    assert f"publication {second} (changed {RAW})" in revenue.differing[0]
+
+    # Unequal, by a setting; what was published is computed by the setting of then.
+    p.change(dedupe_window_days=0)
+    assert _replay(p, REFINED, THEN).is_equal
+    of_setting = _replay(p, REFINED, NOW)
+    assert of_setting.settings == {"dedupe_window_days": (1, 0)}
+    assert [(share.cause, share.keys) for share in of_setting.shares] == [
+        ("setting dedupe_window_days: 1 -> 0", Keys(kept=42, added=1))
+    ]
+    with _as_an_older_version_recorded(p):
+        unknown = _replay(p, REFINED, THEN)
+    assert (unknown.result, unknown.keys) == (ReplayResult.DIFFERS, Keys(kept=42, added=1))
+    assert unknown.causes[0].startswith("settings: those of then are not on record")
+    p.change(dedupe_window_days=1)
+    assert (p.history(), len(p.ledger.publications())) == before
+
+    # Rolled back: what stands is the first publication again, and its inputs are.
+    roll_back(_runtime(p), RollbackRequest((REFINED,), (PROJECT,), DAY, NEXT, first, "why", "run-back"))
+    back = _replay(p, REFINED, THEN)
+    assert back.is_equal
+    assert back.publication.cause.text == "rollback"
+
+    # Snapshots of then expire: content that is still there elsewhere serves as well, other content is gone.
+    _forty_days_pass(p)
+    gone = _replay(p, REFINED, THEN, first)
+    assert (gone.result, gone.replayed) == (ReplayResult.IMPOSSIBLE, None)
+    assert "has expired, and no snapshot that is kept is known to have these rows" in gone.causes[0]
+    assert _replay(p, REFINED, NOW, first).notes[0].startswith("what each input makes of the difference cannot be told")
+    p.deliver(DAY, [an_event(insert_id="new", event_time=f"{date(2026, 2, 20)} 10:00:00.000000")], hour=5)
+    assert p.load(DAY, tables=[RAW]).success
+    _forty_days_pass(p)
+    elsewhere = _replay(p, REFINED, THEN, second)
+    assert elsewhere.is_equal
+    assert any(one.pin not in (None, one.read_from) for one in elsewhere.inputs if one.read_from is not None)
+
+    # Changed behind our back: a row is gone from a file of raw, then the file.
+    (path, *_) = _files(p, p.lakehouse.head(REGULAR_EVENTS))
+    _rewrite_without_its_last_row(path)
+    tampered = _replay(p, REFINED, THEN, second)
+    assert tampered.result is ReplayResult.DIFFERS
+    assert f"input {RAW} {DAY} is not what it was" in tampered.causes[0]
+    assert "lost rows: 43 of 44 are left" in tampered.causes[0]
+    path.unlink()
+    code, said = _shell(p, REFINED, str(DAY), "--as-published", "--publication", str(second))
+    assert code == 1
+    assert "cannot be replayed" in said
+    assert path.name in said
+
+
+def test_what_cannot_be_replayed_is_said_before_anything_starts(pipeline: Any) -> None:
+    """Scenario: raw, an unknown table, a day without publications, no basis, two. Outcome: one sentence with its cure, exit 2."""
+    p: Pipeline = pipeline()
+    for words, said in (
+        ((RAW, str(DAY), "--as-published"), "holds what was delivered, so there is nothing to compute again"),
+        (("refined/nothing", str(DAY), "--current"), "is not a derived table"),
+        ((REFINED, str(DAY), "--current"), "a publication of project 10001 is not on record"),
+        (
+            (REFINED, str(DAY), "--current", "--run", "abc"),
+            "a publication by run abc of project 10001 is not on record",
+        ),
+        ((REFINED, "soon", "--current"), "is not a day"),
+        ((REFINED, str(DAY)), "needs one of --as-published and --current"),
+        ((REFINED, str(DAY), "--as-published", "--current"), "needs one of --as-published and --current"),
+        ((REFINED, str(DAY), "--current", "--run", "a", "--publication", "1"), "takes one of --publication and --run"),
+    ):
+        code, printed = _shell(p, *words)
+        assert code == 2, printed
+        assert said in printed.replace("\n", " ")
+        assert "fix: " in printed

@@ -1,0 +1,46 @@
+"""Settings as publications record them: what is kept, what differs, and settings made from it again."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from pipeline_assets.domain.errors import SettingsError
+from pipeline_assets.domain.recorded_settings import differing, on_record, with_recorded
+from pipeline_assets.domain.settings import Settings
+from pipeline_assets.domain.slices import Source
+from pipeline_assets.tables.registry import DERIVED
+
+THEN = Settings(
+    dedupe_window_days=2, source_precedence=(Source.REGULAR, Source.BACKFILL), revenue_properties=("a", "b")
+)
+
+
+def test_settings_come_back_as_they_were() -> None:
+    for table in DERIVED:
+        recorded = json.loads(json.dumps(table.recorded_settings(THEN)))
+        again = with_recorded(Settings(), recorded)
+        assert table.code_version(again) == table.code_version(THEN)
+        assert differing(recorded, table.recorded_settings(again)) == {}
+
+
+def test_what_differs_is_told_with_both_values() -> None:
+    names = ("dedupe_window_days", "source_precedence")
+    assert differing(on_record(THEN, names), on_record(Settings(), names)) == {
+        "dedupe_window_days": (2, 1),
+        "source_precedence": (["regular", "backfill"], ["backfill", "regular"]),
+    }
+    assert differing({"gone": 1}, {"new": 2}) == {"gone": (1, None), "new": (None, 2)}
+
+
+def test_no_secret_is_recorded() -> None:
+    """Scenario: a table of a user's own reads a setting that may hold a password. Outcome: no record holds it."""
+    names = ("catalog_url", "notify_urls", "spark_config", "dedupe_window_days")
+    assert on_record(THEN, names) == {"dedupe_window_days": 2}
+
+
+def test_a_recorded_value_that_means_nothing_now_is_refused_and_an_unknown_name_left_out() -> None:
+    assert with_recorded(THEN, {"a_setting_of_then": 5}) == THEN
+    with pytest.raises(SettingsError, match="source_precedence: has the recorded value"):
+        with_recorded(THEN, {"source_precedence": ["somewhere else"]})

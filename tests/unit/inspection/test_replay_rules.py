@@ -1,0 +1,176 @@
+"""What a publication was built from, where that may be read today, and which cause comes first: rules that read nothing."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import date
+
+import pytest
+
+from pipeline_assets.domain.causes import Cause, CauseKind
+from pipeline_assets.domain.errors import UsageError
+from pipeline_assets.domain.input_state import InputDay, InputState
+from pipeline_assets.domain.records import PublicationRecord, SliceRecord
+from pipeline_assets.domain.settings import Settings
+from pipeline_assets.domain.slices import EMPTY, Digest, Slice, Source, Verdict
+from pipeline_assets.inspection.replay.causes import PublishedToday, as_published_causes, gone
+from pipeline_assets.inspection.replay.origin import Obstacle, Origin, origin_of
+from pipeline_assets.inspection.replay.places import Kept, places
+from pipeline_assets.inspection.replay.recompute import choose, derived_table
+from pipeline_assets.inspection.replay.replay import InputSlice, Keys, Share, other_rows
+from pipeline_assets.tables.refined_events import REFINED_EVENTS
+
+DAY, KEY = date(2026, 2, 2), Slice(date(2026, 2, 2), "10001")
+RAW = InputDay("raw/regular_events", DAY)
+SETTINGS = Settings(projects=("10001",))
+TEN, ELEVEN, OTHER_TEN = Digest(10, 1, 2), Digest(11, 3, 4), Digest(10, 5, 6)
+PUBLICATION = PublicationRecord(
+    REFINED_EVENTS.key, KEY, 20, 19, EMPTY, TEN, Cause.of(CauseKind.FIRST_BUILD), "run-1", InputState({RAW: ELEVEN}),
+    REFINED_EVENTS.code_version(SETTINGS), number=1, pins={RAW.table: 7},
+    settings=REFINED_EVENTS.recorded_settings(SETTINGS),
+)  # fmt: skip
+
+
+def _origin(publication: PublicationRecord = PUBLICATION, settings: Settings = SETTINGS) -> Origin:
+    found = origin_of(REFINED_EVENTS, publication, None, settings)
+    assert isinstance(found, Origin)
+    return found
+
+
+def test_a_publication_tells_what_it_was_built_from() -> None:
+    today = SETTINGS.model_copy(
+        update={"dedupe_window_days": 3, "source_precedence": (Source.REGULAR, Source.BACKFILL)}
+    )
+    origin = _origin(settings=today)
+    assert origin.settings.dedupe_window_days == 1
+    assert origin.settings.source_precedence == (Source.BACKFILL, Source.REGULAR)
+    assert (origin.is_same_code, origin.are_settings_known, origin.notes) == (True, True, ())
+    assert (origin.pins, origin.digest(RAW)) == ({RAW.table: 7}, ELEVEN)
+    assert origin.digest(InputDay("raw/backfill_events", DAY)) == EMPTY
+
+
+def test_settings_that_were_not_recorded_are_todays_where_the_code_version_says_so() -> None:
+    older = replace(PUBLICATION, settings=None, pins=None)
+    same = _origin(older)
+    assert (same.are_settings_known, same.notes, same.pins) == (True, (), {})
+    other = _origin(older, SETTINGS.model_copy(update={"dedupe_window_days": 3}))
+    assert not other.are_settings_known
+    assert "its settings were not recorded" in other.notes[0]
+
+
+def test_other_code_is_said() -> None:
+    origin = _origin(replace(PUBLICATION, code_version="1-abcdef12"))
+    assert (origin.is_same_code, origin.are_settings_known) == (False, True)
+    assert "published by other code" in origin.notes[0]
+
+
+@pytest.mark.parametrize(
+    ("cause", "said"),
+    [
+        (Cause.of(CauseKind.FOREIGN), "no run of ours published it"),
+        (Cause.unrecorded_run("run-9"), "died before it recorded"),
+        (Cause.of(CauseKind.ROLLBACK), "rolled back to a state whose inputs are not on record"),
+        (Cause.of(CauseKind.CODE), "its inputs are not on record"),
+    ],
+)
+def test_inputs_that_are_not_on_record_are_an_obstacle(cause: Cause, said: str) -> None:
+    found = origin_of(REFINED_EVENTS, replace(PUBLICATION, input_state=None, cause=cause), None, SETTINGS)
+    assert isinstance(found, Obstacle)
+    assert said in found.reason
+    assert found.hint
+
+
+def test_a_publication_found_after_a_kill_has_the_inputs_that_confirmed_it() -> None:
+    """Scenario: the run died before its record; the next load built the day again and found the same rows, or other ones."""
+    dead = replace(PUBLICATION, input_state=None, code_version=None, cause=Cause.unrecorded_run("run-9"))
+    confirmed = SliceRecord(
+        REFINED_EVENTS.key, KEY, Verdict.UNCHANGED, digest=TEN, input_state=InputState({RAW: ELEVEN}),
+        code_version=PUBLICATION.code_version,
+    )  # fmt: skip
+    found = origin_of(REFINED_EVENTS, dead, confirmed, SETTINGS)
+    assert isinstance(found, Origin)
+    assert found.digest(RAW) == ELEVEN
+    assert "a later load found the same rows" in found.notes[0]
+    assert isinstance(origin_of(REFINED_EVENTS, dead, replace(confirmed, digest=OTHER_TEN), SETTINGS), Obstacle)
+    assert isinstance(origin_of(REFINED_EVENTS, dead, replace(confirmed, input_state=None), SETTINGS), Obstacle)
+
+
+def test_what_another_hash_or_another_table_made_is_an_obstacle() -> None:
+    former = replace(PUBLICATION, digest_after=Digest(10, 1, 2, version=1))
+    elsewhere = replace(PUBLICATION, input_state=InputState({InputDay("raw/others", DAY): TEN}))
+    for publication, said in ((former, "another version of the row hash"), (elsewhere, "no longer built from")):
+        found = origin_of(REFINED_EVENTS, publication, None, SETTINGS)
+        assert isinstance(found, Obstacle)
+        assert said in found.reason
+
+
+def test_a_slice_of_then_is_looked_for_in_kept_snapshots_alone() -> None:
+    first = replace(PUBLICATION, table=RAW.table, snapshot_id=3, parent_id=2, digest_after=ELEVEN)
+    second = replace(first, snapshot_id=6, parent_id=5, digest_before=ELEVEN, digest_after=TEN, number=2)
+    kept = Kept({5, 6, 9}, head=9, today={KEY: TEN}, publications={KEY: [first, second]})
+    assert places(kept, KEY, ELEVEN, pin=3) == (5,)
+    assert places(kept, KEY, ELEVEN, pin=5) == (5,)
+    assert places(kept, KEY, TEN, pin=6) == (6, 9)
+    assert places(kept, KEY, TEN, pin=None) == (9, 6)
+    assert places(kept, KEY, OTHER_TEN, pin=4) == ()
+    # A pinned snapshot is read whatever is on record of it: its digest tells.
+    assert places(kept, KEY, OTHER_TEN, pin=6) == (6,)
+
+
+def test_the_first_cause_is_the_nearest_to_the_source() -> None:
+    """Scenario: nothing is wrong, then inputs, settings, code, the published files. Outcome: each is named, and none is equal."""
+    good, lost = InputSlice(RAW, ELEVEN, 7, 7, ELEVEN), InputSlice(RAW, ELEVEN, 7, 7, TEN)
+    origin = _origin()
+    other_code = replace(origin, is_same_code=False)
+    unknown = replace(other_code, are_settings_known=False)
+    today = PublishedToday(TEN, is_settled=True)
+
+    def first(of: Origin, one: InputSlice, replayed: Digest, published: PublishedToday | None = today) -> str | None:
+        causes = as_published_causes(of, [one], TEN, replayed, published)
+        assert all(cause.hint for cause in causes)
+        return causes[0].reason.split(":")[0] if causes else None
+
+    assert first(origin, good, TEN) is None
+    assert first(other_code, good, TEN) is None
+    assert first(origin, good, TEN, None) is None
+    # The rows may come out the same though an input is not what it was: that is no replay.
+    assert first(origin, lost, TEN) == f"input {RAW.table} {DAY} is not what it was"
+    assert first(unknown, good, OTHER_TEN) == "settings"
+    assert first(other_code, good, OTHER_TEN) == "code"
+    assert first(origin, good, OTHER_TEN) == "code"
+    assert first(origin, good, TEN, replace(today, rows=OTHER_TEN)) == "the published files were changed in their place"
+    assert first(origin, good, TEN, PublishedToday(OTHER_TEN, is_settled=False)).startswith("the table was changed")  # type: ignore[union-attr]
+    assert first(origin, good, TEN, replace(today, rows="no file")) == "the published rows cannot be read"
+    assert gone([good, lost]) == []
+    assert "has expired" in gone([InputSlice(RAW, ELEVEN, 7, reason="snapshot 7 has expired")])[0].reason
+
+
+def test_how_content_differs_is_told_by_rows() -> None:
+    assert other_rows(ELEVEN, TEN) == "lost rows: 10 of 11 are left"
+    assert other_rows(TEN, ELEVEN) == "hold 11 rows, but 10 are on record"
+    assert other_rows(TEN, OTHER_TEN) == "hold 10 rows as on record, but not the same ones"
+    assert str(Share("a delivery", Keys(added=3), {"rows": 3.0})) == "a delivery: keys added 3; rows +3"
+    assert str(Share("a setting", Keys(kept=3))) == "a setting: no key differs"
+
+
+def test_publications_are_chosen_by_project_number_and_run() -> None:
+    later = replace(PUBLICATION, number=5, run_id="run-2")
+    other = replace(PUBLICATION, number=3, key=Slice(DAY, "10002"))
+    records, both = [PUBLICATION, other, later], ("10001", "10002")
+
+    def chosen(number: int | None = None, run: str | None = None, projects: tuple[str, ...] = both) -> list[int]:
+        return [
+            one.publication.number for one in choose(records, REFINED_EVENTS.key, DAY, projects, number=number, run=run)
+        ]
+
+    assert chosen() == [5, 3]
+    assert chosen(number=1) == [1]
+    assert chosen(run="run-1") == [1, 3]
+    assert [one.is_standing for one in choose(records, REFINED_EVENTS.key, DAY, both, run="run-1")] == [False, True]
+    for wrong in ({"number": 9}, {"run": "x"}, {"projects": ("10003",)}):
+        with pytest.raises(UsageError, match="is not on record"):
+            chosen(**wrong)  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="tidemark history refined/events 2026-02-03"):
+        choose(records, REFINED_EVENTS.key, date(2026, 2, 3), both)
+    with pytest.raises(UsageError, match="tidemark verify"):
+        derived_table("raw/backfill_events")
