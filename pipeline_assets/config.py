@@ -51,7 +51,15 @@ def load_settings(**overrides: Any) -> Settings:
         raise _unreadable(error) from None
     resolved = {
         key: _absolute(key, getattr(settings, key), Path.cwd())
-        for key in ("landing_url", "warehouse_url", "catalog_url", "ledger_url", "jars_dir", "health_report")
+        for key in (
+            "landing_url",
+            "warehouse_url",
+            "catalog_url",
+            "ledger_url",
+            "golden_url",
+            "jars_dir",
+            "health_report",
+        )
     }
     return settings.model_copy(update=resolved)
 
@@ -117,7 +125,7 @@ def _absolute(key: str, value: Any, base: Path) -> Any:
         return str((base / Path(str(value)).expanduser()).resolve())
     if key in {"jars_dir", "health_report"}:
         return (base / value).resolve()
-    if key in {"catalog_url", "ledger_url"} and str(value).startswith("sqlite:///"):
+    if key in {"catalog_url", "ledger_url", "golden_url"} and str(value).startswith("sqlite:///"):
         return f"sqlite:///{(base / str(value).removeprefix('sqlite:///')).resolve()}"
     return value
 

@@ -26,6 +26,7 @@ from pipeline_assets.orchestration.maintenance_job import maintenance_job, maint
 from pipeline_assets.orchestration.notices import notice_sensors
 from pipeline_assets.orchestration.partitions import calendar
 from pipeline_assets.orchestration.rebuild_job import rebuild_job
+from pipeline_assets.orchestration.reconcile_job import reconcile_job, reconcile_schedule
 from pipeline_assets.orchestration.recover_job import recover_job
 from pipeline_assets.orchestration.rollback_jobs import release_job, rollback_job
 from pipeline_assets.orchestration.sensors import load_sensors
@@ -41,7 +42,7 @@ def build_defs(
     settings = settings or load_settings()
     require_known_bounds(settings)
     days = calendar(settings)
-    maintenance, health = maintenance_job(settings), health_job()
+    maintenance, health, reconciliation = maintenance_job(settings), health_job(), reconcile_job(settings)
     definitions = dg.Definitions(
         assets=[*landing_assets(settings, days), load_assets(settings, days), health_asset(settings)],
         jobs=[
@@ -52,8 +53,13 @@ def build_defs(
             rebuild_job(settings),
             recover_job(settings, lambda: definitions.resolve_job_def(JOB_OF_SOURCE[Source.BACKFILL])),
             health,
+            reconciliation,
         ],
-        schedules=[maintenance_schedule(settings, maintenance), health_schedule(settings, health)],
+        schedules=[
+            maintenance_schedule(settings, maintenance),
+            health_schedule(settings, health),
+            reconcile_schedule(settings, reconciliation),
+        ],
         sensors=[*load_sensors(settings), dead_runs_sensor(settings), *notice_sensors(settings)],
         resources={
             "spark": resources.pop("spark", None) or spark_resource(settings),

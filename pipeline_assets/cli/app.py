@@ -20,6 +20,7 @@ from pipeline_assets.cli import changes as cli_changes
 from pipeline_assets.cli import correct as cli_correct
 from pipeline_assets.cli import inspect as cli_look
 from pipeline_assets.cli import rebuild as cli_rebuild
+from pipeline_assets.cli import reconcile as cli_reconcile
 from pipeline_assets.cli import recover as cli_recover
 from pipeline_assets.cli import replay as cli_replay
 from pipeline_assets.cli import report as cli_report
@@ -44,7 +45,7 @@ from pipeline_assets.cli.command import (
 )
 from pipeline_assets.cli.render_processes import process_lines
 from pipeline_assets.cli.render_rebuild import rebuild_lines
-from pipeline_assets.cli.render_tables import print_grid, print_statuses
+from pipeline_assets.cli.render_tables import mismatch_lines, print_grid, print_statuses
 from pipeline_assets.cli.terminal import PlainConsole, page, plainly, terminal, write_json
 from pipeline_assets.config import load_settings
 from pipeline_assets.domain.days import days_between, parse_day, requested_range
@@ -52,6 +53,7 @@ from pipeline_assets.domain.errors import UsageError
 from pipeline_assets.domain.slices import Source
 from pipeline_assets.inspection.receivers import receiver_troubles
 from pipeline_assets.inspection.status import day_statuses
+from pipeline_assets.load.golden import compare_recorded
 from resources.ledger.store import Ledger
 
 app = typer.Typer(
@@ -97,7 +99,8 @@ def status(
 ) -> None:
     """Show the status of days: one row per day, one column per table.
 
-    Then the runs at work, the runs found dead, the open rebuilds, and who is not told of notices.
+    Then golden totals that do not agree, the runs at work, the runs found dead, the open rebuilds, and who is not told of
+    notices.
     """
     run(lambda: _status(first, last, as_json), verbose)
 
@@ -138,6 +141,7 @@ cli_report.register(app)
 cli_changes.register(app)
 cli_attach.register(app)
 cli_recover.register(app)
+cli_reconcile.register(app)
 cli_split.register(app)
 
 
@@ -181,13 +185,14 @@ def _status(first: str | None, last: str | None, as_json: bool) -> int:
         processes = [*process_lines(ledger), *rebuild_lines(ledger.rebuilds.open())]
         strays = list(ledger.strays.all(projects))
         troubles = receiver_troubles(ledger, settings)
+        mismatches = [one for one in compare_recorded(ledger, settings, projects, start, end) if not one.is_good]
     if as_json:
         write_json([status.to_json() for status in statuses])
     else:
         print_grid(page(), statuses, strays)
     # JSON stays what scripts know.
     console = PlainConsole(stderr=True, soft_wrap=True) if as_json else page()
-    for line in (*processes, *troubles):
+    for line in (*mismatch_lines(mismatches), *processes, *troubles):
         console.print(str(line))
     return EXIT_OK
 

@@ -109,12 +109,12 @@ def _recover(
         with terminal(verbose=verbose) as console:
             named = few(list(map(str, short)))
             plainly(console)(f"not loaded, because hours of them are not recovered: {named}")
-    is_good = not is_loaded or _load(settings, days, as_json, verbose)
+    is_good = not is_loaded or load_recovered(settings, days, as_json, verbose)
     is_whole = not short
     return EXIT_OK if is_whole and is_good else EXIT_INCOMPLETE
 
 
-def _load(settings: Settings, recovered: Sequence[Slice], as_json: bool, verbose: bool) -> bool:
+def load_recovered(settings: Settings, recovered: Sequence[Slice], as_json: bool, verbose: bool) -> bool:
     """Whether every recovered day stands well after its load; as `tidemark load --source backfill`."""
     from pipeline_assets.cli.run import load_in_chunks  # noqa: PLC0415 - `status` starts without Dagster
 

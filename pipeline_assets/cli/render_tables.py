@@ -18,6 +18,7 @@ from rich.text import Text
 
 from pipeline_assets.cli.terminal import line, styled
 from pipeline_assets.domain.arrival_days import describe_strays
+from pipeline_assets.domain.golden import GoldenComparison
 from pipeline_assets.domain.records import Exclusion, PublicationRecord
 from pipeline_assets.domain.slices import Verdict
 from pipeline_assets.inspection.status import NOT_LOADED, DayStatus
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from pipeline_assets.operations.release import Held
     from pipeline_assets.operations.slice_restores import SliceRestore
 
+_MOST_MISMATCHES = 20
 _STYLES = {
     Verdict.PUBLISHED: "green",
     Verdict.UNCHANGED: "green",
@@ -110,6 +112,22 @@ def print_grid(console: Console, statuses: Sequence[DayStatus], strays: Sequence
             console.print(line(f"{status.day} {status.table} ", _styled(status.verdict), f": {reason}"))
     if strays:
         console.print(f"landing: {describe_strays(strays)}")
+
+
+def mismatch_lines(mismatches: Sequence[GoldenComparison]) -> list[Text]:
+    """One line for each golden total that does not agree, the first of many; `tidemark reconcile` has all."""
+    lines = [
+        line(
+            f"{one.total.key.event_date} {one.total.measure.table} ",
+            styled("golden", "yellow"),
+            f": {one.total.key.project_id}: {one}",
+        )
+        for one in mismatches[:_MOST_MISMATCHES]
+    ]
+    more = len(mismatches) - _MOST_MISMATCHES
+    return (
+        [*lines, line(f"and {more:,} more golden totals that do not agree: tidemark reconcile")] if more > 0 else lines
+    )
 
 
 def _cell(status: DayStatus) -> Text:

@@ -89,6 +89,11 @@ class Check:
         "Totals equal those of the refined slice.",
         evaluate=_reconcile_with_refined,
     )
+    RECONCILES_WITH_GOLDEN = CheckRule(
+        "reconciles_with_golden",
+        "Figures agree with the totals of an outside system (golden/{date}.csv, golden_query), where there are any.",
+        is_blocking=False,
+    )
 
 
 _BUILT_IN = {rule.name: rule for rule in vars(Check).values() if isinstance(rule, CheckRule)}

@@ -103,6 +103,10 @@ class EngineError(PermanentError):
     """Spark's JVM died or ran out of memory: this process can do no more, and another one as small would end the same."""
 
 
+class GoldenQueryError(PermanentError):
+    """Golden totals could not be asked of their database, or it gave what cannot be read as totals."""
+
+
 class LedgerError(PermanentError):
     """The ledger cannot be opened or was written by a newer Tidemark."""
 

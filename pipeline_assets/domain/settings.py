@@ -20,6 +20,7 @@ from pydantic_settings import BaseSettings, NoDecode, PydanticBaseSettingsSource
 
 from pipeline_assets.domain.change_bounds import KEYS_CHANGED, KEYS_REMOVED, ChangeBound, require_named_bounds
 from pipeline_assets.domain.errors import SettingsError
+from pipeline_assets.domain.golden_tolerance import GoldenBound, GoldenTolerance, require_named_tolerances
 from pipeline_assets.domain.machine import default_object_bytes
 from pipeline_assets.domain.masking import MASK, URL_SETTINGS, is_secret_name, receiver_place, remember, shown
 from pipeline_assets.domain.places import (
@@ -157,6 +158,19 @@ class Settings(BaseSettings):
     export_max_ratio: int = Field(200, ge=1)
     """How many times its stored size a member may decompress to."""
 
+    golden_tolerance: float = Field(0.0, ge=0, allow_inf_nan=False)
+    """By which share of a golden total a published figure may differ from it."""
+    golden_absolute_tolerance: float = Field(0.0, ge=0, allow_inf_nan=False)
+    """By how much at least, in units of the measure."""
+    golden_tolerances: dict[str, GoldenBound] = {}
+    """`table:measure` -> tolerances of its own: `aggregates/daily_revenue:revenue`."""
+    golden_url: str | None = None
+    """SQLAlchemy URL of a database that holds golden totals, asked `golden_query`; with a password, set the variable."""
+    golden_query: str | None = None
+    """Gives day, project, measure and value of the days from :first_day to :last_day."""
+    golden_query_seconds: int = Field(60, ge=1)
+    """The longest that the query may take."""
+
     days_per_run: int = Field(30, ge=1)
     """Largest number of days one run of a range backfill loads."""
     spark_master: str = "local[*]"
@@ -253,13 +267,27 @@ class Settings(BaseSettings):
         require_named_bounds(value)
         return value
 
+    @field_validator("golden_tolerances")
+    @classmethod
+    def _named_tolerances(cls, value: dict[str, GoldenBound]) -> dict[str, GoldenBound]:
+        require_named_tolerances(value)
+        return value
+
+    @field_validator("golden_query")
+    @classmethod
+    def _ranged_query(cls, value: str | None) -> str | None:
+        if value is not None and not (":first_day" in value and ":last_day" in value):
+            msg = "it does not name :first_day and :last_day, so that it would read all of a history each time"
+            raise ValueError(msg)
+        return value
+
     @field_validator("landing_url", "warehouse_url")
     @classmethod
     def _supported_scheme(cls, value: str) -> str:
         require_supported_place(value)
         return value
 
-    @field_validator("catalog_url", "ledger_url")
+    @field_validator("catalog_url", "ledger_url", "golden_url")
     @classmethod
     def _supported_database(cls, value: str | None) -> str | None:
         if value is not None:
@@ -285,6 +313,13 @@ class Settings(BaseSettings):
     def _default_ledger(self) -> Self:
         if self.ledger_url is None:
             object.__setattr__(self, "ledger_url", self.catalog_url)
+        return self
+
+    @model_validator(mode="after")
+    def _whole_golden_query(self) -> Self:
+        if (self.golden_url is None) != (self.golden_query is None):
+            msg = "golden_url and golden_query are set together: where to ask, and what"
+            raise ValueError(msg)
         return self
 
     @model_validator(mode="after")
@@ -338,6 +373,14 @@ class Settings(BaseSettings):
         return (
             self.change_max_shrink if own.shrink is None else own.shrink,
             growth.get(measure, self.change_max_growth) if own.growth is None else own.growth,
+        )
+
+    def golden_tolerance_of(self, measure: str) -> GoldenTolerance:
+        """How far a figure, `table:measure`, may be from its golden total."""
+        own = self.golden_tolerances.get(measure, GoldenBound())
+        return GoldenTolerance.given(
+            self.golden_tolerance if own.relative is None else own.relative,
+            self.golden_absolute_tolerance if own.absolute is None else own.absolute,
         )
 
     def is_of_machine(self, name: str) -> bool:

@@ -15,6 +15,7 @@ from pipeline_assets.domain.plain_text import few
 from pipeline_assets.domain.slices import Verdict
 from pipeline_assets.load.build.rebuild import rebuild_stale
 from pipeline_assets.load.deliveries.accept import accept_deliveries
+from pipeline_assets.load.golden import take_golden
 from pipeline_assets.load.request import LoadRequest, TableReport
 from pipeline_assets.load.runtime import Runtime
 from pipeline_assets.load.staleness.facts import Facts, slices_to_look_at
@@ -40,6 +41,8 @@ def run_load(runtime: Runtime, request: LoadRequest, is_live: Callable[[str], bo
         swept = runtime.lakehouse.sweep(tables, is_live)
     if swept:
         runtime.log(f"dropped {len(swept)} branches that dead runs left: {few(swept, 10)}")
+    if request.tables & SOURCE_OF_TABLE.keys():
+        take_golden(runtime, request.first_day, request.last_day)
     started_at = request.now.isoformat()
     verdicts: Counter[str] = Counter()
     snapshots: dict[str, int | None] = {}

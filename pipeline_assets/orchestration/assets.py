@@ -24,6 +24,7 @@ from pipeline_assets.load.request import LoadRequest, Outcome
 from pipeline_assets.load.run import run_load
 from pipeline_assets.operations.exclude import exclude, lift
 from pipeline_assets.orchestration.events import events_of, failure_of, standing_elsewhere
+from pipeline_assets.orchestration.golden_events import golden_evaluations
 from pipeline_assets.orchestration.live_runs import liveness
 from pipeline_assets.orchestration.runtime import op_runtime
 from pipeline_assets.orchestration.specs import check_specs, table_spec
@@ -125,6 +126,8 @@ def _load(
             others = standing_elsewhere(runtime.ledger, settings, report)
             changes = runtime.ledger.outbox.of_run(request.run_id, report.table)
             yield from events_of(context, request, table, report, others, shown, changes)
+            days = {outcome.key.event_date for outcome in report.outcomes}
+            yield from golden_evaluations(context.instance, runtime.ledger, settings, table, days)
             failed.extend(outcome for outcome in report.outcomes if outcome.fails_the_run)
     # Every declared output is yielded: a selected check that is not makes Dagster fail the step with a vaguer error.
     for check in sorted(context.selected_asset_check_keys, key=str):

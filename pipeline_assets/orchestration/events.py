@@ -75,7 +75,7 @@ def events_of(
                 metadata={**_metadata(everyone, report), **_changed(table, day, changes)},
                 tags={"dagster/data_version": _data_version(everyone)},
             )
-    targets = _targets(context.instance, key, [partition for partition, _, _ in reported])
+    targets = targets_of(context.instance, key, [partition for partition, _, _ in reported])
     for partition, outcomes, is_requested in reported:
         for check in table.checks:
             if is_requested or any(outcome.evaluations for outcome in outcomes):
@@ -92,7 +92,7 @@ def standing_evaluations(
         if outcome.key.event_date >= first:
             by_day.setdefault(outcome.key.event_date, []).append(outcome)
     key = asset_key(table)
-    targets = _targets(instance, key, [day.isoformat() for day in by_day])
+    targets = targets_of(instance, key, [day.isoformat() for day in by_day])
     for day, outcomes in sorted(by_day.items()):
         for check in table.checks:
             yield _evaluation(key, day.isoformat(), check, outcomes, targets.get(day.isoformat()))
@@ -185,7 +185,7 @@ def _verdicts(outcomes: Sequence[Outcome]) -> str:
     return description(f"{o.key.project_id}: {o.verdict.value}{finality[o.is_final]}" for o in outcomes)
 
 
-def _targets(instance: dg.DagsterInstance, key: dg.AssetKey, partitions: list[str]) -> dict[str, Target]:
+def targets_of(instance: dg.DagsterInstance, key: dg.AssetKey, partitions: list[str]) -> dict[str, Target]:
     """The latest materialization of each partition, one query per table."""
     if not partitions:
         return {}

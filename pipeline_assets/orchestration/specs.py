@@ -11,8 +11,10 @@ from collections.abc import Sequence
 
 import dagster as dg
 
+from pipeline_assets.domain.checks import Check
 from pipeline_assets.domain.masking import shown
 from pipeline_assets.domain.settings import Settings
+from pipeline_assets.load.golden import GOLDEN_TABLES
 from pipeline_assets.orchestration.landing_assets import landing_key
 from pipeline_assets.tables.registry import SOURCE_OF_TABLE, table_by_key
 from pipeline_assets.tables.table import Table
@@ -50,7 +52,7 @@ def table_spec(table: Table, days: dg.PartitionsDefinition[str], settings: Setti
 
 
 def check_specs(tables: Sequence[Table], days: dg.PartitionsDefinition[str]) -> list[dg.AssetCheckSpec]:
-    """All checks of the tables."""
+    """All checks of the tables, and of those that outside systems tell of the comparison with what they say."""
     return [
         dg.AssetCheckSpec(
             check.name,
@@ -60,7 +62,7 @@ def check_specs(tables: Sequence[Table], days: dg.PartitionsDefinition[str]) -> 
             partitions_def=days,
         )
         for table in tables
-        for check in table.checks
+        for check in (*table.checks, *([Check.RECONCILES_WITH_GOLDEN] if table in GOLDEN_TABLES else []))
     ]
 
 

@@ -136,6 +136,18 @@ class LandingStore:
         odd = tuple(sorted(odd_objects))
         return Listing(tuple(sorted(deliveries)), tuple(sorted(markers)), odd, days, ends_of(strays))
 
+    def list_beside(self, folder: str, first_key: str, last_key: str) -> tuple[Listed, ...]:
+        """What lies in a folder that is no project's, between two keys, both inclusive, by key; nothing where there is none.
+
+        Raises LandingAccessError and LandingUnavailableError.
+        """
+        with landing_errors(self.url):
+            self._place.require()
+            # The bounds of a scan are exclusive; a folder has no order, and shows all that it holds.
+            bounds = (first_key[:-1], f"{last_key}\0")
+            listed = self._scan(folder, *bounds) if self._place.is_ordered else self._place.list_plainly(folder, "")
+            return tuple(sorted(entry for entry in listed if first_key <= entry.key <= last_key))
+
     def open(self, key: str, etag: str) -> IO[bytes]:
         """The bytes of the object version that was listed with `etag`, to be closed; where many, on disk.
 

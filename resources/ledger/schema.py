@@ -165,3 +165,9 @@ REBUILT_SLICES = _table(
     sa.Column("published", sa.String), sa.Column("difference", sa.JSON), sa.Column("blocked_by", sa.JSON),
 )  # fmt: skip
 """Slices that wait beside main, as `slices` has those of main."""
+GOLDEN_TOTALS = _table(
+    "golden_totals", _key("source"), _key("event_date", sa.Date), _key("project_id"), _key("table_name"), _key("measure"),
+    # As text: no number of a database holds every decimal exactly.
+    sa.Column("value", sa.String, nullable=False), sa.Column("origin", sa.String), sa.Column("recorded_at", sa.String),
+)  # fmt: skip
+"""What an outside system says of published days, as it was read last; compared whenever somebody asks."""

@@ -27,6 +27,7 @@ from resources.ledger.changes import Changes
 from resources.ledger.concurrency import moved_batches, unmoved_slices
 from resources.ledger.digests import DigestsOnRecord
 from resources.ledger.engine import connected, ledger_failures, open_engine, writing
+from resources.ledger.golden import GoldenTotals
 from resources.ledger.interventions import Interventions
 from resources.ledger.lake import LakeOfLedger
 from resources.ledger.notices import read_before, write_notices
@@ -130,6 +131,11 @@ class Ledger(Queries):
     def set_aside(self) -> SetAsides:
         """What receivers refused for good."""
         return SetAsides(self._read, self._write)
+
+    @property
+    def golden(self) -> GoldenTotals:
+        """What outside systems say of published days."""
+        return GoldenTotals(self._read, self._write)
 
     @property
     def digests(self) -> DigestsOnRecord:

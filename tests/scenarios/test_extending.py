@@ -88,7 +88,12 @@ def test_an_aggregate_of_a_users_own(tmp_path: Path) -> None:
     graph = subprocess.run([sys.executable, "-c", GRAPH], env=environment, capture_output=True, text=True, check=False)
     shown = json.loads(graph.stdout.splitlines()[-1])
     assert shown["parents"][CITY] == ["refined/events"]
-    assert shown["checks"] == ["change_is_explained", "cities_are_known", "reconciles_with_refined"]
+    assert shown["checks"] == [
+        "change_is_explained",
+        "cities_are_known",
+        "reconciles_with_golden",
+        "reconciles_with_refined",
+    ]
 
 
 @pytest.mark.slow

@@ -8,6 +8,7 @@ Does not contain: how parts are computed (calendar.py, answers.py, figures.py, l
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import date, datetime, timedelta
@@ -36,6 +37,7 @@ from pipeline_assets.inspection.health.figures import (
 )
 from pipeline_assets.inspection.health.lateness import ARRIVAL_DAYS, Lateness, lateness
 from pipeline_assets.inspection.receivers import ReceiverTrouble, receiver_troubles
+from pipeline_assets.load.golden import compare_recorded
 from pipeline_assets.tables.refined_events import REFINED_EVENTS
 from pipeline_assets.tables.registry import DERIVED
 from resources.ledger.revisions import Revision
@@ -72,7 +74,7 @@ class HealthReport:
     newest_day: Mapping[str, date]
     """Project -> its newest event day with published rows."""
     mismatches: Sequence[CheckFigure]
-    """How many rows or measures do not agree, where any do not."""
+    """How many rows, measures or golden totals do not agree, where any do not."""
     duplicate_keys: Sequence[CheckFigure]
     """The same of keys per thousand that occur twice in what is published or refused."""
     lateness: Mapping[str, Lateness]
@@ -141,7 +143,7 @@ def read_health(ledger: Ledger, settings: Settings, now: datetime) -> HealthRepo
         volumes=volumes(measured, span),
         recent=volume([one for one in measured if recent_from <= one.day <= span.last]),
         newest_day=newest,
-        mismatches=_mismatches(summaries, projects, batches),
+        mismatches=[*_mismatches(summaries, projects, batches), *_golden(ledger, settings, projects)],
         duplicate_keys=summaries.check_figure(DUPLICATES, projects),
         lateness=lateness(summaries.arrivals(Source.REGULAR, projects, since, span.last)),
         arrivals_since=max(since, span.first),
@@ -160,6 +162,15 @@ def _mismatches(summaries: Summaries, projects: Sequence[str], batches: Sequence
         if (value := sum(one.figures.get(MISMATCH, 0) for one in fault.evaluations))
     ]
     return [*of_batches, *summaries.check_figure(MISMATCH, projects)]
+
+
+def _golden(ledger: Ledger, settings: Settings, projects: Sequence[str]) -> list[CheckFigure]:
+    """How many golden totals of a table's day do not agree; more of them may arrive at any time, and be read by no load."""
+    found: Counter[tuple[str, date, str]] = Counter()
+    for one in compare_recorded(ledger, settings, projects):
+        if not one.is_good:
+            found[one.total.measure.table, one.total.key.event_date, one.total.key.project_id] += 1
+    return [CheckFigure(*place, count) for place, count in sorted(found.items())]
 
 
 def _revisions(ledger: Ledger, projects: Sequence[str]) -> list[Revision]:

@@ -7,6 +7,7 @@ Does not contain: the decision about one slice (decide.py).
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import date, datetime
 
@@ -27,13 +28,17 @@ class Stale:
     reason: str
     state: str
     """Names what it would be built from."""
+    is_built: bool
+    """Whether its rows would be, and not its verdict alone."""
 
 
-def scan_stale_days(ledger: Ledger, settings: Settings, now: datetime) -> dict[date, list[Stale]]:
-    """Event day -> what of it is not as its recorded inputs and their verdicts say, over everything on record."""
-    slices: set[Slice] = set()
-    for name in sorted({name for table in DERIVED for name in table.upstream}):
-        slices |= ledger.slices(name, settings.projects).keys()
+def scan_stale_days(
+    ledger: Ledger, settings: Settings, now: datetime, slices: Collection[Slice] | None = None
+) -> dict[date, list[Stale]]:
+    """Event day -> what of it is not as its recorded inputs and their verdicts say, over these slices or all on record."""
+    if slices is None:
+        upstream = sorted({name for table in DERIVED for name in table.upstream})
+        slices = {key for name in upstream for key in ledger.slices(name, settings.projects)}
     if not slices:
         return {}
     facts = Facts.read(ledger, settings, slices, (), now)
@@ -43,7 +48,9 @@ def scan_stale_days(ledger: Ledger, settings: Settings, now: datetime) -> dict[d
             reason = _reason_to_load(plan)
             if reason is not None:
                 state = f"{plan.todo.name} {plan.present} {plan.is_final}"
-                stale.setdefault(plan.key.event_date, []).append(Stale(table.key, reason, state))
+                stale.setdefault(plan.key.event_date, []).append(
+                    Stale(table.key, reason, state, plan.todo in (Todo.REBUILD, Todo.CHECK))
+                )
     return stale
 
 

@@ -150,11 +150,11 @@ def test_the_settings_file_names_every_value_with_its_default(monkeypatch: pytes
     shown = tomllib.loads("\n".join(line for line in lines if " = " in line))
     set_there = set(tomllib.loads(text))
     sections = {line[1:-1] for line in lines if line.startswith("[")}
-    assert sections == {"spark_config", "change_bounds"}
+    assert sections == {"spark_config", "change_bounds", "golden_tolerances"}
     assert set(shown) | set_there | sections == set(Settings.model_fields)
     # What has no default of its own is shown by an example.
     shown["first_arrival"] = str(shown["first_arrival"])
-    examples = {name: shown[name] for name in ("ledger_url", "first_arrival")}
+    examples = {name: shown[name] for name in ("ledger_url", "first_arrival", "golden_url", "golden_query")}
     defaults = Settings(**examples).model_dump(mode="json")
     for name, value in shown.items():
         assert (value if name != "jars_dir" else str(PROJECT_ROOT / value)) == defaults[name], name

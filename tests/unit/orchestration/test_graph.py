@@ -42,11 +42,16 @@ def test_checks() -> None:
     for check in graph.asset_check_keys:
         found.setdefault(check.asset_key.to_user_string(), set()).add(check.name)
     raw = {"delivery_reconciles", "delivery_complete"}
-    aggregate = {"reconciles_with_refined", "change_is_explained"}
+    aggregate = {"reconciles_with_refined", "change_is_explained", "reconciles_with_golden"}
     assert found == {
         "raw/regular_events": raw,
         "raw/backfill_events": raw,
-        "refined/events": {"unique_event_key", "reconciles_with_raw", "change_is_explained"},
+        "refined/events": {
+            "unique_event_key",
+            "reconciles_with_raw",
+            "change_is_explained",
+            "reconciles_with_golden",
+        },
         "aggregates/daily_revenue": aggregate,
         "aggregates/event_counts": aggregate,
         "aggregates/active_users": aggregate,
@@ -77,6 +82,7 @@ def test_a_code_server_can_load_it() -> None:
         "recover_exports",
         "rebuild",
         "health_report",
+        "reconcile",
     }
 
 
@@ -92,6 +98,18 @@ def test_the_page_of_health_disturbs_no_load() -> None:
         (schedule,) = [one for one in definitions.schedules or () if one.name == "health_report_daily"]
         assert isinstance(schedule, dg.ScheduleDefinition)
         assert (schedule.job_name, schedule.default_status) == ("health_report", status)
+
+
+def test_golden_totals_that_came_late_are_compared_every_morning_where_sensors_run() -> None:
+    for is_running, status in ((False, dg.DefaultScheduleStatus.STOPPED), (True, dg.DefaultScheduleStatus.RUNNING)):
+        definitions = build_defs(SETTINGS.model_copy(update={"sensors_running": is_running}))
+        (schedule,) = [one for one in definitions.schedules or () if one.name == "reconcile_daily"]
+        assert isinstance(schedule, dg.ScheduleDefinition)
+        assert (schedule.job_name, schedule.cron_schedule, schedule.default_status) == (
+            "reconcile",
+            "30 6 * * *",
+            status,
+        )
 
 
 def test_sensors_launch_their_jobs_and_start_as_the_settings_say() -> None:
@@ -149,7 +167,7 @@ def test_every_asset_says_whose_it_is_and_how_to_recover_it_and_runs_in_chunks()
 def test_every_check_says_what_it_holds() -> None:
     graph = _definitions().resolve_asset_graph()
     descriptions = [graph.get_check_spec(key).description for key in graph.asset_check_keys]
-    assert len(set(descriptions)) == 6
+    assert len(set(descriptions)) == 7
     assert all(descriptions)
 
 

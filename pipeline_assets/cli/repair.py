@@ -1,0 +1,105 @@
+"""`tidemark reconcile --repair`: run what is proposed, look again, and propose what is left.
+
+Contains: rounds of repairs, and how each kind of them is run.
+Add here: how another kind of repair is run.
+Does not contain: what is proposed (domain/repairs.py), comparing (reconcile.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
+from datetime import UTC, datetime
+
+from rich.console import Console
+
+from pipeline_assets.cli.command import print_failures
+from pipeline_assets.cli.render_reconcile import print_repairs
+from pipeline_assets.cli.terminal import plainly, styled
+from pipeline_assets.domain.days import days_between
+from pipeline_assets.domain.hours import Hour, HourRange
+from pipeline_assets.domain.repairs import Repair, RepairKind
+from pipeline_assets.domain.settings import Settings
+from pipeline_assets.domain.slices import Slice
+from pipeline_assets.operations.repair_plan import plan_repairs
+from resources.landing.store import LandingStore
+from resources.ledger.store import Ledger
+
+Lacking = Mapping[Slice, bool]
+"""Slice that does not agree -> whether less is published of it than there should be."""
+
+
+def proposed(
+    settings: Settings, landing: LandingStore, open_slices: Lacking, tried: set[tuple[RepairKind, Slice]]
+) -> list[Repair]:
+    """What closes them; nothing is written."""
+    if not open_slices:
+        return []
+    with closing(Ledger(settings.ledger_database_url)) as ledger:
+        return plan_repairs(ledger, landing, settings, open_slices, datetime.now(UTC), tried)
+
+
+def run_rounds(
+    settings: Settings,
+    landing: LandingStore,
+    open_slices: Lacking,
+    look: Callable[[], Lacking],
+    console: Console,
+    *,
+    verbose: bool,
+) -> list[Repair]:
+    """Run what can be run until everything agrees or no run is left; returns what is proposed at the end.
+
+    `look`: what does not agree now. Each kind of run is made once for a day: there are as many rounds as kinds.
+    """
+    tried: set[tuple[RepairKind, Slice]] = set()
+    while True:
+        repairs = proposed(settings, landing, open_slices, tried)
+        runnable = [one for one in repairs if one.kind.is_run and one.obstacle is None]
+        if not runnable:
+            return repairs
+        print_repairs(console, runnable)
+        for one in runnable:
+            failures = _run(settings, landing, one, console, verbose=verbose)
+            print_failures(console, failures, verbose)
+            tried.update((one.kind, key) for key in one.slices)
+        before, open_slices = len(open_slices), look()
+        console.print(styled(f"looked again: {before - len(open_slices):,} of {before:,} days closed", "bold"))
+
+
+def _run(settings: Settings, landing: LandingStore, one: Repair, console: Console, *, verbose: bool) -> list[str]:
+    from pipeline_assets.cli.run import load_in_chunks  # noqa: PLC0415 - comparing starts without Dagster
+
+    if one.kind is RepairKind.LOAD and one.source is not None:
+        days = days_between(one.first, one.last)
+        return load_in_chunks(settings, one.source, days, (one.project_id,), {}, console, verbose=verbose)
+    hours = one.hours or HourRange(Hour(one.first, 0), Hour(one.last, 23))
+    return _recover(settings, landing, one.project_id, hours, console, verbose=verbose)
+
+
+def _recover(
+    settings: Settings, landing: LandingStore, project: str, hours: HourRange, console: Console, *, verbose: bool
+) -> list[str]:
+    """As `tidemark recover --load`; returns why hours were not recovered, or days not loaded."""
+    from pipeline_assets.cli.recover import load_recovered  # noqa: PLC0415 - comparing starts without an HTTP client
+    from pipeline_assets.cli.render_recovery import progress_on  # noqa: PLC0415 - as above
+    from pipeline_assets.operations.recover import Recovery, whole_days  # noqa: PLC0415 - as above
+    from pipeline_assets.operations.recover_plan import RecoveryRequest, plan_recovery  # noqa: PLC0415 - as above
+    from resources.export_api.client import ExportApi  # noqa: PLC0415 - as above
+
+    with closing(Ledger(settings.ledger_database_url)) as ledger:
+        request = RecoveryRequest((project,), hours)
+        plan = plan_recovery(ledger, landing, settings, request, datetime.now(UTC))
+    with progress_on(console, plan) as progress:
+        outcomes = Recovery(ExportApi(settings, plainly(console)), landing, settings, progress).run(plan)
+    days, short = whole_days(outcomes)
+    failures = list(dict.fromkeys(str(one.error) for one in outcomes if one.error is not None))
+    failures += [f"{key}: not loaded, because hours of it are not recovered" for key in short]
+    if not load_recovered(settings, days, True, verbose):
+        failures.append(f"recovered days of {project} are not all good after their load; tidemark status says why")
+    return failures
+
+
+def closed(before: Lacking, after: Lacking) -> Sequence[Slice]:
+    """Days that agree now."""
+    return sorted(before.keys() - after.keys())

@@ -1,0 +1,222 @@
+"""What closes a mismatch of a day: the run that is proposed, from facts about the day.
+
+Contains: the facts, the rule, the commands that it proposes.
+Add here: another reason why published figures are off, and what helps.
+Does not contain: finding the facts (operations/repair_plan.py), running anything (cli/reconcile.py).
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterable, Mapping, Sequence, Set
+from dataclasses import dataclass, field, replace
+from datetime import date, timedelta
+from enum import StrEnum
+
+from pipeline_assets.domain.hours import Hour, HourRange, hour_ranges
+from pipeline_assets.domain.slices import Slice, Source
+
+REASON = "REASON"
+"""Stands in a command for what the person writes there."""
+
+
+class RepairKind(StrEnum):
+    """Proposed runs, in the order in which they are tried."""
+
+    LOAD = "load"
+    """Landing or raw holds what is not built yet."""
+    RECOVER = "recover hours"
+    """Hours are lost, refused or never came; the vendor has them."""
+    RECOVER_DAYS = "recover days"
+    """Nothing is known to lack, and yet less is published than there should be: the vendor is asked for whole days."""
+    REBUILD = "rebuild"
+    """Another version of the code built it; a person starts that."""
+    DECIDE = "decide"
+    """A person keeps it as it is, or has to look."""
+
+    @property
+    def is_run(self) -> bool:
+        """Whether `--repair` runs it; what may undo a decision, or rewrites a history, is only proposed."""
+        return self in (RepairKind.LOAD, RepairKind.RECOVER, RepairKind.RECOVER_DAYS)
+
+
+@dataclass(frozen=True)
+class DayFacts:
+    """All that the rule knows of a day of a project that does not agree."""
+
+    key: Slice
+    is_lacking: bool
+    """Whether less is published than there should be."""
+    unread: Mapping[Source, Set[date]] = field(default_factory=dict)
+    """Source -> arrival days near it with objects in landing that no load has read."""
+    stale: str | None = None
+    """Why the next load would build the day anew."""
+    lacking_hours: tuple[Hour, ...] = ()
+    """Of its arrival day, that are lost, refused or never came, and that the vendor has exported."""
+    hours_to_ask: tuple[Hour, ...] = ()
+    """Of its arrival day, that the vendor can be asked for and was not asked for before."""
+    holds: Mapping[str, str] = field(default_factory=dict)
+    """Table -> why a person holds the day."""
+    refused: Mapping[str, str] = field(default_factory=dict)
+    """Table -> why a change of the day was refused."""
+    excluded: Mapping[str, str] = field(default_factory=dict)
+    """Object near it -> why a person ruled it out."""
+    outdated: tuple[str, ...] = ()
+    """Tables whose day another version of the code built."""
+
+
+@dataclass(frozen=True)
+class Repair:
+    """One proposed run, for days of one project."""
+
+    kind: RepairKind
+    slices: tuple[Slice, ...]
+    """That it is proposed for."""
+    reason: str
+    first: date
+    last: date
+    """Days that it is about: arrival days of what is read, else event days."""
+    source: Source | None = None
+    table: str | None = None
+    hours: HourRange | None = None
+    object_key: str | None = None
+    obstacle: str | None = None
+    """Why it cannot be run from here."""
+
+    @property
+    def project_id(self) -> str:
+        """Of all its days."""
+        return self.slices[0].project_id
+
+    @property
+    def command(self) -> str:
+        """What a person types."""
+        span = ["--from", str(self.first), "--to", str(self.last), "--project", self.project_id]
+        if self.kind is RepairKind.LOAD:
+            return shlex.join(["tidemark", "load", "--source", str(self.source), *span])
+        if self.kind is RepairKind.RECOVER and self.hours is not None:
+            ends = ["--from", str(self.hours.first), "--to", str(self.hours.last)]
+            return shlex.join(["tidemark", "recover", *ends, "--project", self.project_id, "--load"])
+        if self.kind is RepairKind.RECOVER_DAYS:
+            return shlex.join(["tidemark", "recover", *span, "--load"])
+        if self.kind is RepairKind.REBUILD:
+            return _with_reason(["tidemark", "rebuild", "start", "--table", str(self.table), *span, "--reason"])
+        if self.object_key is not None:
+            return _with_reason(["tidemark", "include", self.object_key, "--reason"])
+        if self.table is not None and self.is_held:
+            return _with_reason(["tidemark", "release", *span, "--table", self.table, "--reason"])
+        if self.table is not None:
+            return shlex.join(["tidemark", "diff", self.table, str(self.first), "--project", self.project_id])
+        ends = ["--from", str(self.first), "--to", str(self.last), "--project", self.project_id]
+        return shlex.join(["tidemark", "reconcile", "--keys", "FILE", *ends])
+
+    @property
+    def is_held(self) -> bool:
+        """Whether a person's hold keeps the days."""
+        return self.reason.startswith(_HELD)
+
+
+_HELD = "held: "
+
+
+def _with_reason(words: Sequence[str]) -> str:
+    return f'{shlex.join(words)} "{REASON}"'
+
+
+def repairs_of(facts: DayFacts, tried: Set[tuple[RepairKind, Slice]] = frozenset()) -> list[Repair]:
+    """What is proposed for one day: at most one kind of run, and all that waits for a person.
+
+    `tried`: runs that did not close it; the next kind is proposed then.
+    """
+    found = [*_runs(facts, tried), *_decisions(facts)]
+    if found:
+        return found
+    if facts.is_lacking:
+        reason = (
+            "all that landing and the vendor have of the day is loaded; keys of the outside system show what is left"
+        )
+    else:
+        reason = "more is published than there should be; keys of the outside system show what"
+    return [_of(facts, RepairKind.DECIDE, reason)]
+
+
+def _runs(facts: DayFacts, tried: Set[tuple[RepairKind, Slice]]) -> list[Repair]:
+    if facts.holds:
+        # A load leaves what is held as it is.
+        return []
+    if (RepairKind.LOAD, facts.key) not in tried:
+        unread = [
+            replace(
+                _of(facts, RepairKind.LOAD, "landing holds objects that no load has read"),
+                first=day,
+                last=day,
+                source=source,
+            )
+            for source, days in sorted(facts.unread.items())
+            for day in sorted(days)
+        ]
+        if unread:
+            return unread
+        if facts.stale is not None:
+            return [replace(_of(facts, RepairKind.LOAD, f"is not built yet: {facts.stale}"), source=Source.REGULAR)]
+    if facts.lacking_hours and (RepairKind.RECOVER, facts.key) not in tried:
+        reason = "hours are lost, refused or never came"
+        return [
+            replace(_of(facts, RepairKind.RECOVER, reason), hours=hours)
+            for hours in hour_ranges(facts.lacking_hours, 24)
+        ]
+    # What is refused is there, and waits for a person.
+    can_ask = facts.is_lacking and facts.hours_to_ask and not facts.refused
+    if can_ask and (RepairKind.RECOVER_DAYS, facts.key) not in tried:
+        return [
+            _of(facts, RepairKind.RECOVER_DAYS, "no hour is known to lack, but less is published than there should be")
+        ]
+    return []
+
+
+def _decisions(facts: DayFacts) -> list[Repair]:
+    held = [
+        replace(_of(facts, RepairKind.DECIDE, f"{_HELD}{reason}"), table=name) for name, reason in facts.holds.items()
+    ]
+    refused = [
+        replace(_of(facts, RepairKind.DECIDE, f"refused: {reason}"), table=name)
+        for name, reason in facts.refused.items()
+    ]
+    excluded = [
+        replace(_of(facts, RepairKind.DECIDE, f"excluded: {reason}"), object_key=key)
+        for key, reason in facts.excluded.items()
+    ]
+    outdated = [
+        replace(_of(facts, RepairKind.REBUILD, "another version of the code built it"), table=name)
+        for name in facts.outdated
+    ]
+    return [*held, *refused, *excluded, *outdated]
+
+
+def _of(facts: DayFacts, kind: RepairKind, reason: str) -> Repair:
+    return Repair(kind, (facts.key,), reason, facts.key.event_date, facts.key.event_date)
+
+
+def together(repairs: Iterable[Repair], most_days: int) -> list[Repair]:
+    """Repairs of days that follow each other as one, at most so many days; in the order in which they are tried."""
+    joined: list[Repair] = []
+    for one in sorted(repairs, key=_place):
+        last = joined[-1] if joined else None
+        if last is not None and _kind_of(last) == _kind_of(one) and one.hours is None:
+            is_same, is_next = one.first <= last.last, one.first - last.last == timedelta(days=1)
+            if is_same or (is_next and (one.last - last.first).days < most_days):
+                slices = tuple(dict.fromkeys((*last.slices, *one.slices)))
+                joined[-1] = replace(last, slices=slices, last=max(last.last, one.last))
+                continue
+        joined.append(one)
+    return joined
+
+
+def _kind_of(one: Repair) -> tuple[str, ...]:
+    order = list(RepairKind).index(one.kind)
+    names = (one.source, one.table, one.object_key, one.reason, one.obstacle)
+    return (str(order), one.project_id, *(str(name or "") for name in names))
+
+
+def _place(one: Repair) -> tuple[object, ...]:
+    return (*_kind_of(one), one.first, str(one.hours or ""))

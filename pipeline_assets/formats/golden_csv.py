@@ -1,0 +1,158 @@
+"""Golden totals as text: a small CSV file a day, or rows of a query, each line a total or a fault with its reason.
+
+Contains: how a file and a line are read, how measures are named.
+Add here: another thing that a line may be wrong in.
+Does not contain: finding files (resources/landing/golden.py), asking a database
+(resources/golden_query.py), comparing (domain/golden.py).
+"""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date
+from decimal import Decimal
+
+from pipeline_assets.domain.golden import GoldenFault, GoldenMeasure, GoldenReading, GoldenSource, GoldenTotal
+from pipeline_assets.domain.plain_text import few, shown
+from pipeline_assets.domain.slices import Slice
+
+PREFIX = "golden"
+"""The folder of landing that holds them."""
+COLUMNS = ("day", "project", "measure", "value")
+MOST_BYTES = 1024**2
+"""Of one file: some 20,000 totals of a day, where a day of a hundred projects has 700."""
+_NAME = re.compile(rf"{PREFIX}/(?P<day>[0-9]{{4}}-[0-9]{{2}}-[0-9]{{2}})\.csv")
+_NUMBER = re.compile(r"[+-]?[0-9]{1,32}(\.[0-9]{1,18})?")
+_MOST_FAULTS = 20
+_BOM = b"\xef\xbb\xbf"
+_FORM = (
+    f"Write the header {','.join(COLUMNS)} and a line for each total, such as 2026-02-02,10001,refined/events:rows,1234"
+)
+_ALIASES = {"rows": GoldenMeasure("refined/events", "rows")}
+"""Every table has rows; without a table's name those of the events are meant."""
+
+
+@dataclass(frozen=True)
+class GoldenNames:
+    """What a line may name."""
+
+    measures: frozenset[GoldenMeasure]
+    projects: tuple[str, ...]
+    """The configured ones."""
+
+    def measure(self, text: str) -> GoldenMeasure | str:
+        """The measure of a name, `table:measure` or `measure` alone where one table has it; else what is wrong with it."""
+        table, colon, name = text.rpartition(":")
+        if not colon and text in _ALIASES:
+            return _ALIASES[text]
+        found = sorted(one for one in self.measures if one.name == name and (one.table == table or not colon))
+        if len(found) == 1:
+            return found[0]
+        if found:
+            return f"{shown(text, 60)} is a measure of several tables ({few(found)})"
+        return f"{shown(text, 60)} is no measure ({few(sorted(self.measures), 40)})"
+
+
+def golden_day(key: str) -> date | None:
+    """The day that an object below the prefix tells of; None where its name is none of ours."""
+    match = _NAME.fullmatch(key)
+    try:
+        return date.fromisoformat(match["day"]) if match else None
+    except ValueError:
+        return None
+
+
+def golden_key(day: date) -> str:
+    """The inverse."""
+    return f"{PREFIX}/{day.isoformat()}.csv"
+
+
+def read_file(key: str, day: date, content: bytes, names: GoldenNames) -> GoldenReading:
+    """The totals of a file, and a fault for each line that is none; a file without the header has one fault alone."""
+    lines = content.removeprefix(_BOM).splitlines()
+    numbered = [(number, line) for number, line in enumerate(lines, 1) if line.strip()]
+    if not numbered:
+        fault = GoldenFault(key, "is empty", f"{_FORM}; a file with the header alone says that there are no totals")
+        return GoldenReading(GoldenSource.LANDING, faults=(fault,))
+    first, *rest = numbered
+    header = _fields(first[1])
+    if header is None or sorted(header) != sorted(COLUMNS):
+        said = first[1][:60].decode("utf-8", "replace")
+        fault = GoldenFault(f"{key} line {first[0]}", f"is not the header ({shown(said, 60)})", _FORM)
+        return GoldenReading(GoldenSource.LANDING, faults=(fault,))
+
+    def rows() -> Iterator[tuple[str, Mapping[str, str] | None]]:
+        for number, line in rest:
+            fields = _fields(line)
+            is_whole = fields is not None and len(fields) == len(header)
+            yield f"{key} line {number}", dict(zip(header, fields, strict=True)) if is_whole and fields else None
+
+    return read_rows(GoldenSource.LANDING, rows(), names, day)
+
+
+def read_rows(
+    source: GoldenSource,
+    rows: Iterable[tuple[str, Mapping[str, str] | None]],
+    names: GoldenNames,
+    day: date | None = None,
+) -> GoldenReading:
+    """Rows (origin, and texts by column; None for a line that has not these columns), all of `day` where it is given."""
+    totals: dict[tuple[Slice, GoldenMeasure], GoldenTotal] = {}
+    faults: list[GoldenFault] = []
+    days: set[date] = set() if day is None else {day}
+    for origin, row in rows:
+        read = _total(source, origin, row, names, day)
+        if isinstance(read, GoldenFault):
+            faults.append(read)
+            continue
+        days.add(read.key.event_date)
+        before = totals.setdefault((read.key, read.measure), read)
+        if before is not read:
+            reason = f"tells of {read.measure} of {read.key} again, after {before.origin}"
+            faults.append(GoldenFault(origin, reason, "Leave one of the two; the first was compared"))
+    if len(faults) > _MOST_FAULTS:
+        more = GoldenFault(
+            faults[_MOST_FAULTS].origin, f"and {len(faults) - _MOST_FAULTS:,} lines in all are wrong as well", _FORM
+        )
+        faults = [*faults[:_MOST_FAULTS], more]
+    return GoldenReading(source, frozenset(days), tuple(totals.values()), tuple(faults))
+
+
+def _total(
+    source: GoldenSource, origin: str, row: Mapping[str, str] | None, names: GoldenNames, of_day: date | None
+) -> GoldenTotal | GoldenFault:
+    if row is None:
+        return GoldenFault(origin, "has not the four fields of the header", _FORM)
+    texts = {name: row[name].strip() for name in COLUMNS}
+    try:
+        day = date.fromisoformat(texts["day"]) if len(texts["day"]) == len("2026-01-31") else None
+    except ValueError:
+        day = None
+    if day is None:
+        return GoldenFault(origin, f"day {shown(texts['day'], 40)!r} is none", "Write it as YYYY-MM-DD")
+    if of_day is not None and day != of_day:
+        return GoldenFault(origin, f"is of {day}, in a file of {of_day}", f"Move it to {golden_key(day)}")
+    if texts["project"] not in names.projects:
+        hint = "Correct it, or add it to TIDEMARK_PROJECTS"
+        known = few(names.projects, 5)
+        return GoldenFault(origin, f"project {shown(texts['project'], 40)!r} is none of the configured ({known})", hint)
+    measure = names.measure(texts["measure"])
+    if isinstance(measure, str):
+        return GoldenFault(origin, measure, "Write table:measure, such as aggregates/daily_revenue:revenue")
+    if not _NUMBER.fullmatch(texts["value"]):
+        return GoldenFault(
+            origin, f"value {shown(texts['value'], 40)!r} is not a number", "Write digits, with a point before decimals"
+        )
+    return GoldenTotal(source, Slice(day, texts["project"]), measure, Decimal(texts["value"]), origin)
+
+
+def _fields(line: bytes) -> Sequence[str] | None:
+    """The fields of one line; None for what is not UTF-8 or not CSV."""
+    try:
+        (fields,) = csv.reader([line.decode("utf-8")], strict=True)
+    except (UnicodeDecodeError, csv.Error, ValueError):
+        return None
+    return [field.strip() for field in fields]

@@ -1,0 +1,1 @@
+"""Published keys beside another table's, or those of a list."""

@@ -1,0 +1,173 @@
+"""Published events beside a list of keys, or beside another table of events, key by key.
+
+Contains: reading both sides, counts by day, samples.
+Add here: another side that keys may come from.
+Does not contain: the comparison of frames (transforms/key_presence.py), reading a list
+(formats/key_list.py), how it looks (cli/render_keys.py).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import date, timedelta
+
+import pyarrow as pa
+import pyspark.sql.functions as F
+from pyspark.sql import DataFrame
+
+from pipeline_assets.domain.errors import UsageError
+from pipeline_assets.domain.slices import Slice, Source
+from pipeline_assets.formats.key_list import KeyList
+from pipeline_assets.load.runtime import Runtime
+from pipeline_assets.tables.raw_events import RAW_TABLES
+from pipeline_assets.tables.refined_events import REFINED_EVENTS
+from pipeline_assets.tables.table import Table
+from pipeline_assets.transforms.event_keys import KEY
+from pipeline_assets.transforms.key_presence import (
+    BY_ID,
+    DIFFERENT,
+    ONLY_HERE,
+    ONLY_THERE,
+    SAME,
+    by_event_key,
+    by_ids,
+    presence,
+)
+
+EVENT_TABLES: dict[str, Table] = {table.key: table for table in (REFINED_EVENTS, *RAW_TABLES.values())}
+ALIASES = {source.value: RAW_TABLES[source].key for source in Source}
+"""`--against backfill` is against its raw table."""
+
+
+@dataclass(frozen=True)
+class KeyRange:
+    """Which keys are compared."""
+
+    projects: tuple[str, ...]
+    first: date
+    last: date
+
+
+@dataclass(frozen=True)
+class KeyComparison:
+    """What became of the keys of two sides."""
+
+    here: str
+    there: str
+    range: KeyRange
+    counts: dict[tuple[str, date | None, str], int] = field(default_factory=dict)
+    """Project, day (None where a list tells none) and state -> keys."""
+    samples: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    """State -> some of its keys, each with its day."""
+    nameless: int = 0
+    """Rows here that no id of the list could name; they were not compared."""
+    outside: int = 0
+    """Lines of the list that are of other days or projects."""
+    faults: tuple[str, ...] = ()
+    faulty_lines: int = 0
+
+    def total(self, state: str) -> int:
+        """Keys in a state."""
+        return sum(count for (_, _, of), count in self.counts.items() if of == state)
+
+    @property
+    def is_equal(self) -> bool:
+        """Whether both sides hold the same keys, every line of a list could be read, and there was anything to compare."""
+        differing = sum(self.total(state) for state in (ONLY_HERE, ONLY_THERE, DIFFERENT))
+        return bool(self.total(SAME)) and not differing and not self.faulty_lines
+
+    @property
+    def lacking(self) -> dict[Slice, bool]:
+        """Slice of which keys differ -> whether any of them is there only; a key without a day may lack on any of the range."""
+        found: dict[Slice, bool] = {}
+        span = (self.range.last - self.range.first).days
+        for project, day, state in self.counts:
+            if state == SAME:
+                continue
+            days = [day] if day is not None else [self.range.first + timedelta(days=shift) for shift in range(span + 1)]
+            for one in days:
+                key = Slice(one, project)
+                found[key] = found.get(key, False) or state == ONLY_THERE
+        return found
+
+
+def event_table(name: str) -> Table:
+    """A table of events by its key, or a source's raw table by the source; raises UsageError."""
+    table = EVENT_TABLES.get(ALIASES.get(name, name))
+    if table is None:
+        known = ", ".join((*EVENT_TABLES, *ALIASES))
+        raise UsageError(name, "is not a table of events, whose keys could be compared", f"There are {known}")
+    return table
+
+
+def compare_with_list(
+    runtime: Runtime, table: Table, asked: KeyRange, name: str, listed: KeyList, samples: int
+) -> KeyComparison:
+    """The table's events beside a list's keys; raises UsageError for a list that does not say whose its keys are."""
+    if not listed.has_projects and len(asked.projects) > 1:
+        hint = f"Name one project (--project {asked.projects[0]}), or add the column project"
+        raise UsageError(name, "does not say of which project its keys are", hint)
+    rows = _list_frame(runtime, listed, asked)
+    in_range = F.col("project_id").isin(*asked.projects)
+    if listed.has_days:
+        in_range &= F.col("event_date").between(F.lit(asked.first), F.lit(asked.last))
+    chosen = rows.where(in_range)
+    here = by_ids(_events(runtime, table, asked), listed.columns, has_days=listed.has_days)
+    there = by_ids(chosen, listed.columns, has_days=listed.has_days)
+    of_range = F.col("event_date").between(F.lit(asked.first), F.lit(asked.last))
+    nameless = here.where(F.col("_id").isNull() & of_range).count()
+    found = presence(here.where("_id IS NOT NULL"), there, BY_ID, asked.first, asked.last)
+    outside = len(listed.rows) - chosen.count()
+    counts, shown = _counted(found, samples)
+    return KeyComparison(
+        table.key, name, asked, counts, shown, nameless, outside, tuple(listed.faults), listed.faulty_lines
+    )
+
+
+def compare_tables(runtime: Runtime, table: Table, other: Table, asked: KeyRange, samples: int) -> KeyComparison:
+    """The events of two tables, by what makes rows one event; different are those of which no row there says the same."""
+    if table.key == other.key:
+        raise UsageError(other.key, "would be compared with itself", f"There are {', '.join(EVENT_TABLES)}")
+    sides = [by_event_key(_events(runtime, one, asked)) for one in (table, other)]
+    counts, shown = _counted(presence(sides[0], sides[1], KEY, asked.first, asked.last), samples)
+    return KeyComparison(table.key, other.key, asked, counts, shown)
+
+
+def _events(runtime: Runtime, table: Table, asked: KeyRange) -> DataFrame:
+    """Of the range and of the days around it, to which the winner of an event may have moved."""
+    window = timedelta(days=runtime.settings.dedupe_window_days)
+    return runtime.lakehouse.read(table, runtime.lakehouse.head(table)).where(
+        F.col("project_id").isin(*asked.projects)
+        & F.col("event_date").between(F.lit(asked.first - window), F.lit(asked.last + window))
+    )
+
+
+def _list_frame(runtime: Runtime, listed: KeyList, asked: KeyRange) -> DataFrame:
+    """project_id, event_date (null where the list tells none), and the ids that it has."""
+    columns = {
+        name: pa.array([row[number] for row in listed.rows], pa.string()) for number, name in enumerate(listed.columns)
+    }
+    frame = runtime.spark.createDataFrame(pa.table(columns))
+    project = F.col("project") if listed.has_projects else F.lit(asked.projects[0])
+    day = F.col("event_date").cast("date") if listed.has_days else F.lit(None).cast("date")
+    return frame.withColumns({"project_id": project, "event_date": day})
+
+
+def _counted(
+    found: DataFrame, samples: int
+) -> tuple[dict[tuple[str, date | None, str], int], dict[str, tuple[str, ...]]]:
+    kept = found.persist()
+    try:
+        counts = {
+            (row["project_id"], row["day"], row["state"]): row["count"]
+            for row in kept.groupBy("project_id", "day", "state").count().collect()
+        }
+        shown = {state: _sample(kept, state, samples) for state in (ONLY_HERE, ONLY_THERE, DIFFERENT)}
+    finally:
+        kept.unpersist()
+    return counts, {state: names for state, names in shown.items() if names}
+
+
+def _sample(found: DataFrame, state: str, most: int) -> tuple[str, ...]:
+    rows = found.where(F.col("state") == state).orderBy("day", "project_id", "name").limit(most).collect()
+    return tuple(f"{row['day'] or 'no day'}/{row['project_id']} {row['name']}" for row in rows)

@@ -1,0 +1,96 @@
+"""Golden totals beside what is published: read at a load or on request, kept in the ledger, compared with its figures.
+
+Contains: what may be named, reading within a load, the comparison of what is on record.
+Add here: another figure of a slice that an outside system may tell.
+Does not contain: the rule (domain/golden.py), reading from landing or a database (resources/), what
+closes a difference (operations/repair_plan.py). No JVM is needed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from datetime import date
+from decimal import Decimal
+
+from pipeline_assets.domain.errors import SettingsError, TidemarkError
+from pipeline_assets.domain.golden import GoldenComparison, GoldenMeasure, GoldenTotal, compare, figure_of
+from pipeline_assets.domain.plain_text import few
+from pipeline_assets.domain.records import SliceRecord
+from pipeline_assets.domain.settings import Settings
+from pipeline_assets.domain.slices import EMPTY, Slice
+from pipeline_assets.formats.golden_csv import GoldenNames
+from pipeline_assets.load.runtime import Runtime
+from pipeline_assets.tables.registry import DERIVED, measures_of
+from resources.landing.golden import read_landing
+from resources.ledger.store import Ledger
+
+GOLDEN_TABLES = tuple(table for table in DERIVED if table.measures)
+"""Tables that totals may tell of."""
+MEASURES = frozenset(GoldenMeasure(table.key, name) for table in GOLDEN_TABLES for name in measures_of(table.key))
+
+
+def golden_names(settings: Settings) -> GoldenNames:
+    """What a line may name; raises SettingsError for a tolerance of something else, which would tolerate nothing."""
+    known = {str(measure) for measure in MEASURES}
+    for name in settings.golden_tolerances:
+        if name not in known:
+            hint = f"Measures are {', '.join(sorted(known))}"
+            raise SettingsError("TIDEMARK_GOLDEN_TOLERANCES", f"{name} is not a measure", hint)
+    return GoldenNames(MEASURES, settings.projects)
+
+
+def take_golden(runtime: Runtime, first: date, last: date) -> None:
+    """Keep what landing says of the days of a load: one listing where there is nothing; what is wrong is logged."""
+    try:
+        reading = read_landing(runtime.landing, golden_names(runtime.settings), first, last)
+        runtime.ledger.golden.replace(reading)
+    except TidemarkError as error:
+        runtime.log(f"golden totals were not read: {error}")
+        return
+    for fault in reading.faults:
+        runtime.log(f"golden: {fault}")
+    if reading.totals:
+        days = few([str(day) for day in sorted(reading.days)])
+        runtime.log(f"golden: {len(reading.totals):,} totals of {days}")
+
+
+def compare_recorded(
+    ledger: Ledger,
+    settings: Settings,
+    projects: Sequence[str],
+    first: date | None = None,
+    last: date | None = None,
+    tables: Collection[str] | None = None,
+) -> list[GoldenComparison]:
+    """Every total on record of these days beside the published figure, by day, project and measure."""
+    totals = ledger.golden.of(projects, first, last, tables)
+    days = {total.key.event_date for total in totals}
+    slices = {
+        table: ledger.slices(table, projects, days) for table in dict.fromkeys(total.measure.table for total in totals)
+    }
+    return [_compared(total, slices[total.measure.table].get(total.key), settings) for total in totals]
+
+
+def _compared(total: GoldenTotal, record: SliceRecord | None, settings: Settings) -> GoldenComparison:
+    # A slice that was refused before anything of it was published has a record, and no rows.
+    is_loaded = record is not None and (record.knows_inputs or record.digest != EMPTY)
+    published = _published(record, total.measure) if record is not None and is_loaded else None
+    within = settings.golden_tolerance_of(str(total.measure))
+    return compare(total, published, is_loaded=is_loaded, within=within)
+
+
+def _published(record: SliceRecord, measure: GoldenMeasure) -> Decimal | None:
+    if measure.name == "rows":
+        return Decimal(record.digest.rows)
+    if record.digest == EMPTY:
+        return Decimal(0)
+    return figure_of(record.figures, measure.name)
+
+
+def mismatched(comparisons: Sequence[GoldenComparison]) -> dict[Slice, list[GoldenComparison]]:
+    """Slice -> the totals of it that do not agree."""
+    found: dict[Slice, list[GoldenComparison]] = {}
+    for one in comparisons:
+        if not one.is_good:
+            found.setdefault(one.total.key, []).append(one)
+    return found

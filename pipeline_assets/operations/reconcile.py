@@ -1,0 +1,78 @@
+"""Golden totals on request: read from landing and the query, kept, compared with what is published.
+
+Contains: one reconciliation, as the shell and the job make it.
+Add here: another source of totals.
+Does not contain: the rule (domain/golden.py), what closes a mismatch (repair_plan.py). No JVM is needed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import date
+
+from pipeline_assets.domain.errors import GoldenQueryError
+from pipeline_assets.domain.golden import GoldenComparison, GoldenFault
+from pipeline_assets.domain.settings import Settings
+from pipeline_assets.domain.slices import Slice
+from pipeline_assets.load.golden import compare_recorded, golden_names
+from resources.golden_query import read_query
+from resources.landing.golden import read_landing
+from resources.landing.store import LandingStore
+from resources.ledger.store import Ledger
+
+
+@dataclass(frozen=True)
+class Reconciliation:
+    """Every golden total of a range beside what is published."""
+
+    first: date
+    last: date
+    comparisons: tuple[GoldenComparison, ...]
+    faults: tuple[GoldenFault, ...] = ()
+    """What is no total, and was not compared."""
+
+    @property
+    def is_good(self) -> bool:
+        """Whether there is something to compare, all of it could be read, and all agrees."""
+        return bool(self.comparisons) and not self.faults and not self.mismatches
+
+    @property
+    def mismatches(self) -> tuple[GoldenComparison, ...]:
+        """Totals that do not agree."""
+        return tuple(one for one in self.comparisons if not one.is_good)
+
+    @property
+    def lacking(self) -> dict[Slice, bool]:
+        """Slice that does not agree -> whether less is published of it than there should be."""
+        found: dict[Slice, bool] = {}
+        for one in self.mismatches:
+            found[one.total.key] = found.get(one.total.key, False) or one.is_lacking
+        return found
+
+
+def reconcile(
+    ledger: Ledger, landing: LandingStore, settings: Settings, projects: Sequence[str], first: date, last: date
+) -> Reconciliation:
+    """Read the totals of the days, keep them in the ledger, and compare.
+
+    A database that cannot be asked is a fault beside what landing tells. Raises what landing and ledger raise where they are
+    out of reach.
+    """
+    names = golden_names(settings)
+    reading = read_landing(landing, names, first, last)
+    ledger.golden.replace(reading)
+    faults = list(reading.faults)
+    try:
+        asked = read_query(settings, names, first, last)
+        ledger.golden.replace(asked)
+        faults += asked.faults
+    except GoldenQueryError as error:
+        faults.append(GoldenFault(error.subject, error.reason, error.hint))
+    return again(ledger, settings, projects, Reconciliation(first, last, (), tuple(faults)))
+
+
+def again(ledger: Ledger, settings: Settings, projects: Sequence[str], before: Reconciliation) -> Reconciliation:
+    """The same totals beside what is published now."""
+    comparisons = compare_recorded(ledger, settings, projects, before.first, before.last)
+    return Reconciliation(before.first, before.last, tuple(comparisons), before.faults)

@@ -1,0 +1,56 @@
+"""What Dagster shows of golden totals: one evaluation for each table's day that an outside system tells of.
+
+Contains: comparisons as check evaluations.
+Add here: what else the UI shows of them.
+Does not contain: comparing (load/golden.py), the checks of a load (events.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from datetime import date
+
+import dagster as dg
+
+from pipeline_assets.domain.checks import Check
+from pipeline_assets.domain.golden import GoldenComparison, evaluation
+from pipeline_assets.domain.settings import Settings
+from pipeline_assets.load.golden import compare_recorded
+from pipeline_assets.orchestration.event_text import markdown_text
+from pipeline_assets.orchestration.events import targets_of
+from pipeline_assets.orchestration.specs import asset_key
+from pipeline_assets.tables.table import Table
+from resources.ledger.store import Ledger
+
+
+def golden_evaluations(
+    instance: dg.DagsterInstance, ledger: Ledger, settings: Settings, table: Table, days: Collection[date]
+) -> Iterator[dg.AssetCheckEvaluation]:
+    """`reconciles_with_golden` of these days, all projects together; a day without totals has none, it was not compared."""
+    if not days:
+        return
+    by_day: dict[date, list[GoldenComparison]] = {}
+    for one in compare_recorded(ledger, settings, settings.projects, min(days), max(days), (table.key,)):
+        # A day outside the calendar has no partition to report on.
+        if one.total.key.event_date in days and one.total.key.event_date >= settings.calendar_start:
+            by_day.setdefault(one.total.key.event_date, []).append(one)
+    key = asset_key(table)
+    targets = targets_of(instance, key, [day.isoformat() for day in by_day])
+    for day, comparisons in sorted(by_day.items()):
+        found = evaluation(comparisons)
+        by_project = dict.fromkeys(one.total.key.project_id for one in comparisons if not one.is_good)
+        reasons = [
+            f"{project}: {'; '.join(str(one) for one in comparisons if one.total.key.project_id == project and not one.is_good)}"
+            for project in by_project
+        ]
+        yield dg.AssetCheckEvaluation(
+            asset_key=key,
+            check_name=Check.RECONCILES_WITH_GOLDEN.name,
+            partition=day.isoformat(),
+            passed=found.is_passed,
+            blocking=False,
+            severity=dg.AssetCheckSeverity.WARN,
+            target_materialization_data=targets.get(day.isoformat()),
+            description=markdown_text([*reasons, found.hint or ""] if reasons else []) or None,
+            metadata=dict(found.figures),
+        )

@@ -1,0 +1,111 @@
+"""The job `reconcile`: compare published days with golden totals that arrived since they were loaded.
+
+Contains: the op, its config, its schedule.
+Add here: what Dagster is told of a reconciliation.
+Does not contain: comparing (operations/reconcile.py), running repairs (cli/repair.py).
+"""
+
+# Dagster reads the op's annotations as types, so they are not postponed here.
+from datetime import timedelta
+
+import dagster as dg
+from dagster_pyspark import LazyPySparkResource
+from pydantic import Field
+
+from pipeline_assets.domain.days import parse_day
+from pipeline_assets.domain.errors import UsageError
+from pipeline_assets.domain.settings import Settings
+from pipeline_assets.load.golden import GOLDEN_TABLES
+from pipeline_assets.operations.reconcile import Reconciliation, reconcile
+from pipeline_assets.operations.repair_plan import plan_repairs
+from pipeline_assets.orchestration.assets import Clock
+from pipeline_assets.orchestration.event_text import description, markdown_list, markdown_table
+from pipeline_assets.orchestration.golden_events import golden_evaluations
+from pipeline_assets.orchestration.runtime import op_runtime
+from resources.landing.store import LandingStore
+
+RECONCILE_JOB = "reconcile"
+RECONCILE_OP = "compare_golden_totals"
+SCHEDULE_NAME = "reconcile_daily"
+_AT = "30 6 * * *"
+_DAYS = timedelta(days=30)
+
+
+class ReconcileConfig(dg.Config):
+    """Run config of the op."""
+
+    first: str = Field(default="", alias="from")
+    """First day, YYYY-MM-DD; thirty days before the last where it is empty."""
+    last: str = Field(default="", alias="to")
+    """Last day; today where it is empty."""
+    projects: list[str] = Field(default_factory=list)
+    """Only these of the configured projects; all when empty."""
+
+
+def reconcile_job(settings: Settings) -> dg.JobDefinition:
+    """Needs no pool: it writes nothing but the totals that it read."""
+
+    @dg.op(name=RECONCILE_OP, description="Compare published days with the totals of outside systems; starts no Spark.")
+    def reconcile_op(
+        context: dg.OpExecutionContext,
+        config: ReconcileConfig,
+        spark: LazyPySparkResource,
+        landing: dg.ResourceParam[LandingStore],
+        clock: dg.ResourceParam[Clock],
+    ) -> None:
+        with op_runtime(context, settings, spark, landing, is_dry_run=True) as runtime:
+            last = parse_day(config.last) if config.last else clock.now().date()
+            first = parse_day(config.first) if config.first else max(settings.calendar_start, last - _DAYS)
+            if last < first:
+                raise UsageError(f"from {first} to {last}", "the range ends before it begins", "Swap the two days")
+            projects = settings.require_projects(tuple(config.projects))
+            found = reconcile(runtime.ledger, landing, settings, projects, first, last)
+            repairs = plan_repairs(runtime.ledger, landing, settings, found.lacking, clock.now())
+            days = {one.total.key.event_date for one in found.comparisons}
+            for table in GOLDEN_TABLES:
+                for event in golden_evaluations(context.instance, runtime.ledger, settings, table, days):
+                    context.instance.report_runless_asset_event(event)
+            proposals = [(one.kind.value, len(one.slices), one.reason, one.command) for one in repairs]
+            context.add_output_metadata(
+                {
+                    "golden_totals": len(found.comparisons),
+                    "mismatch_count": len(found.mismatches),
+                    "mismatches": _mismatches(found),
+                    "not compared": markdown_list([str(fault) for fault in found.faults]),
+                    "proposed": markdown_table(("what", "days", "why", "command"), proposals),
+                }
+            )
+            _require_agreement(found)
+
+    @dg.job(
+        name=RECONCILE_JOB,
+        description="Compare published days with golden totals; `tidemark reconcile --repair` repairs.",
+    )
+    def job() -> None:
+        reconcile_op()
+
+    return job
+
+
+def reconcile_schedule(settings: Settings, job: dg.JobDefinition) -> dg.ScheduleDefinition:
+    """Every morning, when sensors run by themselves; totals that arrive after a load are compared then."""
+    is_running = settings.sensors_running
+    return dg.ScheduleDefinition(
+        name=SCHEDULE_NAME,
+        job=job,
+        cron_schedule=_AT,
+        default_status=dg.DefaultScheduleStatus.RUNNING if is_running else dg.DefaultScheduleStatus.STOPPED,
+    )
+
+
+def _mismatches(found: Reconciliation) -> dg.MarkdownMetadataValue:
+    rows = [(str(one.total.key), one.total.measure.table, str(one), one.total.origin) for one in found.mismatches]
+    return markdown_table(("day", "table", "", "told by"), rows)
+
+
+def _require_agreement(found: Reconciliation) -> None:
+    """Raises Failure that names what does not agree; without any total there is nothing to agree with, and nothing wrong."""
+    told = [f"{one.total.key} {one.total.measure.table}: {one}" for one in found.mismatches]
+    told += [f"not compared: {fault}" for fault in found.faults]
+    if told:
+        raise dg.Failure(description(told, "\n"), allow_retries=False)

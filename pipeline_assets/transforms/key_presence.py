@@ -1,0 +1,96 @@
+"""Which keys of events are on one side only, on both, or on both and different.
+
+Contains: the sides as narrow frames, and the comparison.
+Add here: another thing that keys are compared by.
+Does not contain: reading tables and lists (inspection/keys/), what a key is (event_keys.py,
+domain/identity.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from datetime import date
+
+import pyspark.sql.functions as F
+from pyspark.sql import Column, DataFrame
+
+from pipeline_assets.formats.registry import EXPORT_FORMAT
+from pipeline_assets.transforms.digests import HASH_A
+from pipeline_assets.transforms.event_keys import KEY
+from pipeline_assets.transforms.key_changes import with_event_keys
+from pipeline_assets.transforms.named import named, named_sender
+
+SAME, DIFFERENT, ONLY_HERE, ONLY_THERE = "same", "different", "only here", "only there"
+SEND_ID, ROW_ID = EXPORT_FORMAT.identity.send_id, EXPORT_FORMAT.identity.row_id
+BY_ID = ("_kind", "_id", "_sender")
+
+
+def by_event_key(events: DataFrame) -> DataFrame:
+    """project_id, KEY, event_date, `_what` (string: the event's meaning), `_name`: what two tables of events are compared by."""
+    name = F.coalesce(named(SEND_ID), named(ROW_ID))
+    keyed = with_event_keys(events)
+    return keyed.select(
+        "project_id", *KEY, "event_date", F.col(HASH_A).cast("string").alias("_what"), name.alias("_name")
+    )
+
+
+def by_ids(events: DataFrame, columns: Collection[str], *, has_days: bool) -> DataFrame:
+    """project_id, BY_ID, event_date, `_what` (string: the day, where lists tell days), `_name`.
+
+    `columns`: of the exporter's ids those that a list names. The sending's id names an event, and where it has none the row's.
+    Rows that none of them names have no `_id`.
+    """
+    nothing = F.lit(None).cast("string")
+    send_id = named(SEND_ID) if SEND_ID in columns else nothing
+    row_id = named(ROW_ID) if ROW_ID in columns else nothing
+    senders = [F.coalesce(value, F.lit("")) for name, value in named_sender().items() if name in columns]
+    return events.select(
+        "project_id",
+        F.when(send_id.isNotNull(), SEND_ID).otherwise(ROW_ID).alias("_kind"),
+        F.coalesce(send_id, row_id).alias("_id"),
+        # No sender is a value of its own; of an event that its row names it is no part of the key.
+        F.when(send_id.isNotNull(), F.concat_ws(":", *senders)).otherwise("").alias("_sender"),
+        "event_date",
+        (F.col("event_date").cast("string") if has_days else nothing).alias("_what"),
+        F.coalesce(send_id, row_id).alias("_name"),
+    )
+
+
+def presence(here: DataFrame, there: DataFrame, by: Sequence[str], first: date, last: date) -> DataFrame:
+    """project_id, day (null where neither side tells one), state, name: one row for each key of days from `first` to `last`.
+
+    Both sides as `by_event_key` or `by_ids` have them; either may hold days around the range, which explain its keys and are not
+    told of.
+    """
+    joined = _of_keys(here, by, "_here").join(_of_keys(there, by, "_there"), on=["project_id", *by], how="full_outer")
+    here_day, there_day = F.col("_here_day"), F.col("_there_day")
+    is_here, is_there = F.col("_here_rows").isNotNull(), F.col("_there_rows").isNotNull()
+    is_known = (F.size("_here_what") > 0) & (F.size("_there_what") > 0)
+    state = (
+        F.when(~is_there, ONLY_HERE)
+        .when(~is_here, ONLY_THERE)
+        .when(is_known & ~F.arrays_overlap("_here_what", "_there_what"), DIFFERENT)
+        .otherwise(SAME)
+    )
+    day = F.coalesce(
+        F.when(_within(here_day, first, last), here_day), F.when(_within(there_day, first, last), there_day)
+    )
+    is_dayless = ~is_here & there_day.isNull()
+    return joined.select(
+        "project_id", day.alias("day"), state.alias("state"), F.coalesce("_here_name", "_there_name").alias("name"),
+        is_dayless.alias("_is_dayless"),
+    ).where(F.col("day").isNotNull() | F.col("_is_dayless")).drop("_is_dayless")  # fmt: skip
+
+
+def _of_keys(side: DataFrame, by: Sequence[str], name: str) -> DataFrame:
+    """One row for each key: its first day, all that its rows say, how many they are."""
+    return side.groupBy("project_id", *by).agg(
+        F.min("event_date").alias(f"{name}_day"),
+        F.collect_set("_what").alias(f"{name}_what"),
+        F.min("_name").alias(f"{name}_name"),
+        F.count(F.lit(1)).alias(f"{name}_rows"),
+    )
+
+
+def _within(day: Column, first: date, last: date) -> Column:
+    return day.between(F.lit(first), F.lit(last))

@@ -1,0 +1,105 @@
+"""`tidemark reconcile` as a person or a script calls it, where the ledger alone is asked; no Spark."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from datetime import date
+from decimal import Decimal
+from pathlib import Path
+
+import pytest
+
+from pipeline_assets.domain.golden import rest_of
+from pipeline_assets.domain.records import SliceRecord
+from pipeline_assets.domain.slices import Digest, Slice, Verdict
+from resources.ledger.changes import Changes
+from resources.ledger.store import Ledger
+from tests.scenarios.test_shell import InThisProcess
+from tests.support.builders import PROJECT
+
+DAY = date(2026, 2, 2)
+REVENUE = Decimal("12345678901234567.000001")
+SPAN = ("--from", str(DAY), "--to", str(DAY))
+
+
+@pytest.fixture
+def shell(tmp_path: Path) -> InThisProcess:
+    """A day of 60 events and a revenue that no number of a database holds."""
+    found = InThisProcess(tmp_path)
+    figures = {"revenue": float(REVENUE), **rest_of("revenue", REVENUE), "purchases": 6}
+    slices = [
+        SliceRecord("refined/events", Slice(DAY, PROJECT), Verdict.PUBLISHED, digest=Digest(60, 1, 1)),
+        SliceRecord(
+            "aggregates/daily_revenue", Slice(DAY, PROJECT), Verdict.PUBLISHED, digest=Digest(1, 1, 1), figures=figures
+        ),
+    ]
+    with closing(Ledger(found.environment["TIDEMARK_CATALOG_URL"])) as ledger:
+        ledger.record(Changes(slices=slices), "run")
+    return found
+
+
+def _golden(shell: InThisProcess, *lines: str) -> None:
+    folder = shell.landing / "golden"
+    folder.mkdir(exist_ok=True)
+    (folder / f"{DAY}.csv").write_text("\n".join(["day,project,measure,value", *lines]))
+
+
+def test_all_agree_to_the_last_digit(shell: InThisProcess) -> None:
+    _golden(shell, f"{DAY},{PROJECT},rows,60", f"{DAY},{PROJECT},revenue,{REVENUE}")
+    done = shell("reconcile")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "2 golden totals of 1 days and projects" in done.stdout
+    assert "all agree" in done.stdout
+    _golden(shell, f"{DAY},{PROJECT},revenue,12345678901234567.000002")
+    off = shell("reconcile", *SPAN)
+    assert off.returncode == 1
+    assert "12345678901234567.000001 published, 12345678901234567.000002 golden (-0.000001, 0.00%)" in off.stdout
+    within = shell(
+        "reconcile", *SPAN, TIDEMARK_GOLDEN_TOLERANCES='{"aggregates/daily_revenue:revenue": {"absolute": 0.01}}'
+    )
+    assert within.returncode == 0, within.stdout
+
+
+def test_a_good_total_beside_bad_lines_is_compared_and_the_call_still_fails(shell: InThisProcess) -> None:
+    _golden(shell, f"{DAY},{PROJECT},rows,60", f"{DAY},{PROJECT},rows,many")
+    done = shell("reconcile", *SPAN)
+    assert done.returncode == 1
+    assert "golden/2026-02-02.csv line 3: value 'many' is not a number" in done.stdout
+    assert "1 golden totals of 1 days and projects (2026-02-02 to 2026-02-02): all agree" in done.stdout
+
+
+def test_a_query_that_fails_hides_no_file_and_shows_no_password(shell: InThisProcess) -> None:
+    _golden(shell, f"{DAY},{PROJECT},rows,60")
+    done = shell(
+        "reconcile", *SPAN, "--json", TIDEMARK_GOLDEN_URL="postgresql://reader:hush-hush@127.0.0.1:1/d",
+        TIDEMARK_GOLDEN_QUERY="SELECT :first_day, :last_day",
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert '"agreement": "agrees"' in done.stdout
+    assert "the golden query failed" in done.stdout
+    assert "hush-hush" not in done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--from", "2026-02-03", "--to", "2026-02-02"), "the range ends before it begins"),
+        (("--project", "777"), "is not among the configured projects"),
+        (("--keys", "a.csv", "--against", "backfill", *SPAN), "name two things to compare with"),
+        (("--table", "raw/backfill_events"), "says whose keys are compared, and there is nothing beside"),
+        (("--against", "backfill"), "names no range, and would read every event there is"),
+        (("--against", "aggregates/daily_revenue", *SPAN), "is not a table of events"),
+        (("--keys", "/nowhere/keys.csv", *SPAN), "cannot be read: No such file"),
+    ],
+)
+def test_bad_usage_exits_2_with_a_sentence(shell: InThisProcess, words: tuple[str, ...], said: str) -> None:
+    done = shell("reconcile", *words)
+    assert done.returncode == 2, done.stdout + done.stderr
+    assert said in done.stderr
+    assert "fix: " in done.stderr
+
+
+def test_a_tolerance_of_no_measure_is_refused(shell: InThisProcess) -> None:
+    done = shell("reconcile", *SPAN, TIDEMARK_GOLDEN_TOLERANCES='{"refined/events:sales": {"relative": 1}}')
+    assert done.returncode == 2
+    assert "TIDEMARK_GOLDEN_TOLERANCES: refined/events:sales is not a measure" in done.stderr

@@ -1,0 +1,109 @@
+"""What is proposed for a day that does not agree: the run that closes it, or what a person decides."""
+
+from __future__ import annotations
+
+from datetime import date, timedelta
+from typing import Any
+
+import pytest
+
+from pipeline_assets.domain.hours import Hour
+from pipeline_assets.domain.repairs import DayFacts, RepairKind, repairs_of, together
+from pipeline_assets.domain.slices import Slice, Source
+
+DAY = date(2026, 2, 2)
+ALL_DAY = tuple(Hour(DAY, hour) for hour in range(24))
+
+
+def _key(shift: int = 0, project: str = "10001") -> Slice:
+    return Slice(DAY + timedelta(days=shift), project)
+
+
+def _facts(shift: int = 0, *, is_lacking: bool = True, project: str = "10001", **changes: Any) -> DayFacts:
+    return DayFacts(_key(shift, project), is_lacking, **changes)
+
+
+def _commands(facts: DayFacts, *tried: RepairKind) -> list[str]:
+    found = together(repairs_of(facts, {(kind, facts.key) for kind in tried}), 30)
+    return [f"{one.kind.value}: {one.command}" for one in found]
+
+
+SPAN = f"--from {DAY} --to {DAY} --project 10001"
+DAYS = {"is_lacking": True, "hours_to_ask": ALL_DAY}
+
+
+@pytest.mark.parametrize(
+    ("facts", "expected"),
+    [
+        (
+            {"unread": {Source.BACKFILL: {DAY, _key(1).event_date}}, "lacking_hours": ALL_DAY[:2]},
+            [f"load: tidemark load --source backfill --from {DAY} --to 2026-02-03 --project 10001"],
+        ),
+        ({"stale": "delivery"}, [f"load: tidemark load --source regular {SPAN}"]),
+        (
+            {"lacking_hours": (*ALL_DAY[3:5], ALL_DAY[9]), "hours_to_ask": ALL_DAY},
+            [
+                f"recover hours: tidemark recover --from {DAY}T03 --to {DAY}T04 --project 10001 --load",
+                f"recover hours: tidemark recover --from {DAY}T09 --to {DAY}T09 --project 10001 --load",
+            ],
+        ),
+        (DAYS, [f"recover days: tidemark recover {SPAN} --load"]),
+        # More is published: the vendor has nothing that would take rows away.
+        ({**DAYS, "is_lacking": False}, [f"decide: tidemark reconcile --keys FILE {SPAN}"]),
+        ({}, [f"decide: tidemark reconcile --keys FILE {SPAN}"]),
+        # A person's hold, refusals and exclusions are theirs to undo, and what is held no load changes.
+        (
+            {**DAYS, "unread": {Source.REGULAR: {DAY}}, "holds": {"refined/events": "doubled"}},
+            [f'decide: tidemark release {SPAN} --table refined/events --reason "REASON"'],
+        ),
+        (
+            {**DAYS, "refused": {"refined/events": "change_is_explained: grows"}},
+            [f"decide: tidemark diff refined/events {DAY} --project 10001"],
+        ),
+        (
+            {"excluded": {f"10001/10001_{DAY}_9#1.json.gz": "doubled"}},
+            [f"decide: tidemark include '10001/10001_{DAY}_9#1.json.gz' --reason \"REASON\""],
+        ),
+        (
+            {"outdated": ("aggregates/daily_revenue",), "is_lacking": False},
+            [f'rebuild: tidemark rebuild start --table aggregates/daily_revenue {SPAN} --reason "REASON"'],
+        ),
+    ],
+)
+def test_the_run_that_closes_it(facts: dict[str, Any], expected: list[str]) -> None:
+    assert _commands(_facts(**facts)) == expected
+
+
+def test_what_did_not_close_it_is_followed_by_the_next_and_at_the_end_by_a_person() -> None:
+    facts = _facts(unread={Source.REGULAR: {DAY}}, lacking_hours=ALL_DAY[:1], hours_to_ask=ALL_DAY)
+    order = (RepairKind.LOAD, RepairKind.RECOVER, RepairKind.RECOVER_DAYS)
+    for number, kind in enumerate(order):
+        (one,) = repairs_of(facts, {(tried, facts.key) for tried in order[:number]})
+        assert one.kind is kind
+        assert one.kind.is_run
+    (last,) = repairs_of(facts, {(tried, facts.key) for tried in order})
+    assert (last.kind, last.kind.is_run) == (RepairKind.DECIDE, False)
+    # Another day's run is no attempt at this one.
+    (first,) = repairs_of(facts, {(kind, _key(1)) for kind in order})
+    assert first.kind is RepairKind.LOAD
+
+
+def test_days_that_follow_each_other_are_one_run_and_no_day_is_lost() -> None:
+    days = [0, 1, 2, 4, 5]
+    asked = {shift: tuple(Hour(_key(shift).event_date, hour) for hour in range(24)) for shift in days}
+    found = [one for shift in days for one in repairs_of(_facts(shift, hours_to_ask=asked[shift]))]
+    found += repairs_of(_facts(0, project="10002", hours_to_ask=ALL_DAY))
+    joined = together(found, 2)
+    assert [(one.project_id, str(one.first), str(one.last)) for one in joined] == [
+        ("10001", "2026-02-02", "2026-02-03"),
+        ("10001", "2026-02-04", "2026-02-04"),
+        ("10001", "2026-02-06", "2026-02-07"),
+        ("10002", "2026-02-02", "2026-02-02"),
+    ]
+    assert [key for one in joined for key in one.slices] == [*map(_key, days), _key(0, "10002")]
+
+
+def test_a_load_that_serves_two_days_is_one_run_for_both() -> None:
+    near = {Source.REGULAR: {DAY}}
+    (one,) = together([*repairs_of(_facts(unread=near)), *repairs_of(_facts(1, unread=near))], 30)
+    assert (one.slices, one.first, one.last) == ((_key(), _key(1)), DAY, DAY)

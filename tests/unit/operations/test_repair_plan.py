@@ -1,0 +1,168 @@
+"""From a day that does not agree to the run that closes it, by what landing and ledger know; no Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipeline_assets.domain.deliveries import BatchKey
+from pipeline_assets.domain.records import BatchRecord, DeliveryRecord, Exclusion, SliceRecord
+from pipeline_assets.domain.repairs import Repair, RepairKind
+from pipeline_assets.domain.settings import Settings
+from pipeline_assets.domain.slices import BatchVerdict, Digest, Slice, Source, Verdict
+from pipeline_assets.formats.amplitude.keys import KeyGrammar
+from pipeline_assets.operations.repair_plan import plan_repairs
+from pipeline_assets.tables.registry import DERIVED
+from resources.landing.store import LandingStore
+from resources.ledger.changes import Changes
+from resources.ledger.store import Ledger
+from tests.support.builders import PROJECT
+
+DAY = date(2026, 2, 2)
+NOW = datetime(2026, 2, 10, tzinfo=UTC)
+KEY = Slice(DAY, PROJECT)
+GRAMMAR = KeyGrammar(Settings().marker_pattern)
+SPAN = f"--from {DAY} --to {DAY} --project {PROJECT}"
+
+
+@dataclass
+class Place:
+    """Landing with a day of 24 hours, and a ledger that knows all of them."""
+
+    root: Path
+    settings: Settings
+    ledger: Ledger
+
+    def __post_init__(self) -> None:
+        batch = BatchKey(Source.REGULAR, PROJECT, DAY)
+        for hour in range(24):
+            self.deliver(hour)
+            self.put(GRAMMAR.format_marker(batch, hour))
+        listing = self.landing.list(Source.REGULAR, [PROJECT], DAY, DAY)
+        deliveries = [
+            DeliveryRecord(batch, one.key, one.etag, 1, None, 3, 3, 0, 0, None, is_accepted=True)
+            for one in listing.deliveries
+        ]
+        record = BatchRecord(batch, BatchVerdict.ACCEPTED, deliveries=24, hours=tuple(range(24)), is_closed=True)
+        self.ledger.record(Changes(deliveries=deliveries, batches=[record], slices=self.slices()), "run")
+
+    def slices(self, **changes: Any) -> list[SliceRecord]:
+        return [
+            SliceRecord(
+                table.key, KEY, **{"verdict": Verdict.UNCHANGED, "digest": Digest(72, 1, 1),
+                "code_version": table.code_version(self.settings)} | changes,
+            )
+            for table in DERIVED
+        ]  # fmt: skip
+
+    @property
+    def landing(self) -> LandingStore:
+        return LandingStore.from_settings(self.settings)
+
+    def put(self, key: str, content: bytes = b"") -> str:
+        (self.root / key).parent.mkdir(exist_ok=True)
+        (self.root / key).write_bytes(content)
+        return key
+
+    def deliver(self, hour: int, content: bytes = b"x", *, day: date = DAY, source: Source = Source.REGULAR) -> str:
+        return self.put(GRAMMAR.format_delivery(BatchKey(source, PROJECT, day), hour, 1), content)
+
+    def plan(self, *tried: RepairKind, is_lacking: bool = True) -> list[Repair]:
+        return plan_repairs(
+            self.ledger, self.landing, self.settings, {KEY: is_lacking}, NOW, {(kind, KEY) for kind in tried}
+        )
+
+    def commands(self, *tried: RepairKind, **how: bool) -> list[str]:
+        # Nothing of these slices was built from anything: each load would build them, once.
+        return [one.command for one in self.plan(RepairKind.LOAD, *tried, **how)]
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
+    for name in ("KEY", "SECRET"):
+        monkeypatch.setenv(f"TIDEMARK_EXPORT_{name}_{PROJECT}", "a-word-of-length")
+    root = tmp_path / "landing"
+    root.mkdir()
+    settings = Settings(landing_url=str(root), catalog_url=f"sqlite:///{tmp_path}/ledger.db", projects=(PROJECT,))
+    with closing(Ledger(settings.ledger_database_url)) as ledger:
+        yield Place(root, settings, ledger)
+
+
+def test_objects_that_no_load_has_read_are_loaded_first(place: Place) -> None:
+    """A changed one, and those of arrival days near the day, of either source; a day beyond the window is none of it."""
+    place.deliver(4, b"other bytes")
+    place.deliver(9, day=DAY + timedelta(days=2), source=Source.BACKFILL)
+    place.deliver(9, day=DAY + timedelta(days=4))
+    assert [(one.kind, one.command) for one in place.plan()] == [
+        (
+            RepairKind.LOAD,
+            f"tidemark load --source backfill --from 2026-02-04 --to 2026-02-04 --project {PROJECT}",
+        ),
+        (RepairKind.LOAD, f"tidemark load --source regular {SPAN}"),
+    ]
+
+
+def test_a_whole_day_is_asked_for_where_no_hour_is_known_to_lack_and_never_twice(place: Place) -> None:
+    assert place.commands() == [f"tidemark recover {SPAN} --load"]
+    assert place.commands(is_lacking=False) == [f"tidemark reconcile --keys FILE {SPAN}"]
+    backfill = BatchKey(Source.BACKFILL, PROJECT, DAY)
+    for hour in range(24):
+        place.put(GRAMMAR.format_marker(backfill, hour))
+    assert place.commands() == [f"tidemark reconcile --keys FILE {SPAN}"]
+
+
+def test_hours_that_lack_are_asked_for_alone(place: Place) -> None:
+    day = DAY + timedelta(days=1)
+    record = BatchRecord(BatchKey(Source.REGULAR, PROJECT, day), BatchVerdict.ACCEPTED, hours=tuple(range(22)))
+    moved = [SliceRecord(one.table, Slice(day, PROJECT), Verdict.UNCHANGED) for one in place.slices()]
+    place.ledger.record(Changes(batches=[record], slices=moved), "run")
+    found = plan_repairs(
+        place.ledger, place.landing, place.settings, {Slice(day, PROJECT): True}, NOW,
+        {(RepairKind.LOAD, Slice(day, PROJECT))},
+    )  # fmt: skip
+    assert [one.command for one in found] == [
+        f"tidemark recover --from {day}T22 --to {day}T23 --project {PROJECT} --load"
+    ]
+
+
+def test_without_keys_the_proposal_says_which_variables_are_missing(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(f"TIDEMARK_EXPORT_KEY_{PROJECT}")
+    (one,) = place.plan(RepairKind.LOAD)
+    assert one.kind is RepairKind.RECOVER_DAYS
+    assert f"TIDEMARK_EXPORT_KEY_{PROJECT}: is not set" in (one.obstacle or "")
+
+
+def test_what_a_person_decided_is_named_and_left_alone(place: Place) -> None:
+    place.ledger.interventions.hold({"refined/events": [KEY]}, "doubled since noon", "run")
+    (held,) = place.plan()
+    assert (held.kind, held.reason) == (RepairKind.DECIDE, "held: doubled since noon")
+    assert held.command == f'tidemark release {SPAN} --table refined/events --reason "REASON"'
+
+
+def test_excluded_deliveries_refusals_and_older_code_are_named_beside_what_is_run(place: Place) -> None:
+    (key, *_) = sorted(one.key for one in place.landing.list(Source.REGULAR, [PROJECT], DAY, DAY).deliveries)
+    etag = place.ledger.deliveries(Source.REGULAR, [PROJECT], DAY, DAY)[key].etag
+    batch = BatchKey(Source.REGULAR, PROJECT, DAY)
+    place.ledger.record(Changes(forgotten_deliveries=[(Source.REGULAR, key)]), "run")
+    assert place.plan()[0].kind is RepairKind.LOAD
+    place.ledger.interventions.exclude([Exclusion(batch, key, etag, None, "came twice")], "run")
+    refined, revenue, *_ = place.slices()
+    refused = SliceRecord(
+        refined.table, KEY, Verdict.REFUSED, "change_is_explained: grows", digest=refined.digest,
+        code_version=refined.code_version,
+    )  # fmt: skip
+    older = SliceRecord(revenue.table, KEY, Verdict.UNCHANGED, digest=revenue.digest, code_version="0-old")
+    place.ledger.record(Changes(slices=[refused, older]), "run")
+    assert place.commands() == [
+        f'tidemark rebuild start --table aggregates/daily_revenue {SPAN} --reason "REASON"',
+        f"tidemark include '{key}' --reason \"REASON\"",
+        f"tidemark diff refined/events {DAY} --project {PROJECT}",
+    ]
