@@ -18,6 +18,7 @@ import typer
 from pipeline_assets.cli import attach as cli_attach
 from pipeline_assets.cli import changes as cli_changes
 from pipeline_assets.cli import correct as cli_correct
+from pipeline_assets.cli import doctor as cli_doctor
 from pipeline_assets.cli import inspect as cli_look
 from pipeline_assets.cli import rebuild as cli_rebuild
 from pipeline_assets.cli import reconcile as cli_reconcile
@@ -25,6 +26,7 @@ from pipeline_assets.cli import recover as cli_recover
 from pipeline_assets.cli import replay as cli_replay
 from pipeline_assets.cli import report as cli_report
 from pipeline_assets.cli import split as cli_split
+from pipeline_assets.cli import window as cli_window
 from pipeline_assets.cli.command import (
     EXIT_INCOMPLETE,
     EXIT_OK,
@@ -54,6 +56,7 @@ from pipeline_assets.domain.slices import Source
 from pipeline_assets.inspection.receivers import receiver_troubles
 from pipeline_assets.inspection.status import day_statuses
 from pipeline_assets.load.golden import compare_recorded
+from pipeline_assets.load.late_arrivals import too_narrow
 from resources.ledger.store import Ledger
 
 app = typer.Typer(
@@ -99,8 +102,8 @@ def status(
 ) -> None:
     """Show the status of days: one row per day, one column per table.
 
-    Then golden totals that do not agree, the runs at work, the runs found dead, the open rebuilds, and who is not told of
-    notices.
+    Then golden totals that do not agree, the runs at work, the runs found dead, the open rebuilds, a window that is too
+    narrow, and who is not told of notices.
     """
     run(lambda: _status(first, last, as_json), verbose)
 
@@ -143,6 +146,8 @@ cli_attach.register(app)
 cli_recover.register(app)
 cli_reconcile.register(app)
 cli_split.register(app)
+cli_window.register(app)
+cli_doctor.register(app)
 
 
 def _load(
@@ -186,13 +191,14 @@ def _status(first: str | None, last: str | None, as_json: bool) -> int:
         strays = list(ledger.strays.all(projects))
         troubles = receiver_troubles(ledger, settings)
         mismatches = [one for one in compare_recorded(ledger, settings, projects, start, end) if not one.is_good]
+        narrow = too_narrow(ledger, settings, Source.REGULAR, projects, datetime.now(UTC).date())
     if as_json:
         write_json([status.to_json() for status in statuses])
     else:
         print_grid(page(), statuses, strays)
     # JSON stays what scripts know.
     console = PlainConsole(stderr=True, soft_wrap=True) if as_json else page()
-    for line in (*mismatch_lines(mismatches), *processes, *troubles):
+    for line in (*mismatch_lines(mismatches), *processes, *narrow, *troubles):
         console.print(str(line))
     return EXIT_OK
 

@@ -18,6 +18,7 @@ from pipeline_assets.domain.changes import Baseline
 from pipeline_assets.domain.checks import Evaluation
 from pipeline_assets.domain.deliveries import BatchKey
 from pipeline_assets.domain.input_state import InputState, Rejection
+from pipeline_assets.domain.lateness import LatenessSketch
 from pipeline_assets.domain.plain_text import recordable
 from pipeline_assets.domain.slices import EMPTY, BatchVerdict, Digest, Slice, Verdict
 
@@ -115,6 +116,8 @@ class BatchDay:
     digest: Digest = EMPTY
     lineage: str | None = None
     """Digest of which object holds which row at which line; None = unknown."""
+    lateness: LatenessSketch | None = field(default=None, compare=False)
+    """How late they arrived; it follows from them. None = not measured, or not asked of the ledger."""
 
 
 @dataclass(frozen=True)

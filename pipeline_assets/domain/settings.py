@@ -83,6 +83,10 @@ class Settings(BaseSettings):
     """Aggregates of your own, as `package.module:NAME`, a comma list in the environment (docs/extending.md)."""
 
     reprocessing_window_days: int = Field(3, ge=0, le=400)
+    tolerated_missed_share: float = Field(0.005, ge=0, lt=1)
+    """Of the rows of recent arrival days, the share that may arrive after the reprocessing window of their day."""
+    max_lateness_days: int | None = Field(None, ge=0)
+    """What arrives later is loaded and counted like any other, but no window is widened for it; None: for all of it."""
     dedupe_window_days: int = Field(1, ge=0, le=30)
     redelivery_horizon_days: int = Field(30, ge=0)
     final_after_hours: int = Field(48, ge=0)

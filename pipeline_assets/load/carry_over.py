@@ -18,7 +18,7 @@ from pipeline_assets.domain.slices import EMPTY, Digest, Slice
 from pipeline_assets.load.runtime import Runtime
 from pipeline_assets.tables.registry import SOURCE_OF_TABLE
 from pipeline_assets.tables.table import Table
-from pipeline_assets.transforms.digests import measured_parts
+from pipeline_assets.transforms.digests import MeasuredPart, measured_parts
 from resources.iceberg.metadata import slices_condition
 from resources.ledger.digests import Renamed
 
@@ -52,16 +52,16 @@ def _arrival(table: Table) -> dict[str, bool]:
     return {"by_arrival": table.key in SOURCE_OF_TABLE}
 
 
-def _sum(parts: Mapping[date | None, tuple[Digest, str | None]]) -> Digest:
-    return sum((digest for digest, _ in parts.values()), EMPTY)
+def _sum(parts: Mapping[date | None, MeasuredPart]) -> Digest:
+    return sum((part.digest for part in parts.values()), EMPTY)
 
 
 def _batch_days(
     runtime: Runtime,
     table: Table,
     same: Mapping[Slice, Renamed],
-    former: Mapping[Slice, Mapping[date | None, tuple[Digest, str | None]]],
-    present: Mapping[Slice, Mapping[date | None, tuple[Digest, str | None]]],
+    former: Mapping[Slice, Mapping[date | None, MeasuredPart]],
+    present: Mapping[Slice, Mapping[date | None, MeasuredPart]],
 ) -> dict[tuple[BatchKey, date], tuple[Digest, BatchDay]]:
     """Those of the same slices that hold what is on record, in the same objects."""
     if table.key not in SOURCE_OF_TABLE:
@@ -71,7 +71,9 @@ def _batch_days(
     for key, parts in runtime.ledger.digests.batch_days(source).items():
         for arrival, part in parts.items():
             measured = former.get(key, {}).get(arrival)
-            if key in same and measured is not None and (part.digest, part.lineage) in (measured, (measured[0], None)):
-                batch = BatchKey(source, key.project_id, arrival)
-                found[batch, key.event_date] = (part.digest, BatchDay(*present[key][arrival]))
+            if key not in same or measured is None or part.digest != measured.digest:
+                continue
+            if part.lineage in (measured.lineage, None):
+                batch, now = BatchKey(source, key.project_id, arrival), present[key][arrival]
+                found[batch, key.event_date] = (part.digest, BatchDay(now.digest, now.lineage, now.lateness))
     return found

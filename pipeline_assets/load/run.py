@@ -16,6 +16,7 @@ from pipeline_assets.domain.slices import Verdict
 from pipeline_assets.load.build.rebuild import rebuild_stale
 from pipeline_assets.load.deliveries.accept import accept_deliveries
 from pipeline_assets.load.golden import take_golden
+from pipeline_assets.load.late_arrivals import too_narrow
 from pipeline_assets.load.request import LoadRequest, TableReport
 from pipeline_assets.load.runtime import Runtime
 from pipeline_assets.load.staleness.facts import Facts, slices_to_look_at
@@ -62,6 +63,9 @@ def run_load(runtime: Runtime, request: LoadRequest, is_live: Callable[[str], bo
         if key in request.tables:
             with lakehouse_failures(key):
                 report = accept_deliveries(runtime, request, source)
+            if any(outcome.verdict is Verdict.PUBLISHED for outcome in report.outcomes):
+                for told in too_narrow(runtime.ledger, runtime.settings, source, request.projects, request.now.date()):
+                    runtime.log(f"{key}: {told}")
             yield seen(report)
     derived = [table for table in DERIVED if table.key in request.tables]
     if derived:

@@ -7,7 +7,9 @@ Does not contain: comparing figures with anything (domain/checks.py).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import date
 from functools import reduce
 from typing import Any
@@ -15,10 +17,12 @@ from typing import Any
 import pyspark.sql.functions as F
 from pyspark.sql import Column, DataFrame
 
+from pipeline_assets.domain.lateness import LatenessSketch
 from pipeline_assets.domain.row_hash import ROW_HASH_VERSION
 from pipeline_assets.domain.slices import Digest, Slice
 from pipeline_assets.formats.registry import EXPORT_FORMAT
 from pipeline_assets.transforms.event_keys import KEY_TYPES, key_parts
+from pipeline_assets.transforms.lateness import BIN, SketchOfGroups, lateness_aggregates, lateness_bin
 from pipeline_assets.transforms.row_hash import former_row_hashes, row_hashes
 
 HASH_A, HASH_B, MEANING_HASH = "_hash_a", "_hash_b", "_meaning_hash"
@@ -96,8 +100,21 @@ def slice_digests(
     return {Slice(row[day_column], row["project_id"]): digest_of(row.asDict(), version) for row in rows}
 
 
-def batch_day_digests(frame: DataFrame, columns: Sequence[str] | None, *, version: int = ROW_HASH_VERSION) -> DataFrame:
-    """project_id, _arrival_date, event_date, then `digest_aggregates` and `lineage_of`: one row per batch and event day.
+@dataclass(frozen=True)
+class MeasuredPart:
+    """What some rows of a slice are: all of them, or those of one arrival day."""
+
+    digest: Digest
+    lineage: str | None = None
+    """Of raw rows: which object holds which of them at which line."""
+    lateness: LatenessSketch | None = None
+    """Of raw rows, by the present version: how late they arrived."""
+
+
+def batch_days(
+    frame: DataFrame, columns: Sequence[str] | None, *, version: int = ROW_HASH_VERSION
+) -> dict[tuple[str, date, date], MeasuredPart]:
+    """(project, arrival day, event day) -> what its rows in a raw table are; one Spark job.
 
     Hashes are computed from these columns, or are those stored where none are named.
     """
@@ -106,26 +123,60 @@ def batch_day_digests(frame: DataFrame, columns: Sequence[str] | None, *, versio
     else:
         first, second = F.xxhash64(F.col(HASH_A), F.col("_object_key")), F.lit(0)
     held = [*_sums(first, "held_a"), *_sums(second, "held_b")]
-    by = ["project_id", "_arrival_date", "event_date"]
     hashed, also = (frame, []) if columns is None else checked_hashes(frame, columns, version)
-    return hashed.groupBy(*by).agg(*digest_aggregates(), *held, *also)
+    by_bin = hashed.withColumn(BIN, lateness_bin()).groupBy(*_BATCH_DAY, BIN)
+    found: dict[tuple[str, date, date], _Group] = {}
+    for row in _in_parts(by_bin.agg(*digest_aggregates(), *held, *also, *lateness_aggregates())):
+        found.setdefault((row["project_id"], row["_arrival_date"], row["event_date"]), _Group()).add(row)
+    return {key: group.part(version) for key, group in found.items()}
+
+
+_BATCH_DAY = ("project_id", "_arrival_date", "event_date")
+_ROWS_AT_ONCE = 10_000
+
+
+def _in_parts(frame: DataFrame) -> Iterator[Mapping[str, Any]]:
+    """Each row as a mapping: hundreds of thousands of bins stay in Arrow until their turn comes."""
+    for part in frame.toArrow().to_batches(max_chunksize=_ROWS_AT_ONCE):
+        yield from part.to_pylist()
+
+
+@dataclass
+class _Group:
+    """Bins of one batch day, added up: sums of hashes are additive, as counts are."""
+
+    sums: Counter[str] = field(default_factory=Counter)
+    lateness: SketchOfGroups = field(default_factory=SketchOfGroups)
+
+    def add(self, row: Mapping[str, Any]) -> None:
+        self.sums.update({name: row[name] or 0 for name in row if name in _SUMMED})
+        self.lateness.add(row)
+
+    def part(self, version: int) -> MeasuredPart:
+        sketch = self.lateness.sketch if version == ROW_HASH_VERSION else None
+        return MeasuredPart(digest_of(self.sums, version), lineage_of(self.sums, version), sketch)
+
+
+_SUMMED = frozenset(
+    {"rows", FALSE_HASHES}
+    | {f"sum_{name}_{half}" for name in ("a", "b", "held_a", "held_b") for half in ("high", "low")}
+)
 
 
 def measured_parts(
     frame: DataFrame, columns: Sequence[str], day_column: str, *, by_arrival: bool, version: int = ROW_HASH_VERSION
-) -> dict[Slice, dict[date | None, tuple[Digest, str | None]]]:
-    """Slice -> arrival day (None for tables without) -> digest and lineage of its rows."""
-    parts: dict[Slice, dict[date | None, tuple[Digest, str | None]]] = {}
+) -> dict[Slice, dict[date | None, MeasuredPart]]:
+    """Slice -> arrival day (None for tables without) -> what its rows are."""
     if by_arrival:
-        for row in batch_day_digests(frame, columns, version=version).collect():
-            part = digest_of(row.asDict(), version), lineage_of(row.asDict(), version)
-            parts.setdefault(Slice(row["event_date"], row["project_id"]), {})[row["_arrival_date"]] = part
+        parts: dict[Slice, dict[date | None, MeasuredPart]] = {}
+        for (project, arrival, day), part in batch_days(frame, columns, version=version).items():
+            parts.setdefault(Slice(day, project), {})[arrival] = part
         return parts
     measured = slice_digests(frame, columns, day_column, version=version)
-    return {key: {None: (digest, None)} for key, digest in measured.items()}
+    return {key: {None: MeasuredPart(digest)} for key, digest in measured.items()}
 
 
 def lineage_of(row: Mapping[str, Any], version: int = ROW_HASH_VERSION) -> str:
-    """The digest of which object holds which row at which line, in a collected row of `batch_day_digests`."""
+    """The digest of which object holds which row at which line, in the sums over a batch day."""
     first, second = (_sum_of(row, name) & ((1 << 128) - 1) for name in ("held_a", "held_b"))
     return f"h{version}:{first:x}:{second:x}" if version == ROW_HASH_VERSION else f"{first:x}"

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,7 @@ from sqlalchemy.engine import make_url
 from pipeline_assets.domain.errors import TidemarkError
 from pipeline_assets.domain.settings import Settings
 from resources.iceberg.lake_objects import LakeObjects
+from resources.iceberg.metadata import RUN_PROPERTY
 
 if TYPE_CHECKING:
     from pipeline_assets.tables.table import Table
@@ -43,6 +45,12 @@ class TableAtRest:
     columns: frozenset[str]
     is_ordered: bool
     properties: dict[str, str]
+    snapshots: int = 0
+    """How many it can be read at."""
+    oldest_at: datetime | None = None
+    """When the oldest of them was made, where there is any."""
+    is_head_ours: bool = True
+    """Whether a run of ours made main's snapshot, or it only joined files: the same rows."""
 
 
 class CatalogAtRest:
@@ -126,10 +134,19 @@ def _read(location: str) -> TableAtRest:
     fields = json.loads(body)
     schema = next(schema for schema in fields["schemas"] if schema["schema-id"] == fields["current-schema-id"])
     head = fields.get("current-snapshot-id")
+    made = [int(snapshot["timestamp-ms"]) for snapshot in fields.get("snapshots", ())]
     return TableAtRest(
         None if head in (None, -1) else int(head),
         frozenset(fields.get("refs", {})),
         frozenset(str(column["name"]) for column in schema["fields"]),
         fields["default-sort-order-id"] != 0,
         dict(fields.get("properties", {})),
+        len(made),
+        datetime.fromtimestamp(min(made) / 1000, UTC) if made else None,
+        all(_is_ours(snapshot) for snapshot in fields.get("snapshots", ()) if snapshot["snapshot-id"] == head),
     )
+
+
+def _is_ours(snapshot: dict[str, Any]) -> bool:
+    summary = snapshot.get("summary", {})
+    return RUN_PROPERTY in summary or summary.get("operation") == "replace"

@@ -21,7 +21,7 @@ from pipeline_assets.domain.input_state import InputDay
 from pipeline_assets.domain.records import BatchDay
 from pipeline_assets.domain.row_hash import ROW_HASH_VERSION
 from pipeline_assets.domain.slices import EMPTY, Digest, Slice, Source
-from resources.ledger.rows import with_renamed_digests
+from resources.ledger.rows import batch_day_row, with_renamed_digests
 from resources.ledger.schema import BATCH_DAYS, HEADS, PUBLICATIONS, SLICES
 
 DOUBTED = "doubted"
@@ -82,7 +82,7 @@ class DigestsOnRecord:
                     _replace(connection, kept, at, {name: str(renamed.former)}, {name: str(renamed.present)})
             for (batch, day), (former, present) in batch_days.items():
                 at = {"source": batch.source.value, "project_id": batch.project_id, "arrival_date": batch.arrival_date}
-                values = {"digest": str(present.digest), "lineage": present.lineage}
+                values = batch_day_row(day, present, {})
                 _replace(connection, BATCH_DAYS, at | {"event_date": day}, {"digest": str(former)}, values)
             for kept, names in ((SLICES, ("input_state", "refused_state")), (PUBLICATIONS, ("input_state",))):
                 _rename_inputs(connection, kept, names, table, slices)

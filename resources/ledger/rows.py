@@ -23,6 +23,7 @@ from pipeline_assets.domain.checks import Evaluation
 from pipeline_assets.domain.deliveries import BatchKey
 from pipeline_assets.domain.input_state import InputDay, InputState, Rejection
 from pipeline_assets.domain.records import (
+    BatchDay,
     BatchRecord,
     DeliveryRecord,
     Exclusion,
@@ -97,6 +98,13 @@ def batch_row(record: BatchRecord) -> dict[str, Any]:
         | {"verdict": record.verdict.value, "evaluations": _dump(record.evaluations)}
         | {"hours": None if record.hours is None else list(record.hours)}
     )
+
+
+def batch_day_row(day: date, part: BatchDay, known: Mapping[tuple[date, str], str | None]) -> dict[str, Any]:
+    """An event day of a batch as a row of `batch_days`, without the batch; `known`: (day, digest) -> sketch on record."""
+    digest = str(part.digest)
+    lateness = part.lateness.to_text() if part.lateness is not None else known.get((day, digest))
+    return {"event_date": day, "digest": digest, "lineage": part.lineage, "lateness": lateness}
 
 
 def exclusion_of(row: RowMapping) -> Exclusion:

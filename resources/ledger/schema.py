@@ -58,6 +58,8 @@ BATCHES = _table(
 BATCH_DAYS = _table(
     "batch_days", _key("source"), _key("project_id"), _key("arrival_date", sa.Date), _key("event_date", sa.Date),
     sa.Column("digest", sa.String, nullable=False), sa.Column("lineage", sa.String),
+    # A sketch of how late its rows arrived; null where an older version loaded them.
+    sa.Column("lateness", sa.Text),
     sa.Index("tidemark_batch_days_by_event", "source", "project_id", "event_date"),
 )  # fmt: skip
 SLICES = _table("slices", *_of_a_slice())

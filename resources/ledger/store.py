@@ -24,6 +24,7 @@ from pipeline_assets.domain.deliveries import BatchKey
 from pipeline_assets.domain.records import BatchDay, Head
 from pipeline_assets.domain.slices import Source
 from resources.ledger.changes import Changes
+from resources.ledger.checkup import Checkup
 from resources.ledger.concurrency import moved_batches, unmoved_slices
 from resources.ledger.digests import DigestsOnRecord
 from resources.ledger.engine import connected, ledger_failures, open_engine, writing
@@ -38,6 +39,7 @@ from resources.ledger.rebuilds import Rebuilds
 from resources.ledger.recoveries import Recoveries
 from resources.ledger.revisions import Revisions
 from resources.ledger.rows import (
+    batch_day_row,
     batch_row,
     delivery_row,
     head_number,
@@ -123,6 +125,11 @@ class Ledger(Queries):
         return Summaries(self._read)
 
     @property
+    def checkup(self) -> Checkup:
+        """What is on record of how this deployment recovers."""
+        return Checkup(self._read)
+
+    @property
     def outbox(self) -> Outbox:
         """What people are told, and who was told what."""
         return Outbox(self._read, self._write)
@@ -200,11 +207,17 @@ class Ledger(Queries):
 
     def _replace_batch_days(self, connection: Connection, batch: BatchKey, days: Mapping[date, BatchDay]) -> None:
         keys = {"source": batch.source.value, "project_id": batch.project_id, "arrival_date": batch.arrival_date}
-        connection.execute(BATCH_DAYS.delete().where(*(BATCH_DAYS.c[name] == value for name, value in keys.items())))
-        rows: list[dict[str, Any]] = [
-            keys | {"event_date": day, "digest": str(part.digest), "lineage": part.lineage}
-            for day, part in days.items()
-        ]
+        of_batch = [BATCH_DAYS.c[name] == value for name, value in keys.items()]
+        # What was not measured now is known where the same rows were measured before.
+        names = ("event_date", "digest", "lateness")
+        known = {
+            (day, digest): lateness
+            for day, digest, lateness in connection.execute(
+                sa.select(*(BATCH_DAYS.c[n] for n in names)).where(*of_batch)
+            )
+        }
+        connection.execute(BATCH_DAYS.delete().where(*of_batch))
+        rows: list[dict[str, Any]] = [keys | batch_day_row(day, part, known) for day, part in days.items()]
         if rows:
             connection.execute(BATCH_DAYS.insert(), rows)
 

@@ -20,7 +20,8 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection, RowMapping
 
 from pipeline_assets.domain.checks import Evaluation
-from pipeline_assets.domain.slices import BatchVerdict, Digest, Source, Verdict
+from pipeline_assets.domain.lateness import LatenessSketch
+from pipeline_assets.domain.slices import EMPTY, BatchVerdict, Digest, Source, Verdict
 from resources.ledger.schema import BATCH_DAYS, BATCHES, DELIVERIES, RUNS, SLICES
 
 _Connect = Callable[[], AbstractContextManager[Connection]]
@@ -90,6 +91,17 @@ class RefusedLines:
     """Why whole objects are refused; None of objects that are read, but for some lines."""
     objects: int
     lines: int
+
+
+@dataclass(frozen=True)
+class ArrivedOn:
+    """What arrived on one day, as far as raw holds it."""
+
+    project_id: str
+    day: date
+    objects: int
+    size_bytes: int
+    rows: int
 
 
 @dataclass(frozen=True)
@@ -193,6 +205,37 @@ class Summaries:
         )
         with self._read() as connection:
             return [(project, at, day, Digest.parse(text).rows) for project, at, day, text in connection.execute(query)]
+
+    def lateness(
+        self, source: Source, projects: Sequence[str], first: date, last: date
+    ) -> list[tuple[str, date, LatenessSketch | None]]:
+        """Project, arrival day and sketch of each batch day with rows that arrived in the range; None = not measured."""
+        columns = (BATCH_DAYS.c.project_id, BATCH_DAYS.c.arrival_date, BATCH_DAYS.c.lateness)
+        query = sa.select(*columns).where(
+            BATCH_DAYS.c.source == source.value,
+            BATCH_DAYS.c.project_id.in_(projects),
+            BATCH_DAYS.c.arrival_date.between(first, last),
+            BATCH_DAYS.c.digest != str(EMPTY),
+        )
+        with self._read() as connection:
+            return [
+                (project, day, None if text is None else LatenessSketch.from_text(text))
+                for project, day, text in connection.execute(query)
+            ]
+
+    def arrived(self, source: Source, projects: Sequence[str], first: date, last: date) -> list[ArrivedOn]:
+        """Objects, stored bytes and rows per project and arrival day in the range, of the versions that raw holds."""
+        names = (DELIVERIES.c.project_id, DELIVERIES.c.arrival_date)
+        sums = (sa.func.coalesce(sa.func.sum(column), 0) for column in (DELIVERIES.c.size_bytes, DELIVERIES.c.rows))
+        query = sa.select(*names, sa.func.count(), *sums).where(
+            DELIVERIES.c.source == source.value,
+            DELIVERIES.c.project_id.in_(projects),
+            DELIVERIES.c.arrival_date.between(first, last),
+            DELIVERIES.c.is_accepted,
+        )
+        with self._read() as connection:
+            rows = connection.execute(query.group_by(*names))
+            return [ArrivedOn(project, day, n, int(size), int(count)) for project, day, n, size, count in rows]
 
     def refused_lines(self, projects: Sequence[str]) -> list[RefusedLines]:
         """Refused lines and objects per arrival day and reason, of the versions that raw holds or that were refused last."""

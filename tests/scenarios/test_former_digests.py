@@ -39,7 +39,10 @@ def _as_a_former_version_left_it(p: Pipeline) -> None:
         )
         slices = {key: Renamed(_sum(present[key]), _sum(former[key])) for key in present}
         days = {
-            (BatchKey(source, key.project_id, arrival), key.event_date): (part[0], BatchDay(*former[key][arrival]))
+            (BatchKey(source, key.project_id, arrival), key.event_date): (
+                part.digest,
+                BatchDay(former[key][arrival].digest, former[key][arrival].lineage),
+            )
             for key, parts in present.items()
             for arrival, part in parts.items()
             if source is not None and arrival is not None
@@ -48,7 +51,7 @@ def _as_a_former_version_left_it(p: Pipeline) -> None:
 
 
 def _sum(parts: Any) -> Digest:
-    return sum((digest for digest, _ in parts.values()), EMPTY)
+    return sum((part.digest for part in parts.values()), EMPTY)
 
 
 def _versions(p: Pipeline) -> set[int]:

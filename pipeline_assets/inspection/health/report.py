@@ -13,8 +13,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import date, datetime, timedelta
 
+from pipeline_assets.domain.lateness import LatenessSketch, merged
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import Source
+from pipeline_assets.domain.window import ARRIVAL_DAYS, Lateness, lateness
 from pipeline_assets.inspection.health.answers import (
     AnswerKind,
     Question,
@@ -35,9 +37,9 @@ from pipeline_assets.inspection.health.figures import (
     volume,
     volumes,
 )
-from pipeline_assets.inspection.health.lateness import ARRIVAL_DAYS, Lateness, lateness
 from pipeline_assets.inspection.receivers import ReceiverTrouble, receiver_troubles
 from pipeline_assets.load.golden import compare_recorded
+from pipeline_assets.load.late_arrivals import warnings_of
 from pipeline_assets.tables.refined_events import REFINED_EVENTS
 from pipeline_assets.tables.registry import DERIVED
 from resources.ledger.revisions import Revision
@@ -79,6 +81,10 @@ class HealthReport:
     """The same of keys per thousand that occur twice in what is published or refused."""
     lateness: Mapping[str, Lateness]
     """Project -> lateness of its regular deliveries; under `""` all together."""
+    late_times: Mapping[str, LatenessSketch]
+    """Project -> the same in seconds, of what was measured; under `""` all together."""
+    too_narrow: tuple[str, ...]
+    """Of which projects the window that is set misses more than is tolerated, and how much."""
     arrivals_since: date
     window_days: int
     """The reprocessing window as it is set."""
@@ -128,6 +134,8 @@ def read_health(ledger: Ledger, settings: Settings, now: datetime) -> HealthRepo
     since = span.last - timedelta(days=ARRIVAL_DAYS - 1)
     recent_from = max(span.first, span.last - timedelta(days=RECENT_DAYS - 1))
     refused = summaries.refused_lines(projects)
+    late = lateness(summaries.arrivals(Source.REGULAR, projects, since, span.last))
+    in_reach = {project: one.without(settings.max_lateness_days) for project, one in late.items()}
     return HealthReport(
         made_at=now,
         projects=projects,
@@ -145,7 +153,9 @@ def read_health(ledger: Ledger, settings: Settings, now: datetime) -> HealthRepo
         newest_day=newest,
         mismatches=[*_mismatches(summaries, projects, batches), *_golden(ledger, settings, projects)],
         duplicate_keys=summaries.check_figure(DUPLICATES, projects),
-        lateness=lateness(summaries.arrivals(Source.REGULAR, projects, since, span.last)),
+        lateness=late,
+        late_times=_late_times(summaries, projects, since, span.last),
+        too_narrow=tuple(warnings_of(in_reach, settings)),
         arrivals_since=max(since, span.first),
         window_days=settings.reprocessing_window_days,
         run_times=run_times(summaries.finished_runs()),
@@ -153,6 +163,15 @@ def read_health(ledger: Ledger, settings: Settings, now: datetime) -> HealthRepo
         refused_by_reason=refused_by_reason(refused),
         revisions=_revisions(ledger, projects),
     )
+
+
+def _late_times(summaries: Summaries, projects: Sequence[str], first: date, last: date) -> dict[str, LatenessSketch]:
+    found: dict[str, list[LatenessSketch]] = {}
+    for project, _, sketch in summaries.lateness(Source.REGULAR, projects, first, last):
+        if sketch is not None:
+            found.setdefault(project, []).append(sketch)
+    own = {project: merged(sketches) for project, sketches in found.items()}
+    return {"": merged(own.values()), **own}
 
 
 def _mismatches(summaries: Summaries, projects: Sequence[str], batches: Sequence[Fault]) -> list[CheckFigure]:

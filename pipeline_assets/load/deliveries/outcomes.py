@@ -8,10 +8,16 @@ Does not contain: reaching verdicts (verdicts.py).
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from dataclasses import replace
+from datetime import date
 
 from pipeline_assets.domain.checks import Evaluation
+from pipeline_assets.domain.deliveries import BatchKey
+from pipeline_assets.domain.records import BatchDay
+from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import EMPTY, BatchVerdict, Slice, Verdict
+from pipeline_assets.domain.window import lateness, out_of_reach
 from pipeline_assets.load.deliveries.attempt import Attempt
 from pipeline_assets.load.deliveries.plan import BatchPlan
 from pipeline_assets.load.deliveries.publish import Published
@@ -23,7 +29,9 @@ from pipeline_assets.load.request import Outcome, TableReport
 def report(attempt: Attempt, judged: Judged, published: Published) -> TableReport:
     """One outcome per requested day and project, from its batch and its slice; and one per other day that changed."""
     request, table, settings = attempt.request, attempt.table, attempt.runtime.settings
-    records = attempt.runtime.ledger.slices(table.key, request.projects, request.days)
+    ledger = attempt.runtime.ledger
+    records = ledger.slices(table.key, request.projects, request.days)
+    arrived = ledger.batch_days(attempt.source, request.projects, request.first_day, request.last_day)
     outcomes = []
     for plan in (plan for plan in judged.read.plan.batches.values() if plan.is_requested):
         key = Slice(plan.key.arrival_date, plan.key.project_id)
@@ -46,7 +54,11 @@ def report(attempt: Attempt, judged: Judged, published: Published) -> TableRepor
                 is_early=batch is BatchVerdict.WAITING,
                 digest=digest,
                 evaluations=full.evaluations,
-                figures={"rows": digest.rows, **evaluation.figures},
+                figures={
+                    "rows": digest.rows,
+                    **evaluation.figures,
+                    **_late(plan.key, arrived.get(plan.key, {}), settings),
+                },
             )
         )
     outcomes.extend(_refused_in_reach(attempt, judged))
@@ -54,6 +66,14 @@ def report(attempt: Attempt, judged: Judged, published: Published) -> TableRepor
     return TableReport(
         table.key, tuple(outcomes), attempt.runtime.lakehouse.head(table), time.monotonic() - attempt.started_at
     )
+
+
+def _late(batch: BatchKey, days: Mapping[date, BatchDay], settings: Settings) -> dict[str, float]:
+    """Of the rows that arrived on a day: those after the window of their own day, and those no window is for."""
+    arrivals = [(batch.project_id, batch.arrival_date, day, part.digest.rows) for day, part in days.items()]
+    late = lateness(arrivals)[""].without(settings.max_lateness_days)
+    missed = {"rows_beyond_window": late.missed_beyond(settings.reprocessing_window_days)}
+    return {**missed, **out_of_reach(arrivals, settings).figures}
 
 
 def _refused_in_reach(attempt: Attempt, judged: Judged) -> list[Outcome]:

@@ -22,7 +22,7 @@ from pipeline_assets.load.deliveries.attempt import Attempt
 from pipeline_assets.load.deliveries.plan import BatchPlan, Plan
 from pipeline_assets.load.deliveries.stage import Staged
 from pipeline_assets.load.deliveries.verdicts import Judged
-from pipeline_assets.transforms.digests import batch_day_digests, digest_of, lineage_of
+from pipeline_assets.transforms.digests import batch_days
 from resources.failpoints import Failpoint, failpoint
 from resources.iceberg.metadata import in_batches
 from resources.iceberg.swap import Publication
@@ -87,11 +87,10 @@ def _standing(attempt: Attempt, changed: Collection[Slice]) -> _Standing:
 def _audit(attempt: Attempt, snapshot_id: int, batches: Sequence[BatchKey]) -> dict[BatchKey, dict[date, BatchDay]]:
     """Batch -> event day -> its staged rows."""
     staged = attempt.runtime.lakehouse.read(attempt.table, snapshot_id)
-    measured = batch_day_digests(staged.where(in_batches(batches, None, "_arrival_date")), None)
+    measured = batch_days(staged.where(in_batches(batches, None, "_arrival_date")), None)
     days: dict[BatchKey, dict[date, BatchDay]] = {batch: {} for batch in batches}
-    for row in measured.collect():
-        batch = BatchKey(attempt.source, row["project_id"], row["_arrival_date"])
-        days[batch][row["event_date"]] = BatchDay(digest_of(row.asDict()), lineage_of(row.asDict()))
+    for (project, arrival, day), part in measured.items():
+        days[BatchKey(attempt.source, project, arrival)][day] = BatchDay(part.digest, part.lineage, part.lateness)
     return days
 
 

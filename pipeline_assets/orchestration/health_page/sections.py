@@ -10,7 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from datetime import date, timedelta
 
+from pipeline_assets.domain.lateness import RELATIVE_ERROR, LatenessSketch
 from pipeline_assets.domain.plain_text import as_html
+from pipeline_assets.domain.window import SHARES, Lateness
 from pipeline_assets.inspection.health.figures import (
     LOAD_KINDS,
     Span,
@@ -20,7 +22,6 @@ from pipeline_assets.inspection.health.figures import (
     summed,
     times_by_point,
 )
-from pipeline_assets.inspection.health.lateness import SHARES, Lateness
 from pipeline_assets.inspection.health.report import HealthReport
 from pipeline_assets.orchestration.health_page.charts import Line, bars, lines, tail
 from pipeline_assets.orchestration.health_page.tiles import days_text, seconds_text
@@ -109,22 +110,35 @@ def _lateness(report: HealthReport) -> str:
     marks = [1 - share for share in SHARES]
     chart = tail("lateness", "share of rows missed by windows", missed, marks, report.window_days)
     note = (
-        '<p class="small quiet">The ledger counts rows by the day of the event and of the arrival, so that windows are known in '
-        "whole days. It holds no hours.</p>"
+        '<p class="small quiet">Windows are exact: rows are counted by the day of the event and of the arrival. Times are at '
+        f"most {100 * RELATIVE_ERROR:g} % off.</p>"
     )
-    return _figure(title, said, chart, _windows(report) + note)
+    warned = "".join(f'<p class="small warn">{as_html(told)}</p>' for told in report.too_narrow)
+    return _figure(title, said, chart, warned + _windows(report) + note)
 
 
 def _windows(report: HealthReport) -> str:
-    def row(name: str, late: Lateness) -> str:
-        cells = "".join(f'<td class="n">{days_text(late.window(share))}</td>' for share in SHARES)
-        return f'<tr><td>{name}</td>{cells}<td class="n">{100 * late.caught_within(report.window_days):.4g} %</td></tr>'
+    def row(name: str, project: str, late: Lateness) -> str:
+        times = report.late_times.get(project, LatenessSketch())
+        cells = [days_text(late.window(share)) for share in SHARES]
+        cells += [f"{100 * late.caught_within(report.window_days):.4g} %"]
+        cells += [_time(times.percentile(share)) for share in (0.5, 0.99, 1.0)]
+        told = "".join(f'<td class="n">{cell}</td>' for cell in cells)
+        return f"<tr><td>{name}</td>{told}</tr>"
 
-    head = '<tr><th>window for</th><th class="n">99 %</th><th class="n">99.9 %</th><th class="n">caught now</th></tr>'
+    names = ("99 %", "99.9 %", "caught now", "p50", "p99", "latest")
+    heads = "".join(f'<th class="n">{name}</th>' for name in names)
+    head = f"<tr><th>window for</th>{heads}</tr>"
     projects = {name: late for name, late in report.lateness.items() if name}
-    rows = "".join(row(as_html(name), late) for name, late in sorted(projects.items(), key=lambda item: int(item[0])))
+    rows = "".join(
+        row(as_html(name), name, late) for name, late in sorted(projects.items(), key=lambda item: int(item[0]))
+    )
     by_project = f'<details><summary class="small">by project</summary><table>{head}{rows}</table></details>'
-    return f"<table>{head}{row('all projects', report.lateness[''])}</table>{by_project}"
+    return f"<table>{head}{row('all projects', '', report.lateness[''])}</table>{by_project}"
+
+
+def _time(seconds: float | None) -> str:
+    return "–" if seconds is None else seconds_text(seconds)
 
 
 def _backfills(report: HealthReport) -> str:

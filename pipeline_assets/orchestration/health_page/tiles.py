@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from pipeline_assets.domain.plain_text import as_html
+from pipeline_assets.domain.window import SHARES
 from pipeline_assets.inspection.health.figures import percentile
-from pipeline_assets.inspection.health.lateness import SHARES
 from pipeline_assets.inspection.health.report import RECENT_DAYS, HealthReport
 
 _BEHIND_DAYS = 2
@@ -71,7 +71,7 @@ def tiles(report: HealthReport) -> list[Tile]:
         ),
         Tile(
             "window for 99 %", days_text(windows[0]),
-            f"for 99.9 %: {days_text(windows[1])}; set: {days_text(report.window_days)}",
+            f"for 99.9 %: {days_text(windows[1])}; set: {days_text(report.window_days)}", bool(report.too_narrow),
         ),
         Tile("late rows per 1,000", _number(report.recent.late_per_1000), f"uploaded after their day, {recent}"),
         Tile("quarantined", f"{refused:,}", f"lines, and {objects:,} whole objects, {recent}"),

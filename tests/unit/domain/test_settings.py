@@ -154,7 +154,8 @@ def test_the_settings_file_names_every_value_with_its_default(monkeypatch: pytes
     assert set(shown) | set_there | sections == set(Settings.model_fields)
     # What has no default of its own is shown by an example.
     shown["first_arrival"] = str(shown["first_arrival"])
-    examples = {name: shown[name] for name in ("ledger_url", "first_arrival", "golden_url", "golden_query")}
+    own = ("ledger_url", "first_arrival", "golden_url", "golden_query", "max_lateness_days")
+    examples = {name: shown[name] for name in own}
     defaults = Settings(**examples).model_dump(mode="json")
     for name, value in shown.items():
         assert (value if name != "jars_dir" else str(PROJECT_ROOT / value)) == defaults[name], name

@@ -26,9 +26,9 @@ from pipeline_assets.domain.rebuilds import RebuildRecord, RebuildState
 from pipeline_assets.domain.records import BatchDay, BatchRecord, DeliveryRecord, PublicationRecord, SliceRecord
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import EMPTY, BatchVerdict, Digest, Slice, Source, Verdict
+from pipeline_assets.domain.window import Lateness
 from pipeline_assets.inspection.health.answers import AnswerKind
 from pipeline_assets.inspection.health.figures import Span, percentile, times_by_point
-from pipeline_assets.inspection.health.lateness import Lateness
 from pipeline_assets.inspection.health.report import HealthReport, read_health
 from resources.ledger.changes import Changes
 from resources.ledger.store import Ledger

@@ -1,0 +1,121 @@
+"""`tidemark doctor`: the checklist before trusting a deployment to recover, each point with its evidence.
+
+Contains: the command and how points look.
+Add here: another way to show a point.
+Does not contain: looking and judging (doctor/).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import closing
+from datetime import UTC, date, datetime
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+
+from pipeline_assets.cli.command import EXIT_INCOMPLETE, EXIT_OK, JsonOption, Panel, VerboseOption, run
+from pipeline_assets.cli.terminal import line, page, plainly, styled, terminal, write_json
+from pipeline_assets.config import load_settings
+from pipeline_assets.domain.settings import Settings
+from resources.ledger.store import Ledger
+
+if TYPE_CHECKING:
+    from pipeline_assets.doctor.point import Point
+
+_INDENT = " " * 8
+
+
+def doctor(
+    deep: Annotated[
+        bool,
+        typer.Option("--deep", help="Also replay the newest final day from landing, with Spark, and compare."),
+    ] = False,
+    as_json: JsonOption = False,
+    verbose: VerboseOption = False,
+) -> None:
+    """Go through the checklist before trusting this deployment to recover: each point tested, with its evidence and what to do.
+
+    Changes nothing and starts no Spark unless --deep. Exits 0 when no point is red, 1 when one is, 2 on bad usage.
+    """
+    run(lambda: _doctor(deep, as_json, verbose), verbose)
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command(rich_help_panel=Panel.TEST)(doctor)
+
+
+def _doctor(is_deep: bool, as_json: bool, verbose: bool) -> int:
+    from dagster_aws.s3 import S3Resource  # noqa: PLC0415 - `status` starts without Dagster
+
+    from pipeline_assets.doctor.examine import examine  # noqa: PLC0415 - other commands start without it
+    from pipeline_assets.doctor.point import Light, worst  # noqa: PLC0415 - other commands start without it
+    from resources.landing.move import Mover  # noqa: PLC0415 - other commands start without it
+    from resources.landing.store import LandingStore  # noqa: PLC0415 - other commands start without it
+
+    settings = load_settings()
+    settings.require_projects()
+    with closing(Ledger(settings.ledger_database_url)) as ledger:
+        points = list(
+            examine(
+                ledger, settings, lambda: Mover(LandingStore.from_settings(settings, S3Resource())), datetime.now(UTC)
+            )
+        )
+        days = _newest_final(ledger, settings) if is_deep else []
+    if is_deep:
+        points.append(_replayed(settings, days, verbose))
+    if as_json:
+        light = worst(point.light for point in points)
+        write_json({"light": light.value, "points": [point.to_json() for point in points]})
+    else:
+        print_points(page(), points)
+    return EXIT_INCOMPLETE if any(point.light is Light.RED for point in points) else EXIT_OK
+
+
+def print_points(console: Console, points: Sequence[Point]) -> None:
+    """Each point with what was looked at and what to do; how many there are of each light."""
+    from pipeline_assets.doctor.point import WORST_FIRST, Light  # noqa: PLC0415 - other commands start without it
+
+    styles = {Light.GREEN: "green", Light.YELLOW: "yellow", Light.RED: "bold red"}
+    for point in points:
+        lamp = styled(f"{point.light.value:<8}", styles[point.light])
+        console.print(line(lamp, styled(f"{point.name}: ", "bold"), point.question))
+        console.print(f"{_INDENT}{point.found}", soft_wrap=True)
+        if point.fix is not None:
+            console.print(f"{_INDENT}fix: {point.fix}", soft_wrap=True)
+    counts = Counter(point.light for point in points)
+    console.print(", ".join(f"{counts[light]} {light.value}" for light in WORST_FIRST))
+
+
+def _newest_final(ledger: Ledger, settings: Settings) -> list[date]:
+    """The newest day of refined.events with rows that is final in each of its projects; a replay costs as much as a load."""
+    from pipeline_assets.tables.refined_events import REFINED_EVENTS  # noqa: PLC0415 - other commands start without it
+
+    by_day: dict[date, list[bool]] = {}
+    for key, record in ledger.slices(REFINED_EVENTS.key, settings.projects).items():
+        if record.digest.rows and record.verdict.is_good:
+            by_day.setdefault(key.event_date, []).append(record.is_final)
+    return sorted(day for day, are_final in by_day.items() if all(are_final))[-1:]
+
+
+def _replayed(settings: Settings, days: Sequence[date], verbose: bool) -> Point:
+    from pipeline_assets.cli.runtime import open_runtime  # noqa: PLC0415 - `status` starts without Spark
+    from pipeline_assets.cli.verify import prove_range  # noqa: PLC0415 - `status` starts without Spark
+    from pipeline_assets.doctor.recorded import recomputed  # noqa: PLC0415 - other commands start without it
+    from pipeline_assets.inspection.verify import Compared, ReplayMatch  # noqa: PLC0415 - `status` starts without Spark
+
+    slices: list[Compared] = []
+    if days:
+        with terminal(verbose=verbose) as console, open_runtime(settings, plainly(console)) as runtime:
+            for day in days:
+                slices += prove_range(runtime, day, day, settings.projects).slices
+    differing = [
+        f"{one.table} {one.key} is {one.match.value}"
+        for one in slices
+        if one.match not in (ReplayMatch.EQUAL, ReplayMatch.UNPROVEN)
+    ]
+    unproven = sum(one.match is ReplayMatch.UNPROVEN for one in slices)
+    return recomputed(len(slices), differing, unproven, days)

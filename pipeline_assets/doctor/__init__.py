@@ -1,0 +1,1 @@
+"""Whether this deployment can be trusted to recover: a checklist, each point tested here, with its evidence."""

@@ -1,0 +1,166 @@
+"""Examine this deployment: read the evidence of each point and judge it, the points in the order of the guide.
+
+Contains: looking at ledger, catalog, landing, warehouse and environment. Without Spark.
+Add here: reading the evidence of another point.
+Does not contain: the rules (recorded.py, places.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
+from datetime import datetime, timedelta
+
+from pipeline_assets.doctor import places, recorded
+from pipeline_assets.doctor.places import PrefixEvidence, TableHead
+from pipeline_assets.doctor.point import Point, Question
+from pipeline_assets.domain.errors import SettingsError, TidemarkError
+from pipeline_assets.domain.settings import Settings
+from pipeline_assets.domain.slices import Source
+from pipeline_assets.formats.registry import EXPORT_FORMAT
+from pipeline_assets.inspection.health.report import DUPLICATES
+from pipeline_assets.load.late_arrivals import recent_lateness
+from pipeline_assets.operations.notices import receiver_id
+from pipeline_assets.operations.split.evidence import by_evidence
+from pipeline_assets.operations.split.prefix import read_prefix
+from pipeline_assets.tables.refined_events import REFINED_EVENTS
+from pipeline_assets.tables.registry import ALL_TABLES, SOURCE_OF_TABLE
+from pipeline_assets.tables.table import Table
+from resources.export_api.credentials import ExportCredentials
+from resources.iceberg.branches import PREFIX
+from resources.iceberg.catalog_at_rest import CatalogAtRest
+from resources.iceberg.lake_objects import LakeObjects
+from resources.landing.move import Mover
+from resources.ledger.decision_objects import FOLDER, DecisionObjects
+from resources.ledger.store import Ledger
+
+RECENT_DAYS = 28
+_FOREIGN_DAYS = 30
+
+
+def examine(ledger: Ledger, settings: Settings, landing: Callable[[], Mover], now: datetime) -> Iterator[Point]:
+    """One point after the other. Raises LedgerError: without the ledger there is no evidence.
+
+    `landing` opens it; where that fails, its point says so. Writes nothing, but for the probe by which a bucket tells its time.
+    """
+    projects = settings.require_projects()
+    first, checkup = (now - timedelta(days=RECENT_DAYS)).date(), ledger.checkup
+    processes = checkup.processes()
+    heads = table_heads(ledger, settings)
+    yield recorded.idempotent(checkup.built_again(projects), checkup.verdicts())
+    dead = [one for one in processes if one.lost_at]
+    working = [one for one in processes if one.begun_at and not one.ended_at and not one.lost_at]
+    yield places.atomic(heads, working, dead)
+    since = (now - timedelta(days=_FOREIGN_DAYS)).isoformat()
+    strange = [one.table for one in heads if one.ledger is not None and one.catalog != one.ledger and not one.is_ours]
+    found, unfinished = checkup.found_commits(projects), checkup.of_unfinished_runs(projects)
+    yield recorded.one_load_path(found, strange, unfinished, since)
+    yield _guarded(places.SEPARATE_PREFIXES, lambda: _prefixes(settings, landing(), projects, now))
+    late = recent_lateness(ledger, settings, Source.REGULAR, projects, now.date())
+    yield recorded.wide_enough(late, settings)
+    yield _keys(ledger, projects, now)
+    yield recorded.not_skewed(checkup.object_sizes(projects, first), settings)
+    yield recorded.markers_on_time(checkup.marked_days(projects, first), settings)
+    yield places.recovery_possible(_without_keys(projects), checkup.recoveries(projects), projects)
+    yield places.looked_after(processes, heads, checkup.first_load(), now)
+    yield _notices(ledger, settings)
+    yield _guarded(places.DECISIONS, lambda: _decisions(ledger, settings))
+    yield _guarded(places.CLOCKS, lambda: places.same_clock(LakeObjects.of(settings).clock(), now))
+
+
+def _guarded(question: Question, look: Callable[[], Point]) -> Point:
+    """What one place refuses does not hide the others."""
+    try:
+        return look()
+    except TidemarkError as error:
+        return question.out_of_reach(error)
+
+
+def table_heads(ledger: Ledger, settings: Settings) -> list[TableHead]:
+    """Each table at rest beside what the ledger knows of it."""
+    with closing(CatalogAtRest(settings)) as catalog:
+        found = []
+        for table in ALL_TABLES:
+            resting, known = catalog.table(table), ledger.head(table.key)
+            # A head that is doubted is compared by the next load, as one that differs.
+            snapshot = None if known is None else known.snapshot_id if known.is_trusted else 0
+            if resting is None:
+                found.append(TableHead(table.key, None, snapshot))
+                continue
+            branches = tuple(sorted(name for name in resting.refs if name.startswith(PREFIX)))
+            history = _history_days(settings, table)
+            found.append(
+                TableHead(
+                    table.key,
+                    resting.head,
+                    snapshot,
+                    resting.is_head_ours,
+                    branches,
+                    resting.snapshots,
+                    resting.oldest_at,
+                    history,
+                )
+            )
+        return found
+
+
+def _history_days(settings: Settings, table: Table) -> int:
+    source = SOURCE_OF_TABLE.get(table.key)
+    by_source = {Source.REGULAR: settings.regular_history_days, Source.BACKFILL: settings.backfill_history_days}
+    return settings.rollback_days if source is None else by_source[source]
+
+
+def _prefixes(settings: Settings, mover: Mover, projects: Sequence[str], now: datetime) -> Point:
+    grammar = EXPORT_FORMAT.keys(settings.marker_pattern)
+    since = (now - timedelta(days=settings.redelivery_horizon_days)).date()
+    found = []
+    for project in projects:
+        listing = read_prefix(mover.uploads(Source.REGULAR.prefix(project)), project, grammar, since)
+        selection = by_evidence(listing, {}, settings)
+        misnamed = {placed.upload.key for placed in listing.misnamed}
+        late = tuple(one.placed.upload.key for one in selection.recovered if one.placed.upload.key not in misnamed)
+        note = selection.notes[0] if selection.notes else None
+        objects = len(listing.deliveries) + len(listing.misnamed)
+        found.append(PrefixEvidence(project, objects, tuple(sorted(misnamed)), late, note))
+    return places.separate_prefixes(found, since)
+
+
+def _keys(ledger: Ledger, projects: Sequence[str], now: datetime) -> Point:
+    """Of the newest four weeks with rows: what a sample of years would hide shows there."""
+    days = [
+        one
+        for one in ledger.summaries.slice_figures(REFINED_EVENTS.key, projects)
+        if one.rows and one.day <= now.date()
+    ]
+    last = max((one.day for one in days), default=now.date())
+    first = last - timedelta(days=RECENT_DAYS - 1)
+    records = ledger.slices(REFINED_EVENTS.key, projects, [one.day for one in days if one.day >= first])
+    figures = [record.figures for record in records.values()]
+    without, blank = (int(sum(of.get(name, 0) for of in figures)) for name in ("rows_without_id", "rows_with_blank_id"))
+    twice = [f"{one.table} {one.day}/{one.project_id}" for one in ledger.summaries.check_figure(DUPLICATES, projects)]
+    return recorded.stable_keys([one for one in days if one.day >= first], without, blank, twice)
+
+
+def _without_keys(projects: Sequence[str]) -> list[str]:
+    lacking = []
+    for project in projects:
+        try:
+            ExportCredentials.of(project)
+        except SettingsError:
+            lacking.append(project)
+    return lacking
+
+
+def _notices(ledger: Ledger, settings: Settings) -> Point:
+    configured = {receiver_id(url) for url in settings.notify_urls}
+    receivers = {name: one for name, one in ledger.outbox.receivers().items() if name in configured}
+    return recorded.receivers_told(receivers, ledger.outbox.waiting(), len(configured))
+
+
+def _decisions(ledger: Ledger, settings: Settings) -> Point:
+    kept = DecisionObjects(LakeObjects.of(settings, FOLDER))
+    names = kept.names()
+    for name in names:
+        kept.read(name)
+    known = ledger.checkup.known_decisions()
+    return places.decisions_kept(len(names), len(set(names) - known), len(known - set(names)))

@@ -1,0 +1,182 @@
+"""Points of the checklist that are about places beside the ledger: catalog, landing, warehouse, environment. Rules alone.
+
+Contains: atomic publishing, separate prefixes, recoveries, maintenance, decisions, clocks.
+Add here: another rule about a place.
+Does not contain: looking at the places (examine.py), rules over records (recorded.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date, datetime, timedelta
+
+from pipeline_assets.doctor.point import Point, Question
+from pipeline_assets.domain.plain_text import few
+from resources.ledger.checkup import ProcessOnRecord
+
+MAINTENANCE_JOB = "maintenance"
+_RESTS = timedelta(days=7)
+"""Maintenance may rest so long; it is meant for every night."""
+_OVERDUE = timedelta(days=14)
+"""Beyond its retention: so much older must no snapshot be."""
+ATOMIC = Question("atomic", "Is each publish one commit, and nothing left half done?")
+SEPARATE_PREFIXES = Question("separate prefixes", "Do recoveries lie apart from the regular exports?")
+RECOVERY = Question("recovery", "Can lost hours be fetched again, and was it tried?")
+MAINTENANCE = Question("maintenance", "Is the lakehouse looked after?")
+DECISIONS = Question("decisions", "Would what operators decided outlive a lost ledger?")
+CLOCKS = Question("clocks", "Do the clocks agree?")
+
+
+@dataclass(frozen=True)
+class TableHead:
+    """A table as the catalog has it, and the snapshot that the ledger agreed with last."""
+
+    table: str
+    catalog: int | None
+    """None where the catalog knows no such table, or its answer is not certain."""
+    ledger: int | None
+    is_ours: bool = True
+    """Whether a run of ours made what the catalog shows."""
+    branches: tuple[str, ...] = ()
+    """Of ours: staged work."""
+    snapshots: int = 0
+    oldest_at: datetime | None = None
+    history_days: int = 0
+    """So long snapshots are kept."""
+
+
+def atomic(heads: Sequence[TableHead], working: Sequence[ProcessOnRecord], dead: Sequence[ProcessOnRecord]) -> Point:
+    """Whether each table is what the ledger says, and nothing half published is left."""
+    known = [one for one in heads if one.ledger is not None]
+    if not known:
+        return ATOMIC.yellow("no table is on record", "Load days, then ask again")
+    lost = [one.table for one in known if one.catalog is None]
+    if lost:
+        hint = "Check TIDEMARK_CATALOG_URL and TIDEMARK_CATALOG_NAME; where the catalog was lost: tidemark attach"
+        return ATOMIC.red(f"the catalog does not show {few(lost)}, which the ledger knows", hint)
+    apart = [one.table for one in known if one.catalog != one.ledger]
+    branches = [f"{one.table} {branch}" for one in known for branch in one.branches]
+    agreeing = f"{len(known) - len(apart)} of {len(known)} tables are at the snapshot that the ledger knows"
+    told = f"{agreeing}; {len(dead)} runs died in the last 30 days"
+    if not apart and not branches:
+        return ATOMIC.green(told)
+    parts = [
+        f"{few(apart)} are not" if apart else "",
+        f"{len(branches)} staged branches are left: {few(branches, 2)}" if branches else "",
+    ]
+    told = "; ".join(filter(None, (told, *parts)))
+    if working:
+        return ATOMIC.yellow(f"{told}; {len(working)} runs are at work", "Ask again when they have ended")
+    hint = "The next load compares and takes it up: tidemark load --source regular --from DAY --to DAY, then ask again"
+    return ATOMIC.yellow(told, hint)
+
+
+@dataclass(frozen=True)
+class PrefixEvidence:
+    """What lies below a project's regular prefix, as far as names and upload times tell."""
+
+    project_id: str
+    objects: int
+    misnamed: tuple[str, ...]
+    """Keys that carry a recovery's name."""
+    late: tuple[str, ...]
+    """Keys that were written long after their hour's marker, or their day's deadline."""
+    note: str | None = None
+    """Why upload times tell nothing."""
+
+
+def separate_prefixes(prefixes: Sequence[PrefixEvidence], since: date) -> Point:
+    """Whether recoveries lie apart from regular exports."""
+    objects = sum(one.objects for one in prefixes)
+    told = f"{objects:,} regular objects that arrived since {since} were looked at, by name and upload time"
+    notes = "".join(f"; {one.project_id}: {one.note}" for one in prefixes if one.note)
+    misnamed = [key for one in prefixes for key in one.misnamed]
+    late = [key for one in prefixes for key in one.late]
+    mixed = next((one.project_id for one in prefixes if one.misnamed or one.late), None)
+    hint = f"tidemark split-landing --project {mixed} shows what speaks for a recovery; --apply moves it below {mixed}-backfill/"
+    if misnamed:
+        return SEPARATE_PREFIXES.red(
+            f"{len(misnamed)} objects carry a recovery's name, and no load reads them there: {few(misnamed, 3)}; {told}{notes}",
+            hint,
+        )
+    if late:
+        return SEPARATE_PREFIXES.yellow(
+            f"{len(late)} objects were written long after their hour, as a recovery is: {few(late, 3)}; {told}{notes}",
+            hint,
+        )
+    if not objects:
+        return SEPARATE_PREFIXES.yellow(told, "Check TIDEMARK_LANDING_URL and TIDEMARK_PROJECTS")
+    return SEPARATE_PREFIXES.green(f"{told}{notes}")
+
+
+def recovery_possible(lacking_keys: Sequence[str], recovered: Mapping[str, date], projects: Sequence[str]) -> Point:
+    """Whether lost hours can be fetched from the vendor, and ever were; keys are looked for, and nobody is asked with them."""
+    tried = ", ".join(f"{project} last of {day}" for project, day in sorted(recovered.items()))
+    told = f"recoveries were loaded: {tried}" if tried else "no recovery was ever loaded"
+    if lacking_keys:
+        first = lacking_keys[0]
+        hint = f"Set TIDEMARK_EXPORT_KEY_{first} and TIDEMARK_EXPORT_SECRET_{first} in the environment of this process"
+        return RECOVERY.yellow(f"no keys of the Export API are set for {few(lacking_keys)}; {told}", hint)
+    untried = [project for project in projects if project not in recovered]
+    if untried:
+        hint = (
+            f"Try it on an hour that is whole: tidemark recover --from DAYT09 --to DAYT09 --project {untried[0]} --load"
+        )
+        return RECOVERY.yellow(f"keys are set for every project; {told}; never for {few(untried)}", hint)
+    return RECOVERY.green(f"keys are set for every project; {told}")
+
+
+def looked_after(
+    processes: Sequence[ProcessOnRecord], heads: Sequence[TableHead], first_load: str | None, now: datetime
+) -> Point:
+    """Whether maintenance runs, and its work is seen."""
+    runs = [
+        one for one in processes if one.job == MAINTENANCE_JOB and one.begun_at and one.ended_at and not one.lost_at
+    ]
+    last = max((one.begun_at or "" for one in runs), default=None)
+    snapshots = sum(one.snapshots for one in heads)
+    told = f"maintenance ran last {last[:16]} UTC" if last else "no maintenance is on record of the last 30 days"
+    told += f"; {snapshots:,} snapshots are kept"
+    hint = "tidemark maintenance; every night by the schedule maintenance_nightly"
+    overdue = [
+        f"{one.table} ({one.oldest_at:%Y-%m-%d}, kept for {one.history_days} days)"
+        for one in heads
+        if one.oldest_at is not None and now - one.oldest_at > timedelta(days=one.history_days) + _OVERDUE
+    ]
+    if overdue:
+        return MAINTENANCE.red(f"{told}; snapshots are older than they are kept: {few(overdue, 3)}", hint)
+    is_new = first_load is None or now - datetime.fromisoformat(first_load) < _RESTS
+    if last is not None and now - datetime.fromisoformat(last) <= _RESTS:
+        return MAINTENANCE.green(told)
+    if is_new:
+        return MAINTENANCE.green(f"{told}; the first load is less than {_RESTS.days} days ago")
+    return MAINTENANCE.yellow(told, hint)
+
+
+def decisions_kept(kept: int, unknown: int, lacking: int) -> Point:
+    """Whether what operators decided outlives the ledger; all of the objects could be read."""
+    told = f"{kept} decisions are kept beside the tables, and each can be read"
+    parts = [
+        f"the ledger lacks {unknown} of them" if unknown else "",
+        f"{lacking} that it knows are not there" if lacking else "",
+    ]
+    if unknown or lacking:
+        hint = "The next load reads back what is lacking: tidemark load --source regular --from DAY --to DAY"
+        return DECISIONS.yellow("; ".join(filter(None, (told, *parts))), hint)
+    return DECISIONS.green(told)
+
+
+def same_clock(theirs: datetime | None, ours: datetime) -> Point:
+    """Whether this machine's clock is near the warehouse's; it is known not to be an hour off."""
+    if theirs is None:
+        return CLOCKS.green("the warehouse is a folder, which has this machine's clock")
+    apart = abs((theirs - ours).total_seconds())
+    told = f"the warehouse's clock is {apart:.0f} s from this machine's"
+    if apart > timedelta(hours=1).total_seconds():
+        return CLOCKS.red(
+            told, "Correct this machine's clock: maintenance refuses to work, and finality is judged by it"
+        )
+    if apart > timedelta(minutes=5).total_seconds():
+        return CLOCKS.yellow(told, "Correct this machine's clock: deadlines are judged by it")
+    return CLOCKS.green(told)

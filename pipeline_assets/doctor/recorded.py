@@ -1,0 +1,218 @@
+"""Points of the checklist that the ledger alone answers: rules over what is on record, which read nothing.
+
+Contains: idempotence, one load path, the window, keys, skew, markers, notices.
+Add here: another rule over records.
+Does not contain: reading the records (examine.py), rules about places (places.py).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from datetime import date
+
+from pipeline_assets.doctor.point import Point, Question
+from pipeline_assets.domain.causes import CauseKind
+from pipeline_assets.domain.plain_text import few
+from pipeline_assets.domain.settings import Completeness, Settings
+from pipeline_assets.domain.slices import Verdict
+from pipeline_assets.domain.window import Lateness, advise, deciding, narrowness, percent
+from resources.ledger.checkup import BuiltAgain, FoundCommit, MarkedDay, ObjectSizes
+from resources.ledger.outbox import Receiver
+from resources.ledger.summaries import SliceFigures
+
+NAMELESS_SHARE = 0.01
+"""More rows than this share without any id, and a correction of the vendor doubles them instead of replacing them."""
+LARGE_BYTES = 64 * 1024**2
+"""A day that is smaller as stored is read in seconds, however it is divided."""
+_HOURS_A_DAY = 24
+_LOAD_TWICE = "tidemark load --source regular --from DAY --to DAY, twice; or tidemark verify --from DAY --to DAY"
+IDEMPOTENT = Question("idempotent", "Does loading the same twice leave the same?")
+ONE_LOAD_PATH = Question("one load path", "Does everything that writes the tables go through the load?")
+WINDOW = Question("window", "Is the reprocessing window wide enough for the lateness seen?")
+KEYS = Question("keys", "Are the keys stable, so that a row that comes again is known?")
+SKEW = Question("skew", "Does the work divide, or does one object hold most of a day?")
+MARKERS = Question("markers", "Do markers come on time, so that complete days are known?")
+NOTICES = Question("notices", "Are readers told when a published number changes?")
+RECOMPUTED = Question("recomputed", "Does a replay from landing give what is published?")
+
+
+def idempotent(again: BuiltAgain, verdicts: Counter[str]) -> Point:
+    """Whether the same inputs gave the same content each time."""
+    looked, published = verdicts[Verdict.UNCHANGED.value], verdicts[Verdict.PUBLISHED.value]
+    seen = f"loads published {published:,} slices and found {looked:,} unchanged"
+    if again.differing:
+        told = f"{len(again.differing)} slices were built from the same inputs by the same code with other content"
+        hint = "This is a defect: report it with tidemark history of these days"
+        return IDEMPOTENT.red(f"{told}: {few(again.differing, 5)}; {seen}", hint)
+    if not looked and not again.equal:
+        return IDEMPOTENT.yellow(f"nothing was loaded twice yet; {seen}", _LOAD_TWICE)
+    rebuilt = (
+        f"; {again.equal:,} slices were published again from the same inputs, each time with the same content"
+        if again.equal
+        else ""
+    )
+    return IDEMPOTENT.green(f"{seen}{rebuilt}")
+
+
+def one_load_path(found: Sequence[FoundCommit], strange: Sequence[str], unfinished: int, since: str) -> Point:
+    """Whether nobody but our loads writes to the tables.
+
+    `strange`: tables whose newest commit is not ours and not on record yet; `since`: what was found before makes it yellow only.
+    """
+    foreign = [one for one in found if one.kind is CauseKind.FOREIGN]
+    dead = len(found) - len(foreign)
+    parts = [f"{dead} changes of runs that died before they were recorded were found and taken up" if dead else ""]
+    parts += [f"{unfinished} publications are of runs that did not reach their end" if unfinished else ""]
+    also = "".join(f"; {part}" for part in parts if part)
+    if strange:
+        told = f"the newest commit of {few(strange)} is of no run of ours{also}"
+        hint = "Find who wrote it; the next load records it and builds these days again: tidemark load, then tidemark history"
+        return ONE_LOAD_PATH.red(told, hint)
+    if not foreign:
+        return ONE_LOAD_PATH.green(f"no foreign commit is on record{also}")
+    places = few([f"{one.table} {one.day}/{one.project_id}" for one in foreign], 3)
+    recent = [one for one in foreign if one.published_at >= since]
+    told = f"{len(foreign)} foreign changes of slices are on record, {len(recent)} of them of the last 30 days"
+    told += f", last {foreign[0].published_at[:16]}: {places}{also}"
+    hint = (
+        "Find who writes to the tables (tidemark history TABLE DAY has the time) and take the right to write from them; "
+        "loads built the days again"
+    )
+    return ONE_LOAD_PATH.red(told, hint) if recent else ONE_LOAD_PATH.yellow(told, hint)
+
+
+def wide_enough(late: Mapping[str, Lateness], settings: Settings) -> Point:
+    """Whether the reprocessing window catches what was seen to arrive late, for each project."""
+    days, tolerated = settings.reprocessing_window_days, settings.tolerated_missed_share
+    own = {project: one for project, one in sorted(late.items()) if project}
+    known = deciding(late, tolerated)
+    narrow = {
+        project or "all projects": why
+        for project in known
+        if (why := narrowness(late[project], days, tolerated)) is not None
+    }
+    if narrow:
+        needed = max(advice.days or 0 for advice in known.values())
+        told = "; ".join(f"{project}: {why}" for project, why in narrow.items())
+        return WINDOW.red(told, f"Set TIDEMARK_REPROCESSING_WINDOW_DAYS={needed} (tidemark window shows what it costs)")
+    unknown = {project: advise(one, tolerated) for project, one in own.items()}
+    lacking = [f"{project}: {advice.reason}" for project, advice in unknown.items() if advice.days is None]
+    lacking += [f"{project}: nothing arrived" for project in settings.projects if project not in own]
+    missed = [f"{project} {percent(1 - one.caught_within(days))}" for project, one in own.items()]
+    told = (
+        f"{days} days miss {', '.join(missed)} (tolerated: {percent(tolerated)})" if missed else f"{days} days are set"
+    )
+    if lacking:
+        return WINDOW.yellow(f"{told}; {few(lacking, 3)}", "Ask again when more days have arrived: tidemark window")
+    return WINDOW.green(told)
+
+
+def stable_keys(slices: Sequence[SliceFigures], without_id: int, with_blank_id: int, twice: Sequence[str]) -> Point:
+    """Whether a row that comes again is known by an id, and no key is left twice."""
+    rows, removed = sum(one.rows for one in slices), sum(one.removed for one in slices)
+    if not rows:
+        return KEYS.yellow("no rows are published yet", "Load days, then ask again")
+    told = (
+        f"of {rows:,} rows {without_id:,} have neither insert_id nor uuid ({percent(without_id / rows)}), {with_blank_id:,} a "
+        f"blank one; {1000 * removed / (rows + removed):.3g} of 1,000 raw rows were removed as duplicates"
+    )
+    if twice:
+        return KEYS.red(
+            f"keys are twice in {few(twice, 3)}; {told}", "Recover these days: tidemark status names the reason"
+        )
+    if without_id > NAMELESS_SHARE * rows:
+        hint = "Have the app send $insert_id: rows without an id are told apart by content, so a correction doubles the row"
+        return KEYS.red(told, hint)
+    if without_id or with_blank_id:
+        return KEYS.yellow(told, "Have the app send $insert_id with every event")
+    return KEYS.green(told)
+
+
+def not_skewed(sizes: Sequence[ObjectSizes], settings: Settings) -> Point:
+    """Whether the work of a day divides: an object is read by one tSKEW."""
+    if not sizes:
+        return SKEW.yellow("no objects are on record of the last 28 days", "Load days, then ask again")
+    by_day: dict[date, int] = {}
+    for one in sizes:
+        by_day[one.day] = by_day.get(one.day, 0) + one.all_bytes
+    largest = max(sizes, key=lambda one: one.largest_bytes)
+    share = largest.largest_bytes / max(1, by_day[largest.day])
+    objects = sum(one.objects for one in sizes)
+    told = (
+        f"{objects:,} objects of {len(by_day)} arrival days; the largest has {_bytes(largest.largest_bytes)}, {percent(share)} "
+        f"of all that arrived on {largest.day} ({largest.project_id})"
+    )
+    if largest.largest_bytes > settings.max_object_bytes:
+        return SKEW.red(
+            told,
+            "It is more than max_object_bytes as stored: raise TIDEMARK_MAX_OBJECT_BYTES, or have it exported in parts",
+        )
+    if by_day[largest.day] >= LARGE_BYTES and share > 0.5:
+        return SKEW.yellow(
+            told, "A gzip object is one task: ask the vendor for more shards, or give a core more memory and time"
+        )
+    return SKEW.green(told)
+
+
+def markers_on_time(days: Sequence[MarkedDay], settings: Settings) -> Point:
+    """Whether days close by their markers, and not by the deadline."""
+    if settings.hours_complete_by is Completeness.QUIET:
+        told = f"hours count as complete after {settings.quiet_minutes} quiet minutes; no markers are awaited"
+        return MARKERS.green(told)
+    closed = [one for one in days if one.is_closed]
+    if not closed:
+        return MARKERS.yellow(f"none of {len(days)} days of the last 28 is closed", "Ask again when days have closed")
+    whole = [one for one in closed if one.hours_marked == _HOURS_A_DAY]
+    told = f"{len(whole)} of {len(closed)} closed days of the last 28 have all 24 markers"
+    if not any(one.hours_marked for one in closed):
+        hint = "Correct TIDEMARK_MARKER_PATTERN to the exporter's names; where it writes none: TIDEMARK_HOURS_COMPLETE_BY=quiet"
+        return MARKERS.red(f"{told}, and no marker was seen at all", hint)
+    if len(whole) < len(closed):
+        named = few([f"{one.day}/{one.project_id} ({one.hours_marked})" for one in closed if one not in whole], 3)
+        return MARKERS.yellow(
+            f"{told}; closed by their deadline: {named}",
+            "Ask the vendor why hours have no marker: such a day is final without being known whole",
+        )
+    return MARKERS.green(told)
+
+
+def receivers_told(receivers: Mapping[str, Receiver], waiting: Mapping[str, int], configured: int) -> Point:
+    """Whether those who want to hear of changed numbers do."""
+    if not configured:
+        return NOTICES.green("no receiver is configured; tidemark changes --since TIME lists what changed")
+    failing = {one.place: one for one in receivers.values() if one.failures}
+    unsent = sum(count for name, count in waiting.items() if name in receivers)
+    told = f"{configured} receivers, {unsent} notices wait to be sent"
+    if failing:
+        each = few(
+            [f"{place} failed {one.failures} times, last: {one.error}" for place, one in sorted(failing.items())], 3
+        )
+        return NOTICES.red(f"{told}; {each}", "Correct the address or the receiver, then: tidemark notify")
+    if len(receivers) < configured:
+        return NOTICES.yellow(f"{told}; {configured - len(receivers)} were never told of anything", "tidemark notify")
+    return NOTICES.green(told)
+
+
+def recomputed(slices: int, differing: Sequence[str], unproven: int, days: Sequence[date]) -> Point:
+    """Whether a replay of some days from landing gives what is published."""
+    which = ", ".join(map(str, days))
+    if not slices:
+        return RECOMPUTED.yellow("no final day holds rows that could be replayed", "Ask again when a day is final")
+    told = f"{slices - len(differing) - unproven} of {slices} slices of {which} are equal"
+    if differing:
+        return RECOMPUTED.red(
+            f"{told}; others: {few(differing, 3)}",
+            f"tidemark verify --from {days[0]} --to {days[-1]} names each; load these days again",
+        )
+    if unproven:
+        gone = f"{told}; {unproven} cannot be replayed: landing no longer holds what they are made of"
+        return RECOMPUTED.yellow(gone, "Keep objects in landing as long as days may have to be replayed")
+    return RECOMPUTED.green(told)
+
+
+def _bytes(size: int) -> str:
+    for unit, least in (("GiB", 1024**3), ("MiB", 1024**2), ("KiB", 1024)):
+        if size >= least:
+            return f"{size / least:.3g} {unit}"
+    return f"{size} B"

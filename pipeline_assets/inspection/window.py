@@ -1,0 +1,220 @@
+"""What each reprocessing window would catch and cost, for what arrived in some days, and which one is enough.
+
+Contains: the report, from the ledger alone.
+Add here: another cost of a window.
+Does not contain: the rule (domain/window.py), drawing it (cli/window.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import date, timedelta
+from typing import Any
+
+from pipeline_assets.domain.lateness import RELATIVE_ERROR, LatenessSketch, merged
+from pipeline_assets.domain.settings import Settings
+from pipeline_assets.domain.slices import Source
+from pipeline_assets.domain.window import (
+    ARRIVAL_DAYS,
+    Advice,
+    Lateness,
+    OutOfReach,
+    advise,
+    deciding,
+    lateness,
+    out_of_reach,
+)
+from pipeline_assets.load.late_arrivals import last_arrival
+from pipeline_assets.tables.registry import DERIVED
+from resources.ledger.store import Ledger
+
+PERCENTILES = (0.5, 0.95, 0.99, 0.999, 1.0)
+"""The last one is the latest of all."""
+_LEAST_SHOWN = 7
+_STEPS = (10, 14, 21, 30, 45, 60, 90, 120, 180, 270, 400)
+"""Windows beyond those that are shown one by one."""
+
+
+@dataclass(frozen=True)
+class Reach:
+    """What a window is for, and what it costs."""
+
+    days: int
+    caught: float
+    """Share of the rows."""
+    missed_a_day: float
+    """Rows that arrive after the window of their own day closed, a day of arrivals."""
+    arrival_days: int
+    """That the load of one day looks at: its own, and so many back."""
+    objects: int
+    """That it lists for them, on average."""
+    slices: int
+    """That it compares with what they were built from: each of those days, of each project and derived table."""
+    rows: int
+    size_bytes: int
+    """What it reads again at most, where all of these objects came anew: rows, and bytes as stored."""
+    final_after_hours: int
+    """From the end of an event day until it is final, where markers are missing."""
+
+
+@dataclass(frozen=True)
+class Percentiles:
+    """How late the rows of one project came."""
+
+    project: str
+    """Empty: all of them."""
+    late: Lateness
+    seconds: tuple[float | None, ...]
+    """Of PERCENTILES; None where nothing is measured."""
+    measured_days: int
+    """Arrival days of which sketches are on record; older versions kept whole days only."""
+    early_rows: int
+    """Events later than their own arrival, by a wrong clock."""
+    advice: Advice
+
+
+@dataclass(frozen=True)
+class WindowReport:
+    """What was found of one source."""
+
+    source: Source
+    first: date
+    last: date
+    """Arrival days that were looked at."""
+    set_days: int
+    tolerated: float
+    of_projects: tuple[Percentiles, ...]
+    """All together first."""
+    reaches: tuple[Reach, ...]
+    out: OutOfReach
+    max_lateness_days: int | None
+
+    @property
+    def all(self) -> Percentiles:
+        """Of all projects together."""
+        return self.of_projects[0]
+
+    @property
+    def _deciding(self) -> dict[str, Advice]:
+        return deciding({one.project: one.late for one in self.of_projects}, self.tolerated)
+
+    @property
+    def recommended(self) -> int | None:
+        """Enough for every project that enough is known of, else for all of them together; None where that is too little."""
+        return max((advice.days or 0 for advice in self._deciding.values()), default=None)
+
+    @property
+    def is_too_narrow(self) -> bool:
+        """Whether the set window misses more than is tolerated, of any project that enough is known of."""
+        return self.recommended is not None and self.set_days < self.recommended
+
+    @property
+    def reason(self) -> str:
+        """Why this window, or why none: in the words of the project that needs the most."""
+        if not self._deciding:
+            return self.all.advice.reason
+        project, advice = max(self._deciding.items(), key=lambda pair: pair[1].days or 0)
+        return f"{project}: {advice.reason}" if project else advice.reason
+
+    def to_json(self) -> dict[str, Any]:
+        """For `--json`."""
+        return {
+            "source": self.source.value, "from": self.first, "to": self.last, "set_days": self.set_days,
+            "recommended_days": self.recommended, "reason": self.reason, "is_too_narrow": self.is_too_narrow,
+            "tolerated_missed_share": self.tolerated, "max_lateness_days": self.max_lateness_days,
+            "relative_error_of_seconds": RELATIVE_ERROR, "out_of_reach": self.out.figures,
+            "projects": [
+                {
+                    "project": one.project or None, "rows": one.late.rows, "arrival_days": one.late.arrival_days,
+                    "measured_days": one.measured_days, "early_rows": one.early_rows,
+                    "seconds": {_name(share): value for share, value in zip(PERCENTILES, one.seconds, strict=True)},
+                    "caught_by_set_window": one.late.caught_within(self.set_days),
+                    "recommended_days": one.advice.days, "reason": one.advice.reason,
+                }
+                for one in self.of_projects
+            ],
+            "windows": [asdict(reach) for reach in self.reaches],
+        }  # fmt: skip
+
+
+def _name(share: float) -> str:
+    return "max" if share >= 1 else f"p{100 * share:g}"
+
+
+def read_window(
+    ledger: Ledger,
+    settings: Settings,
+    source: Source,
+    projects: Sequence[str],
+    today: date,
+    *,
+    first: date | None = None,
+    last: date | None = None,
+) -> WindowReport:
+    """Of the arrival days of a range, by default the last 91 that anything arrived in; opens neither tables nor landing."""
+    summaries = ledger.summaries
+    last = last or last_arrival(ledger, source, projects, today)
+    first = first or last - timedelta(days=ARRIVAL_DAYS - 1)
+    arrivals = summaries.arrivals(source, projects, first, last)
+    late = {name: one.without(settings.max_lateness_days) for name, one in lateness(arrivals).items()}
+    sketches: dict[str, list[LatenessSketch]] = {}
+    measured: dict[str, set[date]] = {}
+    for project, day, sketch in summaries.lateness(source, projects, first, last):
+        for name in ("", project) if sketch is not None else ():
+            assert sketch is not None
+            sketches.setdefault(name, []).append(sketch)
+            measured.setdefault(name, set()).add(day)
+    return WindowReport(
+        source,
+        first,
+        last,
+        settings.reprocessing_window_days,
+        settings.tolerated_missed_share,
+        tuple(
+            _percentiles(name, late[name], merged(sketches.get(name, ())), len(measured.get(name, ())), settings)
+            for name in sorted(late)
+        ),
+        tuple(_reaches(ledger, settings, source, projects, (first, last), late)),
+        out_of_reach(arrivals, settings),
+        settings.max_lateness_days,
+    )
+
+
+def _percentiles(name: str, late: Lateness, sketch: LatenessSketch, days: int, settings: Settings) -> Percentiles:
+    seconds = tuple(sketch.percentile(share) for share in PERCENTILES)
+    return Percentiles(name, late, seconds, days, sketch.early_rows, advise(late, settings.tolerated_missed_share))
+
+
+def _reaches(
+    ledger: Ledger,
+    settings: Settings,
+    source: Source,
+    projects: Sequence[str],
+    days: tuple[date, date],
+    late: Mapping[str, Lateness],
+) -> list[Reach]:
+    everything = late[""]
+    arrived = ledger.summaries.arrived(source, projects, *days)
+    seen = max(1, len({one.day for one in arrived}))
+    objects, rows, size = (
+        sum(getattr(one, name) for one in arrived) / seen for name in ("objects", "rows", "size_bytes")
+    )
+    advised = [one.days for one in (advise(of, settings.tolerated_missed_share) for of in late.values()) if one.days]
+    return [
+        Reach(
+            window, everything.caught_within(window),
+            everything.missed_beyond(window) / max(1, everything.arrival_days),
+            window + 1, round(objects * (window + 1)), (window + 1) * len(projects) * len(DERIVED),
+            round(rows * (window + 1)), round(size * (window + 1)), 24 * window + settings.final_after_hours,
+        )
+        for window in _windows(settings.reprocessing_window_days, advised, everything.most_days)
+    ]  # fmt: skip
+
+
+def _windows(is_set: int, advised: Sequence[int], most: int) -> list[int]:
+    """One by one up to a week and a day beyond what is set and advised, then in steps up to the latest row."""
+    named = {is_set, *advised}
+    single = set(range(max([_LEAST_SHOWN, *(day + 1 for day in named if day <= _STEPS[1])]) + 1))
+    steps = {day for day in _STEPS if day <= most} | {next((day for day in _STEPS if day >= most), most)}
+    return sorted(single | named | (steps if most > max(single) else set()))

@@ -1,0 +1,55 @@
+"""How late the rows of recent arrival days came, by the ledger, and whether the reprocessing window is wide enough for them.
+
+Contains: reading that, and the warning.
+Add here: another question about recent arrivals that a load asks.
+Does not contain: what follows for a window (domain/window.py), the table of windows (inspection/window.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import date, timedelta
+
+from pipeline_assets.domain.settings import Settings
+from pipeline_assets.domain.slices import Source
+from pipeline_assets.domain.window import ARRIVAL_DAYS, Lateness, deciding, lateness, narrowness
+from resources.ledger.store import Ledger
+
+
+def last_arrival(ledger: Ledger, source: Source, projects: Sequence[str], today: date) -> date:
+    """The newest day on which anything of these projects arrived, as far as the ledger knows; today where nothing did."""
+    days = [day for days in ledger.arrival_days(projects, source).values() for day in days if day <= today]
+    return max(days, default=today)
+
+
+def recent_lateness(
+    ledger: Ledger, settings: Settings, source: Source, projects: Sequence[str], today: date
+) -> Mapping[str, Lateness]:
+    """Project -> how late the rows came that arrived in the 91 days up to the last arrival, but for those no window is for."""
+    last = last_arrival(ledger, source, projects, today)
+    first = last - timedelta(days=ARRIVAL_DAYS - 1)
+    found = lateness(ledger.summaries.arrivals(source, projects, first, last))
+    return {project: late.without(settings.max_lateness_days) for project, late in found.items()}
+
+
+def too_narrow(ledger: Ledger, settings: Settings, source: Source, projects: Sequence[str], today: date) -> list[str]:
+    """A sentence for each project whose recent rows the set window misses more of than is tolerated.
+
+    Of regular exports alone: a recovery brings what is old on purpose.
+    """
+    if source is not Source.REGULAR:
+        return []
+    return warnings_of(recent_lateness(ledger, settings, source, projects, today), settings)
+
+
+def warnings_of(found: Mapping[str, Lateness], settings: Settings) -> list[str]:
+    """The same of what was read; without the rows that no window is for."""
+    days, tolerated = settings.reprocessing_window_days, settings.tolerated_missed_share
+    told = {
+        project or "all projects": narrowness(found[project], days, tolerated) for project in deciding(found, tolerated)
+    }
+    return [
+        f"the reprocessing window is too narrow for {project}: {why}; see tidemark window"
+        for project, why in sorted(told.items())
+        if why is not None
+    ]

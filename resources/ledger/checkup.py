@@ -1,0 +1,194 @@
+"""What the ledger shows of whether this deployment can recover: rebuilds, foreign commits, markers, objects, processes.
+
+Contains: one query per question, and the plain rows that it gives.
+Add here: another question of `tidemark doctor` that the ledger answers.
+Does not contain: what follows from an answer (pipeline_assets/doctor/), figures over time (summaries.py).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from datetime import date
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from pipeline_assets.domain.causes import Cause, CauseKind
+from pipeline_assets.domain.slices import BatchVerdict, Source
+from resources.ledger.schema import BATCHES, DECISIONS, DELIVERIES, PROCESSES, PUBLICATIONS, RUNS
+
+_Connect = Callable[[], AbstractContextManager[Connection]]
+_NOT_KNOWN = ("null", "{}")
+"""An input state as text, where the publication names none."""
+
+
+@dataclass(frozen=True)
+class BuiltAgain:
+    """Slices that were published several times from the same inputs by the same code."""
+
+    equal: int
+    """Each time with the same content."""
+    differing: tuple[str, ...]
+    """`table day/project` of those that were not."""
+
+
+@dataclass(frozen=True)
+class FoundCommit:
+    """A change that a load found in a table, and that no living run had recorded."""
+
+    table: str
+    day: date
+    project_id: str
+    kind: CauseKind
+    published_at: str
+
+
+@dataclass(frozen=True)
+class MarkedDay:
+    """An arrival day of regular exports that was judged."""
+
+    project_id: str
+    day: date
+    hours_marked: int
+    is_closed: bool
+
+
+@dataclass(frozen=True)
+class ObjectSizes:
+    """Objects of one arrival day and project, as stored."""
+
+    project_id: str
+    day: date
+    objects: int
+    largest_bytes: int
+    all_bytes: int
+
+
+@dataclass(frozen=True)
+class ProcessOnRecord:
+    """A process of a run, of the last 30 days."""
+
+    run_id: str
+    job: str
+    begun_at: str | None
+    ended_at: str | None
+    lost_at: str | None
+
+
+class Checkup:
+    """Reads that `tidemark doctor` rests on; none of them writes."""
+
+    def __init__(self, read: _Connect) -> None:
+        """`read` opens a connection."""
+        self._read = read
+
+    def built_again(self, projects: Sequence[str]) -> BuiltAgain:
+        """Over all publications on record that name what they were built from."""
+        c = PUBLICATIONS.c
+        inputs = sa.cast(c.input_state, sa.Text)
+        place = (c.table_name, c.event_date, c.project_id)
+        contents = sa.func.count(sa.distinct(c.digest_after))
+        query = (
+            sa.select(*place, contents)
+            .where(c.project_id.in_(projects), c.input_state.is_not(None), inputs.not_in(_NOT_KNOWN))
+            .group_by(*place, inputs, c.code_version)
+            .having(sa.func.count() > 1)
+            .order_by(*place)
+        )
+        with self._read() as connection:
+            rows = connection.execute(query).all()
+        differing = tuple(f"{table} {day}/{project}" for table, day, project, count in rows if count > 1)
+        return BuiltAgain(len(rows) - len(differing), differing)
+
+    def verdicts(self) -> Counter[str]:
+        """Verdict -> how often loads on record came to it, over all tables."""
+        found: Counter[str] = Counter()
+        with self._read() as connection:
+            for verdicts in connection.execute(
+                sa.select(RUNS.c.verdicts).where(RUNS.c.finished_at.is_not(None))
+            ).scalars():
+                for name, count in (verdicts or {}).items():
+                    found[name.rpartition(" ")[2]] += count
+        return found
+
+    def found_commits(self, projects: Sequence[str]) -> list[FoundCommit]:
+        """The newest first."""
+        c = PUBLICATIONS.c
+        is_found = sa.or_(c.cause == CauseKind.FOREIGN.value, c.cause.startswith(CauseKind.UNRECORDED_RUN.value))
+        query = sa.select(c.table_name, c.event_date, c.project_id, c.cause, c.published_at).where(
+            c.project_id.in_(projects), is_found
+        )
+        with self._read() as connection:
+            return [
+                FoundCommit(table, day, project, Cause.parse(cause).kind, at or "")
+                for table, day, project, cause, at in connection.execute(query.order_by(c.id.desc()))
+            ]
+
+    def of_unfinished_runs(self, projects: Sequence[str]) -> int:
+        """Publications whose run is not on record to its end: it died, or works; a rollback is no load."""
+        c = PUBLICATIONS.c
+        query = (
+            sa.select(sa.func.count())
+            .select_from(PUBLICATIONS.outerjoin(RUNS, RUNS.c.run_id == c.run_id))
+            .where(
+                c.project_id.in_(projects), c.run_id.is_not(None), RUNS.c.run_id.is_(None),
+                c.cause != CauseKind.ROLLBACK.value,
+            )
+        )  # fmt: skip
+        with self._read() as connection:
+            return int(connection.execute(query).scalar_one())
+
+    def marked_days(self, projects: Sequence[str], first: date) -> list[MarkedDay]:
+        """Arrival days of regular exports since `first` that were accepted with deliveries."""
+        c = BATCHES.c
+        query = sa.select(c.project_id, c.arrival_date, c.hours_marked, c.is_closed).where(
+            c.source == Source.REGULAR.value, c.project_id.in_(projects), c.arrival_date >= first,
+            c.verdict == BatchVerdict.ACCEPTED.value, c.deliveries > 0,
+        )  # fmt: skip
+        with self._read() as connection:
+            return [
+                MarkedDay(project, day, marked or 0, bool(closed))
+                for project, day, marked, closed in connection.execute(query)
+            ]
+
+    def object_sizes(self, projects: Sequence[str], first: date) -> list[ObjectSizes]:
+        """Of each arrival day and project since `first`, both sources together."""
+        c = DELIVERIES.c
+        place = (c.project_id, c.arrival_date)
+        figures = (sa.func.count(), sa.func.max(c.size_bytes), sa.func.sum(c.size_bytes))
+        query = sa.select(*place, *figures).where(c.project_id.in_(projects), c.arrival_date >= first, c.is_accepted)
+        with self._read() as connection:
+            rows = connection.execute(query.group_by(*place).order_by(*place))
+            return [
+                ObjectSizes(project, day, n, int(most or 0), int(all_ or 0)) for project, day, n, most, all_ in rows
+            ]
+
+    def recoveries(self, projects: Sequence[str]) -> dict[str, date]:
+        """Project -> the newest arrival day of which a recovery was accepted."""
+        c = BATCHES.c
+        query = sa.select(c.project_id, sa.func.max(c.arrival_date)).where(
+            c.source == Source.BACKFILL.value, c.project_id.in_(projects),
+            c.verdict == BatchVerdict.ACCEPTED.value, c.deliveries > 0,
+        )  # fmt: skip
+        with self._read() as connection:
+            return {row[0]: row[1] for row in connection.execute(query.group_by(c.project_id))}
+
+    def processes(self) -> list[ProcessOnRecord]:
+        """Oldest first; those of which only a look is on record come before all."""
+        c = PROCESSES.c
+        query = sa.select(c.run_id, c.job, c.begun_at, c.ended_at, c.lost_at).order_by(sa.func.coalesce(c.begun_at, ""))
+        with self._read() as connection:
+            return [ProcessOnRecord(run, job or "", *times) for run, job, *times in connection.execute(query)]
+
+    def known_decisions(self) -> frozenset[str]:
+        """The objects beside the tables whose acts this ledger holds."""
+        with self._read() as connection:
+            return frozenset(connection.execute(sa.select(DECISIONS.c.name)).scalars())
+
+    def first_load(self) -> str | None:
+        """When the first load on record began."""
+        with self._read() as connection:
+            return connection.execute(sa.select(sa.func.min(RUNS.c.started_at))).scalar()

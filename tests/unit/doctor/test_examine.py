@@ -1,0 +1,165 @@
+"""The doctor looks at ledger, landing, warehouse and environment as they are, and what it cannot read does not stop it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import replace
+from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from pipeline_assets.cli.app import app
+from pipeline_assets.doctor.examine import examine
+from pipeline_assets.doctor.point import Light, Point
+from pipeline_assets.domain.causes import Cause, CauseKind
+from pipeline_assets.domain.input_state import InputDay, InputState
+from pipeline_assets.domain.processes import Identity
+from pipeline_assets.domain.records import PublicationRecord
+from pipeline_assets.domain.settings import Settings
+from pipeline_assets.domain.slices import EMPTY, Digest, Slice
+from resources.landing.move import Mover
+from resources.landing.store import LandingStore
+from resources.ledger.changes import Changes
+from resources.ledger.checkup import BuiltAgain
+from resources.ledger.store import Ledger
+from tests.support.recorded_history import record_history
+
+PROJECTS = ("10001", "10002")
+LAST = date(2026, 3, 31)
+NOW = datetime(2026, 4, 1, 8, tzinfo=UTC)
+REFINED = "refined/events"
+
+
+@pytest.fixture
+def ledger(tmp_path: Path) -> Iterator[Ledger]:
+    with closing(Ledger(f"sqlite:///{tmp_path}/catalog.db")) as opened:
+        yield opened
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    for project in PROJECTS:
+        (tmp_path / "landing" / project).mkdir(parents=True)
+    return Settings(
+        projects=PROJECTS, landing_url=str(tmp_path / "landing"), warehouse_url=str(tmp_path / "warehouse"),
+        catalog_url=f"sqlite:///{tmp_path}/catalog.db",
+    )  # fmt: skip
+
+
+@pytest.fixture
+def shell(settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
+    monkeypatch.chdir(tmp_path)
+    places = {name: getattr(settings, name) for name in ("landing_url", "warehouse_url", "catalog_url")}
+    base = {f"TIDEMARK_{name.upper()}": value for name, value in places.items()}
+
+    def invoke(*words: str, **environment: str) -> Any:
+        return CliRunner().invoke(app, words, env={**base, "TIDEMARK_PROJECTS": ",".join(PROJECTS), **environment})
+
+    return invoke
+
+
+def look(ledger: Ledger, settings: Settings) -> dict[str, Point]:
+    landing = lambda: Mover(LandingStore.from_settings(settings))  # noqa: E731 - as the command opens it
+    return {point.name: point for point in examine(ledger, settings, landing, NOW)}
+
+
+def a_publication(
+    snapshot: int, digest: Digest, *, table: str = REFINED, cause: CauseKind = CauseKind.FIRST_BUILD
+) -> Any:
+    inputs = InputState({InputDay("raw/regular_events", LAST): Digest(3, 3, 3)})
+    return PublicationRecord(
+        table, Slice(LAST, "10001"), snapshot, snapshot - 1, EMPTY, digest, Cause.of(cause), f"run{snapshot}",
+        input_state=inputs if cause is CauseKind.FIRST_BUILD else None, code_version="1", published_at=NOW.isoformat(),
+    )  # fmt: skip
+
+
+def test_nothing_loaded_is_no_fault_and_a_landing_that_is_not_there_is(shell: Callable[..., Any]) -> None:
+    well = shell("doctor")
+    assert well.exit_code == 0, well.output
+    assert well.stdout.splitlines()[-1].startswith("0 red, ")
+    ill = shell("doctor", "--json", TIDEMARK_LANDING_URL="/nowhere/landing")
+    assert ill.exit_code == 1, ill.output
+    told = json.loads(ill.stdout)
+    assert told["light"] == "red"
+    assert len(told["points"]) == 13
+    (red,) = [point for point in told["points"] if point["light"] == "red"]
+    assert red["name"] == "separate prefixes"
+    assert red["found"].startswith("cannot be looked at: /nowhere/landing: ")
+    assert shell("doctor", TIDEMARK_PROJECTS="").exit_code == 2
+
+
+def test_a_history_is_looked_at_in_every_place(ledger: Ledger, settings: Settings, tmp_path: Path) -> None:
+    """Scenario: 30 days on record, whose catalog holds no table; a recovery among the regular objects, a decision that nobody can
+    read, a dead and a living process, a maintenance. Outcome: each is named by its point."""
+    record_history(ledger, PROJECTS, LAST, 30)
+    ledger.processes.begin("m", "maintenance", Identity("host", None, 7, None), 1)
+    ledger.processes.end("m")
+    ledger.processes.begin("d", "daily_load", Identity("host", None, 8, None), 1)
+    ledger.processes.lose(["d"])
+    stray = tmp_path / "landing" / "10001" / "10001-backfill_2026-03-30_5#1.json.gz"
+    stray.write_bytes(b"x")
+    (tmp_path / "landing" / "10001" / "10001_2026-03-30_6#1.json.gz").write_bytes(b"x")
+    (tmp_path / "warehouse" / "_tidemark" / "decisions").mkdir(parents=True)
+    decision = tmp_path / "warehouse" / "_tidemark" / "decisions" / f"20260301T000000.000000Z-{'0' * 32}.json"
+    decision.write_text("{}")
+    points = look(ledger, settings)
+    assert points["decisions"].light is Light.RED
+    assert decision.name in points["decisions"].found
+    assert "1 objects carry a recovery's name" in points["separate prefixes"].found
+    assert stray.name in points["separate prefixes"].found
+    assert "3 days miss 10001" in points["window"].found
+    assert points["markers"].light is Light.GREEN
+    assert "53 of 53 closed days" in points["markers"].found
+    assert points["keys"].light is Light.GREEN
+    assert "objects of 28 arrival days" in points["skew"].found
+    assert "maintenance ran last" in points["maintenance"].found
+    assert points["recovery"].light is Light.YELLOW
+    decision.write_text('{"version": 1, "acts": []}')
+    assert "the ledger lacks 1 of them" in look(ledger, settings)["decisions"].found
+
+
+def test_the_same_inputs_with_other_content_are_a_fault_and_a_foreign_hand_is_another(
+    ledger: Ledger, settings: Settings, postgres: str
+) -> None:
+    """In both databases, which keep inputs as JSON in their own ways."""
+    with closing(Ledger(postgres)) as other:
+        for one in (ledger, other):
+            again = [a_publication(1, Digest(5, 1, 1)), a_publication(2, Digest(5, 1, 1))]
+            unknown = [a_publication(3, Digest(9, 9, 9), cause=CauseKind.DELIVERY)]
+            unknown += [replace(unknown[0], snapshot_id=4, digest_after=Digest(7, 7, 7))]
+            one.record(Changes(publications=[*again, *unknown]), "run")
+            assert one.checkup.built_again(PROJECTS) == BuiltAgain(1, ())
+            assert one.checkup.found_commits(PROJECTS) == []
+            one.record(Changes(publications=[a_publication(5, Digest(6, 2, 2))]), "run")
+            one.record(Changes(publications=[a_publication(6, EMPTY, cause=CauseKind.FOREIGN)]), "run")
+            assert one.checkup.built_again(PROJECTS) == BuiltAgain(0, (f"{REFINED} {LAST}/10001",))
+            (found,) = one.checkup.found_commits(PROJECTS)
+            assert (found.kind, found.table, found.day) == (CauseKind.FOREIGN, REFINED, LAST)
+            assert one.checkup.of_unfinished_runs(PROJECTS) == 6
+    points = look(ledger, settings)
+    assert {name for name, point in points.items() if point.light is Light.RED} == {"idempotent", "one load path"}
+
+
+def test_what_is_late_of_a_landing_is_told_by_time(ledger: Ledger, settings: Settings, tmp_path: Path) -> None:
+    """An object that was written days after its hour's marker may be a recovery: yellow, with the command that shows more."""
+    import os
+
+    folder = tmp_path / "landing" / "10001"
+    hour_end = datetime(2026, 3, 30, 7, tzinfo=UTC)
+    for name, shift in (
+        ("10001_2026-03-30_6_complete", 1),
+        ("10001_2026-03-30_6#1.json.gz", 0),
+        ("10001_2026-03-30_6#2.json.gz", 60),
+    ):
+        (folder / name).write_bytes(b"x")
+        moment = (hour_end + timedelta(hours=shift)).timestamp()
+        os.utime(folder / name, (moment, moment))
+    point = look(ledger, settings)["separate prefixes"]
+    assert (point.light, "10001_2026-03-30_6#2.json.gz" in point.found) == (Light.YELLOW, True)
+    assert point.fix is not None
+    assert point.fix.startswith("tidemark split-landing --project 10001")

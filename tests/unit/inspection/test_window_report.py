@@ -1,0 +1,167 @@
+"""`tidemark window` tells how late arrivals on record were, recommends a window, and exits 1 where the set one is too narrow."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from datetime import date, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from pipeline_assets.cli.app import app
+from pipeline_assets.domain.deliveries import BatchKey
+from pipeline_assets.domain.lateness import LatenessSketch
+from pipeline_assets.domain.records import BatchDay
+from pipeline_assets.domain.settings import Settings
+from pipeline_assets.domain.slices import Digest, Source
+from pipeline_assets.inspection.window import read_window
+from pipeline_assets.load.late_arrivals import too_narrow
+from resources.ledger.changes import Changes
+from resources.ledger.store import Ledger
+from tests.support.recorded_history import LATE_BY_DAYS, record_history
+
+PROJECTS = ("10001", "10002")
+LAST = date(2026, 3, 31)
+
+
+@pytest.fixture
+def ledger(tmp_path: Path) -> Iterator[Ledger]:
+    with closing(Ledger(f"sqlite:///{tmp_path}/ledger.db")) as opened:
+        yield opened
+
+
+@pytest.fixture
+def shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
+    monkeypatch.chdir(tmp_path)
+
+    def invoke(*words: str, **environment: str) -> Any:
+        base = {
+            "TIDEMARK_LEDGER_URL": f"sqlite:///{tmp_path}/ledger.db",
+            "TIDEMARK_PROJECTS": ",".join(PROJECTS),
+            "TIDEMARK_TOLERATED_MISSED_SHARE": "0.001",
+        }
+        return CliRunner().invoke(app, ["window", *words], env={**base, **environment})
+
+    return invoke
+
+
+def read(ledger: Ledger, *projects: str, **settings: Any) -> Any:
+    return read_window(
+        ledger,
+        Settings(projects=PROJECTS, **{"tolerated_missed_share": 0.001, **settings}),
+        Source.REGULAR,
+        projects or PROJECTS,
+        LAST + timedelta(days=1),
+    )
+
+
+def test_windows_their_share_and_their_cost(ledger: Ledger) -> None:
+    """Of 30 days of two projects, three objects of 18 kB each a day; 99.9 % of the rows come within five days."""
+    record_history(ledger, PROJECTS, LAST, 30)
+    found = read(ledger, reprocessing_window_days=3)
+    assert (found.first, found.last) == (LAST - timedelta(days=90), LAST)
+    assert (found.recommended, found.is_too_narrow) == (5, True)
+    assert read(ledger, reprocessing_window_days=5).is_too_narrow is False
+    assert read(ledger, tolerated_missed_share=0.01).recommended == 2
+    by_days = {reach.days: reach for reach in found.reaches}
+    assert [*by_days] == [*range(8), 10, 14, 21]
+    assert found.all.late.arrival_days == 30
+    assert by_days[3].caught == pytest.approx(sum(share for late, share in LATE_BY_DAYS.items() if late <= 3), abs=1e-3)
+    assert by_days[21].caught == 1
+    missed = found.all.late.missed_beyond(3)
+    assert by_days[3].missed_a_day == pytest.approx(missed / 30)
+    assert (by_days[3].arrival_days, by_days[3].objects, by_days[3].slices) == (4, 24, 4 * 2 * 4)
+    # One object of the history is refused: what raw does not hold costs nothing.
+    assert by_days[3].size_bytes == round(4 * 18_000 * (30 * 6 - 1) / 30)
+    assert by_days[3].final_after_hours == 3 * 24 + 48
+
+
+def test_each_project_is_told_and_the_one_that_needs_most_decides(ledger: Ledger) -> None:
+    """And a project of few rows decides nothing."""
+    for project, rows, late in (("10001", 10_000, 2), ("10002", 10, 30)):
+        for shift in range(20):
+            day = LAST - timedelta(days=shift)
+            days = {day: BatchDay(Digest(rows, 1, 1)), day - timedelta(days=late): BatchDay(Digest(rows // 10, 1, 1))}
+            ledger.record(Changes(batch_days={BatchKey(Source.REGULAR, project, day): days}), "run")
+    found = read(ledger)
+    assert {one.project: one.advice.days for one in found.of_projects} == {"": 2, "10001": 2, "10002": None}
+    assert found.recommended == 2
+    assert found.reason.startswith("10001: misses 0 of 220,000 rows of 20 arrival days (0 %); 1 would miss 9.09 %")
+    assert read(ledger, "10002").recommended is None
+    settings = Settings(projects=PROJECTS, reprocessing_window_days=1)
+    (told,) = too_narrow(ledger, settings, Source.REGULAR, PROJECTS, LAST)
+    assert told.startswith("the reprocessing window is too narrow for 10001: 9.09 % of the rows of 20 arrival days")
+    assert too_narrow(ledger, settings, Source.BACKFILL, PROJECTS, LAST) == []
+    assert too_narrow(ledger, Settings(projects=PROJECTS), Source.REGULAR, PROJECTS, LAST) == []
+
+
+def test_projects_of_few_rows_are_judged_together(ledger: Ledger) -> None:
+    for project in PROJECTS:
+        for shift in range(14):
+            day = LAST - timedelta(days=shift)
+            days = {day: BatchDay(Digest(400, 1, 1)), day - timedelta(days=4): BatchDay(Digest(20, 1, 1))}
+            ledger.record(Changes(batch_days={BatchKey(Source.REGULAR, project, day): days}), "run")
+    found = read(ledger)
+    assert {one.project: one.advice.days for one in found.of_projects} == {"": 4, "10001": None, "10002": None}
+    assert (found.recommended, found.is_too_narrow, found.reason.startswith("misses 0 of 11,760 rows")) == (
+        4,
+        True,
+        True,
+    )
+    settings = Settings(projects=PROJECTS, tolerated_missed_share=0.001)
+    (told,) = too_narrow(ledger, settings, Source.REGULAR, PROJECTS, LAST)
+    assert "too narrow for all projects: 4.76 %" in told
+
+
+def test_times_come_from_sketches_and_survive_a_record_without_one(ledger: Ledger) -> None:
+    """Scenario: a batch is recorded with sketches, then once more by a step that measured no lateness, then with another
+    content. Outcome: the sketches stay while the rows do, and go with them."""
+    batch, digest = BatchKey(Source.REGULAR, "10001", LAST), Digest(3, 1, 1)
+    sketch = LatenessSketch({300: 2, -2: 1}, 0, -5, 90_000)
+    old = LAST - timedelta(days=1)
+    ledger.record(Changes(batch_days={batch: {LAST: BatchDay(digest, "h", sketch), old: BatchDay(digest, "h")}}), "a")
+    for step in (BatchDay(digest, "other"), BatchDay(digest, None, sketch)):
+        ledger.record(Changes(batch_days={batch: {LAST: step, old: BatchDay(digest)}}), "b")
+        found = read(ledger).all
+        assert (found.measured_days, found.early_rows, found.seconds[-1]) == (1, 1, 90_000)
+    assert read(ledger).all.seconds[0] == pytest.approx(sketch.percentile(0.5))
+    ledger.record(Changes(batch_days={batch: {LAST: BatchDay(Digest(3, 2, 2)), old: BatchDay(digest)}}), "c")
+    assert read(ledger).all.seconds == (None,) * 5
+
+
+def test_rows_beyond_the_latest_that_counts_widen_no_window(ledger: Ledger) -> None:
+    record_history(ledger, PROJECTS, LAST, 30)
+    assert read(ledger).recommended == 5
+    found = read(ledger, max_lateness_days=4, calendar_start=LAST - timedelta(days=33))
+    assert found.recommended == 3
+    assert found.out.beyond_max_lateness == sum(
+        rows for days, rows in read(ledger).all.late.rows_by_days.items() if days > 4
+    )
+    assert found.out.before_calendar > 0
+
+
+def test_the_command(ledger: Ledger, shell: Callable[..., Any]) -> None:
+    empty = shell()
+    assert (empty.exit_code, "no rows of regular deliveries" in empty.output) == (0, True), empty.output
+    record_history(ledger, PROJECTS, LAST, 30)
+    few = shell("--from", "2026-03-20", "--to", "2026-03-31")
+    assert (few.exit_code, "no window is recommended: 12 arrival days are on record, 14" in few.output) == (0, True)
+    told = shell("--project", "10001")
+    assert told.exit_code == 1, told.output
+    assert "reprocessing_window_days = 3 is too narrow" in told.output
+    assert "TIDEMARK_REPROCESSING_WINDOW_DAYS=5" in told.output
+    assert "TIDEMARK_TOLERATED_MISSED_SHARE=0.0022" in told.output
+    assert "of 30 days no times are on record" in told.output
+    wide = shell("--source", "regular", TIDEMARK_REPROCESSING_WINDOW_DAYS="5")
+    assert (wide.exit_code, "wide enough" in wide.output) == (0, True), wide.output
+    found = json.loads(shell("--json").output)
+    assert (found["recommended_days"], found["set_days"], found["relative_error_of_seconds"]) == (5, 3, 0.02)
+    assert [one["project"] for one in found["projects"]] == [None, *PROJECTS]
+    assert found["windows"][3]["days"] == 3
+    assert shell("--source", "backfill", "--verbose").exit_code == 0
+    wrong = shell("--from", "2026-03-20", "--to", "2026-03-01")
+    assert (wrong.exit_code, "ends before it begins" in wrong.output) == (2, True)
