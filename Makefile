@@ -6,7 +6,7 @@ JARS := .jars/.verified
 CLASSES := .jars/classes.jsa
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-full test-fast crash-matrix two-writers mutations bench images dev check lock
+.PHONY: help setup demo test test-full test-fast crash-matrix two-writers mutations bench labs images dev check lock
 
 help: ## Show this help
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -50,8 +50,11 @@ mutations: $(CLASSES) ## Break the line that upholds each law and see a test fai
 bench: $(JARS) ## Compare with five other ways of loading the same files (about an hour on two cores; ARGS=...)
 	@$(VENV)/bin/python -m benchmarks $(ARGS)
 
+labs: $(JARS) ## Learn by doing: three labs on the real pipeline, their stories and one page (a few minutes)
+	@$(VENV)/bin/python -m labs $(ARGS)
+
 images: $(JARS) ## Take the pictures in docs/images anew, through a real browser
-	@$(VENV)/bin/python -m pytest --images tests/browser/test_ui.py tests/browser/test_health_report.py
+	@$(VENV)/bin/python -m pytest --images tests/browser/test_ui.py tests/browser/test_health_report.py tests/browser/test_labs_page.py
 	@test ! -f data/.demo || $(VENV)/bin/python -m tests.browser.after_demo
 
 test-fast: $(JARS) ## Run the tests that need no Spark

@@ -83,6 +83,11 @@ MUTATIONS = (
         "tests/scenarios/test_bad_loads.py::test_a_bad_load_is_refused[halved]",
     ),
     Mutation(
+        7, "the second part of a large object is read by nobody", "pipeline_assets/transforms/parse.py",
+        "if block.first_offset * parts // max(1, size) == part:", "if block.first_offset * parts // max(1, size) == part == 0:",
+        "tests/unit/transforms/test_write_objects.py::test_parts_of_an_object_are_the_object",
+    ),
+    Mutation(
         7, "a refused line is counted and kept nowhere", "pipeline_assets/transforms/parse.py",
         'yield batch_of_records(QUARANTINED, place, refused)', "pass",
         "tests/unit/transforms/test_parse.py::test_a_bad_line_costs_that_line_only",

@@ -90,8 +90,9 @@ def _recover(
     with closing(Ledger(settings.ledger_database_url)) as ledger:
         request = RecoveryRequest((project,), hours)
         plan = plan_recovery(ledger, landing, settings, request, datetime.now(UTC))
-    with progress_on(console, plan) as progress:
-        outcomes = Recovery(ExportApi(settings, plainly(console)), landing, settings, progress).run(plan)
+        with progress_on(console, plan) as progress:
+            api = ExportApi(settings, plainly(console))
+            outcomes = Recovery(api, landing, settings, ledger.recoveries, progress).run(plan)
     days, short = whole_days(outcomes)
     failures = list(dict.fromkeys(str(one.error) for one in outcomes if one.error is not None))
     failures += [f"{key}: not loaded, because hours of it are not recovered" for key in short]

@@ -15,12 +15,12 @@ from pipeline_assets.doctor import places, recorded
 from pipeline_assets.doctor.places import PrefixEvidence, TableHead
 from pipeline_assets.doctor.point import Point, Question
 from pipeline_assets.domain.errors import SettingsError, TidemarkError
+from pipeline_assets.domain.masking import receiver_id
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import Source
 from pipeline_assets.formats.registry import EXPORT_FORMAT
 from pipeline_assets.inspection.health.report import DUPLICATES
 from pipeline_assets.load.late_arrivals import recent_lateness
-from pipeline_assets.operations.notices import receiver_id
 from pipeline_assets.operations.split.evidence import by_evidence
 from pipeline_assets.operations.split.prefix import read_prefix
 from pipeline_assets.tables.refined_events import REFINED_EVENTS

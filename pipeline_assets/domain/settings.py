@@ -138,6 +138,12 @@ class Settings(BaseSettings):
     """A cold slice of so many files is rewritten into few."""
     rewrite_min_files: int = Field(12, ge=1)
     """A changed slice of refined.events with so many small files is written whole; with fewer, only what differs is written."""
+    skew_warning_ratio: float = Field(4.0, ge=1)
+    """A step is warned about where its largest task has more than so many times the work of the median one."""
+    split_object_bytes: int = Field(8 * 1024**2, ge=1024)
+    """As stored: an object of more may be read by several tasks, each of which decompresses it whole."""
+    hot_key_rows: int = Field(100_000, ge=2)
+    """Rows that share one event key: with so many they are compared apart, so that no task holds them all."""
     max_orphan_share: float = Field(0.25, ge=0, le=1)
     """Where more of a table's files than this share (and more than ten) are known to no snapshot, maintenance removes none."""
 

@@ -32,6 +32,7 @@ def run_load(runtime: Runtime, request: LoadRequest, is_live: Callable[[str], bo
     `is_live` tells whether the attempt a staged branch is named for still runs; the branches of dead ones are dropped.
     """
     tables = ALL_TABLES
+    runtime.skew.begin()
     with lakehouse_failures("tables"):
         # Before anything is written, and before a table is created in a warehouse that another catalog may own.
         runtime.lakehouse.require_own(runtime.settings, tables, Purpose.BEGIN)
@@ -87,6 +88,7 @@ def run_load(runtime: Runtime, request: LoadRequest, is_live: Callable[[str], bo
         started_at=started_at,
         verdicts=dict(verdicts),
         snapshots=snapshots,
+        skew=[step.as_json() for step in runtime.skew.steps],
         finished_at=datetime.now(UTC).isoformat(),
     )
 

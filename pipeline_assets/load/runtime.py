@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from pipeline_assets.domain.plain_text import shown
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.load.build.shared_events import SharedEvents
+from pipeline_assets.load.skew import SkewLog
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -36,6 +37,8 @@ class Runtime:
     """Writes a line of progress, with counts, for the operator; names in it are data, and no line of it is endless."""
     narrow_events: SharedEvents = field(default_factory=SharedEvents, compare=False)
     """Of this load's aggregates."""
+    skew: SkewLog = field(default_factory=SkewLog, compare=False)
+    """Of this load's heavy steps."""
 
     def __post_init__(self) -> None:
         """Make every line plain text, whether it goes to a terminal or to Dagster's log."""

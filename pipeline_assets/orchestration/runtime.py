@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from functools import partial
 
 import dagster as dg
 from dagster_pyspark import LazyPySparkResource
@@ -16,9 +17,14 @@ from pyspark.sql import SparkSession
 
 from pipeline_assets.domain.errors import PublishConflictError, TidemarkError, TransientError
 from pipeline_assets.domain.masking import tellable
+from pipeline_assets.domain.plain_text import bounded
 from pipeline_assets.domain.settings import Settings
+from pipeline_assets.domain.skew import StepSkew
 from pipeline_assets.load.runtime import Runtime
+from pipeline_assets.load.skew import SkewLog
+from pipeline_assets.orchestration.event_text import LONGEST_TAG
 from pipeline_assets.orchestration.notices import telling_receivers
+from pipeline_assets.orchestration.tags import SKEW_TAG
 from pipeline_assets.tables.registry import ALL_TABLES
 from resources.heartbeat import heartbeat
 from resources.iceberg.errors import lakehouse_failures
@@ -64,7 +70,8 @@ def op_runtime(
                     lakehouse.require_own(settings, ALL_TABLES, Purpose.LOOK)
                     # Before decisions are read back and tables settled: both write what the ledger of another lake says.
                     ledger.lake.require(lakehouse.lake(settings), may_take=not is_dry_run)
-                runtime = Runtime(lakehouse, ledger, landing, settings, words)
+                skew = SkewLog(partial(_tag_skew, context.instance, run.run_id, {}))
+                runtime = Runtime(lakehouse, ledger, landing, settings, words, skew=skew)
                 with telling_receivers(runtime, is_dry_run=is_dry_run):
                     yield runtime
     except PublishConflictError as error:
@@ -78,6 +85,14 @@ def op_runtime(
         if masked_error is error:
             raise
         raise masked_error from None
+
+
+def _tag_skew(instance: dg.DagsterInstance, run_id: str, told: dict[str, str], step: StepSkew) -> None:
+    """Before the step begins, so that a run that a single task holds up, or that dies of it, says so itself."""
+    sign = " !" if step.warning is not None else ""
+    told[f"{step.table} {step.step}"] = f"{step.forecast.ratio:.1f}{sign}"
+    text = "; ".join(f"{name} {ratio}" for name, ratio in told.items())
+    instance.add_run_tags(run_id, {SKEW_TAG: bounded(text, LONGEST_TAG)})
 
 
 def _started(spark: LazyPySparkResource, settings: Settings) -> SparkSession:

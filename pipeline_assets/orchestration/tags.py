@@ -1,6 +1,6 @@
 """Tags of runs that more than one module writes or reads.
 
-Contains: the days of a run, why it was requested.
+Contains: the days of a run, why it was requested, how evenly its work lies.
 Add here: another tag that two modules must spell alike.
 Does not contain: tags of one module (jobs.py, dead_runs.py).
 """
@@ -15,6 +15,8 @@ from pipeline_assets.domain.days import days_between
 RANGE_START, RANGE_END = "dagster/asset_partition_range_start", "dagster/asset_partition_range_end"
 _PARTITION = "dagster/partition"
 REASON_TAG = "tidemark/reason"
+SKEW_TAG = "tidemark/skew"
+"""The heavy steps that a run has begun, with the largest task beside the median one as it was forecast."""
 
 
 def range_tags(first: date, last: date) -> dict[str, str]:

@@ -18,6 +18,7 @@ from pipeline_assets.domain.identity import with_tie
 from pipeline_assets.formats.registry import EXPORT_FORMAT
 from pipeline_assets.transforms.digests import HASH_A, HASH_B, digest_aggregates, digest_of
 from pipeline_assets.transforms.event_keys import KEY, ROW_ID, day_number, key_window
+from pipeline_assets.transforms.hot_keys import apart, with_shared
 from pipeline_assets.transforms.named import named
 from pipeline_assets.transforms.row_hash import row_hashes
 
@@ -45,15 +46,20 @@ def is_shared(window: WindowSpec) -> Column:
     return F.min("_day").over(window) != F.max("_day").over(window)
 
 
-def shared_rows(raw: DataFrame, dedupe_window_days: int) -> DataFrame:
+def shared_rows(raw: DataFrame, dedupe_window_days: int, hot_keys: DataFrame | None = None) -> DataFrame:
     """event_date, project_id and `competing_columns` of the rows whose key lies on several days within the window.
 
-    `raw` needs event_date, project_id, `_source` and IDENTITY, no more.
+    `raw` needs event_date, project_id, `_source` and IDENTITY, no more. `hot_keys`: as `dedupe.outcomes` has them.
     """
+    near = key_window(dedupe_window_days)
+    rows = raw.withColumn("_day", day_number()).withColumn(ROW_ID, named(ROW_ID))
     return (
-        raw.withColumn("_day", day_number())
-        .withColumn(ROW_ID, named(ROW_ID))
-        .withColumn("_is_shared", is_shared(key_window(dedupe_window_days)))
+        apart(
+            rows,
+            hot_keys,
+            lambda usual: usual.withColumn("_is_shared", is_shared(near)),
+            lambda hot: with_shared(hot, dedupe_window_days, is_shared),
+        )
         .where("_is_shared")
         .select("event_date", "project_id", *competing_columns())
     )

@@ -127,9 +127,13 @@ class DataFileWriter:
         self._held_bytes = 0
         self._file: _OpenFile | None = None
         self._begun: list[str] = []
+        self.rows = self.bytes = 0
+        """Taken so far; bytes of them in memory."""
 
     def add(self, rows: pa.RecordBatch) -> Iterator[str]:
         """Take rows with the layout's columns, those of a slice together; gives what is finished, as `data_file` describes it."""
+        self.rows += rows.num_rows
+        self.bytes += rows.nbytes
         placed = pa.RecordBatch.from_arrays([rows.column(name) for name in self._schema.names], schema=self._schema)
         for part in by_slice(placed, self._layout.day_column):
             key = part[self._layout.day_column][0].as_py(), part["project_id"][0].as_py()

@@ -18,6 +18,7 @@ from pipeline_assets.formats.registry import EXPORT_FORMAT
 from pipeline_assets.transforms.cross_day_keys import competing_columns, is_shared
 from pipeline_assets.transforms.digests import HASH_A, HASH_B
 from pipeline_assets.transforms.event_keys import KEY, ROW_ID, day_number, key_window
+from pipeline_assets.transforms.hot_keys import apart, with_best
 from pipeline_assets.transforms.named import is_nameless, named
 
 LINE = ("_source", "_object_key", "_line_number")
@@ -25,12 +26,15 @@ LINE = ("_source", "_object_key", "_line_number")
 _RANK = EXPORT_FORMAT.rank_columns
 
 
-def outcomes(raw: DataFrame, precedence: Sequence[Source], dedupe_window_days: int) -> DataFrame:
+def outcomes(
+    raw: DataFrame, precedence: Sequence[Source], dedupe_window_days: int, hot_keys: DataFrame | None = None
+) -> DataFrame:
     """One narrow row per raw row: event_date, project_id, _source, _object_key, _line_number, outcome (string), rival.
 
     `raw` is both raw tables' rows, over the days to decide and `dedupe_window_days` on either side: event_date,
     project_id, LINE, IDENTITY, `_hash_a`, `_hash_b`.
-    `rival` (struct of `shared_keys.competing_columns`) is null but for rows whose key lies on several days.
+    `rival` (struct of `shared_keys.competing_columns`) is null but for rows whose key lies on several days. `hot_keys` (KEY):
+    keys of so many rows that no task may hold them all; the outcome is the same.
     """
     order = F.create_map(*[part for i, s in enumerate(precedence) for part in (F.lit(s.value), F.lit(-i))])
     narrow = raw.select(
@@ -52,14 +56,18 @@ def outcomes(raw: DataFrame, precedence: Sequence[Source], dedupe_window_days: i
         ).alias("_rank"),
     )
     near, same_row = key_window(dedupe_window_days), key_window(dedupe_window_days, ROW_ID)
-    ranked = narrow.withColumns(
-        {
-            "_best": F.max(F.struct(F.col("_rank").alias("rank"), F.col("_day").alias("day"))).over(near),
-            "_best_same_row": F.max("_rank").over(same_row),
-            "_is_shared": is_shared(near),
-            **{name: F.col("_rank")[name] for name in _RANK},
-        }
-    )
+
+    def by_windows(rows: DataFrame) -> DataFrame:
+        return rows.withColumns(
+            {
+                "_best": F.max(F.struct(F.col("_rank").alias("rank"), F.col("_day").alias("day"))).over(near),
+                "_best_same_row": F.max("_rank").over(same_row),
+                "_is_shared": is_shared(near),
+            }
+        )
+
+    compared = apart(narrow, hot_keys, by_windows, lambda rows: with_best(rows, dedupe_window_days, is_shared))
+    ranked = compared.withColumns({name: F.col("_rank")[name] for name in _RANK})
     is_same_row = (F.col("_rank") < F.col("_best_same_row")) & (F.col(ROW_ID).isNotNull() | F.col("_is_nameless"))
     outcome = (
         F.when(F.col("_rank") == F.col("_best.rank"), RowFate.WINNER.value)

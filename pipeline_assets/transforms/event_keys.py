@@ -56,8 +56,8 @@ def key_window(dedupe_window_days: int, *also: str) -> WindowSpec:
 
 
 def candidate_duplicates(events: DataFrame) -> DataFrame:
-    """KEY of several rows; reads no other column."""
-    return events.groupBy(*KEY).count().where("count > 1").drop("count")
+    """KEY of several rows, and `count`, how many; reads no other column."""
+    return events.groupBy(*KEY).count().where("count > 1")
 
 
 def with_candidate_keys(events: DataFrame, keys: DataFrame) -> DataFrame:

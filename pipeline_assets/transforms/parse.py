@@ -10,6 +10,7 @@ bytes (formats/gzip_lines.py).
 from __future__ import annotations
 
 import hashlib
+import io
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import IO, Any, Protocol
@@ -104,9 +105,10 @@ class ObjectWork:
             if text is None:
                 continue
             with text:
-                block = whole_block(text, self.max_line_bytes) if row["size_bytes"] <= _SMALL_BYTES else None
+                is_small = row["size_bytes"] <= _SMALL_BYTES and row["parts"] == 1
+                block = whole_block(text, self.max_line_bytes) if is_small else None
                 if block is None:
-                    yield from self._lines(text, place, summary)
+                    yield from self._lines(text, place, summary, row["part"], row["parts"])
                     yield batch_of_records(OBJECT, place, [summary])
                     continue
             if not small.takes(place):
@@ -168,11 +170,17 @@ class ObjectWork:
                 yield batch(ROW, place, {**parsed, **names_of_lines(objects)}, len(parsed["event_date"]))
         yield batch_of_records(OBJECT, place, [{**small.summary, **small.name} for small in objects])
 
-    def _lines(self, text: IO[bytes], place: Mapping[str, Any], summary: dict[str, Any]) -> Iterator[pa.RecordBatch]:
+    def _lines(
+        self, text: IO[bytes], place: Mapping[str, Any], summary: dict[str, Any], part: int, parts: int
+    ) -> Iterator[pa.RecordBatch]:
+        """The lines of the blocks that begin within a part of the text; every part sees the same blocks."""
+        size = text.seek(0, io.SEEK_END)
+        text.seek(0)
         known = (place["project_id"], place["_arrival_date"], self.max_line_bytes)
         columns, parser = EXPORT_FORMAT.block_parser(*known), EXPORT_FORMAT.line_parser(*known)
         for block in blocks(text, _BATCH_ROWS, _BATCH_BYTES, self.max_line_bytes):
-            yield from self._block(block, place, summary, columns, parser)
+            if block.first_offset * parts // max(1, size) == part:
+                yield from self._block(block, place, summary, columns, parser)
 
     def _block(
         self, block: Block, place: Mapping[str, Any], summary: dict[str, Any], columns: BlockParser, parser: LineParser

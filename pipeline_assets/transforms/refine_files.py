@@ -1,6 +1,6 @@
 """Files of raw to files of refined: rows that lost are left out, the others go on as they are, hashes included.
 
-Contains: spreading files over tasks, and what these tell.
+Contains: spreading files over tasks, what their work weighs, and what these tell.
 Add here: another figure that tasks tell.
 Does not contain: the task (refine_task.py), which rows lost (dedupe.py), how files are laid out
 (data_files.py).
@@ -9,7 +9,7 @@ Does not contain: the task (refine_task.py), which rows lost (dedupe.py), how fi
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import groupby
 
 import pyarrow as pa
@@ -60,11 +60,13 @@ class Refined:
     """Slices that were written as their difference -> files of them that are replaced, below the place where the table lies."""
     keys: dict[Slice, KeyDifference]
     """What becomes of their keys; a slice with very many is not among them."""
+    tasks: list[tuple[int, int]] = field(default_factory=list)
+    """Of each task, the rows that it wrote and their bytes in memory."""
 
 
 def refine_files(
     spark: SparkSession,
-    files: Sequence[RawFile],
+    parts: Sequence[Sequence[RawFile]],
     losers: Losers,
     held: Mapping[Slice, Sequence[str]],
     *,
@@ -72,9 +74,8 @@ def refine_files(
     hashes: EventHashes,
     layout: FileLayout,
     target: Store,
-    parallelism: int,
 ) -> Refined:
-    """Write the rows of these files that did not lose, and hash some of them again.
+    """Write the rows of these files that did not lose, and hash some of them again; each of `file_parts` is the work of one task.
 
     `stores`: source -> where its raw files lie. `held`: slices to be written as their difference -> the files that refined has of
     them, below `target`; what stays is not written again. Another slice has as many files as tasks read it.
@@ -85,7 +86,7 @@ def refine_files(
          "inputs": [{"source": source, "paths": [file.path for file in of_source], "losers": told.get((key, source))}
                     for source, of_source in groupby(same, lambda file: file.source)],
          "held": held.get(key)}
-        for bucket, part in enumerate(_parts(files, parallelism, held.keys()))
+        for bucket, part in enumerate(parts)
         for place, (key, same) in enumerate(groupby(part, lambda file: file.key))
     ]  # fmt: skip
     if not rows:
@@ -93,6 +94,7 @@ def refine_files(
     work = in_buckets(spark, pa.Table.from_pylist(rows, _WORK)).sortWithinPartitions("place").drop("bucket", "place")
     written = work.mapInArrow(Refining(dict(stores), hashes, layout, target), WRITTEN_DDL).collect()
     found = Refined([row["file"] for row in written if row["file"] is not None], {}, {}, {})
+    found.tasks.extend((row["task_rows"], row["task_bytes"]) for row in written if row["task_rows"] is not None)
     for row in written:
         key = Slice(row["event_date"], row["project_id"]) if row["event_date"] is not None else None
         if key is None:
@@ -106,26 +108,29 @@ def refine_files(
     return found
 
 
-def _parts(files: Sequence[RawFile], parallelism: int, compared: Collection[Slice] = ()) -> list[list[RawFile]]:
+def weight_of(file: RawFile, compared: Collection[Slice]) -> float:
+    """Of the work of a file: its bytes, fewer where its slice is only compared with what refined holds, and opening it."""
+    return file.size_bytes * (_NARROW if file.key in compared else 1) + _FILE_COST_BYTES
+
+
+def file_parts(files: Sequence[RawFile], parallelism: int, compared: Collection[Slice] = ()) -> list[list[RawFile]]:
     """About as much work in each; the files of a slice together, unless it is large, not `compared`, and more than that."""
     ordered = sorted(files, key=lambda file: (file.key.project_id, file.key.event_date, file.source, file.path))
     slices = [list(group) for _, group in groupby(ordered, lambda file: file.key)]
 
-    def weight_of(file: RawFile) -> float:
-        return file.size_bytes * (_NARROW if file.key in compared else 1) + _FILE_COST_BYTES
-
-    share = sum(map(weight_of, ordered)) / max(1, parallelism)
+    weights = {file: weight_of(file, compared) for file in ordered}
+    share = sum(weights.values()) / max(1, parallelism)
     parts: list[list[RawFile]] = [[]]
     weight = 0.0
     for same in slices:
-        if weight and weight + sum(map(weight_of, same)) > 1.5 * share:
+        if weight and weight + sum(weights[file] for file in same) > 1.5 * share:
             parts.append([])
             weight = 0.0
-        is_whole = same[0].key in compared or sum(map(weight_of, same)) < _SPLIT_BYTES
+        is_whole = same[0].key in compared or sum(weights[file] for file in same) < _SPLIT_BYTES
         for file in same:
             if weight >= share and (file is same[0] or not is_whole):
                 parts.append([])
                 weight = 0.0
             parts[-1].append(file)
-            weight += weight_of(file)
+            weight += weights[file]
     return [part for part in parts if part]

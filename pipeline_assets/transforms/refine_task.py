@@ -34,12 +34,13 @@ from pipeline_assets.transforms.slice_difference import (
 
 WRITTEN_DDL = (
     "file string, event_date date, project_id string, wrong string, gone array<string>, kept long, changed long, "
-    "keys binary"
+    "keys binary, task_rows long, task_bytes long"
 )
-"""A file that was written, or what is told of a slice."""
+"""A file that was written, what is told of a slice, or the rows that one task wrote and their bytes in memory."""
 _WRITTEN = pa.schema([("file", pa.string()), ("event_date", pa.date32()), ("project_id", pa.string()), ("wrong", pa.string()),
                       ("gone", pa.list_(pa.string())), ("kept", pa.int64()), ("changed", pa.int64()),
-                      ("keys", pa.binary())])  # fmt: skip
+                      ("keys", pa.binary()), ("task_rows", pa.int64()),
+                      ("task_bytes", pa.int64())])  # fmt: skip
 _BATCH_ROWS = 10_000
 _SAMPLED_ROWS = 200
 """Of each batch: so many are hashed again."""
@@ -82,6 +83,7 @@ class Refining:
                     write = self._difference if entry["held"] else self._whole
                     yield from write(entry, writer)
             yield from map(_file, writer.finish())
+            yield _row({"task_rows": writer.rows, "task_bytes": writer.bytes})
         except BaseException as error:
             writer.discard()
             if isinstance(error, TidemarkError):

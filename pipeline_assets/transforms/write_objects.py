@@ -1,4 +1,4 @@
-"""Objects to data files of raw, within the tasks that read them: what comes back is a row for each object and for each file.
+"""Objects to data files of raw, within the tasks that read them: what comes back is a row for each object, file and task.
 
 Contains: the mapInArrow job that reads, hashes and writes.
 Add here: what else is computed of a row once, for good.
@@ -16,6 +16,7 @@ from pyspark.sql import DataFrame
 
 from pipeline_assets.domain.errors import TidemarkError
 from pipeline_assets.domain.spool import naming_the_disk
+from pipeline_assets.formats.registry import EXPORT_FORMAT
 from pipeline_assets.transforms.clusters import DayClusters
 from pipeline_assets.transforms.data_files import ARROW_TYPES, DataFileWriter, FileLayout, Store
 from pipeline_assets.transforms.event_hashes import HASH_COLUMNS, EventHashes
@@ -23,19 +24,21 @@ from pipeline_assets.transforms.parse import ObjectWork
 from pipeline_assets.transforms.parsed_batches import OBJECT, ROW, SUMMARY
 
 _ENOUGH_ROWS = 2000
+_SEND_ID = EXPORT_FORMAT.identity.send_id
 _OBJECT = {"object_key": "string", **SUMMARY}
-_FIELDS = {**_OBJECT, "file": "string"}
+_FIELDS = {**_OBJECT, "file": "string", "task_rows": "bigint", "task_bytes": "bigint", "task_rows_without_id": "bigint"}
 _SCHEMA = pa.schema([(name, ARROW_TYPES[kind]) for name, kind in _FIELDS.items()])
 
 
 def write_objects(
     objects: DataFrame, work: ObjectWork, hashes: EventHashes, layout: FileLayout, store: Store
 ) -> DataFrame:
-    """Read every object of `distribute` (spread.py) and write its rows: object_key and SUMMARY, or `file`, of each.
+    """Read the objects of `placed` (spread.py) and write their rows: object_key and SUMMARY of each part of an object, or `file`,
+    or of one task `task_rows` that it wrote, `task_bytes` of them in memory, and those that no id of a send names.
 
     Files are described as `data_file` (data_files.py) says, and are there when the row comes. Those of a task that failed are
     named nowhere.
-    """
+    """  # noqa: D205 - what comes back in one sentence
     schema = ", ".join(f"`{name}` {kind}" for name, kind in _FIELDS.items())
     return objects.mapInArrow(_Writing(work, hashes, layout, store), schema)
 
@@ -61,6 +64,7 @@ class _Writing:
                         elif kind == OBJECT:
                             yield _summaries(rows)
                 yield from _files(task.finish())
+                yield pa.RecordBatch.from_pylist([task.told], _SCHEMA)
         except BaseException as error:
             task.discard()
             if isinstance(error, TidemarkError):
@@ -82,9 +86,11 @@ class _Task:
         self._days = DayClusters()
         self._held: list[pa.RecordBatch] = []
         self._held_rows = 0
+        self._without_id = 0
 
     def add(self, rows: pa.RecordBatch) -> Iterator[str]:
         """Take rows of one arrival day; few of them are held until they are worth the calls that each batch costs."""
+        self._without_id += rows[_SEND_ID].null_count
         parsed = rows.select(self._parsed)
         if self._held and self._held[0]["project_id"][0] != parsed["project_id"][0]:
             yield from self._pass_on()
@@ -100,6 +106,15 @@ class _Task:
         for rows in self._days.rest():
             yield from self._writer.add(rows)
         yield from self._writer.finish()
+
+    @property
+    def told(self) -> dict[str, int]:
+        """What is told of the whole task."""
+        return {
+            "task_rows": self._writer.rows,
+            "task_bytes": self._writer.bytes,
+            "task_rows_without_id": self._without_id,
+        }
 
     def discard(self) -> None:
         """Delete what was written."""
@@ -124,5 +139,6 @@ def _files(described: Iterable[str]) -> Iterator[pa.RecordBatch]:
 
 
 def _summaries(rows: pa.RecordBatch) -> pa.RecordBatch:
-    columns = [rows["_object_key"], *(rows[name] for name in SUMMARY), pa.nulls(rows.num_rows, pa.string())]
+    columns = [rows["_object_key"], *(rows[name] for name in SUMMARY), pa.nulls(rows.num_rows, pa.string()),
+               *[pa.nulls(rows.num_rows, pa.int64())] * 3]  # fmt: skip
     return pa.RecordBatch.from_arrays(columns, schema=_SCHEMA)

@@ -164,3 +164,10 @@ class Queries(ABC):
         with self._read() as connection:
             row = connection.execute(sa.select(RUNS).order_by(RUNS.c.finished_at.desc()).limit(1)).mappings().first()
         return dict(row) if row else None
+
+    def skew_of_runs(self, most: int) -> dict[str, list[dict[str, Any]]]:
+        """Run -> its heavy steps as `StepSkew.as_json` has them, of the newest so many finished runs, newest first."""
+        query = sa.select(RUNS.c.run_id, RUNS.c.skew).where(RUNS.c.finished_at.is_not(None))
+        with self._read() as connection:
+            rows = connection.execute(query.order_by(RUNS.c.finished_at.desc()).limit(most)).all()
+        return {run_id: list(steps or ()) for run_id, steps in rows}

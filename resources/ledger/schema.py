@@ -82,6 +82,8 @@ RUNS = _table(
     "runs", _key("run_id"), sa.Column("tables", sa.JSON), sa.Column("first_day", sa.Date),
     sa.Column("last_day", sa.Date), sa.Column("started_at", sa.String), sa.Column("finished_at", sa.String),
     sa.Column("verdicts", sa.JSON), sa.Column("snapshots", sa.JSON),
+    # Of heavy steps: what was forecast and what tasks told (domain/skew.py); null where an older version recorded the run.
+    sa.Column("skew", sa.JSON),
 )  # fmt: skip
 EXCLUSIONS = _table(
     "exclusions", sa.Column("id", sa.Integer, primary_key=True, autoincrement=True),

@@ -15,7 +15,7 @@ from pipeline_assets.transforms.cross_day_keys import competing_digest, digests_
 from pipeline_assets.transforms.dedupe import outcomes, winners
 from pipeline_assets.transforms.digests import HASH_A, HASH_B
 from pipeline_assets.transforms.event_hashes import key_hashes, whole
-from pipeline_assets.transforms.event_keys import IDENTITY, KEY
+from pipeline_assets.transforms.event_keys import IDENTITY, KEY, candidate_duplicates
 from pipeline_assets.transforms.named import named as named_in_spark
 from pipeline_assets.transforms.row_hash_arrow import Encoded
 
@@ -65,6 +65,11 @@ def _case(number: int) -> list[tuple[Any, ...]]:
     ]
 
 
+def _hot_keys(raw: Any) -> Any:
+    """Keys of three rows or more: about half of them."""
+    return candidate_duplicates(raw).where("count >= 3")
+
+
 @pytest.mark.parametrize("window", [0, 1, 2])
 def test_spark_and_the_pure_rule_agree(spark: Any, window: int) -> None:
     rows = [row for number in range(CASES) for row in _case(number)]
@@ -73,10 +78,15 @@ def test_spark_and_the_pure_rule_agree(spark: Any, window: int) -> None:
         (row["project_id"], row["_source"], row["_object_key"], row["_line_number"]): row for row in raw.collect()
     }
     decided = outcomes(raw, PRECEDENCE, window)
-    found = {
-        (row["project_id"], row["_source"], row["_object_key"], row["_line_number"]): row["outcome"]
-        for row in decided.collect()
-    }
+    # As a load does it where no key is hot; and, once, with every second key taken for hot.
+    ways = [decided, *([outcomes(raw, PRECEDENCE, window, _hot_keys(raw))] if window == 1 else [])]
+    found, *found_apart = [
+        {
+            (row["project_id"], row["_source"], row["_object_key"], row["_line_number"]): row["outcome"]
+            for row in frame.collect()
+        }
+        for frame in ways
+    ]
     expected: dict[Any, str] = {}
     by_case: dict[str, list[Any]] = {}
     for (project, *_), row in hashed.items():
@@ -101,6 +111,7 @@ def test_spark_and_the_pure_rule_agree(spark: Any, window: int) -> None:
         for row, outcome in zip(case, pure_outcomes(case, PRECEDENCE, window), strict=True):
             expected[row.project_id, row.source.value, row.object_key, row.line_number] = outcome.value
     assert found == expected
+    assert found_apart == [expected] * (len(ways) - 1)
     assert set(found.values()) >= {o.value for o in RowFate} - (
         {RowFate.SUPERSEDED_BY_OTHER_DAY.value} if window == 0 else set()
     )
@@ -120,16 +131,18 @@ def test_rivals_have_one_digest_whether_a_slice_is_built_or_looked_at(spark: Any
     raw = with_stored_hashes(spark, spark.createDataFrame(rows, SCHEMA)).repartition(3).persist()
     competing_digests = outcomes(raw, PRECEDENCE, 1).where("rival IS NOT NULL")
     built = competing_digests.select("event_date", "project_id", "rival.*")
-    looked_at = shared_rows(raw.select("event_date", "project_id", "_source", *IDENTITY), 1)
+    narrow = raw.select("event_date", "project_id", "_source", *IDENTITY)
+    apart = outcomes(raw, PRECEDENCE, 1, _hot_keys(raw)).where("rival IS NOT NULL")
+    built_apart = apart.select("event_date", "project_id", "rival.*")
     found = [
         {
             (row["project_id"], row["event_date"]): competing_digest(row.asDict())
             for row in digests_of_competing(shared, 1).collect()
         }
-        for shared in (built, looked_at)
+        for shared in (built, shared_rows(narrow, 1), built_apart, shared_rows(narrow, 1, _hot_keys(raw)))
     ]
     raw.unpersist()
-    assert found[0] == found[1]
+    assert found[1:] == found[:1] * 3
     assert found[0].keys() >= {("blank", early), ("blank", late)}
 
 

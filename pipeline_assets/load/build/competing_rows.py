@@ -14,6 +14,7 @@ import pyspark.sql.functions as F
 from pyspark.sql import DataFrame
 
 from pipeline_assets.domain.slices import EMPTY, Slice, Source, neighbourhood
+from pipeline_assets.load.build.key_counts import counts_of
 from pipeline_assets.load.runtime import Runtime
 from pipeline_assets.tables.raw_events import RAW_TABLES
 from pipeline_assets.tables.refined_events import REFINED_EVENTS
@@ -37,11 +38,16 @@ class CompetingRows:
         self._window = runtime.settings.dedupe_window_days
         near = neighbourhood(slices, self._window)
         self._keys = candidate_duplicates(raw_rows(runtime, pins, near, KEY)).persist()
-        # Sent whole to every task where they are few, so that the rows they are joined with stay where they are.
-        count = self._keys.count()
-        self.is_any = count > 0
+        counts = counts_of(self._keys, runtime.settings.hot_key_rows)
+        self.is_any = counts.keys > 0
         """Whether there is any such row."""
-        keys = F.broadcast(self._keys) if count <= _MOST_SENT_ROWS else self._keys
+        if self.is_any:
+            tasks = int(runtime.spark.conf.get("spark.sql.shuffle.partitions", None) or 1)
+            runtime.skew.forecast(counts.skew(REFINED_EVENTS.key, tasks), runtime.settings, runtime.log)
+        is_hot = F.col("count") >= runtime.settings.hot_key_rows
+        self._hot_keys = self._keys.where(is_hot) if counts.hot else None
+        # Sent whole to every task where they are few, so that the rows they are joined with stay where they are.
+        keys = F.broadcast(self._keys) if counts.keys <= _MOST_SENT_ROWS else self._keys
         columns = (*IDENTITY, "_object_key", "_line_number", HASH_A, HASH_B)
         self._rows = with_candidate_keys(raw_rows(runtime, pins, near, columns), keys).persist()
 
@@ -53,14 +59,14 @@ class CompetingRows:
         """`dedupe.outcomes` of the competing rows of these slices, and of rows near them that compete with other days."""
         near = neighbourhood(slices, self._window)
         rows = self._rows.where(slices_condition(REFINED_EVENTS, near))
-        decided = outcomes(rows, self._runtime.settings.source_precedence, self._window)
+        decided = outcomes(rows, self._runtime.settings.source_precedence, self._window, self._hot_keys)
         return decided.where(slices_condition(REFINED_EVENTS, slices) | F.col("rival").isNotNull())
 
     def competing_digests(self, slices: Sequence[Slice]) -> dict[Slice, str]:
         """Per slice the digest of the rows elsewhere that share a key with its own; no content is read."""
         if not self.is_any:
             return dict.fromkeys(slices, str(EMPTY))
-        return competing_digests_of(shared_rows(self._rows, self._window), self._window, slices)
+        return competing_digests_of(shared_rows(self._rows, self._window, self._hot_keys), self._window, slices)
 
     def release(self) -> None:
         """Free what is kept."""

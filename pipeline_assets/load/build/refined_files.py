@@ -7,7 +7,7 @@ Does not contain: the task (transforms/refine_files.py) and who lost (refined.py
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -15,14 +15,16 @@ import pyspark.sql.functions as F
 from pyspark.sql import DataFrame
 
 from pipeline_assets.domain.identity import RowFate
+from pipeline_assets.domain.skew import StepSkew, Unit, balanced, share_of, sizes_of
 from pipeline_assets.domain.slices import Slice
 from pipeline_assets.load.deliveries.read import naming_what_workers_met
 from pipeline_assets.load.runtime import Runtime
 from pipeline_assets.tables.raw_events import RAW_TABLES
 from pipeline_assets.tables.refined_events import REFINED_EVENTS, event_hashes
 from pipeline_assets.transforms.data_files import by_slice
-from pipeline_assets.transforms.refine_files import RawFile, Refined, refine_files
+from pipeline_assets.transforms.refine_files import RawFile, Refined, file_parts, refine_files, weight_of
 
+_STEP = "write"
 _TASKS_PER_CORE = 2
 _SMALL_FILE_BYTES = 8 * 1024**2
 _MOST_COMPARED_ROWS = 8_000_000
@@ -67,18 +69,40 @@ def write_refined(
     `decided`: `dedupe.outcomes` of the same slices, None if none lost.
     """
     names = runtime.lakehouse.files
+    parts = file_parts(files, runtime.spark.sparkContext.defaultParallelism * _TASKS_PER_CORE, held.keys())
+    runtime.skew.forecast(_skew(files, parts, held), runtime.settings, runtime.log)
     with naming_what_workers_met():
-        return refine_files(
+        refined = refine_files(
             runtime.spark,
-            files,
+            parts,
             {} if decided is None else _losers(decided),
             held,
             stores={source.value: names.store(table) for source, table in RAW_TABLES.items()},
             hashes=event_hashes(),
             layout=names.layout(REFINED_EVENTS, is_ordered=False),
             target=names.store(REFINED_EVENTS),
-            parallelism=runtime.spark.sparkContext.defaultParallelism * _TASKS_PER_CORE,
         )
+    runtime.skew.measured(REFINED_EVENTS.key, _STEP, refined.tasks, runtime.log)
+    return refined
+
+
+def _skew(files: Sequence[RawFile], parts: Sequence[Sequence[RawFile]], held: Collection[Slice]) -> StepSkew:
+    """How the bytes that are about to be read lie on projects, event days, files and tasks."""
+    names: dict[str, Callable[[RawFile], str]] = {
+        "project": lambda file: file.key.project_id,
+        "event day": lambda file: file.key.event_date.isoformat(),
+        "file": lambda file: file.path,
+    }
+    weights = {file: weight_of(file, held) for file in files}
+    keys = [share_of(key, ((name_of(file), weights[file]) for file in files)) for key, name_of in names.items()]
+    of_slice: dict[Slice, float] = {}
+    for file in files:
+        of_slice[file.key] = of_slice.get(file.key, 0.0) + weights[file]
+    whole = [0.0] * len(parts)
+    for weight, task in zip(of_slice.values(), balanced([*of_slice.values()], len(parts)), strict=True):
+        whole[task] += weight
+    tasks = sizes_of(sum(weights[file] for file in part) for part in parts)
+    return StepSkew(REFINED_EVENTS.key, _STEP, Unit.BYTES, tuple(keys), sizes_of(whole), tasks)
 
 
 def _losers(decided: DataFrame) -> dict[tuple[Slice, str], pa.Table]:

@@ -8,9 +8,11 @@ Does not contain: which objects need no reading (known_bytes.py), the verdict on
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any, TypeAlias
 
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
@@ -19,17 +21,28 @@ from pyspark.sql import DataFrame, Observation, Row
 from pipeline_assets.domain.deliveries import NOT_READABLE, Delivery
 from pipeline_assets.domain.errors import LakehouseError, LandingAccessError, PublishConflictError, error_in
 from pipeline_assets.domain.records import DeliveryRecord
+from pipeline_assets.domain.skew import StepSkew, Unit, null_share, share_of, sizes_of
 from pipeline_assets.domain.slices import Source
+from pipeline_assets.formats.registry import EXPORT_FORMAT
 from pipeline_assets.load.deliveries.attempt import Attempt
 from pipeline_assets.load.deliveries.plan import Plan
 from pipeline_assets.tables.refined_events import event_hashes
 from pipeline_assets.transforms.parse import MOVED, ObjectWork, parse_objects
 from pipeline_assets.transforms.parsed_batches import object_summary_list
-from pipeline_assets.transforms.spread import distribute
+from pipeline_assets.transforms.spread import Share, distribute, placed, shares, weights
 from pipeline_assets.transforms.write_objects import write_objects
 
 _TASKS_PER_CORE = 3
+_STEP = "read"
+_SEND_ID = EXPORT_FORMAT.identity.send_id
+_COUNTS = (
+    "lines", "rows", "quarantined", "blank", "replaced_surrogates", "lenient_conversions", "extra_key_rows",
+)  # fmt: skip
+"""Of a summary: what the parts of an object add up to."""
 _ACCESS_HINT = "Check TIDEMARK_LANDING_URL and credentials, and the rights to read what is listed"
+
+Summary: TypeAlias = dict[str, Any]
+"""Column of `object_summaries` -> value."""
 
 
 @dataclass(frozen=True)
@@ -52,9 +65,9 @@ class Reading:
     """`parse_objects`; evaluated by the one action that consumes it."""
     _observed: Observation
 
-    def summaries(self) -> dict[str, Row]:
+    def summaries(self) -> dict[str, Summary]:
         """Object key -> its summary; after the action. A task that was tried again tells of its objects twice."""
-        return _by_key(self.deliveries, self._observed.get["objects"])
+        return _by_key(self.deliveries, {row["object_key"]: row.asDict() for row in self._observed.get["objects"]})
 
 
 @dataclass
@@ -62,23 +75,65 @@ class Writing:
     """Objects being read into files of raw, which no snapshot names yet."""
 
     deliveries: Mapping[str, Delivery]
+    _attempt: Attempt
+    _tasks: Sequence[Sequence[Share]]
     _rows: DataFrame
     """`write_objects`."""
     _found: Sequence[Row] = ()
 
     def run(self) -> list[str]:
         """Read the objects and write their rows; the files, as `data_file` describes them."""
+        runtime, table = self._attempt.runtime, self._attempt.table.key
+        runtime.skew.forecast(_skew(table, list(self.deliveries.values()), self._tasks), runtime.settings, runtime.log)
         with naming_what_workers_met():
             self._found = self._rows.collect()
+        tasks = [row for row in self._found if row["task_rows"] is not None]
+        done = [(row["task_rows"], row["task_bytes"]) for row in tasks]
+        without = sum(row["task_rows_without_id"] for row in tasks)
+        ids = null_share(_SEND_ID, without, sum(rows for rows, _ in done))
+        runtime.skew.measured(table, _STEP, done, runtime.log, ids)
         return [row["file"] for row in self._found if row["file"] is not None]
 
-    def summaries(self) -> dict[str, Row]:
+    def summaries(self) -> dict[str, Summary]:
         """Object key -> its summary; after `run`."""
-        return _by_key(self.deliveries, [row for row in self._found if row["file"] is None])
+        parts: dict[str, list[Summary]] = {}
+        for row in self._found:
+            if row["object_key"] is not None:
+                parts.setdefault(row["object_key"], []).append(row.asDict())
+        expected = Counter(share.delivery.key for task in self._tasks for share in task)
+        return _by_key(self.deliveries, {key: joined(of) for key, of in parts.items() if len(of) == expected[key]})
 
 
-def _by_key(deliveries: Mapping[str, Delivery], summaries: Iterable[Row]) -> dict[str, Row]:
-    by_key = {row["object_key"]: row for row in summaries}
+def _skew(table: str, deliveries: Sequence[Delivery], tasks: Sequence[Sequence[Share]]) -> StepSkew:
+    """How the bytes that are about to be read lie on objects, projects, arrival days and tasks."""
+    names: dict[str, Callable[[Delivery], str]] = {
+        "object": lambda delivery: delivery.key,
+        "project": lambda delivery: delivery.batch.project_id,
+        "arrival day": lambda delivery: delivery.batch.arrival_date.isoformat(),
+    }
+    keys = [
+        share_of(key, ((name_of(delivery), delivery.size_bytes) for delivery in deliveries))
+        for key, name_of in names.items()
+    ]
+    whole = weights(shares(deliveries, len(tasks)))
+    # Tasks that have no object to read while another reads a large one.
+    idle = [0.0] * (len(tasks) - len(whole))
+    return StepSkew(table, _STEP, Unit.BYTES, tuple(keys), sizes_of([*whole, *idle]), sizes_of(weights(tasks)))
+
+
+def joined(parts: Sequence[Summary]) -> Summary:
+    """The summary of an object from those of its parts; MOVED where they saw different versions of it.
+
+    What is wrong with a whole object every part finds alike.
+    """
+    first = parts[0]
+    if len({(part["error"], part["sha256"]) for part in parts}) > 1:
+        detail = "was read in parts, which saw different versions of it"
+        return {**first, **dict.fromkeys(_COUNTS, 0), "sha256": None, "error": MOVED, "error_detail": detail}
+    return {**first, **{name: sum(part[name] for part in parts) for name in _COUNTS}}
+
+
+def _by_key(deliveries: Mapping[str, Delivery], by_key: dict[str, Summary]) -> dict[str, Summary]:
     unread = deliveries.keys() - by_key.keys()
     if unread:
         raise LakehouseError(min(unread), "was not accounted for by the parser", "This is a defect: report it")
@@ -96,7 +151,7 @@ def read_objects(
     settings = attempt.runtime.settings
     observed = Observation()
     parsed = parse_objects(
-        _spread(attempt, deliveries, known_bytes or {}),
+        distribute(attempt.runtime.spark, sorted(deliveries), _parallelism(attempt), known_bytes or {}),
         attempt.runtime.landing,
         max_object_bytes=settings.max_object_bytes,
         max_line_bytes=settings.max_line_bytes,
@@ -111,15 +166,14 @@ def write_files(attempt: Attempt, deliveries: Collection[Delivery]) -> Writing:
     runtime, settings, table = attempt.runtime, attempt.runtime.settings, attempt.table
     work = ObjectWork(runtime.landing, settings.max_object_bytes, settings.max_line_bytes)
     files = runtime.lakehouse.files
-    rows = write_objects(
-        _spread(attempt, deliveries, {}), work, event_hashes(), files.layout(table, is_ordered=True), files.store(table)
-    )
-    return Writing({delivery.key: delivery for delivery in deliveries}, rows)
+    tasks = shares(sorted(deliveries), _parallelism(attempt), settings.split_object_bytes)
+    objects = placed(runtime.spark, tasks, {})
+    rows = write_objects(objects, work, event_hashes(), files.layout(table, is_ordered=True), files.store(table))
+    return Writing({delivery.key: delivery for delivery in deliveries}, attempt, tasks, rows)
 
 
-def _spread(attempt: Attempt, deliveries: Collection[Delivery], known_bytes: Mapping[str, str]) -> DataFrame:
-    spark = attempt.runtime.spark
-    return distribute(spark, sorted(deliveries), spark.sparkContext.defaultParallelism * _TASKS_PER_CORE, known_bytes)
+def _parallelism(attempt: Attempt) -> int:
+    return attempt.runtime.spark.sparkContext.defaultParallelism * _TASKS_PER_CORE
 
 
 @contextmanager
@@ -155,7 +209,7 @@ def result_of(attempt: Attempt, plan: Plan, writing: Writing | None) -> ReadResu
     return ReadResult(plan, summaries, unread)
 
 
-def _unread(attempt: Attempt, plan: Plan, summaries: Mapping[str, Row]) -> dict[str, str]:
+def _unread(attempt: Attempt, plan: Plan, summaries: Mapping[str, Summary]) -> dict[str, str]:
     """Objects that could not be read, and why; raises LandingAccessError where nothing can be."""
     unread = {key: row["error_detail"] for key, row in sorted(summaries.items()) if row["error"] == NOT_READABLE}
     if unread and len(unread) == len(summaries):

@@ -80,6 +80,22 @@ def bars(name: str, label: str, points: Sequence[date], line: Line) -> str:
     return _svg(name, label, draw)
 
 
+def columns(name: str, label: str, names: Sequence[str], series: Sequence[Sequence[float]]) -> str:
+    """Values of a few things beside each other as an SVG; `series`: one value for each name."""
+
+    def draw(axes: Axes) -> None:
+        width = 0.8 / len(series)
+        for number, values in enumerate(series):
+            places = [at + (number - (len(series) - 1) / 2) * width for at in range(len(names))]
+            drawn = axes.bar(places, values, width=0.94 * width, color=SERIES[number], linewidth=0)
+            axes.bar_label(drawn, labels=[short(value) for value in values], padding=2)
+        axes.set_ylim(0, 1.15 * max((max(values, default=0) for values in series), default=0) or 1)
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: short(value)))
+        axes.set_xticks(range(len(names)), names)
+
+    return _svg(name, label, draw)
+
+
 def tail(name: str, label: str, missed: Sequence[float], marks: Sequence[float], window: int) -> str:
     """The share of rows that a window of n days misses, for n from 0 on, on a logarithmic scale as an SVG.
 

@@ -54,14 +54,19 @@ def _body(report: HealthReport) -> str:
 
 
 def write_page(report: HealthReport, path: Path) -> Path:
-    """The page as a file, whole or not at all; its folder is made. Returns the absolute path; raises UsageError."""
+    """The page as a file, as `write_html` writes it."""
+    return write_html(page_of(report), path)
+
+
+def write_html(html: str, path: Path) -> Path:
+    """A page as a file, whole or not at all; its folder is made. Returns the absolute path; raises UsageError."""
     target = path.expanduser().absolute()
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         handle, draft = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
         try:
             with os.fdopen(handle, "w", encoding="utf-8") as file:
-                file.write(page_of(report))
+                file.write(html)
             # A web server reads it as another user.
             Path(draft).chmod(0o644)
             Path(draft).replace(target)

@@ -133,6 +133,8 @@ def test_odd_lines_among_good_ones_keep_their_place(kinds: list[str], ends_with_
         "object_etag": "e",
         "size_bytes": 1,
         "known_sha256": None,
+        "part": 0,
+        "parts": 1,
     }
     work = parse.ObjectWork(_Shelf(gzip.compress(text)), 1 << 24, MAX_LINE_BYTES)
     with pytest.MonkeyPatch.context() as patched:

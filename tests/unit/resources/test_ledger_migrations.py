@@ -188,6 +188,10 @@ def test_an_older_ledger_answers_and_takes_rows_as_a_new_one(url: str) -> None:
         assert ledger.slices("refined/events", [PROJECT])[Slice(DAY, PROJECT)].is_final
         assert [publication.snapshot_id for publication in ledger.publications()] == [SNAPSHOT]
         assert ledger.interventions.holds("refined/events", [PROJECT]) == {Slice(BEFORE, PROJECT): "rolled back"}
+        # Runs of before tell nothing of skew.
+        ledger.record_run("run-0", finished_at="2026-02-02T01:00:00+00:00")
+        ledger.record_run("run-1", finished_at="2026-02-03T01:00:00+00:00", skew=[{"step": "read"}])
+        assert ledger.skew_of_runs(2) == {"run-1": [{"step": "read"}], "run-0": []}
 
         publication = ledger.publications()[0]
         ledger.record(Changes(publications=[replace(publication, parent_id=7), publication]), "run-3")

@@ -387,6 +387,8 @@ def a_place(key: str, size: int = 1) -> pa.RecordBatch:
         "object_etag": "e",
         "size_bytes": size,
         "known_sha256": None,
+        "part": 0,
+        "parts": 1,
     }
     return pa.RecordBatch.from_pylist([place])
 

@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 
 from pipeline_assets.domain.slices import Slice
 from pipeline_assets.tables.refined_events import REFINED_EVENTS, event_hashes
-from pipeline_assets.transforms.refine_files import RawFile, _parts
+from pipeline_assets.transforms.refine_files import RawFile, file_parts
 from pipeline_assets.transforms.refine_task import Refining, as_bytes
 from tests.support.builders import PROJECT
 from tests.unit.transforms.test_write_objects import DAY, LAYOUT, Shelf, a_line, rows_of, run
@@ -63,14 +63,14 @@ def refined(shelf: Shelf, paths: list[str], losers: dict[str, list[tuple[str, in
     ]
     store = Shelf(shelf.files)
     task = Refining({"regular": store}, event_hashes(), REFINED, target)
-    found = [row for batch in task([pa.RecordBatch.from_pylist(entries)]) for row in batch.to_pylist()]
+    *found, last = [row for batch in task([pa.RecordBatch.from_pylist(entries)]) for row in batch.to_pylist()]
     wrong = [row["wrong"] for row in found if row["wrong"]]
     if wrong:
         raise LookupError(*wrong)
     described = [json.loads(row["file"]) for row in found]
     assert {one["file-path"].removeprefix("shelf://") for one in described} == set(target.files)
     rows = rows_of(target)
-    assert sum(one["record-count"] for one in described) == len(rows)
+    assert sum(one["record-count"] for one in described) == len(rows) == last["task_rows"]
     return rows
 
 
@@ -126,7 +126,7 @@ def test_files_are_spread_and_none_is_read_twice(sizes: list[tuple[int, int]], p
         RawFile(Slice(DAY - timedelta(days=day), PROJECT), "regular", f"f{number}", size)
         for number, (day, size) in enumerate(sizes)
     ]
-    parts = _parts(files, parallelism)
+    parts = file_parts(files, parallelism)
     assert sorted(file.path for part in parts for file in part) == sorted(file.path for file in files)
     assert len(parts) <= 2 * parallelism + 6
     weight = {file.key: 0 for file in files}

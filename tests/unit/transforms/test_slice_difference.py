@@ -80,6 +80,7 @@ def _refine(state: State, lost: Lost, held: Shelf | None) -> tuple[Shelf, list[d
     assert [row["wrong"] for row in rows if row["wrong"]] == []
     described = [json.loads(row["file"])["file-path"].removeprefix("shelf://") for row in rows if row["file"]]
     assert sorted(described) == sorted(target.files)
+    assert rows.pop()["task_rows"] == len(rows_of(Shelf({}, files=target.files)))
     return target, [row for row in rows if not row["file"]]
 
 

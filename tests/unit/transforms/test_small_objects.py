@@ -67,6 +67,8 @@ def a_shelf(rng: random.Random, oddity: float) -> tuple[Shelf, list[dict[str, An
                 "object_etag": f"e{number}",
                 "size_bytes": len(body),
                 "known_sha256": None,
+                "part": 0,
+                "parts": 1,
             }
         )
     return Shelf(objects), places
@@ -98,6 +100,8 @@ def test_they_are_parsed_at_once_and_as_soon_as_they_are_enough(monkeypatch: pyt
             "object_etag": "e",
             "size_bytes": len(body),
             "known_sha256": None,
+            "part": 0,
+            "parts": 1,
         }
         for key in keys
     ]

@@ -22,6 +22,7 @@ import pytest
 from pipeline_assets.domain.errors import LakehouseError, ObjectMovedError, error_in
 from pipeline_assets.domain.row_hash import row_hash
 from pipeline_assets.formats.amplitude.columns import VENDOR_COLUMNS
+from pipeline_assets.load.deliveries.read import joined
 from pipeline_assets.tables.raw_events import EXTRA, REGULAR_EVENTS, VENDOR
 from pipeline_assets.tables.refined_events import BUSINESS_COLUMNS, CONTENT, event_hashes
 from pipeline_assets.transforms.data_files import FileLayout
@@ -83,7 +84,8 @@ def a_line(number: int, day: date, **more: Any) -> bytes:
     return json.dumps({"event_time": f"{day} 10:00:00", "event_id": number, "uuid": f"u{number}", **more}).encode()
 
 
-def run(shelf: Shelf, *projects: str) -> list[dict[str, Any]]:
+def run(shelf: Shelf, *projects: str, part: int = 0, parts: int = 1) -> list[dict[str, Any]]:
+    """Files and summaries that one task tells of; what it says that it wrote is what it wrote."""
     places = [
         {
             "source": "regular",
@@ -93,11 +95,15 @@ def run(shelf: Shelf, *projects: str) -> list[dict[str, Any]]:
             "object_etag": "e",
             "size_bytes": 1,
             "known_sha256": None,
+            "part": part,
+            "parts": parts,
         }
         for key, project in zip([*shelf.objects, *shelf.missing], projects, strict=True)
     ]
     task = _Writing(ObjectWork(shelf, 1 << 24, 1 << 20), event_hashes(), LAYOUT, shelf)
-    return [row for batch in task([pa.RecordBatch.from_pylist(places)]) for row in batch.to_pylist()]
+    *found, last = [row for batch in task([pa.RecordBatch.from_pylist(places)]) for row in batch.to_pylist()]
+    assert last["task_rows"] == sum(json.loads(row["file"])["record-count"] for row in found if row["file"])
+    return found
 
 
 Shelf.missing = ()  # type: ignore[attr-defined]
@@ -139,6 +145,38 @@ def test_a_task_of_many_days_has_one_file_open_and_writes_each_once() -> None:
         assert folder in file["file-path"]
     summaries = {row["object_key"]: row["rows"] for row in found if not row["file"]}
     assert summaries == {"a": 2 * days, "b": 1, "c": 1}
+
+
+def test_parts_of_an_object_are_the_object() -> None:
+    """Scenario: an object of thirty thousand lines, some blank, some refused, is read whole, and in one to eight parts. Outcome:
+    the parts together hold each row once, with its line, and add up to the same summary."""
+    odd = {7: b"   ", 10_001: b"[1]", 25_000: b"{", 29_999: b""}
+    lines = [odd.get(n, a_line(n, DAY - timedelta(days=n % 2), city="x" * (n % 50))) for n in range(1, 30_001)]
+    body = gzip.compress(b"\n".join(lines), compresslevel=1)
+    whole = Shelf({"a": body})
+    (summary,) = [row for row in run(whole, PROJECT) if not row["file"]]
+    rows = sorted(rows_of(whole), key=lambda row: row["_line_number"])
+    assert (summary["lines"], summary["rows"], summary["quarantined"], summary["blank"]) == (30_000, 29_996, 2, 2)
+    for parts in (2, 3, 8):
+        shelf = Shelf({"a": body})
+        found = [run(shelf, PROJECT, part=part, parts=parts) for part in range(parts)]
+        summaries = [row for of_part in found for row in of_part if not row["file"]]
+        assert len([one for one in summaries if one["rows"]]) > 1
+        assert joined(summaries) == summary
+        assert sorted(rows_of(shelf), key=lambda row: row["_line_number"]) == rows
+
+
+def test_a_bad_object_is_bad_in_every_part_and_one_that_moved_between_them_moved() -> None:
+    """Outcome: counts of what some parts saw are never told as the object's."""
+    good, broken = (gzip.compress(a_line(1, DAY)), gzip.compress(a_line(1, DAY))[:-3])
+    parts = [run(Shelf({"a": broken}), PROJECT, part=part, parts=2)[0] for part in range(2)]
+    assert joined(parts) == parts[0]
+    assert parts[0]["error"] == "truncated_gzip"
+    (read,) = [row for row in run(Shelf({"a": good}), PROJECT, part=0, parts=2) if not row["file"]]
+    for other in (broken, gzip.compress(a_line(2, DAY))):
+        (later,) = run(Shelf({"a": other}), PROJECT, part=1, parts=2)
+        moved = joined([read, later])
+        assert (moved["error"], moved["rows"], moved["lines"], moved["sha256"]) == ("moved", 0, 0, None)
 
 
 def test_every_row_carries_the_hashes_of_what_was_parsed() -> None:

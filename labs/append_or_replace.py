@@ -1,0 +1,89 @@
+"""Append against atomic replace: three years of revenue are delivered twice.
+
+Contains: the lab.
+Add here: another way to load the same files.
+Does not contain: other contenders (benchmarks/contenders.py).
+"""
+
+from __future__ import annotations
+
+import gzip
+from dataclasses import replace
+from datetime import UTC, date, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from benchmarks.contenders import NaiveAppend
+from benchmarks.workload import PROJECT
+from labs.story import Deployment, Story, by_day, total
+from pipeline_assets.orchestration.health_page.charts import Line, lines
+from pipeline_assets.transforms.narrow_events import narrow_events
+from sample_export.objects import write_export
+from sample_export.spec import ExportSpec
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+FIRST_YEAR, YEARS = 2023, 3
+_SPEC = ExportSpec(
+    seed=41, projects=(PROJECT,), shards=1, hours=(3,), late_share=0.0, tail_share=0.0, delivery_duplicate_share=0.0,
+    send_duplicate_share=0.0, correction_share=0.0, days=1, has_markers=False,
+)  # fmt: skip
+"""Nothing late and nothing twice: the first load of both ways is the same, so that what differs is the second."""
+_NOW = datetime(2026, 6, 1, tzinfo=UTC)
+
+
+def append_or_replace(work: Path, months: int = 12 * YEARS, events: int = 150) -> Story:
+    """One day of each month, `events` a day, loaded, delivered again with other bytes, and loaded again, both ways."""
+    days = [date(FIRST_YEAR + month // 12, month % 12 + 1, 1) for month in range(months)]
+    # Most days of these years have no delivery at all; a project that says so is not missed.
+    ours = Deployment(
+        work / "replace", "replace", sparse_projects=(PROJECT,), calendar_start=days[0], days_per_run=2000
+    )
+    naive = NaiveAppend(work / "append", ours.landing, "append")
+    naive.start()
+    for day in days:
+        write_export(replace(_SPEC, first_day=day, events_per_day=events), ours.landing)
+    objects = sorted(ours.landing.rglob("*.json.gz"))
+    appended, replaced = [], []
+    for attempt in (1, 2):
+        if attempt == 2:
+            _deliver_again(objects)
+        naive.load(objects, days)
+        ours.load(days[0], days[-1], _NOW)
+        appended.append(by_day(narrow_events(naive.spark.table(naive.table), naive.settings), "event_date"))
+        replaced.append(ours.revenue())
+    figures = {
+        "append_once": total(appended[0]), "append_twice": total(appended[1]),
+        "replace_once": total(replaced[0]), "replace_twice": total(replaced[1]),
+    }  # fmt: skip
+    return Story(
+        "append_or_replace",
+        "Append or atomic replace: the same three years twice" if months == 12 * YEARS else "Append or atomic replace",
+        (
+            f"{len(objects)} objects of {months} months hold revenue of {figures['replace_once']:,.2f}. Both ways of loading say "
+            f"so after the first load: append {figures['append_once']:,.2f}, replace {figures['replace_once']:,.2f}.",
+            "Then the exporter delivers every object again: the same lines, compressed anew, so that no byte tells that they are "
+            "known.",
+            f"The job that appends now says {figures['append_twice']:,.2f}, "
+            f"{figures['append_twice'] / figures['append_once']:.2f} times the truth, and nothing failed.",
+            f"Tidemark read the objects again, put their rows in place of those of the same objects, found every day's digest "
+            f"unchanged, and says {figures['replace_twice']:,.2f}.",
+        ),
+        lines(
+            "append_or_replace",
+            "revenue by month after the second delivery, appended and replaced",
+            days,
+            [Line(replaced[1]), Line(appended[1], 1)],
+        ),
+        ("Tidemark, after the second delivery", "append, after the second delivery"),
+        figures,
+    )
+
+
+def _deliver_again(objects: Sequence[Path]) -> None:
+    """The same lines in other bytes, as other files."""
+    for path in objects:
+        draft = path.with_suffix(".part")
+        draft.write_bytes(gzip.compress(gzip.decompress(path.read_bytes()), 1))
+        draft.replace(path)

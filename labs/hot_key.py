@@ -1,0 +1,64 @@
+"""Skew and its cures: a day of which 60 % lies on one key and in one object, loaded with and without what divides it.
+
+Contains: the lab.
+Add here: another cure.
+Does not contain: the skewed day and the times of tasks at full size (benchmarks/skew.py).
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from benchmarks.skew import HOT_SHARE, NULL_SHARE, UNDIVIDED, load_skewed, write_skewed
+from labs.story import Story
+from pipeline_assets.orchestration.health_page.charts import columns
+
+_SMALL = {"split_object_bytes": 256 * 1024, "hot_key_rows": 5_000}
+"""At full size an object of 8 MiB and a key of 100,000 rows are the first that are worth it."""
+
+
+def hot_key(work: Path, rows: int = 60_000) -> Story:
+    """The same day loaded both ways; sizes of tasks in rows, so that a busy machine changes nothing."""
+    write_skewed(work / "skew" / "landing", rows)
+    loads = {
+        name: load_skewed(work / "skew" / name, work / "skew" / "landing", f"skew_{name}", changes)
+        for name, changes in (("undivided", UNDIVIDED), ("divided", _SMALL))
+    }
+    steps = {name: {step["step"]: step for step in load["steps"]} for name, load in loads.items()}
+    read = {name: of["read"]["measured"] for name, of in steps.items()}
+    compare = {name: of["compare"]["forecast"] for name, of in steps.items()}
+    without = next(share for share in steps["divided"]["read"]["keys"] if share["null_share"])
+    figures = {
+        "read_before": read["undivided"]["ratio"], "read_after": read["divided"]["ratio"],
+        "compare_before": compare["undivided"]["ratio"], "compare_after": compare["divided"]["ratio"],
+        "is_same": float(loads["undivided"]["digests"] == loads["divided"]["digests"]),
+        "forecast": steps["undivided"]["read"]["forecast"]["ratio"], "null_share": without["null_share"],
+    }  # fmt: skip
+    return Story(
+        "hot_key",
+        "Skew: the slowest task decides",
+        (
+            f"{HOT_SHARE:.0%} of a day's rows lie in one object and carry the same ids; {NULL_SHARE:.0%} have no `insert_id`. "
+            f"Before it reads a byte the load forecasts {figures['forecast']:.1f} times the median for its largest task.",
+            f"Objects left whole: the largest reading task has {read['undivided']['largest']:,.0f} rows, "
+            f"{figures['read_before']:.1f} times the median. Read in parts: {read['divided']['largest']:,.0f} rows, "
+            f"{figures['read_after']:.1f} times.",
+            f"Rows that share a key, sent to tasks by the key's hash: one task compares "
+            f"{compare['undivided']['largest']:,.0f} of them. With the hot key compared apart each task finds its own best rows "
+            f"first: {compare['divided']['largest']:,.0f}.",
+            f"{without['null_share']:.0%} of the rows have no `insert_id`, and are no bucket: an event without one is named by "
+            "its `uuid`, so that no task gets them all.",
+            "The digests of all tables are the same both ways." if figures["is_same"] else "The digests DIFFER.",
+        ),
+        columns(
+            "hot_key",
+            "largest task to median task, before and after",
+            ["read objects", "compare keys"],
+            [
+                [figures["read_before"], figures["compare_before"]],
+                [figures["read_after"], figures["compare_after"]],
+            ],
+        ),
+        ("objects and keys left whole: largest task to median", "divided"),
+        figures,
+    )

@@ -1,0 +1,92 @@
+"""What a lab tells, and the scratch deployment that it tells of.
+
+Contains: the story; a lake, a ledger and a landing folder of their own, loaded as any deployment is.
+Add here: what several labs ask of a deployment.
+Does not contain: any lab, the page (page.py).
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
+from datetime import date, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyspark.sql.functions as F
+
+from benchmarks.contenders import a_session, settings_in
+from pipeline_assets.domain.days import days_between
+from pipeline_assets.load.request import LoadRequest
+from pipeline_assets.load.run import run_load
+from pipeline_assets.load.runtime import Runtime
+from pipeline_assets.tables.registry import table_by_key
+from resources.iceberg.lakehouse import Lakehouse
+from resources.landing.store import LandingStore
+from resources.ledger.store import Ledger
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+TABLES = frozenset(("raw/regular_events", "refined/events", "aggregates/daily_revenue"))
+"""What a lab loads unless it is about all of them."""
+
+
+@dataclass(frozen=True)
+class Story:
+    """The result of one lab."""
+
+    name: str
+    title: str
+    told: tuple[str, ...]
+    """Sentences, each with its numbers."""
+    chart: str
+    """An SVG."""
+    legend: tuple[str, ...]
+    """What each series of the chart is."""
+    figures: Mapping[str, float] = field(default_factory=dict)
+    """The numbers that the sentences claim, for a test."""
+
+
+class Deployment:
+    """A pipeline of its own below a folder, in this process."""
+
+    def __init__(self, folder: Path, name: str, **changes: Any) -> None:
+        """`name`: of its catalog, one of its own within a session; `changes`: of settings."""
+        self.landing = folder / "landing"
+        self.landing.mkdir(parents=True)
+        self.settings = settings_in(folder / "lake", self.landing, name, **changes)
+        self.spark = a_session(self.settings)
+        self.lakehouse = Lakehouse(self.spark, name)
+
+    def load(self, first: date, last: date, now: datetime) -> None:
+        """Load these days as a scheduled run would at the moment `now`; raises RuntimeError where one is not loaded."""
+        with closing(Ledger(self.settings.ledger_database_url)) as ledger:
+            runtime = Runtime(self.lakehouse, ledger, LandingStore.from_settings(self.settings), self.settings)
+            days = tuple(days_between(first, last))
+            request = LoadRequest(days, self.settings.projects, TABLES, str(uuid.uuid4()), now)
+            reports = list(run_load(runtime, request, lambda _: False))
+        failed = [outcome for report in reports for outcome in report.outcomes if outcome.fails_the_run]
+        if failed:
+            raise RuntimeError(f"{failed[0].key.event_date} {failed[0].table}: {failed[0].reason}")
+
+    def table(self, key: str) -> DataFrame:
+        """A table as it is published."""
+        return self.spark.table(self.lakehouse.identifier(table_by_key(key)))
+
+    def revenue(self) -> dict[date, float]:
+        """Event day -> published revenue, all currencies taken as one."""
+        return by_day(self.table("aggregates/daily_revenue"), "event_date")
+
+
+def by_day(rows: DataFrame, column: str) -> dict[date, float]:
+    """Day -> sum of the column `revenue`."""
+    found = rows.groupBy(column).agg(F.sum("revenue").alias("revenue")).where("revenue IS NOT NULL").collect()
+    return {row[column]: float(row["revenue"]) for row in found}
+
+
+def total(revenue: Mapping[date, float], days: Sequence[date] | None = None) -> float:
+    """The sum, of some days where any are given; rounded to cents, as it is told."""
+    return round(sum(value for day, value in revenue.items() if days is None or day in days), 2)

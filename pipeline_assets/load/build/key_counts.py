@@ -1,0 +1,63 @@
+"""How many rows share an event key, and which keys have so many that no task may hold them all.
+
+Contains: counting, and what follows for the tasks that compare the rows.
+Add here: another figure of keys that is needed before rows are compared.
+Does not contain: comparing (transforms/dedupe.py, hot_keys.py), the rule (domain/skew.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import pyspark.sql.functions as F
+
+from pipeline_assets.domain.skew import KeyShare, StepSkew, Unit, hashed_sizes
+from pipeline_assets.transforms.event_keys import KEY
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+COMPARE = "compare"
+_LONG = (1 << 64) - 1
+
+
+@dataclass(frozen=True)
+class KeyCounts:
+    """Keys that several rows share."""
+
+    keys: int
+    rows: int
+    heaviest: Mapping[str, int]
+    """The key with most rows -> how many."""
+    hot: Mapping[str, int]
+    """Keys that are compared apart -> their rows."""
+
+    def skew(self, table: str, tasks: int) -> StepSkew:
+        """How the rows lie on keys, and on the tasks that a key's hash sends them to; those of hot keys stay where they are."""
+        whole = self.hot or self.heaviest
+        ((name, most),) = self.heaviest.items()
+        share = KeyShare("event key", self.keys, name, most / self.rows)
+        undivided = hashed_sizes(whole, self.rows - sum(whole.values()), tasks)
+        together = {} if self.hot else self.heaviest
+        forecast = hashed_sizes(together, self.rows - sum(together.values()), tasks)
+        return StepSkew(table, COMPARE, Unit.ROWS, (share,), undivided, forecast)
+
+
+def counts_of(keys: DataFrame, hot_key_rows: int) -> KeyCounts:
+    """Of KEY and `count`: keys of several rows. The frame is read once, and once more where a key is hot."""
+    row = keys.agg(F.count(F.lit(1)), F.sum("count"), F.max("count"), F.max_by(F.struct(*KEY), "count")).first()
+    assert row is not None
+    if not row[0]:
+        return KeyCounts(0, 0, {}, {})
+    heaviest = {_name(row[3]): row[2]}
+    if row[2] < hot_key_rows:
+        return KeyCounts(row[0], row[1], heaviest, {})
+    hot = keys.where(F.col("count") >= hot_key_rows).select(F.struct(*KEY), "count").collect()
+    return KeyCounts(row[0], row[1], heaviest, {_name(key): count for key, count in hot})
+
+
+def _name(key: tuple[int, int]) -> str:
+    """As hexadecimal digits: ids of events stay out of logs."""
+    return "".join(f"{half & _LONG:016x}" for half in key)

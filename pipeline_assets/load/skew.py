@@ -1,0 +1,56 @@
+"""What a load knows of skew: told before each heavy step, completed after it, kept with the run.
+
+Contains: the steps of one load, and what is asked of tables and plans about them.
+Add here: another heavy step.
+Does not contain: the rule (domain/skew.py), spreading work.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+
+from pipeline_assets.domain.settings import Settings
+from pipeline_assets.domain.skew import KeyShare, StepSkew, Unit, sizes_of
+
+
+@dataclass
+class SkewLog:
+    """The heavy steps of one load, the last attempt of each."""
+
+    announce: Callable[[StepSkew], None] = lambda _: None
+    """Called with each step before it begins."""
+    _steps: dict[tuple[str, str], StepSkew] = field(default_factory=dict)
+
+    def begin(self) -> None:
+        """Another load."""
+        self._steps.clear()
+
+    def forecast(self, step: StepSkew, settings: Settings, log: Callable[[str], None]) -> None:
+        """Tell of a step that is about to begin, with a warning where one task has far more to do than the others."""
+        worth = settings.split_object_bytes if step.unit is Unit.BYTES else settings.hot_key_rows
+        judged = step.judged(settings.skew_warning_ratio, worth)
+        self._steps[step.table, step.step] = judged
+        log(f"{judged.table}: {judged.text}")
+        if judged.warning is not None:
+            log(f"{judged.table}: warning: {judged.warning}: docs/operations.md, One task takes most of a load")
+        self.announce(judged)
+
+    def measured(
+        self, table: str, step: str, tasks: Sequence[tuple[int, int]], log: Callable[[str], None], *found: KeyShare
+    ) -> None:
+        """Set beside a forecast what the tasks had to do, rows and bytes of each; and shares that only they could tell."""
+        sizes, in_bytes = (sizes_of(float(task[at]) for task in tasks) for at in (0, 1))
+        known = self._steps[table, step]
+        keys = (*known.keys, *found)
+        self._steps[table, step] = replace(known, measured=sizes, measured_bytes=in_bytes, keys=keys)
+        also = "".join(f"; {share.text}" for share in found)
+        log(
+            f"{table}: {step} done: {sizes.total:,.0f} rows in {sizes.tasks} tasks, "
+            f"largest to median {sizes.ratio:.1f}, forecast {known.forecast.ratio:.1f}{also}"
+        )
+
+    @property
+    def steps(self) -> list[StepSkew]:
+        """In the order in which they began."""
+        return list(self._steps.values())
