@@ -21,7 +21,7 @@ from pipeline_assets.orchestration.assets import Clock, load_assets
 from pipeline_assets.orchestration.dead_runs import dead_runs_sensor
 from pipeline_assets.orchestration.health_asset import health_asset, health_job, health_schedule
 from pipeline_assets.orchestration.jobs import JOB_OF_SOURCE, load_jobs
-from pipeline_assets.orchestration.landing_assets import landing_assets
+from pipeline_assets.orchestration.landing_assets import landing_assets, snapshot_assets
 from pipeline_assets.orchestration.maintenance_job import maintenance_job, maintenance_schedule
 from pipeline_assets.orchestration.notices import notice_sensors
 from pipeline_assets.orchestration.partitions import calendar
@@ -44,7 +44,12 @@ def build_defs(
     days = calendar(settings)
     maintenance, health, reconciliation = maintenance_job(settings), health_job(), reconcile_job(settings)
     definitions = dg.Definitions(
-        assets=[*landing_assets(settings, days), load_assets(settings, days), health_asset(settings)],
+        assets=[
+            *landing_assets(settings, days),
+            *snapshot_assets(settings, days),
+            load_assets(settings, days),
+            health_asset(settings),
+        ],
         jobs=[
             *load_jobs(),
             maintenance,

@@ -34,6 +34,7 @@ from pipeline_assets.cli.command import (
     AcceptMissingOption,
     FromOption,
     JsonOption,
+    LoadSource,
     Panel,
     ProjectOption,
     SourceOption,
@@ -54,7 +55,7 @@ from pipeline_assets.domain.days import days_between, parse_day, requested_range
 from pipeline_assets.domain.errors import UsageError
 from pipeline_assets.domain.slices import Source
 from pipeline_assets.inspection.receivers import receiver_troubles
-from pipeline_assets.inspection.status import day_statuses
+from pipeline_assets.inspection.status import day_statuses, dimension_statuses, joined_statuses
 from pipeline_assets.load.golden import compare_recorded
 from pipeline_assets.load.late_arrivals import too_narrow
 from resources.ledger.store import Ledger
@@ -151,7 +152,7 @@ cli_doctor.register(app)
 
 
 def _load(
-    source: Source,
+    source: LoadSource,
     first: str,
     last: str,
     projects: tuple[str, ...],
@@ -170,7 +171,11 @@ def _load(
         failures = load_in_chunks(settings, source, days, projects, reasons, console, verbose=verbose)
         print_failures(console, failures, verbose)
     with closing(Ledger(settings.ledger_database_url)) as ledger:
-        statuses = day_statuses(ledger, chosen, days, sources=(source,))
+        if source is LoadSource.DIMENSIONS:
+            statuses = dimension_statuses(ledger, days, are_all_wanted=True)
+        else:
+            statuses = day_statuses(ledger, chosen, days, sources=(Source(source.value),))
+        statuses += joined_statuses(ledger, chosen, days)
     if as_json:
         write_json([status.to_json() for status in statuses])
     else:
@@ -186,7 +191,9 @@ def _status(first: str | None, last: str | None, as_json: bool) -> int:
     if end < start:
         raise UsageError(f"--from {start} --to {end}", "the range ends before it begins", "Swap the two days")
     with closing(Ledger(settings.ledger_database_url)) as ledger:
-        statuses = day_statuses(ledger, projects, days_between(start, end), sources=tuple(Source))
+        days = days_between(start, end)
+        statuses = day_statuses(ledger, projects, days, sources=tuple(Source))
+        statuses += [*joined_statuses(ledger, projects, days), *dimension_statuses(ledger, days)]
         processes = [*process_lines(ledger), *rebuild_lines(ledger.rebuilds.open())]
         strays = list(ledger.strays.all(projects))
         troubles = receiver_troubles(ledger, settings)

@@ -17,7 +17,7 @@ from rich.table import Table as RichTable
 from pipeline_assets.cli.command import EXIT_OK, Panel, VerboseOption, run
 from pipeline_assets.cli.terminal import page, terminal
 from pipeline_assets.config import load_settings
-from pipeline_assets.tables.registry import ALL_TABLES
+from pipeline_assets.tables.registry import EVERY_TABLE
 from resources.iceberg.attach import Attachable
 from resources.iceberg.errors import lakehouse_failures
 
@@ -47,7 +47,7 @@ def _attach(is_applied: bool, verbose: bool) -> int:
     with terminal(verbose=verbose), lakehouse_failures("tables"):
         session = spark_resource(settings).spark_session
         configure_catalog(session, settings)
-        candidates = attachable(session, settings, ALL_TABLES)
+        candidates = attachable(session, settings, EVERY_TABLE)
         done = register_all(session, settings, candidates) if is_applied else []
     _print(page(), candidates, done, is_applied=is_applied)
     return EXIT_OK

@@ -23,7 +23,7 @@ from pipeline_assets.domain.masking import receiver_id
 from pipeline_assets.domain.notices import measures_text
 from pipeline_assets.inspection.changes import ChangesSince, changes_since
 from pipeline_assets.inspection.receivers import receiver_troubles
-from pipeline_assets.tables.registry import ALL_TABLES
+from pipeline_assets.tables.registry import EVERY_TABLE
 from resources.ledger.store import Ledger
 
 
@@ -68,7 +68,7 @@ def register(app: typer.Typer) -> None:
 
 def _changes(since: str, table: str | None, as_json: bool) -> int:
     settings = load_settings()
-    keys = [one.key for one in ALL_TABLES]
+    keys = [one.key for one in EVERY_TABLE]
     if table is not None and table not in keys:
         raise UsageError(table, "is not a table", f"There are {', '.join(keys)}")
     moment = _moment(since)

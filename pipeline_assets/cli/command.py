@@ -36,7 +36,19 @@ class Panel(StrEnum):
 
 _MOST_LINES = 20
 
-SourceOption = Annotated[Source, typer.Option("--source", help="Which exports to load.")]
+
+class LoadSource(StrEnum):
+    """What `load` reads from landing."""
+
+    REGULAR = Source.REGULAR.value
+    BACKFILL = Source.BACKFILL.value
+    DIMENSIONS = "dimensions"
+    """The snapshots of all dimensions."""
+
+
+SourceOption = Annotated[
+    LoadSource, typer.Option("--source", help="Which exports to load, or the snapshots of dimensions.")
+]
 FromOption = Annotated[str, typer.Option("--from", help="First day, YYYY-MM-DD.")]
 ToOption = Annotated[str, typer.Option("--to", help="Last day, YYYY-MM-DD.")]
 ProjectOption = Annotated[list[str] | None, typer.Option("--project", help="Only this project; may be repeated.")]

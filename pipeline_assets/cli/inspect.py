@@ -34,10 +34,10 @@ from pipeline_assets.config import load_settings
 from pipeline_assets.domain.days import parse_day
 from pipeline_assets.domain.errors import UsageError
 from pipeline_assets.domain.records import PublicationRecord
-from pipeline_assets.tables.registry import ALL_TABLES
+from pipeline_assets.tables.registry import EVERY_TABLE
 from resources.ledger.store import Ledger
 
-TABLE_KEYS = tuple(table.key for table in ALL_TABLES)
+TABLE_KEYS = tuple(table.key for table in EVERY_TABLE)
 
 
 def exclusions(as_json: JsonOption = False, verbose: VerboseOption = False) -> None:

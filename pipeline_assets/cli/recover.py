@@ -19,6 +19,7 @@ from pipeline_assets.cli.command import (
     EXIT_INCOMPLETE,
     EXIT_OK,
     JsonOption,
+    LoadSource,
     Panel,
     ProjectOption,
     VerboseOption,
@@ -125,7 +126,7 @@ def load_recovered(settings: Settings, recovered: Sequence[Slice], as_json: bool
     failures: list[str] = []
     with terminal(verbose=verbose) as console:
         for part in stretches(days, settings.days_per_run):
-            failures += load_in_chunks(settings, Source.BACKFILL, part, projects, {}, console, verbose=verbose)
+            failures += load_in_chunks(settings, LoadSource.BACKFILL, part, projects, {}, console, verbose=verbose)
         print_failures(console, failures, verbose)
     with closing(Ledger(settings.ledger_database_url)) as ledger:
         statuses = recorded_statuses(ledger, set(recovered), sources=(Source.BACKFILL,))

@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 
 from rich.console import Console
 
-from pipeline_assets.cli.command import print_failures
+from pipeline_assets.cli.command import LoadSource, print_failures
 from pipeline_assets.cli.render_reconcile import print_repairs
 from pipeline_assets.cli.terminal import plainly, styled
 from pipeline_assets.domain.days import days_between
@@ -72,7 +72,8 @@ def _run(settings: Settings, landing: LandingStore, one: Repair, console: Consol
 
     if one.kind is RepairKind.LOAD and one.source is not None:
         days = days_between(one.first, one.last)
-        return load_in_chunks(settings, one.source, days, (one.project_id,), {}, console, verbose=verbose)
+        source = LoadSource(one.source.value)
+        return load_in_chunks(settings, source, days, (one.project_id,), {}, console, verbose=verbose)
     hours = one.hours or HourRange(Hour(one.first, 0), Hour(one.last, 23))
     return _recover(settings, landing, one.project_id, hours, console, verbose=verbose)
 

@@ -17,28 +17,30 @@ from typing import Any
 import dagster as dg
 from rich.console import Console
 
+from pipeline_assets.cli.command import LoadSource
 from pipeline_assets.cli.terminal import line, styled
 from pipeline_assets.domain.days import chunks, stretches
 from pipeline_assets.domain.deliveries import BatchKey
 from pipeline_assets.domain.settings import Settings
-from pipeline_assets.domain.slices import Slice, Source
+from pipeline_assets.domain.slices import ALL_PROJECTS, Slice, Source
 from pipeline_assets.in_process import run_job
 from pipeline_assets.operations.exclude import delivery_named, touched_slices
 from pipeline_assets.operations.release import Held
-from pipeline_assets.orchestration.jobs import HEAL_JOB, JOB_OF_SOURCE
+from pipeline_assets.orchestration.jobs import DIMENSION_JOB, HEAL_JOB, JOB_OF_SOURCE
 from pipeline_assets.orchestration.maintenance_job import JOB_NAME as MAINTENANCE_JOB
 from pipeline_assets.orchestration.rebuild_job import REBUILD_JOB, REBUILD_OP
 from pipeline_assets.orchestration.rollback_jobs import RELEASE_JOB, RELEASE_OP, ROLLBACK_JOB, ROLLBACK_OP
 from pipeline_assets.orchestration.tags import range_tags
 from pipeline_assets.tables.raw_events import RAW_TABLES
-from pipeline_assets.tables.registry import DERIVED, table_by_key, with_descendants
+from pipeline_assets.tables.registry import AS_OF_TABLES, DERIVED, DIMENSIONS, table_by_key, with_descendants
+from pipeline_assets.tables.table import Table
 from resources.failpoints import Failpoint, failpoint
 from resources.ledger.store import Ledger
 
 
 def load_in_chunks(
     settings: Settings,
-    source: Source,
+    source: LoadSource,
     days: tuple[date, ...],
     projects: tuple[str, ...],
     reasons: Mapping[str, str | None],
@@ -54,23 +56,30 @@ def load_in_chunks(
     for chunk in chunks(days, settings.days_per_run):
         logger = _console_logger(console, verbose=verbose)
         config = {"projects": list(projects), **_accepted(source, chunk, projects or settings.projects, reasons)}
+        job = DIMENSION_JOB if source is LoadSource.DIMENSIONS else JOB_OF_SOURCE[Source(source.value)]
         tags = range_tags(chunk[0], chunk[-1])
-        failures += run_job(settings, JOB_OF_SOURCE[source], {"load": {"config": config}}, tags, logger, _log(console))
+        failures += run_job(settings, job, {"load": {"config": config}}, tags, logger, _log(console))
         failpoint(Failpoint.BETWEEN_CHUNKS)
     return failures
 
 
 def _accepted(
-    source: Source, days: tuple[date, ...], projects: Sequence[str], reasons: Mapping[str, str | None]
+    source: LoadSource, days: tuple[date, ...], projects: Sequence[str], reasons: Mapping[str, str | None]
 ) -> dict[str, dict[str, str]]:
     """Run config: what landing lost is let go in raw alone, and changes are let through below it alone."""
-    tables = {"--accept-missing": (RAW_TABLES[source],), "--accept-changes": DERIVED}
+    tables: dict[str, tuple[Table, ...]] = {
+        "--accept-missing": (),
+        "--accept-changes": tuple(one.snapshot for one in DIMENSIONS) + AS_OF_TABLES,
+    }
+    if source is not LoadSource.DIMENSIONS:
+        raw = RAW_TABLES[Source(source.value)]
+        tables = {"--accept-missing": (raw,), "--accept-changes": (*DERIVED, *AS_OF_TABLES)}
     return {
         option.removeprefix("--").replace("-", "_"): {
             f"{table.key}:{Slice(day, project)}": reason
             for table in tables[option]
             for day in days
-            for project in projects
+            for project in table.kind.projects(projects)
         }
         for option, reason in reasons.items()
         if reason is not None
@@ -101,7 +110,9 @@ def decide(
             "projects": [batch.project_id],
             verb: dict.fromkeys(named, reason),
             "exclude_even_if_gone": even_if_gone,
-            **_accepted(batch.source, tuple(touched), [batch.project_id], {"--accept-changes": accept_changes}),
+            **_accepted(
+                LoadSource(batch.source.value), tuple(touched), [batch.project_id], {"--accept-changes": accept_changes}
+            ),
         }
         tags = range_tags(batch.arrival_date, batch.arrival_date)
         logger = _console_logger(console, verbose=verbose)
@@ -142,10 +153,14 @@ def run_release(
             for table in with_descendants(table_by_key(hold.table))
             if accept_changes is not None
         }
-        ops = {"load": {"config": {"projects": [project], "accept_changes": accepted}}}
-        for part in stretches(sorted({hold.key.event_date for hold in released}), settings.days_per_run):
+        is_shared = project == ALL_PROJECTS
+        ops = {"load": {"config": {"projects": [] if is_shared else [project], "accept_changes": accepted}}}
+        # A slice of several days may be filed under one that nobody can ask for.
+        days = {max(hold.key.event_date, settings.calendar_start) for hold in released}
+        for part in stretches(sorted(days), settings.days_per_run):
             tags = range_tags(part[0], part[-1])
-            failures += run_job(settings, HEAL_JOB, ops, tags, logger, _log(console))
+            job = DIMENSION_JOB if is_shared else HEAL_JOB
+            failures += run_job(settings, job, ops, tags, logger, _log(console))
     return failures
 
 

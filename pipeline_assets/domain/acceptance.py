@@ -7,14 +7,14 @@ Does not contain: what is refused without (checks.py).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
 from enum import StrEnum
 
 from pipeline_assets.domain.errors import SettingsError
 from pipeline_assets.domain.reasons import a_reason
-from pipeline_assets.domain.slices import Slice
+from pipeline_assets.domain.slices import ALL_PROJECTS, Slice
 
 
 class AcceptanceKind(StrEnum):
@@ -63,16 +63,20 @@ def read_acceptances(
     config: Mapping[AcceptanceKind, Mapping[str, str]],
     kinds: Mapping[str, AcceptanceKind],
     projects: Sequence[str],
+    shared: Collection[str] = (),
 ) -> Acceptances:
     """From `table:day/project` -> reason, as run config has them for each kind.
 
-    `kinds`: table -> what may be let through of it. A loss that is named among changes, as it was before losses had a place of
-    their own, is taken for one. Raises SettingsError for what names nothing, or no project where several are loaded.
+    `kinds`: table -> what may be let through of it; `shared`: those of them whose days belong to no project. A loss that is named
+    among changes, as it was before losses had a place of their own, is taken for one.
+
+    Raises SettingsError for what names nothing, or no project where several are loaded.
     """
     acceptances = []
     for kind, entries in config.items():
         for name, reason in entries.items():
-            table, key = _named(kind, name, kinds, projects)
+            named = [ALL_PROJECTS] if name.partition(":")[0] in shared else projects
+            table, key = _named(kind, name, kinds, named)
             acceptances.append(Acceptance(kinds[table], table, key, a_reason(f"{kind.value} {name}", reason)))
     return Acceptances(tuple(acceptances))
 

@@ -94,6 +94,23 @@ class Check:
         "Figures agree with the totals of an outside system (golden/{date}.csv, golden_query), where there are any.",
         is_blocking=False,
     )
+    SNAPSHOT_IS_WHOLE = CheckRule(
+        "snapshot_is_whole",
+        "The object is a snapshot, each of its lines is an item, and no id is empty or there twice.",
+        settings_read=("max_snapshot_bytes",),
+    )
+    COUNT_IS_EXPECTED = CheckRule(
+        "count_is_expected",
+        "The items are about as many as in the snapshot before, unless an operator accepts it.",
+        settings_read=("snapshot_max_shrink", "snapshot_max_growth", "snapshot_min_rows"),
+    )
+    RECONCILES_WITH_SNAPSHOTS = CheckRule(
+        "reconciles_with_snapshots", "Each item of each snapshot lies in exactly one interval, and nothing else does."
+    )
+    ITEMS_ARE_KNOWN = CheckRule(
+        "items_are_known", "The items are those of the day of the events, or the check names whose they are."
+    )
+    METHODS_AGREE = CheckRule("methods_agree", "Joined with snapshots and with intervals, the rows are the same.")
 
 
 _BUILT_IN = {rule.name: rule for rule in vars(Check).values() if isinstance(rule, CheckRule)}
@@ -106,6 +123,8 @@ def number(value: Any) -> float:
     return float(value) if isinstance(value, (Decimal, float)) else int(value)
 
 
+UNREAD_OBJECTS = "unread_objects"
+"""Figure of a refusal of what could not be read: nobody knows what is in it, so every load tries again."""
 ACCEPTED = "accepted"
 """How the reason of an accepted change begins."""
 

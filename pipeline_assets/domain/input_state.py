@@ -32,16 +32,19 @@ class InputState:
     cross_day: str | None = None
     """Digest of the rows on other days that share a key with the slice's own rows, marked where content alone decides between
     them (`identity.TIED`); None where nobody compared them."""
+    delivered: str | None = None
+    """The version of the object in landing that a slice was read from; None for slices that are built from tables."""
 
     @property
     def is_nothing(self) -> bool:
         """Whether it names no input at all."""
-        return not self.upstream and self.cross_day is None
+        return not self.upstream and self.cross_day is None and self.delivered is None
 
     def __str__(self) -> str:
         """The same text for the same inputs, whatever the order they were read in."""
         days = [f"{name.table} {name.day.isoformat()} {digest}" for name, digest in sorted(self.upstream.items())]
-        return ", ".join([*days, f"rows on other days {self.cross_day}"] if self.cross_day is not None else days)
+        days += [f"rows on other days {self.cross_day}"] if self.cross_day is not None else []
+        return ", ".join([*days, self.delivered] if self.delivered is not None else days)
 
 
 @dataclass(frozen=True)

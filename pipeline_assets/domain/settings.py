@@ -19,6 +19,7 @@ from pydantic import Field, field_validator, model_validator
 from pydantic_settings import BaseSettings, NoDecode, PydanticBaseSettingsSource, SettingsConfigDict
 
 from pipeline_assets.domain.change_bounds import KEYS_CHANGED, KEYS_REMOVED, ChangeBound, require_named_bounds
+from pipeline_assets.domain.dimensions import MissingSnapshot
 from pipeline_assets.domain.errors import SettingsError
 from pipeline_assets.domain.golden_tolerance import GoldenBound, GoldenTolerance, require_named_tolerances
 from pipeline_assets.domain.machine import default_object_bytes
@@ -152,6 +153,24 @@ class Settings(BaseSettings):
     quantity_properties: Annotated[tuple[str, ...], NoDecode] = ("$quantity", "quantity")
     currency_properties: Annotated[tuple[str, ...], NoDecode] = ("$currency", "currency")
 
+    item_properties: Annotated[tuple[str, ...], NoDecode] = ("item_id",)
+    """Event properties that name the item of an event; the first that is there does."""
+    active_statuses: Annotated[tuple[str, ...], NoDecode] = ("ACTIVE",)
+    """Statuses of an item that count as active, as snapshots spell them."""
+    extra_dimensions: Annotated[tuple[str, ...], NoDecode] = ()
+    """Dimensions of your own, as `package.module:NAME`, a comma list in the environment (docs/extending.md)."""
+    missing_snapshot: MissingSnapshot = MissingSnapshot.WAIT
+    """What becomes of a day's events when no snapshot of the day came by its deadline: wait, previous or refuse."""
+    previous_snapshot_days: int = Field(7, ge=1, le=60)
+    """With `previous`: how many days older than the events a snapshot may be."""
+    snapshot_max_shrink: float = Field(0.10, ge=0)
+    snapshot_max_growth: float = Field(0.50, ge=0)
+    """Share of its items by which a snapshot may differ from the one before it."""
+    snapshot_min_rows: int = Field(100, ge=0)
+    """Snapshots are compared where one of the two holds more items."""
+    max_snapshot_bytes: int = Field(64 * 1024**2, ge=1)
+    """A snapshot of more bytes is refused: a worker holds one in memory."""
+
     export_api_url: str = "https://amplitude.com/api/2/export"
     """The vendor's Export API, from which hours are recovered; a URL without a path gets the vendor's, `/api/2/export`.
     Projects in the EU: https://analytics.eu.amplitude.com/api/2/export; `http://` of this machine alone, since keys are sent."""
@@ -198,6 +217,9 @@ class Settings(BaseSettings):
         "price_properties",
         "quantity_properties",
         "currency_properties",
+        "item_properties",
+        "active_statuses",
+        "extra_dimensions",
         "source_precedence",
         "owners",
         "extra_aggregates",
@@ -231,7 +253,9 @@ class Settings(BaseSettings):
             raise ValueError(msg)
         return self
 
-    @field_validator("revenue_properties", "price_properties", "quantity_properties", "currency_properties")
+    @field_validator(
+        "revenue_properties", "price_properties", "quantity_properties", "currency_properties", "item_properties"
+    )
     @classmethod
     def _readable_properties(cls, value: tuple[str, ...]) -> tuple[str, ...]:
         for name in value:

@@ -32,6 +32,10 @@ class Slice:
         return f"{self.event_date.isoformat()}/{self.project_id}"
 
 
+ALL_PROJECTS = "all"
+"""In place of a project in slices that belong to none, as those of dimensions; no project id, which is a number."""
+
+
 def widen(days: Iterable[date], by: int) -> set[date]:
     """The days, and so many before and after each."""
     return {day + timedelta(days=shift) for day in days for shift in range(-by, by + 1)}

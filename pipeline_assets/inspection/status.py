@@ -8,16 +8,16 @@ Does not contain: drawing it (cli/render_tables.py), why a row is where it is (t
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date
 from typing import Any
 
 from pipeline_assets.domain.deliveries import BatchKey
 from pipeline_assets.domain.records import BatchRecord, SliceRecord
-from pipeline_assets.domain.slices import Slice, Source, Verdict
+from pipeline_assets.domain.slices import ALL_PROJECTS, Slice, Source, Verdict
 from pipeline_assets.load.recorded import DAY_VERDICTS
 from pipeline_assets.tables.raw_events import RAW_TABLES
-from pipeline_assets.tables.registry import DERIVED
+from pipeline_assets.tables.registry import AS_OF_TABLES, DERIVED, DIMENSION_TABLES, DIMENSIONS
 from resources.ledger.store import Ledger
 
 NOT_LOADED = "not loaded"
@@ -58,6 +58,33 @@ def day_statuses(
 ) -> list[DayStatus]:
     """One for each day and table, days ascending, tables in the order of the graph."""
     return _statuses(ledger, {Slice(day, project) for day in days for project in projects}, sources)
+
+
+def dimension_statuses(ledger: Ledger, days: Sequence[date], *, are_all_wanted: bool = False) -> list[DayStatus]:
+    """One for each day and table of the dimensions that are in use, or of all that are wanted; of the slice it is filed under."""
+    used = [one for one in DIMENSIONS if are_all_wanted or ledger.first_day(one.snapshot.key) is not None]
+    tables = [table for table in DIMENSION_TABLES if any(table in one.tables for one in used)]
+    statuses = []
+    for table in tables:
+        filed = {day: table.kind.slice_day(day) for day in days}
+        records = ledger.slices(table.key, [ALL_PROJECTS], filed.values())
+        for day, under in filed.items():
+            record = records.get(Slice(under, ALL_PROJECTS))
+            status = _status(day, table.key, [record] if record is not None else [], 1)
+            # A snapshot is whole as it is delivered; nothing more is awaited for it.
+            statuses.append(replace(status, is_final=status.verdict is not None and status.verdict.is_good))
+    return sorted(statuses, key=lambda status: status.day)
+
+
+def joined_statuses(ledger: Ledger, projects: Sequence[str], days: Sequence[date]) -> list[DayStatus]:
+    """The same of the aggregates that are joined with dimensions, of the days that the ledger knows of."""
+    statuses = []
+    for day in days:
+        for table in AS_OF_TABLES:
+            records = list(ledger.slices(table.key, projects, [day]).values())
+            if records:
+                statuses.append(_status(day, table.key, records, len(records)))
+    return statuses
 
 
 def recorded_statuses(ledger: Ledger, slices: Set[Slice], sources: Sequence[Source]) -> list[DayStatus]:

@@ -17,7 +17,7 @@ from pipeline_assets.domain.checks import Evaluation
 from pipeline_assets.domain.slices import EMPTY, Digest, Slice, Verdict
 
 if TYPE_CHECKING:
-    pass
+    from pipeline_assets.tables.kinds import TableKind
 
 
 @dataclass(frozen=True)
@@ -49,6 +49,11 @@ class LoadRequest:
     def slices(self) -> frozenset[Slice]:
         """The requested days of each project."""
         return frozenset(Slice(day, project) for day in self.days for project in self.projects)
+
+    def slices_of(self, kind: TableKind) -> frozenset[Slice]:
+        """The slices that the requested days are filed under in tables of a kind."""
+        projects = kind.projects(self.projects)
+        return frozenset(Slice(kind.slice_day(day), project) for day in self.days for project in projects)
 
     @property
     def attempt(self) -> str:

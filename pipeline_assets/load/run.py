@@ -9,18 +9,25 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 
 from pipeline_assets.domain.plain_text import few
 from pipeline_assets.domain.slices import Verdict
 from pipeline_assets.load.build.rebuild import rebuild_stale
 from pipeline_assets.load.deliveries.accept import accept_deliveries
+from pipeline_assets.load.dimensions import (
+    days_published,
+    dimension_facts,
+    list_dimensions,
+    optional_tables,
+    slices_joined_with,
+)
 from pipeline_assets.load.golden import take_golden
 from pipeline_assets.load.late_arrivals import too_narrow
 from pipeline_assets.load.request import LoadRequest, TableReport
 from pipeline_assets.load.runtime import Runtime
 from pipeline_assets.load.staleness.facts import Facts, slices_to_look_at
-from pipeline_assets.tables.registry import ALL_TABLES, DERIVED, SOURCE_OF_TABLE
+from pipeline_assets.tables.registry import ALL_TABLES, AS_OF_TABLES, DERIVED, DIMENSION_TABLES, SOURCE_OF_TABLE
 from resources.failpoints import Failpoint, failpoint
 from resources.iceberg.errors import lakehouse_failures
 from resources.iceberg.lake_identity import Purpose
@@ -31,7 +38,8 @@ def run_load(runtime: Runtime, request: LoadRequest, is_live: Callable[[str], bo
 
     `is_live` tells whether the attempt a staged branch is named for still runs; the branches of dead ones are dropped.
     """
-    tables = ALL_TABLES
+    listings = list_dimensions(runtime, request)
+    tables = (*ALL_TABLES, *optional_tables(runtime, request, listings))
     runtime.skew.begin()
     with lakehouse_failures("tables"):
         # Before anything is written, and before a table is created in a warehouse that another catalog may own.
@@ -68,9 +76,17 @@ def run_load(runtime: Runtime, request: LoadRequest, is_live: Callable[[str], bo
                 for told in too_narrow(runtime.ledger, runtime.settings, source, request.projects, request.now.date()):
                     runtime.log(f"{key}: {told}")
             yield seen(report)
-    derived = [table for table in DERIVED if table.key in request.tables]
+    new_items: set[date] = set()
+    for table in DIMENSION_TABLES:
+        if table in tables and table.key in request.tables:
+            with lakehouse_failures(table.key):
+                report = rebuild_stale(runtime, request, table, dimension_facts(runtime, request, table, listings))
+            new_items |= days_published(report) if table.kind.reads_landing else set()
+            yield seen(report)
+    derived = [table for table in (*DERIVED, *AS_OF_TABLES) if table.key in request.tables and table in tables]
     if derived:
         slices = slices_to_look_at(runtime.ledger, runtime.settings, request.projects, request.days)
+        slices |= slices_joined_with(new_items, request.projects, runtime.settings)
         facts = Facts.read(runtime.ledger, runtime.settings, slices, (), request.now)
         try:
             for table in derived:

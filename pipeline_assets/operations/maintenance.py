@@ -19,7 +19,7 @@ from pipeline_assets.load.ledger_sync import sync_ledger
 from pipeline_assets.load.runtime import Runtime
 from pipeline_assets.operations.leftovers import Leftovers, leftovers
 from pipeline_assets.tables.quarantine import QUARANTINE
-from pipeline_assets.tables.registry import ALL_TABLES, SOURCE_OF_TABLE
+from pipeline_assets.tables.registry import ALL_TABLES, EVERY_TABLE, OPTIONAL_TABLES, SOURCE_OF_TABLE
 from pipeline_assets.tables.table import Table
 from resources.iceberg.errors import lakehouse_failures
 from resources.iceberg.lake_clock import require_true_clock
@@ -110,21 +110,22 @@ def _known_tables(runtime: Runtime, *, is_dry_run: bool) -> list[Table]:
     """The tables to look after; what neither catalog nor warehouse knows is left out and logged."""
     purpose = Purpose.LOOK if is_dry_run else Purpose.KEEP
     runtime.lakehouse.require_own(runtime.settings, ALL_TABLES, purpose)
-    known = [table for table in ALL_TABLES if runtime.lakehouse.knows(table)]
+    known = [table for table in EVERY_TABLE if runtime.lakehouse.knows(table)]
     if not known:
         raise LakehouseError(
             catalog_place(runtime.settings),
             "knows none of our tables, and nothing was touched",
             "Load days first, or check TIDEMARK_CATALOG_URL and TIDEMARK_CATALOG_NAME",
         )
-    for table in ALL_TABLES:
+    for table in EVERY_TABLE:
         if table in known:
             continue
         place = runtime.lakehouse.place(table)
         used = first_use(LakeObjects(place))
         if used is not None:
             raise unknown_lake(runtime.settings, f"{place}/{used}")
-        runtime.log(f"{table.key}: is not there yet")
+        if table not in OPTIONAL_TABLES:
+            runtime.log(f"{table.key}: is not there yet")
     return known
 
 

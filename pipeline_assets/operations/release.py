@@ -8,7 +8,7 @@ Does not contain: holding (rollback.py) and building (load/build/).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date, datetime
 
 from pipeline_assets.domain.acceptance import Acceptances
@@ -16,10 +16,10 @@ from pipeline_assets.domain.causes import CauseKind
 from pipeline_assets.domain.errors import UsageError
 from pipeline_assets.domain.records import PublicationRecord
 from pipeline_assets.domain.settings import Settings
-from pipeline_assets.domain.slices import EMPTY, Digest, Slice
+from pipeline_assets.domain.slices import ALL_PROJECTS, EMPTY, Digest, Slice
 from pipeline_assets.load.staleness.decide import SlicePlan, Todo, decide
 from pipeline_assets.load.staleness.facts import Facts
-from pipeline_assets.tables.registry import DERIVED
+from pipeline_assets.tables.registry import OPTIONAL_TABLES, RESTORABLE
 from resources.ledger.store import Ledger
 
 
@@ -54,27 +54,29 @@ def preview(
     """
     reasons = {
         (table.key, key): reason
-        for table in DERIVED
-        if not tables or table.key in tables
-        for key, reason in sorted(ledger.interventions.holds(table.key, projects).items())
-        if first <= key.event_date <= last
+        for table in RESTORABLE
+        if (table.key in tables if tables else not table.kind.is_shared)
+        for key, reason in sorted(ledger.interventions.holds(table.key, table.kind.projects(projects)).items())
+        if table.kind.slice_day(first) <= key.event_date <= last
     }
     if not reasons:
         raise UsageError(f"{first} to {last}", "nothing is held there", "`tidemark status` shows what is")
-    slices = {key for _, key in reasons}
-    facts = Facts.read(ledger, settings, slices, DERIVED, now).releasing(reasons)
+    concerned = [table for table in RESTORABLE if table not in OPTIONAL_TABLES or table.key in {n for n, _ in reasons}]
+    facts = Facts.read(ledger, settings, {key for _, key in reasons}, concerned, now).releasing(reasons)
     published = ledger.publications()
     held: list[Held] = []
     released: dict[tuple[str, Slice], Todo] = {}
-    for table in DERIVED:
-        plans = {plan.key: plan for plan in decide(facts, table, slices if is_load_next else (), Acceptances(), now)}
+    for table in concerned:
+        slices = {key for _, key in reasons if (key.project_id == ALL_PROJECTS) is table.kind.is_shared}
+        own = replace(facts, slices=frozenset(slices))
+        plans = {plan.key: plan for plan in decide(own, table, slices if is_load_next else (), Acceptances(), now)}
         records = facts.records[table.key]
         for (name, key), reason in reasons.items():
             if name != table.key:
                 continue
             plan = plans.get(key)
             followed = {upstream: released[upstream, key] for upstream in table.upstream if (upstream, key) in released}
-            then = _then(plan, followed)
+            then = _FROM_LANDING if table.kind.reads_landing else _then(plan, followed)
             if plan is not None:
                 released[name, key] = plan.todo
             present = records[key].digest if key in records else EMPTY
@@ -101,6 +103,7 @@ def _before(published: Sequence[PublicationRecord], table: str, key: Slice, pres
     return present
 
 
+_FROM_LANDING = "becomes what landing holds, with the next load of the day"
 _SAID: Mapping[Todo, str] = {
     Todo.CHECK: "is compared with the days near it, and built again where they share events",
     Todo.KEEP: "stays as it is: it matches its inputs",
@@ -112,6 +115,7 @@ _FOLLOWS: Mapping[Todo, str] = {
     Todo.CHECK: "follows {upstream}, if that is built again",
     Todo.WAIT: "waits for {upstream}",
     Todo.KEEP_REFUSED: "waits for {upstream}",
+    Todo.REFUSE: "waits for {upstream}",
     Todo.WAIT_TIED: "waits for {upstream}",
 }
 
@@ -127,6 +131,8 @@ def _then(plan: SlicePlan | None, followed: Mapping[str, Todo]) -> str:
         return f"is built again ({plan.cause})"
     if plan.todo is Todo.WAIT:
         return f"waits: {plan.reason}"
+    if plan.todo is Todo.REFUSE:
+        return f"is refused: {plan.reason}"
     if plan.is_outdated:
         return "stays as it is: another version of the code built it, and the next load of the day builds it again"
     return _SAID[plan.todo]

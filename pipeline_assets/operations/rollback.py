@@ -16,7 +16,7 @@ from pipeline_assets.domain.causes import Cause, CauseKind
 from pipeline_assets.domain.changes import Baseline
 from pipeline_assets.domain.errors import LakehouseError, PublishConflictError
 from pipeline_assets.domain.records import PublicationRecord
-from pipeline_assets.domain.slices import Slice, Verdict
+from pipeline_assets.domain.slices import ALL_PROJECTS, Slice, Verdict
 from pipeline_assets.load.ledger_sync import sync_ledger
 from pipeline_assets.load.runtime import Runtime
 from pipeline_assets.operations.rollback_plan import (
@@ -49,7 +49,7 @@ def roll_back(runtime: Runtime, request: RollbackRequest) -> list[SliceRestore]:
 def _roll_back_all(runtime: Runtime, request: RollbackRequest, kept: ExitStack) -> list[SliceRestore]:
     restores = plan(runtime, request)
     request = after_its_run(runtime, request)
-    tables = tables_of(request)
+    tables = tables_of(runtime, request)
     # All tables at once: none goes back where another one cannot.
     for table in tables:
         _keep(runtime, table, request, [restore for restore in restores if restore.table == table.key], kept)
@@ -77,7 +77,7 @@ def _roll_back_all(runtime: Runtime, request: RollbackRequest, kept: ExitStack) 
 
 def _held_by_others(runtime: Runtime, request: RollbackRequest) -> dict[tuple[str, Slice], str]:
     """Table and slice -> the reason why it was held before this rollback."""
-    holds = runtime.ledger.interventions.all_holds(request.projects)
+    holds = runtime.ledger.interventions.all_holds([*request.projects, ALL_PROJECTS])
     return {
         (hold.table, hold.key): hold.reason
         for hold in holds

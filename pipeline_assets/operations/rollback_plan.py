@@ -21,7 +21,7 @@ from pipeline_assets.domain.slices import Slice, neighbourhood
 from pipeline_assets.load.ledger_sync import sync_ledger
 from pipeline_assets.load.runtime import Runtime
 from pipeline_assets.operations.slice_restores import SliceRestore, restores_of, snapshots_of
-from pipeline_assets.tables.registry import DERIVED
+from pipeline_assets.tables.registry import OPTIONAL_TABLES, RESTORABLE
 from pipeline_assets.tables.table import Table
 from pipeline_assets.transforms.cross_day_keys import key_days, torn_keys
 from pipeline_assets.transforms.event_keys import KEY
@@ -59,7 +59,7 @@ def plan(runtime: Runtime, request: RollbackRequest) -> list[SliceRestore]:
     Raises UsageError for tables, days or a publication that cannot be served, LakehouseError where files of then are gone, or
     where events would be lost or doubled because they moved between a chosen day and one that is not.
     """
-    tables = tables_of(request)
+    tables = tables_of(runtime, request)
     if not request.reason.strip():
         raise UsageError("rollback", "needs a reason", "Say why; it stays on record")
     for table in tables:
@@ -99,9 +99,13 @@ def after_its_run(runtime: Runtime, request: RollbackRequest) -> RollbackRequest
     return replace(request, to=max(record.number for record in publications if belongs(record)))
 
 
-def tables_of(request: RollbackRequest) -> list[Table]:
-    """The tables that go back, in topological order; raises UsageError for one that cannot."""
-    known = {table.key: table for table in DERIVED}
+def tables_of(runtime: Runtime, request: RollbackRequest) -> list[Table]:
+    """The tables that go back, in topological order; raises UsageError for one that cannot.
+
+    Dimensions belong to all projects, so they go back only where they are named.
+    """
+    is_there = {table.key for table in OPTIONAL_TABLES if runtime.ledger.head(table.key) is not None}
+    known = {table.key: table for table in RESTORABLE if table not in OPTIONAL_TABLES or table.key in is_there}
     for name in request.tables:
         if name not in known:
             raise UsageError(
@@ -109,7 +113,9 @@ def tables_of(request: RollbackRequest) -> list[Table]:
                 "cannot be rolled back",
                 f"Raw keeps what was delivered: exclude bad deliveries. Others can be rolled back: {', '.join(known)}",
             )
-    return [table for key, table in known.items() if not request.tables or key in request.tables]
+    return [
+        table for key, table in known.items() if (key in request.tables if request.tables else not table.kind.is_shared)
+    ]
 
 
 def restores_of_table(runtime: Runtime, table: Table, request: RollbackRequest) -> list[SliceRestore]:
@@ -117,8 +123,8 @@ def restores_of_table(runtime: Runtime, table: Table, request: RollbackRequest) 
     sync_ledger(runtime, table, request.run_id)
     chosen = [
         key
-        for key in runtime.ledger.slices(table.key, request.projects)
-        if request.first <= key.event_date <= request.last
+        for key in runtime.ledger.slices(table.key, table.kind.projects(request.projects))
+        if table.kind.slice_day(request.first) <= key.event_date <= request.last
         and (request.only is None or key in request.only.get(table.key, ()))
     ]
     return restores_of(runtime, table, chosen, request.to)

@@ -29,7 +29,7 @@ from pipeline_assets.orchestration.live_runs import liveness
 from pipeline_assets.orchestration.runtime import op_runtime
 from pipeline_assets.orchestration.specs import check_specs, table_spec
 from pipeline_assets.tables.raw_events import RAW_TABLES
-from pipeline_assets.tables.registry import ASSET_TABLES, table_by_key
+from pipeline_assets.tables.registry import GRAPH_TABLES, table_by_key
 from resources.failpoints import Failpoint, failpoint
 from resources.landing.store import LandingStore
 
@@ -72,8 +72,8 @@ def load_assets(settings: Settings, days: dg.PartitionsDefinition[str]) -> dg.As
 
     @dg.multi_asset(
         name=OP_NAME,
-        specs=[table_spec(table, days, settings) for table in ASSET_TABLES],
-        check_specs=check_specs(ASSET_TABLES, days),
+        specs=[table_spec(table, days, settings) for table in GRAPH_TABLES],
+        check_specs=check_specs(GRAPH_TABLES, days),
         can_subset=True,
         backfill_policy=dg.BackfillPolicy.multi_run(settings.days_per_run),
         pool=POOL,
@@ -113,6 +113,7 @@ def _load(
                 {AcceptanceKind.CHANGE: config.accept_changes, AcceptanceKind.MISSING: config.accept_missing},
                 KINDS,
                 projects,
+                SHARED,
             ),
         )
         read_back(runtime.ledger, runtime.log)
@@ -138,6 +139,8 @@ def _load(
 
 KINDS = {
     table.key: AcceptanceKind.MISSING if table in RAW_TABLES.values() else AcceptanceKind.CHANGE
-    for table in ASSET_TABLES
+    for table in GRAPH_TABLES
 }
 """Table -> what an operator may accept of it."""
+SHARED = frozenset(table.key for table in GRAPH_TABLES if table.kind.is_shared)
+"""Tables whose days belong to all projects together."""

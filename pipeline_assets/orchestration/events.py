@@ -33,7 +33,7 @@ from pipeline_assets.orchestration.event_text import (
     markdown_text,
 )
 from pipeline_assets.orchestration.specs import asset_key
-from pipeline_assets.tables.registry import ASSET_TABLES, downstream_of
+from pipeline_assets.tables.registry import GRAPH_TABLES, downstream_of
 from pipeline_assets.tables.table import Table
 from resources.ledger.store import Ledger
 
@@ -53,9 +53,7 @@ def events_of(
     """Materializations first, then evaluations aimed at them: the UI drops an evaluation older than its target."""
     key = asset_key(table)
     calendar = context.assets_def.specs_by_key[key].partitions_def
-    by_day: dict[date, list[Outcome]] = {}
-    for outcome in report.outcomes:
-        by_day.setdefault(outcome.key.event_date, []).append(outcome)
+    by_day = _by_partition(request, table, report)
     reported = []
     for day, outcomes in sorted(by_day.items()):
         partition = day.isoformat()
@@ -80,6 +78,15 @@ def events_of(
         for check in table.checks:
             if is_requested or any(outcome.evaluations for outcome in outcomes):
                 yield _evaluation(key, partition, check, outcomes, targets.get(partition), shown)
+
+
+def _by_partition(request: LoadRequest, table: Table, report: TableReport) -> dict[date, list[Outcome]]:
+    """Day -> the outcomes that it shows; a requested day shows the slice that it is filed under."""
+    filed: dict[date, list[Outcome]] = {}
+    for outcome in report.outcomes:
+        filed.setdefault(outcome.key.event_date, []).append(outcome)
+    requested = {day: filed[under] for day in request.days if (under := table.kind.slice_day(day)) in filed}
+    return requested if table.kind.is_shared else filed | requested
 
 
 def standing_evaluations(
@@ -148,7 +155,7 @@ def _metadata(outcomes: Sequence[Outcome], report: TableReport) -> dict[str, Any
         for name, value in outcome.figures.items():
             figures[name] = (
                 max(figures[name], value)
-                if name.endswith("_seconds") and name in figures
+                if name.endswith(("_seconds", "_days")) and name in figures
                 else figures.get(name, 0) + value
             )
     rows = sum(outcome.digest.rows for outcome in outcomes)
@@ -254,10 +261,21 @@ def _evaluation(
         description=markdown_text(reasons) or None,
         metadata={
             "verdict": _verdicts(outcomes),
+            **_notes(evaluations),
             **(_looks(key, partition, shown) if bad and check == Check.CHANGE_IS_EXPLAINED else {}),
             **figures,
         },
     )
+
+
+def _notes(evaluations: Sequence[tuple[str, Evaluation]]) -> dict[str, Any]:
+    """What a check has to say although it passed, such as whose items were taken for a day."""
+    told = [
+        f"{project}: {evaluation.reason}"
+        for project, evaluation in evaluations
+        if evaluation.is_passed and evaluation.reason
+    ]
+    return {"note": markdown_list(told)} if told else {}
 
 
 def _looks(key: dg.AssetKey, partition: str, shown: Sequence[Difference]) -> dict[str, Any]:
@@ -278,7 +296,7 @@ def _looks(key: dg.AssetKey, partition: str, shown: Sequence[Difference]) -> dic
 
 def failure_of(failed: Sequence[Outcome]) -> dg.Failure:
     """The failure that names every slice and its reason, causes before what waits for them; a retry would find the same."""
-    order = [table.key for table in ASSET_TABLES]
+    order = [table.key for table in GRAPH_TABLES]
     reasons = [
         f"{outcome.key.event_date} {outcome.table} {outcome.key.project_id} {outcome.verdict.value}: {outcome.reason}"
         + (f". {outcome.hint}" if outcome.hint else "")

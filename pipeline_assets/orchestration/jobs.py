@@ -13,13 +13,15 @@ import dagster as dg
 from pipeline_assets.domain.slices import Source
 from pipeline_assets.orchestration.specs import asset_key
 from pipeline_assets.tables.raw_events import RAW_TABLES
-from pipeline_assets.tables.registry import DERIVED
+from pipeline_assets.tables.registry import AS_OF_TABLES, DERIVED, DIMENSION_TABLES, DIMENSIONS
 
 HEAL_JOB = "heal_load"
 HEAL_PRIORITY = 5
 JOB_OF_SOURCE = {Source.REGULAR: "daily_load", Source.BACKFILL: "backfill_load"}
+DIMENSION_JOB = "dimension_load"
 PRIORITIES = {Source.REGULAR: 10, Source.BACKFILL: 0}
 """A daily load goes before recoveries and range backfills that wait in the queue with it."""
+PRIORITY_OF_DIMENSIONS = PRIORITIES[Source.REGULAR]
 _DESCRIPTIONS = {
     Source.REGULAR: "Load the regular exports that arrived on the chosen days, and everything downstream.",
     Source.BACKFILL: "Load the recovery exports of the chosen days, and everything downstream.",
@@ -27,8 +29,12 @@ _DESCRIPTIONS = {
 
 
 def load_jobs() -> list[dg.UnresolvedAssetJobDefinition]:
-    """`daily_load` and `backfill_load`: one source each, then the same derived tables (law 3); `heal_load`: these alone."""
-    derived = [asset_key(table) for table in DERIVED]
+    """`daily_load` and `backfill_load`: one source each, then the same derived tables (law 3); `heal_load`: these alone.
+
+    `dimension_load`: snapshots, and what is joined with them.
+    """
+    joined = [asset_key(table) for table in AS_OF_TABLES]
+    derived = [*(asset_key(table) for table in DERIVED), *joined]
     loads = [
         dg.define_asset_job(
             name,
@@ -40,7 +46,13 @@ def load_jobs() -> list[dg.UnresolvedAssetJobDefinition]:
     ]
     heal = dg.define_asset_job(
         HEAL_JOB,
-        selection=dg.AssetSelection.assets(*derived),
+        selection=dg.AssetSelection.assets(*derived, *(asset_key(dimension.validity) for dimension in DIMENSIONS)),
         description="Build the stale slices of refined and aggregates from raw; does not read landing.",
     )
-    return [*loads, heal]
+    dimensions = dg.define_asset_job(
+        DIMENSION_JOB,
+        selection=dg.AssetSelection.assets(*(asset_key(table) for table in DIMENSION_TABLES), *joined),
+        description="Load the snapshots of dimensions of the chosen days, and everything that is joined with them.",
+        tags={"tidemark/source": "dimensions", "dagster/priority": str(PRIORITY_OF_DIMENSIONS)},
+    )
+    return [*loads, heal, dimensions]

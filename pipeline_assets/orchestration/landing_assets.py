@@ -1,6 +1,6 @@
-"""The two source assets: what the vendor delivered, seen from Dagster.
+"""The source assets: what the vendor delivered, and the snapshots of dimensions, seen from Dagster.
 
-Contains: landing/regular_exports and landing/backfill_exports.
+Contains: landing/regular_exports, landing/backfill_exports and one of snapshots for each dimension.
 Add here: what Dagster shows of landing.
 Does not contain: listing and reading (resources/landing/store.py).
 """
@@ -13,9 +13,12 @@ from datetime import date
 import dagster as dg
 
 from pipeline_assets.domain.deliveries import Delivery
+from pipeline_assets.domain.dimensions import SnapshotDelivery
 from pipeline_assets.domain.masking import shown
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import Source
+from pipeline_assets.formats.snapshot_objects import folder_of
+from pipeline_assets.tables.registry import DIMENSIONS
 
 _DESCRIPTIONS = {
     Source.REGULAR: "The vendor's hourly exports, below `{project}/`.",
@@ -43,6 +46,24 @@ def landing_key(source: Source) -> dg.AssetKey:
     return dg.AssetKey(["landing", f"{source.value}_exports"])
 
 
+def snapshots_key(dimension: str) -> dg.AssetKey:
+    """`landing/item_snapshots`."""
+    return dg.AssetKey(["landing", f"{dimension}_snapshots"])
+
+
+def snapshot_delivered(dimension: str, day: date, snapshot: SnapshotDelivery) -> dg.AssetMaterialization:
+    """What Dagster shows of a day's snapshot."""
+    return dg.AssetMaterialization(
+        snapshots_key(dimension),
+        partition=day.isoformat(),
+        metadata={
+            "object": dg.MetadataValue.text(snapshot.key),
+            "bytes": snapshot.size_bytes,
+            "is_marked": snapshot.is_marked,
+        },
+    )
+
+
 def delivered(
     source: Source, day: date, deliveries: Sequence[Delivery], complete: Collection[tuple[str, int]]
 ) -> dg.AssetMaterialization:
@@ -62,7 +83,7 @@ def delivered(
 
 
 def landing_assets(settings: Settings, days: dg.PartitionsDefinition[str]) -> list[dg.AssetSpec]:
-    """Both source assets; never materialized by a run, because the vendor writes them."""
+    """The source assets of exports; never materialized by a run, because the vendor writes them."""
     return [
         dg.AssetSpec(
             landing_key(source),
@@ -75,4 +96,26 @@ def landing_assets(settings: Settings, days: dg.PartitionsDefinition[str]) -> li
             tags={"layer": "landing"},
         )
         for source in Source
+    ]
+
+
+def snapshot_assets(settings: Settings, days: dg.PartitionsDefinition[str]) -> list[dg.AssetSpec]:
+    """The source assets of dimensions; never materialized by a run, either."""
+    return [
+        dg.AssetSpec(
+            snapshots_key(dimension.name),
+            description=(
+                f"The snapshots of the dimension, below `{folder_of(dimension.name)}/`.\n\n**An object** is `DAY.csv` (header "
+                "`id,name,status`; more columns are kept) or `DAY.jsonl`, and `DAY_complete` says that it is whole. **A "
+                "partition** is the day that a snapshot is of. Nothing here is written by Tidemark.\n\n**To correct a day:** "
+                "put the corrected snapshot on the same name; every load notices it."
+            ),
+            owners=settings.owners,
+            metadata={"dagster/uri": f"{shown(settings.landing_url)}/{folder_of(dimension.name)}"},
+            partitions_def=days,
+            group_name="dimensions",
+            kinds={"s3" if settings.landing_url.startswith("s3://") else "file"},
+            tags={"layer": "landing"},
+        )
+        for dimension in DIMENSIONS
     ]

@@ -15,7 +15,7 @@ import dagster as dg
 from pipeline_assets.domain.processes import Life
 from pipeline_assets.domain.rebuilds import GREEN
 from pipeline_assets.orchestration.specs import asset_key
-from pipeline_assets.tables.registry import ASSET_TABLES
+from pipeline_assets.tables.registry import GRAPH_TABLES
 from resources.ledger.store import Ledger
 from resources.this_process import sight
 
@@ -38,7 +38,7 @@ def _is_dead(ledger: Ledger, run_id: str) -> bool:
 def only_ours(run: dg.DagsterRun) -> bool:
     """Whether an asset run loads tables of ours and does nothing else."""
     chosen = run.asset_selection or frozenset()
-    return bool(chosen) and chosen <= {asset_key(table) for table in ASSET_TABLES}
+    return bool(chosen) and chosen <= {asset_key(table) for table in GRAPH_TABLES}
 
 
 def liveness(instance: dg.DagsterInstance, ledger: Ledger, own_run_id: str) -> Callable[[str], bool | None]:

@@ -15,8 +15,8 @@ from pipeline_assets.domain.checks import Check
 from pipeline_assets.domain.masking import shown
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.load.golden import GOLDEN_TABLES
-from pipeline_assets.orchestration.landing_assets import landing_key
-from pipeline_assets.tables.registry import SOURCE_OF_TABLE, table_by_key
+from pipeline_assets.orchestration.landing_assets import landing_key, snapshots_key
+from pipeline_assets.tables.registry import DIMENSIONS, OPTIONAL_TABLES, SOURCE_OF_TABLE, table_by_key
 from pipeline_assets.tables.table import Table
 
 
@@ -31,12 +31,10 @@ def table_spec(table: Table, days: dg.PartitionsDefinition[str], settings: Setti
     columns = [dg.TableColumn(column.name, column.type, column.description) for column in table.columns]
     return dg.AssetSpec(
         asset_key(table),
-        deps=[landing_key(SOURCE_OF_TABLE[table.key])]
-        if table.key in SOURCE_OF_TABLE
-        else [_key(name) for name in table.upstream],
+        deps=_deps(table),
         partitions_def=days,
         skippable=True,
-        group_name="events",
+        group_name="dimensions" if table in OPTIONAL_TABLES else "events",
         owners=settings.owners,
         description=_description(table, settings),
         kinds={"iceberg", "spark", layer},
@@ -49,6 +47,13 @@ def table_spec(table: Table, days: dg.PartitionsDefinition[str], settings: Setti
         },
         code_version=table.code_version(settings),
     )
+
+
+def _deps(table: Table) -> list[dg.AssetKey]:
+    if table.key in SOURCE_OF_TABLE:
+        return [landing_key(SOURCE_OF_TABLE[table.key])]
+    of_landing = [snapshots_key(one.name) for one in DIMENSIONS if one.snapshot == table]
+    return of_landing or [_key(name) for name in table.upstream]
 
 
 def check_specs(tables: Sequence[Table], days: dg.PartitionsDefinition[str]) -> list[dg.AssetCheckSpec]:
@@ -93,6 +98,10 @@ def _description(table: Table, settings: Settings) -> str:
         day = "the UTC day on which objects arrived (its checks) and on which events happened (its rows)"
         again = "*Materialize…* lists landing and loads what is new or changed there."
         command = f"tidemark load --source {source.value} --from DAY --to DAY"
+    elif table.kind.is_shared:
+        day = "the UTC day that a snapshot is of; intervals of a month are filed under its first day"
+        again = "*Materialize…* lists landing and loads the snapshots that are new or changed there."
+        command = "tidemark load --source dimensions --from DAY --to DAY"
     else:
         day = "the UTC day on which events happened, all projects together"
         again = (
@@ -102,7 +111,7 @@ def _description(table: Table, settings: Settings) -> str:
     return "\n\n".join(
         [
             table.description,
-            f"**A partition** is {day}. The Iceberg table `{name}` is partitioned by `event_date` and `project_id`.",
+            f"**A partition** is {day}. The Iceberg table `{name}` is partitioned by `{table.day_column}` and `project_id`.",
             f"**When a day is red:** {table.recovery} The red check of that day gives the reason.",
             f"**To load a day again:** {again} On the shell: `{command}`. Nothing is ever counted twice.",
         ]

@@ -1,4 +1,4 @@
-"""Aggregates of a user's own, named in the setting `extra_aggregates` as `package.module:NAME`.
+"""Aggregates and dimensions of a user's own, named in settings as `package.module:NAME`.
 
 Contains: importing them, and refusing what is none.
 Add here: another kind of table that users may bring.
@@ -7,15 +7,16 @@ Does not contain: the order of tables (registry.py), what a table is (table.py).
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from importlib import import_module
+from typing import Any
 
 from pipeline_assets.config import named_value
 from pipeline_assets.domain.errors import SettingsError
-from pipeline_assets.tables.table import AggregateTable
+from pipeline_assets.domain.settings import ENV_PREFIX
+from pipeline_assets.tables.table import AggregateTable, Dimension
 
-_SETTING = "extra_aggregates"
-_VARIABLE = "TIDEMARK_EXTRA_AGGREGATES"
+_AGGREGATES, _DIMENSIONS = "extra_aggregates", "extra_dimensions"
 
 
 def extra_aggregates(taken: Collection[str]) -> tuple[AggregateTable, ...]:
@@ -23,27 +24,49 @@ def extra_aggregates(taken: Collection[str]) -> tuple[AggregateTable, ...]:
 
     Raises SettingsError for a name that leads to no aggregate, or to one whose key is taken.
     """
-    value = named_value(_SETTING)
-    names = value.split(",") if isinstance(value, str) else value or ()
     tables: list[AggregateTable] = []
-    for name in (str(part).strip() for part in names):
-        if name:
-            table = _imported(name)
-            if table.key in {*taken, *(other.key for other in tables)}:
-                raise SettingsError(_VARIABLE, f"{name} has the key of another table, {table.key}", "Give it its own")
-            tables.append(table)
+    for name, found in _named(_AGGREGATES):
+        if not isinstance(found, AggregateTable):
+            raise _refusal(_AGGREGATES, f"{name} is no AggregateTable", "See docs/extending.md")
+        if not found.key.startswith("aggregates/"):
+            raise _refusal(_AGGREGATES, f"{name} has the key {found.key}", "Name it aggregates/…")
+        if found.key in {*taken, *(other.key for other in tables)}:
+            raise _refusal(_AGGREGATES, f"{name} has the key of another table, {found.key}", "Give it its own")
+        tables.append(found)
     return tuple(tables)
 
 
-def _imported(name: str) -> AggregateTable:
+def extra_dimensions(taken: Collection[str]) -> tuple[Dimension, ...]:
+    """The dimensions that the setting names, in its order; `taken`: names of those that are built in.
+
+    Raises SettingsError for a name that leads to no dimension, or to one whose name is taken.
+    """
+    dimensions: list[Dimension] = []
+    for name, found in _named(_DIMENSIONS):
+        if not isinstance(found, Dimension):
+            raise _refusal(_DIMENSIONS, f"{name} is no Dimension", "See docs/extending.md")
+        if found.name in {*taken, *(other.name for other in dimensions)}:
+            raise _refusal(_DIMENSIONS, f"{name} has the name of another dimension, {found.name}", "Give it its own")
+        dimensions.append(found)
+    return tuple(dimensions)
+
+
+def _named(setting: str) -> Iterator[tuple[str, Any]]:
+    value = named_value(setting)
+    names = value.split(",") if isinstance(value, str) else value or ()
+    for name in (str(part).strip() for part in names):
+        if name:
+            yield name, _imported(setting, name)
+
+
+def _imported(setting: str, name: str) -> Any:
     module, _, attribute = name.partition(":")
     try:
-        found = getattr(import_module(module), attribute)
+        return getattr(import_module(module), attribute)
     except (ImportError, AttributeError, ValueError) as error:
         reason = f"{name} cannot be imported ({type(error).__name__}: {error})"
-        raise SettingsError(_VARIABLE, reason, "Write package.module:NAME, and make the package importable") from error
-    if not isinstance(found, AggregateTable):
-        raise SettingsError(_VARIABLE, f"{name} is no AggregateTable", "See docs/extending.md")
-    if not found.key.startswith("aggregates/"):
-        raise SettingsError(_VARIABLE, f"{name} has the key {found.key}", "Name it aggregates/…")
-    return found
+        raise _refusal(setting, reason, "Write package.module:NAME, and make the package importable") from error
+
+
+def _refusal(setting: str, reason: str, hint: str) -> SettingsError:
+    return SettingsError(f"{ENV_PREFIX}{setting.upper()}", reason, hint)

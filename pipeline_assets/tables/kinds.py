@@ -8,10 +8,13 @@ Does not contain: answers that need rows (load/build/builder.py) and any one tab
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from calendar import monthrange
+from collections.abc import Sequence
 from datetime import date, timedelta
 
+from pipeline_assets.domain.dimensions import MissingSnapshot
 from pipeline_assets.domain.settings import Settings
-from pipeline_assets.domain.slices import Source
+from pipeline_assets.domain.slices import ALL_PROJECTS, Slice, Source
 
 
 class TableKind(ABC):
@@ -23,6 +26,10 @@ class TableKind(ABC):
     """Sources whose deliveries of its day a slice waits for; with none, it waits for its upstream slices of that day."""
     bounds_keys: bool = False
     """Whether the shares of keys that come, go and change are bounded as well, and not the table's measures alone."""
+    is_shared: bool = False
+    """Whether its slices belong to all projects together: a dimension knows none."""
+    reads_landing: bool = False
+    """Whether a slice is read from one object in landing, and from no table."""
 
     @abstractmethod
     def input_days(self, upstream: str, day: date, settings: Settings) -> tuple[date, ...]:
@@ -34,6 +41,18 @@ class TableKind(ABC):
 
         The load publishes slices that exchange rows together or not at all, and a rollback restores them so.
         """
+
+    def projects(self, projects: Sequence[str]) -> tuple[str, ...]:
+        """The projects of its slices, where a load is asked for these."""
+        return (ALL_PROJECTS,) if self.is_shared else tuple(projects)
+
+    def slice_day(self, day: date) -> date:
+        """The day that the slice is filed under which holds what is known of `day`."""
+        return day
+
+    def input_slices(self, upstream: str, key: Slice, settings: Settings) -> tuple[Slice, ...]:
+        """Slices of the upstream table that a slice is built from, wherever that is certain without looking at them."""
+        return tuple(Slice(day, key.project_id) for day in self.input_days(upstream, key.event_date, settings))
 
 
 class Delivered(TableKind):
@@ -81,4 +100,67 @@ class Aggregate(TableKind):
         return 0
 
 
+class Snapshot(TableKind):
+    """The items of a dimension on one day, read from the object that was delivered for it."""
+
+    name = "snapshot"
+    is_shared = True
+    reads_landing = True
+
+    def input_days(self, upstream: str, day: date, settings: Settings) -> tuple[date, ...]:  # noqa: ARG002
+        """None: it reads no table."""
+        return ()
+
+    def exchange_days(self, settings: Settings) -> int:  # noqa: ARG002
+        """A snapshot says nothing of another day."""
+        return 0
+
+
+class Validity(TableKind):
+    """From when until when items had a status, by the snapshots of one month; filed under its first day."""
+
+    name = "validity"
+    is_shared = True
+
+    def slice_day(self, day: date) -> date:
+        """The first day of its month."""
+        return day.replace(day=1)
+
+    def input_days(self, upstream: str, day: date, settings: Settings) -> tuple[date, ...]:  # noqa: ARG002
+        """The days of the month: an interval ends with it, and the next one begins."""
+        return tuple(day + timedelta(days=number) for number in range(monthrange(day.year, day.month)[1]))
+
+    def exchange_days(self, settings: Settings) -> int:  # noqa: ARG002
+        """Each month is computed alone."""
+        return 0
+
+
+class AsOf(TableKind):
+    """Figures of one day, computed from its refined events and from a dimension as it was on that day."""
+
+    name = "as-of aggregate"
+
+    def input_days(self, upstream: str, day: date, settings: Settings) -> tuple[date, ...]:
+        """Of events its own day; of a dimension the days whose snapshot may stand for it, and the months of these."""
+        if not is_dimension(upstream):
+            return (day,)
+        back = settings.previous_snapshot_days if settings.missing_snapshot is MissingSnapshot.PREVIOUS else 0
+        days = [day - timedelta(days=number) for number in range(back, -1, -1)]
+        return tuple(sorted({*days, *(VALIDITY.slice_day(one) for one in days)}))
+
+    def input_slices(self, upstream: str, key: Slice, settings: Settings) -> tuple[Slice, ...]:
+        """Of events alone: which snapshot stands for a day, the records tell (load/staleness/as_of.py)."""
+        return () if is_dimension(upstream) else super().input_slices(upstream, key, settings)
+
+    def exchange_days(self, settings: Settings) -> int:  # noqa: ARG002
+        """Each day is counted alone."""
+        return 0
+
+
+def is_dimension(key: str) -> bool:
+    """Whether a table belongs to a dimension, by its key."""
+    return key.startswith("dimensions/")
+
+
 DELIVERED, REFINED, AGGREGATE = Delivered(), Refined(), Aggregate()
+SNAPSHOT, VALIDITY, AS_OF = Snapshot(), Validity(), AsOf()

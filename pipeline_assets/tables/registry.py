@@ -11,40 +11,57 @@ from pipeline_assets.domain.change_bounds import KEYS_ADDED, KEYS_CHANGED, KEYS_
 from pipeline_assets.domain.errors import SettingsError
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import Source
+from pipeline_assets.tables.active_item_events import ACTIVE_ITEM_EVENTS
 from pipeline_assets.tables.active_users import ACTIVE_USERS
 from pipeline_assets.tables.daily_revenue import DAILY_REVENUE
 from pipeline_assets.tables.event_counts import EVENT_COUNTS
-from pipeline_assets.tables.extra import extra_aggregates
+from pipeline_assets.tables.extra import extra_aggregates, extra_dimensions
+from pipeline_assets.tables.item import ITEM
 from pipeline_assets.tables.quarantine import QUARANTINE
 from pipeline_assets.tables.raw_events import RAW_TABLES
 from pipeline_assets.tables.refined_events import REFINED_EVENTS
-from pipeline_assets.tables.table import AggregateTable, Table
+from pipeline_assets.tables.table import AggregateTable, AsOfTable, Dimension, Table
 
 _BUILT_IN: tuple[AggregateTable, ...] = (DAILY_REVENUE, EVENT_COUNTS, ACTIVE_USERS)
 AGGREGATES: tuple[AggregateTable, ...] = (*_BUILT_IN, *extra_aggregates([table.key for table in _BUILT_IN]))
 DERIVED: tuple[Table, ...] = (REFINED_EVENTS, *AGGREGATES)
 ASSET_TABLES: tuple[Table, ...] = (*RAW_TABLES.values(), *DERIVED)
 ALL_TABLES: tuple[Table, ...] = (*ASSET_TABLES, QUARANTINE)
+"""The tables of events: every lake has them."""
+
+DIMENSIONS: tuple[Dimension, ...] = (ITEM, *extra_dimensions([ITEM.name]))
+AS_OF_TABLES: tuple[AsOfTable, ...] = (ACTIVE_ITEM_EVENTS,)
+DIMENSION_TABLES: tuple[Table, ...] = (
+    *(dimension.snapshot for dimension in DIMENSIONS),
+    *(dimension.validity for dimension in DIMENSIONS),
+)
+OPTIONAL_TABLES: tuple[Table, ...] = (*DIMENSION_TABLES, *AS_OF_TABLES)
+"""The tables of a lake that dimensions are delivered to; elsewhere nothing waits for them, and nothing creates them."""
+GRAPH_TABLES: tuple[Table, ...] = (*ASSET_TABLES, *OPTIONAL_TABLES)
+"""The assets of Dagster."""
+EVERY_TABLE: tuple[Table, ...] = (*ALL_TABLES, *OPTIONAL_TABLES)
+RESTORABLE: tuple[Table, ...] = (*DERIVED, *OPTIONAL_TABLES)
+"""What is published by building it, and may go back to what it was."""
 
 SOURCE_OF_TABLE: dict[str, Source] = {table.key: source for source, table in RAW_TABLES.items()}
 
 
 def table_by_key(key: str) -> Table:
     """The table of an asset key such as `refined/events`; raises KeyError."""
-    return {table.key: table for table in ALL_TABLES}[key]
+    return {table.key: table for table in EVERY_TABLE}[key]
 
 
 def ancestors(table: Table) -> tuple[Table, ...]:
     """All tables it is built from, directly or not, in topological order."""
     wanted = {table.key}
-    for other in reversed(ALL_TABLES):
+    for other in reversed(EVERY_TABLE):
         wanted |= set(other.upstream) if other.key in wanted else set()
-    return tuple(other for other in ALL_TABLES if other.key in wanted - {table.key})
+    return tuple(other for other in EVERY_TABLE if other.key in wanted - {table.key})
 
 
 def with_descendants(table: Table) -> tuple[Table, ...]:
     """The table, and the derived ones that are built from it, directly or not, in topological order."""
-    return tuple(other for other in ALL_TABLES if other == table or table in ancestors(other))
+    return tuple(other for other in EVERY_TABLE if other == table or table in ancestors(other))
 
 
 def downstream_of(key: str) -> tuple[Table, ...]:
@@ -55,7 +72,7 @@ def downstream_of(key: str) -> tuple[Table, ...]:
 
 def measures_of(key: str) -> tuple[str, ...]:
     """The figures of a slice that readers know; of a table that is no longer there its rows."""
-    table = {table.key: table for table in ALL_TABLES}.get(key)
+    table = {table.key: table for table in EVERY_TABLE}.get(key)
     own = table.measures if table is not None else ()
     return ("rows", *(name for name in own if name != "rows"))
 
@@ -65,7 +82,7 @@ def require_known_bounds(settings: Settings) -> None:
     shares = (KEYS_ADDED, KEYS_REMOVED, KEYS_CHANGED)
     known = {
         f"{table.key}:{name}"
-        for table in DERIVED
+        for table in RESTORABLE
         for name in (*table.measures, *(shares if table.kind.bounds_keys else ()))
     }
     for name in settings.change_bounds:

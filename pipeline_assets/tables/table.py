@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from pipeline_assets.domain.checks import CheckRule
 from pipeline_assets.domain.recorded_settings import on_record
 from pipeline_assets.domain.settings import Settings
-from pipeline_assets.tables.kinds import AGGREGATE, TableKind
+from pipeline_assets.tables.kinds import AGGREGATE, AS_OF, TableKind
 
 if TYPE_CHECKING:
     from pyspark.sql import Column as SparkColumn
@@ -74,6 +74,8 @@ class Table:
     """One sentence: what a person does when a day of this table is red."""
     measures: Mapping[str, Measure] = field(default_factory=dict, hash=False)
     """Name -> figure that bounds changes of a final slice."""
+    dimension: Dimension | None = None
+    """The dimension that its events are joined with as it was on their day."""
 
     @property
     def identifier(self) -> str:
@@ -129,6 +131,48 @@ class AggregateTable(Table):
 
     def __post_init__(self) -> None:
         """Rows that nothing names could not be compared; raises ValueError."""
-        if not self.key_columns:
-            msg = f"{self.key} needs key_columns"
-            raise ValueError(msg)
+        _require_key_columns(self.key, self.key_columns)
+
+
+@dataclass(frozen=True)
+class Dimension:
+    """A table of the business that is delivered as it is on each day: its snapshots, and the intervals made of them."""
+
+    name: str
+    """Its folder in landing, `dimensions/{name}/`."""
+    snapshot: Table
+    validity: Table
+
+    @property
+    def tables(self) -> tuple[Table, Table]:
+        """Both, in topological order."""
+        return (self.snapshot, self.validity)
+
+
+@dataclass(frozen=True, kw_only=True)
+class AsOfTable(Table):
+    """A per-day table computed from refined.events and from a dimension as it was on the day of the events."""
+
+    kind: TableKind = AS_OF
+    dimension: Dimension
+    key_columns: tuple[str, ...]
+    """What names a row within a slice."""
+    narrow: Callable[[DataFrame, Settings], DataFrame]
+    """refined.events (whole slices) -> what build and controls need of them; computed once."""
+    build: Callable[[DataFrame, DataFrame, Settings], DataFrame]
+    """Narrow events, and the items on their day (event_date date, id, status string) -> this table's rows.
+
+    It is given the items twice, read from snapshots and from intervals: the rows must be the same.
+    """
+    controls: Callable[[DataFrame, DataFrame, Settings], DataFrame]
+    """The same -> event_date, project_id and figures of the slice, shown with its checks."""
+
+    def __post_init__(self) -> None:
+        """Rows that nothing names could not be compared; raises ValueError."""
+        _require_key_columns(self.key, self.key_columns)
+
+
+def _require_key_columns(key: str, key_columns: tuple[str, ...]) -> None:
+    if not key_columns:
+        msg = f"{key} needs key_columns"
+        raise ValueError(msg)

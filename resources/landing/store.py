@@ -148,6 +148,17 @@ class LandingStore:
             listed = self._scan(folder, *bounds) if self._place.is_ordered else self._place.list_plainly(folder, "")
             return tuple(sorted(entry for entry in listed if first_key <= entry.key <= last_key))
 
+    def list_folder(self, folder: str) -> Sequence[Listed]:
+        """Every object below a folder of landing, whatever its name, in the order of names; none where there is no such folder.
+
+        Raises as `list` does.
+        """
+        with landing_errors(self.url):
+            self._place.require()
+            listed = sorted(self._place.list_plainly(folder, ""))
+        failpoint(Failpoint.DURING_LISTING, folder)
+        return listed
+
     def open(self, key: str, etag: str) -> IO[bytes]:
         """The bytes of the object version that was listed with `etag`, to be closed; where many, on disk.
 

@@ -19,7 +19,7 @@ from sqlalchemy.engine import Connection
 
 from pipeline_assets.domain.deliveries import BatchKey
 from pipeline_assets.domain.records import BatchDay, BatchRecord, DeliveryRecord, Head, PublicationRecord, SliceRecord
-from pipeline_assets.domain.slices import Digest, Slice, Source
+from pipeline_assets.domain.slices import EMPTY, Digest, Slice, Source
 from resources.ledger.engine import in_parts
 from resources.ledger.rows import batch_of, delivery_of, head_of, publication_of, slice_of
 from resources.ledger.schema import BATCH_DAYS, BATCHES, DELIVERIES, HEADS, PUBLICATIONS, RUNS, SLICES
@@ -128,6 +128,15 @@ class Queries(ABC):
         with self._read() as connection:
             records = map(slice_of, connection.execute(query).mappings())
             return {r.key: r for r in records if wanted is None or r.key.event_date in wanted}
+
+    def first_day(self, table: str) -> date | None:
+        """The first day of which a table holds rows, by its slices on record."""
+        query = sa.select(sa.func.min(SLICES.c.event_date)).where(
+            SLICES.c.table_name == table, SLICES.c.digest != str(EMPTY)
+        )
+        with self._read() as connection:
+            day: date | None = connection.execute(query).scalar()
+        return day
 
     def publications(self, table: str | None = None) -> list[PublicationRecord]:
         """Every recorded change, oldest first."""

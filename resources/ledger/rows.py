@@ -34,7 +34,7 @@ from pipeline_assets.domain.records import (
 )
 from pipeline_assets.domain.slices import BatchVerdict, Digest, Slice, Source, Verdict
 
-_CROSS_DAY, _JUDGED_BY, _WAITS_FOR = "rivals", "code", "waits for"
+_CROSS_DAY, _JUDGED_BY, _WAITS_FOR, _DELIVERED = "rivals", "code", "waits for", "delivered"
 """Entries of a stored state beside those of upstream days, which are named `table:day`."""
 
 
@@ -206,11 +206,11 @@ def input_state_of(stored: Mapping[str, str] | None) -> InputState | None:
         upstream = {
             _input_day(name): Digest.parse(text)
             for name, text in stored.items()
-            if name not in (_CROSS_DAY, _JUDGED_BY, _WAITS_FOR)
+            if name not in (_CROSS_DAY, _JUDGED_BY, _WAITS_FOR, _DELIVERED)
         }
     except ValueError:
         return None
-    return InputState(upstream, stored.get(_CROSS_DAY))
+    return InputState(upstream, stored.get(_CROSS_DAY), stored.get(_DELIVERED))
 
 
 @lru_cache(maxsize=1 << 16)
@@ -224,7 +224,8 @@ def input_state_json(state: InputState | None) -> dict[str, str] | None:
     if state is None:
         return None
     entries = {f"{name.table}:{name.day.isoformat()}": str(digest) for name, digest in state.upstream.items()}
-    return dict(sorted((entries | _given({_CROSS_DAY: state.cross_day})).items()))
+    beside = _given({_CROSS_DAY: state.cross_day, _DELIVERED: state.delivered})
+    return dict(sorted((entries | beside).items()))
 
 
 def rejection_of(stored: Mapping[str, str] | None) -> Rejection | None:

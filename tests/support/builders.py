@@ -307,6 +307,14 @@ class Pipeline(LandingFolder):
             for table in ALL_TABLES
         }
 
+    def digests_of(self, key: str) -> dict[Slice, str]:
+        """Slice -> recorded digest of a table, of slices with rows."""
+        return {one: str(r.digest) for one, r in self.ledger.slices(key, None).items() if r.digest.rows}
+
+    def history_of(self, key: str) -> int:
+        """Number of snapshots that main of a table went through."""
+        return len(self.lakehouse.commits(table_by_key(key), None))
+
     def verdict(self, key: str, day: date, project: str = PROJECT) -> str:
         """The recorded verdict of a slice."""
         return self.ledger.slices(key, [project], [day])[Slice(day, project)].verdict.value

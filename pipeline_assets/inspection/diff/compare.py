@@ -32,7 +32,7 @@ from pipeline_assets.load.runtime import Runtime
 from pipeline_assets.load.staleness.decide import SlicePlan, Todo, decide
 from pipeline_assets.load.staleness.facts import Facts, slices_to_look_at
 from pipeline_assets.load.staleness.inputs import cause_of
-from pipeline_assets.tables.registry import DERIVED, ancestors
+from pipeline_assets.tables.registry import AS_OF_TABLES, DERIVED, ancestors
 from pipeline_assets.tables.table import Measure, Table
 from pipeline_assets.transforms.digests import digest_aggregates, digest_of, with_row_hashes
 from pipeline_assets.transforms.key_changes import key_changes
@@ -57,9 +57,10 @@ def compare(
     that leaves refined.events alone. Raises UsageError for a table that is not derived, or a slice that is empty on both sides
     and of which nothing is on record.
     """
-    table = next((table for table in DERIVED if table.key == name), None)
+    known = (*DERIVED, *(table for table in AS_OF_TABLES if runtime.ledger.head(table.key) is not None))
+    table = next((table for table in known if table.key == name), None)
     if table is None:
-        raise UsageError(name, "is not a derived table", f"There are {', '.join(table.key for table in DERIVED)}")
+        raise UsageError(name, "is not a derived table", f"There are {', '.join(table.key for table in known)}")
     key = Slice(day, project)
     heads = {pinned.key: runtime.lakehouse.head(pinned) for pinned in (*ancestors(table), table)}
     recorded = _recorded(runtime, table, key, now, heads)

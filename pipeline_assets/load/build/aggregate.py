@@ -47,7 +47,7 @@ class AggregateBuilder(Builder[AggregateTable]):
     ) -> Iterator[Proposal]:
         """From refined.events as it is published, or as raw says now; no row comes from another day."""
         with (
-            _refined(runtime, key, heads, on_published=on_published) as refined,
+            refined_slice(runtime, key, heads, on_published=on_published) as refined,
             kept(self._rows(runtime.settings, refined)) as rows,
         ):
             nowhere = self.contents(rows).limit(0).select("event_date", "project_id", "_key_a", "_key_b")
@@ -76,8 +76,8 @@ class AggregateBuilder(Builder[AggregateTable]):
 
 
 @contextmanager
-def _refined(runtime: Runtime, key: Slice, heads: Mapping[str, int], *, on_published: bool) -> Iterator[DataFrame]:
-    """The slice of refined.events."""
+def refined_slice(runtime: Runtime, key: Slice, heads: Mapping[str, int], *, on_published: bool) -> Iterator[DataFrame]:
+    """The slice of refined.events, as it is published or as raw says now."""
     is_slice = slices_condition(REFINED_EVENTS, [key])
     if on_published:
         yield runtime.lakehouse.read(REFINED_EVENTS, heads[REFINED_EVENTS.key]).where(is_slice)

@@ -2,7 +2,7 @@
 
 Contains: the mapping from kinds to builders.
 Add here: the builder of a new kind, in one line.
-Does not contain: building (refined.py, aggregate.py).
+Does not contain: building (refined.py, aggregate.py, snapshot.py, validity.py, as_of.py).
 """
 
 from __future__ import annotations
@@ -11,12 +11,21 @@ from typing import Any
 
 from pipeline_assets.domain.errors import UsageError
 from pipeline_assets.load.build.aggregate import AggregateBuilder
+from pipeline_assets.load.build.as_of import AsOfBuilder
 from pipeline_assets.load.build.builder import Builder
 from pipeline_assets.load.build.refined import RefinedBuilder
-from pipeline_assets.tables.kinds import AGGREGATE, REFINED, TableKind
+from pipeline_assets.load.build.snapshot import SnapshotBuilder
+from pipeline_assets.load.build.validity import ValidityBuilder
+from pipeline_assets.tables.kinds import AGGREGATE, AS_OF, REFINED, SNAPSHOT, VALIDITY, TableKind
 from pipeline_assets.tables.table import Table
 
-BUILDERS: dict[TableKind, type[Builder[Any]]] = {REFINED: RefinedBuilder, AGGREGATE: AggregateBuilder}
+BUILDERS: dict[TableKind, type[Builder[Any]]] = {
+    REFINED: RefinedBuilder,
+    AGGREGATE: AggregateBuilder,
+    SNAPSHOT: SnapshotBuilder,
+    VALIDITY: ValidityBuilder,
+    AS_OF: AsOfBuilder,
+}
 
 
 def builder_of(table: Table) -> Builder[Any]:

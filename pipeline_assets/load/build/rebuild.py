@@ -78,7 +78,7 @@ def _pinned(
             runtime.ledger,
             facts.reading(runtime.ledger, [table]),
             table,
-            request.slices,
+            request.slices_of(table.kind),
             request.accepted,
             request.now,
         )
@@ -167,7 +167,8 @@ def write_build(plan: TablePlan, build: Build, target: str, slices: Collection[S
 
 def _require_none_held_since(plan: TablePlan) -> None:
     """A person may have held since what was decided on: without a newer commit of it no conflict would show."""
-    held = plan.runtime.ledger.interventions.holds(plan.table.key, plan.request.projects)
+    projects = plan.table.kind.projects(plan.request.projects)
+    held = plan.runtime.ledger.interventions.holds(plan.table.key, projects)
     if any(decision.key in held and decision.todo is not Todo.HOLD for decision in plan.slices):
         raise PublishConflictError(
             plan.table.key, "a person held a day of it meanwhile", "The load looks at the table again"

@@ -167,7 +167,7 @@ def stand(plan: TablePlan, decision: SlicePlan) -> JudgedSlice:
     record = _blocked_record(prior, decision)
     is_refused_before = decision.todo in (Todo.KEEP_REFUSED, Todo.WAIT_TIED) and prior.run_id != plan.request.run_id
     is_repeat = is_refused_before or _is_already_reported(plan, prior, record)
-    evaluations = prior.refused_evaluations if record.verdict is Verdict.REFUSED else ()
+    evaluations = record.refused_evaluations if record.verdict is Verdict.REFUSED else ()
     outcome = replace(_outcome(plan, decision, record, evaluations, record.figures), is_repeat=is_repeat)
     return JudgedSlice(record, outcome)
 
@@ -188,6 +188,11 @@ def _blocked_record(prior: SliceRecord, decision: SlicePlan) -> SliceRecord:
     if decision.todo is Todo.WAIT:
         hint = "It follows as soon as what it waits for is published; recover that first"
         return replace(prior, verdict=Verdict.WAITING, reason=decision.reason, hint=hint)
+    if decision.failure is not None:
+        refused = decision.failure
+        return replace(
+            prior, verdict=Verdict.REFUSED, reason=_reason(refused), hint=refused.hint, refused_evaluations=(refused,)
+        )
     # What other days hold may have changed beside the keys that matter; the next comparison is with what they hold now.
     rejection = replace(prior.rejection or Rejection(decision.present), inputs=decision.present)
     prior = replace(prior, rejection=rejection)

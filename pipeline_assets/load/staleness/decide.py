@@ -15,16 +15,22 @@ from enum import Enum, auto
 
 from pipeline_assets.domain.acceptance import Acceptances
 from pipeline_assets.domain.causes import UNCHANGED, Cause, CauseKind
+from pipeline_assets.domain.checks import UNREAD_OBJECTS, Evaluation
 from pipeline_assets.domain.deliveries import BatchKey
+from pipeline_assets.domain.dimensions import SnapshotDelivery
 from pipeline_assets.domain.identity import is_tie
 from pipeline_assets.domain.input_state import InputState, Rejection
 from pipeline_assets.domain.records import SliceRecord
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import EMPTY, BatchVerdict, Slice, Verdict
 from pipeline_assets.load.deliveries.batch import is_empty_by_setting
+from pipeline_assets.load.staleness.as_of import ItemsOfDays
 from pipeline_assets.load.staleness.facts import Facts
 from pipeline_assets.load.staleness.finality import is_final_day, is_moot, was_final
 from pipeline_assets.load.staleness.inputs import Inputs, Match, cause_of, compare, judging
+from pipeline_assets.load.staleness.snapshots import wait_of_snapshot
+from pipeline_assets.load.staleness.waits import Wait
+from pipeline_assets.tables.kinds import is_dimension
 from pipeline_assets.tables.raw_events import RAW_TABLES
 from pipeline_assets.tables.table import Table
 
@@ -46,9 +52,11 @@ class Todo(Enum):
     """Built from the same inputs before, it shared events with days that could not be published."""
     HOLD = auto()
     """A person holds it."""
+    REFUSE = auto()
+    """What it needs is missing or ambiguous, and settings or rules refuse it without a build."""
 
 
-_BLOCKED = (Todo.KEEP_REFUSED, Todo.WAIT, Todo.WAIT_TIED, Todo.HOLD)
+_BLOCKED = (Todo.KEEP_REFUSED, Todo.WAIT, Todo.WAIT_TIED, Todo.HOLD, Todo.REFUSE)
 
 
 @dataclass(frozen=True)
@@ -74,6 +82,10 @@ class SlicePlan:
     """It waits for deliveries whose deadline lies ahead."""
     is_outdated: bool = False
     """Kept as other code built it, because nobody asked for the day."""
+    failure: Evaluation | None = None
+    """Of a slice that is refused without a build: the check that does."""
+    delivered: SnapshotDelivery | None = None
+    """What landing holds for it, where it is read from there."""
 
     @property
     def is_blocked(self) -> bool:
@@ -101,7 +113,8 @@ class _Rule:
         self, facts: Facts, table: Table, requested: frozenset[Slice], accepted: Acceptances, now: datetime
     ) -> None:
         self.facts, self.table, self.requested, self.accepted, self.now = facts, table, requested, accepted, now
-        self.records, self.inputs = facts.records[table.key], Inputs(facts.records, table, facts.settings)
+        self.items = ItemsOfDays(facts, table.dimension, now) if table.dimension is not None else None
+        self.records, self.inputs = facts.records[table.key], Inputs(facts, table, self.items)
         self.code = table.code_version(facts.settings)
 
     def plan_of(self, key: Slice) -> SlicePlan | None:
@@ -110,12 +123,18 @@ class _Rule:
         is_requested = key in self.requested
         if record is None and not is_requested and not self.inputs.has_own_rows(key):
             return None
+        if record is None and self.items is not None and not self.inputs.upstream(key):
+            # Of a day whose events nobody loaded a load of snapshots has nothing to say.
+            return None
         is_known_final = was_final(self.facts, record, self.now)
         is_final = is_known_final or is_final_day(self.facts, key, self.now)
         since = record.final_at if record is not None and is_known_final else None
         final_at = (since or self.now.isoformat()) if is_final else None
         present = self.inputs.state(key)
-        plan = SlicePlan(key, Todo.KEEP, present, record, is_requested, is_final, is_known_final, final_at)
+        plan = SlicePlan(
+            key, Todo.KEEP, present, record, is_requested, is_final, is_known_final, final_at,
+            delivered=self.facts.delivered.get(key),
+        )  # fmt: skip
         return self._obstructed(plan) or self._compared(plan)
 
     def _obstructed(self, plan: SlicePlan) -> SlicePlan | None:
@@ -123,13 +142,28 @@ class _Rule:
         hold = self.facts.hold_of(self.table.key, plan.key)
         if hold is not None:
             return replace(plan, todo=Todo.HOLD, reason=f"held: {hold}")
-        obstacle = _obstacle(self.facts, self.table, self.inputs, plan.key, self.now)
-        if obstacle is None:
+        wait = self._wait(plan)
+        if wait is None:
             return None
-        is_early = plan.key in self.facts.early and not any(
-            upstream.verdict in (Verdict.REFUSED, Verdict.HELD) for upstream in self.inputs.upstream(plan.key)
-        )
-        return replace(plan, todo=Todo.WAIT, reason=obstacle, is_early=is_early)
+        if wait.failure is not None:
+            return replace(plan, todo=Todo.REFUSE, reason=wait.reason, failure=wait.failure)
+        return replace(plan, todo=Todo.WAIT, reason=wait.reason, is_early=wait.is_early)
+
+    def _wait(self, plan: SlicePlan) -> Wait | None:
+        key = plan.key
+        if self.table.kind.reads_landing:
+            return wait_of_snapshot(self.facts, self.table, key, plan.record, self.now)
+        if self.table.kind.is_shared:
+            # Read as it is published, whatever was refused since: a day that nobody can correct holds no other one up.
+            return None
+        obstacle = _obstacle(self.facts, self.table, self.inputs, key, self.now)
+        if obstacle is not None:
+            is_early = key in self.facts.early and not any(
+                upstream.verdict in (Verdict.REFUSED, Verdict.HELD) for upstream in self.inputs.upstream(key)
+            )
+            return Wait(obstacle, is_early)
+        is_joined = self.items is not None and self.inputs.has_own_rows(key)
+        return self.items.wait_of(key.event_date) if self.items is not None and is_joined else None
 
     def _compared(self, plan: SlicePlan) -> SlicePlan:
         """The plan of a slice that can be built: its inputs now, what it was built from, and what was refused."""
@@ -162,7 +196,8 @@ def _valid_rejection(settings: Settings, table: Table, accepted: Acceptances, re
     """What the present code and bounds refused last, unless a person accepts the change now."""
     rejection = record.rejection
     is_accepted = accepted.change(table.key, record.key) is not None
-    if rejection is None or is_accepted or rejection.judged_by != judging(table, settings):
+    is_unread = any(evaluation.figures.get(UNREAD_OBJECTS) for evaluation in record.refused_evaluations)
+    if rejection is None or is_accepted or is_unread or rejection.judged_by != judging(table, settings):
         return None
     return rejection
 
@@ -219,7 +254,8 @@ def _obstacle(facts: Facts, table: Table, inputs: Inputs, key: Slice, now: datet
     if not table.kind.delivered_by:
         recorded = inputs.upstream(key)
         if not recorded and not is_before_history:
-            return f"{', '.join(table.upstream)} {key} is not built yet"
+            names = [name for name in table.upstream if not is_dimension(name)]
+            return f"{', '.join(names)} {key} is not built yet"
         for upstream in recorded:
             is_released = upstream.verdict is Verdict.HELD and (upstream.table, key) in facts.released
             if not upstream.verdict.is_good and not is_released:

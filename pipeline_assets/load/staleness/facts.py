@@ -13,11 +13,13 @@ from datetime import date, datetime, timedelta
 from functools import cached_property
 
 from pipeline_assets.domain.deliveries import BatchKey
+from pipeline_assets.domain.dimensions import SnapshotDelivery
 from pipeline_assets.domain.records import BatchRecord, SliceRecord
 from pipeline_assets.domain.settings import Settings
-from pipeline_assets.domain.slices import Slice, Source, neighbourhood
+from pipeline_assets.domain.slices import ALL_PROJECTS, Slice, Source, neighbourhood
 from pipeline_assets.load.recorded import early_slices
 from pipeline_assets.load.staleness.first_arrival import first_arrivals
+from pipeline_assets.tables.kinds import is_dimension
 from pipeline_assets.tables.table import Table
 from resources.ledger.store import Ledger
 
@@ -37,6 +39,10 @@ class Facts:
     """Table -> slice -> what is on record: of the tables that are decided about, and of what they are built from."""
     holds: Mapping[str, Mapping[Slice, str]] = field(default_factory=dict)
     """Table -> slice that a person holds -> why."""
+    delivered: Mapping[Slice, SnapshotDelivery] = field(default_factory=dict)
+    """What landing holds for the slices of a table that is read from there; nothing for all others."""
+    first_snapshots: Mapping[str, date] = field(default_factory=dict)
+    """Table of snapshots -> the first day that it holds any of, or that landing does."""
     released: frozenset[tuple[str, Slice]] = frozenset()
     """(table, slice) that count as not held, whatever is on record."""
 
@@ -66,9 +72,14 @@ class Facts:
             for name in table.upstream:
                 for day in own:
                     days.setdefault(name, set()).update(table.kind.input_days(name, day, self.settings))
-        records = {name: ledger.slices(name, self._projects, of) for name, of in days.items()}
+        projects = [*self._projects, ALL_PROJECTS] if any(map(is_dimension, days)) else self._projects
+        records = {name: ledger.slices(name, projects, of) for name, of in days.items()}
         holds = {table.key: ledger.interventions.holds(table.key, self._projects) for table in tables}
-        return replace(self, records={**self.records, **records}, holds={**self.holds, **holds})
+        read = replace(self, records={**self.records, **records}, holds={**self.holds, **holds})
+        dimensions = [table.dimension for table in tables if table.dimension is not None]
+        firsts = {one.snapshot.key: ledger.first_day(one.snapshot.key) for one in dimensions}
+        known = {name: day for name, day in firsts.items() if day is not None}
+        return replace(read, first_snapshots={**self.first_snapshots, **known}) if known else read
 
     def extended(self, ledger: Ledger, slices: Collection[Slice], tables: Sequence[Table]) -> Facts:
         """The same about other slices of the same projects, of which nothing was read before."""

@@ -8,7 +8,6 @@ stale slice (decide.py).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from datetime import date
 from enum import Enum, auto
 
@@ -17,6 +16,8 @@ from pipeline_assets.domain.input_state import InputDay, InputState
 from pipeline_assets.domain.records import SliceRecord
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import EMPTY, Slice
+from pipeline_assets.load.staleness.as_of import ItemsOfDays
+from pipeline_assets.load.staleness.facts import Facts
 from pipeline_assets.tables.table import Table
 
 
@@ -48,23 +49,42 @@ class Match(Enum):
 class Inputs:
     """The present inputs of a table's slices."""
 
-    def __init__(self, records: Mapping[str, Mapping[Slice, SliceRecord]], table: Table, settings: Settings) -> None:
-        """`records`: table -> slice -> what is on record, of the upstream tables and all days in reach."""
-        self._table, self._settings = table, settings
-        self._upstream = {name: records[name] for name in table.upstream}
+    def __init__(self, facts: Facts, table: Table, items: ItemsOfDays | None = None) -> None:
+        """`facts`: with records of the table and its upstream tables, of all days in reach; `items`: what it is joined with."""
+        self._table, self._settings, self._items = table, facts.settings, items
+        self._own, self._delivered = facts.records.get(table.key, {}), facts.delivered
+        self._upstream = {name: facts.records[name] for name in table.upstream}
 
     def state(self, key: Slice) -> InputState:
-        """Digest per upstream slice that holds rows."""
+        """Digest per upstream slice that holds rows; of what is read from landing, the version that lies there."""
+        if self._table.kind.reads_landing:
+            return self._as_delivered(key)
         upstream = {}
         for name, records in self._upstream.items():
-            for day in self._table.kind.input_days(name, key.event_date, self._settings):
-                record = records.get(Slice(day, key.project_id))
+            for of in self._table.kind.input_slices(name, key, self._settings):
+                record = records.get(of)
                 if record is not None and record.digest != EMPTY:
-                    upstream[InputDay(name, day)] = record.digest
+                    upstream[InputDay(name, of.event_date)] = record.digest
+        if self._items is not None and upstream:
+            upstream.update(self._items.inputs(key.event_date))
         return InputState(upstream)
 
+    def _as_delivered(self, key: Slice) -> InputState:
+        """What is gone from landing stays what the published slice was read from."""
+        listed, record = self._delivered.get(key), self._own.get(key)
+        if listed is not None:
+            return InputState(delivered=listed.version)
+        return (record.input_state if record is not None else None) or InputState()
+
     def has_own_rows(self, key: Slice) -> bool:
-        """Whether an upstream slice of the same day holds rows; without any the result is empty."""
+        """Whether an upstream slice of the same day holds rows; without any the result is empty.
+
+        A slice of all projects has whatever it is built from for its own; where no items are known yet, nothing is counted.
+        """
+        if self._table.kind.is_shared:
+            return not self.state(key).is_nothing
+        if self._items is not None and not self._items.begin_by(key.event_date):
+            return False
         return any(key in records and records[key].digest != EMPTY for records in self._upstream.values())
 
     def upstream(self, key: Slice) -> list[SliceRecord]:
@@ -76,6 +96,8 @@ def compare(recorded: InputState | None, present: InputState, day: date) -> Matc
     """Of the slice of a day; upstream slices of the same day are its own inputs."""
     if recorded is None:
         return Match.DIFFERENT
+    if recorded.delivered != present.delivered:
+        return Match.DIFFERENT
     differing = _differing(recorded, present)
     if not differing:
         return Match.SAME
@@ -86,6 +108,8 @@ def compare(recorded: InputState | None, present: InputState, day: date) -> Matc
 def cause_of(before: InputState | None, after: InputState, *, has_new_code: bool) -> Cause:
     """Why a slice is built, for its publication's record; `before`: what it was built from, None where that is not known."""
     differing = _differing(before or InputState(), after)
+    if after.delivered is not None and (before is None or before.delivered != after.delivered):
+        return Cause.of(CauseKind.DELIVERY, has_new_code=has_new_code)
     if not differing:
         return Cause.of(CauseKind.CODE)
     if before is None or before.is_nothing:

@@ -6,8 +6,10 @@ from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import Source
 from pipeline_assets.orchestration.sensors.arrivals import arrival_sensor
 from pipeline_assets.orchestration.sensors.heal import heal_sensor
+from pipeline_assets.orchestration.sensors.snapshots import snapshot_sensor
 
 
 def load_sensors(settings: Settings) -> list[dg.SensorDefinition]:
-    """One sensor per source, and `heal`."""
-    return [*(arrival_sensor(settings, source) for source in Source), heal_sensor(settings)]
+    """One sensor per source, one for all dimensions, and `heal`."""
+    exports = (arrival_sensor(settings, source) for source in Source)
+    return [*exports, snapshot_sensor(settings), heal_sensor(settings)]

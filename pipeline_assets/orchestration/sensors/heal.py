@@ -16,11 +16,11 @@ from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import Source
 from pipeline_assets.load.staleness.scan import Stale, scan_stale_days
 from pipeline_assets.orchestration.assets import Clock
-from pipeline_assets.orchestration.jobs import HEAL_JOB, HEAL_PRIORITY, JOB_OF_SOURCE
+from pipeline_assets.orchestration.jobs import DIMENSION_JOB, HEAL_JOB, HEAL_PRIORITY, JOB_OF_SOURCE
 from pipeline_assets.orchestration.live_runs import under_way
 from pipeline_assets.orchestration.sensors.requests import Due, Tick, default_status, digest, guarded, request
 from pipeline_assets.orchestration.specs import asset_key
-from pipeline_assets.tables.registry import ASSET_TABLES
+from pipeline_assets.tables.registry import GRAPH_TABLES
 from resources.ledger.store import Ledger
 
 
@@ -65,9 +65,9 @@ def _stale_days(tick: Tick) -> dg.SensorResult:
 
 def _is_load(run: dg.DagsterRun) -> bool:
     """Whether a run loads tables of ours; assets of others run beside it."""
-    if run.job_name in (*JOB_OF_SOURCE.values(), HEAL_JOB):
+    if run.job_name in (*JOB_OF_SOURCE.values(), HEAL_JOB, DIMENSION_JOB):
         return True
-    return not {asset_key(table) for table in ASSET_TABLES}.isdisjoint(run.asset_selection or ())
+    return not {asset_key(table) for table in GRAPH_TABLES}.isdisjoint(run.asset_selection or ())
 
 
 def _by_day_to_ask_for(

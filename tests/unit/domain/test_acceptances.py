@@ -9,7 +9,7 @@ import pytest
 from pipeline_assets.domain.acceptance import Acceptance, AcceptanceKind, read_acceptances
 from pipeline_assets.domain.errors import SettingsError
 from pipeline_assets.domain.settings import Settings
-from pipeline_assets.domain.slices import Slice
+from pipeline_assets.domain.slices import ALL_PROJECTS, Slice
 from pipeline_assets.load.deliveries.batch import judge_absent
 from pipeline_assets.orchestration.assets import KINDS
 from tests.unit.load.test_batches import BATCH, DAY, PROJECT, SOON, a_delivery, a_record, markers_of, plan_of
@@ -44,6 +44,16 @@ def test_a_change_and_a_loss_are_told_apart() -> None:
     assert given.change("refined/events", Slice(DAY, "10002")) is None
     with pytest.raises(SettingsError, match="has no deliveries that could be missing"):
         _read(f"refined/events:{DAY}", [PROJECT])
+
+
+def test_a_day_of_a_dimension_is_accepted_for_all_projects_together() -> None:
+    table = "dimensions/item_snapshot"
+    kinds = {table: AcceptanceKind.CHANGE}
+    for name in (f"{table}:{DAY}", f"{table}:{DAY}/{ALL_PROJECTS}"):
+        given = read_acceptances({AcceptanceKind.CHANGE: {name: "closed"}}, kinds, [PROJECT, "10002"], {table})
+        assert given.change(table, Slice(DAY, ALL_PROJECTS)) == "closed"
+    with pytest.raises(SettingsError, match="names a project that this run does not load"):
+        read_acceptances({AcceptanceKind.CHANGE: {f"{table}:{DAY}/{PROJECT}": "why"}}, kinds, [PROJECT], {table})
 
 
 @pytest.mark.parametrize(

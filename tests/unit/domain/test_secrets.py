@@ -128,7 +128,7 @@ def test_an_asset_page_shows_no_secret_of_a_place() -> None:
     settings = Settings(landing_url=place, warehouse_url=place, projects=("10001",))
     assets = build_defs(settings).resolve_asset_graph().asset_nodes
     shown = [str(asset.metadata["dagster/uri"]) for asset in assets if asset.key.path[0] != "ops"]
-    assert len(shown) == 8
+    assert len(shown) == 12
     assert all(uri.startswith(f"s3://bucket/exports?token={MASK}") and _is_clean(uri) for uri in shown), shown
     (local, _) = landing_assets(Settings(landing_url="/data/landing"), DAYS)
     assert local.metadata["dagster/uri"] == "/data/landing"

@@ -212,7 +212,12 @@ def test_bad_usage_is_one_sentence(shell: Callable[..., Any], words: tuple[str, 
 
 
 def test_downstream_is_transitive_and_in_order() -> None:
-    below = ["aggregates/daily_revenue", "aggregates/event_counts", "aggregates/active_users"]
+    below = [
+        "aggregates/daily_revenue",
+        "aggregates/event_counts",
+        "aggregates/active_users",
+        "aggregates/active_item_events",
+    ]
     assert [table.key for table in downstream_of(EVENTS)] == below
     assert [table.key for table in downstream_of(RAW)] == [EVENTS, *below]
     assert downstream_of(REVENUE) == ()

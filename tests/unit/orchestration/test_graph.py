@@ -32,6 +32,14 @@ def test_keys_and_dependencies() -> None:
         "aggregates/daily_revenue": ["refined/events"],
         "aggregates/event_counts": ["refined/events"],
         "aggregates/active_users": ["refined/events"],
+        "landing/item_snapshots": [],
+        "dimensions/item_snapshot": ["landing/item_snapshots"],
+        "dimensions/item_validity": ["dimensions/item_snapshot"],
+        "aggregates/active_item_events": [
+            "dimensions/item_snapshot",
+            "dimensions/item_validity",
+            "refined/events",
+        ],
         "ops/health_report": [],
     }
 
@@ -55,17 +63,38 @@ def test_checks() -> None:
         "aggregates/daily_revenue": aggregate,
         "aggregates/event_counts": aggregate,
         "aggregates/active_users": aggregate,
+        "dimensions/item_snapshot": {"snapshot_is_whole", "count_is_expected"},
+        "dimensions/item_validity": {"reconciles_with_snapshots"},
+        "aggregates/active_item_events": {"items_are_known", "methods_agree", "change_is_explained"},
     }
+
+
+def test_what_only_dimensions_need_is_a_group_of_its_own() -> None:
+    """A backfill of the group of events ends well where no dimension is delivered."""
+    graph = _definitions().resolve_asset_graph()
+    groups: dict[str, set[str]] = {}
+    for key in graph.get_all_asset_keys():
+        groups.setdefault(graph.get(key).group_name or "", set()).add(key.path[-1])
+    assert groups["dimensions"] == {"item_snapshots", "item_snapshot", "item_validity", "active_item_events"}
+    assert not groups["events"] & groups["dimensions"]
 
 
 def test_jobs_load_one_source_each() -> None:
     definitions = _definitions()
-    derived = {"refined/events", "aggregates/daily_revenue", "aggregates/event_counts", "aggregates/active_users"}
+    joined = {"aggregates/active_item_events"}
+    derived = {
+        "refined/events",
+        "aggregates/daily_revenue",
+        "aggregates/event_counts",
+        "aggregates/active_users",
+    } | joined
     for name, raw in (("daily_load", "raw/regular_events"), ("backfill_load", "raw/backfill_events")):
         keys = definitions.resolve_job_def(name).asset_layer.selected_asset_keys
         assert {key.to_user_string() for key in keys} == derived | {raw}
     healed = definitions.resolve_job_def("heal_load").asset_layer.selected_asset_keys
-    assert {key.to_user_string() for key in healed} == derived
+    assert {key.to_user_string() for key in healed} == derived | {"dimensions/item_validity"}
+    loaded = definitions.resolve_job_def("dimension_load").asset_layer.selected_asset_keys
+    assert {key.to_user_string() for key in loaded} == joined | {"dimensions/item_snapshot", "dimensions/item_validity"}
 
 
 def test_a_code_server_can_load_it() -> None:
@@ -124,6 +153,7 @@ def test_sensors_launch_their_jobs_and_start_as_the_settings_say() -> None:
         } == {
             ("regular_exports_arrived", "daily_load", 60, status),
             ("backfill_exports_arrived", "backfill_load", 60, status),
+            ("dimension_snapshots_arrived", "dimension_load", 60, status),
             ("heal", "heal_load", 300, status),
         }
         # It launches nothing and frees what dead runs hold: it runs whether the others do or not.
@@ -167,7 +197,7 @@ def test_every_asset_says_whose_it_is_and_how_to_recover_it_and_runs_in_chunks()
 def test_every_check_says_what_it_holds() -> None:
     graph = _definitions().resolve_asset_graph()
     descriptions = [graph.get_check_spec(key).description for key in graph.asset_check_keys]
-    assert len(set(descriptions)) == 7
+    assert len(set(descriptions)) == 12
     assert all(descriptions)
 
 

@@ -34,6 +34,8 @@ STATES: dict[str, tuple[dict[str, str] | None, InputState | None]] = {
     ),
     "by the first row hash": ({f"{RAW}:2026-02-02": "3:a:b", "rivals": "0:0:0"},
                               InputState({InputDay(RAW, DAY): Digest(3, 10, 11, version=1)}, "0:0:0")),
+    "of a snapshot": ({"delivered": "dimensions/item/2026-02-02.csv v1 9"},
+                      InputState(delivered="dimensions/item/2026-02-02.csv v1 9")),
     "of an aggregate": ({f"{TABLE}:2026-02-02": "h2:3:a:b"}, InputState({InputDay(TABLE, DAY): Digest(3, 10, 11)})),
 }  # fmt: skip
 """What the ledger holds -> what it means."""

@@ -32,9 +32,10 @@ from pipeline_assets.load.staleness.decide import SlicePlan, Todo
 from pipeline_assets.load.staleness.facts import Facts, slices_to_look_at
 from pipeline_assets.load.staleness.neighbours import decide_with_neighbours
 from pipeline_assets.tables.event_counts import EVENT_COUNTS
+from pipeline_assets.tables.item import ITEM
 from pipeline_assets.tables.kinds import Aggregate, TableKind
 from pipeline_assets.tables.quarantine import QUARANTINE
-from pipeline_assets.tables.registry import DERIVED, ancestors, with_descendants
+from pipeline_assets.tables.registry import AS_OF_TABLES, DERIVED, RESTORABLE, ancestors, with_descendants
 from pipeline_assets.tables.table import Table
 from resources.ledger.changes import Changes
 from resources.ledger.store import Ledger
@@ -129,7 +130,7 @@ def test_slices_that_the_kind_links_are_published_together(ledger: Ledger, monke
 
 
 def test_every_derived_table_has_a_builder_and_a_kind_without_one_is_named() -> None:
-    assert [builder_of(table).table for table in DERIVED] == list(DERIVED)
+    assert [builder_of(table).table for table in RESTORABLE] == list(RESTORABLE)
     with pytest.raises(UsageError, match="raw/quarantine: is a delivered table, which nothing builds"):
         builder_of(QUARANTINE)
 
@@ -146,7 +147,12 @@ def test_a_kind_that_leaves_a_question_open_cannot_be_made() -> None:
 def test_what_follows_from_a_table_is_read_from_the_declarations() -> None:
     refined, *aggregates = DERIVED
     assert [table.key for table in ancestors(refined)] == ["raw/regular_events", "raw/backfill_events"]
-    assert with_descendants(refined) == DERIVED
+    assert with_descendants(refined) == (*DERIVED, *AS_OF_TABLES)
+    assert [table.key for table in with_descendants(ITEM.snapshot)] == [
+        "dimensions/item_snapshot",
+        "dimensions/item_validity",
+        "aggregates/active_item_events",
+    ]
     assert with_descendants(aggregates[-1]) == (aggregates[-1],)
     assert ancestors(aggregates[-1]) == (*ancestors(refined), refined)
 

@@ -1,0 +1,179 @@
+"""Build an aggregate of events and of a dimension as it was on their day, by two joins that must agree.
+
+Contains: the kind's builder: the snapshot join is published, the interval join proves it.
+Add here: what all such aggregates share.
+Does not contain: any one of them (tables/), which snapshot stands for a day (staleness/as_of.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import date
+from functools import partial
+from typing import Any
+
+from pyspark.sql import DataFrame
+
+from pipeline_assets.domain.checks import Check, Evaluation, number
+from pipeline_assets.domain.input_state import InputState
+from pipeline_assets.domain.settings import Settings
+from pipeline_assets.domain.slices import ALL_PROJECTS, EMPTY, Digest, Slice
+from pipeline_assets.load.build.aggregate import refined_slice
+from pipeline_assets.load.build.audit import Audit, Build
+from pipeline_assets.load.build.builder import Builder, Proposal, kept
+from pipeline_assets.load.build.step import TablePlan
+from pipeline_assets.load.runtime import Runtime
+from pipeline_assets.tables.refined_events import REFINED_EVENTS
+from pipeline_assets.tables.table import AsOfTable
+from pipeline_assets.transforms.digests import digest_aggregates, digest_of, slice_digests, with_row_hashes
+from pipeline_assets.transforms.intervals import days_of_items, items_by_interval, items_by_snapshot
+from pipeline_assets.transforms.key_changes import row_contents, with_keys
+from resources.iceberg.metadata import slices_condition
+
+
+class AsOfBuilder(Builder[AsOfTable]):
+    """Builds from refined.events and a dimension; columns of its own name its rows, which never change their day."""
+
+    def build(self, plan: TablePlan) -> Build:
+        """From all of them as of the pinned snapshots."""
+        return _build(plan, self.table)
+
+    @contextmanager
+    def proposed(
+        self, runtime: Runtime, key: Slice, heads: Mapping[str, int], *, on_published: bool
+    ) -> Iterator[Proposal]:
+        """From refined.events as it is published or as raw says now, and the items that were chosen for the day last."""
+        record = runtime.ledger.slices(self.table.key, [key.project_id], [key.event_date]).get(key)
+        state = None if record is None else record.rejection.inputs if record.rejection else record.input_state
+        as_of = {key.event_date: _items_day(self.table, state) or key.event_date}
+        items = _Items.read(runtime, self.table, heads, as_of)
+        with (
+            refined_slice(runtime, key, heads, on_published=on_published) as refined,
+            kept(self._rows(runtime.settings, refined, items.by_snapshot)) as rows,
+        ):
+            nowhere = self.contents(rows).limit(0).select("event_date", "project_id", "_key_a", "_key_b")
+            yield Proposal(rows, nowhere, nowhere)
+
+    def rows_from(self, settings: Settings, inputs: Callable[[str], DataFrame]) -> DataFrame:
+        """From refined.events of one day, and the one snapshot that stood for it."""
+        refined, snapshot = inputs(REFINED_EVENTS.key), inputs(self.table.dimension.snapshot.key)
+        items = snapshot.select("id", "status").crossJoin(refined.select("event_date").distinct())
+        return self._rows(settings, refined, items)
+
+    def contents(self, rows: DataFrame) -> DataFrame:
+        """By the key columns, the content of all."""
+        return row_contents(rows, self.table.key_columns, self.table.content_columns)
+
+    def with_keys(self, rows: DataFrame) -> DataFrame:
+        """By the key columns."""
+        return with_keys(rows, self.table.key_columns)
+
+    @property
+    def naming_columns(self) -> tuple[str, ...]:
+        """The key columns."""
+        return self.table.key_columns
+
+    def _rows(self, settings: Settings, refined: DataFrame, items: DataFrame) -> DataFrame:
+        built = self.table.build(self.table.narrow(refined, settings), items, settings)
+        return built.select(*[column.name for column in self.table.columns])
+
+
+@dataclass(frozen=True)
+class _Items:
+    """event_date, id, status: the items of some days, read in two ways."""
+
+    by_snapshot: DataFrame
+    by_interval: DataFrame
+
+    @classmethod
+    def read(cls, runtime: Runtime, table: AsOfTable, pins: Mapping[str, int], as_of: Mapping[date, date]) -> _Items:
+        """`as_of`: day of events -> the day whose items stand for it."""
+        snapshot, validity = table.dimension.tables
+        days = days_of_items(runtime.spark, as_of)
+        chosen = [Slice(day, ALL_PROJECTS) for day in set(as_of.values())]
+        months = [Slice(validity.kind.slice_day(key.event_date), ALL_PROJECTS) for key in chosen]
+        snapshots = runtime.lakehouse.read(snapshot, pins[snapshot.key]).where(slices_condition(snapshot, chosen))
+        intervals = runtime.lakehouse.read(validity, pins[validity.key]).where(slices_condition(validity, months))
+        return cls(items_by_snapshot(snapshots, days), items_by_interval(intervals, days))
+
+
+def _items_day(table: AsOfTable, state: InputState | None) -> date | None:
+    """The day whose snapshot an input state names."""
+    days = (
+        name.day for name in (state.upstream if state is not None else ()) if name.table == table.dimension.snapshot.key
+    )
+    return next(days, None)
+
+
+def _build(plan: TablePlan, table: AsOfTable) -> Build:
+    runtime, todo = plan.runtime, plan.to_build
+    slices, settings = sorted(todo), runtime.settings
+    ages = {key: _items_day(table, todo[key].present) for key in slices}
+    as_of = {key.event_date: day for key, day in ages.items() if day is not None}
+    items = _Items.read(runtime, table, plan.pins, as_of)
+    refined = runtime.lakehouse.read(REFINED_EVENTS, plan.pins[REFINED_EVENTS.key])
+    narrow = table.narrow(refined.where(slices_condition(REFINED_EVENTS, slices)), settings).persist()
+
+    def audit(snapshot_id: int) -> dict[Slice, Audit]:
+        staged = runtime.lakehouse.read(table, snapshot_id).where(slices_condition(table, slices))
+        measures = [measure.total().alias(name) for name, measure in table.measures.items()]
+        measured = with_row_hashes(staged, table.content_columns).groupBy(*table.partition_columns)
+        found = _by_slice(measured.agg(*digest_aggregates(), *measures))
+        controls = _by_slice(table.controls(narrow, items.by_snapshot, settings))
+        joined = table.build(narrow, items.by_interval, settings)
+        other = slice_digests(joined, table.content_columns, table.day_column)
+        return {
+            key: _audit(table, key, ages[key], found.get(key, {}), controls.get(key, {}), other.get(key, EMPTY))
+            for key in slices
+        }
+
+    return Build(table.build(narrow, items.by_snapshot, settings), audit, partial(_release, narrow))
+
+
+def _release(frame: DataFrame) -> None:
+    frame.unpersist()
+
+
+def _by_slice(rows: DataFrame) -> dict[Slice, Mapping[str, Any]]:
+    return {Slice(row["event_date"], row["project_id"]): row.asDict() for row in rows.collect()}
+
+
+def _audit(
+    table: AsOfTable,
+    key: Slice,
+    items_day: date | None,
+    row: Mapping[str, Any],
+    controls: Mapping[str, Any],
+    by_interval: Digest,
+) -> Audit:
+    digest = digest_of(row) if row else EMPTY
+    measures = {name: int(row.get(name) or 0) for name in table.measures}
+    figures = {name: number(value) for name, value in controls.items() if name not in table.partition_columns}
+    age = {} if items_day is None else {"snapshot_age_days": (key.event_date - items_day).days}
+    evaluations = (_items_are_known(table, key, items_day), _methods_agree(digest, by_interval))
+    return Audit(digest, measures, {"rows": digest.rows, **measures, **figures, **age}, evaluations)
+
+
+def _items_are_known(table: AsOfTable, key: Slice, items_day: date | None) -> Evaluation:
+    if items_day is None:
+        hint = "Have the snapshot of the day delivered, and load the day again"
+        return Evaluation(Check.ITEMS_ARE_KNOWN, False, "no snapshot stands for the day", hint)
+    if items_day == key.event_date:
+        return Evaluation(Check.ITEMS_ARE_KNOWN, True)
+    name = table.dimension.snapshot.key
+    reason = f"items as of {items_day}: {name} has no snapshot of {key.event_date} (missing_snapshot = previous)"
+    return Evaluation(Check.ITEMS_ARE_KNOWN, True, reason)
+
+
+def _methods_agree(by_snapshot: Digest, by_interval: Digest) -> Evaluation:
+    is_same = by_snapshot == by_interval
+    figures = {"rows_by_snapshot": by_snapshot.rows, "rows_by_interval": by_interval.rows}
+    reason = (
+        None
+        if is_same
+        else (f"{by_snapshot.rows} rows by snapshots ({by_snapshot}), {by_interval.rows} by intervals ({by_interval})")
+    )
+    hint = None if is_same else "This is a defect of Tidemark: report it with the day's snapshot and intervals"
+    return Evaluation(Check.METHODS_AGREE, is_same, reason, hint, figures)

@@ -1,0 +1,120 @@
+"""Build the intervals of a dimension from its snapshots, a month at a time.
+
+Contains: the kind's builder, and the check that intervals say what snapshots do.
+Add here: another check of intervals.
+Does not contain: making intervals (transforms/intervals.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
+
+import pyspark.sql.functions as F
+from pyspark.sql import DataFrame
+
+from pipeline_assets.domain.checks import Check, Evaluation
+from pipeline_assets.domain.settings import Settings
+from pipeline_assets.domain.slices import ALL_PROJECTS, EMPTY, Digest, Slice
+from pipeline_assets.load.build.audit import Audit, Build
+from pipeline_assets.load.build.builder import Builder, Proposal, kept
+from pipeline_assets.load.build.step import TablePlan
+from pipeline_assets.load.runtime import Runtime
+from pipeline_assets.tables.registry import table_by_key
+from pipeline_assets.tables.table import Table
+from pipeline_assets.transforms.digests import digest_aggregates, digest_of, with_row_hashes
+from pipeline_assets.transforms.intervals import intervals_of
+from pipeline_assets.transforms.key_changes import row_contents, with_keys
+from resources.iceberg.metadata import slices_condition
+
+_KEY = ("id", "active_start_date")
+
+
+class ValidityBuilder(Builder[Table]):
+    """Builds intervals from snapshots as they are published; an id and a first day name one."""
+
+    def build(self, plan: TablePlan) -> Build:
+        """From the snapshots of the months, as of the pinned snapshot."""
+        runtime, table, months = plan.runtime, plan.table, sorted(plan.to_build)
+        snapshots = snapshots_of(runtime, table, plan.pins, months)
+
+        def audit(snapshot_id: int) -> dict[Slice, Audit]:
+            staged = runtime.lakehouse.read(table, snapshot_id).where(slices_condition(table, months))
+            measured = _measured(staged, table)
+            expected = _items_by_month(snapshots)
+            return {key: _audit(*measured.get(key, (EMPTY, 0)), expected.get(key, 0)) for key in months}
+
+        return Build(self._rows(snapshots), audit)
+
+    @contextmanager
+    def proposed(
+        self,
+        runtime: Runtime,
+        key: Slice,
+        heads: Mapping[str, int],
+        *,
+        on_published: bool,  # noqa: ARG002 - always so
+    ) -> Iterator[Proposal]:
+        """From snapshots as they are published; no row comes from another month."""
+        with kept(self._rows(snapshots_of(runtime, self.table, heads, [key]))) as rows:
+            nowhere = self.contents(rows).limit(0).select("event_date", "project_id", "_key_a", "_key_b")
+            yield Proposal(rows, nowhere, nowhere)
+
+    def rows_from(self, settings: Settings, inputs: Callable[[str], DataFrame]) -> DataFrame:  # noqa: ARG002 - it reads none
+        """From the snapshots of a month."""
+        (name,) = self.table.upstream
+        return self._rows(inputs(name))
+
+    def contents(self, rows: DataFrame) -> DataFrame:
+        """By id and first day, the content of all."""
+        named = rows.withColumn("event_date", F.col(self.table.day_column))
+        return row_contents(named, _KEY, self.table.content_columns)
+
+    def with_keys(self, rows: DataFrame) -> DataFrame:
+        """By id and first day."""
+        return with_keys(rows, _KEY)
+
+    @property
+    def naming_columns(self) -> tuple[str, ...]:
+        """The id and the first day."""
+        return _KEY
+
+    def _rows(self, snapshots: DataFrame) -> DataFrame:
+        intervals = intervals_of(snapshots).withColumn("project_id", F.lit(ALL_PROJECTS))
+        return intervals.select(*[column.name for column in self.table.columns])
+
+
+def snapshots_of(runtime: Runtime, table: Table, pins: Mapping[str, int], months: Collection[Slice]) -> DataFrame:
+    """The published snapshots that these slices of intervals are built from."""
+    (name,) = table.upstream
+    settings: Settings = runtime.settings
+    days = {one for key in months for one in table.kind.input_slices(name, key, settings)}
+    upstream = table_by_key(name)
+    return runtime.lakehouse.read(upstream, pins[name]).where(slices_condition(upstream, days))
+
+
+def _measured(staged: DataFrame, table: Table) -> dict[Slice, tuple[Digest, int]]:
+    """Month -> digest, and the days of all intervals together."""
+    covered = F.sum(F.datediff("active_end_date", "active_start_date") + 1).alias("days")
+    rows = with_row_hashes(staged, table.content_columns).groupBy(*table.partition_columns)
+    return {
+        Slice(row[table.day_column], row["project_id"]): (digest_of(row.asDict()), int(row["days"]))
+        for row in rows.agg(*digest_aggregates(), covered).collect()
+    }
+
+
+def _items_by_month(snapshots: DataFrame) -> dict[Slice, int]:
+    month = F.trunc("snapshot_date", "month").alias("month")
+    return {
+        Slice(row["month"], row["project_id"]): int(row["count"])
+        for row in snapshots.groupBy(month, "project_id").count().collect()
+    }
+
+
+def _audit(digest: Digest, days: int, items: int) -> Audit:
+    figures = {"rows": digest.rows, "item_days": days, "mismatch_count": abs(days - items)}
+    is_same = days == items
+    reason = None if is_same else f"{days} days lie in intervals, {items} items in snapshots"
+    hint = None if is_same else "This is a defect of Tidemark: report it with the month's snapshots"
+    evaluation = Evaluation(Check.RECONCILES_WITH_SNAPSHOTS, is_same, reason, hint, figures)
+    return Audit(digest, {"rows": digest.rows}, figures, (evaluation,))

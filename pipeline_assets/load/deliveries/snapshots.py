@@ -1,0 +1,62 @@
+"""The snapshots of a dimension that landing holds, day by day.
+
+Contains: one look at a dimension's folder.
+Add here: what has to be known of a snapshot before it is read.
+Does not contain: names (formats/snapshot_objects.py), when a snapshot is loaded (staleness/snapshots.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import date
+from typing import TYPE_CHECKING
+
+from pipeline_assets.domain.dimensions import SnapshotDelivery
+from pipeline_assets.formats.snapshot_objects import SnapshotPart, folder_of, parse_name
+
+if TYPE_CHECKING:
+    from resources.landing.place import Listed
+    from resources.landing.store import LandingStore
+
+_MOST_NAMED = 20
+
+
+@dataclass(frozen=True)
+class SnapshotListing:
+    """What landing holds of one dimension."""
+
+    days: Mapping[date, SnapshotDelivery] = field(default_factory=dict)
+    """Day -> its snapshot; a day of which there is but a marker is left out."""
+    odd: tuple[str, ...] = ()
+    """Objects that are no part of a snapshot."""
+
+
+def list_snapshots(landing: LandingStore, dimension: str) -> SnapshotListing:
+    """Every snapshot of a dimension; raises what listing raises. Two names a day: years of them are a few requests."""
+    objects: dict[date, list[Listed]] = {}
+    marked: set[date] = set()
+    odd: list[str] = []
+    for entry in landing.list_folder(folder_of(dimension)):
+        named = None if entry.oddity else parse_name(dimension, entry.key)
+        if named is None:
+            odd.append(f"{entry.key} ({entry.oddity or 'is called neither DAY.csv, DAY.jsonl nor DAY_complete'})")
+        elif named[1] is SnapshotPart.MARKER:
+            marked.add(named[0])
+        else:
+            objects.setdefault(named[0], []).append(entry)
+    days = {}
+    for day, found in objects.items():
+        one, *others = sorted(found)
+        days[day] = SnapshotDelivery(
+            one.key, one.etag, one.size_bytes, day in marked, tuple(f"{o.key} {o.etag}" for o in others)
+        )
+    return SnapshotListing(days, tuple(sorted(odd)))
+
+
+def log_odd_objects(listing: SnapshotListing, table: str, log: Callable[[str], None]) -> None:
+    """Name what lies there and is not loaded; a folder of strangers is counted."""
+    for text in listing.odd[:_MOST_NAMED]:
+        log(f"{table}: {text} is not loaded")
+    if len(listing.odd) > _MOST_NAMED:
+        log(f"{table}: and {len(listing.odd) - _MOST_NAMED:,} more objects are not loaded")

@@ -1,0 +1,106 @@
+"""What a load has to know of dimensions before it builds: what landing holds, which tables there are, which slices are concerned.
+
+Contains: the parts of a load that only dimensions have.
+Add here: another question about dimensions that a load asks once.
+Does not contain: the order of steps (run.py), rules about one slice (staleness/), building (build/).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from datetime import date, datetime, timedelta
+
+from pipeline_assets.domain.acceptance import Acceptances
+from pipeline_assets.domain.dimensions import MissingSnapshot
+from pipeline_assets.domain.settings import Settings
+from pipeline_assets.domain.slices import ALL_PROJECTS, Slice, Verdict
+from pipeline_assets.load.deliveries.snapshots import SnapshotListing, list_snapshots, log_odd_objects
+from pipeline_assets.load.request import LoadRequest, TableReport
+from pipeline_assets.load.runtime import Runtime
+from pipeline_assets.load.staleness.decide import SlicePlan, decide
+from pipeline_assets.load.staleness.facts import Facts
+from pipeline_assets.tables.registry import AS_OF_TABLES, DIMENSION_TABLES, DIMENSIONS
+from pipeline_assets.tables.table import Dimension, Table
+from resources.ledger.store import Ledger
+
+Listings = Mapping[str, SnapshotListing]
+"""Key of a table of snapshots -> what landing holds for it."""
+
+
+def list_dimensions(runtime: Runtime, request: LoadRequest) -> Listings:
+    """Landing is asked for the dimensions that are to be loaded, and for no other."""
+    listings = {}
+    for dimension in DIMENSIONS:
+        key = dimension.snapshot.key
+        if key in request.tables:
+            listings[key] = list_snapshots(runtime.landing, dimension.name)
+            runtime.log(f"{key}: landing holds snapshots of {len(listings[key].days)} days")
+            log_odd_objects(listings[key], key, runtime.log)
+    return listings
+
+
+def is_in_use(ledger: Ledger, dimension: Dimension) -> bool:
+    """Whether any snapshot of it is published, by the ledger alone."""
+    return ledger.first_day(dimension.snapshot.key) is not None
+
+
+def optional_tables(runtime: Runtime, request: LoadRequest, listings: Listings) -> list[Table]:
+    """The tables that this load needs of those that a lake has only where dimensions are delivered to it, in their order."""
+    present = [one for one in DIMENSIONS if one.snapshot.key in listings or is_in_use(runtime.ledger, one)]
+    there = {table.key for one in present for table in one.tables}
+    joined = [table for table in AS_OF_TABLES if table.key in request.tables and table.dimension in present]
+    # What an aggregate is pinned to has to be there, whether it is loaded now or was before.
+    needed = {key for table in joined for key in table.upstream} | request.tables
+    return [*(table for table in DIMENSION_TABLES if table.key in there & needed), *joined]
+
+
+def dimension_facts(runtime: Runtime, request: LoadRequest, table: Table, listings: Listings) -> Facts:
+    """What is known of the slices of a dimension's table that a load of these days is about."""
+    facts = Facts(runtime.settings, request.slices_of(table.kind), {}, {})
+    return _as_listed(runtime.ledger, facts, table, listings[table.key]) if table.key in listings else facts
+
+
+def _as_listed(ledger: Ledger, facts: Facts, table: Table, listing: SnapshotListing) -> Facts:
+    known = [ledger.first_day(table.key), *sorted(listing.days)[:1]]
+    first = min((day for day in known if day is not None), default=None)
+    return replace(
+        facts,
+        delivered={Slice(day, ALL_PROJECTS): one for day, one in listing.days.items()},
+        first_snapshots={} if first is None else {table.key: first},
+    )
+
+
+def plans_of_snapshots(
+    ledger: Ledger, settings: Settings, dimension: Dimension, listing: SnapshotListing, now: datetime
+) -> list[SlicePlan]:
+    """What a load would do about the days that landing lists, or lacks since a while; nothing is read but the ledger.
+
+    A day that lacks is looked after as long as one that vanishes from landing would be.
+    """
+    table, today = dimension.snapshot, now.date()
+    if not listing.days:
+        return []
+    first = max(min(listing.days), today - timedelta(days=settings.redelivery_horizon_days))
+    lacking = {first + timedelta(days=number) for number in range((today - first).days + 1)} - listing.days.keys()
+    slices = frozenset(Slice(day, ALL_PROJECTS) for day in (*listing.days, *lacking))
+    facts = _as_listed(ledger, Facts(settings, slices, {}, {}).reading(ledger, [table]), table, listing)
+    # Named as requested only where nothing is on record: what other code built stays until somebody asks for it.
+    unknown = slices - facts.records[table.key].keys()
+    return decide(facts, table, unknown, Acceptances(), now)
+
+
+def days_published(report: TableReport) -> set[date]:
+    """The days whose snapshot this run published."""
+    return {outcome.key.event_date for outcome in report.outcomes if outcome.verdict is Verdict.PUBLISHED}
+
+
+def slices_joined_with(days: Collection[date], projects: Sequence[str], settings: Settings) -> set[Slice]:
+    """The slices of events that snapshots of these days may stand for."""
+    reach = settings.previous_snapshot_days if settings.missing_snapshot is MissingSnapshot.PREVIOUS else 0
+    return {
+        Slice(day + timedelta(days=number), project)
+        for day in days
+        for number in range(reach + 1)
+        for project in projects
+    }

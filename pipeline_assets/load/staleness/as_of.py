@@ -1,0 +1,105 @@
+"""Which snapshot of a dimension stands for a day of events, and what is in the way where none does.
+
+Contains: the rule, over records alone; it never falls back to today's items.
+Add here: another policy for days without a snapshot.
+Does not contain: joining (transforms/intervals.py), whether a snapshot is loaded (snapshots.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import date, datetime, timedelta
+
+from pipeline_assets.domain.checks import Check, Evaluation
+from pipeline_assets.domain.days import deadline
+from pipeline_assets.domain.dimensions import MissingSnapshot
+from pipeline_assets.domain.input_state import InputDay
+from pipeline_assets.domain.records import SliceRecord
+from pipeline_assets.domain.slices import ALL_PROJECTS, EMPTY, Digest, Slice, Verdict
+from pipeline_assets.load.staleness.facts import Facts
+from pipeline_assets.load.staleness.waits import Wait
+from pipeline_assets.tables.table import Dimension
+
+
+class ItemsOfDays:
+    """The items of one dimension as of days, by what is on record."""
+
+    def __init__(self, facts: Facts, dimension: Dimension, now: datetime) -> None:
+        """`facts`: with the records of the dimension's tables."""
+        self._facts, self._now = facts, now
+        self._snapshot, self._validity = dimension.snapshot.key, dimension.validity
+        self._days: dict[date, date | None] = {}
+
+    def begin_by(self, day: date) -> bool:
+        """Whether a snapshot of the day or of one before it is on record: before the first one no items are known at all."""
+        first = self._facts.first_snapshots.get(self._snapshot)
+        return first is not None and first <= day
+
+    def inputs(self, day: date) -> Mapping[InputDay, Digest]:
+        """The snapshot that stands for a day; nothing where none does."""
+        chosen = self._chosen(day)
+        record = self._record(self._snapshot, chosen) if chosen is not None else None
+        return {} if record is None or chosen is None else {InputDay(self._snapshot, chosen): record.digest}
+
+    def wait_of(self, day: date) -> Wait | None:
+        """Why events of a day cannot be joined now."""
+        chosen = self._chosen(day)
+        if chosen is None:
+            return self._missing(day)
+        record = self._record(self._snapshot, chosen)
+        if record is not None and not self._is_good(record):
+            return Wait(f"{self._snapshot} {chosen} is {record.verdict.value}")
+        month = self._validity.kind.slice_day(chosen)
+        intervals = self._record(self._validity.key, month)
+        if intervals is not None and not self._is_good(intervals):
+            return Wait(f"{self._validity.key} {month:%Y-%m} is {intervals.verdict.value}")
+        known = intervals.input_state if intervals is not None else None
+        if record is None or known is None or known.upstream.get(InputDay(self._snapshot, chosen)) != record.digest:
+            return Wait(f"{self._validity.key} {month:%Y-%m} is not built from the snapshot of {chosen} yet")
+        return None
+
+    def _missing(self, day: date) -> Wait | None:
+        if not self.begin_by(day):
+            return None
+        record, settings = self._record(self._snapshot, day), self._facts.settings
+        if record is not None and not record.verdict.is_good and record.verdict is not Verdict.WAITING:
+            return Wait(f"{self._snapshot} {day} is {record.verdict.value}")
+        if self._now <= deadline(day, settings):
+            return Wait(f"{self._snapshot} {day} is not delivered yet", is_early=True)
+        reason = f"{self._snapshot} has no snapshot of {day}"
+        if settings.missing_snapshot is MissingSnapshot.PREVIOUS:
+            reason += f", and none of the {settings.previous_snapshot_days} days before it"
+        reason += f" (missing_snapshot = {settings.missing_snapshot.value})"
+        if settings.missing_snapshot is not MissingSnapshot.REFUSE:
+            return Wait(reason)
+        hint = "Have the snapshot of the day delivered; or set missing_snapshot to previous, and load the day again"
+        return Wait(reason, failure=Evaluation(Check.ITEMS_ARE_KNOWN, False, reason, hint))
+
+    def _chosen(self, day: date) -> date | None:
+        """The day whose snapshot stands for this one."""
+        if day not in self._days:
+            self._days[day] = self._choose(day)
+        return self._days[day]
+
+    def _choose(self, day: date) -> date | None:
+        settings, own = self._facts.settings, self._record(self._snapshot, day)
+        if own is not None and own.digest != EMPTY:
+            return day
+        is_missing = own is None or own.verdict.is_good or own.verdict is Verdict.WAITING
+        if settings.missing_snapshot is not MissingSnapshot.PREVIOUS or not is_missing:
+            return None
+        if self._now <= deadline(day, settings):
+            return None
+        before = (day - timedelta(days=number) for number in range(1, settings.previous_snapshot_days + 1))
+        return next((other for other in before if self._holds(other)), None)
+
+    def _holds(self, day: date) -> bool:
+        record = self._record(self._snapshot, day)
+        return record is not None and record.digest != EMPTY
+
+    def _record(self, table: str, day: date) -> SliceRecord | None:
+        return self._facts.records.get(table, {}).get(Slice(day, ALL_PROJECTS))
+
+    def _is_good(self, record: SliceRecord) -> bool:
+        is_released = record.verdict is Verdict.HELD and (record.table, record.key) in self._facts.released
+        return record.verdict.is_good or is_released

@@ -1,0 +1,70 @@
+"""What every dimension is made of: a table of daily snapshots, and one of the intervals that follow from them.
+
+Contains: the declarations, made from a name.
+Add here: a column or a check that all dimensions have.
+Does not contain: any one dimension (item.py), reading snapshots (transforms/snapshot_rows.py), making
+intervals (transforms/intervals.py).
+"""
+
+from __future__ import annotations
+
+import re
+
+import pyspark.sql.functions as F
+
+from pipeline_assets.domain.checks import Check
+from pipeline_assets.tables.kinds import SNAPSHOT, VALIDITY
+from pipeline_assets.tables.table import Dimension, Measure, Table, TableColumn
+
+_PROJECT = TableColumn("project_id", "string", "`all`: a dimension belongs to no project", is_required=True)
+_ID = TableColumn("id", "string", "as the delivery spells it")
+
+
+def dimension(name: str, description: str) -> Dimension:
+    """A dimension that is delivered below `dimensions/{name}/`; raises ValueError for a name that no table can have."""
+    if not re.fullmatch(r"[a-z][a-z0-9_]{0,40}", name):
+        msg = f"dimension {name[:50]!r} is not a name of small letters, digits and _"
+        raise ValueError(msg)
+    snapshot = Table(
+        key=f"dimensions/{name}_snapshot",
+        description=f"{description} One row per day and id, as delivered below `dimensions/{name}/`.",
+        columns=(
+            TableColumn("snapshot_date", "date", "UTC day that the snapshot is of; the partition", is_required=True),
+            _PROJECT,
+            _ID,
+            TableColumn("name", "string"),
+            TableColumn("status", "string", "as the delivery spells it"),
+            TableColumn("attributes", "string", "JSON text of the further columns, keys sorted; null without any"),
+            TableColumn("_object_key", "string", "the delivery of the row"),
+            TableColumn("_object_etag", "string", "its version when it was read"),
+            TableColumn("_line_number", "int", "line in the object, from 1"),
+        ),
+        write_order=("id",),
+        kind=SNAPSHOT,
+        day_column="snapshot_date",
+        checks=(Check.SNAPSHOT_IS_WHOLE, Check.COUNT_IS_EXPECTED),
+        measures={"rows": Measure(lambda: F.count(F.lit(1)))},
+        recovery="Correct the snapshot in landing and load the day again, or accept its count with a reason.",
+    )
+    validity = Table(
+        key=f"dimensions/{name}_validity",
+        description=f"{description} From when until when each id had which status, by the snapshots of each month.",
+        columns=(
+            TableColumn("validity_month", "date", "first day of the month; the partition", is_required=True),
+            _PROJECT,
+            _ID,
+            TableColumn("status", "string"),
+            TableColumn(
+                "active_start_date", "date", "first day with this status, or of the month", sources=("snapshot_date",)
+            ),
+            TableColumn("active_end_date", "date", "last day that a snapshot says so", sources=("snapshot_date",)),
+        ),
+        write_order=("id", "active_start_date"),
+        kind=VALIDITY,
+        day_column="validity_month",
+        upstream=(snapshot.key,),
+        checks=(Check.RECONCILES_WITH_SNAPSHOTS,),
+        measures={"rows": Measure(lambda: F.count(F.lit(1)))},
+        recovery=f"Recover {snapshot.key} for the days of the month; this table follows.",
+    )
+    return Dimension(name, snapshot, validity)

@@ -1,0 +1,21 @@
+"""The item of an event, as its properties name it.
+
+Contains: how an item is read from an event.
+Add here: another way to name an item.
+Does not contain: which items there are (tables/item.py), grouping (tables/).
+"""
+
+from __future__ import annotations
+
+import pyspark.sql.functions as F
+from pyspark.sql import DataFrame
+
+from pipeline_assets.domain.property_paths import property_path
+from pipeline_assets.domain.settings import Settings
+from pipeline_assets.transforms.named import named
+
+
+def with_item(events: DataFrame, settings: Settings) -> DataFrame:
+    """The events, with `event_properties`, plus item_id (string): the first present property; null where none names an item."""
+    found = [F.get_json_object("event_properties", property_path(name)) for name in settings.item_properties]
+    return events.withColumn("item_id", named(F.coalesce(*found, F.lit(None).cast("string"))))

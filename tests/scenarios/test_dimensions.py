@@ -1,0 +1,276 @@
+"""Items as they were on the day: reruns give what they gave, corrections recompute what used them, bad snapshots are refused."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+import uuid
+from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+import pyspark.sql.functions as F
+import pytest
+
+from pipeline_assets.definitions import build_defs
+from pipeline_assets.domain.dimensions import MissingSnapshot
+from pipeline_assets.domain.settings import PROJECT_ROOT
+from pipeline_assets.domain.slices import ALL_PROJECTS, Slice
+from pipeline_assets.load.runtime import Runtime
+from pipeline_assets.operations.release import preview, release
+from pipeline_assets.operations.rollback import roll_back
+from pipeline_assets.operations.rollback_plan import RollbackRequest
+from pipeline_assets.orchestration.assets import Clock
+from pipeline_assets.tables.active_item_events import ACTIVE_ITEM_EVENTS
+from pipeline_assets.tables.item import ITEM
+from pipeline_assets.tables.refined_events import REFINED_EVENTS
+from resources.landing.store import LandingStore
+from tests.scenarios import shops
+from tests.scenarios.test_shell import Shell
+from tests.support.builders import PROJECT, a_pipeline
+from tests.support.dimensions import (
+    ACTIVE,
+    SNAPSHOTS,
+    VALIDITY,
+    active_events,
+    deliver_items,
+    item_events,
+    load_items,
+    loaded_partitions,
+)
+
+pytestmark = pytest.mark.slow
+FIRST, SECOND, LATER = date(2026, 2, 2), date(2026, 2, 3), date(2026, 3, 4)
+THEN = {"1": "ACTIVE", "2": "INACTIVE", "3": "ACTIVE"}
+NOW = {"1": "INACTIVE", "2": "ACTIVE", "4": "ACTIVE"}
+LOADED = ("raw/regular_events", "refined/events", ACTIVE)
+"""The others have tests of their own."""
+EVENTS = {"1": 3, "2": 2, "3": 1, "unknown": 5}
+ACTIVE_THEN = {(FIRST, "1"): 3, (FIRST, "3"): 1, (SECOND, "1"): 3, (SECOND, "3"): 1}
+
+
+def _record(p: Any, table: str, day: date, project: str = PROJECT) -> Any:
+    return p.ledger.slices(table, [project], [day]).get(Slice(day, project))
+
+
+def _runs_of(p: Any, table: str, day: date) -> str:
+    """Names the last time that a slice was computed, or published: the same while nobody did."""
+    return repr([(r.number, r.run_id) for r in p.ledger.publications(table) if r.key.event_date == day])
+
+
+def _joined_with_the_current_table(p: Any) -> dict[tuple[date, str], int]:
+    """What many do: events joined with the items of today."""
+    lake = p.lakehouse
+    snapshots = p.spark.table(lake.identifier(ITEM.snapshot))
+    current = snapshots.where(F.col("snapshot_date") == snapshots.agg(F.max("snapshot_date")).first()[0])
+    events = p.spark.table(lake.identifier(REFINED_EVENTS)).withColumn(
+        "item_id", F.get_json_object("event_properties", "$.item_id")
+    )
+    active = current.where("status = 'ACTIVE'").select(F.col("id").alias("item_id"))
+    counted = (
+        events.where(F.col("event_date") <= SECOND).join(active, "item_id").groupBy("event_date", "item_id").count()
+    )
+    return {(row["event_date"], row["item_id"]): row["count"] for row in counted.collect()}
+
+
+def test_a_rerun_a_month_later_gives_what_it_gave(pipeline: Any, spark: Any, tmp_path: Path) -> None:
+    """Scenario: items and events of two days; a month later other items are active, and the days are loaded again: in the same
+    lake, and in a new one from landing alone. Then the snapshot of the first day
+    is corrected. Outcome: each rerun gives the same digests, while a join with the current table is wrong; the correction changes
+    the slices that used the snapshot, and no other."""
+    p = pipeline()
+    p.now = datetime(2026, 2, 4, tzinfo=UTC)
+    for day in (FIRST, SECOND):
+        deliver_items(p, day, THEN)
+        p.deliver(day, item_events(day, EVENTS))
+        p.mark(day)
+    assert p.load(FIRST, SECOND, tables=LOADED).success
+    assert _record(p, ACTIVE, FIRST) is None, (
+        "without any snapshot on record there is nothing to join with, and nothing waits"
+    )
+    assert not p.lakehouse.knows(ACTIVE_ITEM_EVENTS)
+    first = load_items(p, FIRST, SECOND)
+    assert first.success, first.failure()
+    assert active_events(p) == ACTIVE_THEN
+    figures = _record(p, ACTIVE, FIRST).figures
+    assert (figures["events"], figures["events_with_item"], figures["events_of_unknown_items"]) == (4, 11, 5)
+    assert figures["events_of_inactive_items"] == 2
+    checks = {e.check.name: e.is_passed for e in _record(p, ACTIVE, FIRST).evaluations}
+    assert checks == {"items_are_known": True, "methods_agree": True, "change_is_explained": True}
+    assert {(r["id"], r["status"], r["active_start_date"], r["active_end_date"]) for r in p.rows(VALIDITY)} == {
+        (item, status, FIRST, SECOND) for item, status in THEN.items()
+    }
+    gave, history = p.digests_of(ACTIVE), p.history_of(ACTIVE)
+
+    p.now = datetime(2026, 3, 10, tzinfo=UTC)
+    deliver_items(p, LATER, NOW, as_json=True)
+    p.deliver(LATER, item_events(LATER, EVENTS))
+    p.mark(LATER)
+    assert load_items(p, LATER).success
+    assert p.load(LATER, tables=LOADED).success
+    assert p.load(FIRST, SECOND, tables=LOADED).success
+    assert load_items(p, FIRST, SECOND).success
+    now = {key: digest for key, digest in p.digests_of(ACTIVE).items() if key.event_date <= SECOND}
+    assert now == gave
+    assert {key: n for key, n in active_events(p).items() if key[0] == LATER} == {(LATER, "2"): 2}
+    assert p.history_of(ACTIVE) == history + 1, "the rerun of the old days published nothing"
+    wrong = _joined_with_the_current_table(p)
+    assert wrong == {(day, "2"): 2 for day in (FIRST, SECOND)}
+    assert wrong != ACTIVE_THEN
+
+    with a_pipeline(spark, tmp_path / "again", landing_url=str(p.landing)) as q:
+        q.now = p.now
+        assert load_items(q, FIRST, LATER).success is False, "days between have no snapshot, and the run says so"
+        assert q.load(FIRST, SECOND, tables=LOADED).success
+        assert {key: d for key, d in q.digests_of(ACTIVE).items() if key.event_date <= SECOND} == now
+
+    used = {day: _runs_of(p, ACTIVE, day) for day in (FIRST, SECOND, LATER)}
+    untouched = _runs_of(p, VALIDITY, LATER.replace(day=1))
+    deliver_items(p, FIRST, {**THEN, "2": "ACTIVE", "3": "INACTIVE"})
+    corrected = load_items(p, FIRST, LATER)
+    assert (FIRST, "2") in active_events(p)
+    assert (FIRST, "3") not in active_events(p)
+    assert corrected.materialized(ACTIVE) >= {str(FIRST)}
+    assert {day: _runs_of(p, ACTIVE, day) == used[day] for day in used} == {FIRST: False, SECOND: True, LATER: True}
+    assert _record(p, ACTIVE, FIRST).input_state.upstream != _record(p, ACTIVE, SECOND).input_state.upstream
+    assert _runs_of(p, VALIDITY, LATER.replace(day=1)) == untouched
+    assert ("2", "ACTIVE", FIRST, FIRST) in {
+        (r["id"], r["status"], r["active_start_date"], r["active_end_date"]) for r in p.rows(VALIDITY)
+    }
+
+
+def _asked_for(p: Any) -> tuple[set[str], str]:
+    """First days of the runs that a fresh sensor requests, and why it requests none."""
+    repository = build_defs(p.settings).get_repository_def()
+    sensor = repository.get_sensor_def("dimension_snapshots_arrived")
+    resources = {"landing": _landing(p), "clock": Clock(p.now)}
+    with dg.build_sensor_context(instance=p.instance, repository_def=repository, resources=resources) as context:
+        tick = sensor.evaluate_tick(context)
+    first = "dagster/asset_partition_range_start"
+    return {request.tags[first] for request in tick.run_requests or []}, tick.skip_message or ""
+
+
+def _landing(p: Any) -> LandingStore:
+    return LandingStore.from_settings(p.settings)
+
+
+def test_bad_and_missing_snapshots(pipeline: Any) -> None:
+    """Scenario: snapshots are delivered, then replaced by broken, doubled and far smaller ones; one has no marker, one never
+    comes; then the wrong one is corrected, the small one accepted, and a day is rolled back. Outcome: each is refused in one
+    sentence while what was published stays and good ones beside it are loaded; the policy says what events of a missing day are
+    joined with; the sensor asks for what is due; a held day stays until it is released."""
+    p = pipeline(snapshot_min_rows=2)
+    p.now = datetime(2026, 2, 4, tzinfo=UTC)
+    third, fourth = SECOND + timedelta(days=1), SECOND + timedelta(days=2)
+    assert _asked_for(p) == (set(), "landing holds no snapshot of a dimension")
+    for day in (FIRST, SECOND):
+        deliver_items(p, day, THEN)
+    deliver_items(p, third, THEN, is_marked=False)
+    for day in (FIRST, SECOND, third, fourth):
+        p.deliver(day, item_events(day, EVENTS))
+        p.mark(day)
+    assert _asked_for(p)[0] == {str(FIRST)}, "one run for both days"
+    assert load_items(p, FIRST, third).success, "a day that waits for its marker before the deadline fails nothing"
+    assert (_record(p, SNAPSHOTS, third, ALL_PROJECTS).verdict.value, p.count(SNAPSHOTS)) == ("waiting", 6)
+    assert loaded_partitions(p.instance, SNAPSHOTS) == {str(FIRST), str(SECOND)}
+    assert loaded_partitions(p.instance, VALIDITY) == {str(FIRST), str(SECOND), str(third)}
+    asked, why = _asked_for(p)
+    assert not asked
+    assert f"{third}: dimensions/item/{third}.csv has no marker yet" in why
+    rows = {day: _runs_of(p, SNAPSHOTS, day) for day in (FIRST, SECOND)}
+
+    p.now = datetime(2026, 2, 20, tzinfo=UTC)
+    key = deliver_items(p, FIRST, b"id,name,status\n1,a,ACTIVE\n2,b,ACTIVE\n1,c,ACTIVE\n")
+    deliver_items(p, SECOND, {"1": "ACTIVE"})
+    assert p.load(FIRST, fourth, tables=LOADED).success is False
+    refused = load_items(p, FIRST, fourth)
+    assert not refused.success
+    said = refused.failure()
+    assert f"{key}: line 4: the id '1' is already on line 2" in said
+    assert "1 items, 3 in the snapshot of 2026-02-02: 66.7% fewer" in said
+    assert "no snapshot of 2026-02-05 was delivered by its deadline (missing_snapshot = wait)" in said
+    assert {day: _runs_of(p, SNAPSHOTS, day) for day in rows} == rows, "what was published stays"
+    assert p.count(SNAPSHOTS, third) == 3, (
+        "past its deadline no marker is awaited, and bad ones beside it hold nothing up"
+    )
+    assert (_record(p, ACTIVE, FIRST).verdict.value, _record(p, ACTIVE, third).verdict.value) == (
+        "waiting",
+        "published",
+    )
+    assert load_items(p, FIRST, fourth).success, "the same refusals fail no second run"
+
+    for policy in (MissingSnapshot.REFUSE, MissingSnapshot.PREVIOUS):
+        p.change(missing_snapshot=policy)
+        assert p.load(fourth, tables=[ACTIVE]).success is (policy is MissingSnapshot.PREVIOUS)
+        record = _record(p, ACTIVE, fourth)
+        assert record.verdict.value == {"refuse": "refused", "previous": "published"}[policy.value], record
+    assert record.figures["snapshot_age_days"] == 1
+    note = next(e.reason for e in record.evaluations if e.check.name == "items_are_known")
+    assert note == f"items as of {third}: {SNAPSHOTS} has no snapshot of {fourth} (missing_snapshot = previous)"
+
+    began = datetime.now(UTC)
+    deliver_items(p, third, {**THEN, "2": "ACTIVE"})
+    deliver_items(p, FIRST, {**THEN, "3": "INACTIVE"})
+    accept = {f"{SNAPSHOTS}:{SECOND}": "the others were closed"}
+    done = load_items(p, FIRST, third, accept=accept)
+    assert done.success, done.failure()
+    assert {k: n for k, n in active_events(p).items() if k[0] == SECOND} == {(SECOND, "1"): 3}
+    assert active_events(p)[fourth, "2"] == 2, "the correction reaches the day that the snapshot stood for"
+    assert p.ledger.publications(SNAPSHOTS)[-2].accepted_reason == "the others were closed"
+
+    request = RollbackRequest((SNAPSHOTS,), (PROJECT,), third, third, began, "wrong items", str(uuid.uuid4()))
+    (restore,) = roll_back(_runtime(p), request)
+    assert (restore.key, p.verdict(SNAPSHOTS, third, ALL_PROJECTS)) == (Slice(third, ALL_PROJECTS), "held")
+    load_items(p, FIRST, third)
+    assert {r["id"]: r["status"] for r in p.rows(SNAPSHOTS) if r["snapshot_date"] == third} == THEN
+    assert (_record(p, ACTIVE, third).verdict.value, active_events(p)[third, "2"]) == ("waiting", 2)
+    held = preview(p.ledger, p.settings, [SNAPSHOTS], [PROJECT], third, third, p.now, is_load_next=True)
+    assert [(one.table, one.key) for one in held] == [(SNAPSHOTS, Slice(third, ALL_PROJECTS))]
+    release(p.ledger, held, "it was right", str(uuid.uuid4()))
+    assert load_items(p, third).success
+    assert _record(p, ACTIVE, third).verdict.value in ("published", "unchanged")
+
+
+def _runtime(p: Any) -> Runtime:
+    return Runtime(p.lakehouse, p.ledger, _landing(p), p.settings)
+
+
+def test_a_dimension_of_a_users_own_is_one_module(tmp_path: Path) -> None:
+    """Scenario: one module outside the package, named in one setting. Outcome: the shell loads its snapshots, makes intervals of
+    them, and the graph shows it; the other dimension, of which nothing is delivered, is in nobody's way."""
+    shell = Shell(tmp_path)
+    shell.environment |= {"TIDEMARK_EXTRA_DIMENSIONS": "tests.scenarios.shops:SHOP", "PYTHONPATH": str(PROJECT_ROOT)}
+    folder = shell.landing / "dimensions" / "shop"
+    folder.mkdir(parents=True)
+    (folder / f"{FIRST}.csv").write_text("id,name,status,city\n7,Corner,OPEN,Bern\n")
+    (folder / f"{FIRST}_complete").touch()
+    done = shell("load", "--source", "dimensions", "--from", str(FIRST), "--to", str(FIRST), "--json")
+    told = {line["table"]: (line["verdict"], line["rows"]) for line in json.loads(done.stdout)}
+    assert told["dimensions/shop_snapshot"] == ("published", 1), done.stderr
+    assert told["dimensions/shop_validity"] == ("published", 1)
+    status = shell("status", "--from", str(FIRST), "--to", str(FIRST), "--json")
+    assert {line["table"] for line in json.loads(status.stdout)} >= {
+        "dimensions/shop_snapshot",
+        "dimensions/shop_validity",
+    }
+    graph = subprocess.run(
+        [sys.executable, "-c", GRAPH], env=shell.environment, capture_output=True, text=True, check=False
+    )
+    assert json.loads(graph.stdout.splitlines()[-1])["dimensions/shop_validity"] == ["dimensions/shop_snapshot"]
+
+
+GRAPH = """
+import json
+from pipeline_assets.definitions import build_defs
+graph = build_defs().resolve_asset_graph()
+print(json.dumps({key.to_user_string(): [one.to_user_string() for one in graph.get(key).parent_keys]
+                  for key in graph.get_all_asset_keys()}))
+"""
+
+
+def test_the_page_shows_the_module_that_is_tested() -> None:
+    blocks = re.findall(r"```python\n(.*?)```", (PROJECT_ROOT / "docs" / "extending.md").read_text("utf-8"), re.DOTALL)
+    assert Path(shops.__file__).read_text("utf-8") in blocks
