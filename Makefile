@@ -38,8 +38,8 @@ test: $(CLASSES) ## Run all tests
 test-full: $(CLASSES) ## Run the random scenarios as often as is claimed for them (about half an hour)
 	@$(VENV)/bin/python -m pytest -s --full tests/scenarios/test_order.py tests/scenarios/test_exactness.py tests/scenarios/test_difference.py
 
-crash-matrix: $(CLASSES) ## Kill a load at every point x table, start it again both ways
-	@$(VENV)/bin/python -m pytest -n 2 --full tests/scenarios/test_crash_matrix.py
+crash-matrix: $(CLASSES) ## Kill a load at every point x table, and what writes to landing; start again both ways
+	@$(VENV)/bin/python -m pytest -n 2 --full tests/scenarios/test_crash_matrix.py tests/scenarios/test_landing_crash_matrix.py
 
 two-writers: $(CLASSES) ## Let writers meet in 300 random rounds, on SQLite and on PostgreSQL (about two and a half hours; ARGS=...)
 	@$(VENV)/bin/python -m tests.two_writers $(ARGS)

@@ -200,6 +200,8 @@ class BatchFigures:
     rows: int
     quarantined: int
     blank: int
+    line_reasons: Mapping[str, int] = field(default_factory=dict)
+    """Reason -> quarantined lines, of those whose reason is known."""
 
 
 def reconcile_batch(figures: BatchFigures, settings: Settings, missing: tuple[str, ...] = ()) -> Evaluation:
@@ -213,6 +215,7 @@ def reconcile_batch(figures: BatchFigures, settings: Settings, missing: tuple[st
         "blank_lines": figures.blank,
         "missing_objects": len(missing),
         "mismatch_count": abs(figures.lines - figures.rows - figures.quarantined - figures.blank),
+        **{f"quarantined_{reason}": lines for reason, lines in sorted(figures.line_reasons.items())},
     }
 
     def refuse(reason: str, hint: str) -> Evaluation:

@@ -50,6 +50,8 @@ class DeliveryRecord:
     """Whether its rows are in raw; a refused version is recorded beside the accepted one, if there is any."""
     code_version: str | None = None
     """Of the parser; lines it refused are read again by another one."""
+    line_reasons: tuple[tuple[str, int], ...] = ()
+    """Reason -> quarantined lines; none where an older version recorded them."""
 
 
 UNREAD = "unread "
@@ -60,6 +62,8 @@ MISSING = "missing_objects"
 
 EXCLUDED = "excluded_objects"
 """Figure of an evaluation: deliveries of the batch that a person ruled out."""
+HOURS_UNFINISHED = "hours_unfinished"
+"""Figure of an evaluation: hours whose recovery has not written its marker, so that their objects wait for it."""
 HOURS_HELD = "hours_held"
 """Figure of `delivery_complete` where it warns of a day without any regular delivery: hours that any source holds."""
 

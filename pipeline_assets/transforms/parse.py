@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import hashlib
 import io
+import json
+from collections import Counter
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import IO, Any, Protocol
@@ -100,7 +102,8 @@ class ObjectWork:
                      "_object_key": row["object_key"], "_object_etag": row["object_etag"]}  # fmt: skip
             summary: dict[str, Any] = {"size_bytes": row["size_bytes"], "sha256": None, "lines": 0, "rows": 0,
                                        "quarantined": 0, "blank": 0, "replaced_surrogates": 0, "lenient_conversions": 0,
-                                       "extra_key_rows": 0, "error": None, "error_detail": None}  # fmt: skip
+                                       "extra_key_rows": 0, "error": None, "error_detail": None,
+                                       "line_reasons": None}  # fmt: skip
             text = yield from self._text(row, place, summary)
             if text is None:
                 continue
@@ -233,6 +236,9 @@ class ObjectWork:
         if events:
             yield batch_of_events(place, events, numbers)
         if refused:
+            counts = Counter(json.loads(summary["line_reasons"] or "{}"))
+            counts.update(line["reason"] for line in refused)
+            summary["line_reasons"] = json.dumps(counts, sort_keys=True)
             yield batch_of_records(QUARANTINED, place, refused)
 
 

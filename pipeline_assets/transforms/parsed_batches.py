@@ -37,7 +37,7 @@ _REFUSED = {
 }
 SUMMARY = {"size_bytes": "bigint", "sha256": "string", "lines": "bigint", "rows": "bigint", "quarantined": "bigint",
             "blank": "bigint", "replaced_surrogates": "bigint", "lenient_conversions": "bigint",
-            "extra_key_rows": "bigint", "error": "string", "error_detail": "string"}  # fmt: skip
+            "extra_key_rows": "bigint", "error": "string", "error_detail": "string", "line_reasons": "string"}  # fmt: skip
 FIELDS = _PLACE | _EVENT | _REFUSED | SUMMARY
 """Column -> Spark type of the batches."""
 _ARROW_SCHEMA = pa.schema([(name, ARROW_TYPES[kind]) for name, kind in FIELDS.items()])
@@ -57,7 +57,8 @@ def object_summaries(parsed: DataFrame) -> DataFrame:
 
     size_bytes is as listed, sha256 of the bytes as stored (null where moved). lines = rows + quarantined + blank, all 0
     where `error` is a QuarantineReason that refuses the object, MOVED, TOUCHED or NOT_READABLE. replaced_surrogates and
-    lenient_conversions add up ParsedLine's; extra_key_rows counts rows with `_extra`.
+    lenient_conversions add up ParsedLine's; extra_key_rows counts rows with `_extra`. line_reasons is JSON text, reason ->
+    quarantined lines; null where there are none.
     """
     return parsed.where(F.col("_kind") == OBJECT).select(
         F.col("_source").alias("source"), F.col("_arrival_date").alias("arrival_date"), "project_id",

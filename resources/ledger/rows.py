@@ -62,13 +62,14 @@ def delivery_of(row: RowMapping) -> DeliveryRecord:
         "code_version",
     )
     batch = BatchKey(Source(row["source"]), row["project_id"], row["arrival_date"])
-    return DeliveryRecord(batch=batch, **{name: row[name] for name in names})
+    reasons = tuple((row["line_reasons"] or {}).items())
+    return DeliveryRecord(batch=batch, line_reasons=reasons, **{name: row[name] for name in names})
 
 
 def delivery_row(record: DeliveryRecord) -> dict[str, Any]:
     """A record as a row of `deliveries`, without run and time."""
     values = {name: getattr(record, name) for name in record.__dataclass_fields__ if name != "batch"}
-    return values | _batch_columns(record.batch)
+    return values | {"line_reasons": dict(record.line_reasons) or None} | _batch_columns(record.batch)
 
 
 def _batch_columns(batch: BatchKey) -> dict[str, Any]:

@@ -46,6 +46,8 @@ DELIVERIES = _table(
     sa.Column("rows", sa.BigInteger), sa.Column("quarantined", sa.BigInteger), sa.Column("blank", sa.BigInteger),
     sa.Column("error", sa.String), sa.Column("code_version", sa.String),
     sa.Column("run_id", sa.String), sa.Column("recorded_at", sa.String),
+    # Reason -> quarantined lines; null where there are none, or where an older version recorded them.
+    sa.Column("line_reasons", sa.JSON(none_as_null=True)),
     sa.Index("tidemark_deliveries_by_day", "source", "project_id", "arrival_date"),
 )  # fmt: skip
 BATCHES = _table(

@@ -10,6 +10,7 @@ published (revisions.py).
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -91,6 +92,8 @@ class RefusedLines:
     """Why whole objects are refused; None of objects that are read, but for some lines."""
     objects: int
     lines: int
+    line_reason: str | None = None
+    """Why single lines are refused; None where an older version recorded them. Objects with lines of several are in each."""
 
 
 @dataclass(frozen=True)
@@ -239,7 +242,7 @@ class Summaries:
 
     def refused_lines(self, projects: Sequence[str]) -> list[RefusedLines]:
         """Refused lines and objects per arrival day and reason, of the versions that raw holds or that were refused last."""
-        columns = (DELIVERIES.c.arrival_date, DELIVERIES.c.error)
+        columns = (DELIVERIES.c.arrival_date, DELIVERIES.c.error, sa.cast(DELIVERIES.c.line_reasons, sa.Text))
         query = (
             sa.select(*columns, sa.func.count(), sa.func.coalesce(sa.func.sum(DELIVERIES.c.quarantined), 0))
             .where(
@@ -249,10 +252,21 @@ class Summaries:
             .group_by(*columns)
         )
         with self._read() as connection:
-            found = [
-                RefusedLines(day, error, count, int(lines)) for day, error, count, lines in connection.execute(query)
-            ]
-        return sorted(found, key=lambda one: (one.day, one.error or ""))
+            groups = [tuple(row) for row in connection.execute(query)]
+        found: Counter[tuple[date, str | None, str | None]] = Counter()
+        objects: Counter[tuple[date, str | None, str | None]] = Counter()
+        for day, error, reasons, count, lines in groups:
+            # Of each object of the group the same.
+            told = json.loads(reasons) if reasons else {}
+            named = {reason: each * count for reason, each in told.items()} if told else {None: int(lines)}
+            for reason, of_reason in named.items():
+                found[day, error, reason] += of_reason
+                objects[day, error, reason] += count
+        refused = [
+            RefusedLines(day, error, objects[day, error, reason], lines, reason)
+            for (day, error, reason), lines in found.items()
+        ]
+        return sorted(refused, key=lambda one: (one.day, one.error or "", one.line_reason or ""))
 
     def finished_runs(self) -> list[FinishedRun]:
         """Every load on record that went through all its tables, by its end."""

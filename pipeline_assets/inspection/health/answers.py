@@ -17,7 +17,7 @@ from pipeline_assets.domain.checks import Check
 from pipeline_assets.domain.commands import recover_refused
 from pipeline_assets.domain.days import stretches
 from pipeline_assets.domain.rebuilds import RebuildRecord, RebuildState
-from pipeline_assets.domain.records import MISSING
+from pipeline_assets.domain.records import HOURS_UNFINISHED, MISSING
 from pipeline_assets.domain.slices import BatchVerdict, Source, Verdict
 from pipeline_assets.tables.raw_events import RAW_TABLES
 from pipeline_assets.tables.registry import ASSET_TABLES, DERIVED
@@ -93,11 +93,16 @@ def is_early(fault: Fault, early: frozenset[tuple[date, str]]) -> bool:
 
 
 def early_days(batches: Iterable[Fault]) -> frozenset[tuple[date, str]]:
-    """Day and project of which neither source delivered anything yet, with a deadline ahead."""
+    """Day and project of which neither source delivered anything yet, with a deadline ahead, and no recovery is at work."""
     listed = list(batches)
     refused = {(one.day, one.project_id) for one in listed if one.verdict == BatchVerdict.REFUSED.value}
     waiting = {(one.day, one.project_id) for one in listed if one.verdict == BatchVerdict.WAITING.value}
-    return frozenset(waiting - refused)
+    recovering = {
+        (one.day, one.project_id)
+        for one in listed
+        if any(evaluation.figures.get(HOURS_UNFINISHED) for evaluation in one.evaluations)
+    }
+    return frozenset(waiting - refused - recovering)
 
 
 def commands(

@@ -115,24 +115,32 @@ class RefusedByReason:
     """What was refused for one reason."""
 
     reason: str | None
-    """Of whole objects; None: single lines, whose reasons raw.quarantine holds."""
+    """None: of single lines that an older version recorded; raw.quarantine holds theirs."""
     objects: int
+    """Refused whole, or with such lines."""
     lines: int
     last: date
+    is_whole: bool
+    """Whether whole objects are refused, and not single lines."""
 
 
 def refused_by_reason(found: Iterable[RefusedLines]) -> list[RefusedByReason]:
-    """Whole objects by reason, then single lines; the most frequent first."""
-    by_reason: dict[str | None, list[RefusedLines]] = {}
+    """Whole objects by reason, then single lines by theirs; the most frequent first."""
+    by_reason: dict[tuple[bool, str | None], list[RefusedLines]] = {}
     for one in found:
-        by_reason.setdefault(one.error, []).append(one)
+        is_whole = one.error is not None
+        by_reason.setdefault((is_whole, one.error if is_whole else one.line_reason), []).append(one)
     made = [
         RefusedByReason(
-            reason, sum(o.objects for o in listed), sum(o.lines for o in listed), max(o.day for o in listed)
+            reason, sum(o.objects for o in listed), sum(o.lines for o in listed), max(o.day for o in listed), is_whole
         )
-        for reason, listed in by_reason.items()
+        for (is_whole, reason), listed in by_reason.items()
     ]
-    return sorted(made, key=lambda one: (one.reason is None, -one.objects, one.reason or ""))
+
+    def order(one: RefusedByReason) -> tuple[bool, bool, int, str]:
+        return not one.is_whole, one.reason is None, -(one.objects if one.is_whole else one.lines), one.reason or ""
+
+    return sorted(made, key=order)
 
 
 def summed(values: Iterable[tuple[date, float]], span: Span) -> dict[date, float]:

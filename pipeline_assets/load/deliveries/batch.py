@@ -15,7 +15,7 @@ from datetime import date, datetime, timedelta
 from pipeline_assets.domain.checks import Check, Evaluation
 from pipeline_assets.domain.days import deadline
 from pipeline_assets.domain.deliveries import BatchKey, Delivery, Listing
-from pipeline_assets.domain.records import EXCLUDED, MISSING, BatchRecord, DeliveryRecord, Exclusion
+from pipeline_assets.domain.records import EXCLUDED, HOURS_UNFINISHED, MISSING, BatchRecord, DeliveryRecord, Exclusion
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import BatchVerdict, Slice, Source
 from pipeline_assets.load.deliveries.plan import BatchPlan, is_to_be_replayed
@@ -244,6 +244,7 @@ def judge_absent(
         return BatchVerdict.ACCEPTED, batch.prior.evaluations[0]
     if batch.told_recovery is not None:
         hint = "A load after the end of the recovery takes them"
+        figures = {**figures, HOURS_UNFINISHED: len(batch.hours_unfinished)}
         return BatchVerdict.WAITING, Evaluation(
             Check.DELIVERY_RECONCILES, False, f"{batch.key}: {batch.told_recovery}", hint, figures
         )

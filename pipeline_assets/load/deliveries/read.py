@@ -8,6 +8,7 @@ Does not contain: which objects need no reading (known_bytes.py), the verdict on
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -129,8 +130,17 @@ def joined(parts: Sequence[Summary]) -> Summary:
     first = parts[0]
     if len({(part["error"], part["sha256"]) for part in parts}) > 1:
         detail = "was read in parts, which saw different versions of it"
-        return {**first, **dict.fromkeys(_COUNTS, 0), "sha256": None, "error": MOVED, "error_detail": detail}
-    return {**first, **{name: sum(part[name] for part in parts) for name in _COUNTS}}
+        return {
+            **first,
+            **dict.fromkeys(_COUNTS, 0),
+            "sha256": None,
+            "line_reasons": None,
+            "error": MOVED,
+            "error_detail": detail,
+        }
+    reasons = sum((Counter(json.loads(part["line_reasons"] or "{}")) for part in parts), Counter[str]())
+    counts = {name: sum(part[name] for part in parts) for name in _COUNTS}
+    return {**first, **counts, "line_reasons": json.dumps(reasons, sort_keys=True) if reasons else None}
 
 
 def _by_key(deliveries: Mapping[str, Delivery], by_key: dict[str, Summary]) -> dict[str, Summary]:
@@ -205,6 +215,7 @@ def result_of(attempt: Attempt, plan: Plan, writing: Writing | None) -> ReadResu
             batch=delivery.batch, object_key=key, etag=delivery.etag, size_bytes=delivery.size_bytes,
             sha256=row["sha256"], lines=row["lines"], rows=row["rows"], quarantined=row["quarantined"],
             blank=row["blank"], error=row["error"], is_accepted=False, code_version=code,
+            line_reasons=tuple(json.loads(row["line_reasons"] or "{}").items()),
         )  # fmt: skip
     return ReadResult(plan, summaries, unread)
 

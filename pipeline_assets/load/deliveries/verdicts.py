@@ -7,6 +7,7 @@ Does not contain: the bounds themselves (domain/checks.py), days without deliver
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
@@ -56,6 +57,7 @@ def _judge_parsed(read: ReadResult, plan: BatchPlan, settings: Settings) -> tupl
             rows=sum(r.rows for r in records),
             quarantined=sum(r.quarantined for r in records),
             blank=sum(r.blank for r in records),
+            line_reasons=sum((Counter(dict(r.line_reasons)) for r in records), Counter()),
         ),
         settings,
     )

@@ -15,6 +15,7 @@ from pipeline_assets.domain.plain_text import as_html
 from pipeline_assets.domain.window import SHARES, Lateness
 from pipeline_assets.inspection.health.figures import (
     LOAD_KINDS,
+    RefusedByReason,
     Span,
     Volume,
     days_of_revisions,
@@ -193,17 +194,23 @@ def _refused(report: HealthReport) -> str:
     values = summed(((one.day, float(one.lines)) for one in report.refused_lines), report.span)
     chart = bars("quarantine", "quarantined lines", report.span.points, Line(values))
     rows = "".join(
-        f"<tr><td>{'single lines' if one.reason is None else f'<code>{as_html(one.reason)}</code>'}</td>"
+        f"<tr><td>{_refusal(one)}</td>"
         f'<td class="n">{one.objects:,}</td><td class="n">{one.lines:,}</td><td class="n">{one.last}</td></tr>'
         for one in report.refused_by_reason
     )
     head = '<tr><th>reason</th><th class="n">objects</th><th class="n">lines</th><th class="n">last</th></tr>'
     note = (
-        '<p class="small quiet">The ledger knows why whole objects are refused, and counts single lines; their reasons are in '
+        '<p class="small quiet">Objects are refused whole, or hold lines of that reason; the lines themselves are in '
         "<code>raw.quarantine</code>.</p>"
     )
     said = f"Refused lines of each arrival {_each(report.span)}, all projects."
     return _figure("Quarantine", said, chart, f"<table>{head}{rows}</table>{note}" if rows else "")
+
+
+def _refusal(one: RefusedByReason) -> str:
+    if one.reason is None:
+        return "single lines, recorded without their reasons"
+    return f"{'whole objects' if one.is_whole else 'single lines'}, <code>{as_html(one.reason)}</code>"
 
 
 def _revisions(report: HealthReport) -> str:

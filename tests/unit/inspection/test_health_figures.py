@@ -30,6 +30,7 @@ from pipeline_assets.domain.window import Lateness
 from pipeline_assets.inspection.health.answers import AnswerKind
 from pipeline_assets.inspection.health.figures import Span, percentile, times_by_point
 from pipeline_assets.inspection.health.report import HealthReport, read_health
+from pipeline_assets.orchestration.health_page.page import page_of
 from resources.ledger.changes import Changes
 from resources.ledger.store import Ledger
 from tests.support.recorded_history import record_history
@@ -266,16 +267,37 @@ def test_run_times_are_told_by_the_exports_that_a_load_reads(ledger: Ledger) -> 
 
 
 def test_quarantine_is_told_by_reason_of_objects_and_by_lines(ledger: Ledger) -> None:
-    def a_delivery(number: int, lines: int, error: str | None, *, is_accepted: bool = True) -> DeliveryRecord:
+    """Of lines by theirs as well, but where an older version did not record them."""
+
+    def a_delivery(number: int, lines: int, error: str | None = None, **reasons: int) -> DeliveryRecord:
         key = BatchKey(Source.REGULAR, "10001", LAST)
-        return DeliveryRecord(key, f"k{number}", "e", 1, None, 9, 9, lines, 0, error, is_accepted)
+        counts = tuple(reasons.items())
+        record = DeliveryRecord(
+            key, f"k{number}", "e", 1, None, 9, 9, lines, 0, error, error is None, line_reasons=counts
+        )
+        assert sum(reasons.values()) in (0, lines)
+        return record
 
     deliveries = [
-        a_delivery(1, 3, None), a_delivery(2, 4, None), a_delivery(3, 0, None), a_delivery(4, 0, "crc_error", is_accepted=False),
+        a_delivery(1, 3), a_delivery(2, 4), a_delivery(3, 0), a_delivery(4, 0, "crc_error"),
+        a_delivery(5, 3, not_json=2, bad_time=1), a_delivery(6, 3, not_json=2, bad_time=1), a_delivery(7, 1, not_json=1),
     ]  # fmt: skip
     ledger.record(Changes(deliveries=deliveries, batches=[a_batch(LAST)]), "run")
-    found = [(one.reason, one.objects, one.lines, one.last) for one in health(ledger).refused_by_reason]
-    assert found == [("crc_error", 1, 0, LAST), (None, 2, 7, LAST)]
+    report = health(ledger)
+    found = [(one.reason, one.is_whole, one.objects, one.lines, one.last) for one in report.refused_by_reason]
+    assert found == [
+        ("crc_error", True, 1, 0, LAST),
+        ("not_json", False, 3, 5, LAST),
+        ("bad_time", False, 2, 2, LAST),
+        (None, False, 2, 7, LAST),
+    ]
+    page = page_of(report)
+    for row in ("<td>whole objects, <code>crc_error</code></td>", "<td>single lines, <code>not_json</code></td>"):
+        assert row in page
+    assert {
+        one.object_key: dict(one.line_reasons)
+        for one in ledger.deliveries(Source.REGULAR, ["10001"], LAST, LAST).values()
+    }["k5"] == {"not_json": 2, "bad_time": 1}
 
 
 def test_revisions_are_changes_of_days_that_were_final_before_the_run(ledger: Ledger) -> None:

@@ -29,6 +29,7 @@ from pipeline_assets.domain.retry import Backoff
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import BatchVerdict, Slice, Source
 from pipeline_assets.formats.amplitude.keys import KeyGrammar
+from pipeline_assets.inspection.health.report import read_health
 from pipeline_assets.load.deliveries.batch import Recorded, judge_absent, plan_batches
 from pipeline_assets.load.deliveries.readiness import ArrivalStatus, evaluate_arrivals
 from pipeline_assets.operations.recover import HourFate, HourOutcome, Progress, Recovery, whole_days
@@ -538,6 +539,9 @@ def test_no_load_takes_a_part_of_an_hour_that_is_being_recovered(place: Place) -
         place.plans[BACKFILL], is_other_source_there=False, first_arrival=None, settings=place.settings, now=NOW
     )
     assert (verdict, "recovery" in (evaluation.reason or "")) == (BatchVerdict.WAITING, True)
+    place.ledger.record(Changes(batches=[place.plans[BACKFILL].record(verdict, evaluation, place.settings)]), "run")
+    (told,) = read_health(place.ledger, place.settings, NOW).following
+    assert f"`tidemark recover --from {DAY}T05" in told.reason
 
     assert place.recover(_range(5, 5)) == {"5": "recovered"}
     assert place.to_load()[0] == {5: 2}

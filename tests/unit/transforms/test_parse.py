@@ -171,6 +171,8 @@ def accounts(spark: Any) -> Accounts:
     assert sorted(row["object_key"] for row in summaries) == sorted(delivery.key for delivery in deliveries)
     for row in summaries:
         assert row["lines"] == row["rows"] + row["quarantined"] + row["blank"]
+        lines = [line for line in quarantine.get(row["object_key"], ()) if line["line_number"] is not None]
+        assert json.loads(row["line_reasons"] or "{}") == Counter(line["reason"] for line in lines)
         assert (row["source"], row["project_id"], row["arrival_date"]) == ("regular", PROJECT, DAY)
         assert row["object_etag"] == f"etag of {row['object_key']}"
         if row["object_key"] in objects:
