@@ -102,6 +102,16 @@ MUTATIONS = (
         "        for record in published:", "        for record in published[1:]:", _LATE,
     ),
     Mutation(
+        8, "a publication does not tell by which settings it was built", "resources/ledger/rows.py",
+        '"settings": _sorted(record.settings),', '"settings": None,',
+        "tests/unit/resources/test_ledger_rows.py::test_a_publication_keeps_what_it_was_built_from",
+    ),
+    Mutation(
+        8, "a replay on other inputs counts as one", "pipeline_assets/inspection/replay/causes.py",
+        "if not one.is_gone and not one.is_as_recorded:", "if False:",
+        "tests/unit/inspection/test_replay_rules.py::test_the_first_cause_is_the_nearest_to_the_source",
+    ),
+    Mutation(
         9, "a slice with the same content is published again", "pipeline_assets/load/build/verdicts.py",
         "is_changed = audit.digest != prior.digest", "is_changed = True",
         "tests/scenarios/test_corrections.py::test_an_older_correction_alone_publishes_nothing",

@@ -190,17 +190,18 @@ def test_publications_are_computed_again_and_every_difference_has_its_cause(pipe
     assert back.publication.cause.text == "rollback"
 
     # Snapshots of then expire: content that is still there elsewhere serves as well, other content is gone.
+    p.deliver(DAY, [an_event(insert_id="new", event_time="2026-02-20 10:00:00.000000")], hour=5)
+    assert p.load(DAY, tables=[RAW]).success
     _forty_days_pass(p)
     gone = _replay(p, REFINED, THEN, first)
     assert (gone.result, gone.replayed) == (ReplayResult.IMPOSSIBLE, None)
     assert "has expired, and no snapshot that is kept is known to have these rows" in gone.causes[0]
     assert _replay(p, REFINED, NOW, first).notes[0].startswith("what each input makes of the difference cannot be told")
-    p.deliver(DAY, [an_event(insert_id="new", event_time=f"{date(2026, 2, 20)} 10:00:00.000000")], hour=5)
-    assert p.load(DAY, tables=[RAW]).success
-    _forty_days_pass(p)
     elsewhere = _replay(p, REFINED, THEN, second)
     assert elsewhere.is_equal
-    assert any(one.pin not in (None, one.read_from) for one in elsewhere.inputs if one.read_from is not None)
+    moved_inputs = [one for one in elsewhere.inputs if one.read_from is not None and one.read_from != one.pin]
+    assert {one.day.table for one in moved_inputs} == {RAW}
+    assert "not read from snapshot" in str(moved_inputs[0])
 
     # Changed behind our back: a row is gone from a file of raw, then the file.
     (path, *_) = _files(p, p.lakehouse.head(REGULAR_EVENTS))
@@ -214,6 +215,7 @@ def test_publications_are_computed_again_and_every_difference_has_its_cause(pipe
     assert code == 1
     assert "cannot be replayed" in said
     assert path.name in said
+    assert "fix: Restore the files" in said
 
 
 def test_what_cannot_be_replayed_is_said_before_anything_starts(pipeline: Any) -> None:

@@ -35,7 +35,11 @@ class PublishedToday:
 
 def gone(inputs: Sequence[InputSlice]) -> list[Obstacle]:
     """Inputs that nothing can be computed from."""
-    return [Obstacle(f"{one.day.table} {one.day.day}: {one.reason}", _GONE) for one in inputs if one.is_gone]
+    return [
+        Obstacle(f"{one.day.table} {one.day.day}: {one.reason}", _FILES if one.is_lost else _GONE)
+        for one in inputs
+        if one.is_gone
+    ]
 
 
 def as_published_causes(

@@ -45,6 +45,11 @@ def input_days(table: Table, key: Slice, settings: Settings) -> list[InputDay]:
     ]
 
 
+def slice_of(day: InputDay, key: Slice) -> Slice:
+    """The slice that a day of an upstream table is, of one that is built from it."""
+    return Slice(day.day, key.project_id)
+
+
 def kept_of(runtime: Runtime, table: Table, slices: Collection[Slice]) -> Kept:
     """What is kept of these slices of a table."""
     days, projects = {key.event_date for key in slices}, sorted({key.project_id for key in slices})
@@ -66,7 +71,7 @@ def find_inputs(runtime: Runtime, table: Table, key: Slice, origin: Origin) -> l
     found = []
     for name in table.upstream:
         upstream = table_by_key(name)
-        own = {Slice(day.day, key.project_id): day for day in sorted(days) if day.table == name}
+        own = {slice_of(day, key): day for day in sorted(days) if day.table == name}
         kept = kept_of(runtime, upstream, own)
         found += [
             find_slice(runtime, upstream, slice_key, kept, origin.digest(day), origin.pins.get(name), day)
@@ -100,7 +105,7 @@ def find_slice(
             others.append(InputSlice(day, digest, pin, snapshot_id, measured))
     if others:
         return others[0]
-    return InputSlice(day, digest, pin, reason=reasons[0] if reasons else _gone(pin))
+    return InputSlice(day, digest, pin, reason=reasons[0] if reasons else _gone(pin), is_lost=bool(reasons))
 
 
 def _gone(pin: int | None) -> str:
@@ -135,7 +140,7 @@ def reading(runtime: Runtime, table: Table, key: Slice, where: Placed) -> Inputs
         by_snapshot: dict[int, list[Slice]] = {}
         for day, snapshot_id in where.items():
             if day.table == name and snapshot_id is not None:
-                by_snapshot.setdefault(snapshot_id, []).append(Slice(day.day, key.project_id))
+                by_snapshot.setdefault(snapshot_id, []).append(slice_of(day, key))
         frames = [
             _declared(runtime.lakehouse.read(upstream, snapshot_id), upstream).where(slices_condition(upstream, slices))
             for snapshot_id, slices in sorted(by_snapshot.items())
@@ -178,7 +183,7 @@ def present_inputs(runtime: Runtime, table: Table, key: Slice, settings: Setting
     for name in table.upstream:
         upstream = table_by_key(name)
         head = runtime.lakehouse.head(upstream)
-        days = {Slice(day.day, key.project_id): day for day in input_days(table, key, settings) if day.table == name}
+        days = {slice_of(day, key): day for day in input_days(table, key, settings) if day.table == name}
         held = runtime.lakehouse.slice_files(upstream, head, days)
         for slice_key, day in days.items():
             measured = measured_slice(runtime, upstream, slice_key, head) if slice_key in held else EMPTY

@@ -8,7 +8,7 @@ Does not contain: what each input makes of a difference (shares.py), causes in w
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from datetime import date
 
@@ -32,6 +32,7 @@ from pipeline_assets.inspection.replay.inputs import (
     placed,
     present_inputs,
     reading,
+    slice_of,
 )
 from pipeline_assets.inspection.replay.origin import Obstacle, Origin, origin_of
 from pipeline_assets.inspection.replay.replay import InputSlice, Replay, ReplayBasis, ReplayResult
@@ -153,14 +154,17 @@ class _Replay:
         if missing:
             return _because(replace(self.none, inputs=tuple(inputs)), missing)
         with ExitStack() as stack:
-            state = stack.enter_context(self._state(origin, inputs))
+            state = self._state(origin, inputs)
             today = self._published_today()
             causes = as_published_causes(origin, inputs, self.recorded, state.digest, today)
             done = replace(
                 self.none, inputs=tuple(inputs), replayed=state.digest, settings=self._settings(origin),
                 result=ReplayResult.DIFFERS if causes else ReplayResult.EQUAL,
             )  # fmt: skip
-            return self._compared(_because(done, causes), state, self._published(stack, today)) if causes else done
+            if not causes:
+                return done
+            stack.enter_context(kept_frame(state.rows))
+            return self._compared(_because(done, causes), state, self._published(stack, today))
 
     def current(self, origin: Origin | Obstacle) -> Replay:
         """From the inputs and settings of today; and what each that differs makes of the difference."""
@@ -169,8 +173,8 @@ class _Replay:
         present = present_inputs(self.runtime, self.table, self.key, self.runtime.settings)
         with ExitStack() as stack:
             inputs = reading(self.runtime, self.table, self.key, present.where)
-            rows = builder_of(self.table).rows_from(self.runtime.settings, inputs)
-            state = stack.enter_context(state_of(self.table, self.key, rows))
+            rows = builder_of(self.table).rows_from(self.runtime.settings, self.key, inputs)
+            state = state_of(self.table, self.key, rows)
             today = self._published_today()
             wrong = list(of_published(self.recorded, today))
             is_equal = state.digest == self.recorded and not wrong
@@ -181,6 +185,7 @@ class _Replay:
                 done = replace(done, differing=differing_inputs, settings=self._settings(origin))
             if is_equal:
                 return done
+            stack.enter_context(kept_frame(state.rows))
             published = self._published(stack, today)
             done = self._compared(done, state, published)
             return self._with_shares(done, origin, present, state, published)
@@ -202,10 +207,9 @@ class _Replay:
         shares = shares_of(self.runtime, self.table, self.key, then, present, state)
         return replace(done, shares=tuple(shares))
 
-    def _state(self, origin: Origin, inputs: Sequence[InputSlice]) -> AbstractContextManager[State]:
-        rows = builder_of(self.table).rows_from(
-            origin.settings, reading(self.runtime, self.table, self.key, placed(inputs))
-        )
+    def _state(self, origin: Origin, inputs: Sequence[InputSlice]) -> State:
+        read = reading(self.runtime, self.table, self.key, placed(inputs))
+        rows = builder_of(self.table).rows_from(origin.settings, self.key, read)
         return state_of(self.table, self.key, rows)
 
     def _published_today(self) -> PublishedToday | None:
@@ -232,7 +236,9 @@ class _Replay:
             place = found.read_from
         rows = self.runtime.lakehouse.read(self.table, head if place is None else place)
         own = rows.where(slices_condition(self.table, [self.key] if place is not None else []))
-        return stack.enter_context(state_of(self.table, self.key, own))
+        state = state_of(self.table, self.key, own)
+        stack.enter_context(kept_frame(state.rows))
+        return state
 
     def _compared(self, done: Replay, state: State, published: State | None) -> Replay:
         """With measures, keys and samples."""
@@ -267,7 +273,7 @@ class _Replay:
 
     def _since(self, day: InputDay, then: Digest) -> str:
         """The publications that made it what it is."""
-        records = self.runtime.ledger.publications_of(day.table, [self.key.project_id], [day.day])
+        records = self.runtime.ledger.publications_of(day.table, [slice_of(day, self.key).project_id], [day.day])
         known = max((place for place, record in enumerate(records, 1) if record.digest_after == then), default=0)
         since = [f"publication {record.number} ({record.cause.text})" for record in records[known:]]
         return f", by {few(since)}" if since else ""

@@ -53,6 +53,8 @@ class InputSlice:
     """What its files hold, by its columns; None where no file of then is kept or can be read."""
     reason: str = ""
     """Why it could not be read."""
+    is_lost: bool = False
+    """Whether a kept snapshot names its files, and they cannot be read."""
 
     @property
     def is_as_recorded(self) -> bool:

@@ -63,8 +63,10 @@ def shares_of(
     with ExitStack() as stack:
 
         def state(of_settings: Settings, where: Placed) -> State:
-            rows = builder.rows_from(of_settings, reading(runtime, table, key, where))
-            return stack.enter_context(state_of(table, key, rows))
+            rows = builder.rows_from(of_settings, key, reading(runtime, table, key, where))
+            found = state_of(table, key, rows)
+            stack.enter_context(kept(found.rows))
+            return found
 
         before = then.published
         after = state(settings, then.where)
@@ -85,7 +87,8 @@ def shares_of(
             return
         for number, name in enumerate(table.upstream, 1):
             before = after
-            where = {day: present.where[day] if day.table == name else place for day, place in where.items()}
+            others = {day: place for day, place in where.items() if day.table != name}
+            where = others | {day: place for day, place in present.where.items() if day.table == name}
             after = today if number == len(table.upstream) else state(settings, where)
             if after.digest != before.digest:
                 yield _share(table, f"{name}: other rows", before, after)

@@ -1,4 +1,4 @@
-"""A slice computed once and kept while it is compared: its digest, its measures, its keys.
+"""A slice as some inputs make it, or as it is published: its digest, its measures, its keys.
 
 Contains: measuring a state, and comparing two of them.
 Add here: another figure of a state.
@@ -7,8 +7,7 @@ Does not contain: what is computed from what (recompute.py, shares.py).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from pyspark.sql import DataFrame
@@ -17,7 +16,6 @@ from pipeline_assets.domain.checks import number
 from pipeline_assets.domain.slices import EMPTY, Digest, Slice
 from pipeline_assets.inspection.diff.compare import measures_of
 from pipeline_assets.inspection.replay.replay import Keys
-from pipeline_assets.load.build.builder import kept
 from pipeline_assets.load.build.builders import builder_of
 from pipeline_assets.tables.table import Table
 from pipeline_assets.transforms.digests import (
@@ -43,16 +41,15 @@ class State:
     """Rows, and the table's measures."""
 
 
-@contextmanager
-def state_of(table: Table, key: Slice, rows: DataFrame) -> Iterator[State]:
-    """The slice among these rows; kept until the context ends."""
-    with kept(rows.where(slices_condition(table, [key]))) as own:
-        hashed, also = checked_hashes(own, table.content_columns)
-        figures = [measure.total().alias(name) for name, measure in measures_of(table).items() if name != "rows"]
-        (measured,) = hashed.agg(*digest_aggregates(), *also, *figures).collect()
-        found = measured.asDict()
-        digest = digest_of(found) if found["rows"] else EMPTY
-        yield State(own, digest, {name: float(number(found[name])) for name in measures_of(table)})
+def state_of(table: Table, key: Slice, rows: DataFrame) -> State:
+    """The slice among these rows, measured in one pass; who compares it with another state keeps its rows meanwhile."""
+    own = rows.where(slices_condition(table, [key]))
+    hashed, also = checked_hashes(own, table.content_columns)
+    figures = [measure.total().alias(name) for name, measure in measures_of(table).items() if name != "rows"]
+    (measured,) = hashed.agg(*digest_aggregates(), *also, *figures).collect()
+    found = measured.asDict()
+    digest = digest_of(found) if found["rows"] else EMPTY
+    return State(own, digest, {name: float(number(found[name])) for name in measures_of(table)})
 
 
 def changes_between(table: Table, before: State, after: State) -> DataFrame:

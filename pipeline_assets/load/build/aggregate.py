@@ -53,7 +53,7 @@ class AggregateBuilder(Builder[AggregateTable]):
             nowhere = self.contents(rows).limit(0).select("event_date", "project_id", "_key_a", "_key_b")
             yield Proposal(rows, nowhere, nowhere)
 
-    def rows_from(self, settings: Settings, inputs: Callable[[str], DataFrame]) -> DataFrame:
+    def rows_from(self, settings: Settings, key: Slice, inputs: Callable[[str], DataFrame]) -> DataFrame:  # noqa: ARG002 - inputs are of its days
         """From refined.events alone."""
         return self._rows(settings, inputs(REFINED_EVENTS.key))
 

@@ -61,11 +61,11 @@ class Builder(ABC, Generic[TableT]):
         """
 
     @abstractmethod
-    def rows_from(self, settings: Settings, inputs: Callable[[str], DataFrame]) -> DataFrame:
-        """The table's rows as these settings make them of these inputs, on the days that the inputs hold.
+    def rows_from(self, settings: Settings, key: Slice, inputs: Callable[[str], DataFrame]) -> DataFrame:
+        """A slice's rows as these settings make them of these inputs; rows of other days may be among them.
 
-        `inputs`: key of an upstream table -> its rows on all days that a slice is built from. The slice's own day is right then;
-        of other days rows may be there or lack. Nothing is written, so a replay needs no more than files that are kept.
+        `inputs`: key of an upstream table -> its rows on all days that the slice is built from. Nothing is written, so a replay
+        needs no more than files that are kept.
         """
 
     @abstractmethod

@@ -83,7 +83,7 @@ class RefinedBuilder(Builder[Table]):
         finally:
             build.release()
 
-    def rows_from(self, settings: Settings, inputs: Callable[[str], DataFrame]) -> DataFrame:
+    def rows_from(self, settings: Settings, key: Slice, inputs: Callable[[str], DataFrame]) -> DataFrame:  # noqa: ARG002 - inputs are of its days
         """The winners among the rows of both raw tables."""
         names = [column.name for column in self.table.columns if column.name != "_source"]
         raw = with_source({source: inputs(table.key) for source, table in RAW_TABLES.items()}, names)

@@ -142,6 +142,8 @@ def test_the_first_cause_is_the_nearest_to_the_source() -> None:
     assert first(origin, good, TEN, PublishedToday(OTHER_TEN, is_settled=False)).startswith("the table was changed")  # type: ignore[union-attr]
     assert first(origin, good, TEN, replace(today, rows="no file")) == "the published rows cannot be read"
     assert gone([good, lost]) == []
+    lost_file = InputSlice(RAW, ELEVEN, 7, reason="no file", is_lost=True)
+    assert gone([lost_file])[0].hint.startswith("Restore the files")
     assert "has expired" in gone([InputSlice(RAW, ELEVEN, 7, reason="snapshot 7 has expired")])[0].reason
 
 
