@@ -150,7 +150,7 @@ def _carry_out(
     with terminal(verbose=verbose) as console:
         failures = run_rebuild(settings, config, console, verbose=verbose)
         with closing(Ledger(settings.ledger_database_url)) as ledger:
-            begun = ledger.rebuilds.find(asked.number) if asked.number else _same(ledger, asked)
+            begun = ledger.rebuilds.find(asked.number) if asked.number else ledger.rebuilds.open_like(asked)
             green = ledger.rebuilds.slices(begun) if begun is not None else {}
         print_failures(console, failures, verbose)
     if begun is None:
@@ -159,10 +159,6 @@ def _carry_out(
     is_whole = all(one.goes for of_table in green.values() for one in of_table.values())
     is_answer_of_all = begun.state in (RebuildState.ABANDONED, RebuildState.UNDONE)
     return EXIT_OK if not failures and (is_whole or is_answer_of_all) else EXIT_INCOMPLETE
-
-
-def _same(ledger: Ledger, asked: RebuildRecord) -> RebuildRecord | None:
-    return next((one for one in reversed(ledger.rebuilds.all()) if one.is_same(asked)), None)
 
 
 def _print(found: RebuildRecord, green: GreenSlices, as_json: bool) -> None:
