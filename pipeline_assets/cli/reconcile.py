@@ -36,7 +36,7 @@ from resources.ledger.store import Ledger
 if TYPE_CHECKING:
     from resources.landing.store import LandingStore
 
-REFINED_EVENTS = "refined/events"
+_WHOSE = "refined/events"
 
 
 def reconcile(
@@ -51,8 +51,9 @@ def reconcile(
         str | None, typer.Option("--against", metavar="TABLE", help="Compare keys with this table, or with `backfill`.")
     ] = None,
     table: Annotated[
-        str, typer.Option("--table", help="Whose keys are compared, with --keys or --against.")
-    ] = REFINED_EVENTS,
+        str | None,
+        typer.Option("--table", help="Whose keys are compared, with --keys or --against; default refined/events."),
+    ] = None,
     samples: Annotated[int, typer.Option("--samples", min=0, max=10_000, help="Show so many keys of each kind.")] = 20,
     repair: Annotated[
         bool, typer.Option("--repair", help="Load and recover what closes the difference, then compare again.")
@@ -80,7 +81,7 @@ class _Asked:
 
     keys: Path | None
     against: str | None
-    table: str
+    table: str | None
     samples: int
     is_repaired: bool
     as_json: bool
@@ -94,7 +95,7 @@ def _reconcile(span: tuple[str | None, str | None], projects: tuple[str, ...], a
     if asked.keys is not None and asked.against is not None:
         raise UsageError("--keys, --against", "name two things to compare with", "Give one of them")
     if asked.keys is None and asked.against is None:
-        if asked.table != REFINED_EVENTS:
+        if asked.table is not None:
             hint = "Golden totals name their tables themselves; give --keys FILE or --against TABLE"
             raise UsageError(
                 f"--table {asked.table}", "says whose keys are compared, and there is nothing beside", hint
@@ -151,7 +152,7 @@ def _keys(settings: Settings, projects: tuple[str, ...], first: date, last: date
     from pipeline_assets.formats.key_list import read_key_list  # noqa: PLC0415 - as above
     from pipeline_assets.inspection.keys import compare  # noqa: PLC0415 - as above
 
-    table = compare.event_table(asked.table)
+    table = compare.event_table(asked.table or _WHOSE)
     of = compare.KeyRange(projects, first, last)
     listed = None
     if asked.keys is not None:

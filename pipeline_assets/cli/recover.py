@@ -14,6 +14,7 @@ from datetime import UTC, datetime
 from typing import Annotated
 
 import typer
+from rich.console import Console
 
 from pipeline_assets.cli.command import (
     EXIT_INCOMPLETE,
@@ -33,7 +34,7 @@ from pipeline_assets.domain.days import stretches
 from pipeline_assets.domain.plain_text import few
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import Slice, Source
-from pipeline_assets.inspection.status import recorded_statuses
+from pipeline_assets.inspection.status import DayStatus, recorded_statuses
 from resources.ledger.store import Ledger
 
 
@@ -110,26 +111,37 @@ def _recover(
         with terminal(verbose=verbose) as console:
             named = few(list(map(str, short)))
             plainly(console)(f"not loaded, because hours of them are not recovered: {named}")
-    is_good = not is_loaded or load_recovered(settings, days, as_json, verbose)
+    is_good = not is_loaded or _load(settings, days, as_json, verbose)
     is_whole = not short
     return EXIT_OK if is_whole and is_good else EXIT_INCOMPLETE
 
 
-def load_recovered(settings: Settings, recovered: Sequence[Slice], as_json: bool, verbose: bool) -> bool:
-    """Whether every recovered day stands well after its load; as `tidemark load --source backfill`."""
-    from pipeline_assets.cli.run import load_in_chunks  # noqa: PLC0415 - `status` starts without Dagster
-
+def _load(settings: Settings, recovered: Sequence[Slice], as_json: bool, verbose: bool) -> bool:
+    """Whether every recovered day stands well after its load."""
     if not recovered:
         return True
-    days = sorted({key.event_date for key in recovered})
-    projects = tuple(dict.fromkeys(key.project_id for key in recovered))
-    failures: list[str] = []
     with terminal(verbose=verbose) as console:
-        for part in stretches(days, settings.days_per_run):
-            failures += load_in_chunks(settings, LoadSource.BACKFILL, part, projects, {}, console, verbose=verbose)
+        failures = load_recovered(settings, recovered, console, verbose=verbose)
         print_failures(console, failures, verbose)
-    with closing(Ledger(settings.ledger_database_url)) as ledger:
-        statuses = recorded_statuses(ledger, set(recovered), sources=(Source.BACKFILL,))
+    statuses = recovered_statuses(settings, recovered)
     if not as_json:
         print_statuses(page(), statuses)
     return not failures and all(status.is_good for status in statuses)
+
+
+def load_recovered(settings: Settings, recovered: Sequence[Slice], console: Console, *, verbose: bool) -> list[str]:
+    """As `tidemark load --source backfill` over these days; returns what went wrong beyond verdicts."""
+    from pipeline_assets.cli.run import load_in_chunks  # noqa: PLC0415 - `status` starts without Dagster
+
+    days = sorted({key.event_date for key in recovered})
+    projects = tuple(dict.fromkeys(key.project_id for key in recovered))
+    failures: list[str] = []
+    for part in stretches(days, settings.days_per_run):
+        failures += load_in_chunks(settings, LoadSource.BACKFILL, part, projects, {}, console, verbose=verbose)
+    return failures
+
+
+def recovered_statuses(settings: Settings, recovered: Sequence[Slice]) -> list[DayStatus]:
+    """How the recovered days stand."""
+    with closing(Ledger(settings.ledger_database_url)) as ledger:
+        return recorded_statuses(ledger, set(recovered), sources=(Source.BACKFILL,))

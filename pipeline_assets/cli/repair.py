@@ -7,7 +7,7 @@ Does not contain: what is proposed (domain/repairs.py), comparing (reconcile.py)
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import closing
 from datetime import UTC, datetime
 
@@ -50,14 +50,16 @@ def run_rounds(
 ) -> list[Repair]:
     """Run what can be run until everything agrees or no run is left; returns what is proposed at the end.
 
-    `look`: what does not agree now. Each kind of run is made once for a day: there are as many rounds as kinds.
+    `look`: what does not agree now. A round runs one kind, and each kind is run once for a day: there are as many rounds.
     """
     tried: set[tuple[RepairKind, Slice]] = set()
     while True:
         repairs = proposed(settings, landing, open_slices, tried)
-        runnable = [one for one in repairs if one.kind.is_run and one.obstacle is None]
-        if not runnable:
+        able = [one for one in repairs if one.kind.is_run and one.obstacle is None]
+        if not able:
             return repairs
+        # What is cheap goes first, and may spare the rest.
+        runnable = [one for one in able if one.kind is able[0].kind]
         print_repairs(console, runnable)
         for one in runnable:
             failures = _run(settings, landing, one, console, verbose=verbose)
@@ -82,7 +84,7 @@ def _recover(
     settings: Settings, landing: LandingStore, project: str, hours: HourRange, console: Console, *, verbose: bool
 ) -> list[str]:
     """As `tidemark recover --load`; returns why hours were not recovered, or days not loaded."""
-    from pipeline_assets.cli.recover import load_recovered  # noqa: PLC0415 - comparing starts without an HTTP client
+    from pipeline_assets.cli.recover import load_recovered, recovered_statuses  # noqa: PLC0415 - comparing starts without an HTTP client
     from pipeline_assets.cli.render_recovery import progress_on  # noqa: PLC0415 - as above
     from pipeline_assets.operations.recover import Recovery, whole_days  # noqa: PLC0415 - as above
     from pipeline_assets.operations.recover_plan import RecoveryRequest, plan_recovery  # noqa: PLC0415 - as above
@@ -97,11 +99,8 @@ def _recover(
     days, short = whole_days(outcomes)
     failures = list(dict.fromkeys(str(one.error) for one in outcomes if one.error is not None))
     failures += [f"{key}: not loaded, because hours of it are not recovered" for key in short]
-    if not load_recovered(settings, days, True, verbose):
-        failures.append(f"recovered days of {project} are not all good after their load; tidemark status says why")
+    if days:
+        failures += load_recovered(settings, days, console, verbose=verbose)
+        bad = [status for status in recovered_statuses(settings, days) if not status.is_good]
+        failures += [f"{one.day} {one.table} {one.verdict}: {'; '.join(one.reasons)}" for one in bad]
     return failures
-
-
-def closed(before: Lacking, after: Lacking) -> Sequence[Slice]:
-    """Days that agree now."""
-    return sorted(before.keys() - after.keys())

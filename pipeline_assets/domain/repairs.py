@@ -124,9 +124,9 @@ def _with_reason(words: Sequence[str]) -> str:
 
 
 def repairs_of(facts: DayFacts, tried: Set[tuple[RepairKind, Slice]] = frozenset()) -> list[Repair]:
-    """What is proposed for one day: at most one kind of run, and all that waits for a person.
+    """What is proposed for one day: runs, of which the first kind comes first, and all that waits for a person.
 
-    `tried`: runs that did not close it; the next kind is proposed then.
+    `tried`: runs that did not close it; the kinds after them are proposed then.
     """
     found = [*_runs(facts, tried), *_decisions(facts)]
     if found:
@@ -144,21 +144,23 @@ def _runs(facts: DayFacts, tried: Set[tuple[RepairKind, Slice]]) -> list[Repair]
     if facts.holds:
         # A load leaves what is held as it is.
         return []
+    loads: list[Repair] = []
     if (RepairKind.LOAD, facts.key) not in tried:
-        unread = [
-            replace(
-                _of(facts, RepairKind.LOAD, "landing holds objects that no load has read"),
-                first=day,
-                last=day,
-                source=source,
-            )
+        reason = "landing holds objects that no load has read"
+        loads = [
+            replace(_of(facts, RepairKind.LOAD, reason), first=day, last=day, source=source)
             for source, days in sorted(facts.unread.items())
             for day in sorted(days)
         ]
-        if unread:
-            return unread
-        if facts.stale is not None:
-            return [replace(_of(facts, RepairKind.LOAD, f"is not built yet: {facts.stale}"), source=Source.REGULAR)]
+        if facts.stale is not None and not loads:
+            loads = [replace(_of(facts, RepairKind.LOAD, f"is not built yet: {facts.stale}"), source=Source.REGULAR)]
+        if facts.stale is not None or any(facts.key.event_date in days for days in facts.unread.values()):
+            return loads
+    # What arrived on other days may hold late events of this one: it is loaded first, and may close nothing.
+    return [*loads, *_recoveries(facts, tried)]
+
+
+def _recoveries(facts: DayFacts, tried: Set[tuple[RepairKind, Slice]]) -> list[Repair]:
     if facts.lacking_hours and (RepairKind.RECOVER, facts.key) not in tried:
         reason = "hours are lost, refused or never came"
         return [

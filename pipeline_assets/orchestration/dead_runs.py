@@ -25,7 +25,18 @@ SENSOR_NAME = "dead_runs"
 DIED_TAG = "tidemark/died"
 """On a run whose process died: it says nothing against its days."""
 OWN_JOBS = frozenset(
-    {"daily_load", "backfill_load", "heal_load", "maintenance", "rollback", "release", "recover_exports", "rebuild"}
+    {
+        "daily_load",
+        "backfill_load",
+        "heal_load",
+        "dimension_load",
+        "maintenance",
+        "rollback",
+        "release",
+        "recover_exports",
+        "rebuild",
+        "reconcile",
+    }
 )
 _EVERY_SECONDS = 20
 

@@ -14,6 +14,7 @@ from datetime import date
 from functools import partial
 from typing import Any
 
+import pyspark.sql.functions as F
 from pyspark.sql import DataFrame
 
 from pipeline_assets.domain.checks import Check, Evaluation, number
@@ -56,11 +57,11 @@ class AsOfBuilder(Builder[AsOfTable]):
             nowhere = self.contents(rows).limit(0).select("event_date", "project_id", "_key_a", "_key_b")
             yield Proposal(rows, nowhere, nowhere)
 
-    def rows_from(self, settings: Settings, inputs: Callable[[str], DataFrame]) -> DataFrame:
-        """From refined.events of one day, and the one snapshot that stood for it."""
-        refined, snapshot = inputs(REFINED_EVENTS.key), inputs(self.table.dimension.snapshot.key)
-        items = snapshot.select("id", "status").crossJoin(refined.select("event_date").distinct())
-        return self._rows(settings, refined, items)
+    def rows_from(self, settings: Settings, key: Slice, inputs: Callable[[str], DataFrame]) -> DataFrame:
+        """From refined.events, and the one snapshot that stands for the day."""
+        snapshot = inputs(self.table.dimension.snapshot.key)
+        items = snapshot.select(F.lit(key.event_date).alias("event_date"), "id", "status")
+        return self._rows(settings, inputs(REFINED_EVENTS.key), items)
 
     def contents(self, rows: DataFrame) -> DataFrame:
         """By the key columns, the content of all."""

@@ -63,7 +63,12 @@ class SnapshotBuilder(Builder[Table]):
         raise self._no_inputs()
         yield
 
-    def rows_from(self, settings: Settings, inputs: Callable[[str], DataFrame]) -> DataFrame:  # noqa: ARG002 - as above
+    def rows_from(
+        self,
+        settings: Settings,  # noqa: ARG002 - as above
+        key: Slice,  # noqa: ARG002
+        inputs: Callable[[str], DataFrame],  # noqa: ARG002
+    ) -> DataFrame:
         """Raises UsageError: there are no inputs."""
         raise self._no_inputs()
 

@@ -60,7 +60,12 @@ class ValidityBuilder(Builder[Table]):
             nowhere = self.contents(rows).limit(0).select("event_date", "project_id", "_key_a", "_key_b")
             yield Proposal(rows, nowhere, nowhere)
 
-    def rows_from(self, settings: Settings, inputs: Callable[[str], DataFrame]) -> DataFrame:  # noqa: ARG002 - it reads none
+    def rows_from(
+        self,
+        settings: Settings,  # noqa: ARG002 - it reads none
+        key: Slice,  # noqa: ARG002 - its inputs are those of its month
+        inputs: Callable[[str], DataFrame],
+    ) -> DataFrame:
         """From the snapshots of a month."""
         (name,) = self.table.upstream
         return self._rows(inputs(name))

@@ -39,6 +39,14 @@ DAYS = {"is_lacking": True, "hours_to_ask": ALL_DAY}
             {"unread": {Source.BACKFILL: {DAY, _key(1).event_date}}, "lacking_hours": ALL_DAY[:2]},
             [f"load: tidemark load --source backfill --from {DAY} --to 2026-02-03 --project 10001"],
         ),
+        # What arrived near the day is loaded first, and may hold nothing of it.
+        (
+            {"unread": {Source.REGULAR: {_key(1).event_date}}, "hours_to_ask": ALL_DAY},
+            [
+                "load: tidemark load --source regular --from 2026-02-03 --to 2026-02-03 --project 10001",
+                f"recover days: tidemark recover {SPAN} --load",
+            ],
+        ),
         ({"stale": "delivery"}, [f"load: tidemark load --source regular {SPAN}"]),
         (
             {"lacking_hours": (*ALL_DAY[3:5], ALL_DAY[9]), "hours_to_ask": ALL_DAY},

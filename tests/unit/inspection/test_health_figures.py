@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
 from pathlib import Path
 
 import click
@@ -22,6 +23,7 @@ from pipeline_assets.cli.app import app
 from pipeline_assets.domain.causes import Cause, CauseKind
 from pipeline_assets.domain.checks import Check, Evaluation
 from pipeline_assets.domain.deliveries import BatchKey
+from pipeline_assets.domain.golden import GoldenMeasure, GoldenReading, GoldenSource, GoldenTotal
 from pipeline_assets.domain.rebuilds import RebuildRecord, RebuildState
 from pipeline_assets.domain.records import BatchDay, BatchRecord, DeliveryRecord, PublicationRecord, SliceRecord
 from pipeline_assets.domain.settings import Settings
@@ -33,6 +35,7 @@ from pipeline_assets.inspection.health.report import HealthReport, read_health
 from pipeline_assets.orchestration.health_page.page import page_of
 from resources.ledger.changes import Changes
 from resources.ledger.store import Ledger
+from resources.ledger.summaries import CheckFigure
 from tests.support.recorded_history import record_history
 
 PROJECTS = ("10001", "10002", "10003")
@@ -226,6 +229,23 @@ def test_keys_twice_and_mismatches_are_those_that_checks_measured(ledger: Ledger
     assert {(one.table, one.project_id, one.value) for one in report.mismatches} == {
         (REFINED, "10002", 7), ("raw/regular_events", "10001", 2),
     }  # fmt: skip
+
+
+def test_golden_totals_on_record_count_as_mismatches_while_they_do_not_agree(ledger: Ledger) -> None:
+    """No load is needed: a total is compared with what is published when somebody looks."""
+
+    def say(rows: int) -> None:
+        key, measure = Slice(LAST, "10001"), GoldenMeasure(REFINED, "rows")
+        total = GoldenTotal(GoldenSource.LANDING, key, measure, Decimal(rows), "golden/a.csv line 2")
+        ledger.golden.replace(GoldenReading(GoldenSource.LANDING, frozenset({LAST}), (total,)))
+
+    ledger.record(Changes(batches=[a_batch(LAST)], slices=[a_slice(LAST, 3)]), "run")
+    say(4)
+    assert health(ledger).mismatches == [CheckFigure(REFINED, LAST, "10001", 1)]
+    ledger.record(Changes(slices=[a_slice(LAST, 4)]), "run")
+    assert health(ledger).mismatches == []
+    say(5)
+    assert len(health(ledger).mismatches) == 1
 
 
 def test_the_windows_are_those_that_catch_99_and_99_9_percent(ledger: Ledger) -> None:

@@ -194,6 +194,20 @@ def an_s3_that_answers(status: int, code: str, *, first_listing: tuple[str, ...]
 # Listing
 
 
+def test_what_lies_beside_the_projects_is_listed_between_two_keys(place: Place) -> None:
+    assert place.store.list_beside("golden", "golden/2026-02-02.csv", "golden/2026-02-03.csv") == ()
+    for day in range(1, 5):
+        place.put(f"golden/2026-02-0{day}.csv", b"day" * day)
+    place.put("golden-of-others/2026-02-02.csv", b"")
+    place.put(a_key(), b"")
+    found = place.store.list_beside("golden", "golden/2026-02-02.csv", "golden/2026-02-03.csv")
+    assert [(entry.key, entry.size_bytes) for entry in found] == [
+        ("golden/2026-02-02.csv", 6),
+        ("golden/2026-02-03.csv", 9),
+    ]
+    assert whole(place.store, found[0].key, found[0].etag) == b"dayday"
+
+
 def test_a_window_holds_its_days_and_nothing_else(place: Place) -> None:
     days = [DAY + timedelta(days=offset) for offset in range(-2, 3)]
     for day in days:

@@ -1,0 +1,83 @@
+"""Which keys are on one side only, by ids of a list or by what makes rows one event."""
+
+from __future__ import annotations
+
+from datetime import date
+from typing import Any
+
+import pyspark.sql.functions as F
+import pytest
+
+from pipeline_assets.transforms.event_keys import KEY
+from pipeline_assets.transforms.key_presence import BY_ID, by_event_key, by_ids, presence
+
+pytestmark = pytest.mark.slow
+DAYS = {number: date(2026, 2, number) for number in range(1, 7)}
+FIRST, LAST = DAYS[2], DAYS[4]
+IDS = "project_id string, insert_id string, uuid string, app string, device_id string, event_date date"
+HASHED = (
+    "project_id string, insert_id string, uuid string, event_date date, _key_a long, _key_b long, _meaning_hash long"
+)
+
+
+def test_keys_of_a_list_and_of_another_table(spark: Any) -> None:
+    """Scenario: rows of the days around the range, blank ids, senders, days told and not told. Outcome: each key of the range
+    has one state and one day; what lies around it only explains."""
+
+    def frame(*rows: tuple[Any, ...]) -> Any:
+        return spark.createDataFrame([("1", *row) for row in rows], IDS)
+
+    def states(found: Any) -> dict[str, tuple[str, date | None]]:
+        return {row["name"]: (row["state"], row["day"]) for row in found.collect()}
+
+    events = frame(
+        ("same", "u1", "1", "d1", DAYS[2]), ("here", "u2", "1", "d1", DAYS[4]), ("moved", "u3", "1", None, DAYS[3]),
+        ("around", "u4", "1", "d1", DAYS[5]), ("spilt", "u5", "1", "d1", DAYS[1]), (" ", "u6", "1", None, DAYS[2]),
+    )  # fmt: skip
+    listed = frame(
+        ("same", None, "1", "d2", DAYS[2]), ("moved", None, "1", "", DAYS[4]), ("there", None, "1", "d1", DAYS[3]),
+        ("spilt", None, "1", "d1", DAYS[2]), ("same", None, "1", "d2", DAYS[2]),
+    )  # fmt: skip
+
+    def by(columns: set[str], *, has_days: bool) -> dict[str, tuple[str, date | None]]:
+        told = listed if has_days else listed.withColumn("event_date", F.lit(None).cast("date"))
+        here = by_ids(events, columns, has_days=has_days).where("_id IS NOT NULL")
+        return states(presence(here, by_ids(told, columns, has_days=has_days), BY_ID, FIRST, LAST))
+
+    assert by({"insert_id"}, has_days=True) == {
+        "same": ("same", DAYS[2]), "here": ("only here", DAYS[4]), "moved": ("different", DAYS[3]),
+        "there": ("only there", DAYS[3]), "spilt": ("different", DAYS[2]),
+    }  # fmt: skip
+    # Without days a key of the list may be of any: it is told without one, and what lies around the range is not missed.
+    assert by({"insert_id"}, has_days=False) == {
+        "same": ("same", DAYS[2]), "here": ("only here", DAYS[4]), "moved": ("same", DAYS[3]), "there": ("only there", None),
+    }  # fmt: skip
+    # Another sender is another event; none at all, and a blank, are the same.
+    senders = by_ids(events, {"insert_id", "device_id"}, has_days=True).where("_id IS NOT NULL")
+    found = presence(senders, by_ids(listed, {"insert_id", "device_id"}, has_days=True), BY_ID, FIRST, LAST)
+    rows = sorted((row["name"], row["state"]) for row in found.collect())
+    assert [row for row in rows if row[0] in ("same", "moved")] == [
+        ("moved", "different"), ("same", "only here"), ("same", "only there"),
+    ]  # fmt: skip
+    # A row whose first id names nothing goes by the other one, where a list has it.
+    both = by_ids(events, {"insert_id", "uuid"}, has_days=True)
+    assert {row["_name"] for row in both.where("_kind = 'uuid'").collect()} == {"u6"}
+    assert by_ids(events, {"insert_id"}, has_days=True).where("_id IS NULL").count() == 1
+
+    def hashed(*rows: tuple[Any, ...]) -> Any:
+        made = [("1", name, None, day, key, key, meaning) for name, day, key, meaning in rows]
+        return by_event_key(spark.createDataFrame(made, HASHED))
+
+    refined = hashed(("a", DAYS[2], 1, 10), ("b", DAYS[3], 2, 20), ("c", DAYS[4], 3, 30), ("e", DAYS[1], 5, 50))
+    # Raw holds an event as often as it was sent; one of its rows says what is published.
+    raw = hashed(
+        ("a", DAYS[2], 1, 11),
+        ("a", DAYS[2], 1, 10),
+        ("b", DAYS[3], 2, 21),
+        ("d", DAYS[4], 4, 40),
+        ("e", DAYS[2], 5, 50),
+    )
+    assert states(presence(refined, raw, KEY, FIRST, LAST)) == {
+        "a": ("same", DAYS[2]), "b": ("different", DAYS[3]), "c": ("only here", DAYS[4]), "d": ("only there", DAYS[4]),
+        "e": ("same", DAYS[2]),
+    }  # fmt: skip
