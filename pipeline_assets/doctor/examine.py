@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
-from datetime import datetime, timedelta
+from datetime import date, datetime, timedelta
 
 from pipeline_assets.doctor import places, recorded
 from pipeline_assets.doctor.places import PrefixEvidence, TableHead
 from pipeline_assets.doctor.point import Point, Question
 from pipeline_assets.domain.errors import SettingsError, TidemarkError
 from pipeline_assets.domain.masking import receiver_id
+from pipeline_assets.domain.processes import Sight
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import Source
 from pipeline_assets.formats.registry import EXPORT_FORMAT
@@ -33,6 +34,7 @@ from resources.iceberg.lake_objects import LakeObjects
 from resources.landing.move import Mover
 from resources.ledger.decision_objects import FOLDER, DecisionObjects
 from resources.ledger.store import Ledger
+from resources.this_process import sight
 
 RECENT_DAYS = 28
 _FOREIGN_DAYS = 30
@@ -48,9 +50,9 @@ def examine(ledger: Ledger, settings: Settings, landing: Callable[[], Mover], no
     processes = checkup.processes()
     heads = table_heads(ledger, settings)
     yield recorded.idempotent(checkup.built_again(projects), checkup.verdicts())
-    dead = [one for one in processes if one.lost_at]
-    working = [one for one in processes if one.begun_at and not one.ended_at and not one.lost_at]
-    yield places.atomic(heads, working, dead)
+    open_ended = [one for one in processes if one.begun_at and not one.ended_at]
+    dead = [one for one in open_ended if one.lost_at or sight(one.identity) is Sight.GONE]
+    yield places.atomic(heads, [one for one in open_ended if one not in dead], dead)
     since = (now - timedelta(days=_FOREIGN_DAYS)).isoformat()
     strange = [one.table for one in heads if one.ledger is not None and one.catalog != one.ledger and not one.is_ours]
     found, unfinished = checkup.found_commits(projects), checkup.of_unfinished_runs(projects)
@@ -85,7 +87,7 @@ def table_heads(ledger: Ledger, settings: Settings) -> list[TableHead]:
             # A head that is doubted is compared by the next load, as one that differs.
             snapshot = None if known is None else known.snapshot_id if known.is_trusted else 0
             if resting is None:
-                found.append(TableHead(table.key, None, snapshot))
+                found.append(TableHead(table.key, None, snapshot, is_listed=catalog.lists(table)))
                 continue
             branches = tuple(sorted(name for name in resting.refs if name.startswith(PREFIX)))
             history = _history_days(settings, table)
@@ -138,7 +140,11 @@ def _keys(ledger: Ledger, projects: Sequence[str], now: datetime) -> Point:
     figures = [record.figures for record in records.values()]
     without, blank = (int(sum(of.get(name, 0) for of in figures)) for name in ("rows_without_id", "rows_with_blank_id"))
     twice = [f"{one.table} {one.day}/{one.project_id}" for one in ledger.summaries.check_figure(DUPLICATES, projects)]
-    return recorded.stable_keys([one for one in days if one.day >= first], without, blank, twice)
+    before = first - timedelta(days=RECENT_DAYS)
+    recent, earlier = (
+        [one for one in days if since <= one.day < end] for since, end in ((first, date.max), (before, first))
+    )
+    return recorded.stable_keys(recent, earlier, without, blank, twice)
 
 
 def _without_keys(projects: Sequence[str]) -> list[str]:

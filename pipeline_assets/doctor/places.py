@@ -34,7 +34,7 @@ class TableHead:
 
     table: str
     catalog: int | None
-    """None where the catalog knows no such table, or its answer is not certain."""
+    """None where it has no such table, or where only Iceberg itself could tell."""
     ledger: int | None
     is_ours: bool = True
     """Whether a run of ours made what the catalog shows."""
@@ -44,6 +44,8 @@ class TableHead:
     oldest_at: datetime | None = None
     history_days: int = 0
     """So long snapshots are kept."""
+    is_listed: bool | None = True
+    """Whether the catalog has the table; None where its database does not tell."""
 
 
 def atomic(heads: Sequence[TableHead], working: Sequence[ProcessOnRecord], dead: Sequence[ProcessOnRecord]) -> Point:
@@ -51,10 +53,16 @@ def atomic(heads: Sequence[TableHead], working: Sequence[ProcessOnRecord], dead:
     known = [one for one in heads if one.ledger is not None]
     if not known:
         return ATOMIC.yellow("no table is on record", "Load days, then ask again")
-    lost = [one.table for one in known if one.catalog is None]
+    lost = [one.table for one in known if one.is_listed is False]
     if lost:
         hint = "Check TIDEMARK_CATALOG_URL and TIDEMARK_CATALOG_NAME; where the catalog was lost: tidemark attach"
         return ATOMIC.red(f"the catalog does not show {few(lost)}, which the ledger knows", hint)
+    untold = [one.table for one in known if one.catalog is None]
+    if untold:
+        told = f"the catalog's database does not tell of {few(untold)} without Spark"
+        return ATOMIC.yellow(
+            told, "tidemark load --source regular --from DAY --to DAY asks Iceberg itself, and says what is wrong"
+        )
     apart = [one.table for one in known if one.catalog != one.ledger]
     branches = [f"{one.table} {branch}" for one in known for branch in one.branches]
     agreeing = f"{len(known) - len(apart)} of {len(known)} tables are at the snapshot that the ledger knows"

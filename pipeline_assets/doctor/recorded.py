@@ -108,15 +108,22 @@ def wide_enough(late: Mapping[str, Lateness], settings: Settings) -> Point:
     return WINDOW.green(told)
 
 
-def stable_keys(slices: Sequence[SliceFigures], without_id: int, with_blank_id: int, twice: Sequence[str]) -> Point:
-    """Whether a row that comes again is known by an id, and no key is left twice."""
-    rows, removed = sum(one.rows for one in slices), sum(one.removed for one in slices)
+def stable_keys(
+    slices: Sequence[SliceFigures],
+    earlier: Sequence[SliceFigures],
+    without_id: int,
+    with_blank_id: int,
+    twice: Sequence[str],
+) -> Point:
+    """Whether a row that comes again is known by an id, and no key is left twice; `earlier`: of as many days before."""
+    rows = sum(one.rows for one in slices)
     if not rows:
         return KEYS.yellow("no rows are published yet", "Load days, then ask again")
     told = (
         f"of {rows:,} rows {without_id:,} have neither insert_id nor uuid ({percent(without_id / rows)}), {with_blank_id:,} a "
-        f"blank one; {1000 * removed / (rows + removed):.3g} of 1,000 raw rows were removed as duplicates"
+        f"blank one; of 1,000 raw rows {_removed(slices):.3g} were removed as duplicates"
     )
+    told += f" ({_removed(earlier):.3g} in the four weeks before)" if earlier else ""
     if twice:
         return KEYS.red(
             f"keys are twice in {few(twice, 3)}; {told}", "Recover these days: tidemark status names the reason"
@@ -127,6 +134,11 @@ def stable_keys(slices: Sequence[SliceFigures], without_id: int, with_blank_id: 
     if without_id or with_blank_id:
         return KEYS.yellow(told, "Have the app send $insert_id with every event")
     return KEYS.green(told)
+
+
+def _removed(slices: Sequence[SliceFigures]) -> float:
+    rows, removed = sum(one.rows for one in slices), sum(one.removed for one in slices)
+    return 1000 * removed / (rows + removed) if rows else 0.0
 
 
 def not_skewed(sizes: Sequence[ObjectSizes], settings: Settings) -> Point:

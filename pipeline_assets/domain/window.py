@@ -129,9 +129,13 @@ def narrowness(late: Lateness, window_days: int, tolerated: float) -> str | None
         return None
     missed = late.missed_beyond(window_days)
     return (
-        f"{percent(missed / late.rows)} of the rows of {late.arrival_days} arrival days came more than {window_days} days after "
-        f"their event day (tolerated: {percent(tolerated)}); {advice.days} days would catch enough"
+        f"{percent(missed / late.rows)} of the rows of {late.arrival_days} arrival days came more than "
+        f"{_days(window_days)} after their event day (tolerated: {percent(tolerated)}); {_days(advice.days)} would catch enough"
     )
+
+
+def _days(count: int) -> str:
+    return f"{count} day{'' if count == 1 else 's'}"
 
 
 def percent(share: float) -> str:

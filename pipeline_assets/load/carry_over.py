@@ -74,6 +74,6 @@ def _batch_days(
             if key not in same or measured is None or part.digest != measured.digest:
                 continue
             if part.lineage in (measured.lineage, None):
-                batch, now = BatchKey(source, key.project_id, arrival), present[key][arrival]
-                found[batch, key.event_date] = (part.digest, BatchDay(now.digest, now.lineage, now.lateness))
+                batch = BatchKey(source, key.project_id, arrival)
+                found[batch, key.event_date] = (part.digest, BatchDay(*present[key][arrival]))
     return found

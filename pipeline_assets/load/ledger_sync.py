@@ -123,10 +123,7 @@ def _measure(
     rows = runtime.lakehouse.read(table, snapshot_id).where(slices_condition(table, slices))
     by_arrival = table.key in SOURCE_OF_TABLE
     measured = measured_parts(rows, table.content_columns, table.day_column, by_arrival=by_arrival)
-    return {
-        key: {day: BatchDay(part.digest, part.lineage, part.lateness) for day, part in parts.items()}
-        for key, parts in measured.items()
-    }
+    return {key: {day: BatchDay(*part) for day, part in parts.items()} for key, parts in measured.items()}
 
 
 def _settle_batches(

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date
 from functools import reduce
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyspark.sql.functions as F
 from pyspark.sql import Column, DataFrame
@@ -100,9 +100,8 @@ def slice_digests(
     return {Slice(row[day_column], row["project_id"]): digest_of(row.asDict(), version) for row in rows}
 
 
-@dataclass(frozen=True)
-class MeasuredPart:
-    """What some rows of a slice are: all of them, or those of one arrival day."""
+class MeasuredPart(NamedTuple):
+    """What some rows of a slice are: all of them, or those of one arrival day; in the order of BatchDay's fields."""
 
     digest: Digest
     lineage: str | None = None

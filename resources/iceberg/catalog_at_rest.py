@@ -77,6 +77,13 @@ class CatalogAtRest:
             return None
         return self._known[location]
 
+    def lists(self, table: Table) -> bool | None:
+        """Whether the catalog has the table; None where its database does not tell."""
+        try:
+            return self._location(table) is not None
+        except _UNCERTAIN:
+            return None
+
     def namespace_properties(self, namespace: str) -> dict[str, str] | None:
         """What the catalog keeps of a namespace."""
         wanted = sa.select(_PROPERTIES.c.property_key, _PROPERTIES.c.property_value).where(

@@ -14,9 +14,10 @@ from dataclasses import dataclass
 from datetime import date
 
 import sqlalchemy as sa
-from sqlalchemy.engine import Connection
+from sqlalchemy.engine import Connection, RowMapping
 
 from pipeline_assets.domain.causes import Cause, CauseKind
+from pipeline_assets.domain.processes import Identity
 from pipeline_assets.domain.slices import BatchVerdict, Source
 from resources.ledger.schema import BATCHES, DECISIONS, DELIVERIES, PROCESSES, PUBLICATIONS, RUNS
 
@@ -74,8 +75,10 @@ class ProcessOnRecord:
     run_id: str
     job: str
     begun_at: str | None
-    ended_at: str | None
-    lost_at: str | None
+    ended_at: str | None = None
+    lost_at: str | None = None
+    identity: Identity | None = None
+    """None where no op of the run has begun."""
 
 
 class Checkup:
@@ -179,9 +182,9 @@ class Checkup:
     def processes(self) -> list[ProcessOnRecord]:
         """Oldest first; those of which only a look is on record come before all."""
         c = PROCESSES.c
-        query = sa.select(c.run_id, c.job, c.begun_at, c.ended_at, c.lost_at).order_by(sa.func.coalesce(c.begun_at, ""))
+        query = sa.select(PROCESSES).order_by(sa.func.coalesce(c.begun_at, ""))
         with self._read() as connection:
-            return [ProcessOnRecord(run, job or "", *times) for run, job, *times in connection.execute(query)]
+            return [_process(row) for row in connection.execute(query).mappings()]
 
     def known_decisions(self) -> frozenset[str]:
         """The objects beside the tables whose acts this ledger holds."""
@@ -192,3 +195,10 @@ class Checkup:
         """When the first load on record began."""
         with self._read() as connection:
             return connection.execute(sa.select(sa.func.min(RUNS.c.started_at))).scalar()
+
+
+def _process(row: RowMapping) -> ProcessOnRecord:
+    identity = None
+    if row["pid"] is not None:
+        identity = Identity(row["host"], row["place"], row["pid"], row["started_ticks"])
+    return ProcessOnRecord(row["run_id"], row["job"] or "", row["begun_at"], row["ended_at"], row["lost_at"], identity)

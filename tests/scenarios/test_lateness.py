@@ -111,7 +111,7 @@ def test_a_sketch_is_of_the_rows_that_raw_holds_and_a_narrow_window_is_named(for
     said = [entry.user_message for entry in p.instance.all_logs(fortnight.run.result.run_id)]
     (warning,) = [text for text in said if "too narrow" in text]
     assert warning.startswith(f"{RAW}: the reprocessing window is too narrow for {PROJECT}: ")
-    assert "of 14 arrival days came more than 1 days after their event day (tolerated: 10 %); 2 days would" in warning
+    assert "of 14 arrival days came more than 1 day after their event day (tolerated: 10 %); 2 days would" in warning
     shown = fortnight.run.metadata(RAW, DAY)
     counted = {name: shown[name] for name in shown if name.startswith("rows_")}
     assert counted == {

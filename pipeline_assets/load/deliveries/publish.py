@@ -90,7 +90,7 @@ def _audit(attempt: Attempt, snapshot_id: int, batches: Sequence[BatchKey]) -> d
     measured = batch_days(staged.where(in_batches(batches, None, "_arrival_date")), None)
     days: dict[BatchKey, dict[date, BatchDay]] = {batch: {} for batch in batches}
     for (project, arrival, day), part in measured.items():
-        days[BatchKey(attempt.source, project, arrival)][day] = BatchDay(part.digest, part.lineage, part.lateness)
+        days[BatchKey(attempt.source, project, arrival)][day] = BatchDay(*part)
     return days
 
 

@@ -24,6 +24,8 @@ from pipeline_assets.domain.causes import Cause, CauseKind
 from pipeline_assets.domain.checks import Check, Evaluation
 from pipeline_assets.domain.deliveries import BatchKey
 from pipeline_assets.domain.golden import GoldenMeasure, GoldenReading, GoldenSource, GoldenTotal
+from pipeline_assets.domain.lateness import LatenessSketch
+from pipeline_assets.domain.plain_text import as_html
 from pipeline_assets.domain.rebuilds import RebuildRecord, RebuildState
 from pipeline_assets.domain.records import BatchDay, BatchRecord, DeliveryRecord, PublicationRecord, SliceRecord
 from pipeline_assets.domain.settings import Settings
@@ -265,6 +267,33 @@ def test_the_windows_are_those_that_catch_99_and_99_9_percent(ledger: Ledger) ->
     assert late.caught_within(2) == 0.9969
     assert health(ledger).lateness["10001"] == late
     assert Lateness({}).caught_within(3) == 1.0
+
+
+def test_times_of_arrivals_and_a_window_that_is_too_narrow_are_told(ledger: Ledger) -> None:
+    """And rows that no window is for do not make it too narrow."""
+    key = BatchKey(Source.REGULAR, "10001", LAST)
+    batches = [a_batch(LAST)]
+    for shift in range(14):
+        day = LAST - timedelta(days=shift)
+        ordinary = BatchDay(Digest(990, 1, 1), None, LatenessSketch({100: 990}, 0, 60, 3_600))
+        late = BatchDay(Digest(10, 1, 1), None, LatenessSketch({350: 10}, 0, 700_000, 800_000))
+        ledger.record(
+            Changes(
+                batches=batches,
+                batch_days={replace(key, arrival_date=day): {day: ordinary, day - timedelta(days=8): late}},
+            ),
+            "run",
+        )
+    report = health(ledger, "10001")
+    assert {name: times.rows for name, times in report.late_times.items()} == {"": 14_000, "10001": 14_000}
+    assert report.late_times[""].percentile(1.0) == 800_000
+    (told,) = report.too_narrow
+    assert "too narrow for 10001: 1 % of the rows of 14 arrival days" in told
+    page = page_of(report)
+    assert as_html(told) in page
+    assert "9.26 d" in page
+    settings = Settings(projects=("10001",), max_lateness_days=7)
+    assert read_health(ledger, settings, NOW).too_narrow == ()
 
 
 def test_run_times_are_told_by_the_exports_that_a_load_reads(ledger: Ledger) -> None:

@@ -163,5 +163,13 @@ def test_the_command(ledger: Ledger, shell: Callable[..., Any]) -> None:
     assert [one["project"] for one in found["projects"]] == [None, *PROJECTS]
     assert found["windows"][3]["days"] == 3
     assert shell("--source", "backfill", "--verbose").exit_code == 0
+    env = {
+        "TIDEMARK_LEDGER_URL": str(ledger.engine.url),
+        "TIDEMARK_PROJECTS": "10001",
+        "TIDEMARK_TOLERATED_MISSED_SHARE": "0.001",
+    }
+    for words in (["status"], ["status", "--json"]):
+        status = CliRunner().invoke(app, words, env=env)
+        assert "the reprocessing window is too narrow for 10001: 0.2" in status.output, status.output
     wrong = shell("--from", "2026-03-20", "--to", "2026-03-01")
     assert (wrong.exit_code, "ends before it begins" in wrong.output) == (2, True)

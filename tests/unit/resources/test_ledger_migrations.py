@@ -14,6 +14,7 @@ import sqlalchemy as sa
 
 from pipeline_assets.domain.deliveries import BatchKey
 from pipeline_assets.domain.errors import LedgerError
+from pipeline_assets.domain.lateness import LatenessSketch
 from pipeline_assets.domain.records import BatchDay, DeliveryRecord
 from pipeline_assets.domain.slices import Digest, Slice, Source
 from resources.ledger.changes import Changes
@@ -221,6 +222,23 @@ def test_a_ledger_of_version_6_gets_what_came_since_and_keeps_its_rows(url: str)
         connection.exec_driver_sql("UPDATE tidemark_schema SET version = 6")
     open_ledger(url)
     assert rows_of(url) == expected
+
+
+@pytest.mark.parametrize("version", [6, 7])
+def test_what_a_recent_version_loaded_has_no_sketch_and_the_next_load_gives_it_one(url: str, version: int) -> None:
+    a_version_1_ledger(url)
+    open_ledger(url)
+    with connected(url) as connection:
+        connection.exec_driver_sql("ALTER TABLE tidemark_batch_days DROP COLUMN lateness")
+        connection.exec_driver_sql(f"UPDATE tidemark_schema SET version = {version}")
+    sketch = LatenessSketch({7: 8}, 0, 20, 21)
+    with closing(Ledger(url)) as ledger:
+        before = ledger.batch_days(Source.REGULAR, [PROJECT], DAY, DAY)
+        assert [found for *_, found in ledger.summaries.lateness(Source.REGULAR, [PROJECT], DAY, DAY)] == [None, None]
+        measured = {day: replace(part, lateness=sketch) for day, part in before[BATCH].items()}
+        ledger.record(Changes(batch_days={BATCH: measured}), "run-3")
+        assert ledger.batch_days(Source.REGULAR, [PROJECT], DAY, DAY) == before
+        assert [found for *_, found in ledger.summaries.lateness(Source.REGULAR, [PROJECT], DAY, DAY)] == [sketch] * 2
 
 
 class Killed(BaseException):
