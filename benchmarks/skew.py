@@ -10,12 +10,13 @@ from __future__ import annotations
 import argparse
 import gzip
 import json
+import os
 import shutil
 import sys
 import tempfile
 import time
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -43,6 +44,7 @@ from sample_export.spec import ExportSpec
 
 ROWS, HOT_SHARE, NULL_SHARE = 500_000, 0.6, 0.1
 _NEVER = 10**15
+_TABLES = frozenset(table.key for table in ASSET_TABLES)
 _HOT_HOUR = 3
 _SPEC = ExportSpec(seed=31, projects=(PROJECT,), first_day=FIRST_DAY, days=1, shards=1, tail_share=0.0, late_share=0.0)
 UNDIVIDED = {"split_object_bytes": _NEVER, "hot_key_rows": _NEVER}
@@ -105,7 +107,9 @@ class TaskTimes:
 _NEVER_TASKS = 100_000
 
 
-def load_skewed(work: Path, landing: Path, catalog: str, changes: Mapping[str, Any]) -> dict[str, Any]:
+def load_skewed(
+    work: Path, landing: Path, catalog: str, changes: Mapping[str, Any], tables: Collection[str] = _TABLES
+) -> dict[str, Any]:
     """Load the day into a lake of its own below `work`: seconds, seconds of tasks, what was forecast, digests."""
     settings = settings_in(work, landing, catalog, **changes)
     spark = a_session(settings)
@@ -119,7 +123,8 @@ def load_skewed(work: Path, landing: Path, catalog: str, changes: Mapping[str, A
             Lakehouse(spark, catalog), ledger, LandingStore.from_settings(settings), settings, skew=SkewLog(announced)
         )
         started = time.perf_counter()
-        for report in run_load(runtime, _request(settings), lambda _: False):
+        request = LoadRequest((FIRST_DAY,), settings.projects, frozenset(tables), str(uuid.uuid4()), NOW)
+        for report in run_load(runtime, request, lambda _: False):
             times.begin(f"after {report.table}")
         seconds = time.perf_counter() - started
         digests = {
@@ -128,11 +133,6 @@ def load_skewed(work: Path, landing: Path, catalog: str, changes: Mapping[str, A
         }
     steps = [step.as_json() for step in runtime.skew.steps]
     return {"seconds": seconds, "tasks": times.of_steps(), "steps": steps, "digests": digests}
-
-
-def _request(settings: Settings) -> LoadRequest:
-    tables = frozenset(table.key for table in ASSET_TABLES)
-    return LoadRequest((FIRST_DAY,), settings.projects, tables, str(uuid.uuid4()), NOW)
 
 
 STEPS = {
@@ -152,13 +152,28 @@ def ratio(seconds: list[float]) -> float:
     return max(seconds) / usual if usual else 1.0
 
 
-def compared(work: Path, rows: int, changes: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """The same day loaded both ways, each in a session that is warm; `changes`: of settings of both."""
-    write_skewed(work / "warm_landing", 2_000)
-    load_skewed(work / "warm", work / "warm_landing", "warm", {})
-    write_skewed(work / "landing", rows)
-    for name, settings in (("before", UNDIVIDED), ("after", {})):
-        yield {"name": name, **load_skewed(work / name, work / "landing", name, {**changes, **settings})}
+def divided(rows: int) -> dict[str, int]:
+    """Settings that divide a day of so many rows: the usual ones, lower in proportion for a day of fewer."""
+    share = min(1.0, rows / ROWS)
+    usual = Settings.model_fields
+    return {name: int(share * usual[name].default) for name in UNDIVIDED}
+
+
+def compared(work: Path, rows: int) -> Iterator[dict[str, Any]]:
+    """The same day loaded both ways, in a session whose workers have started."""
+    load_skewed(work / "warm", skewed_day(2_000), "warm", {}, ["raw/regular_events"])
+    for name, settings in (("before", UNDIVIDED), ("after", divided(rows))):
+        yield {"name": name, **load_skewed(work / name, skewed_day(rows), name, settings)}
+
+
+def skewed_day(rows: int) -> Path:
+    """A landing folder with the day, written once per machine."""
+    folder = KEPT / "exports" / f"skew-{rows}"
+    if not folder.is_dir():
+        draft = folder.with_suffix(f".{os.getpid()}")
+        write_skewed(draft, rows)
+        draft.rename(folder)
+    return folder
 
 
 def main() -> int:
@@ -168,7 +183,7 @@ def main() -> int:
     parser.add_argument("--in", dest="work", help=argparse.SUPPRESS)
     chosen = parser.parse_args()
     if chosen.work:
-        for figures in compared(Path(chosen.work), chosen.rows, {}):
+        for figures in compared(Path(chosen.work), chosen.rows):
             sys.stdout.write(json.dumps(figures) + "\n")
             sys.stdout.flush()
         return 0

@@ -9,20 +9,17 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from benchmarks.skew import HOT_SHARE, NULL_SHARE, UNDIVIDED, load_skewed, write_skewed
+from benchmarks.skew import HOT_SHARE, NULL_SHARE, UNDIVIDED, divided, load_skewed, write_skewed
 from labs.story import Story
 from pipeline_assets.orchestration.health_page.charts import columns
 
-_SMALL = {"split_object_bytes": 256 * 1024, "hot_key_rows": 5_000}
-"""At full size an object of 8 MiB and a key of 100,000 rows are the first that are worth it."""
 
-
-def hot_key(work: Path, rows: int = 60_000) -> Story:
+def hot_key(work: Path, rows: int = 30_000) -> Story:
     """The same day loaded both ways; sizes of tasks in rows, so that a busy machine changes nothing."""
     write_skewed(work / "skew" / "landing", rows)
     loads = {
         name: load_skewed(work / "skew" / name, work / "skew" / "landing", f"skew_{name}", changes)
-        for name, changes in (("undivided", UNDIVIDED), ("divided", _SMALL))
+        for name, changes in (("undivided", UNDIVIDED), ("divided", divided(rows)))
     }
     steps = {name: {step["step"]: step for step in load["steps"]} for name, load in loads.items()}
     read = {name: of["read"]["measured"] for name, of in steps.items()}

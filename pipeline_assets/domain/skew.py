@@ -122,7 +122,7 @@ class StepSkew:
         apart = f" ({self.undivided.ratio:.1f} undivided)" if self.undivided != self.forecast else ""
         keys = "; ".join(share.text for share in self.keys)
         return (
-            f"{self.step} {self.forecast.total:,.0f} {self.unit.value} in {self.forecast.tasks} tasks, "
+            f"{self.step}: work of {self.forecast.total:,.0f} {self.unit.value} in {self.forecast.tasks} tasks, "
             f"largest to median {self.forecast.ratio:.1f}{apart}: {keys}"
         )
 
@@ -131,7 +131,9 @@ class StepSkew:
         sizes = self.forecast
         if sizes.ratio <= most or sizes.largest < worth:
             return replace(self, warning=None)
-        heaviest = max(self.keys, key=lambda share: share.heaviest_share, default=None)
+        # What has one value only is no cause.
+        several = [share for share in self.keys if share.values > 1]
+        heaviest = max(several, key=lambda share: share.heaviest_share, default=None)
         of = f"; {heaviest.text}" if heaviest is not None else ""
         text = (
             f"the largest task of {self.step} has {sizes.ratio:.1f} times the {self.unit.value} of the median one{of}"

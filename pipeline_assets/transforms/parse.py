@@ -49,6 +49,7 @@ _BATCH_ROWS = 10_000
 _ODD_LINES = 100
 """So many lines are parsed one by one where any of them is odd: a bad line costs a few dozen good ones their speed."""
 _BATCH_BYTES = 16 * 1024**2
+_PART_BYTES = 1024**2
 _SMALL_BYTES = 64 * 1024
 """As stored: an object of fewer is parsed together with others."""
 
@@ -181,7 +182,9 @@ class ObjectWork:
         text.seek(0)
         known = (place["project_id"], place["_arrival_date"], self.max_line_bytes)
         columns, parser = EXPORT_FORMAT.block_parser(*known), EXPORT_FORMAT.line_parser(*known)
-        for block in blocks(text, _BATCH_ROWS, _BATCH_BYTES, self.max_line_bytes):
+        # Several blocks for each part, so that the parts are about equal.
+        most = _BATCH_BYTES if parts == 1 else min(_BATCH_BYTES, max(_PART_BYTES, size // (4 * parts)))
+        for block in blocks(text, _BATCH_ROWS, most, self.max_line_bytes):
             if block.first_offset * parts // max(1, size) == part:
                 yield from self._block(block, place, summary, columns, parser)
 

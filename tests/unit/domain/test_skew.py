@@ -69,7 +69,7 @@ def a_step(*weights: float) -> StepSkew:
 def test_a_step_is_warned_about_where_it_is_uneven_and_worth_it() -> None:
     uneven = a_step(1, 1, 1, 9)
     assert uneven.judged(8.9, worth=9).warning == (
-        "the largest task of read has 9.0 times the bytes of the median one; project 10001 100 % of 1"
+        "the largest task of read has 9.0 times the bytes of the median one; object x 75 % of 2"
     )
     assert uneven.judged(9.0, worth=9).warning is None
     assert uneven.judged(8.9, worth=9.5).warning is None
