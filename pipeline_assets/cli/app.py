@@ -172,7 +172,7 @@ def _load(
         print_failures(console, failures, verbose)
     with closing(Ledger(settings.ledger_database_url)) as ledger:
         if source is LoadSource.DIMENSIONS:
-            statuses = dimension_statuses(ledger, days, are_all_wanted=True)
+            statuses = dimension_statuses(ledger, days, is_all_wanted=True)
         else:
             statuses = day_statuses(ledger, chosen, days, sources=(Source(source.value),))
         statuses += joined_statuses(ledger, chosen, days)
@@ -193,7 +193,8 @@ def _status(first: str | None, last: str | None, as_json: bool) -> int:
     with closing(Ledger(settings.ledger_database_url)) as ledger:
         days = days_between(start, end)
         statuses = day_statuses(ledger, projects, days, sources=tuple(Source))
-        statuses += [*joined_statuses(ledger, projects, days), *dimension_statuses(ledger, days)]
+        statuses += joined_statuses(ledger, projects, days, is_all_wanted=True)
+        statuses += dimension_statuses(ledger, days)
         processes = [*process_lines(ledger), *rebuild_lines(ledger.rebuilds.open())]
         strays = list(ledger.strays.all(projects))
         troubles = receiver_troubles(ledger, settings)

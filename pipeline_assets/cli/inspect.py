@@ -34,7 +34,7 @@ from pipeline_assets.config import load_settings
 from pipeline_assets.domain.days import parse_day
 from pipeline_assets.domain.errors import UsageError
 from pipeline_assets.domain.records import PublicationRecord
-from pipeline_assets.tables.registry import EVERY_TABLE
+from pipeline_assets.tables.registry import EVERY_TABLE, table_by_key
 from resources.ledger.store import Ledger
 
 TABLE_KEYS = tuple(table.key for table in EVERY_TABLE)
@@ -127,12 +127,12 @@ def _history(table: str, day: str | None, projects: tuple[str, ...], as_json: bo
     chosen = settings.require_projects(projects)
     if table not in TABLE_KEYS:
         raise UsageError(table, "is not a table", f"There are {', '.join(TABLE_KEYS)}")
-    wanted = parse_day(day) if day else None
+    wanted, owners = parse_day(day) if day else None, table_by_key(table).kind.projects(chosen)
     with closing(Ledger(settings.ledger_database_url)) as ledger:
         records = [
             record
             for record in ledger.publications(table)
-            if record.key.project_id in chosen and wanted in (None, record.key.event_date)
+            if record.key.project_id in owners and wanted in (None, record.key.event_date)
         ]
     if as_json:
         write_json([_publication_json(record) for record in records])

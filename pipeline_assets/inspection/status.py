@@ -18,6 +18,7 @@ from pipeline_assets.domain.slices import ALL_PROJECTS, Slice, Source, Verdict
 from pipeline_assets.load.recorded import DAY_VERDICTS
 from pipeline_assets.tables.raw_events import RAW_TABLES
 from pipeline_assets.tables.registry import AS_OF_TABLES, DERIVED, DIMENSION_TABLES, DIMENSIONS
+from pipeline_assets.tables.table import Dimension
 from resources.ledger.store import Ledger
 
 NOT_LOADED = "not loaded"
@@ -60,9 +61,9 @@ def day_statuses(
     return _statuses(ledger, {Slice(day, project) for day in days for project in projects}, sources)
 
 
-def dimension_statuses(ledger: Ledger, days: Sequence[date], *, are_all_wanted: bool = False) -> list[DayStatus]:
+def dimension_statuses(ledger: Ledger, days: Sequence[date], *, is_all_wanted: bool = False) -> list[DayStatus]:
     """One for each day and table of the dimensions that are in use, or of all that are wanted; of the slice it is filed under."""
-    used = [one for one in DIMENSIONS if are_all_wanted or ledger.first_day(one.snapshot.key) is not None]
+    used = DIMENSIONS if is_all_wanted else _in_use(ledger)
     tables = [table for table in DIMENSION_TABLES if any(table in one.tables for one in used)]
     statuses = []
     for table in tables:
@@ -76,15 +77,24 @@ def dimension_statuses(ledger: Ledger, days: Sequence[date], *, are_all_wanted: 
     return sorted(statuses, key=lambda status: status.day)
 
 
-def joined_statuses(ledger: Ledger, projects: Sequence[str], days: Sequence[date]) -> list[DayStatus]:
-    """The same of the aggregates that are joined with dimensions, of the days that the ledger knows of."""
+def joined_statuses(
+    ledger: Ledger, projects: Sequence[str], days: Sequence[date], *, is_all_wanted: bool = False
+) -> list[DayStatus]:
+    """The same of the aggregates that are joined with dimensions in use; `is_all_wanted`: of days without a record as well."""
     statuses = []
-    for day in days:
-        for table in AS_OF_TABLES:
-            records = list(ledger.slices(table.key, projects, [day]).values())
-            if records:
-                statuses.append(_status(day, table.key, records, len(records)))
-    return statuses
+    for table in AS_OF_TABLES:
+        if table.dimension not in _in_use(ledger):
+            continue
+        recorded = ledger.slices(table.key, projects, days)
+        for day in days:
+            records = [record for key, record in sorted(recorded.items()) if key.event_date == day]
+            if records or is_all_wanted:
+                statuses.append(_status(day, table.key, records, len(projects) if is_all_wanted else len(records)))
+    return sorted(statuses, key=lambda status: status.day)
+
+
+def _in_use(ledger: Ledger) -> list[Dimension]:
+    return [one for one in DIMENSIONS if ledger.first_day(one.snapshot.key) is not None]
 
 
 def recorded_statuses(ledger: Ledger, slices: Set[Slice], sources: Sequence[Source]) -> list[DayStatus]:

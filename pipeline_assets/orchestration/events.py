@@ -95,7 +95,7 @@ def standing_evaluations(
     """The checks of these days by the ledger, where no load reports them; days outside of the calendar are left out."""
     first = settings.calendar_start
     by_day: dict[date, list[Outcome]] = {}
-    for outcome in standing_outcomes(ledger, table.key, settings.projects, days):
+    for outcome in standing_outcomes(ledger, table.key, table.kind.projects(settings.projects), days):
         if outcome.key.event_date >= first:
             by_day.setdefault(outcome.key.event_date, []).append(outcome)
     key = asset_key(table)

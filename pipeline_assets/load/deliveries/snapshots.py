@@ -38,6 +38,9 @@ def list_snapshots(landing: LandingStore, dimension: str) -> SnapshotListing:
     marked: set[date] = set()
     odd: list[str] = []
     for entry in landing.list_folder(folder_of(dimension)):
+        if entry.key.endswith("/") and entry.size_bytes == 0:
+            # A folder's placeholder in a bucket.
+            continue
         named = None if entry.oddity else parse_name(dimension, entry.key)
         if named is None:
             odd.append(f"{entry.key} ({entry.oddity or 'is called neither DAY.csv, DAY.jsonl nor DAY_complete'})")

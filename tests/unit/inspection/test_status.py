@@ -10,8 +10,15 @@ import pytest
 
 from pipeline_assets.domain.deliveries import BatchKey
 from pipeline_assets.domain.records import BatchRecord, SliceRecord
-from pipeline_assets.domain.slices import BatchVerdict, Digest, Slice, Source, Verdict
-from pipeline_assets.inspection.status import DayStatus, day_statuses, recorded_statuses
+from pipeline_assets.domain.slices import ALL_PROJECTS, BatchVerdict, Digest, Slice, Source, Verdict
+from pipeline_assets.inspection.status import (
+    DayStatus,
+    day_statuses,
+    dimension_statuses,
+    joined_statuses,
+    recorded_statuses,
+)
+from pipeline_assets.tables.item import ITEM
 from resources.ledger.changes import Changes
 from resources.ledger.store import Ledger
 
@@ -71,3 +78,31 @@ def test_a_raw_day_has_the_verdict_of_its_batches(ledger: Ledger) -> None:
     status = status_of(ledger, RAW)
     assert (status.verdict, status.rows, status.is_final) == (Verdict.REFUSED, 5, False)
     assert status.reasons == ("10002: unreadable. export it again",)
+
+
+def test_dimensions_stand_beside_events_where_they_are_in_use(ledger: Ledger) -> None:
+    """Scenario: two days; a snapshot of the first is published, and its events wait. Outcome: before, no column tells of
+    dimensions; then every day has a status in each, and a month of intervals stands on each of its days."""
+    days, month = (date(2026, 2, 2), date(2026, 2, 3)), date(2026, 2, 1)
+    assert joined_statuses(ledger, ["1"], days, is_all_wanted=True) == dimension_statuses(ledger, days) == []
+    held = Digest(3, 1, 1)
+    records = [
+        SliceRecord(ITEM.snapshot.key, Slice(days[0], ALL_PROJECTS), Verdict.PUBLISHED, digest=held),
+        SliceRecord(ITEM.validity.key, Slice(month, ALL_PROJECTS), Verdict.PUBLISHED, digest=held),
+        SliceRecord("aggregates/active_item_events", Slice(days[0], "1"), Verdict.WAITING, "is early"),
+    ]
+    ledger.record(Changes(slices=records), "run")
+    told = [
+        *joined_statuses(ledger, ["1"], days, is_all_wanted=True),
+        *dimension_statuses(ledger, days),
+    ]
+    assert [(one.table.rpartition("/")[2], one.day.day, one.verdict) for one in told] == [
+        ("active_item_events", 2, Verdict.WAITING),
+        ("active_item_events", 3, None),
+        ("item_snapshot", 2, Verdict.PUBLISHED),
+        ("item_validity", 2, Verdict.PUBLISHED),
+        ("item_snapshot", 3, None),
+        ("item_validity", 3, Verdict.PUBLISHED),
+    ]
+    assert [one.day for one in joined_statuses(ledger, ["1"], days)] == [days[0]]
+    assert joined_statuses(ledger, ["1"], days)[0].reasons == ("1: is early",)

@@ -1,0 +1,132 @@
+"""`dimension_snapshots_arrived` asks for snapshots that are due, says what it waits for, and reports what landing holds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass, field
+from datetime import UTC, date, datetime
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+import pytest
+
+from pipeline_assets.definitions import build_defs
+from pipeline_assets.domain.input_state import InputState
+from pipeline_assets.domain.records import SliceRecord
+from pipeline_assets.domain.settings import Settings
+from pipeline_assets.domain.slices import ALL_PROJECTS, Digest, Slice, Verdict
+from pipeline_assets.load.deliveries.snapshots import list_snapshots
+from pipeline_assets.orchestration.assets import Clock
+from pipeline_assets.tables.item import ITEM
+from resources.landing.store import LandingStore
+from resources.ledger.changes import Changes
+from resources.ledger.store import Ledger
+from tests.support.dimensions import deliver_items
+
+FIRST, SECOND, THIRD = date(2026, 2, 2), date(2026, 2, 3), date(2026, 2, 4)
+SOON, LATE = datetime(2026, 2, 4, 12, tzinfo=UTC), datetime(2026, 2, 20, tzinfo=UTC)
+ITEMS = {"1": "ACTIVE"}
+START, END = "dagster/asset_partition_range_start", "dagster/asset_partition_range_end"
+
+
+@dataclass
+class Deployment:
+    """A landing folder and a ledger, without any table."""
+
+    landing: Path
+    settings: Settings
+    instance: dg.DagsterInstance
+    cursor: str | None = None
+    reported: list[dg.AssetMaterialization] = field(default_factory=list)
+
+    def tick(self, now: datetime, *, is_fresh: bool = True) -> tuple[list[tuple[str, str]], str]:
+        """The ranges that are requested, and why not more; `is_fresh`: with an empty memory."""
+        repository = build_defs(self.settings).get_repository_def()
+        sensor = repository.get_sensor_def("dimension_snapshots_arrived")
+        resources = {"landing": LandingStore.from_settings(self.settings), "clock": Clock(now)}
+        cursor = None if is_fresh else self.cursor
+        with dg.build_sensor_context(
+            instance=self.instance, repository_def=repository, resources=resources, cursor=cursor
+        ) as context:
+            found = sensor.evaluate_tick(context)
+        self.cursor = found.cursor
+        self.reported = [event for event in found.asset_events if isinstance(event, dg.AssetMaterialization)]
+        return [(one.tags[START], one.tags[END]) for one in found.run_requests or []], found.skip_message or ""
+
+    def loaded(self, *days: date, **more: Any) -> None:
+        """As if a load had published what landing holds of these days."""
+        listing = list_snapshots(LandingStore.from_settings(self.settings), "item")
+        code = ITEM.snapshot.code_version(self.settings)
+        records = [
+            SliceRecord(
+                ITEM.snapshot.key, Slice(day, ALL_PROJECTS),
+                **{"verdict": Verdict.PUBLISHED, "digest": Digest(1, 1, 1), "code_version": code,
+                   "input_state": InputState(delivered=listing.days[day].version), **more},
+            )
+            for day in days
+        ]  # fmt: skip
+        with closing(Ledger(self.settings.ledger_database_url)) as ledger:
+            ledger.record(Changes(slices=records), "run")
+
+
+@pytest.fixture
+def p(tmp_path: Path) -> Iterator[Deployment]:
+    landing = tmp_path / "landing"
+    landing.mkdir()
+    settings = Settings(
+        landing_url=str(landing), warehouse_url=str(tmp_path / "warehouse"), catalog_url=f"sqlite:///{tmp_path}/c.db",
+        projects=("10001",), calendar_start=date(2026, 2, 1),
+    )  # fmt: skip
+    with dg.DagsterInstance.ephemeral() as instance:
+        yield Deployment(landing, settings, instance)
+
+
+def test_a_deployment_without_dimensions_is_asked_for_nothing(p: Deployment) -> None:
+    assert p.tick(LATE) == ([], "landing holds no snapshot of a dimension")
+
+
+def test_a_marker_makes_a_snapshot_due_and_a_load_of_it_ends_that(p: Deployment) -> None:
+    """Scenario: two days are marked, one is not; they are loaded; one is delivered again, another one vanishes; time passes.
+    Outcome: each evaluation asks for what a load would change, and the source asset shows what is new."""
+    for day in (FIRST, SECOND):
+        deliver_items(p, day, ITEMS)
+    deliver_items(p, THIRD, ITEMS, is_marked=False)
+    asked, _ = p.tick(SOON)
+    assert asked == [(str(FIRST), str(SECOND))]
+    assert [(one.asset_key.path[-1], one.partition) for one in p.reported] == [
+        ("item_snapshots", str(day)) for day in (FIRST, SECOND, THIRD)
+    ]
+    p.loaded(FIRST, SECOND)
+    assert p.tick(SOON, is_fresh=False)[0] == []
+    assert p.reported == [], "nothing is new to Dagster"
+    assert "2026-02-04.csv has no marker yet" in p.tick(SOON)[1]
+
+    deliver_items(p, SECOND, {"1": "INACTIVE"})
+    (p.landing / "dimensions" / "item" / f"{FIRST}.csv").unlink()
+    assert p.tick(SOON)[0] == [(str(SECOND), str(SECOND))], "what vanished stays as it is"
+    p.loaded(SECOND)
+    deliver_items(p, FIRST, ITEMS)
+    p.loaded(FIRST)
+    assert p.tick(LATE)[0] == [(str(THIRD), "2026-02-16")], "unmarked or lacking, as far as deadlines have passed"
+
+
+def test_a_day_that_lacks_is_told_of_once_and_outside_of_the_calendar_never(p: Deployment) -> None:
+    deliver_items(p, date(2026, 1, 31), ITEMS)
+    deliver_items(p, FIRST, ITEMS)
+    p.loaded(FIRST)
+    asked, _ = p.tick(datetime(2026, 2, 6, 1, tzinfo=UTC))
+    assert asked == [("2026-02-01", "2026-02-01"), (str(SECOND), str(SECOND))], "lacking, by their deadlines"
+    reason = f"no snapshot of {SECOND} was delivered by its deadline (missing_snapshot = wait)"
+    with closing(Ledger(p.settings.ledger_database_url)) as ledger:
+        told = [
+            SliceRecord(
+                ITEM.snapshot.key, Slice(day, ALL_PROJECTS), Verdict.WAITING, reason.replace(str(SECOND), str(day))
+            )
+            for day in (SECOND, date(2026, 2, 1))
+        ]
+        ledger.record(Changes(slices=told), "run")
+    asked, why = p.tick(datetime(2026, 2, 6, 1, tzinfo=UTC))
+    assert asked == []
+    assert "2026-01-31 lies outside of the calendar" in why

@@ -1,0 +1,76 @@
+"""A dimension from outside the package is one module and one line of settings; a name that leads nowhere is refused."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from pipeline_assets.domain.settings import PROJECT_ROOT
+from pipeline_assets.tables.dimension import dimension
+from pipeline_assets.tables.item import ITEM
+
+GRAPH = """
+import json
+from pipeline_assets.definitions import build_defs
+graph = build_defs().resolve_asset_graph()
+print(json.dumps({
+    "parents": {key.to_user_string(): sorted(one.to_user_string() for one in graph.get(key).parent_keys)
+                for key in graph.get_all_asset_keys() if "shop" in key.path[-1]},
+    "checks": sorted(check.name for check in graph.asset_check_keys if "shop" in check.asset_key.path[-1]),
+    "job": sorted(key.to_user_string() for key in
+                  build_defs().resolve_job_def("dimension_load").asset_layer.selected_asset_keys),
+}))
+"""
+
+
+def _run(tmp_path: Path, name: str, *command: str) -> subprocess.CompletedProcess[str]:
+    environment = {
+        **os.environ,
+        "TIDEMARK_EXTRA_DIMENSIONS": name,
+        "TIDEMARK_PROJECTS": "10001",
+        "TIDEMARK_CATALOG_URL": f"sqlite:///{tmp_path}/catalog.db",
+        "PYTHONPATH": str(PROJECT_ROOT),
+    }
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+
+
+def test_the_graph_shows_it_with_its_checks_and_its_job_loads_it(tmp_path: Path) -> None:
+    done = _run(tmp_path, "tests.scenarios.shops:SHOP", sys.executable, "-c", GRAPH)
+    assert done.returncode == 0, done.stderr
+    shown = json.loads(done.stdout.splitlines()[-1])
+    assert shown["parents"] == {
+        "landing/shop_snapshots": [],
+        "dimensions/shop_snapshot": ["landing/shop_snapshots"],
+        "dimensions/shop_validity": ["dimensions/shop_snapshot"],
+    }
+    assert shown["checks"] == ["count_is_expected", "reconciles_with_snapshots", "snapshot_is_whole"]
+    assert {"dimensions/shop_snapshot", "dimensions/shop_validity", "dimensions/item_snapshot"} < set(shown["job"])
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("no.such.module:SHOP", "cannot be imported"),
+        ("tests.scenarios.city_events:CITY_EVENTS", "is no Dimension"),
+        ("pipeline_assets.tables.item:ITEM", "has the name of another dimension, item"),
+    ],
+)
+def test_a_name_that_leads_nowhere_is_refused_in_one_sentence(tmp_path: Path, name: str, reason: str) -> None:
+    done = _run(tmp_path, name, str(Path(sys.executable).parent / "tidemark"), "status")
+    assert done.returncode == 2
+    assert f"TIDEMARK_EXTRA_DIMENSIONS: {name} {reason}" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_dimensions_are_alike_but_for_their_name() -> None:
+    other = dimension("shop", "x")
+    assert [column.name for column in other.snapshot.columns] == [column.name for column in ITEM.snapshot.columns]
+    assert other.validity.upstream == ("dimensions/shop_snapshot",)
+    for name in ("Shop", "shop-1", "", "s" * 50, "1shop"):
+        with pytest.raises(ValueError, match="is not a name of small letters"):
+            dimension(name, "x")
