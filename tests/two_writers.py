@@ -8,6 +8,7 @@ Does not contain: what one writer does (support/writer.py).
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import os
 import random
@@ -151,27 +152,33 @@ class Meeting:
         return found
 
 
-def run_rounds(catalog: str, rounds: int, seed: int, tell: Callable[[str], None] = lambda _: None) -> Account:
-    """So many rounds on a `sqlite` or `postgresql` catalog and ledger; raises AssertionError for any other failure."""
-    account = Account(catalog)
-    started = time.monotonic()
+@contextmanager
+def all_hands() -> Iterator[list[Hand]]:
+    """The writers; their sessions serve one lake after the other, and know each catalog by a name of its own."""
     hands = [Hand() for _ in range(WRITERS)]
     try:
-        with tempfile.TemporaryDirectory(prefix="writers-") as scratch, _databases(catalog, Path(scratch)) as url_of:
-            for number in range(0, rounds, _ROUNDS_OF_A_LAKE):
-                rng = random.Random(seed * 1000 + number)
-                meeting = _meeting(Path(scratch) / f"lake{number}", url_of(number), rng, account)
-                for turn in range(min(_ROUNDS_OF_A_LAKE, rounds - number)):
-                    _round(meeting, hands, rng, turn)
-                    if (turn + 1) % _CHECKED_EVERY == 0 or number + turn + 1 == rounds:
-                        _check(meeting, hands)
-                    tell(
-                        f"{catalog} {number + turn + 1}/{rounds}: {account.conflicts} conflicts, {account.findings[-1:]}"
-                    )
-                shutil.rmtree(Path(scratch) / f"lake{number}")
+        yield hands
     finally:
         for hand in hands:
             hand.end()
+
+
+def run_rounds(
+    hands: Sequence[Hand], catalog: str, rounds: int, seed: int, tell: Callable[[str], None] = lambda _: None
+) -> Account:
+    """So many rounds on a `sqlite` or `postgresql` catalog and ledger; raises AssertionError for any other failure."""
+    account = Account(catalog)
+    started = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="writers-") as scratch, _databases(catalog, Path(scratch)) as url_of:
+        for number in range(0, rounds, _ROUNDS_OF_A_LAKE):
+            rng = random.Random(seed * 1000 + number)
+            meeting = _meeting(Path(scratch) / f"{catalog}{number}", url_of(number), rng, account)
+            for turn in range(min(_ROUNDS_OF_A_LAKE, rounds - number)):
+                _round(meeting, hands, rng, turn)
+                if (turn + 1) % _CHECKED_EVERY == 0 or number + turn + 1 == rounds:
+                    _check(meeting, hands)
+                tell(f"{catalog} {number + turn + 1}/{rounds}: {account.conflicts} conflicts, {account.findings[-1:]}")
+            shutil.rmtree(Path(scratch) / f"{catalog}{number}")
     account.seconds = time.monotonic() - started
     return account
 
@@ -320,10 +327,11 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=7)
     chosen = parser.parse_args()
     console = Console(width=160)
-    accounts = [
-        run_rounds(catalog, chosen.rounds, chosen.seed, lambda text: console.print(text, highlight=False))
-        for catalog in chosen.catalogs
-    ]
+    accounts = []
+    for catalog in chosen.catalogs:
+        with all_hands() as hands:
+            tell = functools.partial(console.print, highlight=False)
+            accounts.append(run_rounds(hands, catalog, chosen.rounds, chosen.seed, tell))
     console.print(page_of(accounts))
     for one in accounts:
         for finding in one.findings:

@@ -7,6 +7,7 @@ Does not contain: writing them (transforms/data_files.py), branches and publishi
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -46,7 +47,9 @@ class TableFiles:
     def layout(self, table: Table, *, is_ordered: bool) -> FileLayout:
         """How tasks write files of a table that the catalog knows; `is_ordered`: rows come in the table's order."""
         java = self._tables.load(table)
-        ids = {str(column.name()): int(column.fieldId()) for column in java.schema().columns()}
+        # As text, in one question: asked one by one, names and ids of a wide table are hundreds.
+        parser = self._tables.java_class("org.apache.iceberg.SchemaParser")
+        ids = {field["name"]: field["id"] for field in json.loads(parser.toJson(java.schema()))["fields"]}
         return FileLayout(
             folder=DATA_FOLDER,
             field_ids={column.name: ids[column.name] for column in table.columns},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from datetime import date
 from typing import Any
 
@@ -12,7 +13,7 @@ from resources import failpoints
 from resources.failpoints import Failpoint
 from tests.support.builders import events_on
 from tests.support.reference import require_known
-from tests.two_writers import page_of, run_rounds
+from tests.two_writers import Hand, all_hands, page_of, run_rounds
 
 pytestmark = pytest.mark.slow
 ROUNDS = {"sqlite": 3, "postgresql": 2}
@@ -20,11 +21,18 @@ DAY = date(2026, 2, 2)
 REFINED = "refined/events"
 
 
+@pytest.fixture(scope="module")
+def hands() -> Iterator[Sequence[Hand]]:
+    """Processes for both catalogs: what differs between these is told with each order."""
+    with all_hands() as started:
+        yield started
+
+
 @pytest.mark.parametrize("catalog", ["sqlite", "postgresql"])
-def test_nothing_is_lost_doubled_or_stale(catalog: str) -> None:
+def test_nothing_is_lost_doubled_or_stale(hands: Sequence[Hand], catalog: str) -> None:
     """Scenario: writers with a process each meet on the same tables, with random pauses between their steps, beside
     compaction and a rollback behind their backs. Outcome: no row is lost or doubled, no stale slice is called current."""
-    account = run_rounds(catalog, ROUNDS[catalog], seed=7)
+    account = run_rounds(hands, catalog, ROUNDS[catalog], seed=7)
     Console(width=160).print(page_of([account]))
     assert account.findings == []
     assert (account.lost, account.doubled, account.stale) == (0, 0, 0)
