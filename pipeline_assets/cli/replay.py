@@ -86,8 +86,11 @@ def _replay(
         raise UsageError("replay", "takes one of --publication and --run", "Name the publication by one of them")
     basis = ReplayBasis.AS_PUBLISHED if asked[0] else ReplayBasis.CURRENT
     settings = load_settings()
-    chosen_projects = settings.require_projects(projects)
-    table, wanted = derived_table(name), parse_day(day)
+    table = derived_table(name)
+    wanted, chosen_projects = (
+        table.kind.slice_day(parse_day(day)),
+        table.kind.projects(settings.require_projects(projects)),
+    )
     with closing(Ledger(settings.ledger_database_url)) as ledger:
         # Before Spark is started for nothing.
         records = ledger.publications_of(table.key, chosen_projects, [wanted])

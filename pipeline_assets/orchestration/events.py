@@ -1,13 +1,12 @@
 """What Dagster shows of a load: materializations, check evaluations and the failure that names every reason.
 
 Contains: outcomes of slices to Dagster's events per day.
-Add here: metadata that operators look for in the UI.
-Does not contain: the op (assets.py) and what becomes of a slice (load/).
+Add here: another event that a load tells Dagster of.
+Does not contain: metadata of a day (day_metadata.py), the op (assets.py) and what becomes of a slice (load/).
 """
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import date
@@ -19,26 +18,23 @@ from dagster._core.definitions.asset_checks.asset_check_evaluation import (  # n
 )
 
 from pipeline_assets.domain.checks import Check, CheckRule, Evaluation, not_evaluated
-from pipeline_assets.domain.notices import Notice, measures_text
+from pipeline_assets.domain.notices import Notice
 from pipeline_assets.domain.settings import Settings
-from pipeline_assets.domain.slices import EMPTY, Verdict
+from pipeline_assets.domain.slices import Verdict
 from pipeline_assets.inspection.diff.difference import Difference, lines_of
 from pipeline_assets.load.recorded import standing_outcomes
 from pipeline_assets.load.request import LoadRequest, Outcome, TableReport
+from pipeline_assets.orchestration.day_metadata import changed_day, data_version, metadata_of, verdicts_text
 from pipeline_assets.orchestration.event_text import (
-    LONGEST_TAG,
     description,
     markdown_blocks,
     markdown_list,
     markdown_text,
 )
 from pipeline_assets.orchestration.specs import asset_key
-from pipeline_assets.tables.registry import GRAPH_TABLES, downstream_of
+from pipeline_assets.tables.registry import GRAPH_TABLES
 from pipeline_assets.tables.table import Table
 from resources.ledger.store import Ledger
-
-CHANGED, REFRESH = "changed final day", "to refresh"
-"""Metadata of a materialization whose day was final before."""
 
 
 def events_of(
@@ -70,8 +66,8 @@ def events_of(
             yield dg.AssetMaterialization(
                 key,
                 partition=partition,
-                metadata={**_metadata(everyone, report), **_changed(table, day, changes)},
-                tags={"dagster/data_version": _data_version(everyone)},
+                metadata={**metadata_of(everyone, report), **changed_day(table, day, changes)},
+                tags={"dagster/data_version": data_version(everyone)},
             )
     targets = targets_of(context.instance, key, [partition for partition, _, _ in reported])
     for partition, outcomes, is_requested in reported:
@@ -121,8 +117,8 @@ def standing_materializations(
             yield dg.AssetMaterialization(
                 asset_key(table),
                 partition=day.isoformat(),
-                metadata=_metadata(everyone, report),
-                tags={"dagster/data_version": _data_version(everyone)},
+                metadata=metadata_of(everyone, report),
+                tags={"dagster/data_version": data_version(everyone)},
             )
 
 
@@ -141,55 +137,6 @@ def standing_elsewhere(ledger: Ledger, settings: Settings, report: TableReport) 
             verdict = Verdict.UNCHANGED if outcome.verdict.is_good else outcome.verdict
             by_day.setdefault(outcome.key.event_date, []).append(replace(outcome, verdict=verdict))
     return by_day
-
-
-def _data_version(outcomes: Sequence[Outcome]) -> str:
-    """The content of a day in all projects; the same whichever of them a run loads."""
-    whole = "+".join(str(outcome.digest) for outcome in outcomes if outcome.digest != EMPTY) or str(EMPTY)
-    return whole if len(whole) <= LONGEST_TAG else hashlib.sha256(whole.encode()).hexdigest()
-
-
-def _metadata(outcomes: Sequence[Outcome], report: TableReport) -> dict[str, Any]:
-    figures: dict[str, float] = {}
-    for outcome in outcomes:
-        for name, value in outcome.figures.items():
-            figures[name] = (
-                max(figures[name], value)
-                if name.endswith(("_seconds", "_days")) and name in figures
-                else figures.get(name, 0) + value
-            )
-    rows = sum(outcome.digest.rows for outcome in outcomes)
-    return {
-        "verdict": _verdicts(outcomes),
-        "dagster/partition_row_count": rows,
-        "rows": rows,
-        "snapshot_id": dg.MetadataValue.text(str(report.snapshot_id)),
-        **_pins(outcomes, report),
-        **{name: value for name, value in figures.items() if name != "rows"},
-    }
-
-
-def _pins(outcomes: Sequence[Outcome], report: TableReport) -> dict[str, Any]:
-    """Of a day that was built now: the snapshots that it was built from."""
-    if not report.pins or {outcome.key for outcome in outcomes}.isdisjoint(report.built):
-        return {}
-    return {"built_from": description(f"{name} {snapshot_id}" for name, snapshot_id in sorted(report.pins.items()))}
-
-
-def _changed(table: Table, day: date, changes: Sequence[Notice]) -> dict[str, Any]:
-    """Of a day that was final and changed: how, and what a consumer of it has to read again."""
-    here = [notice for notice in changes if notice.key.event_date == day]
-    if not here:
-        return {}
-    told = markdown_list(f"{notice.key.project_id}: {measures_text(notice.measures)}" for notice in here)
-    below = [f"{one.key} {day}" for one in downstream_of(table.key)]
-    return {CHANGED: told, REFRESH: markdown_list([f"{table.key} {day}", *below])}
-
-
-def _verdicts(outcomes: Sequence[Outcome]) -> str:
-    """`10001: published, provisional; 10002: refused`."""
-    finality = {None: "", True: ", final", False: ", provisional"}
-    return description(f"{o.key.project_id}: {o.verdict.value}{finality[o.is_final]}" for o in outcomes)
 
 
 def targets_of(instance: dg.DagsterInstance, key: dg.AssetKey, partitions: list[str]) -> dict[str, Target]:
@@ -260,7 +207,7 @@ def _evaluation(
         target_materialization_data=target,
         description=markdown_text(reasons) or None,
         metadata={
-            "verdict": _verdicts(outcomes),
+            "verdict": verdicts_text(outcomes),
             **_notes(evaluations),
             **(_looks(key, partition, shown) if bad and check == Check.CHANGE_IS_EXPLAINED else {}),
             **figures,

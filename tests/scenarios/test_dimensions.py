@@ -17,8 +17,11 @@ import pytest
 
 from pipeline_assets.definitions import build_defs
 from pipeline_assets.domain.dimensions import MissingSnapshot
+from pipeline_assets.domain.errors import UsageError
 from pipeline_assets.domain.settings import PROJECT_ROOT
 from pipeline_assets.domain.slices import ALL_PROJECTS, Slice
+from pipeline_assets.inspection.replay.recompute import Chosen, derived_table, replay
+from pipeline_assets.inspection.replay.replay import Replay, ReplayBasis
 from pipeline_assets.load.runtime import Runtime
 from pipeline_assets.operations.release import preview, release
 from pipeline_assets.operations.rollback import roll_back
@@ -80,7 +83,8 @@ def test_a_rerun_a_month_later_gives_what_it_gave(pipeline: Any, spark: Any, tmp
     """Scenario: items and events of two days; a month later other items are active, and the days are loaded again: in the same
     lake, and in a new one from landing alone. Then the snapshot of the first day
     is corrected. Outcome: each rerun gives the same digests, while a join with the current table is wrong; the correction changes
-    the slices that used the snapshot, and no other."""
+    the slices that used the snapshot, and no other; replays of what was
+    published before give what they gave."""
     p = pipeline()
     p.now = datetime(2026, 2, 4, tzinfo=UTC)
     for day in (FIRST, SECOND):
@@ -140,6 +144,19 @@ def test_a_rerun_a_month_later_gives_what_it_gave(pipeline: Any, spark: Any, tmp
     assert ("2", "ACTIVE", FIRST, FIRST) in {
         (r["id"], r["status"], r["active_start_date"], r["active_end_date"]) for r in p.rows(VALIDITY)
     }
+    was, *_ = (record for record in p.ledger.publications(ACTIVE) if record.key == Slice(FIRST, PROJECT))
+    assert _replay(p, ACTIVE, was.number, ReplayBasis.AS_PUBLISHED).is_equal, "the snapshot of then is kept"
+    (share,) = _replay(p, ACTIVE, was.number, ReplayBasis.CURRENT).shares
+    assert (share.cause, share.keys.added, share.keys.removed) == ("dimensions/item_snapshot: other rows", 1, 1)
+    months = [record.number for record in p.ledger.publications(VALIDITY) if record.key.event_date.month == FIRST.month]
+    assert [_replay(p, VALIDITY, number, ReplayBasis.AS_PUBLISHED).is_equal for number in months] == [True, True]
+    with pytest.raises(UsageError, match="holds what was delivered"):
+        derived_table(SNAPSHOTS)
+
+
+def _replay(p: Any, table: str, number: int, basis: ReplayBasis) -> Replay:
+    (record,) = (record for record in p.ledger.publications(table) if record.number == number)
+    return replay(_runtime(p), derived_table(table), Chosen(record, is_standing=False), basis)
 
 
 def _asked_for(p: Any) -> tuple[set[str], str]:

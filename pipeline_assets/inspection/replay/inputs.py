@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from functools import reduce
 
 import pyspark.sql.functions as F
@@ -20,13 +21,16 @@ from pipeline_assets.domain.errors import LakehouseError
 from pipeline_assets.domain.input_state import InputDay
 from pipeline_assets.domain.records import PublicationRecord
 from pipeline_assets.domain.settings import Settings
-from pipeline_assets.domain.slices import EMPTY, Digest, Slice
+from pipeline_assets.domain.slices import ALL_PROJECTS, EMPTY, Digest, Slice
 from pipeline_assets.inspection.replay.origin import Origin
 from pipeline_assets.inspection.replay.places import Kept, places
 from pipeline_assets.inspection.replay.replay import InputSlice
 from pipeline_assets.load.runtime import Runtime
+from pipeline_assets.load.staleness.as_of import ItemsOfDays
+from pipeline_assets.load.staleness.facts import Facts
+from pipeline_assets.tables.kinds import is_dimension
 from pipeline_assets.tables.registry import table_by_key
-from pipeline_assets.tables.table import Table
+from pipeline_assets.tables.table import AsOfTable, Table
 from pipeline_assets.transforms.digests import slice_digests
 from resources.iceberg.errors import first_line, lakehouse_failures
 from resources.iceberg.metadata import slices_condition
@@ -39,15 +43,26 @@ _OUT_OF_MEMORY = "OutOfMemoryError"
 
 
 def input_days(table: Table, key: Slice, settings: Settings) -> list[InputDay]:
-    """The days of upstream tables that a slice is built from."""
+    """The days of upstream tables that a slice is built from, wherever that is certain without looking at records."""
     return [
-        InputDay(name, day) for name in table.upstream for day in table.kind.input_days(name, key.event_date, settings)
+        InputDay(name, one.event_date)
+        for name in table.upstream
+        for one in table.kind.input_slices(name, key, settings)
     ]
+
+
+def items_of_today(runtime: Runtime, table: Table, key: Slice, settings: Settings) -> list[InputDay]:
+    """The snapshot that a load would join with the day's events now; none where the table is joined with none."""
+    if not isinstance(table, AsOfTable):
+        return []
+    now = datetime.now(UTC)
+    facts = Facts.read(runtime.ledger, settings, {key}, (), now).reading(runtime.ledger, [table])
+    return list(ItemsOfDays(facts, table.dimension, now).inputs(key.event_date))
 
 
 def slice_of(day: InputDay, key: Slice) -> Slice:
     """The slice that a day of an upstream table is, of one that is built from it."""
-    return Slice(day.day, key.project_id)
+    return Slice(day.day, ALL_PROJECTS if is_dimension(day.table) else key.project_id)
 
 
 def kept_of(runtime: Runtime, table: Table, slices: Collection[Slice]) -> Kept:
@@ -180,10 +195,11 @@ def present_inputs(runtime: Runtime, table: Table, key: Slice, settings: Setting
     """
     where: dict[InputDay, int | None] = {}
     digests: dict[InputDay, Digest] = {}
+    today = [*input_days(table, key, settings), *items_of_today(runtime, table, key, settings)]
     for name in table.upstream:
         upstream = table_by_key(name)
         head = runtime.lakehouse.head(upstream)
-        days = {slice_of(day, key): day for day in input_days(table, key, settings) if day.table == name}
+        days = {slice_of(day, key): day for day in today if day.table == name}
         held = runtime.lakehouse.slice_files(upstream, head, days)
         for slice_key, day in days.items():
             measured = measured_slice(runtime, upstream, slice_key, head) if slice_key in held else EMPTY

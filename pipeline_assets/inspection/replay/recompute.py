@@ -41,10 +41,13 @@ from pipeline_assets.inspection.replay.states import State, changes_between, cou
 from pipeline_assets.load.build.builder import kept as kept_frame
 from pipeline_assets.load.build.builders import builder_of
 from pipeline_assets.load.runtime import Runtime
-from pipeline_assets.tables.registry import DERIVED, SOURCE_OF_TABLE
+from pipeline_assets.tables.registry import DIMENSIONS, RESTORABLE, SOURCE_OF_TABLE
 from pipeline_assets.tables.table import Table
 from resources.iceberg.errors import lakehouse_failures
 from resources.iceberg.metadata import slices_condition
+
+SNAPSHOTS = frozenset(dimension.snapshot.key for dimension in DIMENSIONS)
+"""Tables of which each slice is one object in landing."""
 
 
 @dataclass(frozen=True)
@@ -57,11 +60,12 @@ class Chosen:
 
 
 def derived_table(name: str) -> Table:
-    """The table of this key; raises UsageError for one that nothing builds."""
-    if name in SOURCE_OF_TABLE:
+    """The table of this key; raises UsageError for one that is built from no other."""
+    if name in SOURCE_OF_TABLE or name in SNAPSHOTS:
         reason = "holds what was delivered, so there is nothing to compute again"
-        raise UsageError(name, reason, "Compare it with landing: tidemark verify --from DAY --to DAY")
-    known = {table.key: table for table in DERIVED}
+        hint = "Compare it with landing" + (": tidemark verify --from DAY --to DAY" if name in SOURCE_OF_TABLE else "")
+        raise UsageError(name, reason, hint)
+    known = {table.key: table for table in RESTORABLE}
     if name not in known:
         raise UsageError(name, "is not a derived table", f"There are {', '.join(known)}")
     return known[name]

@@ -27,6 +27,7 @@ from pipeline_assets.load.build.builder import kept
 from pipeline_assets.load.build.builders import builder_of
 from pipeline_assets.load.build.competing_rows import with_source
 from pipeline_assets.load.runtime import Runtime
+from pipeline_assets.tables.kinds import is_dimension
 from pipeline_assets.tables.raw_events import RAW_TABLES
 from pipeline_assets.tables.registry import SOURCE_OF_TABLE, table_by_key
 from pipeline_assets.tables.table import Table
@@ -96,7 +97,8 @@ def shares_of(
 
 def _widened(runtime: Runtime, table: Table, key: Slice, settings: Settings, then: Then) -> dict[InputDay, int | None]:
     """The inputs of then on the days that these settings read; days that nobody read then are read from the pinned snapshot."""
-    where: dict[InputDay, int | None] = {}
+    # Which snapshot of a dimension stands for a day, no setting of the table decides.
+    where: dict[InputDay, int | None] = {day: place for day, place in then.where.items() if is_dimension(day.table)}
     for day in input_days(table, key, settings):
         if day in then.where:
             where[day] = then.where[day]

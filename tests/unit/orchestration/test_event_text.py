@@ -16,8 +16,9 @@ from pipeline_assets.inspection.diff.difference import Difference, Sample, lines
 from pipeline_assets.load.deliveries.arrivals import plan_arrivals
 from pipeline_assets.load.request import LoadRequest, Outcome
 from pipeline_assets.load.runtime import Runtime
+from pipeline_assets.orchestration.day_metadata import data_version
 from pipeline_assets.orchestration.event_text import LONGEST_DESCRIPTION, LONGEST_TAG, description, markdown_table
-from pipeline_assets.orchestration.events import _data_version, failure_of
+from pipeline_assets.orchestration.events import failure_of
 from resources.landing.store import LandingStore
 from resources.ledger.store import Ledger
 
@@ -47,7 +48,7 @@ def test_a_failure_names_the_first_and_counts_the_rest() -> None:
     short = failure_of([Outcome("refined/events", one.key, one.verdict, "because", "do") for one in _outcomes(150)])
     assert "- and 50 more" in str(short.metadata["reasons"].value)
     assert "and 50 more" in str(short.description)
-    assert len(_data_version(_outcomes(500))) <= LONGEST_TAG
+    assert len(data_version(_outcomes(500))) <= LONGEST_TAG
 
 
 def test_lists_and_descriptions_are_counted_out() -> None:
