@@ -11,6 +11,8 @@ import json
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any
@@ -38,15 +40,44 @@ print(json.dumps({
 """
 
 
-def _shell(folder: Path, name: str) -> Shell:
-    shell = Shell(folder)
+class InOneProcess(Shell):
+    """All commands in one process beside this one, which knows tables that this one does not."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self._log = folder / "commands.log"
+
+    @contextmanager
+    def started(self) -> Iterator[None]:
+        """Start it, with the environment as it is now; it does not outlive its use."""
+        with (
+            self._log.open("w") as log,
+            subprocess.Popen(
+                [sys.executable, "-m", "tests.support.commands"],
+                env=self.environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True,
+            ) as self._process,
+        ):  # fmt: skip
+            yield
+
+    def __call__(self, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
+        assert not environment
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(json.dumps(words) + "\n")
+        self._process.stdin.flush()
+        answer = self._process.stdout.readline()
+        assert answer, self._log.read_text("utf-8")[-4000:]
+        told = json.loads(answer)
+        return subprocess.CompletedProcess(words, told["code"], told["stdout"], told["stderr"])
+
+
+def _register(shell: Shell, name: str) -> None:
     shell.environment |= {
         "TIDEMARK_EXTRA_AGGREGATES": name,
         "PYTHONPATH": str(PROJECT_ROOT),
         "TIDEMARK_CHANGE_MIN_ROWS": "5",
     }
     shell.deliver(DAY, a_body(events_on(DAY, 12, city="Bern")))
-    return shell
 
 
 def _load(shell: Shell, *more: str) -> tuple[int, dict[str, dict[str, Any]], str]:
@@ -55,11 +86,7 @@ def _load(shell: Shell, *more: str) -> tuple[int, dict[str, dict[str, Any]], str
     return done.returncode, {line["table"]: line for line in json.loads(done.stdout)}, done.stderr
 
 
-@pytest.mark.slow
-def test_an_aggregate_of_a_users_own(tmp_path: Path) -> None:
-    """Scenario: one module outside the package, named in one setting: loaded, corrected, looked at, refused by its own check,
-    rolled back. Outcome: it is a table like the others, and the graph shows it with its checks."""
-    shell = _shell(tmp_path, "tests.scenarios.city_events:CITY_EVENTS")
+def _use_it(shell: Shell) -> None:
     code, told, said = _load(shell)
     assert (code, told[CITY]["verdict"], told[CITY]["rows"]) == (0, "published", 1), said
     began = datetime.now(UTC).isoformat()
@@ -84,6 +111,16 @@ def test_an_aggregate_of_a_users_own(tmp_path: Path) -> None:
     history = shell("history", CITY, str(DAY), "--json")
     assert json.loads(history.stdout)[-1]["rows_after"] == 1, history.stdout
 
+
+@pytest.mark.slow
+def test_an_aggregate_of_a_users_own(tmp_path: Path) -> None:
+    """Scenario: one module outside the package, named in one setting: loaded, corrected, looked at, refused by its own check,
+    rolled back. Outcome: it is a table like the others, and the graph shows it with its checks."""
+    shell = InOneProcess(tmp_path)
+    _register(shell, "tests.scenarios.city_events:CITY_EVENTS")
+    with shell.started():
+        _use_it(shell)
+
     environment = {**shell.environment}
     graph = subprocess.run([sys.executable, "-c", GRAPH], env=environment, capture_output=True, text=True, check=False)
     shown = json.loads(graph.stdout.splitlines()[-1])
@@ -100,7 +137,8 @@ def test_an_aggregate_of_a_users_own(tmp_path: Path) -> None:
 def test_a_check_that_nobody_evaluates_publishes_nothing(tmp_path: Path) -> None:
     """Scenario: a table lists a check that nothing evaluates; then the same as a warning. Outcome: its days stay unpublished and
     say so; as a warning they are published."""
-    shell = _shell(tmp_path, "tests.scenarios.forgotten_checks:FORGOTTEN")
+    shell = Shell(tmp_path)
+    _register(shell, "tests.scenarios.forgotten_checks:FORGOTTEN")
     code, told, _ = _load(shell)
     assert (code, told[CITY]["verdict"], told[CITY]["rows"]) == (1, "refused", 0)
     assert "forgotten: was not evaluated" in str(told[CITY]["reasons"])

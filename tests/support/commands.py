@@ -1,0 +1,33 @@
+"""The shell's commands one after the other in a process of its own: what is known from the first import on is known to all.
+
+Contains: a process that answers each command with its exit code and what it wrote.
+Add here: nothing; a command is the shell's own.
+Does not contain: what is asked of it (scenarios/).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+
+from typer.testing import CliRunner
+
+from pipeline_assets.cli.app import app
+
+
+def main() -> None:
+    """A list of words a line on standard input, an answer a line where standard output was; all else goes to standard error."""
+    answers = os.fdopen(os.dup(sys.stdout.fileno()), "w")
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+    for line in sys.stdin:
+        done = CliRunner().invoke(app, json.loads(line))
+        if done.exception is not None and not isinstance(done.exception, SystemExit):
+            raise done.exception
+        told = {"code": done.exit_code, "stdout": done.stdout, "stderr": done.stderr}
+        answers.write(json.dumps(told) + "\n")
+        answers.flush()
+
+
+if __name__ == "__main__":
+    main()
