@@ -7,6 +7,7 @@ import sqlite3
 import time
 import uuid
 from collections import Counter
+from collections.abc import Iterator
 from contextlib import closing
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
@@ -25,9 +26,10 @@ from pipeline_assets.tables.registry import ALL_TABLES, ASSET_TABLES
 from resources.failpoints import OF_MOVES, OF_REBUILDS, OF_RECOVERY, Failpoint
 from resources.landing.store import LandingStore
 from resources.spark.session import configure_catalog
-from tests.support.builders import PROJECT, Pipeline, a_pipeline, an_event, events_on
+from tests.support.builders import PROJECT, Pipeline, an_event, events_on
+from tests.support.prepared import Again, a_prepared_pipeline
 from tests.support.reference import measured_digests, require_known
-from tests.support.victim import a_victim, home_below
+from tests.support.victim import a_victim
 
 pytestmark = pytest.mark.slow
 DAYS = [date(2026, 2, 2) + timedelta(days=shift) for shift in range(3)]
@@ -136,10 +138,16 @@ def _story(p: Pipeline) -> Story:
 
 
 @pytest.fixture(scope="module")
-def undisturbed(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Story:
+def loaded_before(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Again[None]]:
+    """What is killed begins where two days are published: they are loaded once."""
+    with a_prepared_pipeline(spark, tmp_path_factory.mktemp("crash_matrix"), _before, has_home=True) as again:
+        yield again
+
+
+@pytest.fixture(scope="module")
+def undisturbed(loaded_before: Again[None]) -> Story:
     """The same deliveries, loaded by a run that lives."""
-    with a_pipeline(spark, tmp_path_factory.mktemp("undisturbed")) as p:
-        _before(p)
+    with loaded_before() as (p, _):
         _changes(p)
         run = p.load(DAYS[0], DAYS[2])
         assert run.success, run.failure()
@@ -173,15 +181,14 @@ def _start_again(p: Pipeline, restart: str) -> None:
 
 
 def test_killed_and_started_again(
-    spark: Any, tmp_path: Path, undisturbed: Story, record_property: Any, is_full: bool, point: str, restart: str
+    loaded_before: Again[None], undisturbed: Story, record_property: Any, is_full: bool, point: str, restart: str
 ) -> None:
     """Scenario: a load is killed with SIGKILL, Python, JVM and workers, at a point; it is started again. Outcome: digests,
     number of commits, changes on record and materialized partitions are those of a run that lived."""
     started = time.monotonic()
     name, _, table = point.partition(":")
     armed = point.replace(INSIDE, Failpoint.BEFORE_COMMIT)
-    with a_pipeline(spark, tmp_path, home=home_below(tmp_path)) as p:
-        _before(p)
+    with loaded_before() as (p, _):
         _changes(p)
         changes = {"days_per_run": 1} if name == Failpoint.BETWEEN_CHUNKS else {}
         with a_victim(p, DAYS[0], DAYS[2], armed, **changes) as victim:

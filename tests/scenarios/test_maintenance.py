@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import uuid
+from collections.abc import Iterator
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ from resources.failpoints import Failpoint
 from resources.iceberg.metadata import JavaTables
 from resources.landing.store import LandingStore
 from tests.support.builders import Pipeline, events_on
+from tests.support.prepared import Again, a_prepared_pipeline
 from tests.support.reference import require_known
 from tests.support.s3 import BUCKET
 from tests.support.victim import a_victim
@@ -74,6 +76,26 @@ def _orphan(p: Pipeline) -> Path:
     path = Path(p.settings.warehouse_url) / REFINED / "data" / "left-by-a-crash.parquet"
     path.write_bytes(b"half a file")
     return path
+
+
+def _three_hours(p: Pipeline) -> None:
+    for hour in (1, 2, 3):
+        p.deliver(DAY, events_on(DAY, 10, prefix=f"h{hour}"), hour=hour)
+        assert p.load(DAY).success
+
+
+@pytest.fixture(scope="module")
+def three_hours_again(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Again[None]]:
+    """`_three_hours`, loaded once."""
+    with a_prepared_pipeline(spark, tmp_path_factory.mktemp("three_hours"), _three_hours) as again:
+        yield again
+
+
+@pytest.fixture
+def three_hours(three_hours_again: Again[None]) -> Iterator[Pipeline]:
+    """A pipeline with a day that came hour by hour, in three files."""
+    with three_hours_again() as (p, _):
+        yield p
 
 
 def test_a_rollback_behind_our_back_loses_no_live_file(pipeline: Any) -> None:
@@ -173,12 +195,10 @@ def test_files_that_a_dead_load_wrote_are_removed_by_maintenance_alone(pipeline:
     assert p.count(RAW) == p.count(REFINED) == 20
 
 
-def test_a_dry_run_tells_and_touches_nothing(pipeline: Any) -> None:
+def test_a_dry_run_tells_and_touches_nothing(three_hours: Pipeline) -> None:
     """Scenario: something of everything is due. Outcome: a dry run names it and changes nothing; the real one then does that."""
-    p = pipeline(compact_min_files=2)
-    for hour in (1, 2, 3):
-        p.deliver(DAY, events_on(DAY, 10, prefix=f"h{hour}"), hour=hour)
-        assert p.load(DAY).success
+    p = three_hours
+    p.change(compact_min_files=2)
     lakehouse = p.lakehouse
     lakehouse.stage(REFINED_EVENTS, lakehouse.head(REFINED_EVENTS), "deadrun_0", lambda _: None)
     _orphan(p)
@@ -197,11 +217,11 @@ def test_a_dry_run_tells_and_touches_nothing(pipeline: Any) -> None:
     assert done[RAW].files_after < told[RAW].files_after == told[RAW].files_before
 
 
-def test_compaction_changes_no_digest_and_makes_nothing_stale(pipeline: Any) -> None:
+def test_compaction_changes_no_digest_and_makes_nothing_stale(three_hours: Pipeline) -> None:
     """Scenario: a cold day came hour by hour, in five files. Outcome: fewer files, the same digests, nothing stale, a load does
     nothing; a hot day is left alone; an object of the compacted day can still be replaced."""
-    p = pipeline()
-    for hour in range(1, 6):
+    p = three_hours
+    for hour in (4, 5):
         p.deliver(DAY, events_on(DAY, 10, prefix=f"h{hour}"), hour=hour)
         assert p.load(DAY).success
     before = p.digests()
@@ -226,14 +246,12 @@ def test_compaction_changes_no_digest_and_makes_nothing_stale(pipeline: Any) -> 
     "point",
     [f"{Failpoint.AFTER_STAGE}:{REFINED}", f"{Failpoint.AFTER_AUDIT}:{RAW}", f"{Failpoint.BEFORE_COMMIT}:{RAW}"],
 )
-def test_a_load_under_way_keeps_what_it_staged(pipeline: Any, point: str) -> None:
+def test_a_load_under_way_keeps_what_it_staged(three_hours: Pipeline, point: str) -> None:
     """Scenario: a load is paused while maintenance joins the files that it read and those beside the ones it adds, and removes
     every old file that no snapshot knows. Outcome: it goes on, or looks again; every row is there once and the ledger knows."""
-    p = pipeline(compact_min_files=2)
-    for hour in (1, 2):
-        p.deliver(DAY, events_on(DAY, 10, prefix=f"h{hour}"), hour=hour)
-        assert p.load(DAY).success
-    p.deliver(DAY, events_on(DAY, 10, prefix="h3"), hour=3)
+    p = three_hours
+    p.change(compact_min_files=2)
+    p.deliver(DAY, events_on(DAY, 10, prefix="h4"), hour=4)
     p.deliver(NEXT, events_on(NEXT, 5))
     with a_victim(p, DAY, NEXT, point) as victim:
         victim.wait_until_paused()
@@ -243,7 +261,7 @@ def test_a_load_under_way_keeps_what_it_staged(pipeline: Any, point: str) -> Non
         assert reports[RAW].compacted
         victim.go_on()
         assert victim.wait_until_it_ends() == 0
-    assert p.count(RAW) == p.count(REFINED) == 35
+    assert p.count(RAW) == p.count(REFINED) == 45
     assert _live_files(p) <= _data_files(p)
     history = p.history()
     assert p.load(DAY, NEXT).success

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import closing
 from datetime import date, timedelta
 from pathlib import Path
@@ -18,6 +19,7 @@ from resources.landing.store import LandingStore
 from resources.ledger.store import Ledger
 from resources.spark.session import configure_catalog
 from tests.support.builders import PROJECT, Pipeline, an_event, events_on
+from tests.support.prepared import Again, a_prepared_pipeline
 
 pytestmark = pytest.mark.slow
 DAYS = tuple(date(2026, 2, 2) + timedelta(days=shift) for shift in range(4))
@@ -35,10 +37,8 @@ def _prove(p: Pipeline, folder: Path, first: date = DAYS[0], last: date = DAYS[-
         return prove(runtime, scratch, first, last, (PROJECT,), p.now)
 
 
-@pytest.fixture
-def loaded(pipeline: Any) -> Pipeline:
+def _load(p: Pipeline) -> None:
     """Days with late facts, an event that moved over midnight, a recovery, duplicates and an excluded object."""
-    p: Pipeline = pipeline()
     for day in DAYS:
         p.deliver(day, events_on(day, 40))
     late = [
@@ -64,7 +64,20 @@ def loaded(pipeline: Any) -> Pipeline:
         assert p.load(day).success
     assert p.load(DAYS[1], source=Source.BACKFILL).success
     assert p.load(DAYS[0], exclude={wrong: "test device"}).success
-    return p
+
+
+@pytest.fixture(scope="module")
+def loaded_again(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Again[None]]:
+    """`_load`, once."""
+    with a_prepared_pipeline(spark, tmp_path_factory.mktemp("loaded"), _load) as again:
+        yield again
+
+
+@pytest.fixture
+def loaded(loaded_again: Again[None]) -> Iterator[Pipeline]:
+    """A pipeline after `_load`."""
+    with loaded_again() as (p, _):
+        yield p
 
 
 def _found(proof: Proof) -> list[tuple[str, date, ReplayMatch]]:

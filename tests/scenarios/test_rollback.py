@@ -34,7 +34,8 @@ from resources.iceberg.metadata import JavaTables
 from resources.iceberg.procedures import Upkeep
 from resources.landing.store import LandingStore
 from resources.ledger.schema import PUBLICATIONS
-from tests.support.builders import PROJECT, events_on
+from tests.support.builders import PROJECT, Pipeline, events_on
+from tests.support.prepared import Again, a_prepared_pipeline
 from tests.support.reference import require_known
 
 pytestmark = pytest.mark.slow
@@ -57,7 +58,12 @@ def _derived(p: Any) -> dict[str, dict[Slice, str]]:
     return {name: found for name, found in p.digests().items() if name in NAMES}
 
 
-def _two_states(p: Any) -> tuple[dict[str, dict[Slice, str]], datetime, dict[str, dict[Slice, str]]]:
+Digests = dict[str, dict[Slice, str]]
+TwoStates = tuple[Pipeline, Digests, datetime, Digests]
+TwoDays = tuple[Pipeline, Digests, datetime]
+
+
+def _two_states(p: Pipeline) -> tuple[Digests, datetime, Digests]:
     """The right state, when it stood, and the wrong one that follows it."""
     for day in DAYS:
         p.deliver(day, events_on(day, 120))
@@ -68,6 +74,42 @@ def _two_states(p: Any) -> tuple[dict[str, dict[Slice, str]], datetime, dict[str
         p.deliver(day, events_on(day, 140, prefix="wrong")[120:], hour=11)
     assert p.load(DAYS[0], DAYS[-1]).success
     return right, then, _derived(p)
+
+
+def _two_days(p: Pipeline) -> tuple[Digests, datetime]:
+    """What two days hold, and when."""
+    for day in DAYS[:2]:
+        p.deliver(day, events_on(day, 120))
+    assert p.load(DAYS[0], DAYS[1]).success
+    return _derived(p), datetime.now(UTC)
+
+
+@pytest.fixture(scope="module")
+def two_states_again(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Again[Any]]:
+    """`_two_states`, loaded once."""
+    with a_prepared_pipeline(spark, tmp_path_factory.mktemp("two_states"), _two_states) as again:
+        yield again
+
+
+@pytest.fixture
+def two_states(two_states_again: Again[tuple[Digests, datetime, Digests]]) -> Iterator[TwoStates]:
+    """A pipeline, and what `_two_states` returned of it."""
+    with two_states_again() as (p, states):
+        yield p, *states
+
+
+@pytest.fixture(scope="module")
+def two_days_again(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Again[Any]]:
+    """`_two_days`, loaded once."""
+    with a_prepared_pipeline(spark, tmp_path_factory.mktemp("two_days"), _two_days) as again:
+        yield again
+
+
+@pytest.fixture
+def two_days(two_days_again: Again[tuple[Digests, datetime]]) -> Iterator[TwoDays]:
+    """A pipeline, and what `_two_days` returned of it."""
+    with two_days_again() as (p, state):
+        yield p, *state
 
 
 def _parquet(p: Any) -> set[str]:
@@ -90,12 +132,11 @@ def _said(run: dg.ExecuteInProcessResult, op: str) -> str:
     return str(output.metadata["slices"].value)
 
 
-def test_three_days_go_back_across_tables_are_held_and_released(pipeline: Any) -> None:
+def test_three_days_go_back_across_tables_are_held_and_released(two_states: TwoStates) -> None:
     """Scenario: three days changed for the worse; they are rolled back through Dagster's job, loads come, they are released.
     Outcome: every digest is that of then, no data file is written, loads leave the days alone and Dagster shows them held; once
     released the next load brings what the inputs say; each change is on record."""
-    p = pipeline()
-    right, then, wrong = _two_states(p)
+    p, right, then, wrong = two_states
     files, known = _parquet(p), len(p.ledger.publications())
     days = {"first": str(DAYS[0]), "last": str(DAYS[-1])}
     back = {**days, "back_to": then.isoformat(), "reason": "test data"}
@@ -146,10 +187,9 @@ def test_three_days_go_back_across_tables_are_held_and_released(pipeline: Any) -
     assert {one.release_reason for one in p.ledger.interventions.all_holds([PROJECT])} == {"it was no test data"}
 
 
-def test_a_rollback_is_rolled_back(pipeline: Any) -> None:
+def test_a_rollback_is_rolled_back(two_states: TwoStates) -> None:
     """Scenario: a day is rolled back to a publication, then to a later one. Outcome: it is what it was before, still held."""
-    p = pipeline()
-    right, _, wrong = _two_states(p)
+    p, right, _, wrong = two_states
     numbers = [r.number for r in p.ledger.publications()]
     first = p.ledger.publications(REFINED)[0].number
     roll_back(_runtime(p), _request(first))
@@ -163,10 +203,9 @@ def test_a_rollback_is_rolled_back(pipeline: Any) -> None:
     require_known(p)
 
 
-def test_one_table_goes_back_and_the_rest_stands(pipeline: Any) -> None:
+def test_one_table_goes_back_and_the_rest_stands(two_states: TwoStates) -> None:
     """Scenario: one aggregate of one day is rolled back. Outcome: nothing else changes; loads keep the rest up to date."""
-    p = pipeline()
-    right, then, wrong = _two_states(p)
+    p, right, then, wrong = two_states
 
     roll_back(_runtime(p), _request(then, DAYS[1:2], (REVENUE,)))
 
@@ -200,12 +239,11 @@ def test_before_the_first_publication_a_day_was_empty(pipeline: Any) -> None:
     assert p.digests() == loaded
 
 
-def test_what_cannot_be_rolled_back_is_said(pipeline: Any) -> None:
+def test_what_cannot_be_rolled_back_is_said(two_states: TwoStates) -> None:
     """Scenario: raw, days without anything, unknown publications, no reason; then the files of then are gone, hold
     other rows than are on record, go with their snapshots. Outcome: each is refused with reason and cure; nothing is changed or
     held."""
-    p = pipeline()
-    _, then, wrong = _two_states(p)
+    p, _, then, wrong = two_states
     runtime = _runtime(p)
     for request, said in (
         (_request(then, tables=(RAW,)), "exclude bad deliveries"),
@@ -259,11 +297,10 @@ def _grow_old(p: Any) -> None:
         os.utime(path, (old, old))
 
 
-def test_maintenance_after_a_rollback_removes_no_live_file(pipeline: Any) -> None:
+def test_maintenance_after_a_rollback_removes_no_live_file(two_states: TwoStates) -> None:
     """Scenario: days are rolled back; when all that was committed since is long past, maintenance runs. Outcome: the snapshots of
     then are expired, and every row of the rolled-back days can still be read."""
-    p = pipeline()
-    right, then, _ = _two_states(p)
+    p, right, then, _ = two_states
     roll_back(_runtime(p), _request(then))
     _grow_old(p)
     later = datetime.now(UTC) + timedelta(days=40)
@@ -375,15 +412,10 @@ def _move_an_event(p: Any) -> None:
     p.deliver(DAYS[1], [{**moving, **at, "event_time": f"{DAYS[1]} 00:10:00.000000"}], hour=12)
 
 
-def test_an_event_that_moved_is_neither_lost_nor_doubled(pipeline: Any) -> None:
+def test_an_event_that_moved_is_neither_lost_nor_doubled(two_days: TwoDays) -> None:
     """Scenario: an event moved over midnight since; one of the two days is to be rolled back, then both.
     Outcome: one alone is refused with the other day named; both together go back."""
-    p = pipeline()
-    for day in DAYS[:2]:
-        p.deliver(day, events_on(day, 120))
-    assert p.load(DAYS[0], DAYS[1]).success
-    right, then = _derived(p), datetime.now(UTC)
-    time.sleep(0.01)
+    p, right, then = two_days
     _move_an_event(p)
     assert p.load(DAYS[0], DAYS[1]).success
 
@@ -407,11 +439,10 @@ class _KilledError(Exception):
         (Failpoint.BEFORE_LEDGER, REVENUE),
     ],
 )
-def test_a_rollback_that_died_is_completed(pipeline: Any, point: Failpoint, name: str) -> None:
+def test_a_rollback_that_died_is_completed(two_states: TwoStates, point: Failpoint, name: str) -> None:
     """Scenario: a rollback dies around the commit of a table; a load comes, then the same rollback again. Outcome: the load
     undoes nothing, and every table is what it was then, each slice changed once."""
-    p = pipeline()
-    right, then, _ = _two_states(p)
+    p, right, then, _ = two_states
 
     def die(at: Failpoint, table: str) -> None:
         if (at, table) == (point, name):
@@ -433,11 +464,10 @@ def test_a_rollback_that_died_is_completed(pipeline: Any, point: Failpoint, name
 
 
 @pytest.mark.parametrize("wins", [1, 9])
-def test_a_load_that_publishes_meanwhile(pipeline: Any, wins: int) -> None:
+def test_a_load_that_publishes_meanwhile(two_states: TwoStates, wins: int) -> None:
     """Scenario: while a rollback is about to commit, a load that decided before it publishes a new state of a day. Outcome: the
     rollback looks again and wins; where loads keep winning it gives up and says so, and a later one completes it."""
-    p = pipeline()
-    right, then, _ = _two_states(p)
+    p, right, then, _ = two_states
     held = {name: [Slice(DAYS[1], PROJECT)] for name in NAMES}
     rounds: list[int] = []
 
@@ -467,14 +497,11 @@ def test_a_load_that_publishes_meanwhile(pipeline: Any, wins: int) -> None:
     require_known(p)
 
 
-def test_the_publications_of_a_run_belong_together(pipeline: Any) -> None:
+def test_the_publications_of_a_run_belong_together(two_days: TwoDays) -> None:
     """Scenario: one commit moves an event between two days, aggregates follow; both days go back to the first, then to the last
     of that run's publications, then to one of the run before. Outcome: the whole run each time, no event lost or doubled."""
-    p = pipeline()
-    for day in DAYS[:2]:
-        p.deliver(day, events_on(day, 120))
-    assert p.load(DAYS[0], DAYS[1]).success
-    right, known = _derived(p), len(p.ledger.publications())
+    p, right, _ = two_days
+    known = len(p.ledger.publications())
     _move_an_event(p)
     assert p.load(DAYS[0], DAYS[1]).success
     moved = _derived(p)
@@ -487,14 +514,10 @@ def test_the_publications_of_a_run_belong_together(pipeline: Any) -> None:
     assert _derived(p) == right
 
 
-def test_a_load_that_decided_before_the_hold_publishes_nothing_held(pipeline: Any) -> None:
+def test_a_load_that_decided_before_the_hold_publishes_nothing_held(two_days: TwoDays) -> None:
     """Scenario: a load has built a day and is about to publish it, when a person rolls the day back to what it still is.
     Outcome: the day is held as it was; the load looks again and leaves it."""
-    p = pipeline()
-    for day in DAYS[:2]:
-        p.deliver(day, events_on(day, 120))
-    assert p.load(DAYS[0], DAYS[1]).success
-    right, then = _derived(p), datetime.now(UTC)
+    p, right, then = two_days
     p.deliver(DAYS[1], events_on(DAYS[1], 5, prefix="late"), hour=15)
     moves: list[Any] = []
 
@@ -515,14 +538,10 @@ def test_a_load_that_decided_before_the_hold_publishes_nothing_held(pipeline: An
     require_known(p)
 
 
-def test_a_day_that_is_only_kept_stays_held(pipeline: Any) -> None:
+def test_a_day_that_is_only_kept_stays_held(two_days: TwoDays) -> None:
     """Scenario: a load has decided that a day stands, and to build another; meanwhile a person holds both as they are.
     Outcome: both are held in the ledger, and the load says so."""
-    p = pipeline()
-    for day in DAYS[:2]:
-        p.deliver(day, events_on(day, 120))
-    assert p.load(DAYS[0], DAYS[1]).success
-    then = datetime.now(UTC)
+    p, _, then = two_days
     p.deliver(DAYS[1], events_on(DAYS[1], 5, prefix="late"), hour=15)
 
     def hold_beside(point: Failpoint, table: str) -> None:
@@ -541,11 +560,10 @@ def test_a_day_that_is_only_kept_stays_held(pipeline: Any) -> None:
     assert {p.verdict(name, DAYS[0]) for name in NAMES} == {"held"}
 
 
-def test_a_load_that_publishes_behind_the_rollback_is_undone(pipeline: Any) -> None:
+def test_a_load_that_publishes_behind_the_rollback_is_undone(two_states: TwoStates) -> None:
     """Scenario: when a rollback is through with refined, a load that nothing could stop any more publishes a day of it, and
     one that was never there before. Outcome: the rollback looks again: all is what it was then, and held."""
-    p = pipeline()
-    right, then, _ = _two_states(p)
+    p, right, then, _ = two_states
 
     def publish_behind(point: Failpoint, table: str) -> None:
         if (point, table) == (Failpoint.BEFORE_LEDGER, NAMES[-1]):
@@ -568,14 +586,12 @@ def test_a_load_that_publishes_behind_the_rollback_is_undone(pipeline: Any) -> N
     require_known(p)
 
 
-def test_what_is_published_after_the_look_is_looked_at_again(pipeline: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_published_after_the_look_is_looked_at_again(
+    two_days: TwoDays, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Scenario: between a rollback's plan and its first commit a load moves an event to a day that does not go back.
     Outcome: the rollback is refused, nothing is changed, and nothing stays held that was not."""
-    p = pipeline()
-    for day in DAYS[:2]:
-        p.deliver(day, events_on(day, 120))
-    assert p.load(DAYS[0], DAYS[1]).success
-    then = datetime.now(UTC)
+    p, _, then = two_days
     roll_back(_runtime(p), _request(then, DAYS[:1], (REVENUE,), "held before"))
     _move_an_event(p)
 

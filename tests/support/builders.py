@@ -196,7 +196,7 @@ class Pipeline(LandingFolder):
 
     def __init__(self, spark: Any, folder: Path, instance: dg.DagsterInstance, **settings: Any) -> None:
         self.landing = folder / "landing"
-        self.landing.mkdir(parents=True)
+        self.landing.mkdir(parents=True, exist_ok=True)
         defaults: dict[str, Any] = {
             "landing_url": str(self.landing),
             "warehouse_url": str(folder / "warehouse"),
@@ -327,7 +327,7 @@ def a_pipeline(spark: Any, folder: Path, *, home: Path | None = None, **settings
         if home is None:
             instance = stack.enter_context(dg.DagsterInstance.ephemeral())
         else:
-            home.mkdir()
+            home.mkdir(exist_ok=True)
             instance = stack.enter_context(dg.DagsterInstance.local_temp(str(home)))
         pipeline = Pipeline(spark, folder, instance, **settings)
         try:

@@ -1,0 +1,100 @@
+"""A folder that tests share is put back as it was, whatever a test did to it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from tests.support.prepared import DATABASE, KeptFolder
+
+FILES = {"landing/10001/a": b"first", "landing/10001/b": b"second", "warehouse/t/data/p": b"rows"}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Files, a folder without any, and a database with one row."""
+    place = tmp_path / "place"
+    for name, body in FILES.items():
+        (place / name).parent.mkdir(parents=True, exist_ok=True)
+        (place / name).write_bytes(body)
+    (place / "landing/empty").mkdir()
+    with closing(sqlite3.connect(place / DATABASE)) as database:
+        database.execute("PRAGMA journal_mode=WAL")
+        database.execute("CREATE TABLE held (value)")
+        database.execute("INSERT INTO held VALUES (1)")
+        database.commit()
+    return place
+
+
+def _seen(folder: Path) -> dict[str, tuple[int, int, bytes] | None]:
+    """What landing and tables tell files apart by, and what they hold; None of a folder."""
+    return {
+        str(path.relative_to(folder)): (path.stat().st_ino, path.stat().st_mtime_ns, path.read_bytes())
+        if path.is_file()
+        else None
+        for path in folder.rglob("*")
+        if not path.name.startswith(DATABASE)
+    }
+
+
+def _write_over(folder: Path) -> None:
+    (folder / "landing/10001/a").write_bytes(b"another body")
+
+
+def _age(folder: Path) -> None:
+    os.utime(folder / "landing/10001/a", (1, 1))
+
+
+def _replace(folder: Path) -> None:
+    (folder / "landing/10001/b").unlink()
+    (folder / "landing/10001/b").write_bytes(b"second")
+
+
+def _add(folder: Path) -> None:
+    (folder / "landing/10002/deep").mkdir(parents=True)
+    (folder / "landing/10002/deep/c").write_bytes(b"new")
+
+
+def _remove(folder: Path) -> None:
+    shutil.rmtree(folder / "warehouse")
+    (folder / "landing/empty").rmdir()
+
+
+@pytest.fixture
+def other_session(folder: Path) -> Iterator[sqlite3.Connection]:
+    """A connection that stays open, as that of a JVM does."""
+    with closing(sqlite3.connect(folder / DATABASE)) as connection:
+        yield connection
+
+
+@pytest.mark.parametrize("act", [_write_over, _age, _replace, _add, _remove])
+def test_files_are_put_back(folder: Path, tmp_path: Path, act: Callable[[Path], None]) -> None:
+    """Scenario: a test changes files, twice. Outcome: each time content, inode and time are those that were kept."""
+    before = _seen(folder)
+    (tmp_path / "beside").mkdir()
+    kept = KeptFolder(folder, tmp_path / "beside")
+    for _ in range(2):
+        act(folder)
+        assert _seen(folder) != before
+        kept.put_back()
+        assert _seen(folder) == before
+
+
+def test_a_session_that_has_the_database_open_sees_it_put_back(
+    folder: Path, tmp_path: Path, other_session: sqlite3.Connection
+) -> None:
+    """Scenario: an open session writes rows and a table. Outcome: the same session finds the one row and no such table."""
+    (tmp_path / "beside").mkdir()
+    kept = KeptFolder(folder, tmp_path / "beside")
+    other_session.execute("INSERT INTO held VALUES (2)")
+    other_session.execute("CREATE TABLE made_since (value)")
+    other_session.commit()
+    kept.put_back()
+    assert other_session.execute("SELECT value FROM held").fetchall() == [(1,)]
+    assert other_session.execute("SELECT name FROM sqlite_master").fetchall() == [("held",)]
