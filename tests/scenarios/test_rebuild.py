@@ -167,8 +167,9 @@ def told(spark: Any, tmp_path: Path, is_full: bool) -> Iterator[Told]:
     from tests.support.builders import a_pipeline
 
     small = {"spark_master": "local[2]", "spark_driver_memory": "1g", "spark_config": SMALL}
-    chunk = 20 if is_full else 4
-    with a_pipeline(spark, tmp_path, home=home_below(tmp_path), days_per_run=chunk, **small) as p:
+    # Days as small as these are else not bounded at all.
+    chunked = {"days_per_run": 20 if is_full else 4, "change_min_rows": 0}
+    with a_pipeline(spark, tmp_path, home=home_below(tmp_path), **chunked, **small) as p:
         yield Told(p, tmp_path)
 
 
