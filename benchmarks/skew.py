@@ -77,24 +77,26 @@ class TaskTimes:
         """Of a session; jobs of before are left out."""
         self._context = spark.sparkContext
         self._groups: list[str] = []
+        # Another load of the same session has steps of the same names.
+        self._own = uuid.uuid4().hex
 
     def begin(self, name: str) -> None:
         """What is asked for from now on belongs to the step of this name."""
         if name not in self._groups:
             self._groups.append(name)
         # A property and not `setJobGroup`: queries that Spark plans anew run in threads of their own, and take it with them.
-        self._context.setLocalProperty("spark.jobGroup.id", name)
+        self._context.setLocalProperty("spark.jobGroup.id", f"{self._own} {name}")
 
     def of_steps(self) -> dict[str, list[float]]:
-        """Step -> seconds of each task of that stage of it in which most time was spent."""
+        """Step -> seconds of each task of that stage of it in which others waited longest for the slowest."""
         store = self._context._jsc.sc().statusStore()
         tracker = self._context.statusTracker()
         found = {}
         for name in self._groups:
-            jobs = [tracker.getJobInfo(job) for job in tracker.getJobIdsForGroup(name)]
+            jobs = [tracker.getJobInfo(job) for job in tracker.getJobIdsForGroup(f"{self._own} {name}")]
             stages = {stage for job in jobs if job is not None for stage in job.stageIds}
             times = [self._of_stage(store, stage) for stage in sorted(stages)]
-            found[name] = max(times, key=sum, default=[])
+            found[name] = max(filter(None, times), key=lambda seconds: max(seconds) - median(seconds), default=[])
         return found
 
     @staticmethod
