@@ -63,10 +63,16 @@ OF_RECOVERY = frozenset({Failpoint.AFTER_DOWNLOAD, Failpoint.AFTER_OBJECT, Failp
 """Points that no load passes: hours are fetched from the vendor there (pipeline_assets/operations/recover.py)."""
 
 
-OF_REBUILDS = frozenset({
-    Failpoint.AFTER_GREEN, Failpoint.AFTER_CHUNK, Failpoint.BEFORE_REPORT,
-    Failpoint.BEFORE_SWAP, Failpoint.BETWEEN_SWAPS, Failpoint.AFTER_SWAPS,
-})  # fmt: skip
+OF_REBUILDS = frozenset(
+    {
+        Failpoint.AFTER_GREEN,
+        Failpoint.AFTER_CHUNK,
+        Failpoint.BEFORE_REPORT,
+        Failpoint.BEFORE_SWAP,
+        Failpoint.BETWEEN_SWAPS,
+        Failpoint.AFTER_SWAPS,
+    }
+)
 """Points of a rebuild beside main, which no load passes: tests/scenarios/test_rebuild.py kills at each."""
 
 

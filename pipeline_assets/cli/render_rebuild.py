@@ -46,9 +46,14 @@ def print_rebuilds(console: Console, rebuilds: Sequence[RebuildRecord]) -> None:
     table = RichTable("id", "state", "tables", "days", "started", "by", "reason", box=None, pad_edge=False)
     for one in rebuilds:
         table.add_row(
-            str(one.number), styled(one.state.value, _STYLES[one.state]), ", ".join(one.tables), f"{one.first} to {one.last}",
-            one.started_at[:16], one.who, one.reason,
-        )  # fmt: skip
+            str(one.number),
+            styled(one.state.value, _STYLES[one.state]),
+            ", ".join(one.tables),
+            f"{one.first} to {one.last}",
+            one.started_at[:16],
+            one.who,
+            one.reason,
+        )
     console.print(table)
 
 

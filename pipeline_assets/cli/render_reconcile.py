@@ -35,9 +35,13 @@ def print_reconciliation(console: Console, found: Reconciliation, settings: Sett
         shares = [one.relative for one in comparisons if one.relative is not None]
         tolerance = _tolerance(settings.golden_tolerance_of(str(measure)))
         table.add_row(
-            str(measure), f"{len(comparisons):,}", f"{len(comparisons) - bad:,}",
-            styled(f"{bad:,}", "bold red" if bad else ""), f"{max(shares):.4%}" if shares else "", tolerance,
-        )  # fmt: skip
+            str(measure),
+            f"{len(comparisons):,}",
+            f"{len(comparisons) - bad:,}",
+            styled(f"{bad:,}", "bold red" if bad else ""),
+            f"{max(shares):.4%}" if shares else "",
+            tolerance,
+        )
     if by_measure:
         console.print(table)
     for one in found.mismatches[:_MOST_LINES]:

@@ -80,9 +80,13 @@ def print_outcomes(console: Console, outcomes: Sequence[HourOutcome]) -> None:
     found = grouped(list(outcomes))
     for one in found:
         table.add_row(
-            one.project_id, str(one.day), hours_text(one.hours), styled(one.fate, _FATES.get(one.fate, "green")),
-            f"{one.objects:,}" if one.objects else "", size_text(one.size_bytes) if one.objects else "",
-        )  # fmt: skip
+            one.project_id,
+            str(one.day),
+            hours_text(one.hours),
+            styled(one.fate, _FATES.get(one.fate, "green")),
+            f"{one.objects:,}" if one.objects else "",
+            size_text(one.size_bytes) if one.objects else "",
+        )
     if found:
         console.print(table)
     for error in dict.fromkeys(str(one.error) for one in found if one.error is not None):
@@ -98,19 +102,27 @@ def plan_json(plan: RecoveryPlan) -> list[dict[str, Any]]:
     """For `--dry-run --json`."""
     return [
         {
-            "project": one.project_id, "hour": str(one.hour), "state": one.state.value, "is_fetched": one.is_fetched,
-            "is_exported": one.is_exported, "reason": one.reason,
+            "project": one.project_id,
+            "hour": str(one.hour),
+            "state": one.state.value,
+            "is_fetched": one.is_fetched,
+            "is_exported": one.is_exported,
+            "reason": one.reason,
         }
         for one in plan.asked
-    ]  # fmt: skip
+    ]
 
 
 def outcomes_json(outcomes: Sequence[HourOutcome]) -> list[dict[str, Any]]:
     """For `--json`."""
     return [
         {
-            "project": one.project_id, "hour": str(one.hour), "outcome": one.fate.value, "objects": one.objects,
-            "bytes": one.size_bytes, "reason": None if one.error is None else str(one.error),
+            "project": one.project_id,
+            "hour": str(one.hour),
+            "outcome": one.fate.value,
+            "objects": one.objects,
+            "bytes": one.size_bytes,
+            "reason": None if one.error is None else str(one.error),
         }
         for one in outcomes
-    ]  # fmt: skip
+    ]

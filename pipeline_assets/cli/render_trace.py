@@ -81,9 +81,12 @@ def _delivered_json(delivered: Delivered) -> dict[str, Any]:
 
 def _row_json(row: RawRow) -> dict[str, Any]:
     return {
-        "source": row.source.value, "object_key": row.object_key, "line_number": row.line_number,
-        "event_date": row.event_date.isoformat(), _IDENTITY.row_id: row.row_id,
-    }  # fmt: skip
+        "source": row.source.value,
+        "object_key": row.object_key,
+        "line_number": row.line_number,
+        "event_date": row.event_date.isoformat(),
+        _IDENTITY.row_id: row.row_id,
+    }
 
 
 def _published_json(publication: Published) -> dict[str, Any]:
@@ -158,9 +161,16 @@ def _print_event(console: Console, event: Event) -> None:
     console.print()
     if event.deliveries:
         table = RichTable(
-            "delivered as", "arrived", "event day", _RECEIVED, _PROCESSED, _IDENTITY.row_id, "outcome",
-            box=None, pad_edge=False,
-        )  # fmt: skip
+            "delivered as",
+            "arrived",
+            "event day",
+            _RECEIVED,
+            _PROCESSED,
+            _IDENTITY.row_id,
+            "outcome",
+            box=None,
+            pad_edge=False,
+        )
         for delivered in event.deliveries:
             table.add_row(*_delivered_cells(delivered), style="green" if delivered.outcome is RowFate.WINNER else None)
         console.print(table)
@@ -171,10 +181,14 @@ def _print_event(console: Console, event: Event) -> None:
 def _delivered_cells(delivered: Delivered) -> list[str | Text]:
     row, found_row = delivered.row, delivered.found
     return [
-        stacked(f"{row.source.value} {place(row)}", f"etag {found_row.etag}"), found_row.arrival_date.isoformat(),
-        row.event_date.isoformat(), spelled(row.received_at), spelled(row.processed_at),
-        row.row_id or "none", delivered.reason,
-    ]  # fmt: skip
+        stacked(f"{row.source.value} {place(row)}", f"etag {found_row.etag}"),
+        found_row.arrival_date.isoformat(),
+        row.event_date.isoformat(),
+        spelled(row.received_at),
+        spelled(row.processed_at),
+        row.row_id or "none",
+        delivered.reason,
+    ]
 
 
 def _print_publications(console: Console, event: Event) -> None:

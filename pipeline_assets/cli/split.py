@@ -181,9 +181,13 @@ def _print_table(
         upload = one.placed.upload
         state = styled("refused", "bold red") if upload.key in refused else styled("moved", "green")
         table.add_row(
-            upload.key, _told_bytes(upload.size_bytes), f"{upload.uploaded_at:%Y-%m-%d %H:%M}", stacked(*one.evidence),
-            one.placed.target_key, state if is_applied else styled("to move", "dim"),
-        )  # fmt: skip
+            upload.key,
+            _told_bytes(upload.size_bytes),
+            f"{upload.uploaded_at:%Y-%m-%d %H:%M}",
+            stacked(*one.evidence),
+            one.placed.target_key,
+            state if is_applied else styled("to move", "dim"),
+        )
     console.print(table)
 
 
@@ -193,12 +197,15 @@ def _to_json(
     moved = {one.recovered.placed.upload.key for one in done if one.refusal is None}
     objects = [
         {
-            "key": one.placed.upload.key, "target": one.placed.target_key, "size_bytes": one.placed.upload.size_bytes,
-            "uploaded_at": one.placed.upload.uploaded_at.isoformat(), "evidence": list(one.evidence),
+            "key": one.placed.upload.key,
+            "target": one.placed.target_key,
+            "size_bytes": one.placed.upload.size_bytes,
+            "uploaded_at": one.placed.upload.uploaded_at.isoformat(),
+            "evidence": list(one.evidence),
             "is_moved": one.placed.upload.key in moved,
         }
         for one in selection.recovered
-    ]  # fmt: skip
+    ]
     refusals = [{"subject": error.subject, "reason": error.reason, "fix": error.hint} for error in errors]
     return {"objects": objects, "refusals": refusals, "notes": list(selection.notes), "is_applied": is_applied}
 

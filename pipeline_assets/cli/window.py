@@ -100,10 +100,17 @@ def print_window(console: Console, found: WindowReport) -> None:
         marks = [word for word, days in (("set", found.set_days), ("enough", found.recommended)) if days == reach.days]
         style = "bold" if marks else ""
         cells = (
-            f"{reach.days} d", _share(reach.caught), f"{reach.missed_a_day:,.1f}", str(reach.arrival_days), f"{reach.objects:,}",
-            f"{reach.slices:,}", f"{reach.rows:,}", f"{reach.size_bytes / _MiB:,.1f}", f"{reach.final_after_hours} h",
+            f"{reach.days} d",
+            _share(reach.caught),
+            f"{reach.missed_a_day:,.1f}",
+            str(reach.arrival_days),
+            f"{reach.objects:,}",
+            f"{reach.slices:,}",
+            f"{reach.rows:,}",
+            f"{reach.size_bytes / _MiB:,.1f}",
+            f"{reach.final_after_hours} h",
             ", ".join(marks),
-        )  # fmt: skip
+        )
         table.add_row(*(styled(cell, style) for cell in cells))
     console.print(table)
     console.print(

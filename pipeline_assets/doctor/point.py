@@ -44,8 +44,12 @@ class Point:
     def to_json(self) -> dict[str, Any]:
         """For `--json`."""
         return {
-            "name": self.name, "question": self.question, "light": self.light.value, "found": self.found, "fix": self.fix,
-        }  # fmt: skip
+            "name": self.name,
+            "question": self.question,
+            "light": self.light.value,
+            "found": self.found,
+            "fix": self.fix,
+        }
 
 
 @dataclass(frozen=True)

@@ -145,10 +145,12 @@ class StepSkew:
         sizes = {
             name: None if told is None else asdict(told) | {"ratio": round(told.ratio, 3)}
             for name, told in (
-                ("undivided", self.undivided), ("forecast", self.forecast), ("measured", self.measured),
+                ("undivided", self.undivided),
+                ("forecast", self.forecast),
+                ("measured", self.measured),
                 ("measured_bytes", self.measured_bytes),
             )
-        }  # fmt: skip
+        }
         keys = [asdict(share) for share in self.keys]
         named = {"table": self.table, "step": self.step, "unit": self.unit.value, "warning": self.warning}
         return {**named, "keys": keys, **sizes}

@@ -56,10 +56,16 @@ def rebuild_faults(
         return faults
     with closing(Ledger(place.settings.ledger_database_url)) as ledger:
         number = str(ledger.rebuilds.all()[-1].number)
-        rebuilt = {name: {key: str(one.record.digest) for key, one in of_table.items() if one.record.digest.rows}
-                   for name, of_table in ledger.rebuilds.slices(ledger.rebuilds.all()[-1]).items()}  # fmt: skip
-        wanted = {name: {key: digest for key, digest in of_table.items() if key.event_date != day} | rebuilt.get(name, {})
-                  if name in rebuilt else of_table for name, of_table in before.items()}  # fmt: skip
+        rebuilt = {
+            name: {key: str(one.record.digest) for key, one in of_table.items() if one.record.digest.rows}
+            for name, of_table in ledger.rebuilds.slices(ledger.rebuilds.all()[-1]).items()
+        }
+        wanted = {
+            name: {key: digest for key, digest in of_table.items() if key.event_date != day} | rebuilt.get(name, {})
+            if name in rebuilt
+            else of_table
+            for name, of_table in before.items()
+        }
     faults += _differences(before, measured(), "a rebuild changed main before its swap")
     if before == wanted:
         faults.append("the rebuild would change nothing, so nothing is proven")

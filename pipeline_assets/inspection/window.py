@@ -120,22 +120,33 @@ class WindowReport:
     def to_json(self) -> dict[str, Any]:
         """For `--json`."""
         return {
-            "source": self.source.value, "from": self.first, "to": self.last, "set_days": self.set_days,
-            "recommended_days": self.recommended, "reason": self.reason, "is_too_narrow": self.is_too_narrow,
-            "tolerated_missed_share": self.tolerated, "max_lateness_days": self.max_lateness_days,
-            "relative_error_of_seconds": RELATIVE_ERROR, "out_of_reach": self.out.figures,
+            "source": self.source.value,
+            "from": self.first,
+            "to": self.last,
+            "set_days": self.set_days,
+            "recommended_days": self.recommended,
+            "reason": self.reason,
+            "is_too_narrow": self.is_too_narrow,
+            "tolerated_missed_share": self.tolerated,
+            "max_lateness_days": self.max_lateness_days,
+            "relative_error_of_seconds": RELATIVE_ERROR,
+            "out_of_reach": self.out.figures,
             "projects": [
                 {
-                    "project": one.project or None, "rows": one.late.rows, "arrival_days": one.late.arrival_days,
-                    "measured_days": one.measured_days, "early_rows": one.early_rows,
+                    "project": one.project or None,
+                    "rows": one.late.rows,
+                    "arrival_days": one.late.arrival_days,
+                    "measured_days": one.measured_days,
+                    "early_rows": one.early_rows,
                     "seconds": {_name(share): value for share, value in zip(PERCENTILES, one.seconds, strict=True)},
                     "caught_by_set_window": one.late.caught_within(self.set_days),
-                    "recommended_days": one.advice.days, "reason": one.advice.reason,
+                    "recommended_days": one.advice.days,
+                    "reason": one.advice.reason,
                 }
                 for one in self.of_projects
             ],
             "windows": [asdict(reach) for reach in self.reaches],
-        }  # fmt: skip
+        }
 
 
 def _name(share: float) -> str:
@@ -203,13 +214,18 @@ def _reaches(
     advised = [one.days for one in (advise(of, settings.tolerated_missed_share) for of in late.values()) if one.days]
     return [
         Reach(
-            window, everything.caught_within(window),
+            window,
+            everything.caught_within(window),
             everything.missed_beyond(window) / max(1, everything.arrival_days),
-            window + 1, round(objects * (window + 1)), (window + 1) * len(projects) * len(DERIVED),
-            round(rows * (window + 1)), round(size * (window + 1)), 24 * window + settings.final_after_hours,
+            window + 1,
+            round(objects * (window + 1)),
+            (window + 1) * len(projects) * len(DERIVED),
+            round(rows * (window + 1)),
+            round(size * (window + 1)),
+            24 * window + settings.final_after_hours,
         )
         for window in _windows(settings.reprocessing_window_days, advised, everything.most_days)
-    ]  # fmt: skip
+    ]
 
 
 def _windows(is_set: int, advised: Sequence[int], most: int) -> list[int]:

@@ -231,12 +231,15 @@ class _Look:
             is_bad = state.is_bad and hour.end <= now
             planned.append(
                 PlannedHour(
-                    self.project_id, hour, state, reason,
+                    self.project_id,
+                    hour,
+                    state,
+                    reason,
                     is_asked=is_in_range and (is_bad or not request.is_refused_only),
                     is_exported=hour.end + delay <= now,
                     has_rows=any(hour in known.with_rows for known in self.sources.values()),
                 )
-            )  # fmt: skip
+            )
         return planned
 
     def _state(self, hour: Hour) -> tuple[HourState, str | None]:

@@ -82,11 +82,16 @@ def grouped(outcomes: list[HourOutcome]) -> list[DayOutcome]:
         groups.setdefault((one.project_id, one.hour.day, one.fate, error), []).append(one)
     return [
         DayOutcome(
-            project, day, fate, tuple(one.hour.hour for one in found), sum(one.objects for one in found),
-            sum(one.size_bytes for one in found), error,
+            project,
+            day,
+            fate,
+            tuple(one.hour.hour for one in found),
+            sum(one.objects for one in found),
+            sum(one.size_bytes for one in found),
+            error,
         )
         for (project, day, fate, error), found in groups.items()
-    ]  # fmt: skip
+    ]
 
 
 def day_text(found: DayOutcome) -> str:

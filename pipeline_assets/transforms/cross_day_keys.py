@@ -34,8 +34,11 @@ def competing_columns() -> list[Column]:
     """
     row, order = row_hashes(_RIVAL), row_hashes(_ORDER)
     return [
-        *map(F.col, ("_day", *KEY)), row[0].alias(HASH_A), row[1].alias(HASH_B), order[0].alias("_order"),
-    ]  # fmt: skip
+        *map(F.col, ("_day", *KEY)),
+        row[0].alias(HASH_A),
+        row[1].alias(HASH_B),
+        order[0].alias("_order"),
+    ]
 
 
 def is_shared(window: WindowSpec) -> Column:
@@ -72,9 +75,7 @@ def digests_of_competing(shared: DataFrame, dedupe_window_days: int) -> DataFram
     """
     own = shared.select("event_date", "project_id", "_day", *KEY).distinct()
     own_orders = shared.select("event_date", "project_id", *KEY, "_order", F.lit(True).alias("_is_tied")).distinct()
-    other = shared.select(
-        "project_id", *KEY, HASH_A, HASH_B, "_order", F.col("_day").alias("_other_day")
-    )  # fmt: skip
+    other = shared.select("project_id", *KEY, HASH_A, HASH_B, "_order", F.col("_day").alias("_other_day"))
     distance = F.abs(F.col("_day") - F.col("_other_day"))
     return (
         own.join(other, on=["project_id", *KEY])

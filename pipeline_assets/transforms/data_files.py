@@ -24,9 +24,16 @@ import pyarrow.parquet as pq
 from pipeline_assets.domain.errors import TidemarkError
 from pipeline_assets.transforms.file_metrics import FileMetrics
 
-ARROW_TYPES = {"string": pa.string(), "bigint": pa.int64(), "timestamp": pa.timestamp("us", tz="UTC"),
-               "double": pa.float64(), "boolean": pa.bool_(), "int": pa.int32(), "date": pa.date32(),
-               "binary": pa.binary()}  # fmt: skip
+ARROW_TYPES = {
+    "string": pa.string(),
+    "bigint": pa.int64(),
+    "timestamp": pa.timestamp("us", tz="UTC"),
+    "double": pa.float64(),
+    "boolean": pa.bool_(),
+    "int": pa.int32(),
+    "date": pa.date32(),
+    "binary": pa.binary(),
+}
 _ROW_GROUP_BYTES = 64 * 1024**2
 """Of rows in memory: a task holds about as much of what it writes, whatever the file."""
 _FILE_BYTES = 256 * 1024**2
@@ -75,10 +82,14 @@ class FileLayout:
     def schema(self) -> pa.Schema:
         """The table's columns with their field ids, by which Iceberg knows them."""
         return pa.schema(
-            pa.field(name, ARROW_TYPES[self.types[name]], nullable=name not in self.required,
-                     metadata={"PARQUET:field_id": str(number)})
+            pa.field(
+                name,
+                ARROW_TYPES[self.types[name]],
+                nullable=name not in self.required,
+                metadata={"PARQUET:field_id": str(number)},
+            )
             for name, number in self.field_ids.items()
-        )  # fmt: skip
+        )
 
 
 @dataclass
@@ -208,9 +219,16 @@ def data_file(
         first = group.column(0)
         starts.append(first.dictionary_page_offset if first.has_dictionary_page else first.data_page_offset)
     told = {
-        "spec-id": layout.spec_id, "content": "data", "file-path": path, "file-format": "parquet",
-        "partition": [key[0].isoformat(), key[1]], "file-size-in-bytes": size_bytes, "record-count": footer.num_rows,
+        "spec-id": layout.spec_id,
+        "content": "data",
+        "file-path": path,
+        "file-format": "parquet",
+        "partition": [key[0].isoformat(), key[1]],
+        "file-size-in-bytes": size_bytes,
+        "record-count": footer.num_rows,
         "column-sizes": {"keys": list(sizes), "values": list(sizes.values())},
-        **metrics.as_json(layout.field_ids), "split-offsets": starts, "sort-order-id": layout.sort_order_id,
-    }  # fmt: skip
+        **metrics.as_json(layout.field_ids),
+        "split-offsets": starts,
+        "sort-order-id": layout.sort_order_id,
+    }
     return json.dumps(told)

@@ -24,8 +24,10 @@ _AT = ("event_date", "project_id", *KEY)
 def with_event_keys(events: DataFrame) -> DataFrame:
     """The events with `_hash_a`, `_hash_b` of their meaning, and it for a key where they have no id; needs IDENTITY too."""
     meaning, nothing = F.col(MEANING_HASH), F.lit(0).cast("long")
-    keys = {"_key_a": F.when(is_nameless(), meaning).otherwise(F.col("_key_a")),
-            "_key_b": F.when(is_nameless(), nothing).otherwise(F.col("_key_b"))}  # fmt: skip
+    keys = {
+        "_key_a": F.when(is_nameless(), meaning).otherwise(F.col("_key_a")),
+        "_key_b": F.when(is_nameless(), nothing).otherwise(F.col("_key_b")),
+    }
     return events.withColumns({HASH_A: meaning, HASH_B: nothing, **keys})
 
 

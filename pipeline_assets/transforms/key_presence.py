@@ -76,10 +76,17 @@ def presence(here: DataFrame, there: DataFrame, by: Sequence[str], first: date, 
         F.when(_within(here_day, first, last), here_day), F.when(_within(there_day, first, last), there_day)
     )
     is_dayless = ~is_here & there_day.isNull()
-    return joined.select(
-        "project_id", day.alias("day"), state.alias("state"), F.coalesce("_here_name", "_there_name").alias("name"),
-        is_dayless.alias("_is_dayless"),
-    ).where(F.col("day").isNotNull() | F.col("_is_dayless")).drop("_is_dayless")  # fmt: skip
+    return (
+        joined.select(
+            "project_id",
+            day.alias("day"),
+            state.alias("state"),
+            F.coalesce("_here_name", "_there_name").alias("name"),
+            is_dayless.alias("_is_dayless"),
+        )
+        .where(F.col("day").isNotNull() | F.col("_is_dayless"))
+        .drop("_is_dayless")
+    )
 
 
 def _of_keys(side: DataFrame, by: Sequence[str], name: str) -> DataFrame:

@@ -44,6 +44,16 @@ SAME_BYTES = "touched"
 """`error` of an object whose bytes are those already known: hashed, not parsed."""
 _SAMPLE_BYTES = 512
 _READ_BYTES = 1024**2
+SUMMARY_COUNTS = (
+    "lines",
+    "rows",
+    "quarantined",
+    "blank",
+    "replaced_surrogates",
+    "lenient_conversions",
+    "extra_key_rows",
+)
+"""Of an object's summary: what adds up over its parts."""
 _DETAIL_CHARACTERS = 1000
 _BATCH_ROWS = 10_000
 _ODD_LINES = 100
@@ -99,12 +109,18 @@ class ObjectWork:
         """
         small = SmallObjects()
         for row in rows:
-            place = {"_source": row["source"], "project_id": row["project_id"], "_arrival_date": row["arrival_date"],
-                     "_object_key": row["object_key"], "_object_etag": row["object_etag"]}  # fmt: skip
-            summary: dict[str, Any] = {"size_bytes": row["size_bytes"], "sha256": None, "lines": 0, "rows": 0,
-                                       "quarantined": 0, "blank": 0, "replaced_surrogates": 0, "lenient_conversions": 0,
-                                       "extra_key_rows": 0, "error": None, "error_detail": None,
-                                       "line_reasons": None}  # fmt: skip
+            place = {
+                "_source": row["source"],
+                "project_id": row["project_id"],
+                "_arrival_date": row["arrival_date"],
+                "_object_key": row["object_key"],
+                "_object_etag": row["object_etag"],
+            }
+            summary: dict[str, Any] = {
+                **dict.fromkeys(SUMMARY_COUNTS, 0),
+                **dict.fromkeys(("sha256", "error", "error_detail", "line_reasons")),
+                "size_bytes": row["size_bytes"],
+            }
             text = yield from self._text(row, place, summary)
             if text is None:
                 continue
@@ -233,9 +249,16 @@ class ObjectWork:
                 summary["extra_key_rows"] += parsed.extra is not None
             else:
                 summary["quarantined"] += 1
-                refused.append({"_line_number": line.number, "byte_offset": line.offset, "byte_length": line.length,
-                                "reason": parsed.reason.value, "detail": parsed.detail[:_DETAIL_CHARACTERS],
-                                "sample": line.text[:_SAMPLE_BYTES]})  # fmt: skip
+                refused.append(
+                    {
+                        "_line_number": line.number,
+                        "byte_offset": line.offset,
+                        "byte_length": line.length,
+                        "reason": parsed.reason.value,
+                        "detail": parsed.detail[:_DETAIL_CHARACTERS],
+                        "sample": line.text[:_SAMPLE_BYTES],
+                    }
+                )
         if events:
             yield batch_of_events(place, events, numbers)
         if refused:

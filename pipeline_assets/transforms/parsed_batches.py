@@ -23,11 +23,19 @@ ROW, QUARANTINED, OBJECT = "row", "quarantine", "object"
 _COLUMN_NAMES = EXPORT_FORMAT.column_names
 _EVENT_TIME = _COLUMN_NAMES.index(EVENT_TIME)
 
-_PLACE = {"_kind": "string", "_source": "string", "project_id": "string", "_arrival_date": "date",
-          "_object_key": "string", "_object_etag": "string"}  # fmt: skip
+_PLACE = {
+    "_kind": "string",
+    "_source": "string",
+    "project_id": "string",
+    "_arrival_date": "date",
+    "_object_key": "string",
+    "_object_etag": "string",
+}
 _EVENT = EXPORT_FORMAT.spark_types | {
-    EXTRA_COLUMN: "string", "event_date": "date", "_line_number": "int",
-}  # fmt: skip
+    EXTRA_COLUMN: "string",
+    "event_date": "date",
+    "_line_number": "int",
+}
 _REFUSED = {
     "byte_offset": "bigint",
     "byte_length": "bigint",
@@ -35,9 +43,20 @@ _REFUSED = {
     "detail": "string",
     "sample": "binary",
 }
-SUMMARY = {"size_bytes": "bigint", "sha256": "string", "lines": "bigint", "rows": "bigint", "quarantined": "bigint",
-            "blank": "bigint", "replaced_surrogates": "bigint", "lenient_conversions": "bigint",
-            "extra_key_rows": "bigint", "error": "string", "error_detail": "string", "line_reasons": "string"}  # fmt: skip
+SUMMARY = {
+    "size_bytes": "bigint",
+    "sha256": "string",
+    "lines": "bigint",
+    "rows": "bigint",
+    "quarantined": "bigint",
+    "blank": "bigint",
+    "replaced_surrogates": "bigint",
+    "lenient_conversions": "bigint",
+    "extra_key_rows": "bigint",
+    "error": "string",
+    "error_detail": "string",
+    "line_reasons": "string",
+}
 FIELDS = _PLACE | _EVENT | _REFUSED | SUMMARY
 """Column -> Spark type of the batches."""
 _ARROW_SCHEMA = pa.schema([(name, ARROW_TYPES[kind]) for name, kind in FIELDS.items()])
@@ -46,10 +65,14 @@ _ARROW_SCHEMA = pa.schema([(name, ARROW_TYPES[kind]) for name, kind in FIELDS.it
 def quarantined(parsed: DataFrame) -> DataFrame:
     """raw.quarantine's columns but `is_batch_accepted`; line_number is null for a whole object."""
     return parsed.where(F.col("_kind") == QUARANTINED).select(
-        F.col("_source").alias("source"), F.col("_arrival_date").alias("arrival_date"), "project_id",
-        F.col("_object_key").alias("object_key"), F.col("_object_etag").alias("object_etag"),
-        F.col("_line_number").alias("line_number"), *_REFUSED,
-    )  # fmt: skip
+        F.col("_source").alias("source"),
+        F.col("_arrival_date").alias("arrival_date"),
+        "project_id",
+        F.col("_object_key").alias("object_key"),
+        F.col("_object_etag").alias("object_etag"),
+        F.col("_line_number").alias("line_number"),
+        *_REFUSED,
+    )
 
 
 def object_summaries(parsed: DataFrame) -> DataFrame:
@@ -61,9 +84,13 @@ def object_summaries(parsed: DataFrame) -> DataFrame:
     quarantined lines; null where there are none.
     """
     return parsed.where(F.col("_kind") == OBJECT).select(
-        F.col("_source").alias("source"), F.col("_arrival_date").alias("arrival_date"), "project_id",
-        F.col("_object_key").alias("object_key"), F.col("_object_etag").alias("object_etag"), *SUMMARY,
-    )  # fmt: skip
+        F.col("_source").alias("source"),
+        F.col("_arrival_date").alias("arrival_date"),
+        "project_id",
+        F.col("_object_key").alias("object_key"),
+        F.col("_object_etag").alias("object_etag"),
+        *SUMMARY,
+    )
 
 
 def object_summary_list() -> Column:

@@ -23,8 +23,16 @@ from pipeline_assets.transforms.slice_difference import KeyDifference
 from pipeline_assets.transforms.spread import in_buckets
 
 _INPUT = pa.struct([("source", pa.string()), ("paths", pa.list_(pa.string())), ("losers", pa.binary())])
-_WORK = pa.schema([("bucket", pa.int32()), ("place", pa.int32()), ("event_date", pa.date32()), ("project_id", pa.string()),
-                   ("inputs", pa.list_(_INPUT)), ("held", pa.list_(pa.string()))])  # fmt: skip
+_WORK = pa.schema(
+    [
+        ("bucket", pa.int32()),
+        ("place", pa.int32()),
+        ("event_date", pa.date32()),
+        ("project_id", pa.string()),
+        ("inputs", pa.list_(_INPUT)),
+        ("held", pa.list_(pa.string())),
+    ]
+)
 _FILE_COST_BYTES = 256 * 1024
 """What it takes to open a file and to begin another one."""
 _NARROW = 0.15
@@ -82,13 +90,20 @@ def refine_files(
     """
     told = {at: as_bytes(rows) for at, rows in losers.items()}
     rows = [
-        {"bucket": bucket, "place": place, "event_date": key.event_date, "project_id": key.project_id,
-         "inputs": [{"source": source, "paths": [file.path for file in of_source], "losers": told.get((key, source))}
-                    for source, of_source in groupby(same, lambda file: file.source)],
-         "held": held.get(key)}
+        {
+            "bucket": bucket,
+            "place": place,
+            "event_date": key.event_date,
+            "project_id": key.project_id,
+            "inputs": [
+                {"source": source, "paths": [file.path for file in of_source], "losers": told.get((key, source))}
+                for source, of_source in groupby(same, lambda file: file.source)
+            ],
+            "held": held.get(key),
+        }
         for bucket, part in enumerate(parts)
         for place, (key, same) in enumerate(groupby(part, lambda file: file.key))
-    ]  # fmt: skip
+    ]
     if not rows:
         return Refined([], {}, {}, {})
     work = in_buckets(spark, pa.Table.from_pylist(rows, _WORK)).sortWithinPartitions("place").drop("bucket", "place")

@@ -45,9 +45,11 @@ def row_hashes(types: Mapping[str, str]) -> tuple[Column, Column]:
             numbers.append(_NUMBERS.get(kind, "{0}").format(value))
     as_longs = ", ".join(f"CAST({number} AS BIGINT)" for number in numbers)
     told = f"array_join(CAST(array({as_longs}) AS ARRAY<STRING>), ',', '{NULL}')"
-    whole = f"concat('{ROW_HASH_VERSION};', {told}, ';', concat_ws('', {', '.join(texts)}))" if texts else (
-        f"concat('{ROW_HASH_VERSION};', {told}, ';')"
-    )  # fmt: skip
+    whole = (
+        f"concat('{ROW_HASH_VERSION};', {told}, ';', concat_ws('', {', '.join(texts)}))"
+        if texts
+        else (f"concat('{ROW_HASH_VERSION};', {told}, ';')")
+    )
     hashed = f"sha2({whole}, 256)"
     first, second = (F.expr(f"CAST(conv(substring({hashed}, {start}, 16), 16, -10) AS BIGINT)") for start in (1, 17))
     return first, second

@@ -120,7 +120,8 @@ def key_difference(
     removed = [key for key, meanings in before.items() for _ in meanings]
     keys = [*added, *removed]
     columns = [
-        pa.array([key[0] for key in keys], pa.int64()), pa.array([key[1] for key in keys], pa.int64()),
+        pa.array([key[0] for key in keys], pa.int64()),
+        pa.array([key[1] for key in keys], pa.int64()),
         pa.array([True] * len(added) + [False] * len(removed), pa.bool_()),
-    ]  # fmt: skip
+    ]
     return KeyDifference(kept, changed, pa.Table.from_arrays(columns, schema=KEYS))

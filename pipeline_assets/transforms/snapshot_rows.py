@@ -28,10 +28,18 @@ BAD = "bad"
 """`problem` of an object that is no snapshot; `detail` says why."""
 _BATCH_ROWS = 10_000
 _FIELDS = {
-    "snapshot_date": "date", "id": "string", "name": "string", "status": "string", "attributes": "string",
-    "_object_key": "string", "_object_etag": "string", "_line_number": "int", "rows": "bigint",
-    "problem": "string", "detail": "string",
-}  # fmt: skip
+    "snapshot_date": "date",
+    "id": "string",
+    "name": "string",
+    "status": "string",
+    "attributes": "string",
+    "_object_key": "string",
+    "_object_etag": "string",
+    "_line_number": "int",
+    "rows": "bigint",
+    "problem": "string",
+    "detail": "string",
+}
 _SCHEMA = pa.schema([(name, ARROW_TYPES[kind]) for name, kind in _FIELDS.items()])
 
 
@@ -47,9 +55,16 @@ def read_snapshots(
             {"bucket": bucket, "day": day, "key": one.key, "etag": one.etag, "size_bytes": one.size_bytes}
             for bucket, (day, one) in enumerate(sorted(deliveries.items()))
         ],
-        pa.schema([("bucket", pa.int32()), ("day", pa.date32()), ("key", pa.string()), ("etag", pa.string()),
-                   ("size_bytes", pa.int64())]),
-    )  # fmt: skip
+        pa.schema(
+            [
+                ("bucket", pa.int32()),
+                ("day", pa.date32()),
+                ("key", pa.string()),
+                ("etag", pa.string()),
+                ("size_bytes", pa.int64()),
+            ]
+        ),
+    )
     schema = ", ".join(f"`{name}` {kind}" for name, kind in _FIELDS.items())
     return in_buckets(spark, work).mapInArrow(SnapshotWork(reader, max_bytes), schema)
 

@@ -20,10 +20,20 @@ from pipeline_assets.domain.skew import balanced, part_weight, parts_of
 
 _OBJECT_COST_BYTES = 64 * 1024
 """What the request for an object weighs against reading it: thousands of empty hours are work too."""
-_OBJECT_SCHEMA = pa.schema([("bucket", pa.int32()), ("source", pa.string()), ("project_id", pa.string()),
-                            ("arrival_date", pa.date32()), ("object_key", pa.string()), ("object_etag", pa.string()),
-                            ("size_bytes", pa.int64()), ("known_sha256", pa.string()), ("part", pa.int32()),
-                            ("parts", pa.int32())])  # fmt: skip
+_OBJECT_SCHEMA = pa.schema(
+    [
+        ("bucket", pa.int32()),
+        ("source", pa.string()),
+        ("project_id", pa.string()),
+        ("arrival_date", pa.date32()),
+        ("object_key", pa.string()),
+        ("object_etag", pa.string()),
+        ("size_bytes", pa.int64()),
+        ("known_sha256", pa.string()),
+        ("part", pa.int32()),
+        ("parts", pa.int32()),
+    ]
+)
 
 
 @dataclass(frozen=True)
@@ -78,10 +88,22 @@ def placed(spark: SparkSession, tasks: Sequence[Sequence[Share]], known_bytes: M
     object_etag, known_sha256 string; arrival_date date; size_bytes bigint; part, parts int.
     """
     rows = [
-        (index, d.batch.source.value, d.batch.project_id, d.batch.arrival_date, d.key, d.etag, d.size_bytes,
-         known_bytes.get(d.key), share.part, share.parts)
-        for index, task in enumerate(tasks) for share in task for d in [share.delivery]
-    ]  # fmt: skip
+        (
+            index,
+            d.batch.source.value,
+            d.batch.project_id,
+            d.batch.arrival_date,
+            d.key,
+            d.etag,
+            d.size_bytes,
+            known_bytes.get(d.key),
+            share.part,
+            share.parts,
+        )
+        for index, task in enumerate(tasks)
+        for share in task
+        for d in [share.delivery]
+    ]
     # As an Arrow table: a list of Python rows would be pickled by workers of Spark's own.
     table = pa.Table.from_pylist([dict(zip(_OBJECT_SCHEMA.names, row, strict=True)) for row in rows], _OBJECT_SCHEMA)
     order = ("project_id", "arrival_date", "object_key", "part")

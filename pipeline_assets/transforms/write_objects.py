@@ -139,6 +139,10 @@ def _files(described: Iterable[str]) -> Iterator[pa.RecordBatch]:
 
 
 def _summaries(rows: pa.RecordBatch) -> pa.RecordBatch:
-    columns = [rows["_object_key"], *(rows[name] for name in SUMMARY), pa.nulls(rows.num_rows, pa.string()),
-               *[pa.nulls(rows.num_rows, pa.int64())] * 3]  # fmt: skip
+    columns = [
+        rows["_object_key"],
+        *(rows[name] for name in SUMMARY),
+        pa.nulls(rows.num_rows, pa.string()),
+        *[pa.nulls(rows.num_rows, pa.int64())] * 3,
+    ]
     return pa.RecordBatch.from_arrays(columns, schema=_SCHEMA)

@@ -50,28 +50,37 @@ class Act:
     def to_json(self) -> dict[str, Any]:
         """As what JSON can write."""
         return {
-            "kind": self.kind.value, "at": self.at, "run_id": self.run_id, "reason": self.reason,
+            "kind": self.kind.value,
+            "at": self.at,
+            "run_id": self.run_id,
+            "reason": self.reason,
             "exclusions": [
-                {name: str(value) if isinstance(value, date) else value for name, value in exclusion_row(exclusion).items()}
+                {
+                    name: str(value) if isinstance(value, date) else value
+                    for name, value in exclusion_row(exclusion).items()
+                }
                 for exclusion in self.exclusions
             ],
             "slices": {
                 table: [[str(key.event_date), key.project_id] for key in sorted(keys)]
                 for table, keys in self.slices.items()
             },
-        }  # fmt: skip
+        }
 
     @staticmethod
     def from_json(body: Mapping[str, Any]) -> Act:
         """The inverse; raises KeyError, TypeError or ValueError for anything else."""
         return Act(
-            ActKind(body["kind"]), str(body["at"]), body["run_id"], body["reason"],
+            ActKind(body["kind"]),
+            str(body["at"]),
+            body["run_id"],
+            body["reason"],
             tuple(_exclusion(exclusion) for exclusion in body["exclusions"]),
             {
                 str(table): [Slice(date.fromisoformat(day), str(project)) for day, project in keys]
                 for table, keys in body["slices"].items()
             },
-        )  # fmt: skip
+        )
 
 
 _OF_THE_ACT = {"batch", "run_id", "excluded_at", "lift_reason", "lifted_at"}
@@ -144,8 +153,11 @@ def _end_hold(connection: Connection, table: str, key: Slice, reason: str | None
 
 
 _APPLIED: Mapping[ActKind, Callable[[Connection, Act], int]] = {
-    ActKind.EXCLUDE: _exclude, ActKind.LIFT: _lift, ActKind.HOLD: _hold, ActKind.RELEASE: _release,
-}  # fmt: skip
+    ActKind.EXCLUDE: _exclude,
+    ActKind.LIFT: _lift,
+    ActKind.HOLD: _hold,
+    ActKind.RELEASE: _release,
+}
 
 
 def _slices(act: Act) -> Iterator[tuple[str, Slice]]:

@@ -137,10 +137,12 @@ class Checkup:
             sa.select(sa.func.count())
             .select_from(PUBLICATIONS.outerjoin(RUNS, RUNS.c.run_id == c.run_id))
             .where(
-                c.project_id.in_(projects), c.run_id.is_not(None), RUNS.c.run_id.is_(None),
+                c.project_id.in_(projects),
+                c.run_id.is_not(None),
+                RUNS.c.run_id.is_(None),
                 c.cause != CauseKind.ROLLBACK.value,
             )
-        )  # fmt: skip
+        )
         with self._read() as connection:
             return int(connection.execute(query).scalar_one())
 
@@ -148,9 +150,12 @@ class Checkup:
         """Arrival days of regular exports since `first` that were accepted with deliveries."""
         c = BATCHES.c
         query = sa.select(c.project_id, c.arrival_date, c.hours_marked, c.is_closed).where(
-            c.source == Source.REGULAR.value, c.project_id.in_(projects), c.arrival_date >= first,
-            c.verdict == BatchVerdict.ACCEPTED.value, c.deliveries > 0,
-        )  # fmt: skip
+            c.source == Source.REGULAR.value,
+            c.project_id.in_(projects),
+            c.arrival_date >= first,
+            c.verdict == BatchVerdict.ACCEPTED.value,
+            c.deliveries > 0,
+        )
         with self._read() as connection:
             return [
                 MarkedDay(project, day, marked or 0, bool(closed))
@@ -173,9 +178,11 @@ class Checkup:
         """Project -> the newest arrival day of which a recovery was accepted."""
         c = BATCHES.c
         query = sa.select(c.project_id, sa.func.max(c.arrival_date)).where(
-            c.source == Source.BACKFILL.value, c.project_id.in_(projects),
-            c.verdict == BatchVerdict.ACCEPTED.value, c.deliveries > 0,
-        )  # fmt: skip
+            c.source == Source.BACKFILL.value,
+            c.project_id.in_(projects),
+            c.verdict == BatchVerdict.ACCEPTED.value,
+            c.deliveries > 0,
+        )
         with self._read() as connection:
             return {row[0]: row[1] for row in connection.execute(query.group_by(c.project_id))}
 

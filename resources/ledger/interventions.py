@@ -43,9 +43,11 @@ class Interventions:
         """Object key -> the exclusions of its versions that stand, of arrivals in the range."""
         exclusions: dict[str, tuple[Exclusion, ...]] = {}
         query = sa.select(EXCLUSIONS).where(
-            EXCLUSIONS.c.source == source.value, EXCLUSIONS.c.project_id.in_(projects),
-            EXCLUSIONS.c.arrival_date.between(first, last), EXCLUSIONS.c.lifted_at.is_(None),
-        )  # fmt: skip
+            EXCLUSIONS.c.source == source.value,
+            EXCLUSIONS.c.project_id.in_(projects),
+            EXCLUSIONS.c.arrival_date.between(first, last),
+            EXCLUSIONS.c.lifted_at.is_(None),
+        )
         with self._read() as connection:
             for row in connection.execute(query.order_by(EXCLUSIONS.c.id)).mappings():
                 exclusions[row["object_key"]] = (*exclusions.get(row["object_key"], ()), exclusion_of(row))

@@ -108,6 +108,11 @@ def _missing_columns(connection: Connection) -> None:
 
 
 _STEPS: Mapping[int, Callable[[Connection], None]] = {
-    1: _refused_beside_accepted, 2: _publications_by_parent, 3: _decisions_on_record, 4: _missing_columns, 5: _missing_columns,
-    6: _missing_columns, 7: _missing_columns,
-}  # fmt: skip
+    1: _refused_beside_accepted,
+    2: _publications_by_parent,
+    3: _decisions_on_record,
+    4: _missing_columns,
+    5: _missing_columns,
+    6: _missing_columns,
+    7: _missing_columns,
+}

@@ -28,8 +28,13 @@ _Connect = Callable[[], AbstractContextManager[Connection]]
 _SEEN_EVERY = timedelta(hours=12)
 """A receiver that is known is written to no more often, so that asking for what is due writes nothing."""
 _WELL: Mapping[str, Any] = {
-    "failures": 0, "failed_at": None, "error": None, "retry_at": None, "refused_body": None, "refusals": 0,
-}  # fmt: skip
+    "failures": 0,
+    "failed_at": None,
+    "error": None,
+    "retry_at": None,
+    "refused_body": None,
+    "refusals": 0,
+}
 """A receiver that took what it was sent last."""
 
 

@@ -35,10 +35,17 @@ class Processes:
         """An op of the run begins in this process; an earlier one of the run is forgotten, old processes too."""
         with self._transaction() as (connection, now):
             row: dict[str, Any] = {
-                "job": job, "host": identity.host, "place": identity.place, "pid": identity.pid,
-                "started_ticks": identity.started, "steps": steps, "begun_at": now.isoformat(), "beat_at": now.isoformat(),
-                "ended_at": None, "lost_at": None,
-            }  # fmt: skip
+                "job": job,
+                "host": identity.host,
+                "place": identity.place,
+                "pid": identity.pid,
+                "started_ticks": identity.started,
+                "steps": steps,
+                "begun_at": now.isoformat(),
+                "beat_at": now.isoformat(),
+                "ended_at": None,
+                "lost_at": None,
+            }
             insert = self._insert(row | {"run_id": run_id, "beats": 1})
             updates = row | {"beats": PROCESSES.c.beats + 1}
             connection.execute(insert.on_conflict_do_update(index_elements=["run_id"], set_=updates))
@@ -122,6 +129,14 @@ def _process_of(row: RowMapping, watch: Watch) -> Process:
     if row["pid"] is not None:
         identity = Identity(row["host"], row["place"], row["pid"], row["started_ticks"])
     return Process(
-        row["run_id"], row["job"], identity, row["steps"] or 0, row["beats"], row["begun_at"], row["beat_at"],
-        is_ended=row["ended_at"] is not None, is_lost=row["lost_at"] is not None, watch=watch,
-    )  # fmt: skip
+        row["run_id"],
+        row["job"],
+        identity,
+        row["steps"] or 0,
+        row["beats"],
+        row["begun_at"],
+        row["beat_at"],
+        is_ended=row["ended_at"] is not None,
+        is_lost=row["lost_at"] is not None,
+        watch=watch,
+    )

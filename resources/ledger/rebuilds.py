@@ -156,20 +156,29 @@ def _rows(connection: Connection, where: sa.ColumnElement[bool]) -> Iterable[Row
 def _rebuild_of(row: RowMapping) -> RebuildRecord:
     names = ("number", "reason", "who", "run_id", "finished_at", "swap_after", "answered_by", "answer")
     return RebuildRecord(
-        tables=tuple(row["tables"]), first=row["first_day"], last=row["last_day"], projects=tuple(row["projects"]),
-        state=RebuildState(row["state"]), started_at=row["started_at"] or "", swap_runs=tuple(row["swap_runs"] or ()),
+        tables=tuple(row["tables"]),
+        first=row["first_day"],
+        last=row["last_day"],
+        projects=tuple(row["projects"]),
+        state=RebuildState(row["state"]),
+        started_at=row["started_at"] or "",
+        swap_runs=tuple(row["swap_runs"] or ()),
         **{name: row[name] for name in names},
-    )  # fmt: skip
+    )
 
 
 def _row(record: RebuildRecord) -> dict[str, Any]:
     """Without its number."""
     names = ("reason", "who", "run_id", "started_at", "finished_at", "swap_after", "answered_by", "answer")
     return {
-        "tables": list(record.tables), "first_day": record.first, "last_day": record.last,
-        "projects": list(record.projects), "state": record.state.value, "swap_runs": list(record.swap_runs),
+        "tables": list(record.tables),
+        "first_day": record.first,
+        "last_day": record.last,
+        "projects": list(record.projects),
+        "state": record.state.value,
+        "swap_runs": list(record.swap_runs),
         **{name: getattr(record, name) for name in names},
-    }  # fmt: skip
+    }
 
 
 def _slice_of(row: RowMapping) -> RebuiltSlice:

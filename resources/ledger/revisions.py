@@ -100,7 +100,15 @@ class Revisions:
 
 def _revision(row: RowMapping) -> Revision:
     return Revision(
-        row["table_name"], row["event_date"], row["project_id"], row["published_at"] or "", row["cause"] or "",
-        row["accepted_reason"], row["run_id"], Digest.parse(row["digest_before"]).rows,
-        Digest.parse(row["digest_after"]).rows, row["id"], {},
-    )  # fmt: skip
+        row["table_name"],
+        row["event_date"],
+        row["project_id"],
+        row["published_at"] or "",
+        row["cause"] or "",
+        row["accepted_reason"],
+        row["run_id"],
+        Digest.parse(row["digest_before"]).rows,
+        Digest.parse(row["digest_after"]).rows,
+        row["id"],
+        {},
+    )

@@ -50,9 +50,14 @@ class Strays:
                 STRAYS.delete().where(STRAYS.c.source == source.value, STRAYS.c.project_id.in_(projects))
             )
             rows = [
-                {"source": source.value, "project_id": batch.project_id, "arrival_date": batch.arrival_date,
-                 "object_key": key, "seen_at": now}
+                {
+                    "source": source.value,
+                    "project_id": batch.project_id,
+                    "arrival_date": batch.arrival_date,
+                    "object_key": key,
+                    "seen_at": now,
+                }
                 for key, batch in present.items()
-            ]  # fmt: skip
+            ]
             if rows:
                 connection.execute(STRAYS.insert(), rows)

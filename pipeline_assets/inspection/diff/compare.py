@@ -68,9 +68,12 @@ def compare(
     builder = builder_of(table)
     with builder.proposed(runtime, key, heads, on_published=on_published) as proposal:
         changes = key_changes(
-            builder.contents(live), builder.contents(proposal.rows), proposal.published_near, proposal.proposed_near,
+            builder.contents(live),
+            builder.contents(proposal.rows),
+            proposal.published_near,
+            proposal.proposed_near,
             table.kind.exchange_days(runtime.settings),
-        ).persist()  # fmt: skip
+        ).persist()
         try:
             return _difference(runtime, table, recorded, live, proposal.rows, changes, samples)
         finally:
@@ -127,15 +130,29 @@ def _difference(
     was_final = plan.was_final
     known = record.baseline.of(new) if record is not None and record.baseline is not None else Baseline(old)
     evaluation = explain_change(
-        table.key, known if before["rows"] else Baseline(), new, keys if table.kind.bounds_keys else None,
-        content=str(digest_of(after)), was_final=was_final, accepted_reason=None, cause=cause.text, settings=runtime.settings,
-    )  # fmt: skip
+        table.key,
+        known if before["rows"] else Baseline(),
+        new,
+        keys if table.kind.bounds_keys else None,
+        content=str(digest_of(after)),
+        was_final=was_final,
+        accepted_reason=None,
+        cause=cause.text,
+        settings=runtime.settings,
+    )
     return Difference(
-        table.key, plan.key, recorded.verdict, _next_load(recorded), digest_of(before) if before["rows"] else EMPTY,
-        digest_of(after) if after["rows"] else EMPTY, {name: (figures[0][name], figures[1][name]) for name in figures[0]},
-        keys, evaluation, is_bounded(old, new, was_final=was_final, settings=runtime.settings),
+        table.key,
+        plan.key,
+        recorded.verdict,
+        _next_load(recorded),
+        digest_of(before) if before["rows"] else EMPTY,
+        digest_of(after) if after["rows"] else EMPTY,
+        {name: (figures[0][name], figures[1][name]) for name in figures[0]},
+        keys,
+        evaluation,
+        is_bounded(old, new, was_final=was_final, settings=runtime.settings),
         tuple(samples_of(table, live, proposed, changes, keys, samples)) if samples else (),
-    )  # fmt: skip
+    )
 
 
 def measures_of(table: Table) -> Mapping[str, Measure]:
@@ -150,10 +167,14 @@ def _measured(table: Table, rows: DataFrame) -> dict[str, Any]:
 
 
 _NEXT_LOAD = {
-    Todo.REBUILD: "would build it", Todo.CHECK: "would compare it with the days near it", Todo.KEEP: "would leave it as it is",
-    Todo.KEEP_REFUSED: "would leave it refused, unless the change is accepted", Todo.HOLD: "would leave it as it is",
-    Todo.WAIT: "would leave it waiting", Todo.WAIT_TIED: "would leave it waiting",
-}  # fmt: skip
+    Todo.REBUILD: "would build it",
+    Todo.CHECK: "would compare it with the days near it",
+    Todo.KEEP: "would leave it as it is",
+    Todo.KEEP_REFUSED: "would leave it refused, unless the change is accepted",
+    Todo.HOLD: "would leave it as it is",
+    Todo.WAIT: "would leave it waiting",
+    Todo.WAIT_TIED: "would leave it waiting",
+}
 
 
 def _next_load(recorded: _Recorded) -> str:

@@ -159,12 +159,19 @@ def rebuild_questions(rebuilds: Iterable[RebuildRecord]) -> list[Question]:
     """One for each rebuild that nobody has answered."""
     return [
         Question(
-            AnswerKind.REBUILD, one.tables, one.projects, one.first, one.last,
-            f"rebuild {one.number} is {one.state.value}: {one.reason}", 0, _TO_DO[one.state], _rebuild_commands(one),
+            AnswerKind.REBUILD,
+            one.tables,
+            one.projects,
+            one.first,
+            one.last,
+            f"rebuild {one.number} is {one.state.value}: {one.reason}",
+            0,
+            _TO_DO[one.state],
+            _rebuild_commands(one),
         )
         for one in rebuilds
         if one.state in _TO_DO
-    ]  # fmt: skip
+    ]
 
 
 _TO_DO = {

@@ -162,9 +162,12 @@ class _Replay:
             today = self._published_today()
             causes = as_published_causes(origin, inputs, self.recorded, state.digest, today)
             done = replace(
-                self.none, inputs=tuple(inputs), replayed=state.digest, settings=self._settings(origin),
+                self.none,
+                inputs=tuple(inputs),
+                replayed=state.digest,
+                settings=self._settings(origin),
                 result=ReplayResult.DIFFERS if causes else ReplayResult.EQUAL,
-            )  # fmt: skip
+            )
             if not causes:
                 return done
             stack.enter_context(kept_frame(state.rows))

@@ -102,12 +102,14 @@ def _known(plan: TablePlan, staged_id: int, known: Mapping[Slice, KeyDifference]
 def _placed(key: Slice, differing: pa.Table) -> pa.Table:
     """event_date, project_id, KEY, change: as `moved_keys` takes them."""
     rows = differing.num_rows
-    return pa.table({
-        "event_date": pa.repeat(pa.scalar(key.event_date, pa.date32()), rows),
-        "project_id": pa.repeat(pa.scalar(key.project_id), rows),
-        **{name: differing[name] for name in KEY},
-        "change": pc.if_else(differing["is_added"], ADDED, REMOVED),
-    })  # fmt: skip
+    return pa.table(
+        {
+            "event_date": pa.repeat(pa.scalar(key.event_date, pa.date32()), rows),
+            "project_id": pa.repeat(pa.scalar(key.project_id), rows),
+            **{name: differing[name] for name in KEY},
+            "change": pc.if_else(differing["is_added"], ADDED, REMOVED),
+        }
+    )
 
 
 def _is_compared(plan: TablePlan, decision: SlicePlan, audit: Audit) -> bool:

@@ -191,14 +191,23 @@ def _record(plan: TablePlan, judged: Sequence[JudgedSlice], publication: Publica
             prior = decisions[record.key].record
             changes.publications.append(
                 PublicationRecord(
-                    plan.table.key, record.key, publication.snapshot_id, publication.parent_id,
-                    digest_before=prior.digest if prior else EMPTY, digest_after=record.digest,
-                    cause=decisions[record.key].cause, run_id=plan.request.run_id, input_state=record.input_state,
-                    code_version=code, accepted_reason=plan.request.accepted.change(plan.table.key, record.key),
-                    figures=record.figures, seconds=round(time.monotonic() - plan.started_at, 3),
-                    pins=plan.pins, settings=plan.table.recorded_settings(plan.runtime.settings),
+                    plan.table.key,
+                    record.key,
+                    publication.snapshot_id,
+                    publication.parent_id,
+                    digest_before=prior.digest if prior else EMPTY,
+                    digest_after=record.digest,
+                    cause=decisions[record.key].cause,
+                    run_id=plan.request.run_id,
+                    input_state=record.input_state,
+                    code_version=code,
+                    accepted_reason=plan.request.accepted.change(plan.table.key, record.key),
+                    figures=record.figures,
+                    seconds=round(time.monotonic() - plan.started_at, 3),
+                    pins=plan.pins,
+                    settings=plan.table.recorded_settings(plan.runtime.settings),
                 )
-            )  # fmt: skip
+            )
         changes.head = (plan.table.key, publication.snapshot_id, publication.parent_id)
     failpoint(Failpoint.BEFORE_LEDGER, plan.table.key)
     plan.runtime.ledger.record(changes, plan.request.run_id)

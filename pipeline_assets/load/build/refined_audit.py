@@ -83,11 +83,13 @@ def _keys_twice(suspects: DataFrame, window: int) -> DataFrame:
     gaps = (
         suspects.withColumn("_day", day_number())
         .select("event_date", "project_id", "_day", *KEY)
-        .withColumns({
-            "_gap_before": F.col("_day") - F.lag("_day").over(by_key),
-            "_gap_after": F.lead("_day").over(by_key) - F.col("_day"),
-        })
-    )  # fmt: skip
+        .withColumns(
+            {
+                "_gap_before": F.col("_day") - F.lag("_day").over(by_key),
+                "_gap_after": F.lead("_day").over(by_key) - F.col("_day"),
+            }
+        )
+    )
     is_twice = (F.col("_gap_before") <= window) | (F.col("_gap_after") <= window)
     is_twice_a_day = (F.col("_gap_before") == 0) | (F.col("_gap_after") == 0)
     return gaps.groupBy("event_date", "project_id").agg(

@@ -48,25 +48,43 @@ def judge(plan: TablePlan, staged: StagedSlices) -> dict[Slice, JudgedSlice]:
         if key in waiting:
             days = waits_for(waiting[key])
             record = replace(
-                prior, verdict=Verdict.WAITING, reason=waiting_reason(days), hint=WAITING_HINT,
-                rejection=Rejection(present, judged_by, days), refused_evaluations=evaluations,
-            )  # fmt: skip
+                prior,
+                verdict=Verdict.WAITING,
+                reason=waiting_reason(days),
+                hint=WAITING_HINT,
+                rejection=Rejection(present, judged_by, days),
+                refused_evaluations=evaluations,
+            )
             evaluations = ()
             is_repeat = _is_already_reported(plan, prior, record)
         elif key in failed:
             failure = failed[key]
             record = replace(
-                prior, verdict=Verdict.REFUSED, reason=_reason(failure), hint=failure.hint,
-                rejection=Rejection(present, judged_by), refused_evaluations=evaluations,
-            )  # fmt: skip
+                prior,
+                verdict=Verdict.REFUSED,
+                reason=_reason(failure),
+                hint=failure.hint,
+                rejection=Rejection(present, judged_by),
+                refused_evaluations=evaluations,
+            )
         else:
             is_changed = audit.digest != prior.digest
             record = replace(
-                prior, verdict=Verdict.PUBLISHED if is_changed else Verdict.UNCHANGED, reason=None, hint=None,
-                is_final=decision.is_final, final_at=decision.final_at, digest=audit.digest, input_state=present,
-                baseline=_next_baseline(plan, decision, audit, changes[key], keys.get(key)), code_version=code,
-                rejection=None, figures=audit.figures, evaluations=evaluations, refused_evaluations=(),
-            )  # fmt: skip
+                prior,
+                verdict=Verdict.PUBLISHED if is_changed else Verdict.UNCHANGED,
+                reason=None,
+                hint=None,
+                is_final=decision.is_final,
+                final_at=decision.final_at,
+                digest=audit.digest,
+                input_state=present,
+                baseline=_next_baseline(plan, decision, audit, changes[key], keys.get(key)),
+                code_version=code,
+                rejection=None,
+                figures=audit.figures,
+                evaluations=evaluations,
+                refused_evaluations=(),
+            )
         outcome = replace(_outcome(plan, decision, record, evaluations, figures), is_repeat=is_repeat)
         judged[key] = JudgedSlice(record, outcome, is_changed)
     return judged
@@ -156,11 +174,18 @@ def stand(plan: TablePlan, decision: SlicePlan) -> JudgedSlice:
     prior = decision.record or SliceRecord(plan.table.key, decision.key, Verdict.UNCHANGED)
     if decision.todo is Todo.KEEP:
         record = replace(
-            prior, verdict=Verdict.UNCHANGED, reason=None, hint=None, is_final=decision.is_final,
-            final_at=decision.final_at, baseline=_kept_baseline(decision, prior), input_state=decision.present,
-            rejection=None, refused_evaluations=(),
+            prior,
+            verdict=Verdict.UNCHANGED,
+            reason=None,
+            hint=None,
+            is_final=decision.is_final,
+            final_at=decision.final_at,
+            baseline=_kept_baseline(decision, prior),
+            input_state=decision.present,
+            rejection=None,
+            refused_evaluations=(),
             code_version=prior.code_version or plan.table.code_version(plan.runtime.settings),
-        )  # fmt: skip
+        )
         is_nothing = decision.record is None and record.digest == EMPTY
         evaluations = tuple(map(holds_nothing, plan.table.checks)) if is_nothing else record.evaluations
         return JudgedSlice(record, _outcome(plan, decision, record, evaluations, record.figures))
@@ -217,8 +242,16 @@ def _outcome(
     figures: Mapping[str, float],
 ) -> Outcome:
     return Outcome(
-        plan.table.key, decision.key, record.verdict, record.reason, record.hint, is_requested=decision.is_requested,
-        is_early=decision.is_early, is_final=decision.is_final, digest=record.digest,
-        figures={"rows": record.digest.rows, **figures}, evaluations=evaluations,
+        plan.table.key,
+        decision.key,
+        record.verdict,
+        record.reason,
+        record.hint,
+        is_requested=decision.is_requested,
+        is_early=decision.is_early,
+        is_final=decision.is_final,
+        digest=record.digest,
+        figures={"rows": record.digest.rows, **figures},
+        evaluations=evaluations,
         was_good=decision.record is None or decision.record.verdict.is_good,
-    )  # fmt: skip
+    )

@@ -44,15 +44,28 @@ def plan_arrivals(runtime: Runtime, request: LoadRequest, source: Source) -> Pla
     requested = [Slice(day, project) for day in request.days for project in request.projects]
     reasons = {key: reason for key in requested if (reason := request.accepted.missing(table.key, key))}
     plans = plan_batches(
-        source, request.projects, request.days, listing, recorded, runtime.settings, request.now,
-        code_version=table.code_version(runtime.settings), accepted_reasons=reasons,
-    )  # fmt: skip
+        source,
+        request.projects,
+        request.days,
+        listing,
+        recorded,
+        runtime.settings,
+        request.now,
+        code_version=table.code_version(runtime.settings),
+        accepted_reasons=reasons,
+    )
     # Some markers alone are no reason to judge a day that nobody asked for; all of them say that it is empty.
     plans = {
-        key: plan for key, plan in plans.items()
-        if plan.is_requested or plan.listed or plan.excluded or plan.recorded or plan.refused or plan.is_newly_empty
+        key: plan
+        for key, plan in plans.items()
+        if plan.is_requested
+        or plan.listed
+        or plan.excluded
+        or plan.recorded
+        or plan.refused
+        or plan.is_newly_empty
         or plan.hours_unfinished
-    }  # fmt: skip
+    }
     plans = dict(sorted(_with_verdicts(runtime, request, source, listing, plans, recorded).items()))
     _log_plans(runtime, table.key, plans, f"{len(listing.deliveries)} deliveries arrived {first} to {last}")
     _log_odd_objects(runtime, table.key, listing.odd_objects)

@@ -86,12 +86,17 @@ def _refused_in_reach(attempt: Attempt, judged: Judged) -> list[Outcome]:
             continue
         outcomes.append(
             Outcome(
-                attempt.table.key, Slice(key.arrival_date, key.project_id), Verdict.REFUSED, evaluation.reason,
-                evaluation.hint, is_repeat=_is_repeat(attempt, plan, verdict, evaluation), is_requested=False,
+                attempt.table.key,
+                Slice(key.arrival_date, key.project_id),
+                Verdict.REFUSED,
+                evaluation.reason,
+                evaluation.hint,
+                is_repeat=_is_repeat(attempt, plan, verdict, evaluation),
+                is_requested=False,
                 evaluations=plan.record(verdict, evaluation, attempt.runtime.settings).evaluations,
                 figures=evaluation.figures,
             )
-        )  # fmt: skip
+        )
     return outcomes
 
 
@@ -115,12 +120,15 @@ def _good_in_reach(attempt: Attempt, judged: Judged, published: Published) -> li
     standing = {outcome.key: outcome for outcome in recorded}
     return [
         replace(
-            standing[key], verdict=Verdict.PUBLISHED if key in published.slices else Verdict.UNCHANGED,
-            is_repeat=False, is_requested=False, was_good=key not in recovered,
+            standing[key],
+            verdict=Verdict.PUBLISHED if key in published.slices else Verdict.UNCHANGED,
+            is_repeat=False,
+            is_requested=False,
+            was_good=key not in recovered,
         )
         for key in concerned
         if key in standing and standing[key].verdict.is_good
-    ]  # fmt: skip
+    ]
 
 
 def _is_repeat(attempt: Attempt, plan: BatchPlan, verdict: BatchVerdict, evaluation: Evaluation) -> bool:

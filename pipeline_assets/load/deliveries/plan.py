@@ -191,14 +191,19 @@ class BatchPlan:
 
     def record(self, verdict: BatchVerdict, evaluation: Evaluation, settings: Settings) -> BatchRecord:
         """The batch's row in the ledger."""
-        hours = {delivery.hour for delivery in self.listed.values()}
         return BatchRecord(
-            key=self.key, verdict=verdict, reason=evaluation.reason, hint=evaluation.hint,
-            input_state=self.input_state(settings), deliveries=len(self._known), hours_delivered=len(hours),
-            hours_marked=len(self.hours_marked), is_closed=self.is_closed,
+            key=self.key,
+            verdict=verdict,
+            reason=evaluation.reason,
+            hint=evaluation.hint,
+            input_state=self.input_state(settings),
+            deliveries=len(self._known),
+            hours_delivered=len({delivery.hour for delivery in self.listed.values()}),
+            hours_marked=len(self.hours_marked),
+            is_closed=self.is_closed,
             hours=tuple(sorted(self.hours_marked | self._hours_known(settings))),
             evaluations=(evaluation, self._completeness(evaluation)),
-        )  # fmt: skip
+        )
 
     def hour_of(self, object_key: str, settings: Settings) -> int | None:
         """The hour in the name of an object of this batch."""

@@ -155,11 +155,17 @@ def _account(
         digests[key] = digest
         records.append(
             SliceRecord(
-                table.key, key, Verdict.PUBLISHED, digest=digest, file_hash=publication.files[key].file_hash,
-                input_state=InputState(), code_version=code, figures={"rows": digest.rows},
+                table.key,
+                key,
+                Verdict.PUBLISHED,
+                digest=digest,
+                file_hash=publication.files[key].file_hash,
+                input_state=InputState(),
+                code_version=code,
+                figures={"rows": digest.rows},
                 read_hash=prior.read_hash if prior else None,
             )
-        )  # fmt: skip
+        )
         plans = [plan.batches[batch] for batch in changed[key]]
         reasons = [
             batch_plan.accepted_reason
@@ -175,12 +181,20 @@ def _account(
         cause = CauseKind.EXCLUSION if any(batch_plan.ruled_out for batch_plan in plans) else cause
         publications.append(
             PublicationRecord(
-                table.key, key, publication.snapshot_id, publication.parent_id, before, digest, Cause.of(cause),
-                attempt.request.run_id, code_version=code, accepted_reason="; ".join(dict.fromkeys(reasons)) or None,
+                table.key,
+                key,
+                publication.snapshot_id,
+                publication.parent_id,
+                before,
+                digest,
+                Cause.of(cause),
+                attempt.request.run_id,
+                code_version=code,
+                accepted_reason="; ".join(dict.fromkeys(reasons)) or None,
                 seconds=round(time.monotonic() - attempt.started_at, 3),
                 settings=table.recorded_settings(attempt.runtime.settings),
             )
-        )  # fmt: skip
+        )
     return Published(
         slices={**attempt.published_before, **digests},
         batch_days=days,

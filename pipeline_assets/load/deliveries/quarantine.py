@@ -29,20 +29,25 @@ def quarantine(attempt: Attempt, judged: Judged) -> None:
     # What was in the table: of any version of the object, or of refused versions alone.
     old = {key for plan in accepted for key in read.plan.replaced(plan) if _is_bad(plan.recorded.get(key))}
     old_refusals = {
-        key for plan in (*accepted, *refused) for key, record in plan.refused.items()
+        key
+        for plan in (*accepted, *refused)
+        for key, record in plan.refused.items()
         if _is_bad(record) and (plan in accepted or key in read.summaries or key in plan.stale_refusals)
-    }  # fmt: skip
+    }
     new = {
-        key for plan in (*accepted, *refused) for key in read.plan.replaced(plan)
+        key
+        for plan in (*accepted, *refused)
+        for key in read.plan.replaced(plan)
         if key in read.summaries and _is_bad(read.summaries[key]) and key not in read.unread
-    }  # fmt: skip
+    }
     if not (old or old_refusals or new):
         return
     concerned = old | old_refusals | new
     batches = [
-        plan.key for plan in (*accepted, *refused)
+        plan.key
+        for plan in (*accepted, *refused)
         if not concerned.isdisjoint({*plan.listed, *plan.recorded, *plan.refused})
-    ]  # fmt: skip
+    ]
     slices = {Slice(batch.arrival_date, batch.project_id) for batch in batches}
 
     # Read once more: in one pass with the rows, every row would have to be kept for the sake of the few refused lines.

@@ -28,7 +28,7 @@ from pipeline_assets.formats.registry import EXPORT_FORMAT
 from pipeline_assets.load.deliveries.attempt import Attempt
 from pipeline_assets.load.deliveries.plan import Plan
 from pipeline_assets.tables.refined_events import event_hashes
-from pipeline_assets.transforms.parse import MOVED, ObjectWork, parse_objects
+from pipeline_assets.transforms.parse import MOVED, SUMMARY_COUNTS, ObjectWork, parse_objects
 from pipeline_assets.transforms.parsed_batches import object_summary_list
 from pipeline_assets.transforms.spread import Share, distribute, placed, shares, weights
 from pipeline_assets.transforms.write_objects import write_objects
@@ -36,10 +36,6 @@ from pipeline_assets.transforms.write_objects import write_objects
 _TASKS_PER_CORE = 3
 _STEP = "read"
 _SEND_ID = EXPORT_FORMAT.identity.send_id
-_COUNTS = (
-    "lines", "rows", "quarantined", "blank", "replaced_surrogates", "lenient_conversions", "extra_key_rows",
-)  # fmt: skip
-"""Of a summary: what the parts of an object add up to."""
 _ACCESS_HINT = "Check TIDEMARK_LANDING_URL and credentials, and the rights to read what is listed"
 
 Summary: TypeAlias = dict[str, Any]
@@ -132,14 +128,14 @@ def joined(parts: Sequence[Summary]) -> Summary:
         detail = "was read in parts, which saw different versions of it"
         return {
             **first,
-            **dict.fromkeys(_COUNTS, 0),
+            **dict.fromkeys(SUMMARY_COUNTS, 0),
             "sha256": None,
             "line_reasons": None,
             "error": MOVED,
             "error_detail": detail,
         }
     reasons = sum((Counter(json.loads(part["line_reasons"] or "{}")) for part in parts), Counter[str]())
-    counts = {name: sum(part[name] for part in parts) for name in _COUNTS}
+    counts = {name: sum(part[name] for part in parts) for name in SUMMARY_COUNTS}
     return {**first, **counts, "line_reasons": json.dumps(reasons, sort_keys=True) if reasons else None}
 
 
@@ -212,11 +208,20 @@ def result_of(attempt: Attempt, plan: Plan, writing: Writing | None) -> ReadResu
     for key, row in rows.items():
         delivery = writing.deliveries[key]
         summaries[key] = DeliveryRecord(
-            batch=delivery.batch, object_key=key, etag=delivery.etag, size_bytes=delivery.size_bytes,
-            sha256=row["sha256"], lines=row["lines"], rows=row["rows"], quarantined=row["quarantined"],
-            blank=row["blank"], error=row["error"], is_accepted=False, code_version=code,
+            batch=delivery.batch,
+            object_key=key,
+            etag=delivery.etag,
+            size_bytes=delivery.size_bytes,
+            sha256=row["sha256"],
+            lines=row["lines"],
+            rows=row["rows"],
+            quarantined=row["quarantined"],
+            blank=row["blank"],
+            error=row["error"],
+            is_accepted=False,
+            code_version=code,
             line_reasons=tuple(json.loads(row["line_reasons"] or "{}").items()),
-        )  # fmt: skip
+        )
     return ReadResult(plan, summaries, unread)
 
 

@@ -111,9 +111,14 @@ def _objects_in(attempt: Attempt, batches: Sequence[BatchKey]) -> dict[BatchKey,
 
 
 def delete_objects(
-    runtime: Runtime, target: str, day_column: str, key_column: str, reach: set[Slice], keys: Sequence[str],
+    runtime: Runtime,
+    target: str,
+    day_column: str,
+    key_column: str,
+    reach: set[Slice],
+    keys: Sequence[str],
     also: str = "TRUE",
-) -> None:  # fmt: skip
+) -> None:
     """Copy-on-write: only data files that hold rows of these objects (and meet the condition `also`) are rewritten."""
     days = ", ".join(f"DATE '{day.isoformat()}'" for day in sorted({key.event_date for key in reach}))
     projects = ", ".join(sql_text(project) for project in sorted({key.project_id for key in reach}))

@@ -132,9 +132,16 @@ class _Rule:
         final_at = (since or self.now.isoformat()) if is_final else None
         present = self.inputs.state(key)
         plan = SlicePlan(
-            key, Todo.KEEP, present, record, is_requested, is_final, is_known_final, final_at,
+            key,
+            Todo.KEEP,
+            present,
+            record,
+            is_requested,
+            is_final,
+            is_known_final,
+            final_at,
             delivered=self.facts.delivered.get(key),
-        )  # fmt: skip
+        )
         return self._obstructed(plan) or self._compared(plan)
 
     def _obstructed(self, plan: SlicePlan) -> SlicePlan | None:

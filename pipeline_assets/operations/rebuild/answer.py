@@ -66,9 +66,15 @@ def undo(
     if tables:
         told = f": {why}" if why else ""
         request = RollbackRequest(
-            tables, rebuild.projects, rebuild.first, rebuild.last, rebuild.swap_after,
-            f"undo of rebuild {rebuild.number} ({rebuild.reason}){told}", rebuild.run_id or "", swapped,
-        )  # fmt: skip
+            tables,
+            rebuild.projects,
+            rebuild.first,
+            rebuild.last,
+            rebuild.swap_after,
+            f"undo of rebuild {rebuild.number} ({rebuild.reason}){told}",
+            rebuild.run_id or "",
+            swapped,
+        )
         restores = roll_back(runtime, request)
     rebuild = runtime.ledger.rebuilds.change(
         rebuild, state=RebuildState.UNDONE, finished_at=_now(), answered_by=who, answer=why

@@ -70,9 +70,16 @@ def asked_for(request: RebuildRequest, run_id: str | None = None) -> RebuildReco
         subject = f"--from {request.first} --to {request.last}"
         raise UsageError(subject, "the range ends before it begins", "Swap the two days")
     return RebuildRecord(
-        0, tuple(table.key for table in tables), request.first, request.last, request.projects, request.reason,
-        request.who, RebuildState.BUILDING, run_id,
-    )  # fmt: skip
+        0,
+        tuple(table.key for table in tables),
+        request.first,
+        request.last,
+        request.projects,
+        request.reason,
+        request.who,
+        RebuildState.BUILDING,
+        run_id,
+    )
 
 
 def claimed(ledger: Ledger, rebuild: RebuildRecord, run_id: str, is_live: IsLive) -> RebuildRecord:

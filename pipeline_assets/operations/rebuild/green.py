@@ -104,13 +104,25 @@ def _is_known(green: GreenSlices, table: Table, key: Slice, one: RebuiltSlice) -
 def _build_slices(runtime: Runtime, rebuild: RebuildRecord, table: Table, chosen: Chosen, now: datetime) -> None:
     """Build, audit, judge and compare these slices, then record them: who is killed in between builds them again."""
     request = LoadRequest(
-        days_between(rebuild.first, rebuild.last), rebuild.projects, frozenset(rebuild.tables), rebuild.run_id or "",
-        now, accepted(rebuild, table),
-    )  # fmt: skip
+        days_between(rebuild.first, rebuild.last),
+        rebuild.projects,
+        frozenset(rebuild.tables),
+        rebuild.run_id or "",
+        now,
+        accepted(rebuild, table),
+    )
     plan = TablePlan(
-        runtime, request, table, chosen.base_id, chosen.pins, rebuild.branch, chosen.to_build, time.monotonic(), None,
+        runtime,
+        request,
+        table,
+        chosen.base_id,
+        chosen.pins,
+        rebuild.branch,
+        chosen.to_build,
+        time.monotonic(),
+        None,
         is_whole=True,
-    )  # fmt: skip
+    )
     keys = plan.to_build.keys()
     failpoint(Failpoint.AFTER_PIN, table.key)
     work = builder_of(table).build(plan)

@@ -136,9 +136,16 @@ def _require_as_reported(
                 continue
             after = {measure: one.record.figures[measure] for measure in measures if measure in one.record.figures}
             change = explain_change(
-                name, Baseline(before.record.figures).of(after), after, None, content=str(one.record.digest),
-                was_final=one.record.was_final(now), accepted_reason=None, cause="catching up", settings=runtime.settings,
-            )  # fmt: skip
+                name,
+                Baseline(before.record.figures).of(after),
+                after,
+                None,
+                content=str(one.record.digest),
+                was_final=one.record.was_final(now),
+                accepted_reason=None,
+                cause="catching up",
+                settings=runtime.settings,
+            )
             if not change.is_passed:
                 beyond.append(f"{name} {key}: {change.reason}")
     if beyond:
@@ -179,21 +186,33 @@ def _swap_table(
             record, prior = going[key].record, main.get(key)
             changes.publications.append(
                 PublicationRecord(
-                    table.key, key, publication.snapshot_id, publication.parent_id,
-                    digest_before=prior.digest if prior is not None else going[key].published, digest_after=record.digest,
-                    cause=Cause.of(CauseKind.REBUILD), run_id=rebuild.run_id, input_state=record.input_state,
-                    code_version=record.code_version, accepted_reason=rebuild.acceptance, figures=record.figures,
+                    table.key,
+                    key,
+                    publication.snapshot_id,
+                    publication.parent_id,
+                    digest_before=prior.digest if prior is not None else going[key].published,
+                    digest_after=record.digest,
+                    cause=Cause.of(CauseKind.REBUILD),
+                    run_id=rebuild.run_id,
+                    input_state=record.input_state,
+                    code_version=record.code_version,
+                    accepted_reason=rebuild.acceptance,
+                    figures=record.figures,
                 )
-            )  # fmt: skip
+            )
     facts = Facts.read(runtime.ledger, runtime.settings, going.keys(), [table], now)
     for plan in decide(facts, table, going.keys(), Acceptances(), now):
         one, prior = going[plan.key], main.get(plan.key)
         is_published, was_hash = plan.key in changed, prior.file_hash if prior is not None else None
         record = replace(
-            one.record, verdict=Verdict.PUBLISHED if is_published else Verdict.UNCHANGED, is_final=plan.is_final,
-            final_at=plan.final_at, file_hash=files[plan.key].file_hash if is_published else was_hash,
-            read_hash=was_hash, baseline=_baseline(one, prior, plan.is_final),
-        )  # fmt: skip
+            one.record,
+            verdict=Verdict.PUBLISHED if is_published else Verdict.UNCHANGED,
+            is_final=plan.is_final,
+            final_at=plan.final_at,
+            file_hash=files[plan.key].file_hash if is_published else was_hash,
+            read_hash=was_hash,
+            baseline=_baseline(one, prior, plan.is_final),
+        )
         changes.slices.append(record)
     failpoint(Failpoint.BEFORE_LEDGER, table.key)
     runtime.ledger.record(changes, rebuild.run_id or "")

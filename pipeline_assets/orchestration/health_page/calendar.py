@@ -26,8 +26,12 @@ _OPTION = re.compile(r"(?<= )(--[a-z-]+)")
 """A browser breaks lines at hyphens else."""
 _MOST_REASONS, _MOST_PROJECTS, _LONGEST_REASON, _LONGEST_OF_WEEK = 5, 12, 400, 160
 _CLASSES = {
-    Verdict.PUBLISHED: "good", Verdict.UNCHANGED: "good", Verdict.REFUSED: "bad", Verdict.WAITING: "wait", Verdict.HELD: "held",
-}  # fmt: skip
+    Verdict.PUBLISHED: "good",
+    Verdict.UNCHANGED: "good",
+    Verdict.REFUSED: "bad",
+    Verdict.WAITING: "wait",
+    Verdict.HELD: "held",
+}
 _SIGNS = {Verdict.REFUSED: "!", Verdict.HELD: "‖", Verdict.WAITING: "…"}
 """Verdicts are told apart without colours too."""
 LEGEND = (

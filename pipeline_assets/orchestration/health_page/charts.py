@@ -26,16 +26,33 @@ _SIZE = (5.6, 2.1)
 _INK, _GRID, _MUTED = "#0a0b01", "#0a0b02", "#0a0b03"
 SERIES = ("#0a0b11", "#0a0b12", "#0a0b13")
 _PAGE_COLOURS = {
-    _INK: "var(--muted)", _GRID: "var(--line)", _MUTED: "var(--series-3)",
+    _INK: "var(--muted)",
+    _GRID: "var(--line)",
+    _MUTED: "var(--series-3)",
     **{colour: f"var(--series-{number})" for number, colour in enumerate(SERIES, 1)},
-}  # fmt: skip
+}
 """Colours that nothing else has -> the page's, which differ by scheme."""
 _STYLE: Any = {
-    "svg.fonttype": "none", "font.size": 10.5, "axes.edgecolor": _GRID, "axes.linewidth": 1.0, "axes.labelcolor": _INK,
-    "xtick.color": _GRID, "ytick.color": _GRID, "xtick.labelcolor": _INK, "ytick.labelcolor": _INK, "text.color": _INK,
-    "grid.color": _GRID, "grid.linewidth": 0.8, "axes.grid": True, "axes.grid.axis": "y", "axes.axisbelow": True,
-    "axes.spines.top": False, "axes.spines.right": False, "axes.spines.left": False, "ytick.major.size": 0,
-}  # fmt: skip
+    "svg.fonttype": "none",
+    "font.size": 10.5,
+    "axes.edgecolor": _GRID,
+    "axes.linewidth": 1.0,
+    "axes.labelcolor": _INK,
+    "xtick.color": _GRID,
+    "ytick.color": _GRID,
+    "xtick.labelcolor": _INK,
+    "ytick.labelcolor": _INK,
+    "text.color": _INK,
+    "grid.color": _GRID,
+    "grid.linewidth": 0.8,
+    "axes.grid": True,
+    "axes.grid.axis": "y",
+    "axes.axisbelow": True,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.spines.left": False,
+    "ytick.major.size": 0,
+}
 MOST_MARKED = 60
 """Fewer points are marked each, so that a lonely one is seen."""
 

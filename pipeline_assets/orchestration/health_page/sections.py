@@ -35,9 +35,16 @@ _MOST_LISTED = 10
 def charts_html(report: HealthReport) -> str:
     """All charts in their order."""
     drawn = (
-        _rows(report), _duplicates(report), _late(report), _lag(report), _lateness(report), _backfills(report),
-        _mismatches(report), _refused(report), _revisions(report),
-    )  # fmt: skip
+        _rows(report),
+        _duplicates(report),
+        _late(report),
+        _lag(report),
+        _lateness(report),
+        _backfills(report),
+        _mismatches(report),
+        _refused(report),
+        _revisions(report),
+    )
     return f'<div class="charts">{"".join(drawn)}</div>'
 
 

@@ -60,23 +60,32 @@ def tiles(report: HealthReport) -> list[Tile]:
         _newest(report),
         Tile("rows a day", _number(report.recent.rows_a_day), f"refined, mean {recent}"),
         Tile(
-            "duplicates per 1,000", f"{duplicates:.3g}",
-            f"keys; of raw rows {_number(report.recent.removed_per_1000)} were removed", duplicates > 0,
+            "duplicates per 1,000",
+            f"{duplicates:.3g}",
+            f"keys; of raw rows {_number(report.recent.removed_per_1000)} were removed",
+            duplicates > 0,
         ),
         Tile("mismatches", f"{mismatches:,.0f}", "rows or sums that do not agree", mismatches > 0),
-        Tile("watermark lag", seconds_text(percentile(lags, 0.5)), f"p50; p95 {seconds_text(percentile(lags, 0.95))}, {recent}"),
         Tile(
-            "backfill runtime", seconds_text(percentile(backfills, 0.5)),
+            "watermark lag",
+            seconds_text(percentile(lags, 0.5)),
+            f"p50; p95 {seconds_text(percentile(lags, 0.95))}, {recent}",
+        ),
+        Tile(
+            "backfill runtime",
+            seconds_text(percentile(backfills, 0.5)),
             f"p50; p95 {seconds_text(percentile(backfills, 0.95))}, {len(backfills):,} runs",
         ),
         Tile(
-            "window for 99 %", days_text(windows[0]),
-            f"for 99.9 %: {days_text(windows[1])}; set: {days_text(report.window_days)}", bool(report.too_narrow),
+            "window for 99 %",
+            days_text(windows[0]),
+            f"for 99.9 %: {days_text(windows[1])}; set: {days_text(report.window_days)}",
+            bool(report.too_narrow),
         ),
         Tile("late rows per 1,000", _number(report.recent.late_per_1000), f"uploaded after their day, {recent}"),
         Tile("quarantined", f"{refused:,}", f"lines, and {objects:,} whole objects, {recent}"),
         Tile("revisions", f"{report.recent_revisions:,}", f"in {RECENT_DAYS} days; {len(report.revisions):,} ever"),
-    ]  # fmt: skip
+    ]
 
 
 def _newest(report: HealthReport) -> Tile:
