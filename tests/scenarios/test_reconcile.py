@@ -17,12 +17,9 @@ import pytest
 from typer.testing import CliRunner
 
 from pipeline_assets.cli.app import app
-from pipeline_assets.definitions import build_defs
 from pipeline_assets.domain.hours import Hour
 from pipeline_assets.drill.sandbox import as_environment
 from pipeline_assets.inspection.health.report import read_health
-from pipeline_assets.orchestration.assets import Clock
-from pipeline_assets.orchestration.reconcile_job import RECONCILE_JOB, RECONCILE_OP
 from tests.support.builders import LATER, PROJECT, a_body, events_on
 from tests.support.export_api import Vendor, a_vendor
 
@@ -183,8 +180,8 @@ def test_a_mismatch_of_37_lost_keys_over_four_days_is_named_explained_and_closed
 
 
 def _another_table_a_query_and_what_nobody_can_repair(incident: Incident) -> None:
-    """What the recovery brought, beside what is published; a database that says otherwise; the job."""
-    p, vendor = incident.p, incident.vendor
+    """What the recovery brought, beside what is published; a database that says otherwise."""
+    vendor = incident.vendor
     against = incident.found("--against", "backfill", *SPAN)
     # The vendor was asked for two whole days and one hour: all that came from there is published.
     assert against["totals"] == {"same": 128, "only here": 112, "only there": 0, "different": 0}
@@ -209,18 +206,3 @@ def _another_table_a_query_and_what_nobody_can_repair(incident: Incident) -> Non
     assert len(vendor.asked) == asked
     tolerant = incident.tidemark("reconcile", *SPAN, **query, TIDEMARK_GOLDEN_ABSOLUTE_TOLERANCE="1")
     assert tolerant.returncode == 0, tolerant.stdout
-
-    # The job says the same without the shell, and the check of the day turns yellow.
-    def run(**settings: Any) -> dg.ExecuteInProcessResult:
-        made = p.settings.model_copy(update=settings)
-        job = build_defs(made, clock=Clock(p.now)).resolve_job_def(RECONCILE_JOB)
-        span = {"from": str(DAYS[0]), "to": str(DAYS[-1])}
-        ops = {RECONCILE_OP: {"config": span}}
-        return job.execute_in_process(run_config={"ops": ops}, instance=p.instance, raise_on_error=False)
-
-    assert not run().success
-    assert run(golden_absolute_tolerance=1.0).success
-    key = dg.AssetCheckKey(dg.AssetKey(["aggregates", "active_users"]), "reconciles_with_golden")
-    seen = p.instance.event_log_storage.get_asset_check_execution_history(key, limit=10)
-    passed = [one.event.dagster_event.asset_check_evaluation_data.passed for one in seen]
-    assert passed == [True, False]

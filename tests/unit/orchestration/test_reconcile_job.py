@@ -1,0 +1,60 @@
+"""The job `reconcile` tells Dagster what does not agree, and starts no Spark."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from datetime import UTC, date, datetime
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+
+from pipeline_assets.definitions import build_defs
+from pipeline_assets.domain.records import SliceRecord
+from pipeline_assets.domain.settings import Settings
+from pipeline_assets.domain.slices import Digest, Slice, Verdict
+from pipeline_assets.orchestration.assets import Clock
+from pipeline_assets.orchestration.reconcile_job import RECONCILE_JOB, RECONCILE_OP
+from resources.ledger.changes import Changes
+from resources.ledger.store import Ledger
+from tests.support.builders import PROJECT
+
+DAY = date(2026, 2, 2)
+NOW = datetime(2026, 2, 10, tzinfo=UTC)
+
+
+def test_the_job_turns_the_check_yellow_and_green_again(tmp_path: Path) -> None:
+    """Scenario: a total that differs, the same within tolerance, bad lines, no totals at all. Outcome: the run fails with what
+    differs; the check of the day tells the same; without totals nothing is wrong."""
+    (tmp_path / "landing" / "golden").mkdir(parents=True)
+    settings = Settings(
+        landing_url=str(tmp_path / "landing"), warehouse_url=str(tmp_path / "warehouse"),
+        catalog_url=f"sqlite:///{tmp_path}/catalog.db", projects=(PROJECT,),
+    )  # fmt: skip
+    with closing(Ledger(settings.ledger_database_url)) as ledger:
+        record = SliceRecord("refined/events", Slice(DAY, PROJECT), Verdict.PUBLISHED, digest=Digest(60, 1, 1))
+        ledger.record(Changes(slices=[record]), "run")
+    instance = dg.DagsterInstance.ephemeral()
+
+    def run(**changes: Any) -> tuple[bool, str]:
+        job = build_defs(settings.model_copy(update=changes), clock=Clock(NOW)).resolve_job_def(RECONCILE_JOB)
+        ops = {RECONCILE_OP: {"config": {"to": "2026-02-05"}}}
+        done = job.execute_in_process(run_config={"ops": ops}, instance=instance, raise_on_error=False)
+        failures = [event.event_specific_data for event in done.all_events if event.is_step_failure]
+        told = [str(one.user_failure_data.description if one.user_failure_data else one.error) for one in failures]  # type: ignore[union-attr]
+        return done.success, "".join(told)
+
+    assert run() == (True, "")
+    file = tmp_path / "landing" / "golden" / f"{DAY}.csv"
+    file.write_text(f"day,project,measure,value\n{DAY},{PROJECT},rows,61\n")
+    assert run() == (False, "2026-02-02/10001 refined/events: rows 60 published, 61 golden (-1, 1.64%)")
+    assert run(golden_absolute_tolerance=1.0) == (True, "")
+    file.write_text(f"day,project,measure,value\n{DAY},{PROJECT},rows,60\n{DAY},{PROJECT},rows\n")
+    is_good, told = run()
+    assert not is_good
+    assert told.startswith("not compared: golden/2026-02-02.csv line 3: has not the four fields of the header")
+    key = dg.AssetCheckKey(dg.AssetKey(["refined", "events"]), "reconciles_with_golden")
+    seen = instance.event_log_storage.get_asset_check_execution_history(key, limit=10)
+    evaluations = [one.event.dagster_event.asset_check_evaluation_data for one in seen if one.event is not None]  # type: ignore[union-attr]
+    assert [one.passed for one in evaluations] == [True, True, False]
+    assert {one.partition for one in evaluations} == {str(DAY)}
