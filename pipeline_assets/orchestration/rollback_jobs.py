@@ -163,7 +163,8 @@ def _tell(context: dg.OpExecutionContext, runtime: Runtime, places: Iterable[tup
         for event in standing_evaluations(
             context.instance, runtime.ledger, runtime.settings, table_by_key(table), changed
         ):
-            context.instance.report_runless_asset_event(event)
+            # As an event of this run: Dagster keeps one evaluation of a day for each run, and one without a run.
+            context.log_event(event)  # type: ignore[arg-type]  # it takes them, and its annotation leaves them out
 
 
 def _restores_table(restores: list[SliceRestore]) -> dg.MarkdownMetadataValue:

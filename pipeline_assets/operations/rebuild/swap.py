@@ -198,6 +198,7 @@ def _swap_table(
                     code_version=record.code_version,
                     accepted_reason=rebuild.acceptance,
                     figures=record.figures,
+                    settings=table.recorded_settings(runtime.settings),
                 )
             )
     facts = Facts.read(runtime.ledger, runtime.settings, going.keys(), [table], now)
