@@ -40,7 +40,7 @@ def hot_key(work: Path, rows: int = 30_000) -> Story:
             f"Objects left whole: the largest reading task has {read['undivided']['largest']:,.0f} rows, "
             f"{figures['read_before']:.1f} times the median. Read in parts: {read['divided']['largest']:,.0f} rows, "
             f"{figures['read_after']:.1f} times.",
-            f"Rows that share a key, sent to tasks by the key's hash: one task compares "
+            f"Rows that share a key, by the load's forecast: sent to tasks by the key's hash, one task compares "
             f"{compare['undivided']['largest']:,.0f} of them. With the hot key compared apart each task finds its own best rows "
             f"first: {compare['divided']['largest']:,.0f}.",
             f"{without['null_share']:.0%} of the rows have no `insert_id`, and are no bucket: an event without one is named by "
@@ -50,7 +50,7 @@ def hot_key(work: Path, rows: int = 30_000) -> Story:
         columns(
             "hot_key",
             "largest task to median task, before and after",
-            ["read objects", "compare keys"],
+            ["read objects", "compare keys (forecast)"],
             [
                 [figures["read_before"], figures["compare_before"]],
                 [figures["read_after"], figures["compare_after"]],
