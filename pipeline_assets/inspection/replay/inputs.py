@@ -30,7 +30,7 @@ from pipeline_assets.load.staleness.as_of import ItemsOfDays
 from pipeline_assets.load.staleness.facts import Facts
 from pipeline_assets.tables.kinds import is_dimension
 from pipeline_assets.tables.registry import table_by_key
-from pipeline_assets.tables.table import AsOfTable, Table
+from pipeline_assets.tables.table import Table
 from pipeline_assets.transforms.digests import slice_digests
 from resources.iceberg.errors import first_line, lakehouse_failures
 from resources.iceberg.metadata import slices_condition
@@ -53,7 +53,7 @@ def input_days(table: Table, key: Slice, settings: Settings) -> list[InputDay]:
 
 def items_of_today(runtime: Runtime, table: Table, key: Slice, settings: Settings) -> list[InputDay]:
     """The snapshot that a load would join with the day's events now; none where the table is joined with none."""
-    if not isinstance(table, AsOfTable):
+    if table.dimension is None:
         return []
     now = datetime.now(UTC)
     facts = Facts.read(runtime.ledger, settings, {key}, (), now).reading(runtime.ledger, [table])
