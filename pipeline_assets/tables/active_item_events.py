@@ -14,7 +14,7 @@ from pipeline_assets.domain.checks import Check
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.tables.item import ITEM
 from pipeline_assets.tables.table import EVENT_DATE, PROJECT_ID, AsOfTable, Measure, TableColumn
-from pipeline_assets.transforms.event_items import with_item
+from pipeline_assets.transforms.event_items import PROPERTIES, with_item
 
 _DAY_AND_ITEM = ["event_date", "item_id"]
 
@@ -47,7 +47,7 @@ ACTIVE_ITEM_EVENTS = AsOfTable(
     columns=(
         EVENT_DATE,
         PROJECT_ID,
-        TableColumn("item_id", "string", "as the event spells it", sources=("event_properties",)),
+        TableColumn("item_id", "string", "as the event spells it", sources=PROPERTIES),
         TableColumn("events", "bigint"),
     ),
     write_order=("item_id",),

@@ -14,8 +14,11 @@ from pipeline_assets.domain.property_paths import property_path
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.transforms.named import named
 
+PROPERTIES = ("event_properties",)
+"""Columns that an item is read from."""
+
 
 def with_item(events: DataFrame, settings: Settings) -> DataFrame:
     """The events, with `event_properties`, plus item_id (string): the first present property; null where none names an item."""
-    found = [F.get_json_object("event_properties", property_path(name)) for name in settings.item_properties]
+    found = [F.get_json_object(*PROPERTIES, property_path(name)) for name in settings.item_properties]
     return events.withColumn("item_id", named(F.coalesce(*found, F.lit(None).cast("string"))))

@@ -17,6 +17,7 @@ EVERY_FORMAT_HAS = {EVENT_TIME, "event_type", "platform"}
 """What our tables and aggregates expect of every exporter, under these names."""
 MAY_NAME_COLUMNS = {
     "pipeline_assets/transforms/revenue.py": "what revenue is is the aggregates' own business",
+    "pipeline_assets/transforms/event_items.py": "so is what an item is",
     "pipeline_assets/transforms/users.py": "so is what a user is",
     "pipeline_assets/transforms/narrow_events.py": "what the aggregates read of an event",
     "resources/spark/class_archive.py": "writes an export of its own, to warm the JVM with",
