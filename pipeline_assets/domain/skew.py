@@ -89,6 +89,10 @@ class TaskSizes:
         usual = self.median or (self.total / self.tasks if self.tasks else 0.0)
         return self.largest / usual if usual else 1.0
 
+    def exceeds(self, most: float, worth: float) -> bool:
+        """Whether the largest task has more than `most` times the usual one, and at least `worth`."""
+        return self.ratio > most and self.largest >= worth
+
 
 def sizes_of(weights: Iterable[float]) -> TaskSizes:
     """The sizes of tasks by what each of them has to do."""
@@ -111,6 +115,8 @@ class StepSkew:
     """As tasks would be if no object were divided and no key were compared apart."""
     forecast: TaskSizes
     warning: str | None = None
+    is_uneven: bool = False
+    """Whether it is worth a line for people: it is warned of, or would be if nothing were divided."""
     measured: TaskSizes | None = None
     """Rows of its tasks, where these count what they did; None before the step is done."""
     measured_bytes: TaskSizes | None = None
@@ -129,8 +135,8 @@ class StepSkew:
     def judged(self, most: float, worth: float) -> Self:
         """The same with its warning: one task has more than `most` times the median, and at least `worth` of its unit."""
         sizes = self.forecast
-        if sizes.ratio <= most or sizes.largest < worth:
-            return replace(self, warning=None)
+        if not sizes.exceeds(most, worth):
+            return replace(self, warning=None, is_uneven=self.undivided.exceeds(most, worth))
         # What has one value only is no cause.
         several = [share for share in self.keys if share.values > 1]
         heaviest = max(several, key=lambda share: share.heaviest_share, default=None)
@@ -138,7 +144,7 @@ class StepSkew:
         text = (
             f"the largest task of {self.step} has {sizes.ratio:.1f} times the {self.unit.value} of the median one{of}"
         )
-        return replace(self, warning=text)
+        return replace(self, warning=text, is_uneven=True)
 
     def as_json(self) -> dict[str, Any]:
         """What the ledger keeps with the run."""

@@ -9,9 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
-from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.skew import KeyShare, StepSkew, Unit, sizes_of
+
+if TYPE_CHECKING:
+    from pipeline_assets.load.runtime import Runtime
 
 
 @dataclass
@@ -26,18 +29,20 @@ class SkewLog:
         """Another load."""
         self._steps.clear()
 
-    def forecast(self, step: StepSkew, settings: Settings, log: Callable[[str], None]) -> None:
+    def forecast(self, step: StepSkew, runtime: Runtime) -> None:
         """Tell of a step that is about to begin, with a warning where one task has far more to do than the others."""
+        settings = runtime.settings
         worth = settings.split_object_bytes if step.unit is Unit.BYTES else settings.hot_key_rows
         judged = step.judged(settings.skew_warning_ratio, worth)
         self._steps[step.table, step.step] = judged
-        log(f"{judged.table}: {judged.text}")
+        if judged.is_uneven:
+            runtime.log(f"{judged.table}: {judged.text}")
         if judged.warning is not None:
-            log(f"{judged.table}: warning: {judged.warning}: docs/operations.md, One task takes most of a load")
+            runtime.log(f"{judged.table}: warning: {judged.warning}: docs/operations.md, One task takes most of a load")
         self.announce(judged)
 
     def measured(
-        self, table: str, step: str, tasks: Sequence[tuple[int, int]], log: Callable[[str], None], *found: KeyShare
+        self, table: str, step: str, tasks: Sequence[tuple[int, int]], runtime: Runtime, *found: KeyShare
     ) -> None:
         """Set beside a forecast what the tasks had to do, rows and bytes of each; and shares that only they could tell."""
         sizes, in_bytes = (sizes_of(float(task[at]) for task in tasks) for at in (0, 1))
@@ -45,7 +50,10 @@ class SkewLog:
         keys = (*known.keys, *found)
         self._steps[table, step] = replace(known, measured=sizes, measured_bytes=in_bytes, keys=keys)
         also = "".join(f"; {share.text}" for share in found)
-        log(
+        is_uneven = known.is_uneven or sizes.exceeds(runtime.settings.skew_warning_ratio, runtime.settings.hot_key_rows)
+        if not is_uneven:
+            return
+        runtime.log(
             f"{table}: {step} done: {sizes.total:,.0f} rows in {sizes.tasks} tasks, "
             f"largest to median {sizes.ratio:.1f}, forecast {known.forecast.ratio:.1f}{also}"
         )

@@ -90,8 +90,6 @@ _TOLD = (
     "raw/regular_events: warning: the largest task of read",
     "raw/regular_events: read done: 12,400 rows",
     "refined/events: compare: ",
-    "refined/events: write: ",
-    "refined/events: write done: ",
 )
 
 

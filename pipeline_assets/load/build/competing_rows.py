@@ -43,7 +43,7 @@ class CompetingRows:
         """Whether there is any such row."""
         if self.is_any:
             tasks = int(runtime.spark.conf.get("spark.sql.shuffle.partitions", None) or 1)
-            runtime.skew.forecast(counts.skew(REFINED_EVENTS.key, tasks), runtime.settings, runtime.log)
+            runtime.skew.forecast(counts.skew(REFINED_EVENTS.key, tasks), runtime)
         is_hot = F.col("count") >= runtime.settings.hot_key_rows
         self._hot_keys = self._keys.where(is_hot) if counts.hot else None
         # Sent whole to every task where they are few, so that the rows they are joined with stay where they are.

@@ -70,7 +70,7 @@ def write_refined(
     """
     names = runtime.lakehouse.files
     parts = file_parts(files, runtime.spark.sparkContext.defaultParallelism * _TASKS_PER_CORE, held.keys())
-    runtime.skew.forecast(_skew(files, parts, held), runtime.settings, runtime.log)
+    runtime.skew.forecast(_skew(files, parts, held), runtime)
     with naming_what_workers_met():
         refined = refine_files(
             runtime.spark,
@@ -82,7 +82,7 @@ def write_refined(
             layout=names.layout(REFINED_EVENTS, is_ordered=False),
             target=names.store(REFINED_EVENTS),
         )
-    runtime.skew.measured(REFINED_EVENTS.key, _STEP, refined.tasks, runtime.log)
+    runtime.skew.measured(REFINED_EVENTS.key, _STEP, refined.tasks, runtime)
     return refined
 
 

@@ -81,14 +81,14 @@ class Writing:
     def run(self) -> list[str]:
         """Read the objects and write their rows; the files, as `data_file` describes them."""
         runtime, table = self._attempt.runtime, self._attempt.table.key
-        runtime.skew.forecast(_skew(table, list(self.deliveries.values()), self._tasks), runtime.settings, runtime.log)
+        runtime.skew.forecast(_skew(table, list(self.deliveries.values()), self._tasks), runtime)
         with naming_what_workers_met():
             self._found = self._rows.collect()
         tasks = [row for row in self._found if row["task_rows"] is not None]
         done = [(row["task_rows"], row["task_bytes"]) for row in tasks]
         without = sum(row["task_rows_without_id"] for row in tasks)
         ids = null_share(_SEND_ID, without, sum(rows for rows, _ in done))
-        runtime.skew.measured(table, _STEP, done, runtime.log, ids)
+        runtime.skew.measured(table, _STEP, done, runtime, ids)
         return [row["file"] for row in self._found if row["file"] is not None]
 
     def summaries(self) -> dict[str, Summary]:
