@@ -21,6 +21,8 @@ from pipeline_assets.domain.slices import Source
 from resources.ledger.schema import RECOVERIES
 
 _Connect = Callable[[], AbstractContextManager[Connection]]
+_LONGEST_HOUR = timedelta(hours=6)
+"""So long a claim counts without its end: a recovery that died for good hides what lies there no longer."""
 _LONGEST_LISTING = timedelta(hours=1)
 """So long a claim counts after its end: a listing that began before the marker came is not older."""
 
@@ -49,11 +51,14 @@ class Recoveries:
 
     def hours(self, projects: Sequence[str], first: date, last: date) -> dict[BatchKey, frozenset[int]]:
         """The claimed hours of arrival days, both ends included. Ask after landing is listed, and believe a marker more."""
-        cutoff = (datetime.now(UTC) - _LONGEST_LISTING).isoformat()
+        now = datetime.now(UTC)
+        begun, ended = ((now - longest).isoformat() for longest in (_LONGEST_HOUR, _LONGEST_LISTING))
         query = sa.select(RECOVERIES.c.project_id, RECOVERIES.c.arrival_date, RECOVERIES.c.hour).where(
             RECOVERIES.c.project_id.in_(projects),
             RECOVERIES.c.arrival_date.between(first, last),
-            sa.or_(RECOVERIES.c.ended_at.is_(None), RECOVERIES.c.ended_at > cutoff),
+            sa.or_(
+                sa.and_(RECOVERIES.c.ended_at.is_(None), RECOVERIES.c.begun_at > begun), RECOVERIES.c.ended_at > ended
+            ),
         )
         found: dict[BatchKey, frozenset[int]] = {}
         with self._read() as connection:

@@ -11,14 +11,20 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from pipeline_assets.domain.checks import Check, Evaluation
+from pipeline_assets.domain.checks import Evaluation
 from pipeline_assets.domain.commands import recover_refused
 from pipeline_assets.domain.deliveries import NOT_READABLE, BatchKey, Delivery
 from pipeline_assets.domain.hours import Hour
-from pipeline_assets.domain.records import EXCLUDED, HOURS_HELD, MISSING, BatchRecord, DeliveryRecord, Exclusion
+from pipeline_assets.domain.records import (
+    MISSING,
+    BatchRecord,
+    DeliveryRecord,
+    Exclusion,
+)
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import BatchVerdict, Source
 from pipeline_assets.formats.registry import EXPORT_FORMAT
+from pipeline_assets.load.deliveries.completeness import completeness
 from pipeline_assets.load.staleness.coverage import HOURS_A_DAY
 from resources.ledger.changes import BatchAsRead
 
@@ -202,7 +208,7 @@ class BatchPlan:
             hours_marked=len(self.hours_marked),
             is_closed=self.is_closed,
             hours=tuple(sorted(self.hours_marked | self._hours_known(settings))),
-            evaluations=(evaluation, self._completeness(evaluation)),
+            evaluations=(evaluation, completeness(self, evaluation)),
         )
 
     def hour_of(self, object_key: str, settings: Settings) -> int | None:
@@ -247,29 +253,6 @@ class BatchPlan:
         is_absent = self.key.source is Source.REGULAR and self.is_awaited and not self._known
         held = len(self.hours_marked | self.hours_elsewhere)
         return held if is_absent and self.hours_elsewhere and held < HOURS_A_DAY else None
-
-    def _completeness(self, verdict: Evaluation) -> Evaluation:
-        held = self.partial_hours
-        is_decided = verdict.figures.get(MISSING) or verdict.figures.get(EXCLUDED)
-        if held is not None and verdict.is_passed and not is_decided:
-            return Evaluation(
-                Check.DELIVERY_COMPLETE,
-                False,
-                f"no regular delivery came, and any source holds {held} of 24 hours",
-                "Recover the other hours, or accept that they are lost, with a reason (--accept-missing, accept_missing in "
-                f"run config); the day stays provisional until then{'' if self.is_closed else ', and until its deadline'}",
-                {"hours_marked": len(self.hours_marked), "hours_delivered": 0, HOURS_HELD: held},
-            )
-        missing = HOURS_A_DAY - len(self.hours_marked)
-        # Recoveries need no markers, and an empty day of one source is complete.
-        is_complete = missing == 0 or self.is_closed or not self.listed
-        return Evaluation(
-            Check.DELIVERY_COMPLETE,
-            is_complete,
-            None if is_complete else f"{missing} of 24 hours have no marker yet",
-            None if is_complete else "The day stays provisional until they come or the deadline passes",
-            {"hours_marked": len(self.hours_marked), "hours_delivered": len({d.hour for d in self.listed.values()})},
-        )
 
 
 @dataclass(frozen=True)

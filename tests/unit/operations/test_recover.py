@@ -18,9 +18,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import sqlalchemy as sa
 
 from pipeline_assets.cli.render_recovery import progress_on
 from pipeline_assets.cli.terminal import PlainConsole
+from pipeline_assets.domain.checks import Check, Evaluation
 from pipeline_assets.domain.deliveries import BatchKey, Listing
 from pipeline_assets.domain.errors import LandingUnavailableError
 from pipeline_assets.domain.hours import Hour, HourRange
@@ -45,6 +47,7 @@ from resources.export_api.client import ExportApi
 from resources.failpoints import OF_RECOVERY, Failpoint, watch
 from resources.landing.store import LandingStore
 from resources.ledger.changes import Changes
+from resources.ledger.schema import RECOVERIES
 from resources.ledger.store import Ledger
 from tests.support.builders import PROJECT, a_body, events_on
 from tests.support.export_api import Answer, Vendor, a_vendor, zipped
@@ -456,6 +459,7 @@ from pipeline_assets.operations.recover import Recovery
 from pipeline_assets.operations.recover_plan import RecoveryRequest, plan_recovery
 from resources.export_api.client import ExportApi
 from resources.landing.store import LandingStore
+from resources.ledger.schema import RECOVERIES
 from resources.ledger.store import Ledger
 settings = Settings()
 landing = LandingStore.from_settings(settings)
@@ -465,6 +469,16 @@ with closing(Ledger(settings.ledger_database_url)) as ledger:
     Recovery(ExportApi(settings), landing, settings, ledger.recoveries).run(plan)
 """
 _KEY = f"{PREFIX}/{PREFIX}_{DAY}_5"
+
+
+def _let_claims_grow_old(place: Place, hours: int) -> None:
+    """As if every claim had begun so much earlier."""
+    with place.ledger.engine.begin() as connection:
+        for row in connection.execute(sa.select(RECOVERIES)).mappings().all():
+            begun = datetime.fromisoformat(row["begun_at"]) - timedelta(hours=hours)
+            connection.execute(
+                RECOVERIES.update().where(RECOVERIES.c.hour == row["hour"]).values(begun_at=begun.isoformat())
+            )
 
 
 @pytest.mark.parametrize(
@@ -493,6 +507,15 @@ def test_a_recovery_that_is_killed_leaves_no_marker_over_half_an_hour_and_goes_o
     taken, _ = place.to_load()
     assert 5 not in taken
     assert bool(place.plans[BACKFILL].hours_unfinished) == is_half
+    if is_half:
+        batch = place.plans[BACKFILL]
+        passed = Evaluation(Check.DELIVERY_RECONCILES, True)
+        *_, told = batch.record(BatchVerdict.ACCEPTED, passed, place.settings).evaluations
+        assert (told.check, told.is_passed, told.figures) == (Check.DELIVERY_COMPLETE, False, {"hours_unfinished": 1})
+        _let_claims_grow_old(place, hours=5)
+        assert 5 not in place.to_load()[0]
+        _let_claims_grow_old(place, hours=2)
+        assert 5 in place.to_load()[0], "nobody goes on with it, so that nothing is hidden for ever"
 
     fates = place.recover(_range(4, 6))
     assert set(fates.values()) <= {"recovered", "already there"}

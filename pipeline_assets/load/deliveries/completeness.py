@@ -1,0 +1,46 @@
+"""Whether the hours of a batch are complete: the check that warns and holds nothing back.
+
+Contains: the rule.
+Add here: another way in which hours may lack.
+Does not contain: whether the batch is accepted (batch.py, verdicts.py).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pipeline_assets.domain.checks import Check, Evaluation
+from pipeline_assets.domain.records import EXCLUDED, HOURS_HELD, HOURS_UNFINISHED, MISSING
+from pipeline_assets.load.staleness.coverage import HOURS_A_DAY
+
+if TYPE_CHECKING:
+    from pipeline_assets.load.deliveries.plan import BatchPlan
+
+
+def completeness(plan: BatchPlan, verdict: Evaluation) -> Evaluation:
+    """Whether all hours of the batch are marked, by what is listed; `verdict` is of the other check."""
+    if plan.told_recovery is not None:
+        hint = "A load after the end of the recovery takes them; six hours after it began they are taken as they lie"
+        unfinished = {HOURS_UNFINISHED: len(plan.hours_unfinished)}
+        return Evaluation(Check.DELIVERY_COMPLETE, False, plan.told_recovery, hint, unfinished)
+    held = plan.partial_hours
+    is_decided = verdict.figures.get(MISSING) or verdict.figures.get(EXCLUDED)
+    if held is not None and verdict.is_passed and not is_decided:
+        return Evaluation(
+            Check.DELIVERY_COMPLETE,
+            False,
+            f"no regular delivery came, and any source holds {held} of 24 hours",
+            "Recover the other hours, or accept that they are lost, with a reason (--accept-missing, accept_missing in "
+            f"run config); the day stays provisional until then{'' if plan.is_closed else ', and until its deadline'}",
+            {"hours_marked": len(plan.hours_marked), "hours_delivered": 0, HOURS_HELD: held},
+        )
+    missing = HOURS_A_DAY - len(plan.hours_marked)
+    # Recoveries need no markers, and an empty day of one source is complete.
+    is_complete = missing == 0 or plan.is_closed or not plan.listed
+    return Evaluation(
+        Check.DELIVERY_COMPLETE,
+        is_complete,
+        None if is_complete else f"{missing} of 24 hours have no marker yet",
+        None if is_complete else "The day stays provisional until they come or the deadline passes",
+        {"hours_marked": len(plan.hours_marked), "hours_delivered": len({d.hour for d in plan.listed.values()})},
+    )
