@@ -60,7 +60,7 @@ def _assert_missing(p: Any, run: Outcome, day: date, count: int, first: str) -> 
     for hint in ("load again later", "TIDEMARK_LANDING_URL", "credentials", "lifecycle rules", "export the day again"):
         assert hint in batch.hint
     assert "accept_missing" in batch.hint
-    assert f"`tidemark recover --from {day} --to {day} --project {PROJECT} --refused --load`" in batch.hint
+    assert f"tidemark recover --from {day} --to {day} --project {PROJECT} --refused --load" in batch.hint
 
 
 def test_the_wrong_bucket_empties_nothing(pipeline: Any, tmp_path: Path) -> None:

@@ -186,14 +186,13 @@ def test_a_column_that_came_later_is_null_in_older_files(lakehouse: Lakehouse) -
     target = lakehouse.files.store(REFINED_EVENTS)
     files = refine_files(
         lakehouse.spark,
-        [RawFile(Slice(FIRST, PROJECT), "regular", path, 1)],
+        [[RawFile(Slice(FIRST, PROJECT), "regular", path, 1)]],
         {},
         {},
         stores={"regular": store},
         hashes=event_hashes(),
         layout=refined,
         target=target,
-        parallelism=2,
     )
     assert not files.wrong
     staged = lakehouse.stage(

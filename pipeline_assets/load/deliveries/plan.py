@@ -135,7 +135,7 @@ class BatchPlan:
         first, last = (Hour(self.key.arrival_date, end(self.hours_unfinished)) for end in (min, max))
         command = f"tidemark recover --from {first} --to {last} --project {self.key.project_id}"
         listed = ", ".join(map(str, sorted(self.hours_unfinished)))
-        return f"hours {listed} wait: their recovery has not written its marker; if it died, run `{command}`"
+        return f"hours {listed} wait: their recovery has not written its marker; if it died, run {command}"
 
     @property
     def let_go(self) -> list[str]:
@@ -193,7 +193,7 @@ class BatchPlan:
         if self.key.source is not Source.REGULAR:
             return evaluation
         command = recover_refused(self.key.arrival_date, self.key.arrival_date, [self.key.project_id])
-        return replace(evaluation, hint=f"{evaluation.hint}; or fetch it from the vendor: `{command}`")
+        return replace(evaluation, hint=f"{evaluation.hint}; or fetch it from the vendor: {command}")
 
     def record(self, verdict: BatchVerdict, evaluation: Evaluation, settings: Settings) -> BatchRecord:
         """The batch's row in the ledger."""

@@ -586,7 +586,7 @@ def test_a_day_without_deliveries_says_what_to_do() -> None:
     assert never.reason == f"{BATCH}: no delivery at all, and the deadline has passed"
     for name in ("TIDEMARK_LANDING_URL", "TIDEMARK_PROJECTS", "24 markers"):
         assert name in str(refused.hint)
-    assert f"`tidemark recover --from {DAY} --to {DAY} --project {PROJECT} --refused --load`" in str(refused.hint)
+    assert f"tidemark recover --from {DAY} --to {DAY} --project {PROJECT} --refused --load" in str(refused.hint)
 
 
 @pytest.mark.parametrize("source", Source)
@@ -604,7 +604,7 @@ def test_a_refusal_of_what_cannot_be_read_names_the_recovery_of_the_day(source: 
     assert verdict is BatchVerdict.REFUSED
     (_, command, _) = commands(AnswerKind.ACCEPT_MISSING, source, (), (PROJECT,), DAY, DAY)
     is_named = bool(error) and source is Source.REGULAR
-    assert str(evaluation.hint).endswith(f"; or fetch it from the vendor: `{command}`") == is_named
+    assert str(evaluation.hint).endswith(f"; or fetch it from the vendor: {command}") == is_named
     words = shlex.split(command)[2:]
     assert {word for word in words if word.startswith("--")} <= {
         option for parameter in _SHELL.commands["recover"].params for option in parameter.opts

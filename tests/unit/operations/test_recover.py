@@ -556,7 +556,7 @@ def test_no_load_takes_a_part_of_an_hour_that_is_being_recovered(place: Place) -
     assert (taken, status.due) == ({}, {})
     assert status.waiting[BACKFILL] == (
         "hours 5 wait: their recovery has not written its marker; if it died, run "
-        f"`tidemark recover --from {DAY}T05 --to {DAY}T05 --project {PROJECT}`"
+        f"tidemark recover --from {DAY}T05 --to {DAY}T05 --project {PROJECT}"
     )
     verdict, evaluation = judge_absent(
         place.plans[BACKFILL], is_other_source_there=False, first_arrival=None, settings=place.settings, now=NOW
@@ -564,7 +564,7 @@ def test_no_load_takes_a_part_of_an_hour_that_is_being_recovered(place: Place) -
     assert (verdict, "recovery" in (evaluation.reason or "")) == (BatchVerdict.WAITING, True)
     place.ledger.record(Changes(batches=[place.plans[BACKFILL].record(verdict, evaluation, place.settings)]), "run")
     (told,) = read_health(place.ledger, place.settings, NOW).following
-    assert f"`tidemark recover --from {DAY}T05" in told.reason
+    assert f"tidemark recover --from {DAY}T05" in told.reason
 
     assert place.recover(_range(5, 5)) == {"5": "recovered"}
     assert place.to_load()[0] == {5: 2}
