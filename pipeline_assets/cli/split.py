@@ -21,6 +21,7 @@ from pipeline_assets.cli.terminal import line, page, plainly, stacked, styled, t
 from pipeline_assets.config import load_settings
 from pipeline_assets.domain.days import parse_day
 from pipeline_assets.domain.errors import TidemarkError, UsageError
+from pipeline_assets.domain.hours import Hour
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.formats.registry import EXPORT_FORMAT
 from resources.ledger.store import Ledger
@@ -122,17 +123,21 @@ def _relocated(
 
     if not selection.recovered:
         return []
-    with closing(Ledger(settings.ledger_database_url)) as ledger:
-        excluded = excluded_keys(ledger, search.project_id)
-    grammar = EXPORT_FORMAT.keys(settings.marker_pattern)
+    project, grammar = search.project_id, EXPORT_FORMAT.keys(settings.marker_pattern)
     done = []
-    for relocation in relocate(selection.recovered, search.project_id, mover, grammar, excluded):
-        done.append(relocation)
-        if relocation.refusal is None:
-            placed = relocation.recovered.placed
-            plainly(console)(
-                f"{len(done)} of {len(selection.recovered)}: {placed.upload.key} is {placed.target_key} now"
-            )
+    with closing(Ledger(settings.ledger_database_url)) as ledger:
+        excluded = excluded_keys(ledger, project)
+
+        def is_claimed(hour: Hour) -> bool:
+            return ledger.recoveries.is_open(project, hour)
+
+        for relocation in relocate(selection.recovered, project, mover, grammar, excluded, is_claimed):
+            done.append(relocation)
+            if relocation.refusal is None:
+                placed = relocation.recovered.placed
+                plainly(console)(
+                    f"{len(done)} of {len(selection.recovered)}: {placed.upload.key} is {placed.target_key} now"
+                )
     return done
 
 

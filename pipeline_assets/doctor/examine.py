@@ -14,13 +14,19 @@ from datetime import date, datetime, timedelta
 from pipeline_assets.doctor import places, recorded
 from pipeline_assets.doctor.places import PrefixEvidence, TableHead
 from pipeline_assets.doctor.point import Point, Question
+from pipeline_assets.domain.deliveries import BatchKey
 from pipeline_assets.domain.errors import SettingsError, TidemarkError
+from pipeline_assets.domain.hours import Hour
+from pipeline_assets.domain.machine import engine_cores
 from pipeline_assets.domain.masking import receiver_id
+from pipeline_assets.domain.notices import SEND_AGAIN
 from pipeline_assets.domain.processes import Sight
 from pipeline_assets.domain.settings import Settings
+from pipeline_assets.domain.skew import READS_PER_CORE
 from pipeline_assets.domain.slices import Source
 from pipeline_assets.formats.registry import EXPORT_FORMAT
 from pipeline_assets.inspection.health.report import DUPLICATES
+from pipeline_assets.inspection.receivers import receiver_troubles
 from pipeline_assets.load.late_arrivals import recent_lateness
 from pipeline_assets.operations.split.evidence import by_evidence
 from pipeline_assets.operations.split.prefix import read_prefix
@@ -38,6 +44,8 @@ from resources.this_process import sight
 
 RECENT_DAYS = 28
 _FOREIGN_DAYS = 30
+_RECOVERY_RESTS = timedelta(hours=1)
+"""A recovery that claimed an hour so long ago has died or failed: it claims one after the other, as it writes them."""
 
 
 def examine(ledger: Ledger, settings: Settings, landing: Callable[[], Mover], now: datetime) -> Iterator[Point]:
@@ -61,9 +69,10 @@ def examine(ledger: Ledger, settings: Settings, landing: Callable[[], Mover], no
     late = recent_lateness(ledger, settings, Source.REGULAR, projects, now.date())
     yield recorded.wide_enough(late, settings)
     yield _keys(ledger, projects, now)
-    yield recorded.not_skewed(checkup.object_sizes(projects, first), settings)
+    tasks = engine_cores(settings.spark_master) * READS_PER_CORE
+    yield recorded.not_skewed(checkup.object_sizes(projects, first), settings, tasks)
     yield recorded.markers_on_time(checkup.marked_days(projects, first), settings)
-    yield places.recovery_possible(_without_keys(projects), checkup.recoveries(projects), projects)
+    yield _guarded(places.RECOVERY, lambda: _recovery(ledger, settings, landing, projects, now))
     yield places.looked_after(processes, heads, checkup.first_load(), now)
     yield _notices(ledger, settings)
     yield _guarded(places.DECISIONS, lambda: _decisions(ledger, settings))
@@ -147,6 +156,21 @@ def _keys(ledger: Ledger, projects: Sequence[str], now: datetime) -> Point:
     return recorded.stable_keys(recent, earlier, without, blank, twice)
 
 
+def _recovery(
+    ledger: Ledger, settings: Settings, landing: Callable[[], Mover], projects: Sequence[str], now: datetime
+) -> Point:
+    """Landing is opened only where a claim has not ended: its marker says more than the claim."""
+    grammar = EXPORT_FORMAT.keys(settings.marker_pattern)
+    open_claims = [one for one in ledger.recoveries.open(projects) if one.begun_at < now - _RECOVERY_RESTS]
+    mover = landing() if open_claims else None
+    unfinished: dict[str, list[Hour]] = {}
+    for one in open_claims:
+        marker = grammar.format_marker(BatchKey(Source.BACKFILL, one.project_id, one.hour.day), one.hour.hour)
+        if mover is not None and mover.find(marker) is None:
+            unfinished.setdefault(one.project_id, []).append(one.hour)
+    return places.recovery_possible(_without_keys(projects), ledger.checkup.recoveries(projects), projects, unfinished)
+
+
 def _without_keys(projects: Sequence[str]) -> list[str]:
     lacking = []
     for project in projects:
@@ -160,7 +184,8 @@ def _without_keys(projects: Sequence[str]) -> list[str]:
 def _notices(ledger: Ledger, settings: Settings) -> Point:
     configured = {receiver_id(url) for url in settings.notify_urls}
     receivers = {name: one for name, one in ledger.outbox.receivers().items() if name in configured}
-    return recorded.receivers_told(receivers, ledger.outbox.waiting(), len(configured))
+    refusing = [one for one in receiver_troubles(ledger, settings) if one.command == SEND_AGAIN]
+    return recorded.receivers_told(receivers, ledger.outbox.waiting(), len(configured), refusing)
 
 
 def _decisions(ledger: Ledger, settings: Settings) -> Point:

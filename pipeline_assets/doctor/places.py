@@ -12,9 +12,11 @@ from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 
 from pipeline_assets.doctor.point import Point, Question
+from pipeline_assets.domain.hours import Hour, hour_ranges
 from pipeline_assets.domain.plain_text import few
 from resources.ledger.checkup import ProcessOnRecord
 
+_HOURS_A_DAY = 24
 MAINTENANCE_JOB = "maintenance"
 _RESTS = timedelta(days=7)
 """Maintenance may rest so long; it is meant for every night."""
@@ -118,21 +120,48 @@ def separate_prefixes(prefixes: Sequence[PrefixEvidence], since: date) -> Point:
     return SEPARATE_PREFIXES.green(f"{told}{notes}")
 
 
-def recovery_possible(lacking_keys: Sequence[str], recovered: Mapping[str, date], projects: Sequence[str]) -> Point:
-    """Whether lost hours can be fetched from the vendor, and ever were; keys are looked for, and nobody is asked with them."""
+def recovery_possible(
+    lacking_keys: Sequence[str],
+    recovered: Mapping[str, date],
+    projects: Sequence[str],
+    unfinished: Mapping[str, Sequence[Hour]],
+) -> Point:
+    """Whether lost hours can be fetched from the vendor, and ever were; keys are looked for, and nobody is asked with them.
+
+    `unfinished`: project -> hours whose recovery began long ago and that have no marker, of which loads leave out what they
+    do not know.
+    """
     tried = ", ".join(f"{project} last of {day}" for project, day in sorted(recovered.items()))
     told = f"recoveries were loaded: {tried}" if tried else "no recovery was ever loaded"
+    keys = (
+        f"no keys of the Export API are set for {few(lacking_keys)}"
+        if lacking_keys
+        else "keys are set for every project"
+    )
+    begun = [(project, part) for project, hours in unfinished.items() for part in hour_ranges(hours, _HOURS_A_DAY)]
+    if begun:
+        named = few([f"{project} {part}" for project, part in begun], 5)
+        each = [f"tidemark recover --from {part.first} --to {part.last} --project {project}" for project, part in begun]
+        commands = few(each, 3, "; ")
+        lacking = [project for project in unfinished if project in lacking_keys]
+        first = f"{_set_keys(lacking[0])}; then: " if lacking else ""
+        return RECOVERY.yellow(
+            f"hours whose recovery began and has no marker: {named}; {keys}; {told}", f"{first}{commands}"
+        )
     if lacking_keys:
-        first = lacking_keys[0]
-        hint = f"Set TIDEMARK_EXPORT_KEY_{first} and TIDEMARK_EXPORT_SECRET_{first} in the environment of this process"
-        return RECOVERY.yellow(f"no keys of the Export API are set for {few(lacking_keys)}; {told}", hint)
+        hint = f"{_set_keys(lacking_keys[0])} in the environment of this process"
+        return RECOVERY.yellow(f"{keys}; {told}", hint)
     untried = [project for project in projects if project not in recovered]
     if untried:
         hint = (
             f"Try it on an hour that is whole: tidemark recover --from DAYT09 --to DAYT09 --project {untried[0]} --load"
         )
-        return RECOVERY.yellow(f"keys are set for every project; {told}; never for {few(untried)}", hint)
-    return RECOVERY.green(f"keys are set for every project; {told}")
+        return RECOVERY.yellow(f"{keys}; {told}; never for {few(untried)}", hint)
+    return RECOVERY.green(f"{keys}; {told}")
+
+
+def _set_keys(project: str) -> str:
+    return f"Set TIDEMARK_EXPORT_KEY_{project} and TIDEMARK_EXPORT_SECRET_{project}"
 
 
 def looked_after(

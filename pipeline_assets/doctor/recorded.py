@@ -9,14 +9,18 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import date
 
 from pipeline_assets.doctor.point import Point, Question
 from pipeline_assets.domain.causes import CauseKind
+from pipeline_assets.domain.notices import SEND_AGAIN, SEND_NOW
 from pipeline_assets.domain.plain_text import few
 from pipeline_assets.domain.settings import Completeness, Settings
+from pipeline_assets.domain.skew import MOST_PARTS, part_weight, parts_of
 from pipeline_assets.domain.slices import Verdict
 from pipeline_assets.domain.window import Lateness, advise, deciding, narrowness, percent
+from pipeline_assets.inspection.receivers import ReceiverTrouble
 from resources.ledger.checkup import BuiltAgain, FoundCommit, MarkedDay, ObjectSizes
 from resources.ledger.outbox import Receiver
 from resources.ledger.summaries import SliceFigures
@@ -25,13 +29,15 @@ NAMELESS_SHARE = 0.01
 """More rows than this share without any id, and a correction of the vendor doubles them instead of replacing them."""
 LARGE_BYTES = 64 * 1024**2
 """A day that is smaller as stored is read in seconds, however it is divided."""
+_LARGE_PART_BYTES = 8 * 1024**2
+"""No load waits long for a task that has less."""
 _HOURS_A_DAY = 24
 _LOAD_TWICE = "tidemark load --source regular --from DAY --to DAY, twice; or tidemark verify --from DAY --to DAY"
 IDEMPOTENT = Question("idempotent", "Does loading the same twice leave the same?")
 ONE_LOAD_PATH = Question("one load path", "Does everything that writes the tables go through the load?")
 WINDOW = Question("window", "Is the reprocessing window wide enough for the lateness seen?")
 KEYS = Question("keys", "Are the keys stable, so that a row that comes again is known?")
-SKEW = Question("skew", "Does the work divide, or does one object hold most of a day?")
+SKEW = Question("skew", "Does the work divide, or does one object hold up a day?")
 MARKERS = Question("markers", "Do markers come on time, so that complete days are known?")
 NOTICES = Question("notices", "Are readers told when a published number changes?")
 RECOMPUTED = Question("recomputed", "Does a replay from landing give what is published?")
@@ -141,8 +147,8 @@ def _removed(slices: Sequence[SliceFigures]) -> float:
     return 1000 * removed / (rows + removed) if rows else 0.0
 
 
-def not_skewed(sizes: Sequence[ObjectSizes], settings: Settings) -> Point:
-    """Whether the work of a day divides: an object is read by one tSKEW."""
+def not_skewed(sizes: Sequence[ObjectSizes], settings: Settings, tasks: int) -> Point:
+    """Whether the work of a day divides among so many tasks: what a task has left of an object that several of them read."""
     if not sizes:
         return SKEW.yellow("no objects are on record of the last 28 days", "Load days, then ask again")
     by_day: dict[date, int] = {}
@@ -160,11 +166,33 @@ def not_skewed(sizes: Sequence[ObjectSizes], settings: Settings) -> Point:
             told,
             "It is more than max_object_bytes as stored: raise TIDEMARK_MAX_OBJECT_BYTES, or have it exported in parts",
         )
-    if by_day[largest.day] >= LARGE_BYTES and share > 0.5:
-        return SKEW.yellow(
-            told, "A gzip object is one task: ask the vendor for more shards, or give a core more memory and time"
+    uneven = [(_left(one.largest_bytes, by_day[one.day], settings, tasks), one) for one in sizes]
+    left, worst = max(uneven, key=lambda entry: entry[0].times)
+    if left.times > settings.skew_warning_ratio:
+        told += (
+            f"; on {worst.day} {left.parts} of {tasks} tasks read an object of {_bytes(worst.largest_bytes)} "
+            f"({worst.project_id}), and each has {left.times:.1f} times the work of an even task"
         )
+        hint = "Ask the exporter for smaller objects"
+        if left.parts < MOST_PARTS:
+            hint += f", or lower TIDEMARK_SPLIT_OBJECT_BYTES ({settings.split_object_bytes}): up to {MOST_PARTS} tasks read one"
+        return SKEW.yellow(told, hint)
     return SKEW.green(told)
+
+
+@dataclass(frozen=True)
+class _Left:
+    parts: int
+    times: float
+    """The work of one part, in that of an even task; 0 where nobody would wait for it."""
+
+
+def _left(size: int, day_bytes: int, settings: Settings, tasks: int) -> _Left:
+    """What is left of an object on one task when loads have divided it."""
+    parts = parts_of(size, day_bytes, tasks, settings.split_object_bytes)
+    weight = part_weight(size, parts)
+    is_slow = day_bytes >= LARGE_BYTES and weight >= _LARGE_PART_BYTES
+    return _Left(parts, weight * tasks / day_bytes if is_slow else 0.0)
 
 
 def markers_on_time(days: Sequence[MarkedDay], settings: Settings) -> Point:
@@ -189,18 +217,24 @@ def markers_on_time(days: Sequence[MarkedDay], settings: Settings) -> Point:
     return MARKERS.green(told)
 
 
-def receivers_told(receivers: Mapping[str, Receiver], waiting: Mapping[str, int], configured: int) -> Point:
-    """Whether those who want to hear of changed numbers do."""
+def receivers_told(
+    receivers: Mapping[str, Receiver],
+    waiting: Mapping[str, int],
+    configured: int,
+    refusing: Sequence[ReceiverTrouble] = (),
+) -> Point:
+    """Whether those who want to hear of changed numbers do; `refusing`: those whose notices are set aside, which no run sends."""
     if not configured:
         return NOTICES.green("no receiver is configured; tidemark changes --since TIME lists what changed")
     failing = {one.place: one for one in receivers.values() if one.failures}
     unsent = sum(count for name, count in waiting.items() if name in receivers)
     told = f"{configured} receivers, {unsent} notices wait to be sent"
-    if failing:
-        each = few(
-            [f"{place} failed {one.failures} times, last: {one.error}" for place, one in sorted(failing.items())], 3
-        )
-        return NOTICES.red(f"{told}; {each}", "Correct the address or the receiver, then: tidemark notify")
+    if failing or refusing:
+        each = [f"{place} failed {one.failures} times, last: {one.error}" for place, one in sorted(failing.items())]
+        each += [f"{one.place} {one.reason}" for one in refusing]
+        commands = [SEND_NOW] * bool(failing) + [SEND_AGAIN] * bool(refusing)
+        hint = f"Correct the address or the receiver, then: {', then '.join(commands)}"
+        return NOTICES.red(f"{told}; {few(each, 3)}", hint)
     if len(receivers) < configured:
         return NOTICES.yellow(f"{told}; {configured - len(receivers)} were never told of anything", "tidemark notify")
     return NOTICES.green(told)

@@ -8,8 +8,10 @@ Does not contain: settings themselves.
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 
+_LOCAL = re.compile(r"local\[\s*(?P<cores>[1-9][0-9]*)\s*(,\s*[0-9]+\s*)?\]")
 _MOST, _LEAST = 2 * 1024**3, 256 * 1024**2
 _LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
 
@@ -33,6 +35,14 @@ def memory_bytes() -> int:
 def cores() -> int:
     """That this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def engine_cores(spark_master: str) -> int:
+    """That Spark uses: `local[4]` says 4; of a cluster, which nobody asks here, as many as this machine has."""
+    named = _LOCAL.fullmatch(spark_master)
+    if spark_master == "local":
+        return 1
+    return int(named["cores"]) if named else cores()
 
 
 def _text(path: Path) -> str:

@@ -22,6 +22,8 @@ MOST_PARTS = 8
 """Of one object: each of them decompresses the whole object."""
 AGAIN = 0.1
 """What it takes to decompress a byte, beside what it takes to decompress, parse, hash and write it."""
+READS_PER_CORE = 3
+"""Tasks that read objects, of each core: so a core that has less to do takes another."""
 _FAIR_SHARES = 1.5
 """So many times the work of an even task one object may be before it is divided."""
 _LONGEST_NAME = 200

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 
 import sqlalchemy as sa
@@ -25,6 +26,15 @@ _LONGEST_HOUR = timedelta(hours=6)
 """So long a claim counts without its end: a recovery that died for good hides what lies there no longer."""
 _LONGEST_LISTING = timedelta(hours=1)
 """So long a claim counts after its end: a listing that began before the marker came is not older."""
+
+
+@dataclass(frozen=True)
+class OpenClaim:
+    """An hour whose recovery began and is not on record as ended: it is at work, failed or died."""
+
+    project_id: str
+    hour: Hour
+    begun_at: datetime
 
 
 class Recoveries:
@@ -48,6 +58,22 @@ class Recoveries:
         with self._write() as connection:
             ended = {"ended_at": datetime.now(UTC).isoformat()}
             connection.execute(RECOVERIES.update().where(*_is(project_id, hour)).values(ended))
+
+    def open(self, projects: Sequence[str]) -> list[OpenClaim]:
+        """Claims that have not ended, by project and hour; a recovery that died behind its marker leaves one as well."""
+        c = RECOVERIES.c
+        query = sa.select(c.project_id, c.arrival_date, c.hour, c.begun_at).where(
+            c.project_id.in_(projects), c.ended_at.is_(None)
+        )
+        with self._read() as connection:
+            rows = connection.execute(query.order_by(c.project_id, c.arrival_date, c.hour))
+            return [OpenClaim(project, Hour(day, hour), datetime.fromisoformat(at)) for project, day, hour, at in rows]
+
+    def is_open(self, project_id: str, hour: Hour) -> bool:
+        """Whether a recovery claimed this hour and has not ended."""
+        query = sa.select(sa.func.count()).where(*_is(project_id, hour), RECOVERIES.c.ended_at.is_(None))
+        with self._read() as connection:
+            return bool(connection.execute(query).scalar_one())
 
     def hours(self, projects: Sequence[str], first: date, last: date) -> dict[BatchKey, frozenset[int]]:
         """The claimed hours of arrival days, both ends included. Ask after landing is listed, and believe a marker more."""

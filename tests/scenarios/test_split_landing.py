@@ -91,7 +91,7 @@ def test_a_mixed_landing_is_split_while_loads_go_on(pipeline: Any) -> None:
     selection = find(Search(PROJECT, keys=tuple(recovered)), mover, p.settings, lambda _: None)
     failpoints.watch(meet)
     try:
-        relocations = list(relocate(selection.recovered, PROJECT, mover, p.grammar, ()))
+        relocations = list(relocate(selection.recovered, PROJECT, mover, p.grammar, (), lambda _: False))
     finally:
         failpoints.watch()
     assert [one.refusal for one in relocations] == [None, None, None]

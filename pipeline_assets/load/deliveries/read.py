@@ -22,7 +22,7 @@ from pyspark.sql import DataFrame, Observation, Row
 from pipeline_assets.domain.deliveries import NOT_READABLE, Delivery
 from pipeline_assets.domain.errors import LakehouseError, LandingAccessError, PublishConflictError, error_in
 from pipeline_assets.domain.records import DeliveryRecord
-from pipeline_assets.domain.skew import StepSkew, Unit, null_share, share_of, sizes_of
+from pipeline_assets.domain.skew import READS_PER_CORE, StepSkew, Unit, null_share, share_of, sizes_of
 from pipeline_assets.domain.slices import Source
 from pipeline_assets.formats.registry import EXPORT_FORMAT
 from pipeline_assets.load.deliveries.attempt import Attempt
@@ -33,7 +33,6 @@ from pipeline_assets.transforms.parsed_batches import object_summary_list
 from pipeline_assets.transforms.spread import Share, distribute, placed, shares, weights
 from pipeline_assets.transforms.write_objects import write_objects
 
-_TASKS_PER_CORE = 3
 _STEP = "read"
 _SEND_ID = EXPORT_FORMAT.identity.send_id
 _ACCESS_HINT = "Check TIDEMARK_LANDING_URL and credentials, and the rights to read what is listed"
@@ -179,7 +178,7 @@ def write_files(attempt: Attempt, deliveries: Collection[Delivery]) -> Writing:
 
 
 def _parallelism(attempt: Attempt) -> int:
-    return attempt.runtime.spark.sparkContext.defaultParallelism * _TASKS_PER_CORE
+    return attempt.runtime.spark.sparkContext.defaultParallelism * READS_PER_CORE
 
 
 @contextmanager

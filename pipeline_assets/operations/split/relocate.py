@@ -8,7 +8,7 @@ Does not contain: the single steps and their proofs (resources/landing/move.py),
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
@@ -20,6 +20,7 @@ from pipeline_assets.domain.errors import (
     UnreadableObjectError,
     UsageError,
 )
+from pipeline_assets.domain.hours import Hour
 from pipeline_assets.domain.slices import Source
 from pipeline_assets.formats.base import ObjectKeys
 from pipeline_assets.operations.split.evidence import Recovered
@@ -37,19 +38,30 @@ class Relocation:
 
 
 def relocate(
-    recovered: Sequence[Recovered], project_id: str, mover: Mover, grammar: ObjectKeys, excluded: Collection[str]
+    recovered: Sequence[Recovered],
+    project_id: str,
+    mover: Mover,
+    grammar: ObjectKeys,
+    excluded: Collection[str],
+    is_claimed: Callable[[Hour], bool],
 ) -> Iterator[Relocation]:
     """Move objects of a project, hour by hour; yields what became of each.
 
     All of an hour are copied and compared; then its marker is written, so that whoever waits for markers meets whole hours;
     then the sources are deleted. So a source that is there is all that a repetition needs to know, and one that is gone has
     a verified copy and a marker. Of an hour with an object that is refused no source is deleted. `excluded`: keys of which
-    a person ruled out a version.
+    a person ruled out a version. `is_claimed`: whether a recovery began an hour and has not ended; until its marker is there,
+    such an hour stays where it is, because a marker of the move would call it whole.
 
-    Raises LandingAccessError and LandingUnavailableError where landing as a whole refuses; what was moved stays so.
+    Raises LandingAccessError and LandingUnavailableError where landing as a whole refuses, and LedgerError where the ledger
+    cannot be asked for claims; what was moved stays so.
     """
     for (day, hour), of_hour in groupby(sorted(recovered), key=lambda one: (one.placed.arrival_date, one.placed.hour)):
         objects = list(of_hour)
+        of_day, marker = Hour(day, hour), grammar.format_marker(BatchKey(Source.BACKFILL, project_id, day), hour)
+        if _is_unfinished(of_day, marker, mover, is_claimed):
+            yield from (Relocation(one, _claimed(one, project_id, of_day)) for one in objects)
+            continue
         data = [one for one in objects if not one.placed.is_marker]
         markers = [one for one in objects if one.placed.is_marker]
         results = [_copied(one, mover, excluded) for one in data]
@@ -59,10 +71,25 @@ def relocate(
                 yield Relocation(one, copy if isinstance(copy, TidemarkError) else _waiting(one))
             yield from (Relocation(one, _waiting(one)) for one in markers)
             continue
+        # Again, because a recovery may have begun while the data was copied; before a marker among the objects is.
+        if _is_unfinished(of_day, marker, mover, is_claimed):
+            yield from (Relocation(one, _claimed(one, project_id, of_day)) for one in objects)
+            continue
         results += [_copied(one, mover, excluded) for one in markers]
-        mover.mark(grammar.format_marker(BatchKey(Source.BACKFILL, project_id, day), hour))
+        mover.mark(marker)
         for one, copy in zip([*data, *markers], results, strict=True):
             yield Relocation(one, copy if isinstance(copy, TidemarkError) else _deleted(one, copy, mover))
+
+
+def _is_unfinished(hour: Hour, marker: str, mover: Mover, is_claimed: Callable[[Hour], bool]) -> bool:
+    """Whether a recovery may have written a part of an hour; one that died behind its marker wrote all."""
+    return is_claimed(hour) and mover.find(marker) is None
+
+
+def _claimed(one: Recovered, project_id: str, hour: Hour) -> TidemarkError:
+    reason = "stays where it is, because a recovery of its hour began and has not ended: a marker now would call the hour whole"
+    hint = f"Run `tidemark recover --from {hour} --to {hour} --project {project_id}`, then this command again"
+    return UsageError(one.placed.upload.key, reason, hint)
 
 
 def _copied(one: Recovered, mover: Mover, excluded: Collection[str]) -> Upload | TidemarkError:

@@ -17,15 +17,20 @@ from pipeline_assets.cli.app import app
 from pipeline_assets.doctor.examine import examine
 from pipeline_assets.doctor.point import Light, Point
 from pipeline_assets.domain.causes import Cause, CauseKind
+from pipeline_assets.domain.deliveries import BatchKey
+from pipeline_assets.domain.hours import Hour
 from pipeline_assets.domain.input_state import InputDay, InputState
+from pipeline_assets.domain.masking import receiver_id
+from pipeline_assets.domain.notices import Notice, NoticeKind
 from pipeline_assets.domain.processes import Identity
-from pipeline_assets.domain.records import PublicationRecord
+from pipeline_assets.domain.records import DeliveryRecord, PublicationRecord
 from pipeline_assets.domain.settings import Settings
-from pipeline_assets.domain.slices import EMPTY, Digest, Slice
+from pipeline_assets.domain.slices import EMPTY, Digest, Slice, Source
 from resources.landing.move import Mover
 from resources.landing.store import LandingStore
 from resources.ledger.changes import Changes
 from resources.ledger.checkup import BuiltAgain
+from resources.ledger.outbox import Pending
 from resources.ledger.store import Ledger
 from tests.support.recorded_history import record_history
 
@@ -163,3 +168,67 @@ def test_what_is_late_of_a_landing_is_told_by_time(ledger: Ledger, settings: Set
     assert (point.light, "10001_2026-03-30_6#2.json.gz" in point.found) == (Light.YELLOW, True)
     assert point.fix is not None
     assert point.fix.startswith("tidemark split-landing --project 10001")
+
+
+def test_readers_whose_notices_are_set_aside_are_not_told(ledger: Ledger, settings: Settings) -> None:
+    """Scenario: of two receivers one refused two notices for good, a third, not configured any more, another. Outcome: red,
+    with the command that sends them again; green when it took them."""
+    url = "https://hooks.example.com/services/T0"
+    telling = settings.model_copy(update={"notify_urls": (url,)})
+    ledger.outbox.register({receiver_id(url): "hooks.example.com/***", "other": "gone.example.com/***"})
+    assert look(ledger, telling)["notices"].light is Light.GREEN
+    for number, receiver in ((1, receiver_id(url)), (2, receiver_id(url)), (1, "other")):
+        notice = Notice(f"n{number}", NoticeKind.REFUSAL, REFINED, Slice(LAST, "10001"), NOW.isoformat(), "run")
+        ledger.set_aside.add(receiver, [Pending(number, notice, "run")], "it answered 400")
+    point = look(ledger, telling)["notices"]
+    assert (point.light, point.fix) == (
+        Light.RED, "Correct the address or the receiver, then: tidemark notify --again",
+    )  # fmt: skip
+    assert "hooks.example.com/*** set aside: 2, since" in point.found
+    assert "gone" not in point.found
+    for one in ledger.set_aside.all():
+        ledger.set_aside.mark_sent(one)
+    assert look(ledger, telling)["notices"].light is Light.GREEN
+
+
+def test_a_large_object_is_judged_by_what_a_task_has_left_of_it(ledger: Ledger, settings: Settings) -> None:
+    """The same day of which one object is 60 %: even among the tasks of two cores, and not among those of 64."""
+    batch = BatchKey(Source.REGULAR, "10001", LAST)
+    read = [
+        DeliveryRecord(batch, f"10001/{size}", "etag", size * 1024**2, None, 3, 3, 0, 0, None, is_accepted=True)
+        for size in (60, 40)
+    ]
+    ledger.record(Changes(deliveries=read), "run")
+    few_cores = look(ledger, settings.model_copy(update={"spark_master": "local[2]"}))["skew"]
+    assert (few_cores.light, "60 % of all" in few_cores.found) == (Light.GREEN, True)
+    many = look(ledger, settings.model_copy(update={"spark_master": "local[64]"}))["skew"]
+    assert (many.light, many.fix) == (Light.YELLOW, "Ask the exporter for smaller objects")
+    assert "8 of 192 tasks read an object of 60 MiB (10001)" in many.found
+
+
+def test_a_recovery_that_died_is_named_until_its_hour_has_a_marker(
+    ledger: Ledger, settings: Settings, tmp_path: Path
+) -> None:
+    """Scenario: claims of three hours: one has ended, one died behind its marker, one died before; a look within the hour and one
+    later. Outcome: the last alone is named, and only later, with its command; its marker ends that."""
+    for hour in (4, 5, 6):
+        ledger.recoveries.begin("10001", Hour(LAST, hour))
+    ledger.recoveries.end("10001", Hour(LAST, 4))
+    folder = tmp_path / "landing" / "10001-backfill"
+    folder.mkdir()
+    (folder / f"10001-backfill_{LAST}_5_complete").touch()
+
+    def at(later: timedelta) -> Point:
+        landing = lambda: Mover(LandingStore.from_settings(settings))  # noqa: E731 - as the command opens it
+        points = examine(ledger, settings, landing, datetime.now(UTC) + later)
+        return next(point for point in points if point.name == "recovery")
+
+    begun = "hours whose recovery began and has no marker: "
+    assert begun not in at(timedelta(minutes=50)).found
+    died = at(timedelta(minutes=70))
+    assert died.light is Light.YELLOW
+    assert died.found.startswith(f"{begun}10001 {LAST}T06; ")
+    assert died.fix is not None
+    assert died.fix.endswith(f"tidemark recover --from {LAST}T06 --to {LAST}T06 --project 10001")
+    (folder / f"10001-backfill_{LAST}_6_complete").touch()
+    assert begun not in at(timedelta(minutes=70)).found

@@ -13,8 +13,10 @@ from pipeline_assets.doctor.places import PrefixEvidence, TableHead
 from pipeline_assets.doctor.point import Light, Point, Question, worst
 from pipeline_assets.domain.causes import CauseKind
 from pipeline_assets.domain.errors import LandingAccessError
+from pipeline_assets.domain.hours import Hour
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.window import Lateness
+from pipeline_assets.inspection.receivers import ReceiverTrouble
 from resources.ledger.checkup import BuiltAgain, FoundCommit, MarkedDay, ObjectSizes, ProcessOnRecord
 from resources.ledger.outbox import Receiver
 from resources.ledger.summaries import SliceFigures
@@ -57,6 +59,13 @@ def marked(*hours: int, is_closed: bool = True) -> list[MarkedDay]:
 
 
 WIDE, NARROW = Lateness({0: 9_990, 3: 10}, 30), Lateness({0: 9_000, 5: 1_000}, 30)
+UNDIVIDED = Settings(projects=("1", "2"), split_object_bytes=1024**4)
+LATER = sizes((200 * MiB, 5000 * MiB))
+EARLIER = ObjectSizes("1", DAY - timedelta(days=1), 24, 90 * MiB, 100 * MiB)
+REFUSING = ReceiverTrouble(
+    "host", "set aside: 3, since 2026-03-31 09:00 UTC: it answered 400", "", "tidemark notify --again"
+)
+HOURS = [Hour(DAY, hour) for hour in (5, 6, 9)]
 WORKING = a_process("daily_load", 0, ended_at=None)
 
 CASES: list[tuple[Point, Light, str]] = [
@@ -79,11 +88,15 @@ CASES: list[tuple[Point, Light, str]] = [
     (recorded.stable_keys([rows(1000, 1000)], [], 0, 1, []), YELLOW, "1 a blank one"),
     (recorded.stable_keys([rows(1000, 1000)], [], 11, 0, []), RED, "11 have neither"),
     (recorded.stable_keys([rows(1000, 1000)], [], 0, 0, ["refined/events 2026-03-31/1"]), RED, "keys are twice in refined"),
-    (recorded.not_skewed([], SETTINGS), YELLOW, "no objects"),
-    (recorded.not_skewed(sizes((10 * MiB, 200 * MiB)), SETTINGS), GREEN, "10 MiB, 5 % of all that arrived on 2026-03-31"),
-    (recorded.not_skewed(sizes((60 * MiB, 63 * MiB)), SETTINGS), GREEN, "95.2 %"),
-    (recorded.not_skewed(sizes((60 * MiB, 100 * MiB)), SETTINGS), YELLOW, "60 %"),
-    (recorded.not_skewed(sizes((10, 200)), Settings(max_object_bytes=9)), RED, "10 B"),
+    (recorded.not_skewed([], SETTINGS, 6), YELLOW, "no objects"),
+    (recorded.not_skewed(sizes((10 * MiB, 200 * MiB)), SETTINGS, 6), GREEN, "10 MiB, 5 % of all that arrived on 2026-03-31"),
+    (recorded.not_skewed(sizes((60 * MiB, 63 * MiB)), UNDIVIDED, 192), GREEN, "95.2 %"),
+    (recorded.not_skewed(sizes((60 * MiB, 100 * MiB)), SETTINGS, 12), GREEN, "60 %"),
+    (recorded.not_skewed(sizes((60 * MiB, 100 * MiB)), UNDIVIDED, 12), YELLOW, "1 of 12 tasks read an object of 60 MiB (1), and"),
+    (recorded.not_skewed(sizes((60 * MiB, 100 * MiB)), SETTINGS, 192), YELLOW, "and each has 24.5 times the work of"),
+    (recorded.not_skewed(sizes((5 * MiB, 120 * MiB)), SETTINGS, 192), GREEN, "4.17 %"),
+    (recorded.not_skewed([*LATER, EARLIER], SETTINGS, 48), YELLOW, "on 2026-03-30 8 of 48 tasks read an object of 90 MiB"),
+    (recorded.not_skewed(sizes((10, 200)), Settings(max_object_bytes=9), 6), RED, "10 B"),
     (recorded.markers_on_time(marked(24, 24), SETTINGS), GREEN, "2 of 2 closed days"),
     (recorded.markers_on_time(marked(24, 23), SETTINGS), YELLOW, "closed by their deadline: 2026-03-31/1 (23)"),
     (recorded.markers_on_time(marked(0, 0), SETTINGS), RED, "no marker was seen at all"),
@@ -92,6 +105,7 @@ CASES: list[tuple[Point, Light, str]] = [
     (recorded.receivers_told({}, {}, 0), GREEN, "no receiver is configured"),
     (recorded.receivers_told({"a": Receiver("a", "host", 5)}, {"a": 2, "b": 7}, 1), GREEN, "2 notices wait"),
     (recorded.receivers_told({"a": Receiver("a", "host", 5, 3, error="404")}, {}, 1), RED, "host failed 3 times, last: 404"),
+    (recorded.receivers_told({"a": Receiver("a", "host", 5)}, {}, 1, [REFUSING]), RED, "sent; host set aside: 3"),
     (recorded.receivers_told({}, {}, 1), YELLOW, "1 were never told"),
     (recorded.recomputed(5, [], 0, [DAY]), GREEN, "5 of 5 slices of 2026-03-31 are equal"),
     (recorded.recomputed(5, ["refined/events differs"], 1, [DAY]), RED, "3 of 5"),
@@ -107,9 +121,10 @@ CASES: list[tuple[Point, Light, str]] = [
     (places.separate_prefixes([PrefixEvidence("1", 0, (), ())], DAY), YELLOW, "0 regular objects"),
     (places.separate_prefixes([PrefixEvidence("1", 9, (), ("1/a",))], DAY), YELLOW, "1/a"),
     (places.separate_prefixes([PrefixEvidence("1", 9, ("1/b",), ("1/a",), "copied")], DAY), RED, "a recovery's name"),
-    (places.recovery_possible(["2"], {}, ["1", "2"]), YELLOW, "no keys of the Export API are set for 2"),
-    (places.recovery_possible([], {"1": DAY}, ["1", "2"]), YELLOW, "never for 2"),
-    (places.recovery_possible([], {"1": DAY}, ["1"]), GREEN, "1 last of 2026-03-31"),
+    (places.recovery_possible(["2"], {}, ["1", "2"], {}), YELLOW, "no keys of the Export API are set for 2"),
+    (places.recovery_possible([], {"1": DAY}, ["1", "2"], {}), YELLOW, "never for 2"),
+    (places.recovery_possible([], {"1": DAY}, ["1"], {}), GREEN, "1 last of 2026-03-31"),
+    (places.recovery_possible([], {"1": DAY}, ["1"], {"1": HOURS}), YELLOW, "06, 1 2026-03-31T09;"),
     (places.looked_after([a_process("maintenance", 1)], [a_head(snapshots=9)], at(90), NOW), GREEN, "9 snapshots are kept"),
     (places.looked_after([a_process("maintenance", 8)], [], at(90), NOW), YELLOW, "maintenance ran last"),
     (places.looked_after([a_process("maintenance", 1, ended_at=None)], [], at(90), NOW), YELLOW, "no maintenance"),
@@ -133,6 +148,28 @@ def test_a_point(point: Point, light: Light, said: str) -> None:
     # Green asks for nothing, and what is not green says what to do.
     assert (point.fix is None) == (light is GREEN)
     assert "\n" not in point.found + (point.fix or "")
+
+
+def test_what_to_do_names_each_command() -> None:
+    """Outcome: a receiver that fails and refuses needs both; a recovery that died is ended by itself, no hour between is fetched,
+    and keys come first where they are missing; an object that is cut as often as can be is cut no more."""
+    failing = {"a": Receiver("a", "host", 5, 3, error="404")}
+    both = recorded.receivers_told(failing, {}, 1, [REFUSING])
+    assert both.fix == "Correct the address or the receiver, then: tidemark notify, then tidemark notify --again"
+    again = recorded.receivers_told({"a": Receiver("a", "host", 5)}, {}, 1, [REFUSING])
+    assert again.fix == "Correct the address or the receiver, then: tidemark notify --again"
+    recovers = (
+        "tidemark recover --from 2026-03-31T05 --to 2026-03-31T06 --project 1; "
+        "tidemark recover --from 2026-03-31T09 --to 2026-03-31T09 --project 1"
+    )
+    assert places.recovery_possible([], {}, ["1"], {"1": HOURS}).fix == recovers
+    keys = "Set TIDEMARK_EXPORT_KEY_1 and TIDEMARK_EXPORT_SECRET_1; then: "
+    assert places.recovery_possible(["1"], {}, ["1"], {"1": HOURS}).fix == keys + recovers
+    large = sizes((60 * MiB, 100 * MiB))
+    assert recorded.not_skewed(large, SETTINGS, 192).fix == "Ask the exporter for smaller objects"
+    whole = recorded.not_skewed(large, UNDIVIDED, 12).fix
+    assert whole is not None
+    assert "or lower TIDEMARK_SPLIT_OBJECT_BYTES (1099511627776)" in whole
 
 
 def test_every_point_can_be_red_or_yellow_and_green() -> None:

@@ -15,7 +15,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from functools import cached_property
@@ -28,6 +28,7 @@ from typer.testing import CliRunner
 from pipeline_assets.cli.app import app
 from pipeline_assets.domain.deliveries import BatchKey
 from pipeline_assets.domain.errors import LandingAccessError, TidemarkError
+from pipeline_assets.domain.hours import Hour
 from pipeline_assets.domain.records import Exclusion
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import Source
@@ -130,7 +131,7 @@ def keys_of(selection: Selection) -> dict[str, tuple[str, ...]]:
 
 
 def moved(place: Place, selection: Selection, excluded: frozenset[str] = frozenset()) -> list[Relocation]:
-    return list(relocate(selection.recovered, PROJECT, place.mover, GRAMMAR, excluded))
+    return list(relocate(selection.recovered, PROJECT, place.mover, GRAMMAR, excluded, lambda _: False))
 
 
 def refusals(relocations: list[Relocation]) -> dict[str, TidemarkError]:
@@ -319,7 +320,7 @@ from resources.landing.store import LandingStore
 settings = Settings(landing_url=sys.argv[1])
 mover = Mover(LandingStore.from_settings(settings))
 found = find(Search("10001", keys=tuple(sys.argv[2:])), mover, settings, lambda _: None)
-list(relocate(found.recovered, "10001", mover, KeyGrammar(settings.marker_pattern), ()))
+list(relocate(found.recovered, "10001", mover, KeyGrammar(settings.marker_pattern), (), lambda _: False))
 """
 
 
@@ -522,6 +523,47 @@ def test_the_command_works_on_a_bucket(shell: Any, s3: Place, tmp_path: Path) ->
     (tmp_path / "keys").write_text("\n".join(MIXED), "utf-8")
     done = shell(s3, "--keys", str(tmp_path / "keys"), "--apply")
     assert (done.exit_code, s3.objects()) == (0, separate), done.output
+
+
+def test_an_hour_whose_recovery_began_gets_no_marker_of_a_move(shell: Any, folder: Place, tmp_path: Path) -> None:
+    """Scenario: recoveries claimed three of five hours before, and one while its objects are copied; one has ended, one died
+    behind its marker. Outcome: the two without a marker stay, each with the command that ends its recovery, exit 1; the others
+    move."""
+    moves = [a_key(hour) for hour in (7, 8, 9, 10, 11)]
+    folder.fill({key: body(key) for key in moves})
+    folder.put(a_marker(10, source=Source.BACKFILL), b"")
+    misnamed = f"{PROJECT}/{a_marker(9, source=Source.BACKFILL).rpartition('/')[2]}"
+    folder.put(misnamed, b"")
+    (tmp_path / "keys").write_text("\n".join([*moves, misnamed]), "utf-8")
+    with closing(Ledger(f"sqlite:///{tmp_path}/ledger.db")) as ledger:
+        for hour in (8, 9, 10):
+            ledger.recoveries.begin(PROJECT, Hour(DAY, hour))
+        ledger.recoveries.end(PROJECT, Hour(DAY, 8))
+        ledger.recoveries.begin("10002", Hour(DAY, 7))
+
+        def begin(point: Failpoint, key: str) -> None:
+            if (point, key) == (Failpoint.AFTER_COPY, a_key(11)):
+                ledger.recoveries.begin(PROJECT, Hour(DAY, 11))
+
+        with watching(begin):
+            done = shell(folder, "--keys", str(tmp_path / "keys"), "--apply")
+
+        assert done.exit_code == 1, done.output
+        marked = {hour for hour in range(24) if a_marker(hour, source=Source.BACKFILL) in folder.objects()}
+        assert marked == {7, 8, 10}
+        regular = {key for key in folder.objects() if key.startswith(f"{PROJECT}/")}
+        assert regular == {a_key(9), a_key(11), misnamed}
+        assert target(9) not in folder.objects()
+        assert "3 of 6 objects were moved" in done.stdout
+        for hour in ("09", "11"):
+            assert f"`tidemark recover --from {DAY}T{hour} --to {DAY}T{hour} --project {PROJECT}`" in done.stdout
+        # What the command did: the marker, then the end of the claim.
+        for hour in (9, 11):
+            folder.put(a_marker(hour, source=Source.BACKFILL), b"")
+            ledger.recoveries.end(PROJECT, Hour(DAY, hour))
+    again = shell(folder, "--keys", str(tmp_path / "keys"), "--apply")
+    assert again.exit_code == 0, again.output
+    assert {key for key in folder.objects() if key.startswith(f"{PROJECT}/")} == set()
 
 
 def test_an_excluded_object_is_not_moved_past_its_exclusion(shell: Any, folder: Place, tmp_path: Path) -> None:
