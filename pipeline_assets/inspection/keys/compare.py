@@ -116,14 +116,21 @@ def compare_with_list(
     there = by_ids(chosen, listed.columns, has_days=listed.has_days)
     of_range = F.col("event_date").between(F.lit(asked.first), F.lit(asked.last))
     nameless = here.where(F.col("_id").isNull() & of_range).count()
-    # A row here is one event, and only its sender tells two events of one id apart. Raw holds an event as often as it was sent.
-    is_counted = table.key == REFINED_EVENTS.key and not listed.has_senders
+    is_counted = are_rows_counted(table, listed)
     found = presence(here.where("_id IS NOT NULL"), there, BY_ID, asked.first, asked.last, is_counted=is_counted)
     outside = len(listed.rows) - chosen.count()
     counts, shown = _counted(found, samples)
     return KeyComparison(
         table.key, name, asked, counts, shown, nameless, outside, tuple(listed.faults), listed.faulty_lines
     )
+
+
+def are_rows_counted(table: Table, listed: KeyList) -> bool:
+    """Whether a key has to have as many rows as lines: without senders one id may name several events, a row each.
+
+    Raw holds an event as often as it was sent, so that its rows are not events.
+    """
+    return table.key == REFINED_EVENTS.key and not listed.has_senders
 
 
 def compare_tables(runtime: Runtime, table: Table, other: Table, asked: KeyRange, samples: int) -> KeyComparison:

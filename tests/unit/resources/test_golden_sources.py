@@ -18,7 +18,8 @@ from pipeline_assets.domain.errors import GoldenQueryError
 from pipeline_assets.domain.golden import GoldenReading, GoldenSource
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.formats.golden_csv import MOST_BYTES
-from pipeline_assets.load.golden import compare_recorded, golden_names
+from pipeline_assets.load.golden import compare_recorded, golden_names, take_golden
+from pipeline_assets.load.runtime import Runtime
 from pipeline_assets.operations.reconcile import Reconciliation, reconcile
 from resources import golden_query
 from resources.golden_query import read_query
@@ -224,8 +225,14 @@ def test_a_file_with_bad_lines_replaces_what_its_good_lines_tell_and_retracts_no
         "query 2026-02-02/10001 rows": "5",
     }
     _put(landing, f"{DAY}.csv", f"{HEADER}what a mistake\n")
-    ledger.golden.replace(_read(landing))
+    said: list[str] = []
+    store = LandingStore.from_settings(Settings(landing_url=str(landing)))
+    take_golden(Runtime(None, ledger, store, SETTINGS, said.append), DAY, DAY)  # type: ignore[arg-type]  # no JVM
     assert len(values()) == 6
+    assert [line.partition(". ")[0] for line in said] == [
+        f"golden: golden/{DAY}.csv line 2: has not the four fields of the header",
+        f"golden: what is on record of {DAY} stays where no good line replaces it",
+    ]
     _put(landing, f"{DAY}.csv", f"{HEADER}{DAY},10001,rows,6\n")
     ledger.golden.replace(_read(landing))
     assert sorted(values()) == [
