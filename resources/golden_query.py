@@ -20,6 +20,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Engine, make_url
 from sqlalchemy.pool import NullPool
 
+from pipeline_assets.domain.days import days_between
 from pipeline_assets.domain.errors import GoldenQueryError
 from pipeline_assets.domain.golden import GoldenReading, GoldenSource
 from pipeline_assets.domain.masking import masked, scrubbed
@@ -35,6 +36,8 @@ _STEPS_BETWEEN_LOOKS = 10_000
 def read_query(settings: Settings, names: GoldenNames, first: date, last: date) -> GoldenReading:
     """The totals that the query gives of the days from `first` to `last`; none where no query is set.
 
+    It was asked for each of these days, so that a day without rows is one without totals.
+
     Raises GoldenQueryError for a database that is out of reach, a query that fails, takes too long, gives too many rows, or
     gives other columns than day, project, measure and value.
     """
@@ -45,9 +48,8 @@ def read_query(settings: Settings, names: GoldenNames, first: date, last: date) 
     reading = read_rows(GoldenSource.QUERY, numbered, names)
     # What the query gave of other days was not asked for.
     asked = tuple(total for total in reading.totals if first <= total.key.event_date <= last)
-    return GoldenReading(
-        reading.source, frozenset(d for d in reading.days if first <= d <= last), asked, reading.faults
-    )
+    days = frozenset(days_between(first, last))
+    return GoldenReading(reading.source, days, asked, reading.faults, days if reading.faults else frozenset())
 
 
 def _rows(url: str, query: str, seconds: int, first: date, last: date) -> list[Mapping[str, str]]:

@@ -28,7 +28,7 @@ from pipeline_assets.cli.command import (
 )
 from pipeline_assets.cli.terminal import page, plainly, terminal, write_json
 from pipeline_assets.config import load_settings
-from pipeline_assets.domain.days import parse_day
+from pipeline_assets.domain.days import requested_range
 from pipeline_assets.domain.errors import UsageError
 from pipeline_assets.domain.settings import Settings
 from resources.ledger.store import Ledger
@@ -107,11 +107,9 @@ def _reconcile(span: tuple[str | None, str | None], projects: tuple[str, ...], a
 
 
 def _range(settings: Settings, first: str | None, last: str | None) -> tuple[date, date]:
-    start = parse_day(first) if first else settings.calendar_start
-    end = parse_day(last) if last else datetime.now(UTC).date()
-    if end < start:
-        raise UsageError(f"--from {start} --to {end}", "the range ends before it begins", "Swap the two days")
-    return start, end
+    start, end = first or str(settings.calendar_start), last or str(datetime.now(UTC).date())
+    days = requested_range(start, end, settings)
+    return days[0], days[-1]
 
 
 def _golden(settings: Settings, projects: tuple[str, ...], first: date, last: date, asked: _Asked) -> int:

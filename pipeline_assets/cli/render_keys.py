@@ -14,18 +14,17 @@ from rich.table import Table as RichTable
 
 from pipeline_assets.cli.terminal import line, styled
 from pipeline_assets.inspection.keys.compare import KeyComparison
-from pipeline_assets.transforms.key_presence import DIFFERENT, ONLY_HERE, ONLY_THERE, SAME
+from pipeline_assets.transforms.key_presence import STATES
 
-_STATES = (SAME, ONLY_HERE, ONLY_THERE, DIFFERENT)
 _MOST_DAYS = 60
 
 
 def print_keys(console: Console, found: KeyComparison) -> None:
     """A row for each day that differs, some keys of each kind, then the sum."""
-    differing = [day for day in _days(found) if any(_count(found, day, state) for state in _STATES[1:])]
-    table = RichTable("project", "day", *_STATES, box=None, pad_edge=False)
+    differing = [day for day in _days(found) if any(_count(found, day, state) for state in STATES[1:])]
+    table = RichTable("project", "day", *STATES, box=None, pad_edge=False)
     for day in differing[:_MOST_DAYS]:
-        counts = [f"{_count(found, day, state):,}" for state in _STATES]
+        counts = [f"{_count(found, day, state):,}" for state in STATES]
         table.add_row(day[0], str(day[1] or "no day"), *counts)
     if differing:
         console.print(table)
@@ -44,7 +43,7 @@ def print_keys(console: Console, found: KeyComparison) -> None:
         console.print(f"{found.outside:,} lines are of other days or projects")
     if found.nameless:
         console.print(f"{found.nameless:,} rows of {found.here} have no such id, and were not compared")
-    sums = ", ".join(f"{found.total(state):,} {state}" for state in _STATES)
+    sums = ", ".join(f"{found.total(state):,} {state}" for state in STATES)
     told = f"keys of {found.here} (here) and {found.there} (there), {found.range.first} to {found.range.last}: {sums}"
     console.print(told, soft_wrap=True)
 
@@ -66,10 +65,10 @@ def keys_json(found: KeyComparison) -> dict[str, Any]:
         "there": found.there,
         "first": found.range.first.isoformat(),
         "last": found.range.last.isoformat(),
-        "totals": {state: found.total(state) for state in _STATES},
+        "totals": {state: found.total(state) for state in STATES},
         "days": [
             {"project": day[0], "day": str(day[1]) if day[1] else None}
-            | {state: _count(found, day, state) for state in _STATES}
+            | {state: _count(found, day, state) for state in STATES}
             for day in _days(found)
         ],
         "samples": {state: list(names) for state, names in found.samples.items()},

@@ -74,7 +74,7 @@ def print_repairs(console: Console, repairs: Sequence[Repair]) -> None:
     """A paragraph for each: what, of which days, why, and the command."""
     for one in repairs:
         style = "cyan" if one.kind.is_run and one.obstacle is None else "yellow"
-        who = "" if one.kind.is_run else " (for a person)"
+        who = " (for a person)" if one.kind.is_for_a_person else ""
         days = f"{len(one.slices):,} day{'s' if len(one.slices) > 1 else ''} of {one.project_id}"
         console.print(line(styled(f"{one.kind.value}{who}", style), f", {days}: {one.reason}"), soft_wrap=True)
         console.print(f"  {one.command}", soft_wrap=True)

@@ -77,9 +77,11 @@ class GoldenReading:
 
     source: GoldenSource
     days: frozenset[date] = frozenset()
-    """Days that it told of, with good lines or bad ones: what it said of them before no longer counts."""
+    """Days that it told of: what it said of them before no longer counts."""
     totals: tuple[GoldenTotal, ...] = ()
     faults: tuple[GoldenFault, ...] = ()
+    partial_days: frozenset[date] = frozenset()
+    """Of `days` those of which some line is no total: what was said of a measure before counts until a good line tells it."""
 
     @classmethod
     def of(cls, source: GoldenSource, parts: Iterable[GoldenReading]) -> GoldenReading:
@@ -90,6 +92,7 @@ class GoldenReading:
             frozenset(day for part in listed for day in part.days),
             tuple(total for part in listed for total in part.totals),
             tuple(fault for part in listed for fault in part.faults),
+            frozenset(day for part in listed for day in part.partial_days),
         )
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
-from datetime import date, timedelta
+from datetime import date, datetime, timedelta
 from enum import StrEnum
 
 from pipeline_assets.domain.hours import Hour, HourRange, hour_ranges
@@ -29,6 +29,8 @@ class RepairKind(StrEnum):
     """Hours are lost, refused or never came; the vendor has them."""
     RECOVER_DAYS = "recover days"
     """Nothing is known to lack, and yet less is published than there should be: the vendor is asked for whole days."""
+    WAIT = "wait"
+    """The day is open: what lacks may still be delivered."""
     REBUILD = "rebuild"
     """Another version of the code built it; a person starts that."""
     DECIDE = "decide"
@@ -38,6 +40,11 @@ class RepairKind(StrEnum):
     def is_run(self) -> bool:
         """Whether `--repair` runs it; what may undo a decision, or rewrites a history, is only proposed."""
         return self in (RepairKind.LOAD, RepairKind.RECOVER, RepairKind.RECOVER_DAYS)
+
+    @property
+    def is_for_a_person(self) -> bool:
+        """Whether a person has to do something."""
+        return self in (RepairKind.REBUILD, RepairKind.DECIDE)
 
 
 @dataclass(frozen=True)
@@ -55,6 +62,8 @@ class DayFacts:
     """Of its arrival day, that are lost, refused or never came, and that the vendor has exported."""
     hours_to_ask: tuple[Hour, ...] = ()
     """Of its arrival day, that the vendor can be asked for and was not asked for before."""
+    open_until: datetime | None = None
+    """Its deadline, where that is ahead: more deliveries are expected until then."""
     holds: Mapping[str, str] = field(default_factory=dict)
     """Table -> why a person holds the day."""
     refused: Mapping[str, str] = field(default_factory=dict)
@@ -107,8 +116,9 @@ class Repair:
             return _with_reason(["tidemark", "release", *span, "--table", self.table, "--reason"])
         if self.table is not None:
             return shlex.join(["tidemark", "diff", self.table, str(self.first), "--project", self.project_id])
-        ends = ["--from", str(self.first), "--to", str(self.last), "--project", self.project_id]
-        return shlex.join(["tidemark", "reconcile", "--keys", "FILE", *ends])
+        if self.kind is RepairKind.WAIT:
+            return shlex.join(["tidemark", "reconcile", *span])
+        return shlex.join(["tidemark", "reconcile", "--keys", "FILE", *span])
 
     @property
     def is_held(self) -> bool:
@@ -161,6 +171,11 @@ def _runs(facts: DayFacts, tried: Set[tuple[RepairKind, Slice]]) -> list[Repair]
 
 
 def _recoveries(facts: DayFacts, tried: Set[tuple[RepairKind, Slice]]) -> list[Repair]:
+    if facts.open_until is not None:
+        if not facts.lacking_hours and (not facts.is_lacking or facts.refused):
+            return []
+        until = facts.open_until.strftime("%Y-%m-%d %H:%M UTC")
+        return [_of(facts, RepairKind.WAIT, f"the day is open until {until}; what lacks may still be delivered")]
     if facts.lacking_hours and (RepairKind.RECOVER, facts.key) not in tried:
         reason = "hours are lost, refused or never came"
         return [

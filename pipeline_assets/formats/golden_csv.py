@@ -118,7 +118,9 @@ def read_rows(
             faults[_MOST_FAULTS].origin, f"and {len(faults) - _MOST_FAULTS:,} lines in all are wrong as well", _FORM
         )
         faults = [*faults[:_MOST_FAULTS], more]
-    return GoldenReading(source, frozenset(days), tuple(totals.values()), tuple(faults))
+    # A bad line may mean any measure of any of the days.
+    partial = frozenset(days) if faults else frozenset()
+    return GoldenReading(source, frozenset(days), tuple(totals.values()), tuple(faults), partial)
 
 
 def _total(

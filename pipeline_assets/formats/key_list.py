@@ -51,6 +51,11 @@ class KeyList:
         return _DAY in self.columns
 
     @property
+    def has_senders(self) -> bool:
+        """Whether it tells who sent an event: an id names one event of a sender."""
+        return any(name in self.columns for name in _SENDER)
+
+    @property
     def has_projects(self) -> bool:
         """Whether it tells whose an event is."""
         return _PROJECT in self.columns

@@ -13,7 +13,7 @@ from datetime import date
 from decimal import Decimal
 
 from pipeline_assets.domain.errors import SettingsError, TidemarkError
-from pipeline_assets.domain.golden import GoldenComparison, GoldenMeasure, GoldenTotal, compare, figure_of
+from pipeline_assets.domain.golden import GoldenComparison, GoldenMeasure, GoldenSource, GoldenTotal, compare, figure_of
 from pipeline_assets.domain.plain_text import few
 from pipeline_assets.domain.records import SliceRecord
 from pipeline_assets.domain.settings import Settings
@@ -49,6 +49,9 @@ def take_golden(runtime: Runtime, first: date, last: date) -> None:
         return
     for fault in reading.faults:
         runtime.log(f"golden: {fault}")
+    if reading.partial_days:
+        days = few([str(day) for day in sorted(reading.partial_days)])
+        runtime.log(f"golden: what is on record of {days} stays where no good line replaces it")
     if reading.totals:
         days = few([str(day) for day in sorted(reading.days)])
         runtime.log(f"golden: {len(reading.totals):,} totals of {days}")
@@ -62,8 +65,15 @@ def compare_recorded(
     last: date | None = None,
     tables: Collection[str] | None = None,
 ) -> list[GoldenComparison]:
-    """Every total on record of these days beside the published figure, by day, project and measure."""
-    totals = ledger.golden.of(projects, first, last, tables)
+    """Every total on record of these days beside the published figure, by day, project and measure.
+
+    What a query told is left out where no query is set: nobody could correct it.
+    """
+    totals = [
+        total
+        for total in ledger.golden.of(projects, first, last, tables)
+        if total.source is not GoldenSource.QUERY or settings.golden_query is not None
+    ]
     days = {total.key.event_date for total in totals}
     slices = {
         table: ledger.slices(table, projects, days) for table in dict.fromkeys(total.measure.table for total in totals)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import date
 
 from pipeline_assets.domain.errors import GoldenQueryError
-from pipeline_assets.domain.golden import GoldenComparison, GoldenFault
+from pipeline_assets.domain.golden import GoldenComparison, GoldenFault, GoldenReading, GoldenSource
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import Slice
 from pipeline_assets.load.golden import compare_recorded, golden_names
@@ -65,11 +65,26 @@ def reconcile(
     faults = list(reading.faults)
     try:
         asked = read_query(settings, names, first, last)
-        ledger.golden.replace(asked)
         faults += asked.faults
+        silence = _silence(ledger, settings, asked, first, last)
+        if silence is None:
+            ledger.golden.replace(asked)
+        else:
+            faults.append(silence)
     except GoldenQueryError as error:
         faults.append(GoldenFault(error.subject, error.reason, error.hint))
     return again(ledger, settings, projects, Reconciliation(first, last, (), tuple(faults)))
+
+
+def _silence(ledger: Ledger, settings: Settings, asked: GoldenReading, first: date, last: date) -> GoldenFault | None:
+    """What is wrong with a query that tells nothing where it told totals before: an emptied table looks like that."""
+    if asked.totals or asked.faults or not asked.days:
+        return None
+    if all(total.source is not GoldenSource.QUERY for total in ledger.golden.of(settings.projects, first, last)):
+        return None
+    reason = f"told of no day between {first} and {last}; the totals on record are kept"
+    hint = "Check the database and TIDEMARK_GOLDEN_QUERY; to retract these totals, compare a range with a day that it tells"
+    return GoldenFault("the golden query", reason, hint)
 
 
 def again(ledger: Ledger, settings: Settings, projects: Sequence[str], before: Reconciliation) -> Reconciliation:

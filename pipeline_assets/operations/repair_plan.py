@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from datetime import date, datetime, timedelta
 
-from pipeline_assets.domain.days import stretches
+from pipeline_assets.domain.days import deadline, stretches
 from pipeline_assets.domain.errors import SettingsError
 from pipeline_assets.domain.hours import Hour, HourRange
 from pipeline_assets.domain.repairs import DayFacts, Repair, RepairKind, repairs_of, together
@@ -84,6 +84,7 @@ class _Look:
             key = Slice(day, self.project_id)
             of_day = {name: records[name][key] for name in tables if key in records[name]}
             reach = self._reach(day, day)
+            closes_at = deadline(day, self.settings)
             found.append(
                 DayFacts(
                     key,
@@ -100,6 +101,7 @@ class _Look:
                         if one.state.is_bad and one.is_exported and one.hour.end <= self.now
                     ),
                     hours_to_ask=tuple(one.hour for one in hours[day] if one.is_fetched),
+                    open_until=closes_at if self.now <= closes_at else None,
                     holds={name: holds[name][key] for name in tables if key in holds[name]},
                     refused={
                         name: record.reason or ""

@@ -21,6 +21,8 @@ from pipeline_assets.transforms.key_changes import with_event_keys
 from pipeline_assets.transforms.named import named, named_sender
 
 SAME, DIFFERENT, ONLY_HERE, ONLY_THERE = "same", "different", "only here", "only there"
+FEWER_HERE, MORE_HERE = "fewer here", "more here"
+STATES = (SAME, ONLY_HERE, ONLY_THERE, DIFFERENT, FEWER_HERE, MORE_HERE)
 SEND_ID, ROW_ID = EXPORT_FORMAT.identity.send_id, EXPORT_FORMAT.identity.row_id
 BY_ID = ("_kind", "_id", "_sender")
 
@@ -56,13 +58,16 @@ def by_ids(events: DataFrame, columns: Collection[str], *, has_days: bool) -> Da
     )
 
 
-def presence(here: DataFrame, there: DataFrame, by: Sequence[str], first: date, last: date) -> DataFrame:
+def presence(
+    here: DataFrame, there: DataFrame, by: Sequence[str], first: date, last: date, *, is_counted: bool = False
+) -> DataFrame:
     """project_id, day (null where neither side tells one), state, name: one row for each key of days from `first` to `last`.
 
     Both sides as `by_event_key` or `by_ids` have them; either may hold days around the range, which explain its keys and are not
-    told of.
+    told of. `is_counted`: a key that has more rows on one side is not the same.
     """
-    joined = _of_keys(here, by, "_here").join(_of_keys(there, by, "_there"), on=["project_id", *by], how="full_outer")
+    sides = [_of_keys(side, by, name, first, last) for side, name in ((here, "_here"), (there, "_there"))]
+    joined = sides[0].join(sides[1], on=["project_id", *by], how="full_outer")
     here_day, there_day = F.col("_here_day"), F.col("_there_day")
     is_here, is_there = F.col("_here_rows").isNotNull(), F.col("_there_rows").isNotNull()
     is_known = (F.size("_here_what") > 0) & (F.size("_there_what") > 0)
@@ -70,8 +75,12 @@ def presence(here: DataFrame, there: DataFrame, by: Sequence[str], first: date, 
         F.when(~is_there, ONLY_HERE)
         .when(~is_here, ONLY_THERE)
         .when(is_known & ~F.arrays_overlap("_here_what", "_there_what"), DIFFERENT)
-        .otherwise(SAME)
     )
+    if is_counted:
+        # Without days, a line may be of a row around the range.
+        most_here = F.when(is_known, F.col("_here_rows_within")).otherwise(F.col("_here_rows"))
+        state = state.when(F.col("_there_rows") > most_here, FEWER_HERE)
+        state = state.when(F.col("_there_rows") < F.col("_here_rows_within"), MORE_HERE)
     day = F.coalesce(
         F.when(_within(here_day, first, last), here_day), F.when(_within(there_day, first, last), there_day)
     )
@@ -80,7 +89,7 @@ def presence(here: DataFrame, there: DataFrame, by: Sequence[str], first: date, 
         joined.select(
             "project_id",
             day.alias("day"),
-            state.alias("state"),
+            state.otherwise(SAME).alias("state"),
             F.coalesce("_here_name", "_there_name").alias("name"),
             is_dayless.alias("_is_dayless"),
         )
@@ -89,13 +98,15 @@ def presence(here: DataFrame, there: DataFrame, by: Sequence[str], first: date, 
     )
 
 
-def _of_keys(side: DataFrame, by: Sequence[str], name: str) -> DataFrame:
-    """One row for each key: its first day, all that its rows say, how many they are."""
+def _of_keys(side: DataFrame, by: Sequence[str], name: str, first: date, last: date) -> DataFrame:
+    """One row for each key: its first day (of the range, where it has one), all that its rows say, how many they are."""
+    day_within = F.when(_within(F.col("event_date"), first, last), F.col("event_date"))
     return side.groupBy("project_id", *by).agg(
-        F.min("event_date").alias(f"{name}_day"),
+        F.coalesce(F.min(day_within), F.min("event_date")).alias(f"{name}_day"),
         F.collect_set("_what").alias(f"{name}_what"),
         F.min("_name").alias(f"{name}_name"),
         F.count(F.lit(1)).alias(f"{name}_rows"),
+        F.count(day_within).alias(f"{name}_rows_within"),
     )
 
 

@@ -22,6 +22,8 @@ from pipeline_assets.domain.slices import Slice
 from resources.ledger.engine import in_parts
 from resources.ledger.schema import GOLDEN_TOTALS
 
+_MEASURED = ("event_date", "project_id", "table_name", "measure")
+"""What a source tells one value of."""
 _Connect = Callable[[], AbstractContextManager[Connection]]
 
 
@@ -63,7 +65,8 @@ class GoldenTotals:
     def replace(self, reading: GoldenReading) -> None:
         """What a source says of its days takes the place of what it said of them before.
 
-        A day that it no longer tells of keeps its totals: a file that is gone retracts nothing, one without lines does.
+        A day that it no longer tells of keeps its totals: a file that is gone retracts nothing, one without lines does. Of a
+        day that was read in part, only the measures that were read are replaced.
         """
         if not reading.days:
             return
@@ -82,9 +85,17 @@ class GoldenTotals:
             for total in reading.totals
         ]
         with self._write() as connection:
-            for days in in_parts(sorted(reading.days)):
+            for days in in_parts(sorted(reading.days - reading.partial_days)):
                 connection.execute(
                     GOLDEN_TOTALS.delete().where(GOLDEN_TOTALS.c.source == source, GOLDEN_TOTALS.c.event_date.in_(days))
                 )
+            told = [
+                {f"of_{name}": row[name] for name in _MEASURED}
+                for row in rows
+                if row["event_date"] in reading.partial_days
+            ]
+            if told:
+                same = [GOLDEN_TOTALS.c[name] == sa.bindparam(f"of_{name}") for name in _MEASURED]
+                connection.execute(GOLDEN_TOTALS.delete().where(GOLDEN_TOTALS.c.source == source, *same), told)
             if rows:
                 connection.execute(GOLDEN_TOTALS.insert(), rows)

@@ -59,6 +59,37 @@ def test_keys_of_a_list_and_of_another_table(spark: Any) -> None:
     assert [row for row in rows if row[0] in ("same", "moved")] == [
         ("moved", "different"), ("same", "only here"), ("same", "only there"),
     ]  # fmt: skip
+    # Without senders, a key that has more lines, or fewer, than rows is not the same. Around the range a row explains a line of
+    # a list without days, and none of a list with days, which was cut to the range.
+    many = frame(
+        ("one", "u1", "1", "d1", DAYS[2]), ("two", "u2", "1", "d1", DAYS[3]), ("two", "u3", "1", "d2", DAYS[3]),
+        ("edge", "u4", "1", "d1", DAYS[1]), ("edge", "u5", "1", "d2", DAYS[2]), ("pair", "u6", "1", "d1", DAYS[3]),
+        ("pair", "u7", "1", "d2", DAYS[4]), ("far", "u8", "1", "d1", DAYS[5]), ("shy", "u9", "1", "d1", DAYS[1]),
+        ("shy", "u10", "1", "d2", DAYS[2]),
+    )  # fmt: skip
+    told = [
+        ("one", DAYS[2]),
+        ("one", DAYS[2]),
+        ("two", DAYS[3]),
+        ("edge", DAYS[2]),
+        ("pair", DAYS[3]),
+        ("pair", DAYS[4]),
+    ]
+
+    def counted(*more: tuple[str, date], has_days: bool) -> dict[str, tuple[str, date | None]]:
+        listed = frame(*((name, None, "1", None, day if has_days else None) for name, day in [*told, *more]))
+        sides = [by_ids(side, {"insert_id"}, has_days=has_days) for side in (many, listed)]
+        return states(presence(*sides, BY_ID, FIRST, LAST, is_counted=True))
+
+    expected = {
+        "one": ("fewer here", DAYS[2]), "two": ("more here", DAYS[3]), "edge": ("same", DAYS[2]), "pair": ("same", DAYS[3]),
+        "shy": ("only here", DAYS[2]),
+    }  # fmt: skip
+    assert counted(has_days=True) == counted(has_days=False) == expected
+    twice = ("edge", DAYS[2])
+    assert counted(twice, has_days=True) == {**expected, "edge": ("fewer here", DAYS[2])}
+    assert counted(twice, has_days=False) == expected
+    assert counted(twice, twice, has_days=False) == {**expected, "edge": ("fewer here", DAYS[2])}
     # A row whose first id names nothing goes by the other one, where a list has it.
     both = by_ids(events, {"insert_id", "uuid"}, has_days=True)
     assert {row["_name"] for row in both.where("_kind = 'uuid'").collect()} == {"u6"}

@@ -25,10 +25,10 @@ from pipeline_assets.tables.table import Table
 from pipeline_assets.transforms.event_keys import KEY
 from pipeline_assets.transforms.key_presence import (
     BY_ID,
-    DIFFERENT,
-    ONLY_HERE,
+    FEWER_HERE,
     ONLY_THERE,
     SAME,
+    STATES,
     by_event_key,
     by_ids,
     presence,
@@ -73,12 +73,12 @@ class KeyComparison:
     @property
     def is_equal(self) -> bool:
         """Whether both sides hold the same keys, every line of a list could be read, and there was anything to compare."""
-        differing = sum(self.total(state) for state in (ONLY_HERE, ONLY_THERE, DIFFERENT))
+        differing = sum(self.total(state) for state in STATES if state != SAME)
         return bool(self.total(SAME)) and not differing and not self.faulty_lines
 
     @property
     def lacking(self) -> dict[Slice, bool]:
-        """Slice of which keys differ -> whether any of them is there only; a key without a day may lack on any of the range."""
+        """Slice of which keys differ -> whether any of them lacks here; a key without a day may lack on any of the range."""
         found: dict[Slice, bool] = {}
         span = (self.range.last - self.range.first).days
         for project, day, state in self.counts:
@@ -87,7 +87,7 @@ class KeyComparison:
             days = [day] if day is not None else [self.range.first + timedelta(days=shift) for shift in range(span + 1)]
             for one in days:
                 key = Slice(one, project)
-                found[key] = found.get(key, False) or state == ONLY_THERE
+                found[key] = found.get(key, False) or state in (ONLY_THERE, FEWER_HERE)
         return found
 
 
@@ -116,12 +116,21 @@ def compare_with_list(
     there = by_ids(chosen, listed.columns, has_days=listed.has_days)
     of_range = F.col("event_date").between(F.lit(asked.first), F.lit(asked.last))
     nameless = here.where(F.col("_id").isNull() & of_range).count()
-    found = presence(here.where("_id IS NOT NULL"), there, BY_ID, asked.first, asked.last)
+    is_counted = are_rows_counted(table, listed)
+    found = presence(here.where("_id IS NOT NULL"), there, BY_ID, asked.first, asked.last, is_counted=is_counted)
     outside = len(listed.rows) - chosen.count()
     counts, shown = _counted(found, samples)
     return KeyComparison(
         table.key, name, asked, counts, shown, nameless, outside, tuple(listed.faults), listed.faulty_lines
     )
+
+
+def are_rows_counted(table: Table, listed: KeyList) -> bool:
+    """Whether a key has to have as many rows as lines: without senders one id may name several events, a row each.
+
+    Raw holds an event as often as it was sent, so that its rows are not events.
+    """
+    return table.key == REFINED_EVENTS.key and not listed.has_senders
 
 
 def compare_tables(runtime: Runtime, table: Table, other: Table, asked: KeyRange, samples: int) -> KeyComparison:
@@ -162,7 +171,7 @@ def _counted(
             (row["project_id"], row["day"], row["state"]): row["count"]
             for row in kept.groupBy("project_id", "day", "state").count().collect()
         }
-        shown = {state: _sample(kept, state, samples) for state in (ONLY_HERE, ONLY_THERE, DIFFERENT)}
+        shown = {state: _sample(kept, state, samples) for state in STATES if state != SAME}
     finally:
         kept.unpersist()
     return counts, {state: names for state, names in shown.items() if names}

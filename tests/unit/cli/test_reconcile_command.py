@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from contextlib import closing
-from datetime import date
+from datetime import UTC, date, datetime
 from decimal import Decimal
+from io import StringIO
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
+from pipeline_assets.cli.render_reconcile import print_repairs
 from pipeline_assets.domain.golden import rest_of
 from pipeline_assets.domain.records import SliceRecord
+from pipeline_assets.domain.repairs import DayFacts, repairs_of
 from pipeline_assets.domain.slices import Digest, Slice, Verdict
 from resources.ledger.changes import Changes
 from resources.ledger.store import Ledger
@@ -68,6 +72,25 @@ def test_a_good_total_beside_bad_lines_is_compared_and_the_call_still_fails(shel
     assert "1 golden totals of 1 days and projects (2026-02-02 to 2026-02-02): all agree" in done.stdout
 
 
+def test_a_total_that_its_file_no_longer_tells_rightly_still_counts(shell: InThisProcess) -> None:
+    _golden(shell, f"{DAY},{PROJECT},rows,61")
+    assert shell("reconcile", *SPAN).returncode == 1
+    _golden(shell, f"{DAY},{PROJECT},rows,many")
+    done = shell("reconcile", *SPAN)
+    assert done.returncode == 1
+    assert "rows 60 published, 61 golden (-1, 1.64%)" in done.stdout
+    assert "golden/2026-02-02.csv line 2: value 'many' is not a number" in done.stdout
+
+
+def test_a_day_that_is_waited_for_is_shown_as_nobodys_task() -> None:
+    facts = DayFacts(Slice(DAY, PROJECT), is_lacking=True, open_until=datetime(2026, 2, 5, tzinfo=UTC))
+    console = Console(file=StringIO(), width=200)
+    print_repairs(console, repairs_of(facts))
+    shown = console.file.getvalue()  # type: ignore[attr-defined]
+    assert shown.startswith("wait, 1 day of 10001: the day is open until 2026-02-05 00:00 UTC; ")
+    assert f"  tidemark reconcile --from {DAY} --to {DAY} --project {PROJECT}\n" in shown
+
+
 def test_a_query_that_fails_hides_no_file_and_shows_no_password(shell: InThisProcess) -> None:
     _golden(shell, f"{DAY},{PROJECT},rows,60")
     done = shell(
@@ -84,6 +107,9 @@ def test_a_query_that_fails_hides_no_file_and_shows_no_password(shell: InThisPro
     ("words", "said"),
     [
         (("--from", "2026-02-03", "--to", "2026-02-02"), "the range ends before it begins"),
+        (("--from", "2025-12-31"), "the calendar holds 2026-01-01 to "),
+        (("--to", "2999-01-01", "--repair"), "the calendar holds 2026-01-01 to "),
+        (("--from", "soon"), "is not a day"),
         (("--project", "777"), "is not among the configured projects"),
         (("--keys", "a.csv", "--against", "backfill", *SPAN), "name two things to compare with"),
         (("--table", "raw/backfill_events"), "says whose keys are compared, and there is nothing beside"),

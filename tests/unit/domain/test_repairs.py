@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import date, timedelta
+from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -29,6 +29,7 @@ def _commands(facts: DayFacts, *tried: RepairKind) -> list[str]:
 
 
 SPAN = f"--from {DAY} --to {DAY} --project 10001"
+OPEN = datetime(2026, 2, 5, tzinfo=UTC)
 DAYS = {"is_lacking": True, "hours_to_ask": ALL_DAY}
 
 
@@ -58,6 +59,18 @@ DAYS = {"is_lacking": True, "hours_to_ask": ALL_DAY}
         (DAYS, [f"recover days: tidemark recover {SPAN} --load"]),
         # More is published: the vendor has nothing that would take rows away.
         ({**DAYS, "is_lacking": False}, [f"decide: tidemark reconcile --keys FILE {SPAN}"]),
+        # What a vendor still delivers is not asked for; what is there already is loaded.
+        ({**DAYS, "lacking_hours": ALL_DAY[:2], "open_until": OPEN}, [f"wait: tidemark reconcile {SPAN}"]),
+        ({**DAYS, "open_until": OPEN}, [f"wait: tidemark reconcile {SPAN}"]),
+        (
+            {**DAYS, "open_until": OPEN, "unread": {Source.REGULAR: {DAY}}},
+            [f"load: tidemark load --source regular {SPAN}"],
+        ),
+        ({**DAYS, "is_lacking": False, "open_until": OPEN}, [f"decide: tidemark reconcile --keys FILE {SPAN}"]),
+        (
+            {**DAYS, "open_until": OPEN, "refused": {"refined/events": "change_is_explained: grows"}},
+            [f"decide: tidemark diff refined/events {DAY} --project 10001"],
+        ),
         ({}, [f"decide: tidemark reconcile --keys FILE {SPAN}"]),
         # A person's hold, refusals and exclusions are theirs to undo, and what is held no load changes.
         (
@@ -94,6 +107,13 @@ def test_what_did_not_close_it_is_followed_by_the_next_and_at_the_end_by_a_perso
     # Another day's run is no attempt at this one.
     (first,) = repairs_of(facts, {(kind, _key(1)) for kind in order})
     assert first.kind is RepairKind.LOAD
+
+
+def test_a_day_that_is_waited_for_is_nobodys_task_and_no_run() -> None:
+    (one,) = repairs_of(_facts(open_until=OPEN))
+    assert one.reason == "the day is open until 2026-02-05 00:00 UTC; what lacks may still be delivered"
+    assert (one.kind.is_run, one.kind.is_for_a_person) == (False, False)
+    assert {kind for kind in RepairKind if kind.is_for_a_person} == {RepairKind.REBUILD, RepairKind.DECIDE}
 
 
 def test_days_that_follow_each_other_are_one_run_and_no_day_is_lost() -> None:

@@ -84,6 +84,7 @@ def test_a_bad_line_is_named_and_those_beside_it_count(line: str | bytes, said: 
         "2026-02-02/10001 refined/events:rows": Decimal(1),
         "2026-02-02/10002 refined/events:rows": Decimal(3),
     }
+    assert (found.days, found.partial_days) == ({DAY}, {DAY})
 
 
 @pytest.mark.parametrize(
@@ -106,7 +107,7 @@ def test_a_file_without_the_header_has_one_fault_and_retracts_nothing(content: b
 
 def test_a_header_alone_says_that_there_are_no_totals() -> None:
     found = _read()
-    assert (found.totals, found.faults, found.days) == ((), (), {DAY})
+    assert (found.totals, found.faults, found.days, found.partial_days) == ((), (), {DAY}, frozenset())
 
 
 def test_many_bad_lines_are_counted() -> None:

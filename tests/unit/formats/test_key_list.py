@@ -21,9 +21,11 @@ def test_columns_go_by_the_names_of_an_export_too() -> None:
     )
     assert found.columns == ("insert_id", "project", "device_id", "event_date")
     assert found.rows == [("a", "10001", "d1", "2026-02-02"), ("b", "10001", None, "2026-02-03")]
-    assert (found.has_days, found.has_projects, found.faults) == (True, True, [])
+    assert (found.has_days, found.has_projects, found.has_senders, found.faults) == (True, True, True, [])
     alone = read_key_list("keys.csv", ["uuid\n", "a\n"])
-    assert (alone.rows, alone.has_days, alone.has_projects) == ([("a",)], False, False)
+    assert (alone.rows, alone.has_days, alone.has_projects, alone.has_senders) == ([("a",)], False, False, False)
+    # The project is part of every key, and says nothing of who sent an event.
+    assert not read_key_list("keys.csv", ["insert_id,app\n", "a,10001\n"]).has_senders
 
 
 @pytest.mark.parametrize(

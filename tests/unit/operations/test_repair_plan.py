@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from pipeline_assets.domain.days import deadline
 from pipeline_assets.domain.deliveries import BatchKey
 from pipeline_assets.domain.records import BatchRecord, DeliveryRecord, Exclusion, SliceRecord
 from pipeline_assets.domain.repairs import Repair, RepairKind
@@ -129,6 +130,27 @@ def test_hours_that_lack_are_asked_for_alone(place: Place) -> None:
     assert [one.command for one in found] == [
         f"tidemark recover --from {day}T22 --to {day}T23 --project {PROJECT} --load"
     ]
+
+
+@pytest.mark.parametrize("hours", [22, 24])
+def test_a_day_before_its_deadline_is_waited_for_and_the_day_before_it_is_recovered(place: Place, hours: int) -> None:
+    """Scenario: two days lack, the second with or without hours that lack; the moment of its deadline, and one after. Outcome:
+    the vendor is asked for a day that is past its deadline alone."""
+    day = DAY + timedelta(days=1)
+    record = BatchRecord(BatchKey(Source.REGULAR, PROJECT, day), BatchVerdict.ACCEPTED, hours=tuple(range(hours)))
+    moved = [SliceRecord(one.table, Slice(day, PROJECT), Verdict.UNCHANGED) for one in place.slices()]
+    place.ledger.record(Changes(batches=[record], slices=moved), "run")
+    keys = [KEY, Slice(day, PROJECT)]
+
+    def planned(now: datetime) -> list[tuple[RepairKind, bool, list[Slice]]]:
+        tried = {(RepairKind.LOAD, key) for key in keys}
+        found = plan_repairs(place.ledger, place.landing, place.settings, dict.fromkeys(keys, True), now, tried)
+        return [(one.kind, one.kind.is_run, list(one.slices)) for one in found]
+
+    at = deadline(day, place.settings)
+    assert planned(at) == [(RepairKind.RECOVER_DAYS, True, [KEY]), (RepairKind.WAIT, False, keys[1:])]
+    later = {22: [RepairKind.RECOVER, RepairKind.RECOVER_DAYS], 24: [RepairKind.RECOVER_DAYS]}[hours]
+    assert [kind for kind, *_ in planned(at + timedelta(seconds=1))] == later
 
 
 def test_without_keys_the_proposal_says_which_variables_are_missing(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import replace
 from datetime import date, timedelta
 from decimal import Decimal
 from pathlib import Path
@@ -17,7 +18,9 @@ from pipeline_assets.domain.errors import GoldenQueryError
 from pipeline_assets.domain.golden import GoldenReading, GoldenSource
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.formats.golden_csv import MOST_BYTES
-from pipeline_assets.load.golden import compare_recorded, golden_names
+from pipeline_assets.load.golden import compare_recorded, golden_names, take_golden
+from pipeline_assets.load.runtime import Runtime
+from pipeline_assets.operations.reconcile import Reconciliation, reconcile
 from resources import golden_query
 from resources.golden_query import read_query
 from resources.landing.golden import read_landing
@@ -107,13 +110,14 @@ def test_a_query_gives_totals_of_the_days(url: str) -> None:
         ("2026-02-02/10001", "revenue", Decimal("3.25")),
         ("2026-02-03/10001", "rows", Decimal(7)),
     ]
-    assert (found.days, found.faults) == ({DAY, NEXT}, ())
+    assert (found.days, found.faults, found.partial_days) == ({DAY, NEXT}, (), frozenset())
     assert found.totals[1].origin == "row 2 of the golden query"
     # Rows that are none are named, days that were not asked for are left out.
     measure = "CASE value WHEN 7 THEN 'sales' ELSE measure END AS measure"
     wide = f"SELECT day, project, {measure}, value FROM totals WHERE :first_day <= :last_day ORDER BY day"
     found = _asked(url, wide)
     assert len(found.totals) == 2
+    assert (found.days, found.partial_days) == ({DAY, NEXT}, {DAY, NEXT})
     assert [str(fault)[:46] for fault in found.faults] == ["row 3 of the golden query: sales is no measure"]
 
 
@@ -190,6 +194,93 @@ def test_a_corrected_file_replaces_its_day_and_one_that_is_gone_retracts_nothing
     assert values() == {f"{NEXT} rows": "7"}
 
 
+def test_a_file_with_bad_lines_replaces_what_its_good_lines_tell_and_retracts_nothing(
+    landing: Path, ledger: Ledger
+) -> None:
+    """Scenario: of a day's four totals, a new file tells one anew, one wrongly, two not at all; then it is corrected.
+    Outcome: three stay until then. Another source's and another day's totals are left alone."""
+
+    def values() -> dict[str, str]:
+        told = ledger.golden.of(["10001", "10002"])
+        return {f"{one.source} {one.key} {one.measure.name}": str(one.value) for one in told}
+
+    rows, revenue, other = f"{DAY},10001,rows,5\n", f"{DAY},10001,revenue,1.50\n", f"{DAY},10002,rows,8\n"
+    _put(landing, f"{DAY}.csv", f"{HEADER}{rows}{revenue}{DAY},10001,active_users,3\n{other}")
+    _put(landing, f"{NEXT}.csv", f"{HEADER}{NEXT},10001,rows,7\n{NEXT},10001,revenue,2\n")
+    before = _read(landing, DAY, NEXT)
+    ledger.golden.replace(before)
+    of_a_query = tuple(replace(one, source=GoldenSource.QUERY) for one in before.totals[:1])
+    ledger.golden.replace(GoldenReading(GoldenSource.QUERY, frozenset({DAY}), of_a_query))
+    _put(landing, f"{DAY}.csv", f"{HEADER}{DAY},10001,rows,6\n{DAY},10001,revenue,many\n")
+    _put(landing, f"{NEXT}.csv", f"{HEADER}{NEXT},10001,rows,9\n")
+    found = _read(landing, DAY, NEXT)
+    assert (found.days, found.partial_days) == ({DAY, NEXT}, {DAY})
+    ledger.golden.replace(found)
+    assert values() == {
+        "landing 2026-02-02/10001 active_users": "3",
+        "landing 2026-02-02/10001 revenue": "1.50",
+        "landing 2026-02-02/10001 rows": "6",
+        "landing 2026-02-02/10002 rows": "8",
+        "landing 2026-02-03/10001 rows": "9",
+        "query 2026-02-02/10001 rows": "5",
+    }
+    _put(landing, f"{DAY}.csv", f"{HEADER}what a mistake\n")
+    said: list[str] = []
+    store = LandingStore.from_settings(Settings(landing_url=str(landing)))
+    take_golden(Runtime(None, ledger, store, SETTINGS, said.append), DAY, DAY)  # type: ignore[arg-type]  # no JVM
+    assert len(values()) == 6
+    assert [line.partition(". ")[0] for line in said] == [
+        f"golden: golden/{DAY}.csv line 2: has not the four fields of the header",
+        f"golden: what is on record of {DAY} stays where no good line replaces it",
+    ]
+    _put(landing, f"{DAY}.csv", f"{HEADER}{DAY},10001,rows,6\n")
+    ledger.golden.replace(_read(landing))
+    assert sorted(values()) == [
+        "landing 2026-02-02/10001 rows", "landing 2026-02-03/10001 rows", "query 2026-02-02/10001 rows",
+    ]  # fmt: skip
+
+
+def test_a_query_retracts_the_days_that_it_no_longer_tells_and_never_all_of_them(
+    landing: Path, ledger: Ledger, tmp_path: Path
+) -> None:
+    """Scenario: a query loses a day's total, then everything, then the settings that name it. Outcome: the day's total goes; all
+    of them only by a sentence that they are kept; without a query what it told is not compared."""
+    database = tmp_path / "t.db"
+    url = f"sqlite:///{database}"
+    asking = Settings(projects=SETTINGS.projects, golden_url=url, golden_query=SQL)
+
+    def holds(*days: date) -> Reconciliation:
+        with closing(sqlite3.connect(database)) as connection:
+            connection.execute("CREATE TABLE IF NOT EXISTS totals (day TEXT, project TEXT, measure TEXT, value REAL)")
+            connection.execute("DELETE FROM totals")
+            connection.executemany("INSERT INTO totals VALUES (?, '10001', 'rows', 6)", [(str(day),) for day in days])
+            connection.commit()
+        return found(asking)
+
+    def found(settings: Settings) -> Reconciliation:
+        store = LandingStore.from_settings(Settings(landing_url=str(landing)))
+        return reconcile(ledger, store, settings, SETTINGS.projects, DAY, NEXT)
+
+    def compared(of: Reconciliation) -> list[date]:
+        return [one.total.key.event_date for one in of.comparisons]
+
+    # Nothing told, and nothing on record of it: there is nothing to keep.
+    assert (compared(holds()), holds().faults) == ([], ())
+    assert compared(holds(DAY, NEXT)) == [DAY, NEXT]
+    only = holds(NEXT)
+    assert (compared(only), only.faults) == ([NEXT], ())
+    empty = holds()
+    assert compared(empty) == [NEXT]
+    (fault,) = empty.faults
+    assert str(fault).startswith(
+        "the golden query: told of no day between 2026-02-02 and 2026-02-03; the totals on record are kept. "
+    )
+    assert not empty.is_good
+    without = found(SETTINGS)
+    assert (compared(without), without.faults) == ([], ())
+    assert compared(holds(NEXT)) == [NEXT]
+
+
 def test_two_sources_tell_of_a_day_beside_each_other(ledger: Ledger, landing: Path, tmp_path: Path) -> None:
     _put(landing, f"{DAY}.csv", f"{HEADER}{DAY},10001,rows,5\n")
     with closing(sqlite3.connect(tmp_path / "t.db")) as connection:
@@ -198,7 +289,8 @@ def test_two_sources_tell_of_a_day_beside_each_other(ledger: Ledger, landing: Pa
         connection.commit()
     ledger.golden.replace(_read(landing))
     ledger.golden.replace(_asked(f"sqlite:///{tmp_path}/t.db"))
-    found = compare_recorded(ledger, SETTINGS, SETTINGS.projects)
+    asking = SETTINGS.model_copy(update={"golden_url": f"sqlite:///{tmp_path}/t.db", "golden_query": SQL})
+    found = compare_recorded(ledger, asking, SETTINGS.projects)
     assert [(one.total.source.value, str(one)) for one in found] == [
         ("landing", "rows not loaded, 5 golden"),
         ("query", "rows not loaded, 6 golden"),
