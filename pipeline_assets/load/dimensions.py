@@ -41,7 +41,7 @@ def list_dimensions(runtime: Runtime, request: LoadRequest) -> Listings:
 
 
 def is_in_use(ledger: Ledger, dimension: Dimension) -> bool:
-    """Whether any snapshot of it is published, by the ledger alone."""
+    """Whether any snapshot of it is or was published, by the ledger alone."""
     return ledger.first_day(dimension.snapshot.key) is not None
 
 

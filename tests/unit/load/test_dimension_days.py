@@ -229,3 +229,13 @@ def test_intervals_of_a_month_are_built_from_its_published_days_whatever_was_ref
     (plan,) = decide(facts, VALIDITY, (), Acceptances(), LATE)
     assert plan.todo is Todo.REBUILD
     assert {name.day for name in plan.present.upstream} == {DAY, BEFORE, MONTH}
+
+
+@pytest.mark.parametrize("verdict", [Verdict.HELD, Verdict.REFUSED])
+@pytest.mark.parametrize("first", [None, DAY + timedelta(days=1)])
+def test_a_day_whose_only_snapshot_was_rolled_back_or_refused_is_not_before_the_first(
+    verdict: Verdict, first: date | None
+) -> None:
+    plan = of_events({DAY: snapshot(DAY, verdict, digest=EMPTY)}, first=first)
+    assert plan is not None
+    assert (plan.todo, plan.reason) == (Todo.WAIT, f"dimensions/item_snapshot 2026-02-04 is {verdict.value}")
