@@ -164,7 +164,7 @@ def acceptances_of(released: Sequence[Held], configured: Sequence[str], reason: 
 
     What is joined with a dimension has a slice for each of the configured projects.
     """
-    accepted = {}
+    accepted: dict[str, str] = {}
     for hold in released:
         own = configured if hold.key.project_id == ALL_PROJECTS else (hold.key.project_id,)
         for table in with_descendants(table_by_key(hold.table)):
