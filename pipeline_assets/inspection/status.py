@@ -62,8 +62,14 @@ def day_statuses(
 
 
 def dimension_statuses(ledger: Ledger, days: Sequence[date], *, is_all_wanted: bool = False) -> list[DayStatus]:
-    """One for each day and table of the dimensions that are in use, or of all that are wanted; of the slice it is filed under."""
-    used = DIMENSIONS if is_all_wanted else _in_use(ledger)
+    """One for each day and table of the dimensions that are in use; of the slice it is filed under.
+
+    `is_all_wanted`: of those as well whose snapshots of the days were refused or wait, and of all where there are none.
+    """
+    used: Sequence[Dimension] = _in_use(ledger)
+    if is_all_wanted:
+        known = [one for one in DIMENSIONS if one in used or ledger.slices(one.snapshot.key, [ALL_PROJECTS], days)]
+        used = known or DIMENSIONS
     tables = [table for table in DIMENSION_TABLES if any(table in one.tables for one in used)]
     statuses = []
     for table in tables:

@@ -29,14 +29,19 @@ Listings = Mapping[str, SnapshotListing]
 
 
 def list_dimensions(runtime: Runtime, request: LoadRequest) -> Listings:
-    """Landing is asked for the dimensions that are to be loaded, and for no other."""
+    """Landing is asked for the dimensions that are to be loaded, and for no other; one that nobody delivers is left out."""
     listings = {}
     for dimension in DIMENSIONS:
         key = dimension.snapshot.key
-        if key in request.tables:
-            listings[key] = list_snapshots(runtime.landing, dimension.name)
-            runtime.log(f"{key}: landing holds snapshots of {len(listings[key].days)} days")
-            log_odd_objects(listings[key], key, runtime.log)
+        if key not in request.tables:
+            continue
+        listing = list_snapshots(runtime.landing, dimension.name)
+        log_odd_objects(listing, key, runtime.log)
+        if listing.days or is_in_use(runtime.ledger, dimension):
+            listings[key] = listing
+            runtime.log(f"{key}: landing holds snapshots of {len(listing.days)} days")
+        else:
+            runtime.log(f"{key}: landing holds no snapshot of the dimension at all, so there is nothing to load")
     return listings
 
 
