@@ -18,6 +18,7 @@ from pipeline_assets.domain.slices import ALL_PROJECTS, Slice, Verdict
 from pipeline_assets.load.deliveries.snapshots import SnapshotListing, list_snapshots, log_odd_objects
 from pipeline_assets.load.request import LoadRequest, TableReport
 from pipeline_assets.load.runtime import Runtime
+from pipeline_assets.load.staleness.counts import counts_on_record
 from pipeline_assets.load.staleness.decide import SlicePlan, decide
 from pipeline_assets.load.staleness.facts import Facts
 from pipeline_assets.tables.registry import AS_OF_TABLES, DIMENSION_TABLES, DIMENSIONS
@@ -73,6 +74,7 @@ def _as_listed(ledger: Ledger, facts: Facts, table: Table, listing: SnapshotList
         facts,
         delivered={Slice(day, ALL_PROJECTS): one for day, one in listing.days.items()},
         first_snapshots={} if first is None else {table.key: first},
+        item_counts=counts_on_record(ledger, table, {key.event_date for key in facts.slices}),
     )
 
 
