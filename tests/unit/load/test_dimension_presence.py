@@ -66,6 +66,10 @@ def test_a_dimension_that_nobody_delivers_gets_no_tables_and_one_that_vanished_k
     assert p.tables() == []
     nothing = "dimensions/item_snapshot: landing holds no snapshot of the dimension at all, so there is nothing to load"
     assert p.said == [nothing]
+    deliver_items(p, date(2062, 2, 4), {"1": "ACTIVE"})
+    assert p.tables() == [], "a misnamed object makes no dimension"
+    assert p.said[1:] == [nothing]
+    assert p.said[0].startswith("dimensions/item_snapshot: dimensions/item/2062-02-04.csv lies outside of the calendar")
     p.has(Verdict.PUBLISHED, Digest(3, 1, 1))
     assert p.tables() == every
     p.has(Verdict.HELD, Digest())
