@@ -166,7 +166,7 @@ def _load(
     days = requested_range(first, last, settings)
     chosen = settings.require_projects(projects)
     require_reasons(reasons)
-    require_one_meant(reasons, projects, settings.projects)
+    require_one_meant(source, reasons, projects, settings.projects)
     with terminal(verbose=verbose) as console:
         failures = load_in_chunks(settings, source, days, projects, reasons, console, verbose=verbose)
         print_failures(console, failures, verbose)

@@ -104,8 +104,15 @@ def require_reasons(reasons: Mapping[str, str | None]) -> None:
             a_reason(option, reason)
 
 
-def require_one_meant(reasons: Mapping[str, str | None], asked: Sequence[str], configured: Sequence[str]) -> None:
-    """What is let through is let through for projects that were named, where there are several; raises UsageError."""
+def require_one_meant(
+    source: LoadSource, reasons: Mapping[str, str | None], asked: Sequence[str], configured: Sequence[str]
+) -> None:
+    """What is let through is let through for projects that were named, where there are several; raises UsageError.
+
+    A snapshot of a dimension belongs to no project, so none has to be named for it.
+    """
+    if source is LoadSource.DIMENSIONS:
+        return
     for option, reason in reasons.items():
         if reason is not None and not asked and len(configured) > 1:
             raise UsageError(

@@ -147,12 +147,7 @@ def run_release(
         return failures
     for project in sorted({hold.key.project_id for hold in held}):
         released = [hold for hold in held if hold.key.project_id == project]
-        accepted = {
-            f"{table.key}:{hold.key}": accept_changes
-            for hold in released
-            for table in with_descendants(table_by_key(hold.table))
-            if accept_changes is not None
-        }
+        accepted = {} if accept_changes is None else acceptances_of(released, settings.projects, accept_changes)
         is_shared = project == ALL_PROJECTS
         ops = {"load": {"config": {"projects": [] if is_shared else [project], "accept_changes": accepted}}}
         # A slice of several days may be filed under one that nobody can ask for.
@@ -162,6 +157,20 @@ def run_release(
             job = DIMENSION_JOB if is_shared else HEAL_JOB
             failures += run_job(settings, job, ops, tags, logger, _log(console))
     return failures
+
+
+def acceptances_of(released: Sequence[Held], configured: Sequence[str], reason: str) -> dict[str, str]:
+    """Run config of what may change beyond bounds once these slices are held no more: they, and what is built from them.
+
+    What is joined with a dimension has a slice for each of the configured projects.
+    """
+    accepted: dict[str, str] = {}
+    for hold in released:
+        own = configured if hold.key.project_id == ALL_PROJECTS else (hold.key.project_id,)
+        for table in with_descendants(table_by_key(hold.table)):
+            day = table.kind.slice_day(hold.key.event_date)
+            accepted |= {f"{table.key}:{Slice(day, project)}": reason for project in table.kind.projects(own)}
+    return accepted
 
 
 def run_rebuild(settings: Settings, config: Mapping[str, Any], console: Console, *, verbose: bool) -> list[str]:

@@ -15,6 +15,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import date
 from enum import StrEnum
+from math import isfinite
 from typing import Any
 
 from pipeline_assets.domain.plain_text import shown
@@ -130,22 +131,26 @@ def _json_rows(text: str) -> Iterator[SnapshotRow]:
         if not line.strip():
             continue
         try:
-            fields = json.loads(line, object_pairs_hook=_unique, parse_constant=_no_number)
+            fields = json.loads(line, object_pairs_hook=_unique, parse_constant=_no_number, parse_float=_finite)
         except RecursionError:
             raise BadSnapshotError(number, "is nested too deeply") from None
         except ValueError as error:
-            told = str(error) if isinstance(error, _DoubledKeyError) else "is not whole JSON"
+            told = str(error) if isinstance(error, _BadLineError) else "is not whole JSON"
             raise BadSnapshotError(number, told) from None
         if not isinstance(fields, dict):
             raise BadSnapshotError(number, "is no JSON object")
         for name in REQUIRED:
             if name not in fields:
                 raise BadSnapshotError(number, f"has no {name}")
-        yield _row(number, fields)
+        try:
+            row = _row(number, fields)
+        except RecursionError:
+            raise BadSnapshotError(number, "is nested too deeply") from None
+        yield row
 
 
-class _DoubledKeyError(ValueError):
-    """A JSON object that names a key twice."""
+class _BadLineError(ValueError):
+    """JSON that is whole and says what no snapshot may say; the text tells what."""
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -153,12 +158,21 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(found) != len(pairs):
         names = [name for name, _ in pairs]
         doubled = next(name for name in names if names.count(name) > 1)
-        raise _DoubledKeyError(f"names {_told(doubled)} twice")
+        raise _BadLineError(f"names {_told(doubled)} twice")
     return found
 
 
 def _no_number(text: str) -> None:
     raise ValueError(text)
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    if not isfinite(number):
+        # It would be written as `Infinity`, which is no JSON.
+        msg = f"holds the number {_told(text)}, which is too large"
+        raise _BadLineError(msg)
+    return number
 
 
 def _row(line: int, fields: dict[str, Any]) -> SnapshotRow:

@@ -17,7 +17,7 @@ from pipeline_assets.domain.records import BatchRecord, SliceRecord
 from pipeline_assets.domain.slices import ALL_PROJECTS, Slice, Source, Verdict
 from pipeline_assets.load.recorded import DAY_VERDICTS
 from pipeline_assets.tables.raw_events import RAW_TABLES
-from pipeline_assets.tables.registry import AS_OF_TABLES, DERIVED, DIMENSION_TABLES, DIMENSIONS
+from pipeline_assets.tables.registry import AS_OF_TABLES, DERIVED, DIMENSION_TABLES, DIMENSIONS, OPTIONAL_TABLES
 from pipeline_assets.tables.table import Dimension
 from resources.ledger.store import Ledger
 
@@ -62,8 +62,14 @@ def day_statuses(
 
 
 def dimension_statuses(ledger: Ledger, days: Sequence[date], *, is_all_wanted: bool = False) -> list[DayStatus]:
-    """One for each day and table of the dimensions that are in use, or of all that are wanted; of the slice it is filed under."""
-    used = DIMENSIONS if is_all_wanted else _in_use(ledger)
+    """One for each day and table of the dimensions that are in use; of the slice it is filed under.
+
+    `is_all_wanted`: of those as well whose snapshots of the days were refused or wait, and of all where there are none.
+    """
+    used: Sequence[Dimension] = _in_use(ledger)
+    if is_all_wanted:
+        known = [one for one in DIMENSIONS if one in used or ledger.slices(one.snapshot.key, [ALL_PROJECTS], days)]
+        used = known or DIMENSIONS
     tables = [table for table in DIMENSION_TABLES if any(table in one.tables for one in used)]
     statuses = []
     for table in tables:
@@ -98,9 +104,23 @@ def _in_use(ledger: Ledger) -> list[Dimension]:
 
 
 def recorded_statuses(ledger: Ledger, slices: Set[Slice], sources: Sequence[Source]) -> list[DayStatus]:
-    """The same of these slices alone, without those that the ledger has no record of."""
+    """The same of these slices alone, without those that the ledger has no record of.
+
+    A day of all projects stands for its slices in the tables of dimensions, and in what is joined with them of each project.
+    """
     statuses = _statuses(ledger, slices, sources, is_all_wanted=False)
-    return [status for status in statuses if status.verdict is not None]
+    for table in OPTIONAL_TABLES:
+        for day in sorted({key.event_date for key in slices}):
+            projects = {key.project_id for key in slices if key.event_date == day}
+            is_of_all = ALL_PROJECTS in projects
+            if table.kind.is_shared and not is_of_all:
+                continue
+            filed = table.kind.slice_day(day)
+            wanted = None if is_of_all and not table.kind.is_shared else table.kind.projects(sorted(projects))
+            records = [record for _, record in sorted(ledger.slices(table.key, wanted, [filed]).items())]
+            statuses.append(_status(day, table.key, records, len(records)))
+    told = [status for status in statuses if status.verdict is not None]
+    return sorted(told, key=lambda status: status.day)
 
 
 def _statuses(

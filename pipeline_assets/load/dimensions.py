@@ -18,6 +18,7 @@ from pipeline_assets.domain.slices import ALL_PROJECTS, Slice, Verdict
 from pipeline_assets.load.deliveries.snapshots import SnapshotListing, list_snapshots, log_odd_objects
 from pipeline_assets.load.request import LoadRequest, TableReport
 from pipeline_assets.load.runtime import Runtime
+from pipeline_assets.load.staleness.counts import counts_on_record
 from pipeline_assets.load.staleness.decide import SlicePlan, decide
 from pipeline_assets.load.staleness.facts import Facts
 from pipeline_assets.tables.registry import AS_OF_TABLES, DIMENSION_TABLES, DIMENSIONS
@@ -29,19 +30,26 @@ Listings = Mapping[str, SnapshotListing]
 
 
 def list_dimensions(runtime: Runtime, request: LoadRequest) -> Listings:
-    """Landing is asked for the dimensions that are to be loaded, and for no other."""
+    """Landing is asked for the dimensions that are to be loaded, and for no other; one that nobody delivers is left out."""
     listings = {}
     for dimension in DIMENSIONS:
         key = dimension.snapshot.key
-        if key in request.tables:
-            listings[key] = list_snapshots(runtime.landing, dimension.name)
-            runtime.log(f"{key}: landing holds snapshots of {len(listings[key].days)} days")
-            log_odd_objects(listings[key], key, runtime.log)
+        if key not in request.tables:
+            continue
+        listing = list_snapshots(runtime.landing, dimension.name)
+        calendar = (runtime.settings.calendar_start, request.now.date())
+        log_odd_objects(listing, key, calendar, runtime.log)
+        days = listing.days_within(*calendar)
+        if days or is_in_use(runtime.ledger, dimension):
+            listings[key] = listing
+            runtime.log(f"{key}: landing holds snapshots of {len(days)} days")
+        else:
+            runtime.log(f"{key}: landing holds no snapshot of the dimension at all, so there is nothing to load")
     return listings
 
 
 def is_in_use(ledger: Ledger, dimension: Dimension) -> bool:
-    """Whether any snapshot of it is published, by the ledger alone."""
+    """Whether any snapshot of it is or was published, by the ledger alone."""
     return ledger.first_day(dimension.snapshot.key) is not None
 
 
@@ -58,16 +66,19 @@ def optional_tables(runtime: Runtime, request: LoadRequest, listings: Listings) 
 def dimension_facts(runtime: Runtime, request: LoadRequest, table: Table, listings: Listings) -> Facts:
     """What is known of the slices of a dimension's table that a load of these days is about."""
     facts = Facts(runtime.settings, request.slices_of(table.kind), {}, {})
-    return _as_listed(runtime.ledger, facts, table, listings[table.key]) if table.key in listings else facts
+    if table.key not in listings:
+        return facts
+    return _as_listed(runtime.ledger, facts, table, listings[table.key], request.now.date())
 
 
-def _as_listed(ledger: Ledger, facts: Facts, table: Table, listing: SnapshotListing) -> Facts:
-    known = [ledger.first_day(table.key), *sorted(listing.days)[:1]]
+def _as_listed(ledger: Ledger, facts: Facts, table: Table, listing: SnapshotListing, today: date) -> Facts:
+    known = [ledger.first_day(table.key), *listing.days_within(facts.settings.calendar_start, today)[:1]]
     first = min((day for day in known if day is not None), default=None)
     return replace(
         facts,
         delivered={Slice(day, ALL_PROJECTS): one for day, one in listing.days.items()},
         first_snapshots={} if first is None else {table.key: first},
+        item_counts=counts_on_record(ledger, table, {key.event_date for key in facts.slices}),
     )
 
 
@@ -81,10 +92,11 @@ def plans_of_snapshots(
     table, today = dimension.snapshot, now.date()
     if not listing.days:
         return []
-    first = max(min(listing.days), today - timedelta(days=settings.redelivery_horizon_days))
+    begun = min(listing.days_within(settings.calendar_start, today), default=today + timedelta(days=1))
+    first = max(begun, today - timedelta(days=settings.redelivery_horizon_days))
     lacking = {first + timedelta(days=number) for number in range((today - first).days + 1)} - listing.days.keys()
     slices = frozenset(Slice(day, ALL_PROJECTS) for day in (*listing.days, *lacking))
-    facts = _as_listed(ledger, Facts(settings, slices, {}, {}).reading(ledger, [table]), table, listing)
+    facts = _as_listed(ledger, Facts(settings, slices, {}, {}).reading(ledger, [table]), table, listing, today)
     # Named as requested only where nothing is on record: what other code built stays until somebody asks for it.
     unknown = slices - facts.records[table.key].keys()
     return decide(facts, table, unknown, Acceptances(), now)

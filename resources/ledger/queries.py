@@ -19,7 +19,7 @@ from sqlalchemy.engine import Connection
 
 from pipeline_assets.domain.deliveries import BatchKey
 from pipeline_assets.domain.records import BatchDay, BatchRecord, DeliveryRecord, Head, PublicationRecord, SliceRecord
-from pipeline_assets.domain.slices import EMPTY, Digest, Slice, Source
+from pipeline_assets.domain.slices import EMPTY, Digest, Slice, Source, Verdict
 from resources.ledger.engine import in_parts
 from resources.ledger.rows import batch_of, delivery_of, head_of, publication_of, slice_of
 from resources.ledger.schema import BATCH_DAYS, BATCHES, DELIVERIES, HEADS, PUBLICATIONS, RUNS, SLICES
@@ -130,13 +130,19 @@ class Queries(ABC):
             return {r.key: r for r in records if wanted is None or r.key.event_date in wanted}
 
     def first_day(self, table: str) -> date | None:
-        """The first day of which a table holds rows, by its slices on record."""
-        query = sa.select(sa.func.min(SLICES.c.event_date)).where(
-            SLICES.c.table_name == table, SLICES.c.digest != str(EMPTY)
+        """The first day of which a table holds rows, or held any before a person rolled them back; None where it never did."""
+        empty = str(EMPTY)
+        slices = sa.select(sa.func.min(SLICES.c.event_date)).where(
+            SLICES.c.table_name == table,
+            sa.or_(SLICES.c.digest != empty, SLICES.c.verdict == Verdict.HELD.value),
+        )
+        published = sa.select(sa.func.min(PUBLICATIONS.c.event_date)).where(
+            PUBLICATIONS.c.table_name == table,
+            sa.or_(PUBLICATIONS.c.digest_before != empty, PUBLICATIONS.c.digest_after != empty),
         )
         with self._read() as connection:
-            day: date | None = connection.execute(query).scalar()
-        return day
+            days: list[date | None] = [connection.execute(query).scalar() for query in (slices, published)]
+        return min((day for day in days if day is not None), default=None)
 
     def publications(self, table: str | None = None) -> list[PublicationRecord]:
         """Every recorded change, oldest first."""

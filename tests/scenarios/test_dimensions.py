@@ -266,13 +266,17 @@ def test_a_dimension_of_a_users_own_is_one_module(tmp_path: Path) -> None:
     (folder / f"{FIRST}_complete").touch()
     done = shell("load", "--source", "dimensions", "--from", str(FIRST), "--to", str(FIRST), "--json")
     told = {line["table"]: (line["verdict"], line["rows"]) for line in json.loads(done.stdout)}
-    assert told["dimensions/shop_snapshot"] == ("published", 1), done.stderr
-    assert told["dimensions/shop_validity"] == ("published", 1)
+    assert told == {"dimensions/shop_snapshot": ("published", 1), "dimensions/shop_validity": ("published", 1)}, (
+        done.stderr
+    )
+    assert done.returncode == 0
+    assert "dimensions/item_snapshot: landing holds no snapshot of the dimension at all" in done.stderr
     status = shell("status", "--from", str(FIRST), "--to", str(FIRST), "--json")
-    assert {line["table"] for line in json.loads(status.stdout)} >= {
-        "dimensions/shop_snapshot",
-        "dimensions/shop_validity",
-    }
+    tables = {line["table"] for line in json.loads(status.stdout)}
+    assert {name for name in tables if "shop" in name or "item" in name} == told.keys()
+    warehouse = shell.landing.parent / "warehouse"
+    assert list(warehouse.rglob("*shop_validity*"))
+    assert not list(warehouse.rglob("*item*"))
     graph = subprocess.run(
         [sys.executable, "-c", GRAPH], env=shell.environment, capture_output=True, text=True, check=False
     )

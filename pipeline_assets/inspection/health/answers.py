@@ -18,7 +18,8 @@ from pipeline_assets.domain.commands import recover_refused
 from pipeline_assets.domain.days import stretches
 from pipeline_assets.domain.rebuilds import RebuildRecord, RebuildState
 from pipeline_assets.domain.records import HOURS_UNFINISHED, MISSING
-from pipeline_assets.domain.slices import BatchVerdict, Source, Verdict
+from pipeline_assets.domain.slices import ALL_PROJECTS, BatchVerdict, Source, Verdict
+from pipeline_assets.tables.kinds import is_dimension
 from pipeline_assets.tables.raw_events import RAW_TABLES
 from pipeline_assets.tables.registry import ASSET_TABLES, DERIVED
 from resources.ledger.summaries import Fault
@@ -27,6 +28,8 @@ REASON = "REASON"
 """Stands in a command for what the person writes there."""
 _ORDER = [table.key for table in ASSET_TABLES]
 _DERIVED = {table.key for table in DERIVED}
+_DIMENSIONS = "dimensions"
+"""As `load --source` names them."""
 _SOURCES = frozenset(source.value for source in Source)
 
 
@@ -83,7 +86,7 @@ def kind_of(fault: Fault) -> AnswerKind:
     if fault.place in _SOURCES:
         is_missing = not fault.deliveries or any(one.figures.get(MISSING) for one in failed)
         return AnswerKind.ACCEPT_MISSING if is_missing else AnswerKind.LOAD_AGAIN
-    is_change = bool(failed) and failed[0].check == Check.CHANGE_IS_EXPLAINED
+    is_change = bool(failed) and failed[0].check in (Check.CHANGE_IS_EXPLAINED, Check.COUNT_IS_EXPECTED)
     return AnswerKind.ACCEPT_CHANGE if is_change else AnswerKind.LOAD_AGAIN
 
 
@@ -109,9 +112,14 @@ def commands(
     kind: AnswerKind, source: Source, tables: Sequence[str], projects: Sequence[str], first: date, last: date
 ) -> tuple[str, ...]:
     """The commands that answer such days, in the order in which a person types them."""
-    named = [word for project in projects for word in ("--project", project)]
+    # A dimension belongs to no project.
+    named = [word for project in projects if project != ALL_PROJECTS for word in ("--project", project)]
     span = ["--from", str(first), "--to", str(last), *named]
-    load = ["tidemark", "load", "--source", source.value, *span]
+    is_of_dimensions = all(map(is_dimension, tables))
+    load = ["tidemark", "load", "--source", _DIMENSIONS if is_of_dimensions else source.value, *span]
+    if kind is AnswerKind.ACCEPT_CHANGE and is_of_dimensions:
+        # It is built from no table that could be compared with.
+        return (_with_reason([*load, "--accept-changes"]),)
     if kind is AnswerKind.ACCEPT_CHANGE:
         look = ["tidemark", "diff", tables[0], str(first), *named]
         return shlex.join(look), _with_reason([*load, "--accept-changes"])
@@ -207,7 +215,7 @@ def _place(table: str) -> tuple[int, str]:
 def _question(
     kind: AnswerKind, source: Source, tables: tuple[str, ...], first: date, last: date, listed: Sequence[Fault]
 ) -> Question:
-    projects = tuple(sorted({fault.project_id for fault in listed}, key=int))
+    projects = tuple(sorted({fault.project_id for fault in listed}, key=lambda name: (len(name), name)))
     reasons = list(dict.fromkeys(fault.reason for fault in listed))
     told = commands(kind, source, tables, projects, first, last)
     return Question(kind, tables, projects, first, last, reasons[0], len(reasons) - 1, listed[0].hint, told)

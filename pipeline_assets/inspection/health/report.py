@@ -15,7 +15,7 @@ from datetime import date, datetime, timedelta
 
 from pipeline_assets.domain.lateness import LatenessSketch, merged
 from pipeline_assets.domain.settings import Settings
-from pipeline_assets.domain.slices import Source
+from pipeline_assets.domain.slices import ALL_PROJECTS, Source
 from pipeline_assets.domain.window import ARRIVAL_DAYS, Lateness, lateness
 from pipeline_assets.inspection.health.answers import (
     AnswerKind,
@@ -143,7 +143,9 @@ def read_health(ledger: Ledger, settings: Settings, now: datetime) -> HealthRepo
         span=span,
         questions=(
             *rebuild_questions(ledger.rebuilds.open()),
-            *questions(fault for fault in faults if not is_early(fault, early)),
+            *questions(
+                fault for fault in (*faults, *summaries.slice_faults([ALL_PROJECTS])) if not is_early(fault, early)
+            ),
         ),
         early=early,
         strays=tuple(ledger.strays.all(projects)),

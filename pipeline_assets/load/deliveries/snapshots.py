@@ -31,6 +31,10 @@ class SnapshotListing:
     odd: tuple[str, ...] = ()
     """Objects that are no part of a snapshot."""
 
+    def days_within(self, first: date, last: date) -> list[date]:
+        """Those that can be loaded, ascending; a name outside of them says nothing of when the dimension began."""
+        return sorted(day for day in self.days if first <= day <= last)
+
 
 def list_snapshots(landing: LandingStore, dimension: str) -> SnapshotListing:
     """Every snapshot of a dimension; raises what listing raises. Two names a day: years of them are a few requests."""
@@ -57,9 +61,18 @@ def list_snapshots(landing: LandingStore, dimension: str) -> SnapshotListing:
     return SnapshotListing(days, tuple(sorted(odd)))
 
 
-def log_odd_objects(listing: SnapshotListing, table: str, log: Callable[[str], None]) -> None:
-    """Name what lies there and is not loaded; a folder of strangers is counted."""
-    for text in listing.odd[:_MOST_NAMED]:
-        log(f"{table}: {text} is not loaded")
-    if len(listing.odd) > _MOST_NAMED:
-        log(f"{table}: and {len(listing.odd) - _MOST_NAMED:,} more objects are not loaded")
+def log_odd_objects(
+    listing: SnapshotListing, table: str, calendar: tuple[date, date], log: Callable[[str], None]
+) -> None:
+    """Name what lies there and is not loaded; a folder of strangers is counted.
+
+    `calendar`: the first and the last day that can be loaded.
+    """
+    within = set(listing.days_within(*calendar))
+    beyond = [one.key for day, one in sorted(listing.days.items()) if day not in within]
+    where = f"lies outside of the calendar ({calendar[0]} to {calendar[1]})"
+    odd = [*(f"{text} is not loaded" for text in listing.odd), *(f"{key} {where} and is not loaded" for key in beyond)]
+    for text in odd[:_MOST_NAMED]:
+        log(f"{table}: {text}")
+    if len(odd) > _MOST_NAMED:
+        log(f"{table}: and {len(odd) - _MOST_NAMED:,} more objects are not loaded")

@@ -31,9 +31,13 @@ class ItemsOfDays:
         self._days: dict[date, date | None] = {}
 
     def begin_by(self, day: date) -> bool:
-        """Whether a snapshot of the day or of one before it is on record: before the first one no items are known at all."""
-        first = self._facts.first_snapshots.get(self._snapshot)
-        return first is not None and first <= day
+        """Whether a snapshot of the day or of one before it is on record: before the first one no items are known at all.
+
+        A snapshot of the day that is held or refused is on record as well, whatever is published.
+        """
+        first, own = self._facts.first_snapshots.get(self._snapshot), self._record(self._snapshot, day)
+        is_judged = own is not None and own.verdict in (Verdict.HELD, Verdict.REFUSED)
+        return is_judged or (first is not None and first <= day)
 
     def inputs(self, day: date) -> Mapping[InputDay, Digest]:
         """The snapshot that stands for a day; nothing where none does."""

@@ -25,6 +25,7 @@ from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import EMPTY, BatchVerdict, Slice, Verdict
 from pipeline_assets.load.deliveries.batch import is_empty_by_setting
 from pipeline_assets.load.staleness.as_of import ItemsOfDays
+from pipeline_assets.load.staleness.counts import is_compared_with_another
 from pipeline_assets.load.staleness.facts import Facts
 from pipeline_assets.load.staleness.finality import is_final_day, is_moot, was_final
 from pipeline_assets.load.staleness.inputs import Inputs, Match, cause_of, compare, judging
@@ -186,6 +187,8 @@ class _Rule:
             return replace(plan, present=_with_cross_day(present, record.input_state), is_outdated=has_new_code)
         stale = replace(plan, cause=cause_of(record.input_state, present, has_new_code=has_new_code))
         rejection = _valid_rejection(self.facts.settings, self.table, self.accepted, record)
+        if self.facts.item_counts is not None and is_compared_with_another(record, self.facts.item_counts):
+            rejection = None
         refused = Match.DIFFERENT if rejection is None else compare(rejection.inputs, present, day)
         if rejection is not None and refused is Match.SAME:
             return replace(stale, todo=_todo_of(rejection), present=_with_cross_day(present, rejection.inputs))

@@ -43,6 +43,8 @@ class Facts:
     """What landing holds for the slices of a table that is read from there; nothing for all others."""
     first_snapshots: Mapping[str, date] = field(default_factory=dict)
     """Table of snapshots -> the first day that it holds any of, or that landing does."""
+    item_counts: Mapping[date, int] | None = None
+    """Day -> items on record, of the snapshots that those of the slices are compared with; None where nobody asked."""
     released: frozenset[tuple[str, Slice]] = frozenset()
     """(table, slice) that count as not held, whatever is on record."""
 

@@ -12,6 +12,7 @@ from datetime import date
 
 import dagster as dg
 
+from pipeline_assets.domain.plain_text import few
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.load.deliveries.snapshots import SnapshotListing, list_snapshots
 from pipeline_assets.load.dimensions import plans_of_snapshots
@@ -55,11 +56,12 @@ def _arrivals(tick: Tick, landing: LandingStore) -> dg.SensorResult:
     today, start = tick.now.date(), tick.settings.calendar_start
     due: dict[date, list[tuple[str, SlicePlan, str]]] = {}
     waits: list[str] = []
+    beyond: list[str] = []
     for one in DIMENSIONS:
         for plan in plans_of_snapshots(tick.ledger, tick.settings, one, listings[one.name], tick.now):
             day = plan.key.event_date
             if not start <= day <= today:
-                waits.append(f"{one.snapshot.key} {day} lies outside of the calendar")
+                beyond.append(plan.delivered.key if plan.delivered is not None else f"{one.snapshot.key} {day}")
                 continue
             reason = _reason_to_load(plan)
             if reason is not None:
@@ -77,7 +79,7 @@ def _arrivals(tick: Tick, landing: LandingStore) -> dg.SensorResult:
             for day, of_day in sorted(due.items())
         },
         priority=PRIORITY_OF_DIMENSIONS,
-        waits=waits,
+        waits=[f"outside of the calendar ({start} to {today}) lie {few(beyond, 5)}", *waits] if beyond else waits,
         events=_materializations(listings, tick.cursor, start, today),
     )
 

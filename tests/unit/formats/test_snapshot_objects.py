@@ -77,6 +77,11 @@ HEAD = b"id,name,status\n"
         (b'{"id":1,"name":7,"status":"A"}', JSONL, "line 1: name is no text"),
         (b'{"id":1,"id":2,"name":"a","status":"A"}', JSONL, "line 1: names 'id' twice"),
         (b'{"id":1,"name":"a","status":"A","x":NaN}', JSONL, "line 1: is not whole JSON"),
+        (
+            b'{"id":1,"name":"a","status":"A"}\n{"id":2,"name":"b","status":"A","x":[-1e999]}',
+            JSONL,
+            "line 2: holds the number '-1e999', which is too large",
+        ),
         (b'{"id":1,"name":"\\ud800","status":"A"}', JSONL, "line 1: holds half of a surrogate pair, which is no text"),
         (b'{"id":1,"name":"a","status":"A","x":' + b"[" * 100_000, JSONL, "line 1: is nested too deeply"),
     ],
@@ -85,3 +90,15 @@ def test_what_is_no_snapshot_is_refused_by_its_first_bad_line(body: bytes, part:
     with pytest.raises(BadSnapshotError) as refused:
         read_snapshot(body, part)
     assert str(refused.value) == reason
+
+
+def test_a_line_is_read_or_refused_however_deep_it_is_nested() -> None:
+    """Reading and writing JSON give up at different depths, which depend on the interpreter: every depth around them is tried."""
+    told = set()
+    for depth in range(200, 1_200):
+        body = b'{"id":1,"name":"a","status":"A","x":' + b"[" * depth + b"]" * depth + b"}"
+        try:
+            read_snapshot(body, JSONL)
+        except BadSnapshotError as refused:
+            told.add(str(refused))
+    assert told == {"line 1: is nested too deeply"}

@@ -29,7 +29,7 @@ from pipeline_assets.domain.plain_text import as_html
 from pipeline_assets.domain.rebuilds import RebuildRecord, RebuildState
 from pipeline_assets.domain.records import BatchDay, BatchRecord, DeliveryRecord, PublicationRecord, SliceRecord
 from pipeline_assets.domain.settings import Settings
-from pipeline_assets.domain.slices import EMPTY, BatchVerdict, Digest, Slice, Source, Verdict
+from pipeline_assets.domain.slices import ALL_PROJECTS, EMPTY, BatchVerdict, Digest, Slice, Source, Verdict
 from pipeline_assets.domain.window import Lateness
 from pipeline_assets.inspection.health.answers import AnswerKind
 from pipeline_assets.inspection.health.figures import Span, percentile, times_by_point
@@ -432,3 +432,39 @@ def test_a_long_history_is_drawn_by_week_and_none_of_its_days_is_left_out() -> N
     days = [span.first + timedelta(days=shift) for shift in range(365)]
     assert {span.point(day) for day in days} == set(span.points)
     assert Span(LAST, LAST).points == [LAST]
+
+
+def test_red_days_of_dimensions_are_asked_for_without_a_project(ledger: Ledger) -> None:
+    """Scenario: snapshots that are bad, that hold too few items, that are held and that wait, beside a refused day of events.
+    Outcome: each is in one question, and its commands load dimensions and name no project; the page shows them."""
+    table, refused = "dimensions/item_snapshot", Verdict.REFUSED
+
+    def red(days: int, verdict: Verdict, *failed: Check) -> SliceRecord:
+        evaluations = tuple(Evaluation(check, False, "is wrong", "correct it") for check in failed)
+        day, why = LAST - timedelta(days=days), {"reason": "is wrong", "hint": "correct it"}
+        return a_slice(
+            day, 3, table=table, project=ALL_PROJECTS, verdict=verdict, refused_evaluations=evaluations, **why
+        )
+
+    records = [
+        red(0, Verdict.WAITING),
+        red(2, refused, Check.SNAPSHOT_IS_WHOLE),
+        red(4, refused, Check.COUNT_IS_EXPECTED),
+        red(6, Verdict.HELD),
+        a_slice(LAST, 3, verdict=refused, reason="shrinks", hint="look"),
+    ]
+    ledger.record(Changes(slices=records), "run")
+    report = health(ledger)
+    asked = {one.kind: one.commands for one in report.questions if one.tables == (table,)}
+    assert asked == {
+        AnswerKind.FOLLOW: ("tidemark load --source dimensions --from 2026-03-31 --to 2026-03-31",),
+        AnswerKind.LOAD_AGAIN: ("tidemark load --source dimensions --from 2026-03-29 --to 2026-03-29",),
+        AnswerKind.ACCEPT_CHANGE: (
+            'tidemark load --source dimensions --from 2026-03-27 --to 2026-03-27 --accept-changes "REASON"',
+        ),
+        AnswerKind.RELEASE: (
+            'tidemark release --from 2026-03-25 --to 2026-03-25 --table dimensions/item_snapshot --reason "REASON"',
+        ),
+    }
+    assert {one.tables: one.projects for one in report.questions} == {(table,): ("all",), (REFINED,): ("10001",)}
+    assert "dimensions/item_snapshot" in page_of(report)

@@ -106,3 +106,24 @@ def test_dimensions_stand_beside_events_where_they_are_in_use(ledger: Ledger) ->
     ]
     assert [one.day for one in joined_statuses(ledger, ["1"], days)] == [days[0]]
     assert joined_statuses(ledger, ["1"], days)[0].reasons == ("1: is early",)
+
+
+def test_a_released_day_of_a_dimension_is_told_with_its_intervals_and_what_is_joined_with_it(ledger: Ledger) -> None:
+    """Scenario: the snapshot of a day is good, one project's aggregate of it waits. Outcome: the day of all projects tells of
+    all three tables; the day of one project tells of its aggregate, and of no dimension."""
+    held = Digest(3, 1, 1)
+    records = [
+        SliceRecord(ITEM.snapshot.key, Slice(DAY, ALL_PROJECTS), Verdict.PUBLISHED, digest=held),
+        SliceRecord(ITEM.validity.key, Slice(DAY.replace(day=1), ALL_PROJECTS), Verdict.PUBLISHED, digest=held),
+        SliceRecord("aggregates/active_item_events", Slice(DAY, "10001"), Verdict.PUBLISHED, digest=held),
+        SliceRecord("aggregates/active_item_events", Slice(DAY, "10002"), Verdict.REFUSED, "shrinks"),
+    ]
+    ledger.record(Changes(slices=records), "run")
+    told = {one.table: (one.day, one.verdict) for one in recorded_statuses(ledger, {Slice(DAY, ALL_PROJECTS)}, ())}
+    assert told == {
+        ITEM.snapshot.key: (DAY, Verdict.PUBLISHED),
+        ITEM.validity.key: (DAY, Verdict.PUBLISHED),
+        "aggregates/active_item_events": (DAY, Verdict.REFUSED),
+    }
+    (own,) = recorded_statuses(ledger, {Slice(DAY, "10001")}, ())
+    assert (own.table, own.verdict) == ("aggregates/active_item_events", Verdict.PUBLISHED)

@@ -47,12 +47,13 @@ def of_snapshot(
 ) -> SlicePlan | None:
     """The plan of the snapshot of a day that was asked for; others came before it."""
     key = Slice(DAY, ALL_PROJECTS)
-    first = settings.pop("first", LONG_BEFORE)
+    first, counts = settings.pop("first", LONG_BEFORE), settings.pop("item_counts", None)
     facts = Facts(
         Settings(**settings), frozenset({key}), {}, {},
         records={SNAPSHOT.key: {} if record is None else {key: record}},
         delivered={} if one is None else {key: one},
         first_snapshots={} if first is None else {SNAPSHOT.key: first},
+        item_counts=counts,
     )  # fmt: skip
     return next(iter(decide(facts, SNAPSHOT, [key], Acceptances(), now)), None)
 
@@ -229,3 +230,36 @@ def test_intervals_of_a_month_are_built_from_its_published_days_whatever_was_ref
     (plan,) = decide(facts, VALIDITY, (), Acceptances(), LATE)
     assert plan.todo is Todo.REBUILD
     assert {name.day for name in plan.present.upstream} == {DAY, BEFORE, MONTH}
+
+
+@pytest.mark.parametrize("verdict", [Verdict.HELD, Verdict.REFUSED])
+@pytest.mark.parametrize("first", [None, DAY + timedelta(days=1)])
+def test_a_day_whose_only_snapshot_was_rolled_back_or_refused_is_not_before_the_first(
+    verdict: Verdict, first: date | None
+) -> None:
+    plan = of_events({DAY: snapshot(DAY, verdict, digest=EMPTY)}, first=first)
+    assert plan is not None
+    assert (plan.todo, plan.reason) == (Todo.WAIT, f"dimensions/item_snapshot 2026-02-04 is {verdict.value}")
+
+
+@pytest.mark.parametrize(
+    ("counts", "todo"),
+    [
+        (None, Todo.KEEP_REFUSED),
+        ({BEFORE: 300, DAY: 3}, Todo.KEEP_REFUSED),
+        ({BEFORE: 3}, Todo.REBUILD),
+        ({}, Todo.REBUILD),
+        ({LONG_BEFORE: 3, BEFORE: 300}, Todo.KEEP_REFUSED),
+    ],
+)
+def test_a_refused_count_is_judged_again_when_it_was_compared_with_what_is_no_longer_on_record(
+    counts: Mapping[date, int] | None, todo: Todo
+) -> None:
+    failure = Evaluation(Check.COUNT_IS_EXPECTED, False, "shrinks", "correct it", {"rows_before": 300, "rows_after": 7})
+    refusal = Rejection(InputState(delivered=listed().version), judging(SNAPSHOT, Settings()))
+    record = snapshot(
+        verdict=Verdict.REFUSED, digest=EMPTY, input_state=None, rejection=refusal, refused_evaluations=(failure,)
+    )
+    plan = of_snapshot(record, listed(), LATE, item_counts=counts)
+    assert plan is not None
+    assert plan.todo is todo

@@ -37,9 +37,11 @@ def _require_listing(landing: LandingStore) -> None:
         4: ("2026-02-04.csv", 1, False, 1),
     }
     said: list[str] = []
-    log_odd_objects(listing, "dimensions/item_snapshot", said.append)
-    (text,) = said
-    assert text.startswith("dimensions/item_snapshot: dimensions/item/2026-02-06.csv.tmp (is called neither")
+    log_odd_objects(listing, "dimensions/item_snapshot", (date(2026, 2, 2), date(2026, 2, 3)), said.append)
+    stranger, beyond = said
+    assert stranger.startswith("dimensions/item_snapshot: dimensions/item/2026-02-06.csv.tmp (is called neither")
+    where = "dimensions/item/2026-02-04.csv lies outside of the calendar (2026-02-02 to 2026-02-03)"
+    assert beyond == f"dimensions/item_snapshot: {where} and is not loaded"
     version = days[date(2026, 2, 2)].version
     assert version == list_snapshots(landing, "item").days[date(2026, 2, 2)].version
     assert list_snapshots(landing, "shop").days == {}

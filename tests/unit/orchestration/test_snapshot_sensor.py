@@ -13,11 +13,13 @@ import dagster as dg
 import pytest
 
 from pipeline_assets.definitions import build_defs
-from pipeline_assets.domain.input_state import InputState
+from pipeline_assets.domain.checks import Check, Evaluation
+from pipeline_assets.domain.input_state import InputState, Rejection
 from pipeline_assets.domain.records import SliceRecord
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import ALL_PROJECTS, Digest, Slice, Verdict
 from pipeline_assets.load.deliveries.snapshots import list_snapshots
+from pipeline_assets.load.staleness.inputs import judging
 from pipeline_assets.orchestration.assets import Clock
 from pipeline_assets.tables.item import ITEM
 from resources.landing.store import LandingStore
@@ -113,20 +115,39 @@ def test_a_marker_makes_a_snapshot_due_and_a_load_of_it_ends_that(p: Deployment)
 
 
 def test_a_day_that_lacks_is_told_of_once_and_outside_of_the_calendar_never(p: Deployment) -> None:
-    deliver_items(p, date(2026, 1, 31), ITEMS)
+    for beyond in (date(2002, 2, 2), date(2026, 1, 31), date(2062, 2, 2)):
+        deliver_items(p, beyond, ITEMS)
     deliver_items(p, FIRST, ITEMS)
     p.loaded(FIRST)
     asked, _ = p.tick(datetime(2026, 2, 6, 1, tzinfo=UTC))
-    assert asked == [("2026-02-01", "2026-02-01"), (str(SECOND), str(SECOND))], "lacking, by their deadlines"
+    assert asked == [(str(SECOND), str(SECOND))], "lacking by its deadline, and no day before the first of the calendar"
     reason = f"no snapshot of {SECOND} was delivered by its deadline (missing_snapshot = wait)"
     with closing(Ledger(p.settings.ledger_database_url)) as ledger:
-        told = [
-            SliceRecord(
-                ITEM.snapshot.key, Slice(day, ALL_PROJECTS), Verdict.WAITING, reason.replace(str(SECOND), str(day))
-            )
-            for day in (SECOND, date(2026, 2, 1))
-        ]
-        ledger.record(Changes(slices=told), "run")
+        told = SliceRecord(ITEM.snapshot.key, Slice(SECOND, ALL_PROJECTS), Verdict.WAITING, reason)
+        ledger.record(Changes(slices=[told]), "run")
     asked, why = p.tick(datetime(2026, 2, 6, 1, tzinfo=UTC))
     assert asked == []
-    assert "2026-01-31 lies outside of the calendar" in why
+    beyond = ", ".join(f"dimensions/item/{day}.csv" for day in ("2002-02-02", "2026-01-31", "2062-02-02"))
+    assert f"outside of the calendar (2026-02-01 to 2026-02-06) lie {beyond}" in why
+
+
+def test_a_refused_count_is_due_again_when_the_snapshot_before_it_was_corrected(p: Deployment) -> None:
+    """Scenario: a snapshot was refused against the count of the day before; that day is corrected. Outcome: nothing is asked for
+    while the count stands, and the refused day when it changed."""
+    for day in (FIRST, SECOND):
+        deliver_items(p, day, ITEMS)
+    failure = Evaluation(Check.COUNT_IS_EXPECTED, False, "shrinks", "correct it", {"rows_before": 300, "rows_after": 1})
+    version = list_snapshots(LandingStore.from_settings(p.settings), "item").days[SECOND].version
+    refusal = Rejection(InputState(delivered=version), judging(ITEM.snapshot, p.settings))
+    p.loaded(FIRST, digest=Digest(300, 1, 1))
+    p.loaded(
+        SECOND,
+        verdict=Verdict.REFUSED,
+        digest=Digest(),
+        input_state=None,
+        rejection=refusal,
+        refused_evaluations=(failure,),
+    )
+    assert p.tick(SOON)[0] == []
+    p.loaded(FIRST, digest=Digest(1, 1, 1))
+    assert p.tick(SOON)[0] == [(str(SECOND), str(SECOND))]

@@ -168,3 +168,23 @@ def test_a_publication_keeps_what_it_was_built_from(tmp_path: Path) -> None:
         found = ledger.publications_of(TABLE, [KEY.project_id], [KEY.event_date])
         assert [(one.pins, one.settings) for one in found] == [(built.pins, built.settings), (None, None)]
         assert ledger.publications_of(TABLE, [KEY.project_id], []) == []
+
+
+def test_the_first_day_of_a_table_stays_its_first_when_a_person_rolls_it_back(tmp_path: Path) -> None:
+    """Scenario: the second day is published, then the first; the first is rolled back to nothing and held, then released, and
+    another table knows an empty day alone. Outcome: the first day stays the first; a day that never held rows is none."""
+    digest, cause = Digest(3, 10, 11), Cause.of(CauseKind.DELIVERY)
+    with closing(Ledger(f"sqlite:///{tmp_path}/ledger.db")) as ledger:
+        empty = SliceRecord(RAW, KEY, Verdict.WAITING)
+        later = SliceRecord(TABLE, Slice(NEXT, "10001"), Verdict.PUBLISHED, digest=digest)
+        ledger.record(Changes(slices=[empty, later]), "run")
+        assert (ledger.first_day(RAW), ledger.first_day(TABLE)) == (None, NEXT)
+        held = SliceRecord(TABLE, KEY, Verdict.HELD)
+        ledger.record(Changes(slices=[held]), "rollback")
+        assert ledger.first_day(TABLE) == DAY, "held, whatever it holds"
+        ledger.record(Changes(slices=[replace(held, verdict=Verdict.WAITING)]), "release")
+        assert ledger.first_day(TABLE) == NEXT
+        published = [PublicationRecord(TABLE, KEY, 1, 0, EMPTY, digest, cause, "run")]
+        published.append(PublicationRecord(TABLE, KEY, 2, 1, digest, EMPTY, Cause.of(CauseKind.ROLLBACK), "rollback"))
+        ledger.record(Changes(publications=published), "run")
+        assert ledger.first_day(TABLE) == DAY

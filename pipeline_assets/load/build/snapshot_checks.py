@@ -1,0 +1,100 @@
+"""What refuses a snapshot: rules over what was read of it and what is on record, without Spark and SQL.
+
+Contains: whether a snapshot is whole, whether its count is expected.
+Add here: what all dimensions are checked for.
+Does not contain: reading and staging (snapshot.py), which counts are on record (staleness/counts.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import date
+
+from pipeline_assets.domain.checks import ACCEPTED, UNREAD_OBJECTS, Check, Evaluation
+from pipeline_assets.domain.deliveries import NOT_READABLE
+from pipeline_assets.domain.settings import Settings
+from pipeline_assets.domain.slices import EMPTY, Digest
+from pipeline_assets.load.staleness.counts import ROWS_BEFORE, former_day
+from pipeline_assets.transforms.parse import MOVED
+
+_HINTS = {
+    MOVED: "The next load reads it again",
+    NOT_READABLE: "Restore the object, or the right to read it; every load tries again",
+}
+_CORRECT = "Deliver the snapshot of the day again, corrected; what is published stays until then"
+
+
+@dataclass(frozen=True)
+class MeasuredSnapshot:
+    """A staged snapshot."""
+
+    digest: Digest
+    ids: int
+    """Different ones that are there."""
+
+
+@dataclass(frozen=True)
+class KnownSnapshot:
+    """What is on record of a day whose snapshot is judged."""
+
+    published: Digest
+    accepted: str | None
+    """Why an operator lets its count through now; None where nobody does."""
+    accepted_before: Callable[[], Digest | None]
+    """What was published when an operator let the day change last; asked only where that decides."""
+
+
+def judge_whole(name: str, read: int, problem: str | None, detail: str | None, found: MeasuredSnapshot) -> Evaluation:
+    """Of one object: what reading found wrong, and whether what is staged is what was read.
+
+    `read`: items; `problem`, `detail`: as `read_snapshots` tells them.
+    """
+    staged = found.digest.rows
+    figures = {"rows_read": read, "mismatch_count": abs(read - staged) + staged - found.ids}
+    if problem is not None:
+        figures[UNREAD_OBJECTS] = int(problem in _HINTS)
+        return Evaluation(Check.SNAPSHOT_IS_WHOLE, False, f"{name}: {detail}", _HINTS.get(problem, _CORRECT), figures)
+    if figures["mismatch_count"]:
+        reason = f"{name}: {read} items were read, {staged} are staged, with {found.ids} ids"
+        hint = "This is a defect of Tidemark: report it with the object"
+        return Evaluation(Check.SNAPSHOT_IS_WHOLE, False, reason, hint, figures)
+    return Evaluation(Check.SNAPSHOT_IS_WHOLE, True, figures=figures)
+
+
+def judge_count(
+    day: date, staged: Digest, counts: Mapping[date, int], known: KnownSnapshot, settings: Settings
+) -> Evaluation:
+    """Against the latest snapshot of a day before it; the first one of all is compared with nothing.
+
+    What stands already, or an operator let through before, is not refused.
+    """
+    rows, former = staged.rows, former_day(counts, day)
+    if former is None:
+        return Evaluation(Check.COUNT_IS_EXPECTED, True, figures={"rows_after": rows})
+    before = counts[former]
+    figures = {ROWS_BEFORE: before, "rows_after": rows}
+    beyond = _beyond(before, rows, settings)
+    if beyond is None:
+        return Evaluation(Check.COUNT_IS_EXPECTED, True, figures=figures)
+    reason = f"{rows:,} items, {before:,} in the snapshot of {former}: {beyond}"
+    if known.accepted is not None:
+        return Evaluation(Check.COUNT_IS_EXPECTED, True, f"{ACCEPTED}: {known.accepted} ({reason})", figures=figures)
+    if staged != EMPTY and staged == known.published:
+        return Evaluation(Check.COUNT_IS_EXPECTED, True, f"{reason}; the same items are published", figures=figures)
+    if staged != EMPTY and staged == known.accepted_before():
+        told = f"{reason}; an operator accepted the same items before"
+        return Evaluation(Check.COUNT_IS_EXPECTED, True, told, figures=figures)
+    hint = f"{_CORRECT}; or accept the count with a reason (--accept-changes, accept_changes in run config)"
+    return Evaluation(Check.COUNT_IS_EXPECTED, False, reason, hint, figures)
+
+
+def _beyond(before: int, rows: int, settings: Settings) -> str | None:
+    if max(before, rows) <= settings.snapshot_min_rows:
+        return None
+    change = (rows - before) / before
+    if change < -settings.snapshot_max_shrink:
+        return f"{-change:.1%} fewer, and TIDEMARK_SNAPSHOT_MAX_SHRINK allows {settings.snapshot_max_shrink:.1%}"
+    if change > settings.snapshot_max_growth:
+        return f"{change:.1%} more, and TIDEMARK_SNAPSHOT_MAX_GROWTH allows {settings.snapshot_max_growth:.1%}"
+    return None

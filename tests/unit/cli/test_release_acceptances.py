@@ -1,0 +1,36 @@
+"""What `release --accept-changes` accepts is what the load that follows takes: every slice that is built from a held one."""
+
+from __future__ import annotations
+
+from datetime import date
+
+from pipeline_assets.cli.run import acceptances_of
+from pipeline_assets.domain.acceptance import AcceptanceKind, read_acceptances
+from pipeline_assets.domain.slices import ALL_PROJECTS, EMPTY, Slice
+from pipeline_assets.operations.release import Held
+from pipeline_assets.orchestration.assets import KINDS, SHARED
+from pipeline_assets.tables.item import ITEM
+
+DAY, PROJECTS = date(2026, 2, 4), ("10001", "10002")
+AGGREGATE = "aggregates/active_item_events"
+
+
+def _accepted(table: str, project: str, loaded: tuple[str, ...]) -> set[tuple[str, Slice]]:
+    """As the run config of the load that follows the release is read."""
+    held = [Held(table, Slice(DAY, project), "was wrong", EMPTY, EMPTY, "is built again")]
+    config = {AcceptanceKind.CHANGE: acceptances_of(held, PROJECTS, "it was right")}
+    return {(one.table, one.key) for one in read_acceptances(config, KINDS, loaded, SHARED).given}
+
+
+def test_a_released_snapshot_accepts_its_month_and_the_day_of_every_project() -> None:
+    assert _accepted(ITEM.snapshot.key, ALL_PROJECTS, PROJECTS) == {
+        (ITEM.snapshot.key, Slice(DAY, ALL_PROJECTS)),
+        (ITEM.validity.key, Slice(date(2026, 2, 1), ALL_PROJECTS)),
+        *((AGGREGATE, Slice(DAY, project)) for project in PROJECTS),
+    }
+
+
+def test_a_released_day_of_events_accepts_changes_of_its_own_project_alone() -> None:
+    accepted = _accepted("refined/events", "10001", ("10001",))
+    assert (AGGREGATE, Slice(DAY, "10001")) in accepted
+    assert {key for _, key in accepted} == {Slice(DAY, "10001")}
