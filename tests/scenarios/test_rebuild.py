@@ -48,6 +48,7 @@ REFINED, REVENUE, COUNTS = "refined/events", "aggregates/daily_revenue", "aggreg
 NAMES = tuple(table.key for table in DERIVED)
 NEW = {"revenue_properties": ("amount",), "dedupe_window_days": 2}
 """What revenue means from now on, and how far apart two rows may be one event."""
+FOR_REFINED = ("raw/regular_events", "raw/backfill_events", REFINED)
 REASON = "revenue is what was paid"
 
 
@@ -506,6 +507,54 @@ def test_a_column_more_comes_by_a_rebuild_and_what_cannot_go_stays(pipeline: Any
         for key, digest in _measured(p, COUNTS).items():
             assert key.event_date == days[2] or recorded[key].digest == digest
         _require_usage(shell, again, days)
+
+
+def test_days_are_audited_beside_what_their_neighbours_are_now(pipeline: Any) -> None:
+    """Scenario: by a longer window two pairs of days share an event each, which the earlier day wins: one pair lies in two
+    chunks of a rebuild, the other across the end of its range. Meanwhile an event of the day before the range is sent again, of
+    the first day in it, and the days are loaded. Outcome: the winner before the chunk's end goes with the first start, and the
+    one at the range's end is refused until its neighbour gave the event up; nothing is built again before. All go after the
+    load, the day that got the event of the day before included."""
+    p = pipeline(spark_config=SMALL, spark_master="local[2]", spark_driver_memory="1g", days_per_run=2)
+    days = span(6)
+
+    def sent(name: str, day: date, uploaded: date, hour: int) -> dict[str, Any]:
+        times = {"event_time": f"{day} 10:00:00.000000", "server_upload_time": f"{uploaded} {hour}:30:00.000000"}
+        return an_event(insert_id=name, device_id="d", **times)
+
+    shared = {
+        days[0]: [sent("before", days[0], days[0], 10)],
+        days[4]: [sent("chunks", days[2], days[4], 11), sent("chunks", days[4], days[4], 10)],
+        days[5]: [sent("edge", days[3], days[5], 11), sent("edge", days[5], days[5], 10)],
+    }
+    for day in days:
+        p.deliver(day, [*events_on(day, 3), *shared.get(day, [])])
+    assert p.load(days[0], days[-1], tables=FOR_REFINED).success
+    p.change(dedupe_window_days=2)
+
+    rebuild, _ = start(p, days[1], days[4], REFINED)
+
+    built = p.ledger.rebuilds.slices(rebuild)[REFINED]
+    assert {key.event_date for key, one in built.items() if one.goes} == {days[1], days[2], days[4]}
+    edge = built[Slice(days[3], PROJECT)]
+    assert edge.why_not == "unique_event_key: 1 rows share a key with another row"
+    change = built[Slice(days[4], PROJECT)].difference
+    assert change is not None
+    assert (change.rows, change.keys and change.keys.removed) == ((4, 3), {"moved day": 1})
+    start(p, days[1], days[4], REFINED)
+    assert p.ledger.rebuilds.slices(rebuild)[REFINED] == built
+
+    p.deliver(days[5], [sent("before", days[1], days[5], 15)], hour=15)
+    assert p.load(days[0], days[-1], tables=FOR_REFINED).success
+    rows = {day: p.count(REFINED, day) for day in days}
+    assert rows == {days[0]: 3, days[1]: 4, days[2]: 4, days[3]: 4, days[4]: 3, days[5]: 3}
+    again, _ = start(p, days[1], days[4], REFINED)
+
+    assert again.number == rebuild.number
+    built = p.ledger.rebuilds.slices(again)[REFINED]
+    assert {key.event_date: one.record.digest.rows for key, one in built.items() if one.goes} == {
+        day: rows[day] for day in days[1:5]
+    }
 
 
 def _paying(p: Any) -> dict[date, int | None]:

@@ -19,6 +19,7 @@ from pipeline_assets.domain.change_rule import is_bounded
 from pipeline_assets.domain.changes import KeyChange
 from pipeline_assets.domain.slices import EMPTY, Slice, neighbourhood
 from pipeline_assets.load.build.audit import Audit
+from pipeline_assets.load.build.states import read_states
 from pipeline_assets.load.build.step import StagedSlices, TablePlan
 from pipeline_assets.load.staleness.decide import SlicePlan
 from pipeline_assets.tables.refined_events import REFINED_EVENTS
@@ -68,7 +69,7 @@ def _counted(plan: TablePlan, staged_id: int, slices: Collection[Slice]) -> dict
         _contents(plan, plan.base_id, slices),
         _contents(plan, staged_id, slices),
         _keys(plan, plan.base_id, near),
-        _keys(plan, staged_id, near),
+        _keys_once_published(plan, staged_id, near),
         window,
     )
     counted: dict[Slice, _Counts] = {key: {} for key in slices}
@@ -90,7 +91,7 @@ def _known(plan: TablePlan, staged_id: int, known: Mapping[Slice, KeyDifference]
     window = plan.runtime.settings.dedupe_window_days
     near = neighbourhood(known, window)
     changes = F.broadcast(plan.runtime.spark.createDataFrame(pa.concat_tables(differing)))
-    moved = moved_keys(changes, _keys(plan, plan.base_id, near), _keys(plan, staged_id, near), window)
+    moved = moved_keys(changes, _keys(plan, plan.base_id, near), _keys_once_published(plan, staged_id, near), window)
     by_change = moved.join(changes, on=["event_date", "project_id", *KEY])
     for row in by_change.groupBy("event_date", "project_id", "change").count().collect():
         counts = counted[Slice(row["event_date"], row["project_id"])]
@@ -127,6 +128,10 @@ def _contents(plan: TablePlan, snapshot_id: int, slices: Collection[Slice]) -> D
 
 def _keys(plan: TablePlan, snapshot_id: int, slices: Collection[Slice]) -> DataFrame:
     return held_keys(_events(plan, snapshot_id, slices))
+
+
+def _keys_once_published(plan: TablePlan, staged_id: int, slices: Collection[Slice]) -> DataFrame:
+    return read_states(plan.runtime, REFINED_EVENTS, plan.states(staged_id, slices), held_keys)
 
 
 def _events(plan: TablePlan, snapshot_id: int, slices: Collection[Slice]) -> DataFrame:

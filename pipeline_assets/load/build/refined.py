@@ -60,7 +60,7 @@ class RefinedBuilder(Builder[Table]):
         # What other code made, or what was found in the table, is not built upon.
         known = [] if plan.is_whole else [key for key, one in slices.items() if _is_as_built(one.record, code)]
         held = held_files(plan.runtime, plan.base_id, known)
-        return build_refined(plan.runtime, plan.pins, sorted(slices), held, plan.competing)
+        return build_refined(plan.runtime, plan.pins, sorted(slices), held, plan.competing, plan.states)
 
     @contextmanager
     def proposed(
@@ -132,11 +132,15 @@ def build_refined(
     todo: Sequence[Slice],
     held: Mapping[Slice, Sequence[str]],
     competing: CompetingRows | None = None,
+    states: Callable[[int, Collection[Slice]], Mapping[int, Collection[Slice]]] = lambda staged_id, near: {
+        staged_id: near
+    },
 ) -> Build:
     """The build of refined.events for these slices, from both raw tables as of the pinned snapshots.
 
     `held`: those of which only the difference is to be written -> their files (write_refined.held_files). `competing`: of the
-    same snapshots, where there is one already; the build releases it.
+    same snapshots, where there is one already; the build releases it. `states`: which snapshot holds the present state of what
+    lies near, once the build is staged.
     """
     settings = runtime.settings
     window = settings.dedupe_window_days
@@ -176,7 +180,7 @@ def build_refined(
 
     def audit(snapshot_id: int) -> dict[Slice, Audit]:
         counted = raw_counts(runtime, pins, todo)
-        measured = measure_refined(runtime, snapshot_id, near, todo, is_checked=files is None)
+        measured = measure_refined(runtime, snapshot_id, states(snapshot_id, near), todo, is_checked=files is None)
         shared = decided.where(F.col("rival").isNotNull()).select("event_date", "project_id", "rival.*")
         competing_digests = (
             competing_digests_of(shared, window, todo) if are_shared else dict.fromkeys(todo, str(EMPTY))

@@ -7,7 +7,7 @@ Does not contain: building it (refined.py) and judging (verdicts.py).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import pyspark.sql.functions as F
@@ -19,11 +19,13 @@ from pipeline_assets.domain.slices import EMPTY, Slice
 from pipeline_assets.formats.base import EVENT_TIME
 from pipeline_assets.formats.registry import EXPORT_FORMAT
 from pipeline_assets.load.build.audit import Audit
+from pipeline_assets.load.build.states import read_states
 from pipeline_assets.load.runtime import Runtime
 from pipeline_assets.tables.raw_events import RAW_TABLES
 from pipeline_assets.tables.refined_events import CONTENT, REFINED_EVENTS
 from pipeline_assets.transforms.digests import FALSE_HASHES, checked_hashes, digest_aggregates, digest_of
 from pipeline_assets.transforms.event_keys import KEY, candidate_duplicates, day_number, with_candidate_keys
+from pipeline_assets.transforms.key_changes import held_keys
 from pipeline_assets.transforms.named import has_blank_id, is_nameless
 from resources.iceberg.metadata import slices_condition
 
@@ -41,10 +43,16 @@ def raw_counts(runtime: Runtime, pins: Mapping[str, int], slices: Sequence[Slice
 
 
 def measure_refined(
-    runtime: Runtime, snapshot_id: int, near: set[Slice], slices: Sequence[Slice], *, is_checked: bool
+    runtime: Runtime,
+    snapshot_id: int,
+    near: Mapping[int, Collection[Slice]],
+    slices: Sequence[Slice],
+    *,
+    is_checked: bool,
 ) -> dict[Slice, dict[str, Any]]:
     """Per slice its digest and figures, from the hashes that were stored with its rows; and its duplicate keys.
 
+    `near`: snapshot -> those of the slices and their neighbours that it holds as they are now.
     `is_checked`: each hash is made again from its row. Tasks that write files themselves have checked a sample.
     """
     staged = runtime.lakehouse.read(REFINED_EVENTS, snapshot_id)
@@ -64,12 +72,12 @@ def measure_refined(
         .collect()
     )
     measured = {Slice(row["event_date"], row["project_id"]): row.asDict() for row in rows}
-    events = staged.where(slices_condition(REFINED_EVENTS, near))
+    events = read_states(runtime, REFINED_EVENTS, near, held_keys)
     suspected = candidate_duplicates(events)
     twice: dict[Slice, dict[str, Any]] = {}
     # Hardly ever any: one narrow pass that finds no key twice spares the join that tells where it lies twice.
     if not suspected.isEmpty():
-        suspects = with_candidate_keys(events.select("event_date", "project_id", *KEY), suspected)
+        suspects = with_candidate_keys(events, suspected)
         keys_twice = _keys_twice(suspects, runtime.settings.dedupe_window_days)
         rows_twice = keys_twice.where(slices_condition(REFINED_EVENTS, slices)).collect()
         twice = {Slice(row["event_date"], row["project_id"]): row.asDict() for row in rows_twice}

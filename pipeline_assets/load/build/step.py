@@ -7,7 +7,7 @@ Does not contain: the steps (rebuild.py, verdicts.py).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from pipeline_assets.domain.records import SliceRecord
@@ -39,11 +39,22 @@ class TablePlan:
     """Read before the build, where slices had to be compared with their neighbours."""
     is_whole: bool = False
     """Whether slices are written whole, and never as their difference from what the table's own snapshot holds."""
+    built_beside: frozenset[Slice] | None = None
+    """Slices that the staged snapshot holds as they are now, beside those to build: of all others it holds older states, and
+    the table's own snapshot the present ones. None where it was staged on the table's own, so that it holds all."""
 
     @property
     def to_build(self) -> dict[Slice, SlicePlan]:
         """The slices that are built."""
         return {plan.key: plan for plan in self.slices if plan.todo is Todo.REBUILD}
+
+    def states(self, staged_id: int, slices: Collection[Slice]) -> dict[int, frozenset[Slice]]:
+        """Snapshot -> those of these slices that it holds as they are once what was staged is published."""
+        wanted = frozenset(slices)
+        if self.built_beside is None:
+            return {staged_id: wanted}
+        staged = wanted & (self.built_beside | self.to_build.keys())
+        return {staged_id: staged, self.base_id: wanted - staged} if wanted - staged else {staged_id: staged}
 
 
 @dataclass(frozen=True)

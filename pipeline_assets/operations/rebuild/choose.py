@@ -17,15 +17,16 @@ from pipeline_assets.domain.errors import PublishConflictError
 from pipeline_assets.domain.rebuilds import RebuildRecord, RebuiltSlice
 from pipeline_assets.domain.records import Head, SliceRecord
 from pipeline_assets.domain.retry import tries
-from pipeline_assets.domain.slices import EMPTY, Slice, Verdict
+from pipeline_assets.domain.slices import EMPTY, Slice, Verdict, neighbourhood
 from pipeline_assets.load.ledger_sync import sync_ledger
 from pipeline_assets.load.runtime import Runtime
 from pipeline_assets.load.staleness.decide import SlicePlan, Todo, decide
 from pipeline_assets.load.staleness.facts import Facts
-from pipeline_assets.load.staleness.inputs import Match, cause_of, compare, judging
+from pipeline_assets.load.staleness.inputs import cause_of
+from pipeline_assets.operations.rebuild.neighbours import is_computed, is_judged_beside, states_beside
 from pipeline_assets.tables.registry import table_by_key
 from pipeline_assets.tables.table import Table
-from resources.iceberg.metadata import NO_FILES, SliceFiles
+from resources.iceberg.metadata import NO_FILES
 
 GreenSlices = Mapping[str, Mapping[Slice, RebuiltSlice]]
 """Table -> slice -> what the rebuild made of it."""
@@ -43,33 +44,63 @@ class Chosen:
     to_build: tuple[SlicePlan, ...] = ()
     left_out: Mapping[Slice, RebuiltSlice] = field(default_factory=dict)
     """Held ones, and those whose inputs are not there or not good."""
+    built_beside: frozenset[Slice] = frozenset()
+    """Near those to build: what the green branch holds as it is now."""
+    beside: Mapping[Slice, str] = field(default_factory=dict)
+    """Slice to build -> the neighbours it is audited beside (neighbours.states_beside)."""
 
 
 def choose(
     runtime: Runtime, rebuild: RebuildRecord, table: Table, slices: Collection[Slice], green: GreenSlices, now: datetime
 ) -> Chosen:
     """Look at these slices; writes nothing but what settling finds. Raises PublishConflictError where main keeps moving."""
+    near = neighbourhood(slices, table.kind.exchange_days(runtime.settings))
     for _ in tries(_PIN_TRIES, _FIRST_PAUSE_SECONDS):
         base_id = sync_ledger(runtime, table, rebuild.run_id or "")
         pins = {name: _pin(runtime, rebuild, name) for name in table.upstream}
-        facts = green_facts(runtime, rebuild, table, slices, green, now)
+        facts = green_facts(runtime, rebuild, table, near, green, now)
         on_main = {table.key: base_id} | {name: pin for name, pin in pins.items() if name not in rebuild.tables}
         if all(_is_head(runtime, name, pin) for name, pin in on_main.items()):
             break
     else:
         raise PublishConflictError(table.key, "what it is built from kept changing", "Start the rebuild again later")
     head = runtime.lakehouse.branches.head(table, rebuild.branch)
-    files = {} if head is None else runtime.lakehouse.slice_files(table, head, slices)
+    rebuilt = green[table.key]
+    files = {} if head is None else runtime.lakehouse.slice_files(table, head, near & rebuilt.keys())
     to_build, left_out = [], {}
-    for plan in decide(facts, table, slices, accepted(rebuild, table), now):
-        known = green[table.key].get(plan.key)
+    plans = decide(facts, table, slices, accepted(rebuild, table), now)
+    computed = {
+        plan.key
+        for plan in plans
+        if is_computed(runtime, table, rebuilt.get(plan.key), plan, files.get(plan.key, NO_FILES))
+    }
+
+    def beside(key: Slice, also: Collection[Slice] = ()) -> str:
+        return states_beside(runtime.settings, table, key, computed | {*also}, facts.records[table.key])
+
+    for plan in plans:
+        if plan.key not in slices:
+            continue
+        known = rebuilt.get(plan.key)
         if plan.todo in (Todo.HOLD, Todo.WAIT):
             left_out[plan.key] = _left_out(table, plan)
         elif not _has_content(facts, table, plan) and known is None:
             continue
-        elif known is None or not _is_current(runtime, table, known, plan, files.get(plan.key, NO_FILES), green):
+        elif (
+            known is None
+            or plan.key not in computed
+            or not _is_current(runtime, table, known, plan, rebuilt, beside(plan.key))
+        ):
             to_build.append(replace(plan, todo=Todo.REBUILD, cause=_cause(runtime, table, plan)))
-    return Chosen(base_id, pins, tuple(to_build), left_out)
+    keys = {plan.key for plan in to_build}
+    return Chosen(
+        base_id,
+        pins,
+        tuple(to_build),
+        left_out,
+        frozenset(computed - keys),
+        {key: beside(key, keys) for key in keys},
+    )
 
 
 def green_facts(
@@ -120,20 +151,25 @@ def _has_content(facts: Facts, table: Table, plan: SlicePlan) -> bool:
 
 
 def _is_current(
-    runtime: Runtime, table: Table, known: RebuiltSlice, plan: SlicePlan, live: SliceFiles, green: GreenSlices
+    runtime: Runtime,
+    table: Table,
+    known: RebuiltSlice,
+    plan: SlicePlan,
+    rebuilt: Mapping[Slice, RebuiltSlice],
+    beside: str,
 ) -> bool:
-    """Whether it is what the present code makes of the present inputs, was compared with what main holds, and is still there."""
+    """Whether what was computed was compared with what main holds, and is good or would be refused again.
+
+    `beside`: the neighbours that it would be audited beside now.
+    """
     record, main = known.record, plan.record.digest if plan.record is not None else EMPTY
-    if not known.is_built or record.file_hash != live.file_hash or main not in (known.published, record.digest):
+    if main not in (known.published, record.digest):
         return False
-    if not record.verdict.is_good and record.rejection is not None:
-        is_same = compare(record.rejection.inputs, plan.present, plan.key.event_date) is Match.SAME
-        others = (green[table.key].get(Slice(day, plan.key.project_id)) for day in record.rejection.waits_for)
-        is_stuck = not record.rejection.waits_for or any(one is not None and not one.goes for one in others)
-        return is_same and is_stuck and record.rejection.judged_by == judging(table, runtime.settings)
-    if not record.verdict.is_good or record.code_version != table.code_version(runtime.settings):
-        return False
-    return compare(record.input_state, plan.present, plan.key.event_date) is Match.SAME
+    if record.verdict.is_good or record.rejection is None:
+        return record.verdict.is_good
+    others = (rebuilt.get(Slice(day, plan.key.project_id)) for day in record.rejection.waits_for)
+    is_stuck = not record.rejection.waits_for or any(one is not None and not one.goes for one in others)
+    return is_stuck and is_judged_beside(runtime, table, record, beside)
 
 
 def _cause(runtime: Runtime, table: Table, plan: SlicePlan) -> Cause:

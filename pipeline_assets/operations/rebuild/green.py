@@ -23,6 +23,7 @@ from pipeline_assets.load.ledger_sync import sync_ledger
 from pipeline_assets.load.request import LoadRequest
 from pipeline_assets.load.runtime import Runtime
 from pipeline_assets.operations.rebuild.choose import Chosen, GreenSlices, accepted, choose
+from pipeline_assets.operations.rebuild.neighbours import refused_beside
 from pipeline_assets.operations.rebuild.report import differences
 from pipeline_assets.operations.rebuild.together import keep_together
 from pipeline_assets.tables.registry import table_by_key
@@ -122,6 +123,7 @@ def _build_slices(runtime: Runtime, rebuild: RebuildRecord, table: Table, chosen
         time.monotonic(),
         None,
         is_whole=True,
+        built_beside=chosen.built_beside,
     )
     keys = plan.to_build.keys()
     failpoint(Failpoint.AFTER_PIN, table.key)
@@ -139,7 +141,8 @@ def _build_slices(runtime: Runtime, rebuild: RebuildRecord, table: Table, chosen
     live = runtime.lakehouse.slice_files(table, files.snapshot_id, keys)
     slices = []
     for key, one in sorted(judged.items()):
-        record = replace(one.record, file_hash=live.get(key, NO_FILES).file_hash)
+        record = refused_beside(one.record, chosen.beside[key])
+        record = replace(record, file_hash=live.get(key, NO_FILES).file_hash)
         prior = plan.to_build[key].record
         slices.append(RebuiltSlice(record, prior.digest if prior is not None else EMPTY, found[key]))
         if not record.verdict.is_good:

@@ -17,6 +17,7 @@ from pipeline_assets.domain.slices import EMPTY, Digest, Slice, neighbourhood
 from pipeline_assets.load.build.audit import Audit
 from pipeline_assets.load.build.builders import builder_of
 from pipeline_assets.load.build.key_changes import key_change
+from pipeline_assets.load.build.states import read_states
 from pipeline_assets.load.build.step import TablePlan
 from pipeline_assets.load.staleness.decide import SlicePlan
 from pipeline_assets.transforms.key_changes import key_changes
@@ -63,7 +64,9 @@ def _keys(plan: TablePlan, staged_id: int, changed: Collection[Slice]) -> dict[S
         contents(plan.base_id, changed),
         contents(staged_id, changed),
         contents(plan.base_id, near).select(*_KEY),
-        contents(staged_id, near).select(*_KEY),
+        read_states(
+            plan.runtime, table, plan.states(staged_id, near), lambda rows: builder.contents(rows).select(*_KEY)
+        ),
         window,
     )
     counted: dict[Slice, dict[tuple[str, bool], int]] = {key: {} for key in changed}
