@@ -23,7 +23,7 @@ def no_longer_as_reported(runtime: Runtime, rebuild: RebuildRecord, green: Green
     """A sentence for each slice that goes and differs from the report by more than a load may change it, or in unknown keys."""
     beyond = []
     for name in rebuild.tables:
-        main = runtime.ledger.slices(name, rebuild.projects)
+        main = runtime.ledger.slices(name, rebuild.projects, {key.event_date for key in green[name]})
         for key, one in sorted(green[name].items()):
             reason = _beyond(runtime, table_by_key(name), one, main.get(key), now) if one.goes else None
             if reason is not None:
