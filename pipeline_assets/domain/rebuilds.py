@@ -21,6 +21,8 @@ from pipeline_assets.domain.slices import EMPTY, Digest, Slice
 
 GREEN = "green"
 """The first part of the name of a rebuild's branches, where those of runs have the run's id."""
+NOT_REPORTED = "a report"
+"""In place of what a slice cannot go without: nobody was shown that it goes."""
 
 
 class RebuildState(StrEnum):
@@ -138,6 +140,25 @@ class SliceDifference:
 
 
 @dataclass(frozen=True)
+class ReportedSlice:
+    """What the report said of a slice: what a person accepts by swapping."""
+
+    digest: Digest
+    figures: Mapping[str, float]
+    goes: bool
+    """Whether a swap was to take it."""
+
+    def to_json(self) -> dict[str, Any]:
+        """For the ledger."""
+        return {"digest": str(self.digest), "figures": dict(self.figures), "goes": self.goes}
+
+    @classmethod
+    def from_json(cls, body: Mapping[str, Any]) -> Self:
+        """The inverse."""
+        return cls(Digest.parse(body["digest"]), body["figures"], body["goes"])
+
+
+@dataclass(frozen=True)
 class RebuiltSlice:
     """One slice of a rebuild."""
 
@@ -149,6 +170,8 @@ class RebuiltSlice:
     """None where it was not built."""
     blocked_by: tuple[str, ...] = ()
     """What it shares rows with, or is built from, and what is left out; it is left out as well."""
+    reported: ReportedSlice | None = None
+    """None where no report was made since it was built first; written with a report alone."""
 
     @property
     def key(self) -> Slice:
@@ -166,6 +189,11 @@ class RebuiltSlice:
         return self.is_built and self.record.verdict.is_good and not self.blocked_by
 
     @property
+    def is_reported(self) -> bool:
+        """Whether the report said that a swap takes it."""
+        return self.reported is not None and self.reported.goes
+
+    @property
     def is_changed(self) -> bool:
         """Whether it holds other rows than main did."""
         return self.is_built and self.record.verdict.is_good and self.record.digest != self.published
@@ -175,6 +203,8 @@ class RebuiltSlice:
         """Why a swap leaves it out; empty where it does not."""
         if self.goes:
             return ""
+        if NOT_REPORTED in self.blocked_by:
+            return "was not in the report; start the rebuild again to report it"
         if self.blocked_by:
             return f"cannot go without {', '.join(self.blocked_by)}, left out as well"
         return self.record.reason or self.record.verdict.value

@@ -7,7 +7,7 @@ Does not contain: the state of one slice then (slice_restores.py), holding and r
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import date, datetime
 from functools import reduce
@@ -44,8 +44,11 @@ class RollbackRequest:
     """
     reason: str
     run_id: str
-    only: Mapping[str, Collection[Slice]] | None = None
-    """Table -> the slices that go back, exactly to `to`, which is a number then; None where all of the days go."""
+    only: Mapping[str, Mapping[Slice, int]] | None = None
+    """Table -> the slices that go back -> the number of a publication: exactly the state right after it, in place of `to`.
+
+    None where all of the days go.
+    """
 
     @property
     def attempt(self) -> str:
@@ -127,7 +130,7 @@ def restores_of_table(runtime: Runtime, table: Table, request: RollbackRequest) 
         if table.kind.slice_day(request.first) <= key.event_date <= request.last
         and (request.only is None or key in request.only.get(table.key, ()))
     ]
-    return restores_of(runtime, table, chosen, request.to)
+    return restores_of(runtime, table, chosen, request.to, (request.only or {}).get(table.key))
 
 
 def require_whole_exchanges(
@@ -140,7 +143,10 @@ def require_whole_exchanges(
     chosen = {restore.key for restore in restores}
     known = runtime.ledger.slices(table.key, request.projects)
     near = {key for key in neighbourhood(chosen, window) if key in known} - chosen
-    beside = [restore for restore in restores_of(runtime, table, near, request.to) if not restore.is_there]
+    own = (request.only or {}).get(table.key)
+    # Days beside are compared with what they were right before the first of the changes that are taken back.
+    then = min(own.values()) if own else request.to
+    beside = [restore for restore in restores_of(runtime, table, near, then) if not restore.is_there]
     changing = [restore for restore in restores if not restore.is_there]
     # A day beside that did not change since then gave and took nothing.
     if not beside or not changing:

@@ -41,8 +41,17 @@ class SliceRestore:
         return self.digest == self.present.digest
 
 
-def restores_of(runtime: Runtime, table: Table, slices: Iterable[Slice], to: datetime | int) -> list[SliceRestore]:
-    """What becomes of these slices of a table; `to` as in RollbackRequest. Raises LakehouseError where that is not known."""
+def restores_of(
+    runtime: Runtime,
+    table: Table,
+    slices: Iterable[Slice],
+    to: datetime | int,
+    own: Mapping[Slice, int] | None = None,
+) -> list[SliceRestore]:
+    """What becomes of these slices of a table; `to` and `own`, of single ones, as in RollbackRequest.
+
+    Raises LakehouseError where that is not known.
+    """
     wanted = set(slices)
     published: dict[Slice, list[PublicationRecord]] = {key: [] for key in wanted}
     for record in runtime.ledger.publications(table.key):
@@ -54,12 +63,13 @@ def restores_of(runtime: Runtime, table: Table, slices: Iterable[Slice], to: dat
     now = datetime.now(UTC)
     restores = []
     for key in sorted(wanted):
-        count = published_by(published[key], to, now)
+        then = to if own is None else own.get(key, to)
+        count = published_by(published[key], then, now)
         target = published[key][count - 1] if count else None
         later = published[key][count] if count < len(published[key]) else None
         restore = SliceRestore(table.key, key, present[key], target)
         if not restore.is_there and target is None:
-            _require_empty_then(runtime, table, key, later, to, ancestry)
+            _require_empty_then(runtime, table, key, later, then, ancestry)
         if not restore.is_there and target is not None and target.digest_after != EMPTY:
             restore = replace(restore, snapshot_id=_kept_snapshot(restore, target, later, ancestry, kept))
         restores.append(restore)

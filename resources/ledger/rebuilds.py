@@ -17,7 +17,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection, RowMapping
 
 from pipeline_assets.domain.errors import PublishConflictError, UsageError
-from pipeline_assets.domain.rebuilds import RebuildRecord, RebuildState, RebuiltSlice, SliceDifference
+from pipeline_assets.domain.rebuilds import RebuildRecord, RebuildState, RebuiltSlice, ReportedSlice, SliceDifference
 from pipeline_assets.domain.slices import Digest, Slice
 from resources.ledger.rows import slice_of, slice_row
 from resources.ledger.schema import PUBLICATIONS, REBUILDS, REBUILT_SLICES
@@ -102,19 +102,35 @@ class Rebuilds:
                 found.setdefault(one.record.table, {})[one.key] = one
         return found
 
+    def report(self, rebuild: RebuildRecord, state: RebuildState) -> RebuildRecord:
+        """What it made of each slice is what a person is shown from now on, whatever it makes of it later.
+
+        One transaction with its state; raises PublishConflictError as `change` does.
+        """
+        changed = replace(rebuild, state=state)
+        own = REBUILT_SLICES.c.rebuild == rebuild.number
+        with self._write() as connection:
+            self._require_own(connection, rebuild)
+            for row in connection.execute(sa.select(REBUILT_SLICES).where(own)).mappings().all():
+                one = _slice_of(row)
+                told = ReportedSlice(one.record.digest, one.record.figures, one.goes)
+                place = _place(rebuild, one)
+                connection.execute(REBUILT_SLICES.update().where(*place).values(reported=told.to_json()))
+            connection.execute(REBUILDS.update().where(REBUILDS.c.number == rebuild.number).values(_row(changed)))
+        return changed
+
     def record(self, rebuild: RebuildRecord, slices: Iterable[RebuiltSlice]) -> None:
-        """Write what it made of these slices, in place of what it made before; raises PublishConflictError as `change` does."""
+        """Write what it made of these slices, in place of what it made before; what was reported of them stays.
+
+        Raises PublishConflictError as `change` does.
+        """
         with self._write() as connection:
             self._require_own(connection, rebuild)
             for one in slices:
-                place = (
-                    REBUILT_SLICES.c.rebuild == rebuild.number,
-                    REBUILT_SLICES.c.table_name == one.record.table,
-                    REBUILT_SLICES.c.event_date == one.key.event_date,
-                    REBUILT_SLICES.c.project_id == one.key.project_id,
-                )
+                place = _place(rebuild, one)
+                reported = connection.execute(sa.select(REBUILT_SLICES.c.reported).where(*place)).scalar()
                 connection.execute(REBUILT_SLICES.delete().where(*place))
-                connection.execute(REBUILT_SLICES.insert(), _slice_row(rebuild, one))
+                connection.execute(REBUILT_SLICES.insert(), {**_slice_row(rebuild, one), "reported": reported})
 
     def last_publication(self) -> int:
         """The number of the last change on record; 0 before the first."""
@@ -181,13 +197,23 @@ def _row(record: RebuildRecord) -> dict[str, Any]:
     }
 
 
+def _place(rebuild: RebuildRecord, one: RebuiltSlice) -> tuple[sa.ColumnElement[bool], ...]:
+    return (
+        REBUILT_SLICES.c.rebuild == rebuild.number,
+        REBUILT_SLICES.c.table_name == one.record.table,
+        REBUILT_SLICES.c.event_date == one.key.event_date,
+        REBUILT_SLICES.c.project_id == one.key.project_id,
+    )
+
+
 def _slice_of(row: RowMapping) -> RebuiltSlice:
-    difference = row["difference"]
+    difference, reported = row["difference"], row["reported"]
     return RebuiltSlice(
         slice_of(row),
         Digest.parse(row["published"]),
         None if difference is None else SliceDifference.from_json(difference),
         tuple(row["blocked_by"] or ()),
+        None if reported is None else ReportedSlice.from_json(reported),
     )
 
 

@@ -169,6 +169,8 @@ REBUILDS = _table(
 REBUILT_SLICES = _table(
     "rebuilt_slices", _key("rebuild", sa.Integer), *_of_a_slice(),
     sa.Column("published", sa.String), sa.Column("difference", sa.JSON), sa.Column("blocked_by", sa.JSON),
+    # What the report said of it that a person was shown last; null before there is one.
+    sa.Column("reported", sa.JSON(none_as_null=True)),
 )  # fmt: skip
 """Slices that wait beside main, as `slices` has those of main."""
 GOLDEN_TOTALS = _table(

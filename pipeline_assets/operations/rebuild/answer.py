@@ -7,17 +7,18 @@ Does not contain: swapping in (swap.py), rolling back (operations/rollback.py).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import UTC, datetime
 
 from pipeline_assets.domain.errors import UsageError
 from pipeline_assets.domain.rebuilds import RebuildRecord, RebuildState
-from pipeline_assets.load.ledger_sync import sync_ledger
+from pipeline_assets.domain.records import PublicationRecord
+from pipeline_assets.domain.slices import Slice
 from pipeline_assets.load.runtime import Runtime
-from pipeline_assets.operations.rebuild.swap import drop_branches, has_begun
+from pipeline_assets.operations.rebuild.swap import drop_branches, swap_publications, tables_shown
 from pipeline_assets.operations.rollback import roll_back
 from pipeline_assets.operations.rollback_plan import RollbackRequest
 from pipeline_assets.operations.slice_restores import SliceRestore
-from pipeline_assets.tables.registry import table_by_key
 
 
 def abandon(runtime: Runtime, rebuild: RebuildRecord, who: str, why: str | None) -> RebuildRecord:
@@ -28,13 +29,11 @@ def abandon(runtime: Runtime, rebuild: RebuildRecord, who: str, why: str | None)
             f"is {rebuild.state.value}",
             f"Look at it: tidemark rebuild show {rebuild.number}",
         )
-    for name in rebuild.tables if rebuild.state is RebuildState.SWAPPING else ():
-        # What a killed swap committed is on record then.
-        sync_ledger(runtime, table_by_key(name), rebuild.run_id or "")
-    if rebuild.state is RebuildState.SWAPPING and has_begun(runtime, rebuild):
+    shown = tables_shown(runtime, rebuild)
+    if shown:
         raise UsageError(
             f"rebuild {rebuild.number}",
-            "is being swapped in, and main shows some of it",
+            f"is being swapped in, and main shows {', '.join(shown)} of it already",
             f"Complete it: tidemark rebuild swap {rebuild.number}; or take it back: tidemark rebuild undo {rebuild.number}",
         )
     rebuild = runtime.ledger.rebuilds.change(
@@ -49,38 +48,50 @@ def undo(
 ) -> tuple[RebuildRecord, list[SliceRestore]]:
     """Roll the slices that were swapped back to what they were before, held until they are released; by metadata alone.
 
-    An undo that died is completed by the same again. Raises UsageError where nothing was swapped in, and what a rollback raises.
+    What was swapped is what the swap's runs published, whatever the rebuild made of the slices since. An undo that died is
+    completed by the same again. Raises UsageError where main shows nothing of it, and what a rollback raises.
     """
-    if rebuild.state not in (RebuildState.SWAPPING, RebuildState.SWAPPED) or rebuild.swap_after is None:
+    is_answered = rebuild.state in (RebuildState.ABANDONED, RebuildState.UNDONE)
+    if is_answered or rebuild.swap_after is None:
         raise UsageError(
             f"rebuild {rebuild.number}",
             f"is {rebuild.state.value}, so main shows nothing of it",
             "`tidemark rebuild show` tells which were swapped in",
         )
-    swapped = {
-        name: frozenset(key for key, one in of_table.items() if one.goes and one.is_changed)
-        for name, of_table in runtime.ledger.rebuilds.slices(rebuild).items()
-    }
-    tables = tuple(name for name in rebuild.tables if swapped[name])
-    restores: list[SliceRestore] = []
-    if tables:
-        told = f": {why}" if why else ""
-        request = RollbackRequest(
-            tables,
-            rebuild.projects,
-            rebuild.first,
-            rebuild.last,
-            rebuild.swap_after,
-            f"undo of rebuild {rebuild.number} ({rebuild.reason}){told}",
-            rebuild.run_id or "",
-            swapped,
+    tables = tables_shown(runtime, rebuild)
+    if not tables:
+        raise UsageError(
+            f"rebuild {rebuild.number}",
+            f"is {rebuild.state.value}, and its swap changed nothing of main",
+            f"Abandon it: tidemark rebuild abandon {rebuild.number}"
+            if rebuild.state.is_open
+            else "There is nothing to take back",
         )
-        restores = roll_back(runtime, request)
+    told = f": {why}" if why else ""
+    request = RollbackRequest(
+        tables,
+        rebuild.projects,
+        rebuild.first,
+        rebuild.last,
+        rebuild.swap_after,
+        f"undo of rebuild {rebuild.number} ({rebuild.reason}){told}",
+        rebuild.run_id or "",
+        {name: _before_swap(swap_publications(runtime, rebuild, name)) for name in tables},
+    )
+    restores = roll_back(runtime, request)
     rebuild = runtime.ledger.rebuilds.change(
         rebuild, state=RebuildState.UNDONE, finished_at=_now(), answered_by=who, answer=why
     )
     drop_branches(runtime, rebuild)
     return rebuild, restores
+
+
+def _before_swap(published: Sequence[PublicationRecord]) -> dict[Slice, int]:
+    """Slice -> the last number before the swap's first change of it: what loads published until then stays."""
+    first: dict[Slice, int] = {}
+    for record in published:
+        first.setdefault(record.key, record.number)
+    return {key: number - 1 for key, number in first.items()}
 
 
 def _now() -> str:

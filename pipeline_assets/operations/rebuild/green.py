@@ -38,6 +38,8 @@ def build(runtime: Runtime, rebuild: RebuildRecord, now: datetime) -> RebuildRec
 
     What a killed process left is gone on with. Raises PublishConflictError where another run took the rebuild over.
     """
+    # Nobody swaps on an older report while this one is made, also where this process dies over it.
+    rebuild = runtime.ledger.rebuilds.change(rebuild, state=RebuildState.BUILDING)
     # A column that the present code has and the table lacks is there before rows with it are.
     for table in map(table_by_key, rebuild.tables):
         with lakehouse_failures(table.key):
@@ -45,8 +47,9 @@ def build(runtime: Runtime, rebuild: RebuildRecord, now: datetime) -> RebuildRec
             if runtime.lakehouse.knows(table):
                 runtime.lakehouse.ensure(table)
     catch_up(runtime, rebuild, now)
+    keep_together(runtime, rebuild, now)
     failpoint(Failpoint.BEFORE_REPORT)
-    return runtime.ledger.rebuilds.change(rebuild, state=RebuildState.READY)
+    return runtime.ledger.rebuilds.report(rebuild, RebuildState.READY)
 
 
 def catch_up(runtime: Runtime, rebuild: RebuildRecord, now: datetime) -> dict[str, int]:
@@ -59,7 +62,6 @@ def catch_up(runtime: Runtime, rebuild: RebuildRecord, now: datetime) -> dict[st
         heads = {name: sync_ledger(runtime, table_by_key(name), rebuild.run_id or "") for name in rebuild.tables}
         if not _look(runtime, rebuild, now):
             break
-    keep_together(runtime, rebuild, now)
     return heads
 
 

@@ -13,24 +13,26 @@ from datetime import UTC, datetime
 
 from pipeline_assets.domain.acceptance import Acceptances
 from pipeline_assets.domain.causes import Cause, CauseKind
-from pipeline_assets.domain.change_rule import explain_change
 from pipeline_assets.domain.changes import Baseline
 from pipeline_assets.domain.errors import PublishConflictError, UsageError
 from pipeline_assets.domain.plain_text import few
 from pipeline_assets.domain.rebuilds import RebuildRecord, RebuildState, RebuiltSlice
 from pipeline_assets.domain.records import PublicationRecord, SliceRecord
 from pipeline_assets.domain.slices import Slice, Verdict
+from pipeline_assets.load.ledger_sync import sync_ledger
 from pipeline_assets.load.runtime import Runtime
 from pipeline_assets.load.staleness.decide import decide
 from pipeline_assets.load.staleness.facts import Facts
+from pipeline_assets.operations.rebuild.as_reported import no_longer_as_reported
 from pipeline_assets.operations.rebuild.choose import GreenSlices
 from pipeline_assets.operations.rebuild.green import catch_up
+from pipeline_assets.operations.rebuild.together import keep_together
 from pipeline_assets.tables.registry import table_by_key
 from pipeline_assets.tables.table import Table
 from resources.failpoints import Failpoint, failpoint
 from resources.iceberg.errors import lakehouse_failures
 from resources.iceberg.lakehouse import Staged
-from resources.iceberg.metadata import SliceFiles
+from resources.iceberg.metadata import NO_FILES, SliceFiles
 from resources.ledger.changes import Changes
 
 
@@ -52,18 +54,15 @@ def swap(runtime: Runtime, rebuild: RebuildRecord, who: str, why: str | None, no
     """
     if rebuild.state not in (RebuildState.READY, RebuildState.SWAPPING):
         raise _not_to_be_swapped(rebuild)
-    reported = runtime.ledger.rebuilds.slices(rebuild)
     published: dict[str, frozenset[Slice]] = {}
     for attempt in range(runtime.settings.publish_attempts):
-        heads = catch_up(runtime, rebuild, now)
+        try:
+            heads = catch_up(runtime, rebuild, now)
+            keep_together(runtime, rebuild, now)
+        except PublishConflictError as conflict:
+            raise _conflict(runtime, rebuild, conflict) from conflict
         green = runtime.ledger.rebuilds.slices(rebuild)
-        _require_as_reported(runtime, rebuild, reported, green, now)
-        if not any(one.goes for of_table in green.values() for one in of_table.values()):
-            raise UsageError(
-                f"rebuild {rebuild.number}",
-                "has no slice that could go",
-                f"See why: tidemark rebuild show {rebuild.number}",
-            )
+        _require_as_reported(runtime, rebuild, green, now)
         rebuild = _begun(runtime, rebuild, who, why)
         try:
             for name in rebuild.tables:
@@ -75,9 +74,7 @@ def swap(runtime: Runtime, rebuild: RebuildRecord, who: str, why: str | None, no
         except PublishConflictError as conflict:
             runtime.log(f"rebuild {rebuild.number}: {conflict.subject}: {conflict.reason}; catching up")
             if attempt == runtime.settings.publish_attempts - 1:
-                if not has_begun(runtime, rebuild):
-                    runtime.ledger.rebuilds.change(rebuild, state=RebuildState.READY)
-                raise
+                raise _conflict(runtime, rebuild, conflict) from conflict
             continue
         break
     failpoint(Failpoint.AFTER_SWAPS)
@@ -102,13 +99,23 @@ def _not_to_be_swapped(rebuild: RebuildRecord) -> UsageError:
     return UsageError(f"rebuild {rebuild.number}", reason, hint)
 
 
-def has_begun(runtime: Runtime, rebuild: RebuildRecord) -> bool:
-    """Whether main shows anything of it already; of tables that are settled."""
-    return rebuild.swap_after is not None and any(
-        record.run_id in rebuild.swap_runs and record.number > rebuild.swap_after
-        for name in rebuild.tables
+def tables_shown(runtime: Runtime, rebuild: RebuildRecord) -> tuple[str, ...]:
+    """The tables of which main shows anything of it already; settles them first, so a killed swap's commits are on record."""
+    if rebuild.swap_after is None:
+        return ()
+    for name in rebuild.tables:
+        sync_ledger(runtime, table_by_key(name), rebuild.run_id or "")
+    return tuple(name for name in rebuild.tables if swap_publications(runtime, rebuild, name))
+
+
+def swap_publications(runtime: Runtime, rebuild: RebuildRecord, name: str) -> list[PublicationRecord]:
+    """What its swap changed of a table that is settled, oldest first."""
+    after = rebuild.swap_after
+    return [
+        record
         for record in runtime.ledger.publications(name)
-    )
+        if after is not None and record.number > after and record.run_id in rebuild.swap_runs
+    ]
 
 
 def _begun(runtime: Runtime, rebuild: RebuildRecord, who: str, why: str | None) -> RebuildRecord:
@@ -117,43 +124,60 @@ def _begun(runtime: Runtime, rebuild: RebuildRecord, who: str, why: str | None) 
         *rebuild.swap_runs,
         *([rebuild.run_id] if rebuild.run_id and rebuild.run_id not in rebuild.swap_runs else []),
     )
-    after = rebuild.swap_after if has_begun(runtime, rebuild) else runtime.ledger.rebuilds.last_publication()
+    after = rebuild.swap_after if tables_shown(runtime, rebuild) else runtime.ledger.rebuilds.last_publication()
     return runtime.ledger.rebuilds.change(
         rebuild, state=RebuildState.SWAPPING, swap_after=after, swap_runs=runs, answered_by=who, answer=why
     )
 
 
-def _require_as_reported(
-    runtime: Runtime, rebuild: RebuildRecord, reported: GreenSlices, green: GreenSlices, now: datetime
-) -> None:
+def _require_as_reported(runtime: Runtime, rebuild: RebuildRecord, green: GreenSlices, now: datetime) -> None:
     """What was caught up with since the report keeps within the bounds of any load; else a person looks again."""
-    beyond = []
-    for name, of_table in green.items():
-        measures = table_by_key(name).measures
-        for key, one in sorted(of_table.items()):
-            before = reported[name].get(key)
-            if before is None or not before.goes or not one.goes or one.record.digest == before.record.digest:
-                continue
-            after = {measure: one.record.figures[measure] for measure in measures if measure in one.record.figures}
-            change = explain_change(
-                name,
-                Baseline(before.record.figures).of(after),
-                after,
-                None,
-                content=str(one.record.digest),
-                was_final=one.record.was_final(now),
-                accepted_reason=None,
-                cause="catching up",
-                settings=runtime.settings,
-            )
-            if not change.is_passed:
-                beyond.append(f"{name} {key}: {change.reason}")
-    if beyond:
+    look = f"tidemark rebuild show {rebuild.number}"
+    beyond = no_longer_as_reported(runtime, rebuild, green, now)
+    if not beyond and any(one.goes for of_table in green.values() for one in of_table.values()):
+        return
+    rebuild, shown = _stopped(runtime, rebuild)
+    told = f"main shows {', '.join(shown)} of it already" if shown else "nothing was swapped"
+    if not beyond:
+        hint = f"See why: {look}"
         raise UsageError(
             f"rebuild {rebuild.number}",
-            f"is no longer what was reported, and nothing was swapped: {few(beyond, separator='; ')}",
-            f"Look at the report, which is new: tidemark rebuild show {rebuild.number}; then swap it, or abandon it",
+            f"has no slice that could go, and {told}",
+            f"{hint}; then {_answers(rebuild)}" if shown else hint,
         )
+    # The person is told that it changed, and is shown what it is now.
+    runtime.ledger.rebuilds.report(rebuild, rebuild.state)
+    raise UsageError(
+        f"rebuild {rebuild.number}",
+        f"is no longer what was reported, and {told}: {few(beyond, separator='; ')}",
+        f"Look at the report, which is new: {look}; then " + (_answers(rebuild) if shown else "swap it, or abandon it"),
+    )
+
+
+def _conflict(runtime: Runtime, rebuild: RebuildRecord, conflict: PublishConflictError) -> PublishConflictError:
+    """The same, with what main shows; raises another one where another run works on the rebuild by now."""
+    rebuild, shown = _stopped(runtime, rebuild)
+    if not shown:
+        return conflict
+    return PublishConflictError(
+        conflict.subject,
+        f"{conflict.reason}; main shows {', '.join(shown)} of rebuild {rebuild.number} already",
+        _answers(rebuild).capitalize(),
+    )
+
+
+def _stopped(runtime: Runtime, rebuild: RebuildRecord) -> tuple[RebuildRecord, tuple[str, ...]]:
+    """A swap that goes no further, and the tables that main shows it of; where there are none it can be answered anew."""
+    shown = tables_shown(runtime, rebuild)
+    if not shown and rebuild.state is RebuildState.SWAPPING:
+        rebuild = runtime.ledger.rebuilds.change(rebuild, state=RebuildState.READY)
+    return rebuild, shown
+
+
+def _answers(rebuild: RebuildRecord) -> str:
+    return (
+        f"complete it: tidemark rebuild swap {rebuild.number}; or take it back: tidemark rebuild undo {rebuild.number}"
+    )
 
 
 def _swap_table(
@@ -178,6 +202,10 @@ def _swap_table(
         head = runtime.lakehouse.branches.head(table, rebuild.branch)
         if head is None:
             raise PublishConflictError(table.key, "its green branch is gone", "The swap builds it again")
+        live = runtime.lakehouse.slice_files(table, head, changed)
+        if any(live.get(key, NO_FILES).file_hash != going[key].record.file_hash for key in changed):
+            reason = "its green branch holds other files than were recorded"
+            raise PublishConflictError(table.key, reason, "The swap builds them again")
         staged = Staged(table, runtime.lakehouse.branches.name(rebuild.branch), base_id, head)
         publication = runtime.lakehouse.publish(staged, changed, rebuild.run_id or "")
         files = dict(publication.files)

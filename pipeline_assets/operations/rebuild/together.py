@@ -1,4 +1,4 @@
-"""Slices of a rebuild that cannot go without others: those that exchange rows, and those that are built from one left out.
+"""Slices of a rebuild that cannot go without others, or without a report: by rows they exchange, or by what they are built from.
 
 Contains: from what is left out to what is left out with it.
 Add here: another reason for slices to stand or fall together.
@@ -13,7 +13,7 @@ from dataclasses import replace
 from datetime import datetime
 
 from pipeline_assets.domain.input_state import InputState
-from pipeline_assets.domain.rebuilds import RebuildRecord, RebuiltSlice
+from pipeline_assets.domain.rebuilds import NOT_REPORTED, RebuildRecord, RebuildState, RebuiltSlice
 from pipeline_assets.domain.slices import Slice, neighbourhood
 from pipeline_assets.load.build.builders import builder_of
 from pipeline_assets.load.build.linked_slices import blocked_by
@@ -27,7 +27,10 @@ from pipeline_assets.tables.table import Table
 
 
 def keep_together(runtime: Runtime, rebuild: RebuildRecord, now: datetime) -> None:
-    """Record of every slice what it cannot go without, as far as that does not go."""
+    """Record of every slice what it cannot go without, as far as that does not go.
+
+    Once the report is made, that is the report too: what a person did not see going stays, and what is tied to it.
+    """
     green = {name: dict(of_table) for name, of_table in runtime.ledger.rebuilds.slices(rebuild).items()}
     changed = []
     for name in rebuild.tables:
@@ -35,6 +38,12 @@ def keep_together(runtime: Runtime, rebuild: RebuildRecord, now: datetime) -> No
         blockers = _upstream_left_out(table, green)
         stuck = {key for key, one in green[name].items() if not replace(one, blocked_by=blockers.get(key, ())).goes}
         blockers |= _tied(runtime, rebuild, table, green, stuck, now)
+        if rebuild.state is not RebuildState.BUILDING:
+            going = {key for key, one in green[name].items() if replace(one, blocked_by=blockers.get(key, ())).goes}
+            unseen = {key for key in going if not green[name][key].is_reported}
+            blockers |= dict.fromkeys(unseen, (NOT_REPORTED,))
+            if unseen:
+                blockers |= _tied(runtime, rebuild, table, green, green[name].keys() - going | unseen, now)
         for key, one in green[name].items():
             present = blockers.get(key, ())
             if one.blocked_by != present:

@@ -18,7 +18,15 @@ from pipeline_assets.domain.lateness import LatenessSketch
 from pipeline_assets.domain.records import BatchDay, DeliveryRecord
 from pipeline_assets.domain.slices import Digest, Slice, Source
 from resources.ledger.changes import Changes
-from resources.ledger.schema import DELIVERIES, METADATA, RECEIVERS, RECOVERIES, SCHEMA_VERSION, SET_ASIDE
+from resources.ledger.schema import (
+    DELIVERIES,
+    METADATA,
+    REBUILT_SLICES,
+    RECEIVERS,
+    RECOVERIES,
+    SCHEMA_VERSION,
+    SET_ASIDE,
+)
 from resources.ledger.store import Ledger
 
 PROJECT = "10001"
@@ -208,7 +216,11 @@ def test_an_older_ledger_answers_and_takes_rows_as_a_new_one(url: str) -> None:
 def test_a_ledger_of_version_6_gets_what_came_since_and_keeps_its_rows(url: str) -> None:
     """Columns of tables that it has, and tables that it lacks."""
     new_tables = [SET_ASIDE, RECOVERIES]
-    new_columns = {RECEIVERS: ("refused_body", "refusals"), DELIVERIES: ("line_reasons",)}
+    new_columns = {
+        RECEIVERS: ("refused_body", "refusals"),
+        DELIVERIES: ("line_reasons",),
+        REBUILT_SLICES: ("reported",),
+    }
     open_ledger(url)
     with connected(url) as connection:
         connection.execute(RECEIVERS.insert(), {"id": "r", "place": "https://hook.example/***", "sent_number": 3})

@@ -12,7 +12,7 @@ import pytest
 from pipeline_assets.domain.changes import Baseline, KeyChange
 from pipeline_assets.domain.errors import PublishConflictError, UsageError
 from pipeline_assets.domain.input_state import InputDay, InputState, Rejection
-from pipeline_assets.domain.rebuilds import RebuildRecord, RebuildState, RebuiltSlice, SliceDifference
+from pipeline_assets.domain.rebuilds import RebuildRecord, RebuildState, RebuiltSlice, ReportedSlice, SliceDifference
 from pipeline_assets.domain.records import SliceRecord
 from pipeline_assets.domain.slices import EMPTY, Digest, Slice, Verdict
 from resources.ledger.store import Ledger
@@ -100,6 +100,41 @@ def test_a_slice_comes_back_as_it_was_written(ledger: Ledger) -> None:
     assert replace(found.record, run_id=None, read_hash=None) == record
     assert not found.goes
     assert ledger.slices(REFINED, None) == {}
+
+
+def test_what_was_reported_stays_while_a_slice_is_made_again(ledger: Ledger) -> None:
+    """Scenario: a slice is reported and made again twice, another is made later; then another report. Outcome: the first report
+    stays on record until the other, which is of both; who was overtaken reports nothing."""
+    begun = ledger.rebuilds.begin(asked())
+    first, second = (
+        RebuiltSlice(
+            SliceRecord(REFINED, KEY, Verdict.PUBLISHED, digest=Digest(rows, 1, 1), figures={"rows": rows}),
+            difference=SliceDifference((0, rows)),
+        )
+        for rows in (3, 4)
+    )
+    later = replace(
+        first, record=replace(first.record, key=Slice(DAY + timedelta(days=1), PROJECT), verdict=Verdict.HELD)
+    )
+    ledger.rebuilds.record(begun, [first])
+
+    ready = ledger.rebuilds.report(begun, RebuildState.READY)
+    for _ in range(2):
+        ledger.rebuilds.record(ready, [second, later])
+
+    assert ledger.rebuilds.get(1) == ready == replace(begun, state=RebuildState.READY)
+    found = ledger.rebuilds.slices(ready)[REFINED]
+    assert found[KEY].record.digest == second.record.digest
+    assert found[KEY].reported == ReportedSlice(Digest(3, 1, 1), {"rows": 3}, True)
+    assert (found[KEY].is_reported, found[later.key].reported, found[later.key].is_reported) == (True, None, False)
+    taken = ledger.rebuilds.claim(ready, "run-2")
+    with pytest.raises(PublishConflictError, match="another run works on it by now"):
+        ledger.rebuilds.report(ready, RebuildState.READY)
+    ledger.rebuilds.report(taken, RebuildState.SWAPPING)
+    found = ledger.rebuilds.slices(taken)[REFINED]
+    assert found[KEY].reported == ReportedSlice(Digest(4, 1, 1), {"rows": 4}, True)
+    assert found[later.key].reported == ReportedSlice(Digest(3, 1, 1), {"rows": 3}, False)
+    assert ledger.rebuilds.get(1).state is RebuildState.SWAPPING
 
 
 def test_what_goes_is_built_good_and_alone() -> None:

@@ -1,0 +1,351 @@
+"""What a swap takes, what it refuses, and what an undo goes back to: on a real ledger, with the lakehouse's part played."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from pipeline_assets.domain.causes import Cause, CauseKind
+from pipeline_assets.domain.errors import PublishConflictError, TransientError, UsageError
+from pipeline_assets.domain.rebuilds import RebuildRecord, RebuildState, RebuiltSlice, SliceDifference
+from pipeline_assets.domain.records import PublicationRecord, SliceRecord
+from pipeline_assets.domain.settings import Settings
+from pipeline_assets.domain.slices import EMPTY, Digest, Slice, Verdict
+from pipeline_assets.operations.rebuild import answer, green, swap
+from pipeline_assets.operations.rollback_plan import RollbackRequest
+from pipeline_assets.operations.slice_restores import restores_of
+from resources.iceberg.metadata import SliceFiles
+from resources.ledger.changes import Changes
+from resources.ledger.store import Ledger
+
+REFINED, REVENUE, PROJECT, DAY = "refined/events", "aggregates/daily_revenue", "10001", date(2026, 2, 2)
+KEY, NEXT = Slice(DAY, PROJECT), Slice(DAY + timedelta(days=1), PROJECT)
+NOW = datetime(2026, 6, 1, tzinfo=UTC)
+PUBLISHED = Digest(1000, 7, 7)
+Step = Callable[[], Sequence[RebuiltSlice]]
+
+
+def made(rows: int, content: int, table: str = REFINED, key: Slice = KEY, **more: Any) -> RebuiltSlice:
+    """A slice that the rebuild made: `content` tells it from others of as many rows."""
+    known = {"verdict": Verdict.PUBLISHED, "is_final": True, "figures": {"rows": rows}} | more
+    record = SliceRecord(table, key, digest=Digest(rows, content, content), **known)
+    return RebuiltSlice(record, PUBLISHED, SliceDifference((1000, rows)))
+
+
+def change(key: Slice, after: Digest, run_id: str, table: str = REFINED, snapshot_id: int = 11) -> PublicationRecord:
+    cause = Cause.of(CauseKind.REBUILD if run_id.startswith("swap") else CauseKind.DELIVERY)
+    return PublicationRecord(table, key, snapshot_id, snapshot_id - 1, PUBLISHED, after, cause, run_id)
+
+
+class Story:
+    """A rebuild on a real ledger. What catching up makes, and what a commit does, is told by a test."""
+
+    def __init__(self, ledger: Ledger, patch: pytest.MonkeyPatch) -> None:
+        self.ledger, self.steps, self.commit = ledger, list[Step](), self.publish
+        self.swapped, self.restored, self.settle = list[str](), list[RollbackRequest](), lambda: None
+        settings = Settings(projects=(PROJECT,), dedupe_window_days=0, publish_attempts=2)
+        self.runtime: Any = SimpleNamespace(ledger=ledger, settings=settings, log=lambda _: None, lakehouse=None)
+        self.runtime.lakehouse = SimpleNamespace(knows=lambda _: False)
+        for module in (green, swap):
+            patch.setattr(module, "catch_up", self._catch_up)
+        patch.setattr(swap, "sync_ledger", lambda *_: self.settle())
+        patch.setattr(swap, "drop_branches", lambda *_: None)
+        patch.setattr(answer, "drop_branches", lambda *_: None)
+        patch.setattr(answer, "roll_back", lambda _, request: self.restored.append(request) or [])
+        self.swap_table = swap._swap_table
+        patch.setattr(swap, "_swap_table", lambda _, rebuild, table, rebuilt, *__: self.commit(rebuild, table, rebuilt))
+
+    def _catch_up(self, _: Any, rebuild: RebuildRecord, __: datetime) -> dict[str, int]:
+        self.ledger.rebuilds.record(rebuild, self.steps.pop(0)() if self.steps else [])
+        return dict.fromkeys(rebuild.tables, 1)
+
+    def publish(self, rebuild: RebuildRecord, table: Any, rebuilt: Any) -> frozenset[Slice]:
+        going = frozenset(key for key, one in rebuilt.items() if one.goes)
+        published = [change(key, rebuilt[key].record.digest, rebuild.run_id or "", table.key) for key in sorted(going)]
+        self.ledger.record(Changes(publications=published), rebuild.run_id or "")
+        self.swapped += [f"{table.key} {key}" for key in sorted(going)]
+        return going
+
+    def reported(self, *slices: RebuiltSlice, tables: tuple[str, ...] = (REFINED,)) -> None:
+        asked = RebuildRecord(
+            0, tables, DAY, NEXT.event_date, (PROJECT,), "why", "ann", RebuildState.BUILDING, "start-1"
+        )
+        self.ledger.rebuilds.begin(asked)
+        self.start(*slices)
+
+    def start(self, *slices: RebuiltSlice) -> None:
+        self.steps.insert(0, lambda: slices)
+        green.build(self.runtime, self.rebuild, NOW)
+
+    def swap(self, *catching_up: Step, run_id: str = "swap-1") -> swap.Swapped:
+        self.steps = list(catching_up)
+        return swap.swap(self.runtime, self.ledger.rebuilds.claim(self.rebuild, run_id), "bob", None, NOW)
+
+    def undo(self) -> None:
+        answer.undo(self.runtime, self.rebuild, "bob", None)
+
+    @property
+    def rebuild(self) -> RebuildRecord:
+        return self.ledger.rebuilds.get(1)
+
+    @property
+    def state(self) -> RebuildState:
+        return self.rebuild.state
+
+
+@pytest.fixture
+def story(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Story]:
+    ledger = Ledger(f"sqlite:///{tmp_path}/ledger.db")
+    yield Story(ledger, monkeypatch)
+    ledger.close()
+
+
+def away() -> Sequence[RebuiltSlice]:
+    raise TransientError("s3", "is away", "Wait")
+
+
+def lost(story: Story, *slices: RebuiltSlice) -> Step:
+    """Catching up records slices and dies."""
+
+    def step() -> Sequence[RebuiltSlice]:
+        story.ledger.rebuilds.record(story.rebuild, slices)
+        return away()
+
+    return step
+
+
+# -- what was reported -------------------------------------------------------------------------------------------
+
+
+def test_a_swap_that_died_over_catching_up_is_compared_with_the_report(story: Story) -> None:
+    """Scenario: 1000 rows are reported, catching up makes 400 of them and dies, and the swap is asked for again. Outcome: it is
+    refused; that refusal shows what it is now, so the next swap takes it."""
+    story.reported(made(1000, 1))
+    with pytest.raises(TransientError):
+        story.swap(lost(story, made(400, 2)))
+
+    with pytest.raises(UsageError, match=r"no longer what was reported, and nothing was swapped: .*shrinks by 60.0%"):
+        story.swap(run_id="swap-2")
+
+    assert (story.state, story.swapped) == (RebuildState.READY, [])
+    story.swap(run_id="swap-3")
+    assert (story.state, story.swapped) == (RebuildState.SWAPPED, [f"{REFINED} {KEY}"])
+
+
+def test_a_start_that_dies_leaves_no_older_report_to_swap(story: Story) -> None:
+    story.reported(made(1000, 1))
+    story.steps = [lost(story, made(400, 2))]
+    with pytest.raises(TransientError):
+        green.build(story.runtime, story.rebuild, NOW)
+    assert story.state is RebuildState.BUILDING
+    with pytest.raises(UsageError, match="has no report yet"):
+        story.swap()
+
+
+@pytest.mark.parametrize("was_refused", [False, True])
+def test_what_was_not_reported_to_go_stays_until_it_is(story: Story, was_refused: bool) -> None:
+    """Scenario: of two slices one was in no report, or left out of it, and could go by the time of the swap; an aggregate is
+    built from it. Outcome: neither goes, and a sentence says why; the other goes. After another start nothing is left out."""
+    unseen = made(400, 2, key=NEXT)
+    before = [made(1000, 7, key=NEXT, verdict=Verdict.REFUSED, reason="twice")] if was_refused else []
+    below = made(3, 3, REVENUE, NEXT)
+    slices = [made(1000, 1), *before, below]
+    story.reported(*slices, tables=(REFINED, REVENUE))
+
+    done = story.swap(lambda: [unseen])
+
+    assert story.swapped == [f"{REFINED} {KEY}"]
+    assert done.slices[REFINED][NEXT].why_not == "was not in the report; start the rebuild again to report it"
+    assert done.slices[REVENUE][NEXT].why_not == f"cannot go without {REFINED} {NEXT}, left out as well"
+    story.ledger.rebuilds.change(story.rebuild, state=RebuildState.BUILDING)
+    story.start(unseen)
+    assert all(
+        one.goes for of_table in story.ledger.rebuilds.slices(story.rebuild).values() for one in of_table.values()
+    )
+
+
+@pytest.mark.parametrize(
+    ("table", "is_final", "is_refused"),
+    [(REFINED, True, True), (REFINED, False, False), (REVENUE, True, False)],
+)
+def test_other_events_of_the_same_number_need_another_look(
+    story: Story, table: str, is_final: bool, is_refused: bool
+) -> None:
+    """Where the keys of a final slice are bounded: how many of them differ from the reported ones, nobody knows."""
+    story.reported(made(1000, 1, table), tables=(table,))
+    main = SliceRecord(table, KEY, Verdict.PUBLISHED, is_final=is_final, digest=PUBLISHED)
+    story.ledger.record(Changes(slices=[main]), "load")
+    if is_refused:
+        with pytest.raises(UsageError, match="final slice holds other events than were reported, 1000 -> 1000"):
+            story.swap(lambda: [made(1000, 99, table, is_final=False)])
+        assert story.swapped == []
+        story.swap(run_id="swap-2")
+    else:
+        story.swap(lambda: [made(1000, 99, table, is_final=is_final)])
+    assert story.swapped == [f"{table} {KEY}"]
+
+
+# -- a swap that stops -------------------------------------------------------------------------------------------
+
+
+def conflicts(*_: Any) -> frozenset[Slice]:
+    raise PublishConflictError(REFINED, "run load changed it since it was read", "Again")
+
+
+def test_a_refusal_before_anything_is_shown_leaves_the_rebuild_to_be_answered(story: Story) -> None:
+    """Scenario: the first commit of a swap meets a load's, and catching up then makes too little, finds nothing to go, or loses
+    once more. Outcome: each refusal leaves it ready, and it can be abandoned."""
+    story.reported(made(1000, 1))
+    story.commit = conflicts
+    refused = made(1000, 7, verdict=Verdict.REFUSED, reason="twice")
+    for number, (found, said) in enumerate(
+        [
+            (made(1000, 1), "run load changed it"),
+            (made(400, 2), "nothing was swapped"),
+            (refused, "no slice that could go, and nothing was swapped"),
+        ]
+    ):
+        with pytest.raises((UsageError, PublishConflictError), match=said):
+            story.swap(list, lambda found=found: [found], run_id=f"swap-{number}")
+        assert story.state is RebuildState.READY, said
+    answer.abandon(story.runtime, story.rebuild, "bob", None)
+    assert story.state is RebuildState.ABANDONED
+
+
+@pytest.mark.parametrize("is_settled", [True, False])
+@pytest.mark.parametrize("how", ["refused", "conflict", "catching up"])
+def test_a_refusal_says_what_main_shows_already(story: Story, how: str, is_settled: bool) -> None:
+    """Scenario: refined is swapped in (on record, or found by settling alone: its process died after the commit), the aggregate
+    meets a load, and then catching up makes too little, loses, or the aggregate loses again. Outcome: the refusal names refined
+    and offers to complete or to take back; the rebuild stays swapping; it is not to be abandoned, in whatever state it is."""
+    story.reported(made(1000, 1), made(1000, 1, REVENUE), tables=(REFINED, REVENUE))
+    committed = change(KEY, Digest(1000, 1, 1), "swap-1")
+
+    def commit(rebuild: RebuildRecord, table: Any, rebuilt: Any) -> frozenset[Slice]:
+        if table.key == REVENUE:
+            return conflicts()
+        if is_settled:
+            return story.publish(rebuild, table, rebuilt)
+        story.settle = lambda: story.ledger.record(Changes(publications=[committed]), "any")
+        return frozenset()
+
+    story.commit = commit
+    then = {
+        "refused": lambda: [made(1000, 1), made(400, 2, REVENUE, figures={"rows": 400})],
+        "conflict": list,
+        "catching up": conflicts,
+    }[how]
+    with pytest.raises((UsageError, PublishConflictError)) as refusal:
+        story.swap(list, then)
+
+    assert f"main shows {REFINED} of" in refusal.value.reason
+    assert "tidemark rebuild swap 1; or take it back: tidemark rebuild undo 1" in refusal.value.hint
+    assert "abandon" not in str(refusal.value)
+    assert story.state is RebuildState.SWAPPING
+    for state in (RebuildState.SWAPPING, RebuildState.READY, RebuildState.BUILDING):
+        story.ledger.rebuilds.change(story.rebuild, state=state)
+        with pytest.raises(UsageError, match=f"main shows {REFINED} of it already"):
+            answer.abandon(story.runtime, story.rebuild, "bob", None)
+    story.undo()
+    assert story.state is RebuildState.UNDONE
+
+
+def test_files_that_are_not_on_record_are_not_published(story: Story) -> None:
+    """Scenario: the green branch holds, of one of two changed slices, a file that no audit is on record of. Outcome: a conflict,
+    and nothing is published; with the recorded files, the snapshot that was looked at is what is published."""
+    files = {KEY: SliceFiles(frozenset({"a"}), 1000), NEXT: SliceFiles(frozenset({"b"}), 1000)}
+    going = {key: made(1000, 1, key=key, file_hash=one.file_hash) for key, one in files.items()}
+    story.reported(*going.values())
+    staged = []
+
+    def publish(found: Any, changed: Any, _: str) -> Any:
+        staged.append((found.snapshot_id, changed))
+        raise PublishConflictError(REFINED, "far enough", "Again")
+
+    story.runtime.lakehouse = SimpleNamespace(
+        branches=SimpleNamespace(head=lambda *_: 5, name=lambda name: f"tidemark_{name}"),
+        slice_files=lambda _, snapshot_id, __: files if snapshot_id == 5 else {},
+        publish=publish,
+    )
+    refined = swap.table_by_key(REFINED)
+    with pytest.raises(PublishConflictError, match="far enough"):
+        story.swap_table(story.runtime, story.rebuild, refined, going, 1, NOW)
+    assert staged == [(5, frozenset({KEY, NEXT}))]
+    files[NEXT] = SliceFiles(frozenset({"b", "c"}), 1000)
+    with pytest.raises(PublishConflictError, match="its green branch holds other files than were recorded"):
+        story.swap_table(story.runtime, story.rebuild, refined, going, 1, NOW)
+    assert len(staged) == 1
+
+
+# -- an undo -----------------------------------------------------------------------------------------------------
+
+
+def test_an_undo_goes_back_to_right_before_the_swaps_own_changes(story: Story) -> None:
+    """Scenario: a swap is begun; a load publishes a day of it, then the swap publishes two days and is interrupted, a load and
+    the swap again publish one of them, and by then the rebuild would leave it out. Outcome: each day goes back to right before
+    the swap's first change of it, so what the load brought before stays, and no day is forgotten."""
+    story.reported(made(1000, 1), made(1000, 1, key=NEXT))
+    story.commit = conflicts
+    with suppress(TransientError):
+        story.swap(list, away)
+    for number, (key, run_id) in enumerate(
+        [(KEY, "load-1"), (KEY, "swap-1"), (NEXT, "swap-1"), (NEXT, "load-2"), (NEXT, "swap-2")], 1
+    ):
+        record = change(key, Digest(1000, number, number), run_id, snapshot_id=10 * number)
+        story.ledger.record(Changes(publications=[record]), run_id)
+    numbers = [record.number for record in story.ledger.publications(REFINED)]
+    story.ledger.rebuilds.change(story.rebuild, state=RebuildState.SWAPPED, swap_runs=("swap-1", "swap-2"))
+    story.ledger.rebuilds.record(story.rebuild, [made(1000, 1, key=NEXT, verdict=Verdict.WAITING, reason="waits")])
+
+    story.undo()
+
+    (request,) = story.restored
+    assert request.tables == (REFINED,)
+    assert request.only == {REFINED: {KEY: numbers[1] - 1, NEXT: numbers[2] - 1}}
+    assert story.state is RebuildState.UNDONE
+
+
+@pytest.mark.parametrize(
+    ("state", "said"), [(RebuildState.SWAPPING, "Abandon it"), (RebuildState.SWAPPED, "nothing to take back")]
+)
+def test_an_undo_of_nothing_is_refused(story: Story, state: RebuildState, said: str) -> None:
+    """A load's publication after the swap began is not the swap's."""
+    story.reported(made(1000, 1))
+    story.ledger.rebuilds.change(story.rebuild, state=state, swap_after=0, swap_runs=("swap-1",))
+    story.ledger.record(Changes(publications=[change(KEY, EMPTY, "load-1")]), "load-1")
+    with pytest.raises(UsageError, match=f"changed nothing of main.*{said}"):
+        story.undo()
+    assert (story.state, story.restored) == (state, [])
+    if state.is_open:
+        answer.abandon(story.runtime, story.rebuild, "bob", None)
+        assert story.state is RebuildState.ABANDONED
+
+
+def test_a_slice_of_an_undo_is_restored_to_its_own_publication(story: Story) -> None:
+    """Each goes back to the state right after its own number, whatever the request says of the others."""
+    digests = [Digest(1000, number, number) for number in range(4)]
+    for number, (key, digest) in enumerate(
+        [(KEY, digests[0]), (NEXT, digests[1]), (KEY, digests[2]), (NEXT, digests[3])]
+    ):
+        record = replace(change(key, digest, "load", snapshot_id=10 + number), parent_id=9 + number)
+        present = SliceRecord(REFINED, key, Verdict.PUBLISHED, digest=digest)
+        story.ledger.record(Changes(publications=[record], slices=[present]), "load")
+    files = {key: SliceFiles(frozenset({"a"}), 1000) for key in (KEY, NEXT)}
+    story.runtime.lakehouse = SimpleNamespace(
+        ancestry=lambda _: dict.fromkeys(range(9, 14), NOW),
+        branches=SimpleNamespace(kept=lambda _: ()),
+        slice_files=lambda *_: files,
+    )
+    refined = swap.table_by_key(REFINED)
+    numbers = [record.number for record in story.ledger.publications(REFINED)]
+
+    found = restores_of(story.runtime, refined, [KEY, NEXT], numbers[0], {NEXT: numbers[3] - 1})
+
+    assert [(one.key, one.digest, one.snapshot_id) for one in found] == [(KEY, digests[0], 10), (NEXT, digests[1], 11)]
