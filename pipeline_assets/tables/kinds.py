@@ -26,6 +26,8 @@ class TableKind(ABC):
     """Sources whose deliveries of its day a slice waits for; with none, it waits for its upstream slices of that day."""
     bounds_keys: bool = False
     """Whether the shares of keys that come, go and change are bounded as well, and not the table's measures alone."""
+    has_row_per_event: bool = False
+    """Whether an event is one row of it: elsewhere an event has a row for each time it was sent, or none of its own."""
     is_shared: bool = False
     """Whether its slices belong to all projects together: a dimension knows none."""
     reads_landing: bool = False
@@ -75,6 +77,7 @@ class Refined(TableKind):
     name = "refined"
     delivered_by = tuple(Source)
     bounds_keys = True
+    has_row_per_event = True
 
     def input_days(self, upstream: str, day: date, settings: Settings) -> tuple[date, ...]:  # noqa: ARG002
         """Every day within the dedupe window: its rows compete with those of `day`."""

@@ -130,7 +130,7 @@ def are_rows_counted(table: Table, listed: KeyList) -> bool:
 
     Raw holds an event as often as it was sent, so that its rows are not events.
     """
-    return table.key == REFINED_EVENTS.key and not listed.has_senders
+    return table.kind.has_row_per_event and not listed.has_senders
 
 
 def compare_tables(runtime: Runtime, table: Table, other: Table, asked: KeyRange, samples: int) -> KeyComparison:
