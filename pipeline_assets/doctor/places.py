@@ -14,9 +14,9 @@ from datetime import date, datetime, timedelta
 from pipeline_assets.doctor.point import Point, Question
 from pipeline_assets.domain.hours import Hour, hour_ranges
 from pipeline_assets.domain.plain_text import few
+from pipeline_assets.load.staleness.coverage import HOURS_A_DAY
 from resources.ledger.checkup import ProcessOnRecord
 
-_HOURS_A_DAY = 24
 MAINTENANCE_JOB = "maintenance"
 _RESTS = timedelta(days=7)
 """Maintenance may rest so long; it is meant for every night."""
@@ -138,7 +138,7 @@ def recovery_possible(
         if lacking_keys
         else "keys are set for every project"
     )
-    begun = [(project, part) for project, hours in unfinished.items() for part in hour_ranges(hours, _HOURS_A_DAY)]
+    begun = [(project, part) for project, hours in unfinished.items() for part in hour_ranges(hours, HOURS_A_DAY)]
     if begun:
         named = few([f"{project} {part}" for project, part in begun], 5)
         each = [f"tidemark recover --from {part.first} --to {part.last} --project {project}" for project, part in begun]

@@ -21,6 +21,7 @@ from pipeline_assets.domain.skew import MOST_PARTS, part_weight, parts_of
 from pipeline_assets.domain.slices import Verdict
 from pipeline_assets.domain.window import Lateness, advise, deciding, narrowness, percent
 from pipeline_assets.inspection.receivers import ReceiverTrouble
+from pipeline_assets.load.staleness.coverage import HOURS_A_DAY
 from resources.ledger.checkup import BuiltAgain, FoundCommit, MarkedDay, ObjectSizes
 from resources.ledger.outbox import Receiver
 from resources.ledger.summaries import SliceFigures
@@ -31,7 +32,6 @@ LARGE_BYTES = 64 * 1024**2
 """A day that is smaller as stored is read in seconds, however it is divided."""
 _LARGE_PART_BYTES = 8 * 1024**2
 """No load waits long for a task that has less."""
-_HOURS_A_DAY = 24
 _LOAD_TWICE = "tidemark load --source regular --from DAY --to DAY, twice; or tidemark verify --from DAY --to DAY"
 IDEMPOTENT = Question("idempotent", "Does loading the same twice leave the same?")
 ONE_LOAD_PATH = Question("one load path", "Does everything that writes the tables go through the load?")
@@ -203,7 +203,7 @@ def markers_on_time(days: Sequence[MarkedDay], settings: Settings) -> Point:
     closed = [one for one in days if one.is_closed]
     if not closed:
         return MARKERS.yellow(f"none of {len(days)} days of the last 28 is closed", "Ask again when days have closed")
-    whole = [one for one in closed if one.hours_marked == _HOURS_A_DAY]
+    whole = [one for one in closed if one.hours_marked == HOURS_A_DAY]
     told = f"{len(whole)} of {len(closed)} closed days of the last 28 have all 24 markers"
     if not any(one.hours_marked for one in closed):
         hint = "Correct TIDEMARK_MARKER_PATTERN to the exporter's names; where it writes none: TIDEMARK_HOURS_COMPLETE_BY=quiet"

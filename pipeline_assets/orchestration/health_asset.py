@@ -16,6 +16,7 @@ from pipeline_assets.domain.settings import Settings
 from pipeline_assets.inspection.health.report import HealthReport, read_health
 from pipeline_assets.orchestration.assets import Clock
 from pipeline_assets.orchestration.event_text import markdown_table
+from pipeline_assets.orchestration.schedules import schedule
 from resources.ledger.store import Ledger
 
 REPORT_KEY = dg.AssetKey(["ops", "health_report"])
@@ -87,10 +88,4 @@ def health_job() -> "dg.UnresolvedAssetJobDefinition":
 
 def health_schedule(settings: Settings, job: "dg.UnresolvedAssetJobDefinition") -> dg.ScheduleDefinition:
     """Every morning, when sensors run by themselves; else it is off until a person switches it on."""
-    is_running = settings.sensors_running
-    return dg.ScheduleDefinition(
-        name=SCHEDULE_NAME,
-        job=job,
-        cron_schedule=_AT,
-        default_status=dg.DefaultScheduleStatus.RUNNING if is_running else dg.DefaultScheduleStatus.STOPPED,
-    )
+    return schedule(SCHEDULE_NAME, job, _AT, settings)

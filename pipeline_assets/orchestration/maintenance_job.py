@@ -17,6 +17,7 @@ from pipeline_assets.orchestration.assets import Clock
 from pipeline_assets.orchestration.event_text import markdown_table
 from pipeline_assets.orchestration.live_runs import liveness
 from pipeline_assets.orchestration.runtime import op_runtime
+from pipeline_assets.orchestration.schedules import schedule
 from resources.landing.store import LandingStore
 
 JOB_NAME = "maintenance"
@@ -65,13 +66,7 @@ def maintenance_job(settings: Settings) -> dg.JobDefinition:
 
 def maintenance_schedule(settings: Settings, job: dg.JobDefinition) -> dg.ScheduleDefinition:
     """Every night, when sensors run by themselves."""
-    is_running = settings.sensors_running
-    return dg.ScheduleDefinition(
-        name=SCHEDULE_NAME,
-        job=job,
-        cron_schedule=_AT,
-        default_status=dg.DefaultScheduleStatus.RUNNING if is_running else dg.DefaultScheduleStatus.STOPPED,
-    )
+    return schedule(SCHEDULE_NAME, job, _AT, settings)
 
 
 def _table(reports: list[TableUpkeep], *, is_dry_run: bool) -> dg.MarkdownMetadataValue:

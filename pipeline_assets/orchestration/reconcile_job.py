@@ -22,6 +22,7 @@ from pipeline_assets.orchestration.assets import Clock
 from pipeline_assets.orchestration.event_text import description, markdown_list, markdown_table
 from pipeline_assets.orchestration.golden_events import golden_evaluations
 from pipeline_assets.orchestration.runtime import op_runtime
+from pipeline_assets.orchestration.schedules import schedule
 from resources.landing.store import LandingStore
 
 RECONCILE_JOB = "reconcile"
@@ -90,13 +91,7 @@ def reconcile_job(settings: Settings) -> dg.JobDefinition:
 
 def reconcile_schedule(settings: Settings, job: dg.JobDefinition) -> dg.ScheduleDefinition:
     """Every morning, when sensors run by themselves; totals that arrive after a load are compared then."""
-    is_running = settings.sensors_running
-    return dg.ScheduleDefinition(
-        name=SCHEDULE_NAME,
-        job=job,
-        cron_schedule=_AT,
-        default_status=dg.DefaultScheduleStatus.RUNNING if is_running else dg.DefaultScheduleStatus.STOPPED,
-    )
+    return schedule(SCHEDULE_NAME, job, _AT, settings)
 
 
 def _mismatches(found: Reconciliation) -> dg.MarkdownMetadataValue:

@@ -22,6 +22,7 @@ from pipeline_assets.operations.rebuild import answer, green, swap
 from pipeline_assets.operations.rollback_plan import RollbackRequest
 from pipeline_assets.operations.slice_restores import restores_of
 from resources.iceberg.metadata import SliceFiles
+from resources.iceberg.swap import Publication
 from resources.ledger.changes import Changes
 from resources.ledger.store import Ledger
 
@@ -282,6 +283,23 @@ def test_files_that_are_not_on_record_are_not_published(story: Story) -> None:
     with pytest.raises(PublishConflictError, match="its green branch holds other files than were recorded"):
         story.swap_table(story.runtime, story.rebuild, refined, going, 1, NOW)
     assert len(staged) == 1
+
+
+def test_what_a_swap_publishes_can_be_replayed_with_its_settings(story: Story) -> None:
+    """Outcome: its publications carry the settings that the build read, as those of a load do."""
+    files = {KEY: SliceFiles(frozenset({"a"}), 1000)}
+    going = {KEY: made(1000, 1, file_hash=files[KEY].file_hash)}
+    story.reported(*going.values())
+    story.runtime.lakehouse = SimpleNamespace(
+        branches=SimpleNamespace(head=lambda *_: 5, name=lambda name: f"tidemark_{name}"),
+        slice_files=lambda *_: files,
+        publish=lambda *_: Publication(7, 1, files),
+    )
+    refined = swap.table_by_key(REFINED)
+    assert story.swap_table(story.runtime, story.rebuild, refined, going, 1, NOW) == {KEY}
+    (record,) = story.ledger.publications(REFINED)
+    assert record.settings == refined.recorded_settings(story.runtime.settings)
+    assert record.settings["dedupe_window_days"] == 0
 
 
 # -- an undo -----------------------------------------------------------------------------------------------------
