@@ -33,6 +33,11 @@ class Failpoint(StrEnum):
     AFTER_FILES = "after_files"
     AFTER_STAGE = "after_stage"
     AFTER_AUDIT = "after_audit"
+    AFTER_LOOK = "after_look"
+    BEFORE_PUBLISH = "before_publish"
+    AFTER_APPLY = "after_apply"
+    IN_TRANSACTION = "in_transaction"
+    AFTER_PUBLISH = "after_publish"
     BEFORE_COMMIT = "before_commit"
     AFTER_COMMIT = "after_commit"
     BEFORE_LEDGER = "before_ledger"
@@ -51,7 +56,6 @@ class Failpoint(StrEnum):
     AFTER_CHUNK = "after_chunk"
     BEFORE_REPORT = "before_report"
     BEFORE_SWAP = "before_swap"
-    BETWEEN_SWAPS = "between_swaps"
     AFTER_SWAPS = "after_swaps"
 
 
@@ -69,7 +73,6 @@ OF_REBUILDS = frozenset(
         Failpoint.AFTER_CHUNK,
         Failpoint.BEFORE_REPORT,
         Failpoint.BEFORE_SWAP,
-        Failpoint.BETWEEN_SWAPS,
         Failpoint.AFTER_SWAPS,
     }
 )

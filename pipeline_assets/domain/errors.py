@@ -6,8 +6,10 @@ Does not contain: wrapping of library errors (done where the library is called).
 """
 
 import json
+from collections.abc import Collection
 
 from pipeline_assets.domain.plain_text import shown
+from pipeline_assets.domain.slices import Slice
 
 
 class TidemarkError(Exception):
@@ -89,6 +91,15 @@ class DiskFullError(PermanentError):
 
 class PublishConflictError(TransientError):
     """Another writer changed a slice after our base snapshot was pinned; nothing of ours was published."""
+
+
+class SliceConflictError(PublishConflictError):
+    """The same, where it is known which slices."""
+
+    def __init__(self, subject: str, reason: str, hint: str, slices: Collection[tuple[str, Slice]] = ()) -> None:
+        """`slices`: (table, slice) that were lost to the other writer."""
+        super().__init__(subject, reason, hint)
+        self.slices = frozenset(slices)
 
 
 class LakehouseError(PermanentError):

@@ -21,7 +21,7 @@ from resources.failpoints import Failpoint
 from resources.ledger.store import Ledger
 
 REVENUE, COUNTS = "aggregates/daily_revenue", "aggregates/event_counts"
-OF_SWAPS = frozenset({Failpoint.BEFORE_SWAP, Failpoint.BETWEEN_SWAPS, Failpoint.AFTER_SWAPS})
+OF_SWAPS = frozenset({Failpoint.BEFORE_SWAP, Failpoint.AFTER_SWAPS})
 _LONGEST_SECONDS = 300
 
 Digests = Mapping[str, Mapping[Slice, str]]

@@ -68,7 +68,6 @@ _OF_REBUILDS = (
     Failpoint.AFTER_CHUNK,
     Failpoint.BEFORE_REPORT,
     Failpoint.BEFORE_SWAP,
-    Failpoint.BETWEEN_SWAPS,
     Failpoint.AFTER_SWAPS,
 )
 _MEETINGS = (

@@ -1,4 +1,4 @@
-"""Load the tables in topological order: the one load path that daily runs, retries, late data and backfills share.
+"""Stage tables in topological order, publish at once: the one load path of daily runs, retries, late data and backfills.
 
 Contains: the order of steps of a run.
 Add here: a step between tables.
@@ -8,33 +8,50 @@ Does not contain: any step's content.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, date, datetime
+from typing import Any
 
+from pipeline_assets.domain.errors import PublishConflictError
 from pipeline_assets.domain.plain_text import few
 from pipeline_assets.domain.slices import Verdict
 from pipeline_assets.load.build.rebuild import rebuild_stale
 from pipeline_assets.load.deliveries.accept import accept_deliveries
 from pipeline_assets.load.dimensions import (
+    Listings,
     days_published,
     dimension_facts,
     list_dimensions,
     optional_tables,
     slices_joined_with,
 )
+from pipeline_assets.load.draft import Draft, LoadRuntime
 from pipeline_assets.load.golden import take_golden
 from pipeline_assets.load.late_arrivals import too_narrow
 from pipeline_assets.load.request import LoadRequest, TableReport
 from pipeline_assets.load.runtime import Runtime
 from pipeline_assets.load.staleness.facts import Facts, slices_to_look_at
-from pipeline_assets.tables.registry import ALL_TABLES, AS_OF_TABLES, DERIVED, DIMENSION_TABLES, SOURCE_OF_TABLE
+from pipeline_assets.tables.registry import (
+    ALL_TABLES,
+    AS_OF_TABLES,
+    DERIVED,
+    DIMENSION_TABLES,
+    SOURCE_OF_TABLE,
+    table_by_key,
+)
+from pipeline_assets.tables.table import Table
 from resources.failpoints import Failpoint, failpoint
 from resources.iceberg.errors import lakehouse_failures
 from resources.iceberg.lake_identity import Purpose
+from resources.iceberg.slice_change import Published
 
 
 def run_load(runtime: Runtime, request: LoadRequest, is_live: Callable[[str], bool | None]) -> Iterator[TableReport]:
-    """Load the requested days into the selected tables; yields one report per table as soon as it is done.
+    """Load the requested days into the selected tables; publish all of it at once, then yield one report per table.
+
+    What another writer changed meanwhile is built again from fresh inputs, a bounded number of times; raises
+    PublishConflictError, with nothing published, when others keep winning.
 
     `is_live` tells whether the attempt a staged branch is named for still runs; the branches of dead ones are dropped.
     """
@@ -53,60 +70,94 @@ def run_load(runtime: Runtime, request: LoadRequest, is_live: Callable[[str], bo
         runtime.log(f"dropped {len(swept)} branches that dead runs left: {few(swept, 10)}")
     if request.tables & SOURCE_OF_TABLE.keys():
         take_golden(runtime, request.first_day, request.last_day)
-    started_at = request.now.isoformat()
-    verdicts: Counter[str] = Counter()
-    snapshots: dict[str, int | None] = {}
+    for number in range(runtime.settings.publish_attempts):
+        draft = Draft(runtime, request.run_id, f"{request.attempt}_{number}")
+        try:
+            reports = list(_staged(draft.runtime, request, tables, listings))
+            published = draft.publish(_run_row(runtime, request, reports))
+        except PublishConflictError as conflict:
+            draft.abandon()
+            if number == runtime.settings.publish_attempts - 1:
+                raise
+            runtime.log(f"{conflict.subject}: {conflict.reason}; nothing was published, and it is built again")
+            continue
+        except BaseException:
+            draft.abandon()
+            raise
+        finally:
+            runtime.narrow_events.release()
+        break
+    for report in reports:
+        _warn_of_window(runtime, request, report)
+        yield _as_published(runtime, draft, report, published)
 
-    def seen(report: TableReport) -> TableReport:
-        verdicts.update(f"{report.table} {outcome.verdict.value}" for outcome in report.outcomes)
-        snapshots[report.table] = report.snapshot_id
-        counts = Counter(outcome.verdict.value for outcome in report.outcomes)
-        runtime.log(
-            f"{report.table}: {', '.join(f'{n} {verdict}' for verdict, n in sorted(counts.items())) or 'nothing to do'}"
-            f" in {report.seconds:.1f} s"
-        )
-        failpoint(Failpoint.BETWEEN_TABLES, report.table)
-        return report
 
+def _staged(
+    runtime: LoadRuntime, request: LoadRequest, tables: Collection[Table], listings: Listings
+) -> Iterator[TableReport]:
+    """Every table that is asked for, each built from what the load accepted of those before it; one report per table."""
     for key, source in SOURCE_OF_TABLE.items():
         if key in request.tables:
             with lakehouse_failures(key):
                 report = accept_deliveries(runtime, request, source)
-            if any(outcome.verdict is Verdict.PUBLISHED for outcome in report.outcomes):
-                for told in too_narrow(runtime.ledger, runtime.settings, source, request.projects, request.now.date()):
-                    runtime.log(f"{key}: {told}")
-            yield seen(report)
+            yield _told(runtime, report)
     new_items: set[date] = set()
     for table in DIMENSION_TABLES:
         if table in tables and table.key in request.tables:
             with lakehouse_failures(table.key):
                 report = rebuild_stale(runtime, request, table, dimension_facts(runtime, request, table, listings))
             new_items |= days_published(report) if table.kind.reads_landing else set()
-            yield seen(report)
+            yield _told(runtime, report)
     derived = [table for table in (*DERIVED, *AS_OF_TABLES) if table.key in request.tables and table in tables]
     if derived:
         slices = slices_to_look_at(runtime.ledger, runtime.settings, request.projects, request.days)
         slices |= slices_joined_with(new_items, request.projects, runtime.settings)
         facts = Facts.read(runtime.ledger, runtime.settings, slices, (), request.now)
-        try:
-            for table in derived:
-                with lakehouse_failures(table.key):
-                    report = rebuild_stale(runtime, request, table, facts)
-                facts = _with_what_changed(runtime, facts, report)
-                yield seen(report)
-        finally:
-            runtime.narrow_events.release()
-    runtime.ledger.record_run(
-        request.run_id,
-        tables=sorted(request.tables),
-        first_day=request.first_day,
-        last_day=request.last_day,
-        started_at=started_at,
-        verdicts=dict(verdicts),
-        snapshots=snapshots,
-        skew=[step.as_json() for step in runtime.skew.steps],
-        finished_at=datetime.now(UTC).isoformat(),
+        for table in derived:
+            with lakehouse_failures(table.key):
+                report = rebuild_stale(runtime, request, table, facts)
+            facts = _with_what_changed(runtime, facts, report)
+            yield _told(runtime, report)
+
+
+def _told(runtime: Runtime, report: TableReport) -> TableReport:
+    counts = Counter(outcome.verdict.value for outcome in report.outcomes)
+    runtime.log(
+        f"{report.table}: {', '.join(f'{n} {verdict}' for verdict, n in sorted(counts.items())) or 'nothing to do'}"
+        f" in {report.seconds:.1f} s, not visible yet"
     )
+    failpoint(Failpoint.BETWEEN_TABLES, report.table)
+    return report
+
+
+def _warn_of_window(runtime: Runtime, request: LoadRequest, report: TableReport) -> None:
+    source = SOURCE_OF_TABLE.get(report.table)
+    if source is not None and any(outcome.verdict is Verdict.PUBLISHED for outcome in report.outcomes):
+        for told in too_narrow(runtime.ledger, runtime.settings, source, request.projects, request.now.date()):
+            runtime.log(f"{report.table}: {told}")
+
+
+def _run_row(runtime: Runtime, request: LoadRequest, reports: Sequence[TableReport]) -> dict[str, Any]:
+    """What is recorded of the run, but for the snapshots that its publish makes."""
+    verdicts = Counter(f"{report.table} {outcome.verdict.value}" for report in reports for outcome in report.outcomes)
+    return {
+        "tables": sorted(request.tables),
+        "first_day": request.first_day,
+        "last_day": request.last_day,
+        "started_at": request.now.isoformat(),
+        "verdicts": dict(verdicts),
+        "skew": [step.as_json() for step in runtime.skew.steps],
+        "finished_at": datetime.now(UTC).isoformat(),
+    }
+
+
+def _as_published(
+    runtime: Runtime, draft: Draft, report: TableReport, published: Mapping[str, Published]
+) -> TableReport:
+    """With the snapshots that readers find."""
+    own = published.get(report.table)
+    head = own.snapshot_id if own is not None else runtime.lakehouse.head(table_by_key(report.table))
+    return replace(report, snapshot_id=head, pins=draft.published_pins(report.pins, published))
 
 
 def _with_what_changed(runtime: Runtime, facts: Facts, report: TableReport) -> Facts:

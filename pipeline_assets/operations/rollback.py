@@ -2,15 +2,15 @@
 
 Contains: the one operation over all tables, and what is recorded of it.
 Add here: another thing that happens to a slice that goes back.
-Does not contain: which state that is (rollback_plan.py), the commit
-(resources/iceberg/lakehouse.py), what a load does about a held slice (staleness/decide.py).
+Does not contain: which state that is (rollback_plan.py), the publish
+(resources/publishing/), what a load does about a held slice (staleness/decide.py).
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from pipeline_assets.domain.causes import Cause, CauseKind
 from pipeline_assets.domain.changes import Baseline
@@ -32,6 +32,8 @@ from pipeline_assets.tables.table import Table
 from resources.failpoints import Failpoint, failpoint
 from resources.iceberg.metadata import SliceFiles
 from resources.ledger.changes import Changes
+from resources.publishing.promise import publisher_of
+from resources.publishing.request import PublishRequest
 
 RELEASE_HINT = "Release it when the rollback has served its purpose (tidemark release)"
 
@@ -39,7 +41,7 @@ RELEASE_HINT = "Release it when the rollback has served its purpose (tidemark re
 def roll_back(runtime: Runtime, request: RollbackRequest) -> list[SliceRestore]:
     """Hold the slices, then make each what it was; returns what was changed or only held.
 
-    Held first, so that no load undoes it meanwhile; one commit per table. A rollback that died half way is completed by another
+    Held first, so that no load undoes it meanwhile; then all tables in one publish. A rollback that died is completed by another
     one to the same state. Raises what `plan` raises, with nothing changed, and PublishConflictError where loads keep winning.
     """
     with ExitStack() as kept:
@@ -58,21 +60,30 @@ def _roll_back_all(runtime: Runtime, request: RollbackRequest, kept: ExitStack) 
         held.setdefault(restore.table, set()).add(restore.key)
     held_before = _held_by_others(runtime, request)
     runtime.ledger.interventions.hold(held, request.reason, request.run_id)
-    done: dict[tuple[str, Slice], SliceRestore] = {}
-    for table in tables:
-        try:
-            done |= {
-                (restore.table, restore.key): restore for restore in _roll_back(runtime, table, request, held, kept)
-            }
-        except LakehouseError as refusal:
-            if not done:
-                _hold_as_before(runtime, held, held_before, request, refusal)
-            raise
+    try:
+        done = _roll_back(runtime, tables, request, held, kept)
+    except LakehouseError as refusal:
+        if not _shows_any(runtime, tables, request):
+            _hold_as_before(runtime, held, held_before, request, refusal)
+        raise
     # A load that was about to commit when they were held may have published one of them since.
-    for table in tables:
-        if any(not restore.is_there for restore in restores_of_table(runtime, table, request)):
-            done |= {(m.table, m.key): m for m in _roll_back(runtime, table, request, held, kept) if not m.is_there}
+    late = [table for table in tables if any(not one.is_there for one in restores_of_table(runtime, table, request))]
+    if late:
+        done |= {
+            place: restore
+            for place, restore in _roll_back(runtime, late, request, held, kept).items()
+            if not restore.is_there
+        }
     return list(done.values())
+
+
+def _shows_any(runtime: Runtime, tables: Sequence[Table], request: RollbackRequest) -> bool:
+    """Whether main shows anything of this rollback already: table by table, an earlier one may have gone back."""
+    return any(
+        record.run_id == request.run_id and record.cause.kind is CauseKind.ROLLBACK
+        for table in tables
+        for record in runtime.ledger.publications(table.key)
+    )
 
 
 def _held_by_others(runtime: Runtime, request: RollbackRequest) -> dict[tuple[str, Slice], str]:
@@ -111,51 +122,77 @@ def _keep(
 
 
 def _roll_back(
-    runtime: Runtime, table: Table, request: RollbackRequest, held: dict[str, set[Slice]], kept: ExitStack
-) -> list[SliceRestore]:
-    """One table; adds to `held` what it holds, to `kept` what it needs."""
+    runtime: Runtime,
+    tables: Sequence[Table],
+    request: RollbackRequest,
+    held: dict[str, set[Slice]],
+    kept: ExitStack,
+) -> dict[tuple[str, Slice], SliceRestore]:
+    """All tables at once; adds to `held` what it holds, to `kept` what it needs. Returns (table, slice) -> its way back."""
     for attempt in range(runtime.settings.publish_attempts):
-        base_id = sync_ledger(runtime, table, request.run_id)
-        restores = restores_of_table(runtime, table, request)
-        _keep(runtime, table, request, restores, kept)
-        require_whole_exchanges(runtime, table, request, restores)
-        # Those that a load published for the first time meanwhile are not held yet.
-        held.setdefault(table.key, set()).update(restore.key for restore in restores)
-        runtime.ledger.interventions.hold({table.key: held[table.key]}, request.reason, request.run_id)
-        changing = [restore for restore in restores if not restore.is_there]
+        looks = [_look(runtime, table, request, held, kept) for table in tables]
+        failpoint(Failpoint.AFTER_LOOK)
         try:
-            _restore(runtime, table, request, base_id, restores, changing)
+            _publish(runtime, request, looks)
         except PublishConflictError as conflict:
-            runtime.log(f"{table.key}: {conflict.reason}; looking at it again")
+            runtime.log(f"{conflict.subject}: {conflict.reason}; looking at it again")
             if attempt == runtime.settings.publish_attempts - 1:
                 raise
             continue
-        runtime.log(f"{table.key}: {len(changing)} slices rolled back, {len(restores)} held")
         break
-    return restores
+    for look in looks:
+        runtime.log(f"{look.table.key}: {len(look.changing)} slices rolled back, {len(look.restores)} held")
+    return {(restore.table, restore.key): restore for look in looks for restore in look.restores}
 
 
-def _restore(
-    runtime: Runtime,
-    table: Table,
-    request: RollbackRequest,
-    base_id: int,
-    restores: Sequence[SliceRestore],
-    changing: Sequence[SliceRestore],
-) -> None:
-    changes = Changes()
-    files: Mapping[Slice, SliceFiles] = {}
-    if changing:
-        name = f"rollback_{request.attempt}"
-        publication = runtime.lakehouse.restore(table, base_id, snapshots_of(changing), name, request.run_id)
-        files = publication.files
-        changes.head = (table.key, publication.snapshot_id, publication.parent_id)
+@dataclass(frozen=True)
+class _Look:
+    """One table, and the way back of its slices, as of a head of main."""
+
+    table: Table
+    base_id: int
+    restores: Sequence[SliceRestore]
+
+    @property
+    def changing(self) -> list[SliceRestore]:
+        return [restore for restore in self.restores if not restore.is_there]
+
+
+def _look(
+    runtime: Runtime, table: Table, request: RollbackRequest, held: dict[str, set[Slice]], kept: ExitStack
+) -> _Look:
+    base_id = sync_ledger(runtime, table, request.run_id)
+    restores = restores_of_table(runtime, table, request)
+    _keep(runtime, table, request, restores, kept)
+    require_whole_exchanges(runtime, table, request, restores)
+    # Those that a load published for the first time meanwhile are not held yet.
+    held.setdefault(table.key, set()).update(restore.key for restore in restores)
+    runtime.ledger.interventions.hold({table.key: held[table.key]}, request.reason, request.run_id)
+    return _Look(table, base_id, restores)
+
+
+def _publish(runtime: Runtime, request: RollbackRequest, looks: Sequence[_Look]) -> None:
+    changes = [
+        runtime.lakehouse.restoring(look.table, look.base_id, snapshots_of(look.changing))
+        for look in looks
+        if look.changing
+    ]
+    files = {change.table.key: runtime.lakehouse.files_of(change) for change in changes}
+    steps = [(look.table.key, _changes(request, look, files.get(look.table.key, {}))) for look in looks]
+    publisher = publisher_of(runtime.settings, runtime.lakehouse, runtime.ledger)
+    publisher.publish(PublishRequest(request.run_id, f"rollback_{request.attempt}", changes, steps, minds_holds=False))
+
+
+def _changes(request: RollbackRequest, look: _Look, files: Mapping[Slice, SliceFiles]) -> Changes:
+    table, changes = look.table, Changes()
+    if look.changing:
+        changes.head = (table.key, look.base_id, look.base_id)
         changes.publications.extend(
             PublicationRecord(
                 table.key,
                 restore.key,
-                publication.snapshot_id,
-                publication.parent_id,
+                look.base_id,
+                look.base_id,
                 restore.present.digest,
                 restore.digest,
                 Cause.of(CauseKind.ROLLBACK),
@@ -167,9 +204,9 @@ def _restore(
                 pins=restore.target.pins if restore.target else None,
                 settings=restore.target.settings if restore.target else None,
             )
-            for restore in changing
+            for restore in look.changing
         )
-    for restore in restores:
+    for restore in look.restores:
         held = replace(restore.present, verdict=Verdict.HELD, reason=f"held: {request.reason}", hint=RELEASE_HINT)
         if restore.key in files:
             target = restore.target
@@ -187,5 +224,4 @@ def _restore(
             # An operator decided what it is, so that is what later changes are measured against.
             held = replace(held, baseline=Baseline(held.figures, content=str(held.digest)) if held.is_final else None)
         changes.slices.append(held)
-    failpoint(Failpoint.BEFORE_LEDGER, table.key)
-    runtime.ledger.record(changes, request.run_id)
+    return changes

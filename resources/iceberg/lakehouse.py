@@ -1,8 +1,8 @@
-"""Stage, audit, publish: the only code that changes what main says of a slice (ARCHITECTURE, laws 2 and 6).
+"""Tables behind one catalog: reading them at a snapshot, staging what they may become (ARCHITECTURE, laws 2 and 6).
 
-Contains: reading a table as of a snapshot, staging a branch, publishing and restoring slices.
-Add here: another way to publish.
-Does not contain: the commit itself (swap.py), branches (branches.py), creating a table (creation.py),
+Contains: reading a table as of a snapshot, staging a branch, the change of slices that a publish makes of it.
+Add here: another way to stage.
+Does not contain: publishing (resources/publishing/), branches (branches.py), creating a table (creation.py),
 joining and removing files (procedures.py), reading metadata (metadata.py), what is written (tables/),
 whether it may be seen (load/).
 """
@@ -31,7 +31,9 @@ from resources.iceberg.metadata import (
     slices_condition,
     with_missing,
 )
-from resources.iceberg.swap import Publication, swap
+from resources.iceberg.prepared import Prepared, prepare
+from resources.iceberg.slice_change import Published, SliceChange
+from resources.iceberg.table_commit import commit_change
 from resources.iceberg.table_files import TableFiles
 
 if TYPE_CHECKING:
@@ -243,35 +245,42 @@ class Lakehouse:
             writer = placed.sortWithinPartitions(*order).writeTo(target).options(**_AS_IT_COMES)
         writer.overwrite(slices_condition(table, slices))
 
-    def publish(self, staged: Staged, slices: Collection[Slice], run_id: str) -> Publication:
-        """Swap the staged files of exactly these slices into main, in one commit.
+    def change(
+        self, table: Table, base_id: int, snapshot_id: int, slices: Collection[Slice], branches: Sequence[str] = ()
+    ) -> SliceChange:
+        """What makes these slices of main, read at `base_id`, what they are in a staged snapshot."""
+        wanted = frozenset(slices)
+        files = self._tables.files(self._load(table), snapshot_id, wanted)
+        return SliceChange(table, base_id, wanted, files, tuple(branches))
 
-        Raises PublishConflictError, with nothing published, when main changed in one of them since the base.
+    def files_of(self, change: SliceChange) -> dict[Slice, SliceFiles]:
+        """The files of every slice of a change, as they are after it."""
+        return by_slice(change.files, change.slices)
+
+    def restoring(self, table: Table, base_id: int, snapshots: Mapping[Slice, int | None]) -> SliceChange:
+        """What makes these slices what they were in the snapshots named (None: empty), and writes no data.
+
+        Raises LakehouseError where a file of then is gone. For snapshots kept meanwhile (`branches.keeping`): what a foreign
+        hand removes nevertheless is looked for once more by the publish.
         """
-        wanted = set(slices)
-        new = self._tables.files(self._load(staged.table), staged.snapshot_id, wanted)
-        return swap(self._tables, staged.table, staged.base_id, wanted, new, staged.branch, run_id)
+        files = self.require_files(table, snapshots)
+        return SliceChange(table, base_id, frozenset(snapshots), files, is_restored=True)
 
-    def restore(
-        self, table: Table, base_id: int, snapshots: Mapping[Slice, int | None], name: str, run_id: str
-    ) -> Publication:
-        """Make these slices of main what they were in the snapshots named (None: empty), in one commit that writes no data.
+    def prepare(self, change: SliceChange, run_id: str) -> Prepared:
+        """A change on top of main's head, whole and invisible; raises SliceConflictError (resources/iceberg/prepared.py)."""
+        return prepare(self._tables, change, run_id)
 
-        `name` tells this commit from others of the run. Raises LakehouseError where a file of then is gone, and
-        PublishConflictError when main changed in one of the slices since `base_id`; nothing is published then. For snapshots
-        kept meanwhile (`branches.keeping`): what a foreign hand removes nevertheless is found after the commit, and undone.
+    def commit(self, change: SliceChange, name: str, run_id: str, *, branch: str | None = None) -> Published:
+        """A change committed to main, or to a branch; `name` tells this commit from others of the run.
+
+        Raises SliceConflictError, with nothing committed, when main changed in one of the slices since its base.
         """
-        wanted = set(snapshots)
-        publication = swap(self._tables, table, base_id, wanted, self.require_files(table, snapshots), name, run_id)
-        try:
-            if not publication.is_empty:
-                self._require_there(table, (path for files in publication.files.values() for path in files.paths))
-        except LakehouseError as gone:
-            before = self._tables.files(self._load(table), base_id, wanted)
-            swap(self._tables, table, publication.snapshot_id, wanted, before, f"{name}_undone", run_id)
-            reason = "vanished during the rollback; its slice is unchanged"
-            raise LakehouseError(gone.subject, reason, gone.hint) from gone
-        return publication
+        return commit_change(self._tables, change, name, run_id, branch=branch)
+
+    def require_restorable(self, change: SliceChange) -> None:
+        """Raise LakehouseError where a file that a change restores is gone."""
+        if change.is_restored:
+            self._require_there(change.table, change.files)
 
     def require_files(self, table: Table, snapshots: Mapping[Slice, int | None]) -> Mapping[str, Any]:
         """Path -> Java DataFile of these slices in these snapshots; raises LakehouseError for one that is gone."""

@@ -7,15 +7,16 @@ Does not contain: the writes (store.py).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from pipeline_assets.domain.deliveries import BatchKey
-from pipeline_assets.domain.errors import PublishConflictError
+from pipeline_assets.domain.errors import PublishConflictError, SliceConflictError
 from pipeline_assets.domain.records import SliceRecord
-from pipeline_assets.domain.slices import Slice, Source, Verdict
+from pipeline_assets.domain.slices import EMPTY, Digest, Slice, Source, Verdict
+from pipeline_assets.tables.registry import SOURCE_OF_TABLE
 from resources.ledger.changes import Changes
 from resources.ledger.schema import BATCHES, DELIVERIES, HOLDS, SLICES
 
@@ -82,3 +83,67 @@ def unmoved_slices(connection: Connection, records: Sequence[SliceRecord]) -> li
         if (present := file_hashes.get((record.table, record.key))) == record.read_hash
         or (present == record.file_hash and record.knows_inputs)
     ]
+
+
+def require_none_moved(connection: Connection, changes: Changes, unmoved: Collection[SliceRecord]) -> None:
+    """Raise SliceConflictError where another run wrote the row of a derived slice since it was read, and published it.
+
+    What was decided about it, and about those beside it, rests on a state that is not there any more. A slice that a person
+    holds by now is no such case: its row stays.
+    """
+    written = {(record.table, record.key) for record in unmoved}
+    left = [
+        record
+        for record in changes.slices
+        if record.table not in SOURCE_OF_TABLE and (record.table, record.key) not in written
+    ]
+    moved = {(record.table, record.key) for record in left} - _held(
+        connection, {(record.table, record.key) for record in left}
+    )
+    if moved:
+        raise _conflict(moved, "another run published it since it was read")
+
+
+def require_inputs(connection: Connection, rests_on: Mapping[tuple[str, Slice], Digest]) -> None:
+    """Raise SliceConflictError where one of these (table, slice) has another digest on record."""
+    moved = set()
+    for table, keys in _by_table(rests_on).items():
+        days = [key.event_date for key in keys]
+        query = sa.select(SLICES.c.event_date, SLICES.c.project_id, SLICES.c.digest).where(
+            SLICES.c.table_name == table, SLICES.c.event_date.between(min(days), max(days))
+        )
+        present = {Slice(day, project): Digest.parse(digest) for day, project, digest in connection.execute(query)}
+        moved |= {(table, key) for key in keys if present.get(key, EMPTY) != rests_on[table, key]}
+    if moved:
+        raise _conflict(moved, "another run published it while slices were built from it")
+
+
+def require_not_held(connection: Connection, slices: Collection[tuple[str, Slice]]) -> None:
+    """Raise SliceConflictError where a person holds one of these (table, slice)."""
+    held = _held(connection, slices)
+    if held:
+        raise _conflict(held, "a person held it meanwhile")
+
+
+def _held(connection: Connection, slices: Collection[tuple[str, Slice]]) -> set[tuple[str, Slice]]:
+    held: set[tuple[str, Slice]] = set()
+    for table, keys in _by_table(slices).items():
+        days = [key.event_date for key in keys]
+        query = sa.select(HOLDS.c.event_date, HOLDS.c.project_id).where(
+            HOLDS.c.table_name == table, HOLDS.c.event_date.between(min(days), max(days)), HOLDS.c.released_at.is_(None)
+        )
+        held |= {(table, Slice(day, project_id)) for day, project_id in connection.execute(query)}
+    return held & set(slices)
+
+
+def _by_table(slices: Iterable[tuple[str, Slice]]) -> dict[str, set[Slice]]:
+    keys: dict[str, set[Slice]] = {}
+    for table, key in slices:
+        keys.setdefault(table, set()).add(key)
+    return keys
+
+
+def _conflict(moved: Collection[tuple[str, Slice]], reason: str) -> SliceConflictError:
+    table, key = min(moved)
+    subject = f"{table} {key}" + (f" and {len(moved) - 1} more" if len(moved) > 1 else "")
+    return SliceConflictError(subject, reason, "Nothing was published; it is built from fresh inputs", moved)

@@ -11,7 +11,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-SCHEMA_VERSION = 8
+SCHEMA_VERSION = 9
 METADATA = sa.MetaData()
 
 
@@ -87,6 +87,14 @@ RUNS = _table(
     # Of heavy steps: what was forecast and what tasks told (domain/skew.py); null where an older version recorded the run.
     sa.Column("skew", sa.JSON),
 )  # fmt: skip
+CUTS = _table(
+    "cuts", sa.Column("number", sa.Integer, primary_key=True, autoincrement=True), sa.Column("run_id", sa.String),
+    sa.Column("published_at", sa.String, nullable=False),
+    # Table -> snapshot, as text: snapshot ids exceed what readers of JSON hold exactly.
+    sa.Column("snapshots", sa.JSON, nullable=False),
+    sa.Index("tidemark_cuts_by_run", "run_id"), sa.Index("tidemark_cuts_by_time", "published_at"),
+)  # fmt: skip
+"""Snapshots of all tables that belong together, one row for each publish."""
 EXCLUSIONS = _table(
     "exclusions", sa.Column("id", sa.Integer, primary_key=True, autoincrement=True),
     sa.Column("source", sa.String, nullable=False), sa.Column("project_id", sa.String, nullable=False),

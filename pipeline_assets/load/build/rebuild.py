@@ -1,4 +1,4 @@
-"""Rebuild stale slices of a derived table: stage, audit in one pass, publish those that pass and differ.
+"""Rebuild stale slices of a derived table: stage, audit in one pass, accept those that pass and differ.
 
 Contains: the derived half of the load path (ARCHITECTURE, One load).
 Add here: what every derived table goes through.
@@ -13,67 +13,58 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 from pipeline_assets.domain.errors import PublishConflictError
-from pipeline_assets.domain.records import Head, PublicationRecord
+from pipeline_assets.domain.records import PublicationRecord
 from pipeline_assets.domain.retry import tries
-from pipeline_assets.domain.slices import EMPTY, Slice
+from pipeline_assets.domain.slices import EMPTY, Digest, Slice
 from pipeline_assets.load.build.audit import Build
 from pipeline_assets.load.build.builders import builder_of
 from pipeline_assets.load.build.competing_rows import CompetingRows
 from pipeline_assets.load.build.step import JudgedSlice, StagedSlices, TablePlan
 from pipeline_assets.load.build.verdicts import judge, stand
-from pipeline_assets.load.ledger_sync import sync_ledger
+from pipeline_assets.load.draft import Draft, LoadRuntime
 from pipeline_assets.load.request import LoadRequest, TableReport
-from pipeline_assets.load.runtime import Runtime
 from pipeline_assets.load.staleness.decide import SlicePlan, Todo, release_waits, resolve
 from pipeline_assets.load.staleness.facts import Facts
+from pipeline_assets.load.staleness.inputs import rests_on
 from pipeline_assets.load.staleness.neighbours import decide_with_neighbours
 from pipeline_assets.tables.registry import table_by_key
 from pipeline_assets.tables.table import Table
 from resources.failpoints import Failpoint, failpoint
-from resources.iceberg.swap import Publication
+from resources.iceberg.slice_change import Published
 from resources.ledger.changes import Changes
 
 _PIN_TRIES, _FIRST_PAUSE_SECONDS = 8, 0.1
 """A run that is between its commit and its ledger entry needs a moment."""
 
 
-def rebuild_stale(runtime: Runtime, request: LoadRequest, table: Table, facts: Facts) -> TableReport:
-    """Bring the candidate slices of one table up to date with their inputs.
+def rebuild_stale(runtime: LoadRuntime, request: LoadRequest, table: Table, facts: Facts) -> TableReport:
+    """Bring the candidate slices of one table up to date with their inputs, as this load leaves these.
 
-    Slices another writer changed meanwhile are rebuilt from freshly pinned inputs, a bounded number of times; raises
-    PublishConflictError when it keeps winning. Slices that were not moved are published at once.
+    What passes is accepted into the load's draft. Raises PublishConflictError where other writers keep changing the inputs.
     """
     started_at = time.monotonic()
-    for attempt in range(runtime.settings.publish_attempts):
-        base_id, pins, decided = _pinned(runtime, request, table, facts)
-        decisions, competing = _resolved(runtime, request, table, pins, decided)
-        failpoint(Failpoint.AFTER_PIN, table.key)
-        name = f"{request.attempt}_{attempt}"
-        plan = TablePlan(runtime, request, table, base_id, pins, name, decisions, started_at, competing)
-        try:
-            judged = _carry_out(plan)
-        except PublishConflictError as conflict:
-            runtime.log(f"{table.key}: {conflict.reason}; building it again")
-            if attempt == runtime.settings.publish_attempts - 1:
-                raise
-            continue
-        break
+    base_id, pins, decided = _pinned(runtime, request, table, facts)
+    decisions, competing = _resolved(runtime, request, table, pins, decided)
+    failpoint(Failpoint.AFTER_PIN, table.key)
+    name = runtime.draft.attempt
+    plan = TablePlan(runtime, request, table, base_id, pins, name, decisions, started_at, competing)
+    judged = _carry_out(plan, runtime.draft)
     outcomes = sorted(
         (judged_slice.outcome for judged_slice in judged), key=lambda outcome: (not outcome.is_requested, outcome.key)
     )
     seconds = time.monotonic() - started_at
     built = tuple(sorted(plan.to_build))
-    return TableReport(table.key, tuple(outcomes), runtime.lakehouse.head(table), seconds, built, pins)
+    return TableReport(table.key, tuple(outcomes), None, seconds, built, pins)
 
 
 def _pinned(
-    runtime: Runtime, request: LoadRequest, table: Table, facts: Facts
+    runtime: LoadRuntime, request: LoadRequest, table: Table, facts: Facts
 ) -> tuple[int, dict[str, int], list[SlicePlan]]:
     """The table's own snapshot and those of its upstream, and decisions made on records of exactly these."""
     for _ in tries(_PIN_TRIES, _FIRST_PAUSE_SECONDS):
-        # Settled first: what a dead run or a foreign hand changed is stale by now.
-        own = {table.key: sync_ledger(runtime, table, request.run_id)}
-        pins = {name: sync_ledger(runtime, table_by_key(name), request.run_id) for name in table.upstream}
+        # The ledger agrees with each: what a foreign hand changed is stale by now.
+        own = {table.key: runtime.draft.pin(table)}
+        pins = {name: runtime.draft.pin(table_by_key(name)) for name in table.upstream}
         decided = decide_with_neighbours(
             runtime.ledger,
             facts.reading(runtime.ledger, [table]),
@@ -83,17 +74,13 @@ def _pinned(
             request.now,
         )
         # The records that were read may be newer than the pins: written by a run whose commit came after them.
-        if all(_is_head(runtime, name, pin) for name, pin in (own | pins).items()):
+        if all(runtime.draft.still_pins(name, pin) for name, pin in (own | pins).items()):
             return own[table.key], pins, decided
     raise PublishConflictError(table.key, "what it is built from kept changing", "Load the days again later")
 
 
-def _is_head(runtime: Runtime, name: str, pin: int) -> bool:
-    return runtime.ledger.head(name) == Head(pin) and runtime.lakehouse.head(table_by_key(name)) == pin
-
-
 def _resolved(
-    runtime: Runtime, request: LoadRequest, table: Table, pins: Mapping[str, int], decisions: Sequence[SlicePlan]
+    runtime: LoadRuntime, request: LoadRequest, table: Table, pins: Mapping[str, int], decisions: Sequence[SlicePlan]
 ) -> tuple[list[SlicePlan], CompetingRows | None]:
     """The decisions with none left to CHECK: only slices that hold a changed key are built with those that changed.
 
@@ -117,23 +104,22 @@ def _resolved(
     return release_waits(decisions), competing
 
 
-def _carry_out(plan: TablePlan) -> list[JudgedSlice]:
-    """Build and publish what is to be built, and record every slice."""
+def _carry_out(plan: TablePlan, draft: Draft) -> list[JudgedSlice]:
+    """Build and accept what is to be built, and record every slice."""
     todo = plan.to_build
     plan.runtime.log(f"{plan.table.key}: {len(todo)} of {len(plan.slices)} slices to build")
     standing = [stand(plan, decision) for decision in plan.slices if decision.todo is not Todo.REBUILD]
     if todo:
-        return _rebuild(plan, standing)
+        return _rebuild(plan, standing, draft)
     if plan.competing is not None:
         plan.competing.release()
-    _require_none_held_since(plan)
-    _record(plan, standing, None)
+    draft.record(plan.table, _changes(plan, standing, None))
     return standing
 
 
-def _rebuild(plan: TablePlan, standing: Sequence[JudgedSlice]) -> list[JudgedSlice]:
+def _rebuild(plan: TablePlan, standing: Sequence[JudgedSlice], draft: Draft) -> list[JudgedSlice]:
     lakehouse, table, slices = plan.runtime.lakehouse, plan.table, plan.to_build.keys()
-    publication: Publication | None = None
+    publication: Published | None = None
     build = builder_of(table).build(plan)
     try:
         files = lakehouse.stage(
@@ -143,16 +129,16 @@ def _rebuild(plan: TablePlan, standing: Sequence[JudgedSlice]) -> list[JudgedSli
             staged = StagedSlices(files.snapshot_id, build.audit(files.snapshot_id), build.keys)
             failpoint(Failpoint.AFTER_AUDIT, table.key)
             judged = judge(plan, staged)
-            _require_none_held_since(plan)
             changed = {key for key, judged_slice in judged.items() if judged_slice.is_changed}
             if changed:
-                publication = lakehouse.publish(files, changed, plan.request.run_id)
+                is_whole = all(judged_slice.outcome.verdict.is_good for judged_slice in judged.values())
+                publication = draft.accept(files, changed, is_whole=is_whole)
         finally:
-            lakehouse.drop(files)
+            draft.drop(files)
     finally:
         build.release()
     every = [*standing, *judged.values()]
-    _record(plan, every, publication)
+    draft.record(table, _changes(plan, every, publication), _inputs_of_published(plan, every))
     return every
 
 
@@ -165,17 +151,17 @@ def write_build(plan: TablePlan, build: Build, target: str, slices: Collection[S
         lakehouse.files.replace(table, target, build.write())
 
 
-def _require_none_held_since(plan: TablePlan) -> None:
-    """A person may have held since what was decided on: without a newer commit of it no conflict would show."""
-    projects = plan.table.kind.projects(plan.request.projects)
-    held = plan.runtime.ledger.interventions.holds(plan.table.key, projects)
-    if any(decision.key in held and decision.todo is not Todo.HOLD for decision in plan.slices):
-        raise PublishConflictError(
-            plan.table.key, "a person held a day of it meanwhile", "The load looks at the table again"
-        )
+def _inputs_of_published(plan: TablePlan, judged: Sequence[JudgedSlice]) -> dict[tuple[str, Slice], Digest]:
+    """(table, slice) -> what it was when slices that are to be published were built from it."""
+    inputs: dict[tuple[str, Slice], Digest] = {}
+    for judged_slice in judged:
+        record = judged_slice.record
+        if judged_slice.is_changed and record.input_state is not None:
+            inputs |= rests_on(plan.table, plan.runtime.settings, record.key, record.input_state)
+    return inputs
 
 
-def _record(plan: TablePlan, judged: Sequence[JudgedSlice], publication: Publication | None) -> None:
+def _changes(plan: TablePlan, judged: Sequence[JudgedSlice], publication: Published | None) -> Changes:
     changes = Changes()
     files = publication.files if publication else {}
     for record in sorted((judged_slice.record for judged_slice in judged), key=lambda record: record.key):
@@ -209,5 +195,4 @@ def _record(plan: TablePlan, judged: Sequence[JudgedSlice], publication: Publica
                 )
             )
         changes.head = (plan.table.key, publication.snapshot_id, publication.parent_id)
-    failpoint(Failpoint.BEFORE_LEDGER, plan.table.key)
-    plan.runtime.ledger.record(changes, plan.request.run_id)
+    return changes

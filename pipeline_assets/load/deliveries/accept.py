@@ -13,7 +13,6 @@ from collections.abc import Mapping
 from dataclasses import replace
 from itertools import count
 
-from pipeline_assets.domain.errors import PublishConflictError
 from pipeline_assets.domain.slices import BatchVerdict, Digest, Slice, Source, Verdict
 from pipeline_assets.load.deliveries.arrivals import plan_arrivals
 from pipeline_assets.load.deliveries.attempt import Attempt
@@ -24,41 +23,32 @@ from pipeline_assets.load.deliveries.publish import Published, publish
 from pipeline_assets.load.deliveries.quarantine import quarantine
 from pipeline_assets.load.deliveries.stage import read_and_stage, without_refused
 from pipeline_assets.load.deliveries.verdicts import Judged, judge
-from pipeline_assets.load.ledger_sync import sync_ledger
+from pipeline_assets.load.draft import LoadRuntime
 from pipeline_assets.load.request import LoadRequest, TableReport
-from pipeline_assets.load.runtime import Runtime
 from pipeline_assets.tables.raw_events import RAW_TABLES
 from resources.failpoints import Failpoint, failpoint
 from resources.ledger.changes import Changes
 
 
-def accept_deliveries(runtime: Runtime, request: LoadRequest, source: Source) -> TableReport:
+def accept_deliveries(runtime: LoadRuntime, request: LoadRequest, source: Source) -> TableReport:
     """Load what changed among the deliveries in reach of the requested days.
 
     Every considered batch ends accepted, refused, waiting or moved; only event days whose content changed are
-    published. Raises PublishConflictError when other writers keep winning.
+    accepted into the load's draft.
     """
     table = RAW_TABLES[source]
     started_at = time.monotonic()
-    conflicts, may_list_again = 0, True
+    may_list_again = True
     published_before: Mapping[Slice, Digest] = {}
     for number in count():
-        base_id = sync_ledger(runtime, table, request.run_id)
+        base_id = runtime.draft.pin(table)
         plan = plan_arrivals(runtime, request, source)
-        name = f"{request.attempt}_{number}"
+        name = f"{runtime.draft.attempt}_{number}"
         attempt = Attempt(runtime, request, source, table, base_id, name, started_at, may_list_again, published_before)
         failpoint(Failpoint.AFTER_PIN, table.key)
-        try:
-            judged, published = _publish_accepted(attempt, plan)
-            # Before it is recorded: the commit stands where only its batch had been loaded by another run as well.
-            published_before = published.slices
-            _record(attempt, judged, published)
-        except PublishConflictError as conflict:
-            runtime.log(f"{table.key}: {conflict.reason}; reading it again")
-            conflicts += 1
-            if conflicts == runtime.settings.publish_attempts:
-                raise
-            continue
+        judged, published = _publish_accepted(attempt, plan)
+        published_before = published.slices
+        _record(attempt, judged, published)
         # Objects overwritten while they were read are listed once more; a second move waits for the next run.
         if not (may_list_again and judged.batches(BatchVerdict.MOVED)):
             break
@@ -77,7 +67,7 @@ def _publish_accepted(attempt: Attempt, plan: Plan) -> tuple[Judged, Published]:
         return judged, publish(attempt, judged, staged)
     finally:
         if staged is not None:
-            attempt.runtime.lakehouse.drop(staged.snapshot)
+            attempt.runtime.draft.drop(staged.snapshot)
 
 
 def _record(attempt: Attempt, judged: Judged, published: Published) -> None:
@@ -111,5 +101,4 @@ def _record(attempt: Attempt, judged: Judged, published: Published) -> None:
         for key, record in standing.items()
         if key not in published.slices and record.verdict is Verdict.PUBLISHED
     )
-    failpoint(Failpoint.BEFORE_LEDGER, attempt.table.key)
-    runtime.ledger.record(changes, attempt.request.run_id)
+    runtime.draft.record(attempt.table, changes)

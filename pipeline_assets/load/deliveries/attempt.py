@@ -11,16 +11,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from pipeline_assets.domain.slices import Digest, Slice, Source
+from pipeline_assets.load.draft import LoadRuntime
 from pipeline_assets.load.request import LoadRequest
-from pipeline_assets.load.runtime import Runtime
 from pipeline_assets.tables.table import Table
 
 
 @dataclass(frozen=True)
 class Attempt:
-    """One attempt of a load; another follows where other writers won or objects moved."""
+    """One attempt of a load; another follows where objects moved."""
 
-    runtime: Runtime
+    runtime: LoadRuntime
     request: LoadRequest
     source: Source
     table: Table
@@ -33,4 +33,4 @@ class Attempt:
     may_list_again: bool = False
     """Whether batches that moved are tried once more in this run."""
     published_before: Mapping[Slice, Digest] = field(default_factory=dict)
-    """What former attempts of this run published."""
+    """What former attempts of this load accepted."""

@@ -63,9 +63,7 @@ def report(attempt: Attempt, judged: Judged, published: Published) -> TableRepor
         )
     outcomes.extend(_refused_in_reach(attempt, judged))
     outcomes.extend(_good_in_reach(attempt, judged, published))
-    return TableReport(
-        table.key, tuple(outcomes), attempt.runtime.lakehouse.head(table), time.monotonic() - attempt.started_at
-    )
+    return TableReport(table.key, tuple(outcomes), seconds=time.monotonic() - attempt.started_at)
 
 
 def _late(batch: BatchKey, days: Mapping[date, BatchDay], settings: Settings) -> dict[str, float]:

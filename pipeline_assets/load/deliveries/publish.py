@@ -25,7 +25,7 @@ from pipeline_assets.load.deliveries.verdicts import Judged
 from pipeline_assets.transforms.digests import batch_days
 from resources.failpoints import Failpoint, failpoint
 from resources.iceberg.metadata import in_batches
-from resources.iceberg.swap import Publication
+from resources.iceberg.slice_change import Published as StagedPublication
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ def publish(attempt: Attempt, judged: Judged, staged: Staged | None) -> Publishe
     """Audit the staged rows and publish the event days that they change."""
     if staged is None:
         return Published(attempt.published_before)
-    lakehouse, table = attempt.runtime.lakehouse, attempt.table
+    table = attempt.table
     batches = [plan.key for plan in staged.plans]
     before = _batch_days(attempt, batches)
     # Days that a batch held rows of stay on record as touched by it, so that what is derived from them follows.
@@ -58,8 +58,8 @@ def publish(attempt: Attempt, judged: Judged, staged: Staged | None) -> Publishe
     changed = _changed_slices(before, days)
     # As of the base: what others publish beside this commit, or on top of it, is theirs to tell.
     standing = _standing(attempt, changed)
-    publication = lakehouse.publish(staged.snapshot, changed.keys(), attempt.request.run_id) if changed else None
-    if publication is None or publication.is_empty:
+    publication = attempt.runtime.draft.accept(staged.snapshot, changed.keys(), is_whole=True) if changed else None
+    if publication is None:
         return Published(attempt.published_before, days)
     return _account(attempt, judged.read.plan, publication, changed, standing, days)
 
@@ -133,7 +133,7 @@ def _changed_slices(
 def _account(
     attempt: Attempt,
     plan: Plan,
-    publication: Publication,
+    publication: StagedPublication,
     changed: Mapping[Slice, Sequence[BatchKey]],
     standing: _Standing,
     days: Mapping[BatchKey, Mapping[date, BatchDay]],

@@ -23,7 +23,7 @@ def quarantine(attempt: Attempt, judged: Judged) -> None:
 
     Of a refused batch the lines stand beside those of the version raw holds, until a version is accepted or gone.
     """
-    runtime, lakehouse, read = attempt.runtime, attempt.runtime.lakehouse, judged.read
+    runtime, read = attempt.runtime, judged.read
     accepted = judged.batches(BatchVerdict.ACCEPTED)
     refused = [*judged.batches(BatchVerdict.REFUSED), *judged.batches(BatchVerdict.WAITING)]
     # What was in the table: of any version of the object, or of refused versions alone.
@@ -66,12 +66,9 @@ def quarantine(attempt: Attempt, judged: Judged) -> None:
                 quarantined(reading.rows).withColumn("is_batch_accepted", is_accepted).writeTo(target).append()
             require_unmoved(reading)
 
-    base_id = lakehouse.head(QUARANTINE)
-    staged = lakehouse.stage(QUARANTINE, base_id, attempt.name, write)
-    try:
-        lakehouse.publish(staged, slices, attempt.request.run_id)
-    finally:
-        lakehouse.drop(staged)
+    draft = runtime.draft
+    staged = runtime.lakehouse.stage(QUARANTINE, draft.pin(QUARANTINE), attempt.name, write)
+    draft.accept(staged, slices, is_whole=True)
 
 
 def _is_bad(record: DeliveryRecord | None) -> bool:

@@ -15,9 +15,10 @@ from pipeline_assets.domain.causes import Cause, CauseKind
 from pipeline_assets.domain.input_state import InputDay, InputState
 from pipeline_assets.domain.records import SliceRecord
 from pipeline_assets.domain.settings import Settings
-from pipeline_assets.domain.slices import EMPTY, Slice
+from pipeline_assets.domain.slices import ALL_PROJECTS, EMPTY, Digest, Slice
 from pipeline_assets.load.staleness.as_of import ItemsOfDays
 from pipeline_assets.load.staleness.facts import Facts
+from pipeline_assets.tables.registry import table_by_key
 from pipeline_assets.tables.table import Table
 
 
@@ -90,6 +91,24 @@ class Inputs:
     def upstream(self, key: Slice) -> list[SliceRecord]:
         """The recorded upstream slices of the same day."""
         return [records[key] for records in self._upstream.values() if key in records]
+
+
+def rests_on(table: Table, settings: Settings, key: Slice, state: InputState) -> dict[tuple[str, Slice], Digest]:
+    """(upstream table, slice) -> the digest that a slice was built from; EMPTY where nothing was there."""
+    expected = {
+        (name, of): state.upstream.get(InputDay(name, of.event_date), EMPTY)
+        for name in table.upstream
+        for of in table.kind.input_slices(name, key, settings)
+    }
+    named = {
+        (name.table, Slice(name.day, _project(name.table, key.project_id))): digest
+        for name, digest in state.upstream.items()
+    }
+    return expected | named
+
+
+def _project(table: str, project_id: str) -> str:
+    return ALL_PROJECTS if table_by_key(table).kind.is_shared else project_id
 
 
 def compare(recorded: InputState | None, present: InputState, day: date) -> Match:

@@ -1,13 +1,13 @@
-"""Swap a rebuild in: catch up, then one commit per table, and what is recorded of it.
+"""Swap a rebuild in: catch up, then one publish of all its tables, and what is recorded of it.
 
 Contains: the swap and its conditions.
 Add here: another condition of a swap.
-Does not contain: building (green.py), the commit itself (resources/iceberg/swap.py), taking it back (answer.py).
+Does not contain: building (green.py), the publish itself (resources/publishing/), taking it back (answer.py).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
@@ -31,9 +31,11 @@ from pipeline_assets.tables.registry import table_by_key
 from pipeline_assets.tables.table import Table
 from resources.failpoints import Failpoint, failpoint
 from resources.iceberg.errors import lakehouse_failures
-from resources.iceberg.lakehouse import Staged
 from resources.iceberg.metadata import NO_FILES, SliceFiles
+from resources.iceberg.slice_change import SliceChange
 from resources.ledger.changes import Changes
+from resources.publishing.promise import publisher_of
+from resources.publishing.request import PublishRequest
 
 
 @dataclass(frozen=True)
@@ -54,7 +56,6 @@ def swap(runtime: Runtime, rebuild: RebuildRecord, who: str, why: str | None, no
     """
     if rebuild.state not in (RebuildState.READY, RebuildState.SWAPPING):
         raise _not_to_be_swapped(rebuild)
-    published: dict[str, frozenset[Slice]] = {}
     for attempt in range(runtime.settings.publish_attempts):
         try:
             heads = catch_up(runtime, rebuild, now)
@@ -65,18 +66,19 @@ def swap(runtime: Runtime, rebuild: RebuildRecord, who: str, why: str | None, no
         _require_as_reported(runtime, rebuild, green, now)
         rebuild = _begun(runtime, rebuild, who, why)
         try:
+            swaps = []
             for name in rebuild.tables:
                 failpoint(Failpoint.BEFORE_SWAP, name)
                 with lakehouse_failures(name):
-                    done = _swap_table(runtime, rebuild, table_by_key(name), green[name], heads[name], now)
-                published[name] = published.get(name, frozenset()) | done
-                failpoint(Failpoint.BETWEEN_SWAPS, name)
+                    swaps.append(_swap_of(runtime, rebuild, table_by_key(name), green[name], heads[name], now))
+            _publish(runtime, rebuild, swaps)
         except PublishConflictError as conflict:
             runtime.log(f"rebuild {rebuild.number}: {conflict.subject}: {conflict.reason}; catching up")
             if attempt == runtime.settings.publish_attempts - 1:
                 raise _conflict(runtime, rebuild, conflict) from conflict
             continue
         break
+    published = {one.table.key: one.changed for one in swaps}
     failpoint(Failpoint.AFTER_SWAPS)
     rebuild = runtime.ledger.rebuilds.change(rebuild, state=RebuildState.SWAPPED, finished_at=_now())
     drop_branches(runtime, rebuild)
@@ -180,24 +182,48 @@ def _answers(rebuild: RebuildRecord) -> str:
     )
 
 
-def _swap_table(
+@dataclass(frozen=True)
+class _TableSwap:
+    """What a swap makes of one table."""
+
+    table: Table
+    changed: frozenset[Slice]
+    """Slices that main shows since."""
+    change: SliceChange | None
+    """None where main shows all of it already."""
+    record: Changes
+
+
+def _publish(runtime: Runtime, rebuild: RebuildRecord, swaps: Sequence[_TableSwap]) -> None:
+    request = PublishRequest(
+        rebuild.run_id or "",
+        f"swap_{rebuild.number}",
+        [one.change for one in swaps if one.change is not None],
+        [(one.table.key, one.record) for one in swaps],
+    )
+    publisher_of(runtime.settings, runtime.lakehouse, runtime.ledger).publish(request)
+    for one in swaps:
+        runtime.log(f"rebuild {rebuild.number}: {one.table.key}: {len(one.changed)} slices swapped in")
+
+
+def _swap_of(
     runtime: Runtime,
     rebuild: RebuildRecord,
     table: Table,
     rebuilt: Mapping[Slice, RebuiltSlice],
     base_id: int,
     now: datetime,
-) -> frozenset[Slice]:
-    """One commit, and its record; returns the slices that it published."""
+) -> _TableSwap:
+    """The change of one table, and what is recorded of it."""
     going = {key: one for key, one in rebuilt.items() if one.goes}
     if not going:
-        return frozenset()
+        return _TableSwap(table, frozenset(), None, Changes())
     held = runtime.ledger.interventions.holds(table.key, rebuild.projects)
     if held.keys() & going.keys():
         raise PublishConflictError(table.key, "a person held a day of it meanwhile", "The swap looks at it again")
     main = runtime.ledger.slices(table.key, rebuild.projects, {key.event_date for key in going})
     changed = frozenset(key for key, one in going.items() if key not in main or main[key].digest != one.record.digest)
-    changes, files = Changes(), dict[Slice, SliceFiles]()
+    changes, files, change = Changes(), dict[Slice, SliceFiles](), None
     if changed:
         head = runtime.lakehouse.branches.head(table, rebuild.branch)
         if head is None:
@@ -206,18 +232,17 @@ def _swap_table(
         if any(live.get(key, NO_FILES).file_hash != going[key].record.file_hash for key in changed):
             reason = "its green branch holds other files than were recorded"
             raise PublishConflictError(table.key, reason, "The swap builds them again")
-        staged = Staged(table, runtime.lakehouse.branches.name(rebuild.branch), base_id, head)
-        publication = runtime.lakehouse.publish(staged, changed, rebuild.run_id or "")
-        files = dict(publication.files)
-        changes.head = (table.key, publication.snapshot_id, publication.parent_id)
+        change = runtime.lakehouse.change(table, base_id, head, changed)
+        files = runtime.lakehouse.files_of(change)
+        changes.head = (table.key, base_id, base_id)
         for key in sorted(changed):
             record, prior = going[key].record, main.get(key)
             changes.publications.append(
                 PublicationRecord(
                     table.key,
                     key,
-                    publication.snapshot_id,
-                    publication.parent_id,
+                    base_id,
+                    base_id,
                     digest_before=prior.digest if prior is not None else going[key].published,
                     digest_after=record.digest,
                     cause=Cause.of(CauseKind.REBUILD),
@@ -243,12 +268,7 @@ def _swap_table(
             baseline=_baseline(one, prior, plan.is_final),
         )
         changes.slices.append(record)
-    failpoint(Failpoint.BEFORE_LEDGER, table.key)
-    runtime.ledger.record(changes, rebuild.run_id or "")
-    runtime.log(
-        f"rebuild {rebuild.number}: {table.key}: {len(changed)} slices swapped in, {len(going) - len(changed)} as they were"
-    )
-    return changed
+    return _TableSwap(table, changed, change, changes)
 
 
 def _baseline(one: RebuiltSlice, prior: SliceRecord | None, is_final: bool) -> Baseline | None:

@@ -1,0 +1,209 @@
+"""What one load is about to publish: per table the staged state that later steps read, and everything to be recorded.
+
+Contains: staged snapshots that steps accepted, on top of main as the load found it.
+Add here: what else a load publishes with its tables.
+Does not contain: publishing (resources/publishing/), whether a slice may be published (build/, deliveries/).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field, fields, replace
+from typing import TYPE_CHECKING, Any
+
+from pipeline_assets.domain.records import Head, PublicationRecord
+from pipeline_assets.domain.slices import Digest, Slice
+from pipeline_assets.load.ledger_sync import sync_ledger
+from pipeline_assets.load.runtime import Runtime
+from pipeline_assets.tables.quarantine import QUARANTINE
+from pipeline_assets.tables.registry import table_by_key
+from resources.iceberg.errors import FAILURES
+from resources.iceberg.slice_change import Published, SliceChange
+from resources.ledger.changes import Changes
+from resources.ledger.pending import PendingLedger
+from resources.publishing.promise import publisher_of
+from resources.publishing.request import PublishRequest
+
+if TYPE_CHECKING:
+    from pipeline_assets.tables.table import Table
+    from resources.iceberg.lakehouse import Staged
+
+
+@dataclass
+class _TableDraft:
+    """One table as this load leaves it."""
+
+    table: Table
+    base_id: int
+    """Main's head that it stands on."""
+    snapshot_id: int
+    """Staged: main with the accepted slices."""
+    slices: set[Slice] = field(default_factory=set)
+    branches: list[str] = field(default_factory=list)
+    stand_ins: set[int] = field(default_factory=set)
+    """Every staged snapshot that a later step may have read."""
+
+
+@dataclass(frozen=True)
+class LoadRuntime(Runtime):
+    """What the steps of one load work with: the ledger answers as if what they accepted were published."""
+
+    draft: Draft = field(kw_only=True)
+
+
+class Draft:
+    """The one publish of a load, as far as it has got."""
+
+    def __init__(self, runtime: Runtime, run_id: str, attempt: str) -> None:
+        """`runtime`: of the process, with the ledger itself; `attempt`: names branches."""
+        self._runtime, self._run_id = runtime, run_id
+        self.attempt = attempt
+        """Names the branches of its steps."""
+        self.ledger = PendingLedger(runtime.ledger)
+        """Answers as if everything accepted were published."""
+        self._tables: dict[str, _TableDraft] = {}
+        self._steps: list[tuple[str, Changes]] = []
+        self._rests_on: dict[tuple[str, Slice], Digest] = {}
+
+    @property
+    def runtime(self) -> LoadRuntime:
+        """For the steps of the load."""
+        values = {one.name: getattr(self._runtime, one.name) for one in fields(Runtime)}
+        return LoadRuntime(**{**values, "ledger": self.ledger}, draft=self)
+
+    # -- reading -----------------------------------------------------------------------------------------------
+
+    def pin(self, table: Table) -> int:
+        """The snapshot of the table that this load reads and stages on: main's head, with what it accepted itself.
+
+        The ledger agrees with main's head then. Raises SliceConflictError where others published slices that this load accepted.
+        """
+        head = self._main(table)
+        own = self._tables.get(table.key)
+        if own is None:
+            return head
+        if own.base_id != head:
+            self._stand_on(own, head)
+        return own.snapshot_id
+
+    def still_pins(self, name: str, pin: int) -> bool:
+        """Whether main and the ledger are what they were when this pin was taken."""
+        own = self._tables.get(name)
+        base = own.base_id if own is not None and own.snapshot_id == pin else pin
+        is_known = name == QUARANTINE.key or self._runtime.ledger.head(name) == Head(base)
+        return is_known and self._runtime.lakehouse.head(table_by_key(name)) == base
+
+    def _main(self, table: Table) -> int:
+        if table is QUARANTINE:
+            # No slice of it is on record: what it holds follows from the deliveries that are.
+            return self._runtime.lakehouse.head(table)
+        return sync_ledger(self._runtime, table, self._run_id)
+
+    def _stand_on(self, own: _TableDraft, head: int) -> None:
+        """What this load accepted, applied to another head of main; metadata alone."""
+        lakehouse, change = self._runtime.lakehouse, self._change(own)
+        attempt = f"{self.attempt}_on{len(own.branches)}"
+        branch = lakehouse.branches.create(own.table, attempt, head)
+        own.branches.append(branch)
+        published = lakehouse.commit(change, branch, self._run_id, branch=branch)
+        own.base_id, own.snapshot_id = head, published.snapshot_id
+        own.stand_ins.add(published.snapshot_id)
+
+    # -- accepting ---------------------------------------------------------------------------------------------
+
+    def accept(self, staged: Staged, slices: Collection[Slice], *, is_whole: bool) -> Published:
+        """Take exactly these staged slices into what later steps read, and what is published at the end.
+
+        `is_whole`: no other slice of the staged snapshot holds rows that may not be seen. The branch is this draft's from now on.
+        """
+        lakehouse, table, wanted = self._runtime.lakehouse, staged.table, frozenset(slices)
+        change = lakehouse.change(table, staged.base_id, staged.snapshot_id, wanted)
+        branch, snapshot_id = staged.branch, staged.snapshot_id
+        if not is_whole:
+            branch = lakehouse.branches.create(
+                table, f"{staged.branch.removeprefix('tidemark_')}_accepted", staged.base_id
+            )
+            snapshot_id = lakehouse.commit(change, branch, self._run_id, branch=branch).snapshot_id
+        own = self._tables.setdefault(table.key, _TableDraft(table, staged.base_id, staged.base_id))
+        own.snapshot_id = snapshot_id
+        own.slices |= wanted
+        own.branches.append(branch)
+        own.stand_ins.add(snapshot_id)
+        return Published(snapshot_id, staged.base_id, lakehouse.files_of(change))
+
+    def owns(self, staged: Staged) -> bool:
+        """Whether later steps read its branch."""
+        own = self._tables.get(staged.table.key)
+        return own is not None and staged.branch in own.branches
+
+    def drop(self, staged: Staged) -> None:
+        """Drop a staged branch, unless it is this draft's."""
+        if not self.owns(staged):
+            self._runtime.lakehouse.drop(staged)
+
+    def record(
+        self, table: Table, changes: Changes, rests_on: Mapping[tuple[str, Slice], Digest] | None = None
+    ) -> None:
+        """Keep what a step found out; `rests_on`: what published slices were built from, (table, slice) -> its digest."""
+        self._steps.append((table.key, changes))
+        self.ledger.record(changes, self._run_id)
+        self._rests_on |= rests_on or {}
+
+    # -- the end -----------------------------------------------------------------------------------------------
+
+    def publish(self, run: Mapping[str, Any]) -> Mapping[str, Published]:
+        """Make all of it visible; returns table -> what main shows. Raises PublishConflictError where others were there.
+
+        `run`: the run's row, written with it.
+        """
+        request = PublishRequest(
+            run_id=self._run_id,
+            name=self.attempt,
+            tables=[self._change(own) for own in self._tables.values()],
+            steps=_one_publication_per_slice(self._steps),
+            stand_ins={name: frozenset(own.stand_ins) for name, own in self._tables.items()},
+            rests_on=self._rests_on,
+            run=run,
+        )
+        return publisher_of(self._runtime.settings, self._runtime.lakehouse, self._runtime.ledger).publish(request)
+
+    def published_pins(self, pins: Mapping[str, int], published: Mapping[str, Published]) -> dict[str, int]:
+        """Pins with the snapshots that readers find, in place of the staged ones."""
+        return {
+            name: published[name].snapshot_id if name in published and pin in self._tables[name].stand_ins else pin
+            for name, pin in pins.items()
+        }
+
+    def abandon(self) -> None:
+        """Drop every branch; nothing was published. What cannot be dropped is swept with the branches of dead runs."""
+        for own in self._tables.values():
+            with suppress(*FAILURES):
+                self._runtime.lakehouse.branches.drop(own.table, own.branches)
+
+    def _change(self, own: _TableDraft) -> SliceChange:
+        return self._runtime.lakehouse.change(own.table, own.base_id, own.snapshot_id, own.slices, own.branches)
+
+
+def _one_publication_per_slice(steps: list[tuple[str, Changes]]) -> list[tuple[str, Changes]]:
+    """A slice that two steps of a load changed is published once: from what it was before the first to what the last made it."""
+    first: dict[tuple[str, Slice], PublicationRecord] = {}
+    last: dict[tuple[str, Slice], int] = {}
+    for number, (_, step) in enumerate(steps):
+        for record in step.publications:
+            first.setdefault((record.table, record.key), record)
+            last[record.table, record.key] = number
+    return [
+        (
+            table,
+            replace(
+                step,
+                publications=[
+                    replace(record, digest_before=first[record.table, record.key].digest_before)
+                    for record in step.publications
+                    if last[record.table, record.key] == number
+                ],
+            ),
+        )
+        for number, (table, step) in enumerate(steps)
+    ]

@@ -1,0 +1,88 @@
+"""Iceberg's SQL catalog from inside of a transaction of ours: which metadata file each table's pointer names.
+
+Contains: the rows of `iceberg_tables`, locked, compared and swapped; whether catalog and ledger share a database.
+Add here: another thing that a catalog's row says.
+Does not contain: metadata files (prepared.py), what else the transaction writes (publishing/one_transaction.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection, make_url
+
+from pipeline_assets.domain.errors import PublishConflictError
+from resources.iceberg.prepared import Prepared
+
+if TYPE_CHECKING:
+    from pipeline_assets.tables.table import Table
+
+_TABLES = sa.table(
+    "iceberg_tables",
+    *map(
+        sa.column,
+        ("catalog_name", "table_namespace", "table_name", "metadata_location", "previous_metadata_location"),
+    ),
+)
+"""As Iceberg's JdbcCatalog makes it (JdbcUtil, schema versions V0 and V1); PyIceberg's SqlCatalog names the same columns."""
+
+
+def lock_pointers(connection: Connection, catalog: str, tables: Collection[Table]) -> dict[str, str]:
+    """Table -> metadata file that its pointer names; no other process changes these rows until the transaction ends.
+
+    A SQLite transaction that writes has the database for itself; PostgreSQL locks the rows, in one order for everybody.
+    """
+    if not tables:
+        return {}
+    keys = {_name(table): table.key for table in tables}
+    columns = (_TABLES.c.table_namespace, _TABLES.c.table_name, _TABLES.c.metadata_location)
+    query = sa.select(*columns).where(
+        _TABLES.c.catalog_name == catalog,
+        sa.tuple_(_TABLES.c.table_namespace, _TABLES.c.table_name).in_(sorted(keys)),
+    )
+    if connection.dialect.name == "postgresql":
+        query = query.with_for_update()
+    rows = connection.execute(query.order_by(_TABLES.c.table_namespace, _TABLES.c.table_name))
+    return {keys[namespace, name]: str(location) for namespace, name, location in rows}
+
+
+def swap_pointers(connection: Connection, catalog: str, prepared: Sequence[Prepared]) -> None:
+    """Make each pointer name the prepared metadata; raises PublishConflictError where one names another than it follows."""
+    for one in prepared:
+        namespace, name = _name(one.table)
+        statement = (
+            sa.update(_TABLES)
+            .where(
+                _TABLES.c.catalog_name == catalog,
+                _TABLES.c.table_namespace == namespace,
+                _TABLES.c.table_name == name,
+                _TABLES.c.metadata_location == one.before,
+            )
+            .values(metadata_location=one.after, previous_metadata_location=one.before)
+        )
+        if connection.execute(statement).rowcount != 1:
+            raise PublishConflictError(
+                one.table.key, "another writer moved its pointer meanwhile", "Nothing was published; load again"
+            )
+
+
+def share_a_database(one: str, other: str) -> bool:
+    """Whether two SQLAlchemy URLs name the same database, so that one transaction may write to both."""
+    first, second = make_url(one), make_url(other)
+    if first.get_backend_name() != second.get_backend_name():
+        return False
+    if first.get_backend_name() == "sqlite":
+        names = [url.database for url in (first, second)]
+        return all(names) and len({Path(str(name)).resolve() for name in names}) == 1
+    places = {(url.host or "localhost", url.port or 5432, url.database) for url in (first, second)}
+    options = {str(sorted(url.query.items())) for url in (first, second)}
+    # Options may choose a schema (`search_path`): equal ones choose the same.
+    return len(places) == 1 and len(options) == 1
+
+
+def _name(table: Table) -> tuple[str, str]:
+    namespace, _, name = table.identifier.rpartition(".")
+    return namespace, name

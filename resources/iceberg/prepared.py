@@ -1,0 +1,104 @@
+"""A change of one table that is whole but invisible: snapshot and metadata file are written, no catalog names them.
+
+Contains: Iceberg's public API for that, applied and never committed; tests/spark/test_prepared.py holds what is used of it.
+Add here: what else a table's next metadata must say.
+Does not contain: naming it in the catalog (pointers.py), the diff (slice_change.py).
+"""
+
+from __future__ import annotations
+
+import re
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pipeline_assets.domain.slices import Slice
+from resources.failpoints import Failpoint, failpoint
+from resources.iceberg.errors import FAILURES, again
+from resources.iceberg.metadata import JavaTables, SliceFiles, by_slice
+from resources.iceberg.slice_change import (
+    SliceChange,
+    files_of_base,
+    load,
+    nothing_to_swap,
+    refusal,
+    require_base_files,
+    row_delta,
+)
+
+if TYPE_CHECKING:
+    from pipeline_assets.tables.table import Table
+
+MAIN = "main"
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """One table's next state."""
+
+    table: Table
+    snapshot_id: int
+    parent_id: int
+    """Main's head that it follows."""
+    files: Mapping[Slice, SliceFiles]
+    """The live files of every slice that it changes."""
+    before: str
+    """Metadata file that it follows; while the catalog names another one, it may not be swapped in."""
+    after: str
+    """Its own metadata file."""
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether main stays what it is."""
+        return self.snapshot_id == self.parent_id
+
+
+def prepare(tables: JavaTables, change: SliceChange, run_id: str) -> Prepared:
+    """Apply a change to main's head as it is now; nothing that anybody reads is changed.
+
+    Raises SliceConflictError where main changed in one of the slices since the change's base.
+    """
+    try:
+        return again(lambda: _prepared(tables, change, run_id))
+    except FAILURES as error:
+        raise refusal(tables, change, error) from error
+
+
+def _prepared(tables: JavaTables, change: SliceChange, run_id: str) -> Prepared:
+    java = load(tables, change.table)
+    old = files_of_base(tables, java, change)
+    operations = java.operations()
+    standing = nothing_to_swap(change, old)
+    if standing is None:
+        snapshot = row_delta(tables, java, change, old, run_id).apply()
+        # What it was applied to: `apply` asked the catalog, and nothing did since.
+        base = operations.current()
+        parent_id = int(snapshot.parentId())
+        require_base_files(tables, change, parent_id, old)
+        metadata = _builder(tables, base).setBranchSnapshot(snapshot, MAIN)
+        snapshot_id = int(snapshot.snapshotId())
+    else:
+        base = operations.current()
+        metadata = _builder(tables, base)
+        snapshot_id = parent_id = change.base_id
+    refs = base.refs()
+    for branch in change.branches:
+        if refs.containsKey(branch):
+            metadata = metadata.removeRef(branch)
+    before = str(base.metadataFileLocation())
+    after = str(operations.metadataFileLocation(_next_name(before)))
+    parser = tables.java_class("org.apache.iceberg.TableMetadataParser")
+    parser.write(metadata.build(), operations.io().newOutputFile(after))
+    failpoint(Failpoint.AFTER_APPLY, change.table.key)
+    return Prepared(change.table, snapshot_id, parent_id, by_slice(change.files, change.slices), before, after)
+
+
+def _builder(tables: JavaTables, base: Any) -> Any:
+    return tables.java_class("org.apache.iceberg.TableMetadata").buildFrom(base)
+
+
+def _next_name(location: str) -> str:
+    """Numbered as Iceberg numbers its own, so that a folder's listing is in order."""
+    number = re.match(r"(\d+)-", location.rpartition("/")[2])
+    return f"{int(number[1]) + 1 if number else 0:05d}-{uuid.uuid4()}.metadata.json"

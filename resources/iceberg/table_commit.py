@@ -1,0 +1,77 @@
+"""One commit that changes what main of one table says of slices: where no transaction spans several tables.
+
+Contains: the commit, and what one whose answer was lost did.
+Add here: another way in which an answer is lost.
+Does not contain: the diff (slice_change.py), a publish of all tables at once (publishing/one_transaction.py).
+"""
+
+from __future__ import annotations
+
+import hashlib
+
+from pipeline_assets.domain.errors import PublishConflictError
+from resources.failpoints import Failpoint, failpoint
+from resources.iceberg.errors import FAILURES
+from resources.iceberg.metadata import JavaTables, by_slice
+from resources.iceberg.slice_change import (
+    PUBLISH_PROPERTY,
+    Published,
+    SliceChange,
+    files_of_base,
+    load,
+    nothing_to_swap,
+    refusal,
+    require_base_files,
+    row_delta,
+)
+
+
+def commit_change(
+    tables: JavaTables, change: SliceChange, name: str, run_id: str, *, branch: str | None = None
+) -> Published:
+    """Commit a change to main, or to a branch that exists; `name` tells it from others of the run.
+
+    Raises SliceConflictError, with nothing published, when main changed in one of the slices since the base.
+    """
+    java = load(tables, change.table)
+    old = files_of_base(tables, java, change)
+    standing = nothing_to_swap(change, old)
+    if standing is not None:
+        return standing
+    operation = row_delta(tables, java, change, old, run_id)
+    slices = repr(sorted(map(str, change.slices)))
+    publish_id = f"{name}-{hashlib.sha256(slices.encode()).hexdigest()[:12]}"
+    operation.set(PUBLISH_PROPERTY, publish_id)
+    if branch is not None:
+        operation.toBranch(branch)
+    else:
+        failpoint(Failpoint.BEFORE_COMMIT, change.table.key)
+    try:
+        operation.commit()
+    except FAILURES as error:
+        # A commit whose answer was lost is retried, and then conflicts with itself: history tells.
+        committed = _committed(tables, change, publish_id, branch)
+        if committed is None:
+            raise refusal(tables, change, error) from error
+    else:
+        if branch is None:
+            failpoint(Failpoint.AFTER_COMMIT, change.table.key)
+        committed = _committed(tables, change, publish_id, branch)
+    if committed is None:
+        reason = "main was set back over what was just published"
+        raise PublishConflictError(change.table.key, reason, "The load looks at the table again")
+    snapshot_id, parent_id = committed
+    require_base_files(tables, change, parent_id, old)
+    return Published(snapshot_id, parent_id, by_slice(change.files, change.slices))
+
+
+def _committed(tables: JavaTables, change: SliceChange, publish_id: str, branch: str | None) -> tuple[int, int] | None:
+    """Snapshot and parent of a commit, None where history since its base does not hold it."""
+    java = load(tables, change.table)
+    snapshot = java.currentSnapshot() if branch is None else java.snapshot(branch)
+    while snapshot is not None and snapshot.snapshotId() != change.base_id:
+        parent = snapshot.parentId()
+        if snapshot.summary().get(PUBLISH_PROPERTY) == publish_id:
+            return int(snapshot.snapshotId()), int(parent)
+        snapshot = java.snapshot(parent) if parent is not None else None
+    return None

@@ -1,0 +1,149 @@
+"""The ledger as it will be once what a load staged is published: what is on record, and over it what the load found out.
+
+Contains: every question that a load asks about what it changes itself.
+Add here: another such question.
+Does not contain: writing it down (writing.py), what is decided at once and for all: acts of persons, strays, golden
+totals go to the ledger itself (store.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from datetime import date
+
+from sqlalchemy.engine import Engine
+
+from pipeline_assets.domain.deliveries import BatchKey
+from pipeline_assets.domain.records import BatchDay, BatchRecord, DeliveryRecord, PublicationRecord, SliceRecord
+from pipeline_assets.domain.slices import EMPTY, Slice, Source
+from resources.ledger.changes import Changes
+from resources.ledger.store import Ledger
+
+
+class PendingLedger(Ledger):
+    """A ledger whose steps wait: it answers as if they were written, and nobody else sees them."""
+
+    def __init__(self, under: Ledger) -> None:
+        """Over a ledger, which stays as it is."""
+        super().__init__(under.url, under.kept)
+        self._under = under
+        self._deliveries: dict[tuple[Source, str, bool], DeliveryRecord | None] = {}
+        self._batches: dict[BatchKey, BatchRecord] = {}
+        self._days_of_batches: dict[BatchKey, dict[date, BatchDay]] = {}
+        self._slices: dict[tuple[str, Slice], SliceRecord] = {}
+        self._publications: list[PublicationRecord] = []
+
+    @property
+    def engine(self) -> Engine:
+        """The ledger's own."""
+        return self._under.engine
+
+    def close(self) -> None:
+        """Nothing: the ledger stays open."""
+
+    def record(self, changes: Changes, run_id: str) -> None:
+        """Answer from now on as if these changes were written by the run."""
+        for source, object_key in changes.forgotten_deliveries:
+            self._deliveries[source, object_key, True] = None
+        for source, object_key in changes.forgotten_refusals:
+            self._deliveries[source, object_key, False] = None
+        for delivery in changes.deliveries:
+            self._deliveries[delivery.batch.source, delivery.object_key, delivery.is_accepted] = delivery
+        for batch in changes.batches:
+            self._batches[batch.key] = replace(batch, run_id=run_id)
+        for key, days in changes.batch_days.items():
+            self._days_of_batches[key] = dict(days)
+        for record in changes.slices:
+            self._slices[record.table, record.key] = replace(record, read_hash=record.file_hash, run_id=run_id)
+        self._publications.extend(changes.publications)
+
+    # -- questions ---------------------------------------------------------------------------------------------
+
+    def deliveries(
+        self, source: Source, projects: Sequence[str], first: date, last: date, *, is_accepted: bool = True
+    ) -> dict[str, DeliveryRecord]:
+        """As the Ledger has it."""
+        found = super().deliveries(source, projects, first, last, is_accepted=is_accepted)
+        for (of, object_key, accepted), record in self._deliveries.items():
+            if (of, accepted) != (source, is_accepted):
+                continue
+            if record is None:
+                found.pop(object_key, None)
+            elif record.batch.project_id in projects and first <= record.batch.arrival_date <= last:
+                found[object_key] = record
+        return found
+
+    def batches(self, projects: Sequence[str], first: date, last: date) -> dict[BatchKey, BatchRecord]:
+        """As the Ledger has it."""
+        own = {
+            key: record
+            for key, record in self._batches.items()
+            if key.project_id in projects and first <= key.arrival_date <= last
+        }
+        return super().batches(projects, first, last) | own
+
+    def arrival_days(self, projects: Sequence[str], source: Source | None = None) -> dict[str, frozenset[date]]:
+        """As the Ledger has it."""
+        found = super().arrival_days(projects, source)
+        known = {record.batch for record in self._deliveries.values() if record is not None}
+        known |= {key for key, record in self._batches.items() if record.deliveries > 0}
+        for key in known:
+            if key.project_id in projects and source in (None, key.source):
+                found[key.project_id] = found.get(key.project_id, frozenset()) | {key.arrival_date}
+        return found
+
+    def batch_days(
+        self, source: Source, projects: Sequence[str], first: date, last: date
+    ) -> dict[BatchKey, dict[date, BatchDay]]:
+        """As the Ledger has it."""
+        found = super().batch_days(source, projects, first, last)
+        for key, days in self._days_of_batches.items():
+            if key.source is source and key.project_id in projects and first <= key.arrival_date <= last:
+                found.pop(key, None)
+                if days:
+                    found[key] = dict(days)
+        return found
+
+    def batch_days_of(
+        self, source: Source, project_id: str, event_days: Sequence[date]
+    ) -> dict[date, dict[BatchKey, BatchDay]]:
+        """As the Ledger has it."""
+        found = super().batch_days_of(source, project_id, event_days)
+        for key, days in self._days_of_batches.items():
+            if (key.source, key.project_id) != (source, project_id):
+                continue
+            for day, batches in found.items():
+                batches.pop(key, None)
+                if day in days:
+                    batches[key] = days[day]
+        return found
+
+    def slices(
+        self, table: str, projects: Sequence[str] | None, days: Iterable[date] | None = None
+    ) -> dict[Slice, SliceRecord]:
+        """As the Ledger has it."""
+        wanted = None if days is None else set(days)
+        own = {
+            key: record
+            for (of, key), record in self._slices.items()
+            if of == table
+            and (projects is None or key.project_id in projects)
+            and (wanted is None or key.event_date in wanted)
+        }
+        return super().slices(table, projects, wanted) | own
+
+    def first_day(self, table: str) -> date | None:
+        """As the Ledger has it."""
+        own = [key.event_date for (of, key), record in self._slices.items() if of == table and record.digest != EMPTY]
+        return min((day for day in (super().first_day(table), *own) if day is not None), default=None)
+
+    def publications_of(self, table: str, projects: Sequence[str], days: Iterable[date]) -> list[PublicationRecord]:
+        """As the Ledger has it."""
+        wanted = set(days)
+        own = [
+            record
+            for record in self._publications
+            if record.table == table and record.key.project_id in projects and record.key.event_date in wanted
+        ]
+        return super().publications_of(table, projects, wanted) + own

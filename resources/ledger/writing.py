@@ -1,0 +1,162 @@
+"""What a transaction writes to the ledger: the changes of steps, the cut that belongs together since, the run.
+
+Contains: the writes, on a connection whose transaction somebody else ends.
+Add here: another row that a publish writes.
+Does not contain: transactions (store.py), what another run wrote meanwhile (concurrency.py), the notices that follow
+(notices.py), rows (rows.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, date, datetime
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.engine import Connection
+
+from pipeline_assets.domain.deliveries import BatchKey
+from pipeline_assets.domain.records import BatchDay, Head, SliceRecord
+from pipeline_assets.domain.slices import Digest, Slice, Source
+from resources.ledger.changes import Changes
+from resources.ledger.concurrency import (
+    moved_batches,
+    require_inputs,
+    require_none_moved,
+    require_not_held,
+    unmoved_slices,
+)
+from resources.ledger.notices import read_before, write_notices
+from resources.ledger.rows import (
+    batch_day_row,
+    batch_row,
+    delivery_row,
+    head_number,
+    head_of,
+    publication_row,
+    slice_row,
+)
+from resources.ledger.schema import BATCH_DAYS, BATCHES, CUTS, DELIVERIES, HEADS, PUBLICATIONS, RUNS, SLICES
+
+
+class LedgerWriting:
+    """Writes on one connection; every row that it stamps carries the same moment."""
+
+    def __init__(self, connection: Connection) -> None:
+        """Of a transaction that is written in from its start."""
+        self._connection = connection
+        self._now = datetime.now(UTC).isoformat()
+
+    def record(self, changes: Changes, run_id: str, *, is_strict: bool = False) -> None:
+        """Write one step's changes.
+
+        `is_strict`: a row of a derived slice that another run wrote meanwhile is a conflict, and not left alone. Raises
+        PublishConflictError where another run loaded a batch that this step loaded too.
+        """
+        connection, stamp = self._connection, {"run_id": run_id, "recorded_at": self._now}
+        moved = moved_batches(connection, changes)
+        before = read_before(connection, changes)
+        batches = [batch for batch in changes.batches if batch.key not in moved]
+        self._forget(changes.forgotten_deliveries, is_accepted=True)
+        self._forget(changes.forgotten_refusals, is_accepted=False)
+        self._upsert(DELIVERIES, [delivery_row(d) | stamp for d in changes.deliveries])
+        self._upsert(BATCHES, [batch_row(b) | stamp for b in batches])
+        for batch, days in changes.batch_days.items():
+            self._replace_batch_days(batch, days)
+        unmoved = unmoved_slices(connection, changes.slices)
+        if is_strict:
+            require_none_moved(connection, changes, unmoved)
+        self._upsert(SLICES, [slice_row(s) | stamp for s in unmoved])
+        for publication in changes.publications:
+            row = publication_row(publication, self._now) | {"was_final": before.was_final(publication)}
+            self._insert_once(PUBLICATIONS, row)
+        write_notices(connection, self._insert, before, changes, (unmoved, batches), stamp)
+        if changes.head is not None:
+            self._move_head(*changes.head, is_whole=_is_whole(changes, unmoved))
+
+    def require_inputs(self, rests_on: Mapping[tuple[str, Slice], Digest]) -> None:
+        """Raise SliceConflictError where a slice that published ones were built from is another one by now."""
+        require_inputs(self._connection, rests_on)
+
+    def require_not_held(self, slices: Collection[tuple[str, Slice]]) -> None:
+        """Raise SliceConflictError where a person holds one of these (table, slice)."""
+        require_not_held(self._connection, slices)
+
+    def record_cut(self, run_id: str) -> dict[str, int]:
+        """Keep which snapshots of all tables belong together since; returns table -> snapshot."""
+        rows = self._connection.execute(sa.select(HEADS.c.table_name, HEADS.c.snapshot_id)).all()
+        heads = {name: head_of(int(number)).snapshot_id for name, number in rows}
+        last = self._connection.execute(sa.select(CUTS.c.snapshots).order_by(CUTS.c.number.desc()).limit(1)).scalar()
+        snapshots = {name: str(heads[name]) for name in sorted(heads)}
+        if snapshots != last:
+            row = {"run_id": run_id, "published_at": self._now, "snapshots": snapshots}
+            self._connection.execute(CUTS.insert(), row)
+        return heads
+
+    def record_run(self, run_id: str, values: Mapping[str, Any]) -> None:
+        """Write or complete the row of a run."""
+        self._upsert(RUNS, [{"run_id": run_id, **values}])
+
+    def _forget(self, keys: Sequence[tuple[Source, str]], *, is_accepted: bool) -> None:
+        for source, object_key in keys:
+            self._connection.execute(
+                DELIVERIES.delete().where(
+                    DELIVERIES.c.source == source.value,
+                    DELIVERIES.c.object_key == object_key,
+                    DELIVERIES.c.is_accepted == is_accepted,
+                )
+            )
+
+    def _replace_batch_days(self, batch: BatchKey, days: Mapping[date, BatchDay]) -> None:
+        keys = {"source": batch.source.value, "project_id": batch.project_id, "arrival_date": batch.arrival_date}
+        of_batch = [BATCH_DAYS.c[name] == value for name, value in keys.items()]
+        # What was not measured now is known where the same rows were measured before.
+        names = ("event_date", "digest", "lateness")
+        known = {
+            (day, digest): lateness
+            for day, digest, lateness in self._connection.execute(
+                sa.select(*(BATCH_DAYS.c[n] for n in names)).where(*of_batch)
+            )
+        }
+        self._connection.execute(BATCH_DAYS.delete().where(*of_batch))
+        rows: list[dict[str, Any]] = [keys | batch_day_row(day, part, known) for day, part in days.items()]
+        if rows:
+            self._connection.execute(BATCH_DAYS.insert(), rows)
+
+    def _move_head(self, table: str, snapshot_id: int, follows: int | None, *, is_whole: bool) -> None:
+        """A head is moved only from the snapshot the ledger agrees with; else it is doubted, and the next run compares.
+
+        Another writer committed in between, main was set back, or a row of a published slice was left to another run.
+        """
+        number = self._connection.execute(sa.select(HEADS.c.snapshot_id).where(HEADS.c.table_name == table)).scalar()
+        known = None if number is None else head_of(int(number))
+        if is_whole and (follows is None or known == Head(follows)):
+            head = Head(snapshot_id)
+        elif known is not None:
+            head = replace(known, is_trusted=False)
+        else:
+            return
+        self._upsert(HEADS, [{"table_name": table, "snapshot_id": head_number(head)}])
+
+    def _upsert(self, table: sa.Table, rows: list[dict[str, Any]]) -> None:
+        if not rows:
+            return
+        keys = [column.name for column in table.primary_key]
+        insert = self._insert(table)
+        updates = {name: insert.excluded[name] for name in rows[0] if name not in keys}
+        self._connection.execute(insert.on_conflict_do_update(index_elements=keys, set_=updates), rows)
+
+    def _insert_once(self, table: sa.Table, row: dict[str, Any]) -> None:
+        self._connection.execute(self._insert(table).on_conflict_do_nothing(), row)
+
+    def _insert(self, table: sa.Table) -> Any:
+        return sqlite.insert(table) if self._connection.dialect.name == "sqlite" else postgresql.insert(table)
+
+
+def _is_whole(changes: Changes, unmoved: Sequence[SliceRecord]) -> bool:
+    """Whether the row of every published slice was written."""
+    published = {publication.key for publication in changes.publications}
+    left = {record.key for record in changes.slices} - {record.key for record in unmoved}
+    return not published & left

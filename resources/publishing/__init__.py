@@ -1,0 +1,1 @@
+"""Making staged slices visible: all tables of a run and their ledger rows in one transaction, or table by table."""

@@ -1,0 +1,87 @@
+"""Publish all tables of a run and everything that is recorded of it in one transaction (ARCHITECTURE, laws 2 and 10).
+
+Contains: prepare, lock, compare, swap the pointers, write the ledger; a commit whose answer was lost.
+Add here: another condition that is asked for inside of the transaction.
+Does not contain: what is prepared (resources/iceberg/prepared.py), the conditions on records
+(resources/ledger/concurrency.py), deployments whose catalog is elsewhere (table_by_table.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from sqlalchemy.engine import Connection
+
+from pipeline_assets.domain.errors import LedgerUnavailableError
+from resources.failpoints import Failpoint, failpoint
+from resources.iceberg.pointers import lock_pointers, swap_pointers
+from resources.iceberg.prepared import Prepared
+from resources.iceberg.slice_change import Published
+from resources.ledger.writing import LedgerWriting
+from resources.publishing.request import PublishRequest, naming_published
+
+if TYPE_CHECKING:
+    from resources.iceberg.lakehouse import Lakehouse
+    from resources.ledger.store import Ledger
+
+
+class OneTransaction:
+    """For a ledger that lies in the database of Iceberg's SQL catalog."""
+
+    def __init__(self, lakehouse: Lakehouse, ledger: Ledger) -> None:
+        """Of this lake and its ledger."""
+        self._lakehouse, self._ledger = lakehouse, ledger
+
+    def publish(self, request: PublishRequest) -> Mapping[str, Published]:
+        """All of it or nothing; raises PublishConflictError, with nothing changed, where another writer was there."""
+        failpoint(Failpoint.BEFORE_PUBLISH)
+        prepared = {change.table.key: self._lakehouse.prepare(change, request.run_id) for change in request.tables}
+        try:
+            with self._ledger.transaction() as connection:
+                prepared = self._on_present_heads(connection, request, prepared)
+                published = {key: _published(one) for key, one in prepared.items()}
+                self._write(connection, request, published)
+                for change in request.tables:
+                    self._lakehouse.require_restorable(change)
+                swap_pointers(connection, self._lakehouse.catalog_name, list(prepared.values()))
+                failpoint(Failpoint.IN_TRANSACTION)
+        except LedgerUnavailableError:
+            # The answer to the commit may be what was lost.
+            if not self._is_committed(prepared):
+                raise
+        failpoint(Failpoint.AFTER_PUBLISH)
+        return published
+
+    def _on_present_heads(
+        self, connection: Connection, request: PublishRequest, prepared: Mapping[str, Prepared]
+    ) -> dict[str, Prepared]:
+        """The same, applied anew where a pointer moved since: nobody moves one any more until the transaction ends."""
+        locations = lock_pointers(connection, self._lakehouse.catalog_name, [change.table for change in request.tables])
+        return {
+            change.table.key: prepared[change.table.key]
+            if locations.get(change.table.key) == prepared[change.table.key].before
+            else self._lakehouse.prepare(change, request.run_id)
+            for change in request.tables
+        }
+
+    def _write(self, connection: Connection, request: PublishRequest, published: Mapping[str, Published]) -> None:
+        steps = [naming_published(step, table, published, request.stand_ins) for table, step in request.steps]
+        ledger = LedgerWriting(connection)
+        for step in steps:
+            ledger.record(step, request.run_id, is_strict=True)
+        ledger.require_inputs(request.rests_on)
+        if request.minds_holds:
+            ledger.require_not_held({(change.table.key, key) for change in request.tables for key in change.slices})
+        snapshots = ledger.record_cut(request.run_id)
+        if request.run is not None:
+            ledger.record_run(request.run_id, {**request.run, "snapshots": snapshots})
+
+    def _is_committed(self, prepared: Mapping[str, Prepared]) -> bool:
+        return any(
+            self._ledger.recorded_snapshots(key, [one.snapshot_id]) for key, one in prepared.items() if not one.is_empty
+        )
+
+
+def _published(one: Prepared) -> Published:
+    return Published(one.snapshot_id, one.parent_id, one.files, is_empty=one.is_empty)

@@ -1,0 +1,53 @@
+"""Which promise a deployment's publishes keep, and the publisher that keeps it.
+
+Contains: the one place that knows the difference.
+Add here: another place for a catalog or a ledger.
+Does not contain: publishing.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+from resources.iceberg.pointers import share_a_database
+from resources.publishing.one_transaction import OneTransaction
+from resources.publishing.request import Publisher
+from resources.publishing.table_by_table import TableByTable
+
+if TYPE_CHECKING:
+    from pipeline_assets.domain.settings import Settings
+    from resources.iceberg.lakehouse import Lakehouse
+    from resources.ledger.store import Ledger
+
+
+class Promise(StrEnum):
+    """What a reader may rely on while a run publishes."""
+
+    ONE_TRANSACTION = "one transaction"
+    """Every table and the ledger change at the same moment, or none does."""
+    TABLE_BY_TABLE = "table by table"
+    """Each table changes in one commit, the ledger follows; what a killed run left is found by the next one."""
+
+    @property
+    def sentence(self) -> str:
+        """For people."""
+        if self is Promise.ONE_TRANSACTION:
+            return "a load publishes all its tables and the ledger's rows in one transaction"
+        return (
+            "a load publishes table by table, because the ledger lies in another database than the catalog"
+            " (TIDEMARK_LEDGER_URL): a reader may see refined ahead of its aggregates for a moment"
+        )
+
+
+def promise_of(settings: Settings) -> Promise:
+    """What the places of catalog and ledger allow."""
+    shared = share_a_database(settings.ledger_database_url, settings.catalog_url)
+    return Promise.ONE_TRANSACTION if shared else Promise.TABLE_BY_TABLE
+
+
+def publisher_of(settings: Settings, lakehouse: Lakehouse, ledger: Ledger) -> Publisher:
+    """The strongest that the deployment allows."""
+    if promise_of(settings) is Promise.ONE_TRANSACTION:
+        return OneTransaction(lakehouse, ledger)
+    return TableByTable(lakehouse, ledger)

@@ -1,0 +1,72 @@
+"""What one publish makes visible, of all its tables, and what is recorded of it.
+
+Contains: the request, and records that name published snapshots where they named staged ones.
+Add here: another thing that is written with a publish.
+Does not contain: publishing (one_transaction.py, table_by_table.py), what is recorded (resources/ledger/changes.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
+
+from pipeline_assets.domain.slices import Digest, Slice
+from resources.iceberg.slice_change import Published, SliceChange
+from resources.ledger.changes import Changes
+
+
+@dataclass(frozen=True)
+class PublishRequest:
+    """Everything that one publish makes visible, or nothing of it."""
+
+    run_id: str
+    name: str
+    """Tells it from others of the run."""
+    tables: Sequence[SliceChange]
+    """At most one for each table, in the order in which they are built from each other."""
+    steps: Sequence[tuple[str, Changes]]
+    """(table, what is recorded of it), in the order in which it was found out."""
+    stand_ins: Mapping[str, frozenset[int]] = field(default_factory=dict)
+    """Table -> staged snapshots that the records name where the published one is meant."""
+    rests_on: Mapping[tuple[str, Slice], Digest] = field(default_factory=dict)
+    """(table, slice) -> what it must be when this is published: published slices were built from it."""
+    minds_holds: bool = True
+    """Whether a slice that a person holds by now must not be published."""
+    run: Mapping[str, Any] | None = None
+    """The run's row, without the snapshots of its tables; None where the run is not recorded yet."""
+
+
+class Publisher(Protocol):
+    """Publishes, by the promise that a deployment can give (promise.py)."""
+
+    def publish(self, request: PublishRequest) -> Mapping[str, Published]:
+        """Table -> what main of it shows since; raises PublishConflictError where another writer was there."""
+
+
+def naming_published(
+    step: Changes, table: str, published: Mapping[str, Published], stand_ins: Mapping[str, frozenset[int]]
+) -> Changes:
+    """The same changes, with the snapshots that readers find in place of the staged ones."""
+
+    def pinned(pins: Mapping[str, int] | None) -> Mapping[str, int] | None:
+        if pins is None:
+            return None
+        return {
+            name: published[name].snapshot_id if name in published and pin in stand_ins.get(name, ()) else pin
+            for name, pin in pins.items()
+        }
+
+    own = published.get(table)
+    publications = [
+        replace(
+            record,
+            snapshot_id=own.snapshot_id if own is not None else record.snapshot_id,
+            parent_id=own.parent_id if own is not None else record.parent_id,
+            pins=pinned(record.pins),
+        )
+        for record in step.publications
+    ]
+    is_moved = step.head is not None and own is not None
+    head = (table, own.snapshot_id, own.parent_id) if is_moved and own is not None else step.head
+    return replace(step, publications=publications, head=head)

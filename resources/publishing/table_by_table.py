@@ -1,0 +1,69 @@
+"""Publish a run's tables one after another, each followed by its ledger rows: where no transaction spans them.
+
+Contains: the order of commits and records; taking back a restore whose files vanished.
+Add here: a catalog that commits several tables at once, of its own.
+Does not contain: the commit of one table (resources/iceberg/table_commit.py), what a run that died in between left
+(pipeline_assets/load/ledger_sync.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from pipeline_assets.domain.errors import LakehouseError
+from resources.failpoints import Failpoint, failpoint
+from resources.iceberg.slice_change import Published, SliceChange
+from resources.ledger.writing import LedgerWriting
+from resources.publishing.request import PublishRequest, naming_published
+
+if TYPE_CHECKING:
+    from resources.iceberg.lakehouse import Lakehouse
+    from resources.ledger.store import Ledger
+
+
+class TableByTable:
+    """For a ledger in another database than the catalog."""
+
+    def __init__(self, lakehouse: Lakehouse, ledger: Ledger) -> None:
+        """Of this lake and its ledger."""
+        self._lakehouse, self._ledger = lakehouse, ledger
+
+    def publish(self, request: PublishRequest) -> Mapping[str, Published]:
+        """One commit and one ledger transaction for each table; raises PublishConflictError, with later tables as they were."""
+        changes = {change.table.key: change for change in request.tables}
+        published: dict[str, Published] = {}
+        recorded = [table for table, _ in request.steps]
+        for key in [key for key in changes if key not in recorded]:
+            published[key] = self._commit(request, changes[key])
+        for table, step in request.steps:
+            if table in changes and table not in published:
+                if request.minds_holds:
+                    self._require_not_held(changes[table])
+                published[table] = self._commit(request, changes[table])
+            failpoint(Failpoint.BEFORE_LEDGER, table)
+            self._ledger.record(naming_published(step, table, published, request.stand_ins), request.run_id)
+        with self._ledger.transaction() as connection:
+            writing = LedgerWriting(connection)
+            snapshots = writing.record_cut(request.run_id)
+            if request.run is not None:
+                writing.record_run(request.run_id, {**request.run, "snapshots": snapshots})
+        return published
+
+    def _commit(self, request: PublishRequest, change: SliceChange) -> Published:
+        published = self._lakehouse.commit(change, request.name, request.run_id)
+        try:
+            if not published.is_empty:
+                self._lakehouse.require_restorable(change)
+        except LakehouseError as gone:
+            # What was there before goes back: nobody may be left with a table that names files that are gone.
+            before = self._lakehouse.change(change.table, published.snapshot_id, change.base_id, change.slices)
+            self._lakehouse.commit(before, f"{request.name}_undone", request.run_id)
+            reason = "vanished during the rollback; its slice is unchanged"
+            raise LakehouseError(gone.subject, reason, gone.hint) from gone
+        self._lakehouse.branches.drop(change.table, change.branches)
+        return published
+
+    def _require_not_held(self, change: SliceChange) -> None:
+        with self._ledger.transaction() as connection:
+            LedgerWriting(connection).require_not_held({(change.table.key, key) for key in change.slices})
