@@ -325,7 +325,7 @@ def test_a_file_that_vanishes_before_the_commit_undoes_it(pipeline: Any) -> None
     wrong = _derived(p)
 
     def delete(point: Failpoint, table: str) -> None:
-        if (point, table) == (Failpoint.BEFORE_COMMIT, REFINED):
+        if point is Failpoint.BEFORE_PUBLISH:
             failpoints.watch()
             for path in of_then - p.files(REFINED, DAYS[0]):
                 Path(path.removeprefix("file:")).unlink()
@@ -360,7 +360,7 @@ def test_maintenance_that_comes_between_look_and_commit(pipeline: Any, is_known_
     expired: list[str] = []
 
     def maintain_beside(point: Failpoint, table: str) -> None:
-        if (point, table) == (Failpoint.BEFORE_COMMIT, REFINED):
+        if point is Failpoint.BEFORE_PUBLISH:
             failpoints.watch()
 
             def is_live(attempt: str) -> bool:
@@ -472,7 +472,7 @@ def test_a_load_that_publishes_meanwhile(two_states: TwoStates, wins: int) -> No
     rounds: list[int] = []
 
     def publish_beside(point: Failpoint, table: str) -> None:
-        if (point, table) == (Failpoint.BEFORE_COMMIT, REFINED) and len(rounds) < wins:
+        if point is Failpoint.BEFORE_PUBLISH and len(rounds) < wins:
             rounds.append(len(rounds))
             failpoints.watch()
             p.deliver(DAYS[1], events_on(DAYS[1], len(rounds), prefix="late"), hour=15)
