@@ -614,8 +614,9 @@ def test_what_is_published_after_the_look_is_looked_at_again(
 
 
 def test_a_commit_counts_from_when_readers_saw_it(pipeline: Any, tmp_path: Path) -> None:
-    """Scenario: the ledger lies in another database; a load dies after its commit; the next one finds that, and publishes more; the day goes back to a time between
-    the two. Then the ledger is lost. Outcome: what stood then comes back; without a record nothing is emptied."""
+    """Scenario: the ledger lies in another database; a load dies after its commit; the next one finds that, and publishes
+    more; the day goes back to a time between the two. Then the ledger is lost. Outcome: what stood then comes back; without a
+    record nothing is emptied."""
     p = pipeline(ledger_url=f"sqlite:///{tmp_path}/apart.db")
 
     p.reports(DAYS[0])
