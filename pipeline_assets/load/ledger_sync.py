@@ -2,7 +2,8 @@
 
 Contains: comparing recorded with live files, recording what others did to the table behind the ledger's back.
 Add here: a new way in which ledger and table can disagree.
-Does not contain: whose run it was (unrecorded_runs.py), repairing content; a slice with unknown inputs is stale, the load does it.
+Does not contain: whose run it was (unrecorded_runs.py), repairing content; a slice with unknown inputs is stale, the
+load does it.
 """
 
 from __future__ import annotations
