@@ -21,7 +21,7 @@ from pipeline_assets.domain.errors import ObjectMovedError, TidemarkError, Unrea
 from pipeline_assets.domain.plain_text import recordable
 from pipeline_assets.formats.snapshot_objects import BadSnapshotError, SnapshotPart, SnapshotRow, read_snapshot
 from pipeline_assets.transforms.data_files import ARROW_TYPES
-from pipeline_assets.transforms.parse import MOVED, ObjectReader
+from pipeline_assets.transforms.object_text import MOVED, ObjectReader
 from pipeline_assets.transforms.spread import in_buckets
 
 BAD = "bad"

@@ -23,6 +23,7 @@ from sqlalchemy.engine import Connection, Engine
 from pipeline_assets.domain.deliveries import BatchKey
 from pipeline_assets.domain.records import BatchDay, Head
 from pipeline_assets.domain.slices import Source
+from resources.ledger.arrival_summaries import ArrivalSummaries
 from resources.ledger.changes import Changes
 from resources.ledger.checkup import Checkup
 from resources.ledger.concurrency import moved_batches, unmoved_slices
@@ -123,6 +124,11 @@ class Ledger(Queries):
     def summaries(self) -> Summaries:
         """Figures over all that is on record."""
         return Summaries(self._read)
+
+    @property
+    def arrival_summaries(self) -> ArrivalSummaries:
+        """Figures over all that arrived."""
+        return ArrivalSummaries(self._read)
 
     @property
     def checkup(self) -> Checkup:

@@ -20,7 +20,8 @@ from pipeline_assets.domain.errors import LakehouseError, UsageError
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import ALL_PROJECTS, EMPTY, Digest, Slice
 from pipeline_assets.load.build.audit import Audit, Build
-from pipeline_assets.load.build.builder import Builder, Proposal
+from pipeline_assets.load.build.builder import Proposal
+from pipeline_assets.load.build.named_rows import NamedRowsBuilder
 from pipeline_assets.load.build.snapshot_checks import KnownSnapshot, MeasuredSnapshot, judge_count, judge_whole
 from pipeline_assets.load.build.step import TablePlan
 from pipeline_assets.load.deliveries.read import naming_what_workers_met
@@ -29,7 +30,6 @@ from pipeline_assets.load.staleness.counts import counts_on_record
 from pipeline_assets.load.staleness.decide import SlicePlan
 from pipeline_assets.tables.table import Table
 from pipeline_assets.transforms.digests import digest_aggregates, digest_of, with_row_hashes
-from pipeline_assets.transforms.key_changes import row_contents, with_keys
 from pipeline_assets.transforms.snapshot_rows import read_snapshots
 from resources.iceberg.metadata import slices_condition
 from resources.ledger.store import Ledger
@@ -37,7 +37,7 @@ from resources.ledger.store import Ledger
 _KEY = ("id",)
 
 
-class SnapshotBuilder(Builder[Table]):
+class SnapshotBuilder(NamedRowsBuilder[Table]):
     """Builds snapshots from landing; their ids name rows."""
 
     def build(self, plan: TablePlan) -> Build:
@@ -69,14 +69,6 @@ class SnapshotBuilder(Builder[Table]):
     def _no_inputs(self) -> UsageError:
         reason = "is read from landing, not built from tables"
         return UsageError(self.table.key, reason, "Look at its object in landing")
-
-    def contents(self, rows: DataFrame) -> DataFrame:
-        """By id, the content of all."""
-        return row_contents(rows, _KEY, self.table.content_columns)
-
-    def with_keys(self, rows: DataFrame) -> DataFrame:
-        """By id."""
-        return with_keys(rows, _KEY)
 
     @property
     def naming_columns(self) -> tuple[str, ...]:

@@ -16,7 +16,7 @@ from pipeline_assets.domain.deliveries import NOT_READABLE
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import EMPTY, Digest
 from pipeline_assets.load.staleness.counts import ROWS_BEFORE, former_day
-from pipeline_assets.transforms.parse import MOVED
+from pipeline_assets.transforms.object_text import MOVED
 
 _HINTS = {
     MOVED: "The next load reads it again",

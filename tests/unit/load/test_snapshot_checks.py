@@ -18,7 +18,7 @@ from pipeline_assets.domain.slices import ALL_PROJECTS, EMPTY, Digest, Slice
 from pipeline_assets.load.build.snapshot import accepted_last
 from pipeline_assets.load.build.snapshot_checks import KnownSnapshot, MeasuredSnapshot, judge_count, judge_whole
 from pipeline_assets.tables.item import ITEM
-from pipeline_assets.transforms.parse import MOVED
+from pipeline_assets.transforms.object_text import MOVED
 from pipeline_assets.transforms.snapshot_rows import BAD
 from resources.ledger.changes import Changes
 from resources.ledger.store import Ledger

@@ -246,11 +246,16 @@ def test_what_a_recent_version_loaded_has_no_sketch_and_the_next_load_gives_it_o
     sketch = LatenessSketch({7: 8}, 0, 20, 21)
     with closing(Ledger(url)) as ledger:
         before = ledger.batch_days(Source.REGULAR, [PROJECT], DAY, DAY)
-        assert [found for *_, found in ledger.summaries.lateness(Source.REGULAR, [PROJECT], DAY, DAY)] == [None, None]
+        assert [found for *_, found in ledger.arrival_summaries.lateness(Source.REGULAR, [PROJECT], DAY, DAY)] == [
+            None,
+            None,
+        ]
         measured = {day: replace(part, lateness=sketch) for day, part in before[BATCH].items()}
         ledger.record(Changes(batch_days={BATCH: measured}), "run-3")
         assert ledger.batch_days(Source.REGULAR, [PROJECT], DAY, DAY) == before
-        assert [found for *_, found in ledger.summaries.lateness(Source.REGULAR, [PROJECT], DAY, DAY)] == [sketch] * 2
+        assert [found for *_, found in ledger.arrival_summaries.lateness(Source.REGULAR, [PROJECT], DAY, DAY)] == [
+            sketch
+        ] * 2
 
 
 class Killed(BaseException):
