@@ -80,7 +80,8 @@ def run_load(runtime: Runtime, request: LoadRequest, is_live: Callable[[str], bo
     for table in DIMENSION_TABLES:
         if table in tables and table.key in request.tables:
             with lakehouse_failures(table.key):
-                report = rebuild_stale(runtime, request, table, dimension_facts(runtime, request, table, listings))
+                facts = dimension_facts(runtime, request, table, listings, new_items)
+                report = rebuild_stale(runtime, request, table, facts)
             new_items |= days_published(report) if table.kind.reads_landing else set()
             yield seen(report)
     derived = [table for table in (*DERIVED, *AS_OF_TABLES) if table.key in request.tables and table in tables]

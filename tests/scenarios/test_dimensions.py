@@ -247,8 +247,20 @@ def test_bad_and_missing_snapshots(pipeline: Any) -> None:
     held = preview(p.ledger, p.settings, [SNAPSHOTS], [PROJECT], third, third, p.now, is_load_next=True)
     assert [(one.table, one.key) for one in held] == [(SNAPSHOTS, Slice(third, ALL_PROJECTS))]
     release(p.ledger, held, "it was right", str(uuid.uuid4()))
-    assert load_items(p, third, accept=accept).success
+    deliver_items(p, fourth, {"1": "ACTIVE"})
+    assert "1 items, 3 in the snapshot of 2026-02-04" in load_items(p, third, fourth, accept=accept).failure()
     assert _record(p, ACTIVE, third).verdict.value in ("published", "unchanged")
+
+    # The day that a refused count was compared with is corrected: first with as many items, then with fewer.
+    for items, verdict in (({**THEN, "3": "INACTIVE"}, "refused"), ({"1": "ACTIVE", "2": "ACTIVE"}, "published")):
+        deliver_items(p, third, items)
+        again = load_items(p, third, accept=accept)
+        assert again.success, "the same refusal, of a day that nobody asked for, fails no second run"
+        assert (p.verdict(SNAPSHOTS, third, ALL_PROJECTS), p.verdict(SNAPSHOTS, fourth, ALL_PROJECTS)) == (
+            "published",
+            verdict,
+        )
+    assert {k: n for k, n in active_events(p).items() if k[0] == fourth} == {(fourth, "1"): 3}, "and its events follow"
 
 
 def _runtime(p: Any) -> Runtime:
