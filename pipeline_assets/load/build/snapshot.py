@@ -22,7 +22,13 @@ from pipeline_assets.domain.slices import ALL_PROJECTS, EMPTY, Digest, Slice
 from pipeline_assets.load.build.audit import Audit, Build
 from pipeline_assets.load.build.builder import Proposal
 from pipeline_assets.load.build.named_rows import NamedRowsBuilder
-from pipeline_assets.load.build.snapshot_checks import KnownSnapshot, MeasuredSnapshot, judge_count, judge_whole
+from pipeline_assets.load.build.snapshot_checks import (
+    KnownSnapshot,
+    MeasuredSnapshot,
+    ReadSnapshot,
+    judge_count,
+    judge_whole,
+)
 from pipeline_assets.load.build.step import TablePlan
 from pipeline_assets.load.deliveries.read import naming_what_workers_met
 from pipeline_assets.load.runtime import Runtime
@@ -82,7 +88,9 @@ def _build(plan: TablePlan) -> Build:
     if len(deliveries) < len(todo):
         raise LakehouseError(table.key, "is to be built from nothing that landing holds", "This is a defect: report it")
     runtime.log(f"{table.key}: reading {len(deliveries)} snapshots")
-    parsed = read_snapshots(runtime.spark, deliveries, runtime.landing, runtime.settings.max_snapshot_bytes).persist()
+    settings = runtime.settings
+    bounds = {"max_bytes": settings.max_snapshot_bytes, "max_line_bytes": settings.max_line_bytes}
+    parsed = read_snapshots(runtime.spark, deliveries, runtime.landing, **bounds).persist()
     try:
         with naming_what_workers_met():
             summaries = {row["snapshot_date"]: row for row in parsed.where(F.col("id").isNull()).collect()}
@@ -122,7 +130,7 @@ def _audits(
     for key, decision in sorted(plan.to_build.items()):
         found, summary = measured.get(key, MeasuredSnapshot(EMPTY, 0)), summaries[key.event_date]
         name = decision.delivered.key if decision.delivered is not None else str(key)
-        whole = judge_whole(name, int(summary["rows"]), summary["problem"], summary["detail"], found)
+        whole = judge_whole(name, ReadSnapshot.of(summary.asDict()), found)
         expected = judge_count(key.event_date, found.digest, counts, _known(plan, decision), plan.runtime.settings)
         if whole.is_passed and expected.is_passed:
             counts[key.event_date] = found.digest.rows
