@@ -21,7 +21,7 @@ from pipeline_assets.domain.errors import UsageError
 from pipeline_assets.domain.settings import PROJECT_ROOT
 from pipeline_assets.domain.slices import ALL_PROJECTS, Slice
 from pipeline_assets.inspection.replay.recompute import Chosen, derived_table, replay
-from pipeline_assets.inspection.replay.replay import Replay, ReplayBasis
+from pipeline_assets.inspection.replay.replay import Replay, ReplayBasis, ReplayResult
 from pipeline_assets.load.runtime import Runtime
 from pipeline_assets.operations.release import preview, release
 from pipeline_assets.operations.rollback import roll_back
@@ -227,6 +227,18 @@ def test_bad_and_missing_snapshots(pipeline: Any) -> None:
     assert record.figures["snapshot_age_days"] == 1
     note = next(e.reason for e in record.evaluations if e.check.name == "items_are_known")
     assert note == f"items as of {third}: {SNAPSHOTS} has no snapshot of {fourth} (missing_snapshot = previous)"
+
+    was = p.ledger.publications(ACTIVE)[-1]
+    assert (was.key.event_date, was.settings["missing_snapshot"]) == (fourth, "previous")
+    p.change(missing_snapshot=MissingSnapshot.WAIT)
+    now = _replay(p, ACTIVE, was.number, ReplayBasis.CURRENT)
+    assert (now.result, now.settings) == (ReplayResult.IMPOSSIBLE, {"missing_snapshot": ("previous", "wait")})
+    assert now.causes == (
+        "setting missing_snapshot: previous -> wait",
+        f"{SNAPSHOTS} has no snapshot of {fourth} (missing_snapshot = wait)",
+    )
+    assert _replay(p, ACTIVE, was.number, ReplayBasis.AS_PUBLISHED).is_equal, "with the policy of then"
+    p.change(missing_snapshot=MissingSnapshot.PREVIOUS)
 
     began = datetime.now(UTC)
     deliver_items(p, third, {**THEN, "2": "ACTIVE"})
