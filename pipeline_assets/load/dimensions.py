@@ -110,7 +110,7 @@ def plans_of_snapshots(
 
 
 def days_published(report: TableReport) -> set[date]:
-    """The days whose snapshot this run published."""
+    """The days of a table that this run published."""
     return {outcome.key.event_date for outcome in report.outcomes if outcome.verdict is Verdict.PUBLISHED}
 
 

@@ -22,7 +22,7 @@ from pipeline_assets.load.dimensions import (
     optional_tables,
     slices_joined_with,
 )
-from pipeline_assets.load.golden import take_golden
+from pipeline_assets.load.golden import record_comparison, take_golden
 from pipeline_assets.load.late_arrivals import too_narrow
 from pipeline_assets.load.request import LoadRequest, TableReport
 from pipeline_assets.load.runtime import Runtime
@@ -56,8 +56,10 @@ def run_load(runtime: Runtime, request: LoadRequest, is_live: Callable[[str], bo
     started_at = request.now.isoformat()
     verdicts: Counter[str] = Counter()
     snapshots: dict[str, int | None] = {}
+    published: set[date] = set()
 
     def seen(report: TableReport) -> TableReport:
+        published.update(days_published(report))
         verdicts.update(f"{report.table} {outcome.verdict.value}" for outcome in report.outcomes)
         snapshots[report.table] = report.snapshot_id
         counts = Counter(outcome.verdict.value for outcome in report.outcomes)
@@ -97,6 +99,8 @@ def run_load(runtime: Runtime, request: LoadRequest, is_live: Callable[[str], bo
                 yield seen(report)
         finally:
             runtime.narrow_events.release()
+    days = (*request.days, *published)
+    record_comparison(runtime.ledger, runtime.settings, request.projects, min(days), max(days), request.run_id)
     runtime.ledger.record_run(
         request.run_id,
         tables=sorted(request.tables),

@@ -115,4 +115,5 @@ _STEPS: Mapping[int, Callable[[Connection], None]] = {
     5: _missing_columns,
     6: _missing_columns,
     7: _missing_columns,
+    8: _missing_columns,
 }

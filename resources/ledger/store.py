@@ -148,7 +148,7 @@ class Ledger(Queries):
     @property
     def golden(self) -> GoldenTotals:
         """What outside systems say of published days."""
-        return GoldenTotals(self._read, self._write)
+        return GoldenTotals(self._read, self._write, self._insert)
 
     @property
     def digests(self) -> DigestsOnRecord:

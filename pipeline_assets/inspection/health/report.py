@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import date, datetime, timedelta
 
+from pipeline_assets.domain.golden import GoldenFault
 from pipeline_assets.domain.lateness import LatenessSketch, merged
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import ALL_PROJECTS, Source
@@ -38,7 +39,7 @@ from pipeline_assets.inspection.health.figures import (
     volumes,
 )
 from pipeline_assets.inspection.receivers import ReceiverTrouble, receiver_troubles
-from pipeline_assets.load.golden import compare_recorded
+from pipeline_assets.load.golden import compare_recorded, faults_on_record
 from pipeline_assets.load.late_arrivals import warnings_of
 from pipeline_assets.tables.refined_events import REFINED_EVENTS
 from pipeline_assets.tables.registry import DERIVED
@@ -71,6 +72,8 @@ class HealthReport:
     """Objects in landing that no load will ask for."""
     troubles: tuple[ReceiverTrouble, ...]
     """Receivers that are not told of notices, and notices that go unsigned."""
+    golden_faults: tuple[GoldenFault, ...]
+    """What was no golden total when it was read last."""
     volumes: Mapping[date, Volume]
     recent: Volume
     """Of the newest 28 days."""
@@ -103,7 +106,7 @@ class HealthReport:
     @property
     def waiting(self) -> int:
         """How many things wait for a person."""
-        return len(self.for_a_person) + len(self.troubles)
+        return len(self.for_a_person) + len(self.troubles) + len(self.golden_faults)
 
     @property
     def following(self) -> list[Question]:
@@ -151,6 +154,7 @@ def read_health(ledger: Ledger, settings: Settings, now: datetime) -> HealthRepo
         early=early,
         strays=tuple(ledger.strays.all(projects)),
         troubles=tuple(receiver_troubles(ledger, settings)),
+        golden_faults=tuple(faults_on_record(ledger, settings)),
         volumes=volumes(measured, span),
         recent=volume([one for one in measured if recent_from <= one.day <= span.last]),
         newest_day=newest,
