@@ -49,7 +49,8 @@ def read_query(settings: Settings, names: GoldenNames, first: date, last: date) 
     # What the query gave of other days was not asked for.
     asked = tuple(total for total in reading.totals if first <= total.key.event_date <= last)
     days = frozenset(days_between(first, last))
-    return GoldenReading(reading.source, days, asked, reading.faults, days if reading.faults else frozenset())
+    partial = days if reading.faults else frozenset[date]()
+    return GoldenReading(reading.source, days, asked, reading.faults, partial, (first, last))
 
 
 def _rows(url: str, query: str, seconds: int, first: date, last: date) -> list[Mapping[str, str]]:

@@ -52,6 +52,11 @@ MUTATIONS = (
         "self._commit(table, branch, old, change.files)", "self._commit(table, branch, (), change.files)", _LATE,
     ),
     Mutation(
+        1, "a day without a snapshot is joined with the items of a later day", "pipeline_assets/load/staleness/as_of.py",
+        "before = (day - timedelta(days=number)", "before = (day + timedelta(days=number)",
+        "tests/unit/load/test_dimension_days.py::test_a_day_without_a_snapshot_is_handled_as_the_settings_say_and_never_by_a_later_one",
+    ),
+    Mutation(
         2, "a commit does not ask whether another one came first", "resources/iceberg/slice_change.py",
         "operation.validateNoConflictingDataFiles().validateNoConflictingDeleteFiles()", "pass",
         "tests/scenarios/test_recovery.py::test_a_writer_that_comes_second_publishes_nothing",
@@ -96,6 +101,16 @@ MUTATIONS = (
         7, "a row that is not what was parsed goes on", "pipeline_assets/transforms/refine_task.py",
         "        if at < 0:", "        if True:",
         "tests/unit/transforms/test_refine_files.py::test_a_row_that_is_not_what_was_parsed_is_named",
+    ),
+    Mutation(
+        7, "any golden total agrees with what is published", "pipeline_assets/domain/golden.py",
+        "is_good = abs(_EXACT.subtract(published, total.value)) <= within.of(total.value)", "is_good = True",
+        "tests/unit/domain/test_golden.py::test_the_last_digit_of_a_long_number_counts",
+    ),
+    Mutation(
+        7, "a golden total that does not agree is told to nobody", "resources/ledger/golden.py",
+        "                    write_notice(connection, self._insert, notice, stamp)", "                    pass",
+        "tests/unit/resources/test_golden_record.py::test_a_reconciliation_tells_receivers_and_names_what_it_could_not_compare",
     ),
     Mutation(
         8, "a publication is not recorded", "pipeline_assets/load/build/rebuild.py",

@@ -48,7 +48,7 @@ from pipeline_assets.cli.command import (
 )
 from pipeline_assets.cli.render_processes import process_lines
 from pipeline_assets.cli.render_rebuild import rebuild_lines
-from pipeline_assets.cli.render_tables import mismatch_lines, print_grid, print_statuses
+from pipeline_assets.cli.render_tables import fault_lines, mismatch_lines, print_grid, print_statuses
 from pipeline_assets.cli.terminal import PlainConsole, page, plainly, terminal, write_json
 from pipeline_assets.config import load_settings
 from pipeline_assets.domain.days import days_between, parse_day, requested_range
@@ -56,7 +56,7 @@ from pipeline_assets.domain.errors import UsageError
 from pipeline_assets.domain.slices import Source
 from pipeline_assets.inspection.receivers import receiver_troubles
 from pipeline_assets.inspection.status import day_statuses, dimension_statuses, joined_statuses
-from pipeline_assets.load.golden import compare_recorded
+from pipeline_assets.load.golden import compare_recorded, faults_on_record
 from pipeline_assets.load.late_arrivals import too_narrow
 from resources.ledger.store import Ledger
 
@@ -103,8 +103,8 @@ def status(
 ) -> None:
     """Show the status of days: one row per day, one column per table.
 
-    Then golden totals that do not agree, the runs at work, the runs found dead, the open rebuilds, a window that is too
-    narrow, and who is not told of notices.
+    Then golden totals that do not agree, what is no golden total, the runs at work, the runs found dead, the open rebuilds,
+    a window that is too narrow, and who is not told of notices.
     """
     run(lambda: _status(first, last, as_json), verbose)
 
@@ -199,6 +199,7 @@ def _status(first: str | None, last: str | None, as_json: bool) -> int:
         strays = list(ledger.strays.all(projects))
         troubles = receiver_troubles(ledger, settings)
         mismatches = [one for one in compare_recorded(ledger, settings, projects, start, end) if not one.is_good]
+        faults = faults_on_record(ledger, settings)
         narrow = too_narrow(ledger, settings, Source.REGULAR, projects, datetime.now(UTC).date())
     if as_json:
         write_json([status.to_json() for status in statuses])
@@ -206,7 +207,7 @@ def _status(first: str | None, last: str | None, as_json: bool) -> int:
         print_grid(page(), statuses, strays)
     # JSON stays what scripts know.
     console = PlainConsole(stderr=True, soft_wrap=True) if as_json else page()
-    for line in (*mismatch_lines(mismatches), *processes, *narrow, *troubles):
+    for line in (*mismatch_lines(mismatches), *fault_lines(faults), *processes, *narrow, *troubles):
         console.print(str(line))
     return EXIT_OK
 

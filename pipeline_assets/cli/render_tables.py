@@ -18,7 +18,7 @@ from rich.text import Text
 
 from pipeline_assets.cli.terminal import line, styled
 from pipeline_assets.domain.arrival_days import describe_strays
-from pipeline_assets.domain.golden import GoldenComparison
+from pipeline_assets.domain.golden import GoldenComparison, GoldenFault
 from pipeline_assets.domain.records import Exclusion, PublicationRecord
 from pipeline_assets.domain.slices import Verdict
 from pipeline_assets.inspection.status import NOT_LOADED, DayStatus
@@ -128,6 +128,13 @@ def mismatch_lines(mismatches: Sequence[GoldenComparison]) -> list[Text]:
     return (
         [*lines, line(f"and {more:,} more golden totals that do not agree: tidemark reconcile")] if more > 0 else lines
     )
+
+
+def fault_lines(faults: Sequence[GoldenFault]) -> list[Text]:
+    """One line for each thing that was no golden total, the first of many; `tidemark reconcile` reads them again."""
+    lines = [line(styled("not compared", "yellow"), f": {one}") for one in faults[:_MOST_MISMATCHES]]
+    more = len(faults) - _MOST_MISMATCHES
+    return [*lines, line(f"and {more:,} more that are no golden totals: tidemark reconcile")] if more > 0 else lines
 
 
 def _cell(status: DayStatus) -> Text:

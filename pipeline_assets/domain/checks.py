@@ -97,7 +97,7 @@ class Check:
     SNAPSHOT_IS_WHOLE = CheckRule(
         "snapshot_is_whole",
         "The object is a snapshot, each of its lines is an item, and no id is empty or there twice.",
-        settings_read=("max_snapshot_bytes",),
+        settings_read=("max_snapshot_bytes", "max_line_bytes"),
     )
     COUNT_IS_EXPECTED = CheckRule(
         "count_is_expected",

@@ -82,6 +82,8 @@ class GoldenReading:
     faults: tuple[GoldenFault, ...] = ()
     partial_days: frozenset[date] = frozenset()
     """Of `days` those of which some line is no total: what was said of a measure before counts until a good line tells it."""
+    asked: tuple[date, date] | None = None
+    """First and last day that the source was asked for: what was wrong there before no longer is. None where it was not asked."""
 
     @classmethod
     def of(cls, source: GoldenSource, parts: Iterable[GoldenReading]) -> GoldenReading:

@@ -1,9 +1,9 @@
-"""Notices: what people and other systems are told of published final days that changed, and of days that were refused.
+"""Notices: what people and other systems are told of published days.
 
-Contains: the notice, its stable id, its JSON and its line of text, and which notice follows from
-what a load records.
+Contains: the notice, its stable id, its JSON and its line of text, and the notice of a final day that changed.
 Add here: another thing that people are told.
-Does not contain: where notices are kept (resources/ledger/outbox.py) and how they are sent
+Does not contain: which notice follows from a verdict (refusal_notices.py) and from golden totals
+(golden_notices.py), where notices are kept (resources/ledger/outbox.py), how they are sent
 (operations/notices.py).
 """
 
@@ -37,6 +37,14 @@ class NoticeKind(StrEnum):
     """A day was refused: a check failed, and the table keeps the old state."""
     REFUSAL_END = "refusal_end"
     """A refused day is published, or is again what its inputs say."""
+    GOLDEN_MISMATCH = "golden_mismatch"
+    """What is published of a day does not agree with the totals of an outside system."""
+    GOLDEN_AGREEMENT = "golden_agreement"
+    """It agrees with them after all, or no total tells of the day any more."""
+
+
+_BEGUN = {NoticeKind.REFUSAL: "refused", NoticeKind.GOLDEN_MISMATCH: "differs from golden totals"}
+"""Kinds that last until another one ends them."""
 
 
 @dataclass(frozen=True)
@@ -83,13 +91,13 @@ class Notice:
     reason: str | None = None
     """Why a day was refused; of a change, and of an end, why a person accepted it."""
     hint: str | None = None
-    """Of a refusal: what a person can do."""
+    """Of a refusal or a mismatch: what a person can do."""
     snapshot_id: int | None = None
     """Of a change: the snapshot that readers see since."""
     arrivals: Arrivals = field(default_factory=Arrivals)
     """Of a change."""
     refusal_id: str | None = None
-    """Of an end: the notice of the refusal; None where that was before notices were kept."""
+    """Of an end: the notice of the refusal or the mismatch; None where that was before notices were kept."""
     verdict: str | None = None
     """Of an end: where the day stands now."""
 
@@ -117,8 +125,10 @@ class Notice:
                 "exclusions": list(arrivals.excluded),
                 "exclusions_total": arrivals.exclusions,
             }
-        if self.kind is NoticeKind.REFUSAL:
+        if self.kind in _BEGUN:
             return common | {"reason": self.reason, "fix": self.hint}
+        if self.kind is NoticeKind.GOLDEN_AGREEMENT:
+            return common | {"mismatch": self.refusal_id}
         return common | {"refusal": self.refusal_id, "verdict": self.verdict, "accepted_reason": self.reason}
 
     @property
@@ -128,8 +138,10 @@ class Notice:
         if self.kind is NoticeKind.CHANGE:
             because = "; ".join(shown(text, _LONGEST_REASON) for text in (self.cause, self.reason) if text)
             return f"{place} changed: {measures_text(self.measures)} ({because})"
-        if self.kind is NoticeKind.REFUSAL:
-            return f"{place} refused: {shown(self.reason or '', _LONGEST_REASON)}"
+        if self.kind in _BEGUN:
+            return f"{place} {_BEGUN[self.kind]}: {shown(self.reason or '', _LONGEST_REASON)}"
+        if self.kind is NoticeKind.GOLDEN_AGREEMENT:
+            return f"{place} differs from no golden total any more"
         accepted = f": {shown(self.reason, _LONGEST_REASON)}" if self.reason else ""
         return f"{place} is no longer refused, it is {self.verdict}{accepted}"
 
@@ -156,7 +168,7 @@ def notice_from_json(body: Mapping[str, Any]) -> Notice:
         hint=body.get("fix"),
         snapshot_id=None if snapshot is None else int(snapshot),
         arrivals=arrivals,
-        refusal_id=body.get("refusal"),
+        refusal_id=body.get("refusal", body.get("mismatch")),
         verdict=body.get("verdict"),
     )
 
@@ -234,59 +246,6 @@ def change_notice(
         snapshot_id=published.snapshot_id,
         arrivals=arrivals,
     )
-
-
-@dataclass(frozen=True)
-class Judged:
-    """What a load made of a day: of a slice of a derived table, or of the deliveries of an arrival day."""
-
-    table: str
-    key: Slice
-    verdict: str
-    is_refused: bool
-    is_good: bool
-    reason: str | None = None
-    hint: str | None = None
-    inputs: str = ""
-    """What it was judged on, as text."""
-    accepted_reason: str | None = None
-    """Why a person let it through."""
-
-
-def refusal_notice(
-    judged: Judged, standing: Standing, last: Notice | None, at: str, run_id: str | None
-) -> Notice | None:
-    """The notice of a refusal that is news, or of the end of one; None for everything else.
-
-    `last`: the latest notice of a refusal, or of an end, of this day. A refusal for the same reason goes on, whatever
-    arrives beside it; a day that waits or is held is not recovered.
-    """
-    if last is None:
-        is_open, open_reason = standing.is_refused, standing.reason
-    else:
-        is_open, open_reason = last.kind is NoticeKind.REFUSAL, last.reason
-    previous = last.id if last is not None else None
-    if judged.is_refused and not (is_open and open_reason == judged.reason):
-        identity = identity_of(
-            NoticeKind.REFUSAL, judged.table, judged.key, judged.reason or "", judged.inputs, previous or ""
-        )
-        return Notice(
-            identity, NoticeKind.REFUSAL, judged.table, judged.key, at, run_id, reason=judged.reason, hint=judged.hint
-        )
-    if judged.is_good and is_open:
-        identity = identity_of(NoticeKind.REFUSAL_END, judged.table, judged.key, previous or open_reason or "")
-        return Notice(
-            identity,
-            NoticeKind.REFUSAL_END,
-            judged.table,
-            judged.key,
-            at,
-            run_id,
-            reason=judged.accepted_reason,
-            refusal_id=previous,
-            verdict=judged.verdict,
-        )
-    return None
 
 
 def identity_of(*parts: object) -> str:

@@ -169,7 +169,7 @@ class Settings(BaseSettings):
     snapshot_min_rows: int = Field(100, ge=0)
     """Snapshots are compared where one of the two holds more items."""
     max_snapshot_bytes: int = Field(64 * 1024**2, ge=1)
-    """A snapshot of more bytes is refused: a worker holds one in memory."""
+    """A snapshot of more bytes is refused unread; of one that is read a worker holds a block of items at a time."""
 
     export_api_url: str = "https://amplitude.com/api/2/export"
     """The vendor's Export API, from which hours are recovered; a URL without a path gets the vendor's, `/api/2/export`.

@@ -27,6 +27,8 @@ MOST_BYTES = 1024**2
 _NAME = re.compile(rf"{PREFIX}/(?P<day>[0-9]{{4}}-[0-9]{{2}}-[0-9]{{2}})\.csv")
 _NUMBER = re.compile(r"[+-]?[0-9]{1,32}(\.[0-9]{1,18})?")
 _MOST_FAULTS = 20
+_LINE = " line "
+"""Between an object's key and a number, in what tells of a line."""
 _BOM = b"\xef\xbb\xbf"
 _FORM = (
     f"Write the header {','.join(COLUMNS)} and a line for each total, such as 2026-02-02,10001,refined/events:rows,1234"
@@ -70,6 +72,12 @@ def golden_key(day: date) -> str:
     return f"{PREFIX}/{day.isoformat()}.csv"
 
 
+def is_origin_between(origin: str, first: date, last: date) -> bool:
+    """Whether an object, or a line of one, is listed where totals of these days are asked for."""
+    key = origin.partition(_LINE)[0]
+    return golden_key(first) <= key <= golden_key(last)
+
+
 def read_file(key: str, day: date, content: bytes, names: GoldenNames) -> GoldenReading:
     """The totals of a file, and a fault for each line that is none; a file without the header has one fault alone."""
     lines = content.removeprefix(_BOM).splitlines()
@@ -81,14 +89,14 @@ def read_file(key: str, day: date, content: bytes, names: GoldenNames) -> Golden
     header = _fields(first[1])
     if header is None or sorted(header) != sorted(COLUMNS):
         said = first[1][:60].decode("utf-8", "replace")
-        fault = GoldenFault(f"{key} line {first[0]}", f"is not the header ({shown(said, 60)})", _FORM)
+        fault = GoldenFault(f"{key}{_LINE}{first[0]}", f"is not the header ({shown(said, 60)})", _FORM)
         return GoldenReading(GoldenSource.LANDING, faults=(fault,))
 
     def rows() -> Iterator[tuple[str, Mapping[str, str] | None]]:
         for number, line in rest:
             fields = _fields(line)
             is_whole = fields is not None and len(fields) == len(header)
-            yield f"{key} line {number}", dict(zip(header, fields, strict=True)) if is_whole and fields else None
+            yield f"{key}{_LINE}{number}", dict(zip(header, fields, strict=True)) if is_whole and fields else None
 
     return read_rows(GoldenSource.LANDING, rows(), names, day)
 

@@ -20,6 +20,8 @@ from resources.ledger.notices import published_of
 from resources.ledger.outbox import RecordedPublication
 from resources.ledger.store import Ledger
 
+_OF_REFUSALS = (NoticeKind.REFUSAL, NoticeKind.REFUSAL_END)
+
 
 @dataclass(frozen=True)
 class Refusal:
@@ -100,7 +102,7 @@ def changes_since(ledger: Ledger, since: datetime, table: str | None = None) -> 
     notices = ledger.outbox.recorded_since(since)
     tables = None if table is None else [table, *(one.key for one in downstream_of(table))]
     changes = _changes(ledger, published, [one for one in notices if one.kind is NoticeKind.CHANGE])
-    refusals = _refusals(ledger, [one for one in notices if one.kind is not NoticeKind.CHANGE])
+    refusals = _refusals(ledger, [one for one in notices if one.kind in _OF_REFUSALS])
     if tables is None:
         return ChangesSince(since, tuple(changes), tuple(refusals))
     return ChangesSince(

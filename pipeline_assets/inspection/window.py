@@ -164,7 +164,7 @@ def read_window(
     last: date | None = None,
 ) -> WindowReport:
     """Of the arrival days of a range, by default the last 91 that anything arrived in; opens neither tables nor landing."""
-    summaries = ledger.summaries
+    summaries = ledger.arrival_summaries
     last = last or last_arrival(ledger, source, projects, today)
     first = first or last - timedelta(days=ARRIVAL_DAYS - 1)
     arrivals = summaries.arrivals(source, projects, first, last)
@@ -206,7 +206,7 @@ def _reaches(
     late: Mapping[str, Lateness],
 ) -> list[Reach]:
     everything = late[""]
-    arrived = ledger.summaries.arrived(source, projects, *days)
+    arrived = ledger.arrival_summaries.arrived(source, projects, *days)
     seen = max(1, len({one.day for one in arrived}))
     objects, rows, size = (
         sum(getattr(one, name) for one in arrived) / seen for name in ("objects", "rows", "size_bytes")

@@ -63,9 +63,16 @@ def optional_tables(runtime: Runtime, request: LoadRequest, listings: Listings) 
     return [*(table for table in DIMENSION_TABLES if table.key in there & needed), *joined]
 
 
-def dimension_facts(runtime: Runtime, request: LoadRequest, table: Table, listings: Listings) -> Facts:
-    """What is known of the slices of a dimension's table that a load of these days is about."""
-    facts = Facts(runtime.settings, request.slices_of(table.kind), {}, {})
+def dimension_facts(
+    runtime: Runtime, request: LoadRequest, table: Table, listings: Listings, new_items: Collection[date] = ()
+) -> Facts:
+    """What is known of the slices of a dimension's table that a load of these days is about.
+
+    `new_items`: days whose snapshots this run published, requested or not: what is built of them is looked at as well.
+    """
+    days = () if table.kind.reads_landing else new_items
+    slices = {Slice(table.kind.slice_day(day), ALL_PROJECTS) for day in days}
+    facts = Facts(runtime.settings, request.slices_of(table.kind) | slices, {}, {})
     if table.key not in listings:
         return facts
     return _as_listed(runtime.ledger, facts, table, listings[table.key], request.now.date())
@@ -103,7 +110,7 @@ def plans_of_snapshots(
 
 
 def days_published(report: TableReport) -> set[date]:
-    """The days whose snapshot this run published."""
+    """The days of a table that this run published."""
     return {outcome.key.event_date for outcome in report.outcomes if outcome.verdict is Verdict.PUBLISHED}
 
 

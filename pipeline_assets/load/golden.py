@@ -1,6 +1,6 @@
 """Golden totals beside what is published: read at a load or on request, kept in the ledger, compared with its figures.
 
-Contains: what may be named, reading within a load, the comparison of what is on record.
+Contains: what may be named, reading within a load, the comparison of what is on record, and recording it.
 Add here: another figure of a slice that an outside system may tell.
 Does not contain: the rule (domain/golden.py), reading from landing or a database (resources/), what
 closes a difference (operations/repair_plan.py). No JVM is needed.
@@ -9,11 +9,20 @@ closes a difference (operations/repair_plan.py). No JVM is needed.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from datetime import date
+from datetime import UTC, date, datetime
 from decimal import Decimal
 
 from pipeline_assets.domain.errors import SettingsError, TidemarkError
-from pipeline_assets.domain.golden import GoldenComparison, GoldenMeasure, GoldenSource, GoldenTotal, compare, figure_of
+from pipeline_assets.domain.golden import (
+    GoldenComparison,
+    GoldenFault,
+    GoldenMeasure,
+    GoldenSource,
+    GoldenTotal,
+    compare,
+    figure_of,
+)
+from pipeline_assets.domain.golden_notices import golden_results
 from pipeline_assets.domain.plain_text import few
 from pipeline_assets.domain.records import SliceRecord
 from pipeline_assets.domain.settings import Settings
@@ -55,6 +64,22 @@ def take_golden(runtime: Runtime, first: date, last: date) -> None:
     if reading.totals:
         days = few([str(day) for day in sorted(reading.days)])
         runtime.log(f"golden: {len(reading.totals):,} totals of {days}")
+
+
+def record_comparison(
+    ledger: Ledger, settings: Settings, projects: Sequence[str], first: date, last: date, run_id: str | None
+) -> list[GoldenComparison]:
+    """Compare every total on record of these days, and record what came of it, with the notices that follow."""
+    comparisons = compare_recorded(ledger, settings, projects, first, last)
+    results = list(golden_results(comparisons, settings, datetime.now(UTC)))
+    ledger.golden.record(results, projects, first, last, run_id)
+    return comparisons
+
+
+def faults_on_record(ledger: Ledger, settings: Settings) -> list[GoldenFault]:
+    """What was no total when it was read last; of a query only where one is set, because nobody could correct it."""
+    is_asked = settings.golden_query is not None
+    return ledger.golden.faults([one for one in GoldenSource if one is not GoldenSource.QUERY or is_asked])
 
 
 def compare_recorded(

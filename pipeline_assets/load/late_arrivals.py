@@ -28,7 +28,7 @@ def recent_lateness(
     """Project -> how late the rows came that arrived in the 91 days up to the last arrival, but for those no window is for."""
     last = last_arrival(ledger, source, projects, today)
     first = last - timedelta(days=ARRIVAL_DAYS - 1)
-    found = lateness(ledger.summaries.arrivals(source, projects, first, last))
+    found = lateness(ledger.arrival_summaries.arrivals(source, projects, first, last))
     return {project: late.without(settings.max_lateness_days) for project, late in found.items()}
 
 

@@ -28,7 +28,7 @@ from pipeline_assets.load.dimensions import (
     slices_joined_with,
 )
 from pipeline_assets.load.draft import Draft, LoadRuntime
-from pipeline_assets.load.golden import take_golden
+from pipeline_assets.load.golden import record_comparison, take_golden
 from pipeline_assets.load.late_arrivals import too_narrow
 from pipeline_assets.load.request import LoadRequest, TableReport, merged
 from pipeline_assets.load.runtime import Runtime
@@ -77,6 +77,8 @@ def run_load(runtime: Runtime, request: LoadRequest, is_live: Callable[[str], bo
     except BaseException:
         draft.abandon()
         raise
+    days = (*request.days, *(day for report in reports for day in days_published(report)))
+    record_comparison(runtime.ledger, runtime.settings, request.projects, min(days), max(days), request.run_id)
     for report in reports:
         _warn_of_window(runtime, request, report)
         yield _as_published(runtime, draft, report, published)
@@ -118,7 +120,8 @@ def _staged(
     for table in DIMENSION_TABLES:
         if table in tables and table.key in request.tables:
             with lakehouse_failures(table.key):
-                report = rebuild_stale(runtime, request, table, dimension_facts(runtime, request, table, listings))
+                facts = dimension_facts(runtime, request, table, listings, new_items)
+                report = rebuild_stale(runtime, request, table, facts)
             new_items |= days_published(report) if table.kind.reads_landing else set()
             yield _told(runtime, report)
     derived = [table for table in (*DERIVED, *AS_OF_TABLES) if table.key in request.tables and table in tables]

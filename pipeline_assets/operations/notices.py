@@ -235,6 +235,8 @@ def _chat_text(notices: Sequence[Notice]) -> str:
         NoticeKind.CHANGE: "published final days changed",
         NoticeKind.REFUSAL: "days refused",
         NoticeKind.REFUSAL_END: "days no longer refused",
+        NoticeKind.GOLDEN_MISMATCH: "days that differ from golden totals",
+        NoticeKind.GOLDEN_AGREEMENT: "days that do so no longer",
     }
     counts = {kind: sum(notice.kind is kind for notice in notices) for kind in NoticeKind}
     head = "Tidemark: " + ", ".join(f"{words[kind]}: {count:,}" for kind, count in counts.items() if count)

@@ -15,7 +15,7 @@ from pipeline_assets.domain.errors import GoldenQueryError
 from pipeline_assets.domain.golden import GoldenComparison, GoldenFault, GoldenReading, GoldenSource
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import Slice
-from pipeline_assets.load.golden import compare_recorded, golden_names
+from pipeline_assets.load.golden import golden_names, record_comparison
 from resources.golden_query import read_query
 from resources.landing.golden import read_landing
 from resources.landing.store import LandingStore
@@ -62,18 +62,16 @@ def reconcile(
     names = golden_names(settings)
     reading = read_landing(landing, names, first, last)
     ledger.golden.replace(reading)
-    faults = list(reading.faults)
     try:
         asked = read_query(settings, names, first, last)
-        faults += asked.faults
         silence = _silence(ledger, settings, asked, first, last)
-        if silence is None:
-            ledger.golden.replace(asked)
-        else:
-            faults.append(silence)
+        if silence is not None:
+            asked = GoldenReading(GoldenSource.QUERY, faults=(silence,), asked=(first, last))
     except GoldenQueryError as error:
-        faults.append(GoldenFault(error.subject, error.reason, error.hint))
-    return again(ledger, settings, projects, Reconciliation(first, last, (), tuple(faults)))
+        fault = GoldenFault(error.subject, error.reason, error.hint)
+        asked = GoldenReading(GoldenSource.QUERY, faults=(fault,), asked=(first, last))
+    ledger.golden.replace(asked)
+    return again(ledger, settings, projects, Reconciliation(first, last, (), (*reading.faults, *asked.faults)))
 
 
 def _silence(ledger: Ledger, settings: Settings, asked: GoldenReading, first: date, last: date) -> GoldenFault | None:
@@ -88,6 +86,6 @@ def _silence(ledger: Ledger, settings: Settings, asked: GoldenReading, first: da
 
 
 def again(ledger: Ledger, settings: Settings, projects: Sequence[str], before: Reconciliation) -> Reconciliation:
-    """The same totals beside what is published now."""
-    comparisons = compare_recorded(ledger, settings, projects, before.first, before.last)
+    """The same totals beside what is published now, which is recorded."""
+    comparisons = record_comparison(ledger, settings, projects, before.first, before.last, None)
     return Reconciliation(before.first, before.last, tuple(comparisons), before.faults)

@@ -77,6 +77,7 @@ def _answers(report: HealthReport) -> dict[str, dg.MarkdownMetadataValue]:
         for one in report.for_a_person
     ]
     rows += [("", f"notices to {one.place}", one.reason, one.command or one.hint) for one in report.troubles]
+    rows += [("", one.origin, one.reason, one.hint) for one in report.golden_faults]
     return {"what waits": markdown_table(("days", "tables", "reason", "answer"), rows)} if rows else {}
 
 

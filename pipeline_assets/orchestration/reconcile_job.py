@@ -44,7 +44,7 @@ class ReconcileConfig(dg.Config):
 
 
 def reconcile_job(settings: Settings) -> dg.JobDefinition:
-    """Needs no pool: it writes nothing but the totals that it read."""
+    """Needs no pool: it writes nothing but the totals that it read, and what came of comparing them."""
 
     @dg.op(name=RECONCILE_OP, description="Compare published days with the totals of outside systems; starts no Spark.")
     def reconcile_op(

@@ -17,7 +17,7 @@ from pipeline_assets.tables.kinds import SNAPSHOT, VALIDITY
 from pipeline_assets.tables.table import Dimension, Measure, Table, TableColumn
 
 _PROJECT = TableColumn("project_id", "string", "`all`: a dimension belongs to no project", is_required=True)
-_ID = TableColumn("id", "string", "as the delivery spells it")
+_ID = TableColumn("id", "string", "as the delivery spells it, without white space around it")
 
 
 def dimension(name: str, description: str) -> Dimension:
@@ -33,7 +33,7 @@ def dimension(name: str, description: str) -> Dimension:
             _PROJECT,
             _ID,
             TableColumn("name", "string"),
-            TableColumn("status", "string", "as the delivery spells it"),
+            TableColumn("status", "string", "as the delivery spells it, without white space around it"),
             TableColumn("attributes", "string", "JSON text of the further columns, keys sorted; null without any"),
             TableColumn("_object_key", "string", "the delivery of the row"),
             TableColumn("_object_etag", "string", "its version when it was read"),
@@ -41,6 +41,7 @@ def dimension(name: str, description: str) -> Dimension:
         ),
         write_order=("id",),
         kind=SNAPSHOT,
+        version="2",
         day_column="snapshot_date",
         checks=(Check.SNAPSHOT_IS_WHOLE, Check.COUNT_IS_EXPECTED),
         measures={"rows": Measure(lambda: F.count(F.lit(1)))},

@@ -32,6 +32,9 @@ class TableKind(ABC):
     """Whether its slices belong to all projects together: a dimension knows none."""
     reads_landing: bool = False
     """Whether a slice is read from one object in landing, and from no table."""
+    chosen_by: tuple[str, ...] = ()
+    """Settings that choose inputs of a slice: on record with it, and no part of its code, because its input state tells the
+    choice."""
 
     @abstractmethod
     def input_days(self, upstream: str, day: date, settings: Settings) -> tuple[date, ...]:
@@ -142,6 +145,7 @@ class AsOf(TableKind):
     """Figures of one day, computed from its refined events and from a dimension as it was on that day."""
 
     name = "as-of aggregate"
+    chosen_by = ("missing_snapshot", "previous_snapshot_days")
 
     def input_days(self, upstream: str, day: date, settings: Settings) -> tuple[date, ...]:
         """Of events its own day; of a dimension the days whose snapshot may stand for it, and the months of these."""

@@ -103,8 +103,9 @@ class Table:
         )
 
     def recorded_settings(self, settings: Settings) -> dict[str, Any]:
-        """Name -> value of the settings the build reads, as a publication records them; the same on every machine."""
-        return on_record(settings, [name for name in self.settings_read if not settings.is_of_machine(name)])
+        """Name -> value of the settings that decide about the build, as a publication records them; the same on every machine."""
+        names = (*self.settings_read, *self.kind.chosen_by)
+        return on_record(settings, [name for name in names if not settings.is_of_machine(name)])
 
     def code_version(self, settings: Settings) -> str:
         """The declared version and a hash of the settings the build reads; the same on every machine."""

@@ -1,32 +1,30 @@
 """Objects to rows, quarantined lines and one summary per object, in one pass over Arrow batches.
 
-Contains: reading one object, and a job for those who want no more than summaries and refused lines.
+Contains: the lines of an object, and a job for those who want no more than summaries and refused lines.
 Add here: how rows are batched.
-Does not contain: what becomes of good rows (write_objects.py), how work is spread (spread.py), the
-columns of a batch (parsed_batches.py), the meaning of a line (formats/base.py) and of an object's
-bytes (formats/gzip_lines.py).
+Does not contain: opening an object (object_text.py), what becomes of good rows (write_objects.py),
+how work is spread (spread.py), the columns of a batch (parsed_batches.py), the meaning of a line
+(formats/base.py).
 """
 
 from __future__ import annotations
 
-import hashlib
 import io
 import json
 from collections import Counter
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import IO, Any, Protocol
+from typing import IO, Any
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
 
-from pipeline_assets.domain.deliveries import NOT_READABLE
-from pipeline_assets.domain.errors import ObjectMovedError, TidemarkError, UnreadableObjectError
-from pipeline_assets.domain.quarantine_reasons import QuarantineReason
+from pipeline_assets.domain.errors import TidemarkError
 from pipeline_assets.domain.spool import naming_the_disk
 from pipeline_assets.formats.base import BlockParser, LineParser, ParsedLine
-from pipeline_assets.formats.gzip_lines import BadObjectError, Block, blocks, decompress
+from pipeline_assets.formats.gzip_lines import Block, blocks
 from pipeline_assets.formats.registry import EXPORT_FORMAT
+from pipeline_assets.transforms.object_text import SAMPLE_BYTES, ObjectReader, ObjectTexts
 from pipeline_assets.transforms.parsed_batches import (
     FIELDS,
     OBJECT,
@@ -38,12 +36,6 @@ from pipeline_assets.transforms.parsed_batches import (
 )
 from pipeline_assets.transforms.small_objects import SmallObject, SmallObjects, names_of_lines, whole_block
 
-MOVED = "moved"
-"""`error` of an object that was overwritten or deleted between listing and reading."""
-SAME_BYTES = "touched"
-"""`error` of an object whose bytes are those already known: hashed, not parsed."""
-_SAMPLE_BYTES = 512
-_READ_BYTES = 1024**2
 SUMMARY_COUNTS = (
     "lines",
     "rows",
@@ -62,13 +54,6 @@ _BATCH_BYTES = 16 * 1024**2
 _PART_BYTES = 1024**2
 _SMALL_BYTES = 64 * 1024
 """As stored: an object of fewer is parsed together with others."""
-
-
-class ObjectReader(Protocol):
-    """Reads exactly the listed version of an object; picklable (resources/landing/store.py)."""
-
-    def open(self, key: str, etag: str) -> IO[bytes]:
-        """The object's bytes, to be closed; raises ObjectMovedError, LandingAccessError or LandingUnavailableError."""
 
 
 def parse_objects(
@@ -107,7 +92,7 @@ class ObjectWork:
 
         Small objects that follow each other are parsed at once: each call of Arrow costs as much for ten lines as for thousands.
         """
-        small = SmallObjects()
+        small, texts = SmallObjects(), ObjectTexts(self.reader, self.max_object_bytes)
         for row in rows:
             place = {
                 "_source": row["source"],
@@ -121,7 +106,7 @@ class ObjectWork:
                 **dict.fromkeys(("sha256", "error", "error_detail", "line_reasons")),
                 "size_bytes": row["size_bytes"],
             }
-            text = yield from self._text(row, place, summary)
+            text = yield from texts.open(row, place, summary)
             if text is None:
                 continue
             with text:
@@ -140,35 +125,6 @@ class ObjectWork:
                 small = SmallObjects()
         if small.objects:
             yield from self._together(small.objects)
-
-    def _text(
-        self, row: Mapping[str, Any], place: Mapping[str, Any], summary: dict[str, Any]
-    ) -> Generator[pa.RecordBatch, None, IO[bytes] | None]:
-        """The decompressed object, to be closed; None where its summary is all that there is of it."""
-        if row["size_bytes"] > self.max_object_bytes:
-            # Bytes that are too many as they are stored need not be fetched to know.
-            detail = f"{row['size_bytes']} bytes as listed, at most {self.max_object_bytes} when decompressed; not read"
-            refused = BadObjectError(QuarantineReason.OBJECT_TOO_LARGE, detail)
-            yield from _refused_object(place, summary, row["size_bytes"], refused, b"")
-            return None
-        try:
-            stored = self.reader.open(row["object_key"], row["object_etag"])
-        except ObjectMovedError as error:
-            yield batch_of_records(OBJECT, place, [summary | {"error": MOVED, "error_detail": error.reason}])
-            return None
-        except UnreadableObjectError as error:
-            yield batch_of_records(OBJECT, place, [summary | {"error": NOT_READABLE, "error_detail": error.reason}])
-            return None
-        with stored:
-            summary["sha256"], size, sample = _fingerprint(stored)
-            if summary["sha256"] == row["known_sha256"]:
-                yield batch_of_records(OBJECT, place, [summary | {"error": SAME_BYTES}])
-                return None
-            try:
-                return decompress(stored, self.max_object_bytes)
-            except BadObjectError as error:
-                yield from _refused_object(place, summary, size, error, sample)
-                return None
 
     def _together(self, objects: Sequence[SmallObject]) -> Iterator[pa.RecordBatch]:
         """The lines of some objects of one arrival day at once where nothing is odd; what is odd by itself."""
@@ -256,7 +212,7 @@ class ObjectWork:
                         "byte_length": line.length,
                         "reason": parsed.reason.value,
                         "detail": parsed.detail[:_DETAIL_CHARACTERS],
-                        "sample": line.text[:_SAMPLE_BYTES],
+                        "sample": line.text[:SAMPLE_BYTES],
                     }
                 )
         if events:
@@ -280,23 +236,3 @@ def _apart(objects: Sequence[SmallObject], columns: BlockParser) -> Iterator[Seq
     else:
         middle = len(objects) // 2
         yield from (objects[:middle], objects[middle:])
-
-
-def _fingerprint(stored: IO[bytes]) -> tuple[str, int, bytes]:
-    """sha256, size and first bytes of an object, which is then at its start again."""
-    digest, size, sample = hashlib.sha256(), 0, b""
-    while part := stored.read(_READ_BYTES):
-        digest.update(part)
-        size += len(part)
-        sample = sample or part[:_SAMPLE_BYTES]
-    stored.seek(0)
-    return digest.hexdigest(), size, sample
-
-
-def _refused_object(
-    place: Mapping[str, Any], summary: dict[str, Any], size: int, error: BadObjectError, sample: bytes
-) -> Iterator[pa.RecordBatch]:
-    reason, detail = error.reason.value, error.detail
-    record = {"byte_offset": 0, "byte_length": size, "reason": reason, "detail": detail, "sample": sample}
-    yield batch_of_records(QUARANTINED, place, [record])
-    yield batch_of_records(OBJECT, place, [summary | {"error": reason, "error_detail": detail}])

@@ -7,6 +7,7 @@ Does not contain: what a line means (pipeline_assets/formats/golden_csv.py), com
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import date
 
 from pipeline_assets.domain.errors import ObjectMovedError, UnreadableObjectError
@@ -23,7 +24,8 @@ def read_landing(landing: LandingStore, names: GoldenNames, first: date, last: d
     concern all.
     """
     found = landing.list_beside(PREFIX, golden_key(first), golden_key(last))
-    return GoldenReading.of(GoldenSource.LANDING, [_read(landing, entry, names) for entry in found])
+    reading = GoldenReading.of(GoldenSource.LANDING, [_read(landing, entry, names) for entry in found])
+    return replace(reading, asked=(first, last))
 
 
 def _read(landing: LandingStore, entry: Listed, names: GoldenNames) -> GoldenReading:

@@ -1,6 +1,6 @@
-"""Golden totals as they were read last: for `status` and the page of health, which read no landing.
+"""Golden totals as they were read last, and what became of comparing them: `status` and the page of health read no landing.
 
-Contains: reading and replacing them.
+Contains: reading and replacing totals and faults, recording results with their notices.
 Add here: another question about them.
 Does not contain: comparing them (pipeline_assets/load/golden.py), where they come from
 (resources/landing/golden.py, resources/golden_query.py).
@@ -12,15 +12,20 @@ from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager
 from datetime import UTC, date, datetime
 from decimal import Decimal
+from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from pipeline_assets.domain.golden import GoldenMeasure, GoldenReading, GoldenSource, GoldenTotal
+from pipeline_assets.domain.golden import GoldenFault, GoldenMeasure, GoldenReading, GoldenSource, GoldenTotal
+from pipeline_assets.domain.golden_notices import GoldenResult, GoldenStanding, golden_notice
+from pipeline_assets.domain.notices import Notice
 from pipeline_assets.domain.plain_text import recordable
 from pipeline_assets.domain.slices import Slice
+from pipeline_assets.formats.golden_csv import is_origin_between
 from resources.ledger.engine import in_parts
-from resources.ledger.schema import GOLDEN_TOTALS
+from resources.ledger.notices import write_notice
+from resources.ledger.schema import GOLDEN_FAULTS, GOLDEN_RESULTS, GOLDEN_TOTALS
 
 _MEASURED = ("event_date", "project_id", "table_name", "measure")
 """What a source tells one value of."""
@@ -30,9 +35,9 @@ _Connect = Callable[[], AbstractContextManager[Connection]]
 class GoldenTotals:
     """Reads and writes of golden totals; each write is one transaction."""
 
-    def __init__(self, read: _Connect, write: _Connect) -> None:
-        """Wrap a ledger's ways of connecting."""
-        self._read, self._write = read, write
+    def __init__(self, read: _Connect, write: _Connect, insert: Callable[[sa.Table], Any]) -> None:
+        """Wrap a ledger's ways of connecting, and its way to insert or update."""
+        self._read, self._write, self._insert = read, write, insert
 
     def of(
         self,
@@ -68,7 +73,7 @@ class GoldenTotals:
         A day that it no longer tells of keeps its totals: a file that is gone retracts nothing, one without lines does. Of a
         day that was read in part, only the measures that were read are replaced.
         """
-        if not reading.days:
+        if not reading.days and reading.asked is None:
             return
         source, now = reading.source.value, datetime.now(UTC).isoformat()
         rows = [
@@ -85,6 +90,7 @@ class GoldenTotals:
             for total in reading.totals
         ]
         with self._write() as connection:
+            _replace_faults(connection, reading, now)
             for days in in_parts(sorted(reading.days - reading.partial_days)):
                 connection.execute(
                     GOLDEN_TOTALS.delete().where(GOLDEN_TOTALS.c.source == source, GOLDEN_TOTALS.c.event_date.in_(days))
@@ -99,3 +105,90 @@ class GoldenTotals:
                 connection.execute(GOLDEN_TOTALS.delete().where(GOLDEN_TOTALS.c.source == source, *same), told)
             if rows:
                 connection.execute(GOLDEN_TOTALS.insert(), rows)
+
+    def faults(self, sources: Collection[GoldenSource]) -> list[GoldenFault]:
+        """What was no total when these sources were read last, source by source."""
+        columns = (GOLDEN_FAULTS.c.origin, GOLDEN_FAULTS.c.reason, GOLDEN_FAULTS.c.fix)
+        query = sa.select(*columns).where(GOLDEN_FAULTS.c.source.in_([source.value for source in sources]))
+        with self._read() as connection:
+            rows = connection.execute(query.order_by(GOLDEN_FAULTS.c.source, GOLDEN_FAULTS.c.id)).all()
+        return [GoldenFault(origin, reason, fix or "") for origin, reason, fix in rows]
+
+    def record(
+        self,
+        results: Sequence[GoldenResult],
+        projects: Sequence[str],
+        first: date,
+        last: date,
+        run_id: str | None,
+    ) -> list[Notice]:
+        """Record what comparing these days gave, with a notice of each that differs by now, or no longer; returns these.
+
+        All in one transaction. A day of the range that was found to differ, and that no total tells of any more, agrees.
+        """
+        stamp = {"run_id": run_id, "recorded_at": datetime.now(UTC).isoformat()}
+        told: list[Notice] = []
+        with self._write() as connection:
+            before = _standing(connection, projects, first, last)
+            gone = before.keys() - {(one.table, one.key) for one in results}
+            ended = [GoldenResult(*place, None) for place in sorted(gone) if before[place].mismatch is not None]
+            for result in (*results, *ended):
+                standing = before.get((result.table, result.key))
+                notice = golden_notice(result, standing or GoldenStanding(), stamp["recorded_at"] or "", run_id)
+                if notice is None and standing is not None:
+                    continue
+                if notice is not None:
+                    write_notice(connection, self._insert, notice, stamp)
+                    told.append(notice)
+                self._upsert(connection, result, notice, stamp)
+        return told
+
+    def _upsert(
+        self, connection: Connection, result: GoldenResult, notice: Notice | None, stamp: dict[str, str | None]
+    ) -> None:
+        row = {"mismatch": result.mismatch, "notice_id": notice.id if notice is not None else None, **stamp}
+        place = {"table_name": result.table, "event_date": result.key.event_date, "project_id": result.key.project_id}
+        statement = self._insert(GOLDEN_RESULTS).on_conflict_do_update(index_elements=list(place), set_=row)
+        connection.execute(statement, place | row)
+
+
+def _replace_faults(connection: Connection, reading: GoldenReading, now: str) -> None:
+    """Of files those of the days that were asked for; a query answers anew each time, whatever it was asked for."""
+    if reading.asked is None:
+        return
+    source = reading.source.value
+    known = sa.select(GOLDEN_FAULTS.c.id, GOLDEN_FAULTS.c.origin).where(GOLDEN_FAULTS.c.source == source)
+    is_file = reading.source is GoldenSource.LANDING
+    gone = [
+        number
+        for number, origin in connection.execute(known)
+        if not is_file or is_origin_between(origin, *reading.asked)
+    ]
+    for numbers in in_parts(gone):
+        connection.execute(GOLDEN_FAULTS.delete().where(GOLDEN_FAULTS.c.id.in_(numbers)))
+    rows = [
+        {
+            "source": source,
+            "origin": recordable(fault.origin),
+            "reason": recordable(fault.reason),
+            "fix": recordable(fault.hint),
+            "recorded_at": now,
+        }
+        for fault in reading.faults
+    ]
+    if rows:
+        connection.execute(GOLDEN_FAULTS.insert(), rows)
+
+
+def _standing(
+    connection: Connection, projects: Sequence[str], first: date, last: date
+) -> dict[tuple[str, Slice], GoldenStanding]:
+    query = sa.select(GOLDEN_RESULTS).where(
+        GOLDEN_RESULTS.c.project_id.in_(projects), GOLDEN_RESULTS.c.event_date.between(first, last)
+    )
+    return {
+        (row["table_name"], Slice(row["event_date"], row["project_id"])): GoldenStanding(
+            row["mismatch"], row["notice_id"]
+        )
+        for row in connection.execute(query).mappings()
+    }

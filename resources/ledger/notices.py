@@ -19,16 +19,15 @@ from sqlalchemy.engine import Connection
 from pipeline_assets.domain.deliveries import BatchKey
 from pipeline_assets.domain.notices import (
     Arrivals,
-    Judged,
     Notice,
     NoticeKind,
     Published,
     Standing,
     change_notice,
     notice_from_json,
-    refusal_notice,
 )
 from pipeline_assets.domain.records import BatchRecord, PublicationRecord, SliceRecord
+from pipeline_assets.domain.refusal_notices import Judged, refusal_notice
 from pipeline_assets.domain.slices import BatchVerdict, Slice, Source, Verdict
 from pipeline_assets.tables.raw_events import RAW_TABLES
 from pipeline_assets.tables.registry import SOURCE_OF_TABLE, measures_of
@@ -78,16 +77,23 @@ def write_notices(
         *_refusals(connection, before, judged, stamp),
     ]
     for notice in notices:
-        row = {
-            "id": notice.id,
-            "kind": notice.kind.value,
-            "table_name": notice.table,
-            "event_date": notice.key.event_date,
-            "project_id": notice.key.project_id,
-            "body": notice.to_json(),
-            **stamp,
-        }
-        connection.execute(insert(NOTICES).on_conflict_do_nothing(), row)
+        write_notice(connection, insert, notice, stamp)
+
+
+def write_notice(
+    connection: Connection, insert: Callable[[sa.Table], Any], notice: Notice, stamp: Mapping[str, Any]
+) -> None:
+    """Put a notice into the outbox, in the transaction of what it tells of; one that is there already stays as it is."""
+    row = {
+        "id": notice.id,
+        "kind": notice.kind.value,
+        "table_name": notice.table,
+        "event_date": notice.key.event_date,
+        "project_id": notice.key.project_id,
+        "body": notice.to_json(),
+        **stamp,
+    }
+    connection.execute(insert(NOTICES).on_conflict_do_nothing(), row)
 
 
 def published_of(record: PublicationRecord, figures: Mapping[str, float], recorded_at: str = "") -> Published:

@@ -187,3 +187,16 @@ GOLDEN_TOTALS = _table(
     sa.Column("value", sa.String, nullable=False), sa.Column("origin", sa.String), sa.Column("recorded_at", sa.String),
 )  # fmt: skip
 """What an outside system says of published days, as it was read last; compared whenever somebody asks."""
+GOLDEN_FAULTS = _table(
+    "golden_faults", sa.Column("id", sa.Integer, primary_key=True, autoincrement=True),
+    sa.Column("source", sa.String, nullable=False), sa.Column("origin", sa.String, nullable=False),
+    sa.Column("reason", sa.String, nullable=False), sa.Column("fix", sa.String), sa.Column("recorded_at", sa.String),
+)  # fmt: skip
+"""What was no total when it was read last: lines, and files."""
+GOLDEN_RESULTS = _table(
+    "golden_results", _key("table_name"), _key("event_date", sa.Date), _key("project_id"),
+    # What did not agree; null where all totals did.
+    sa.Column("mismatch", sa.String), sa.Column("notice_id", sa.String),
+    sa.Column("run_id", sa.String), sa.Column("recorded_at", sa.String),
+)  # fmt: skip
+"""What comparing a published day with its golden totals gave last, as far as people were told."""

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from sqlalchemy.engine import Connection, Engine
 
 from pipeline_assets.domain.records import Head
+from resources.ledger.arrival_summaries import ArrivalSummaries
 from resources.ledger.changes import Changes
 from resources.ledger.checkup import Checkup
 from resources.ledger.digests import DigestsOnRecord
@@ -104,6 +105,11 @@ class Ledger(Queries):
         return Summaries(self._read)
 
     @property
+    def arrival_summaries(self) -> ArrivalSummaries:
+        """Figures over all that arrived."""
+        return ArrivalSummaries(self._read)
+
+    @property
     def checkup(self) -> Checkup:
         """What is on record of how this deployment recovers."""
         return Checkup(self._read)
@@ -121,7 +127,7 @@ class Ledger(Queries):
     @property
     def golden(self) -> GoldenTotals:
         """What outside systems say of published days."""
-        return GoldenTotals(self._read, self._write)
+        return GoldenTotals(self._read, self._write, self._insert)
 
     @property
     def digests(self) -> DigestsOnRecord:

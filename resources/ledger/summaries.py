@@ -1,16 +1,15 @@
-"""Figures over years of records, counted by the database: of verdicts, rows, lateness, quarantine and runs.
+"""Figures over years of records, counted by the database: of verdicts, rows, checks and runs.
 
 Contains: one query per figure, and the plain rows that it gives.
 Add here: another figure of which the database can hold the sums.
-Does not contain: what figures mean and how they are joined (pipeline_assets/inspection/health/),
-questions of a load (store.py), changes of what was
-published (revisions.py).
+Does not contain: what arrived (arrival_summaries.py), what figures mean and how they are joined
+(pipeline_assets/inspection/health/), questions of a load (store.py), changes of what was published
+(revisions.py).
 """
 
 from __future__ import annotations
 
 import json
-from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -21,9 +20,8 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection, RowMapping
 
 from pipeline_assets.domain.checks import Evaluation
-from pipeline_assets.domain.lateness import LatenessSketch
-from pipeline_assets.domain.slices import EMPTY, BatchVerdict, Digest, Source, Verdict
-from resources.ledger.schema import BATCH_DAYS, BATCHES, DELIVERIES, RUNS, SLICES
+from pipeline_assets.domain.slices import BatchVerdict, Digest, Source, Verdict
+from resources.ledger.schema import BATCHES, RUNS, SLICES
 
 _Connect = Callable[[], AbstractContextManager[Connection]]
 _GOOD = [verdict.value for verdict in Verdict if verdict.is_good]
@@ -81,30 +79,6 @@ class CheckFigure:
     day: date
     project_id: str
     value: float
-
-
-@dataclass(frozen=True)
-class RefusedLines:
-    """Refused lines and objects of one arrival day that have the same reason."""
-
-    day: date
-    error: str | None
-    """Why whole objects are refused; None of objects that are read, but for some lines."""
-    objects: int
-    lines: int
-    line_reason: str | None = None
-    """Why single lines are refused; None where an older version recorded them. Objects with lines of several are in each."""
-
-
-@dataclass(frozen=True)
-class ArrivedOn:
-    """What arrived on one day, as far as raw holds it."""
-
-    project_id: str
-    day: date
-    objects: int
-    size_bytes: int
-    rows: int
 
 
 @dataclass(frozen=True)
@@ -194,79 +168,6 @@ class Summaries:
                     value = sum(one["figures"].get(name, 0) for one in json.loads(evaluations))
                     found.append(CheckFigure(table, day, project, value))
         return found
-
-    def arrivals(
-        self, source: Source, projects: Sequence[str], first: date, last: date
-    ) -> list[tuple[str, date, date, int]]:
-        """Project, arrival day, event day and rows in raw, of what arrived in the range."""
-        query = sa.select(
-            BATCH_DAYS.c.project_id, BATCH_DAYS.c.arrival_date, BATCH_DAYS.c.event_date, BATCH_DAYS.c.digest
-        ).where(
-            BATCH_DAYS.c.source == source.value,
-            BATCH_DAYS.c.project_id.in_(projects),
-            BATCH_DAYS.c.arrival_date.between(first, last),
-        )
-        with self._read() as connection:
-            return [(project, at, day, Digest.parse(text).rows) for project, at, day, text in connection.execute(query)]
-
-    def lateness(
-        self, source: Source, projects: Sequence[str], first: date, last: date
-    ) -> list[tuple[str, date, LatenessSketch | None]]:
-        """Project, arrival day and sketch of each batch day with rows that arrived in the range; None = not measured."""
-        columns = (BATCH_DAYS.c.project_id, BATCH_DAYS.c.arrival_date, BATCH_DAYS.c.lateness)
-        query = sa.select(*columns).where(
-            BATCH_DAYS.c.source == source.value,
-            BATCH_DAYS.c.project_id.in_(projects),
-            BATCH_DAYS.c.arrival_date.between(first, last),
-            BATCH_DAYS.c.digest != str(EMPTY),
-        )
-        with self._read() as connection:
-            return [
-                (project, day, None if text is None else LatenessSketch.from_text(text))
-                for project, day, text in connection.execute(query)
-            ]
-
-    def arrived(self, source: Source, projects: Sequence[str], first: date, last: date) -> list[ArrivedOn]:
-        """Objects, stored bytes and rows per project and arrival day in the range, of the versions that raw holds."""
-        names = (DELIVERIES.c.project_id, DELIVERIES.c.arrival_date)
-        sums = (sa.func.coalesce(sa.func.sum(column), 0) for column in (DELIVERIES.c.size_bytes, DELIVERIES.c.rows))
-        query = sa.select(*names, sa.func.count(), *sums).where(
-            DELIVERIES.c.source == source.value,
-            DELIVERIES.c.project_id.in_(projects),
-            DELIVERIES.c.arrival_date.between(first, last),
-            DELIVERIES.c.is_accepted,
-        )
-        with self._read() as connection:
-            rows = connection.execute(query.group_by(*names))
-            return [ArrivedOn(project, day, n, int(size), int(count)) for project, day, n, size, count in rows]
-
-    def refused_lines(self, projects: Sequence[str]) -> list[RefusedLines]:
-        """Refused lines and objects per arrival day and reason, of the versions that raw holds or that were refused last."""
-        columns = (DELIVERIES.c.arrival_date, DELIVERIES.c.error, sa.cast(DELIVERIES.c.line_reasons, sa.Text))
-        query = (
-            sa.select(*columns, sa.func.count(), sa.func.coalesce(sa.func.sum(DELIVERIES.c.quarantined), 0))
-            .where(
-                DELIVERIES.c.project_id.in_(projects),
-                sa.or_(DELIVERIES.c.quarantined > 0, DELIVERIES.c.error.is_not(None)),
-            )
-            .group_by(*columns)
-        )
-        with self._read() as connection:
-            groups = [tuple(row) for row in connection.execute(query)]
-        found: Counter[tuple[date, str | None, str | None]] = Counter()
-        objects: Counter[tuple[date, str | None, str | None]] = Counter()
-        for day, error, reasons, count, lines in groups:
-            # Of each object of the group the same.
-            told = json.loads(reasons) if reasons else {}
-            named = {reason: each * count for reason, each in told.items()} if told else {None: int(lines)}
-            for reason, of_reason in named.items():
-                found[day, error, reason] += of_reason
-                objects[day, error, reason] += count
-        refused = [
-            RefusedLines(day, error, objects[day, error, reason], lines, reason)
-            for (day, error, reason), lines in found.items()
-        ]
-        return sorted(refused, key=lambda one: (one.day, one.error or "", one.line_reason or ""))
 
     def finished_runs(self) -> list[FinishedRun]:
         """Every load on record that went through all its tables, by its end."""

@@ -21,7 +21,7 @@ from pipeline_assets.domain.errors import UsageError
 from pipeline_assets.domain.settings import PROJECT_ROOT
 from pipeline_assets.domain.slices import ALL_PROJECTS, Slice
 from pipeline_assets.inspection.replay.recompute import Chosen, derived_table, replay
-from pipeline_assets.inspection.replay.replay import Replay, ReplayBasis
+from pipeline_assets.inspection.replay.replay import Replay, ReplayBasis, ReplayResult
 from pipeline_assets.load.runtime import Runtime
 from pipeline_assets.operations.release import preview, release
 from pipeline_assets.operations.rollback import roll_back
@@ -228,6 +228,18 @@ def test_bad_and_missing_snapshots(pipeline: Any) -> None:
     note = next(e.reason for e in record.evaluations if e.check.name == "items_are_known")
     assert note == f"items as of {third}: {SNAPSHOTS} has no snapshot of {fourth} (missing_snapshot = previous)"
 
+    was = p.ledger.publications(ACTIVE)[-1]
+    assert (was.key.event_date, was.settings["missing_snapshot"]) == (fourth, "previous")
+    p.change(missing_snapshot=MissingSnapshot.WAIT)
+    now = _replay(p, ACTIVE, was.number, ReplayBasis.CURRENT)
+    assert (now.result, now.settings) == (ReplayResult.IMPOSSIBLE, {"missing_snapshot": ("previous", "wait")})
+    assert now.causes == (
+        "setting missing_snapshot: previous -> wait",
+        f"{SNAPSHOTS} has no snapshot of {fourth} (missing_snapshot = wait)",
+    )
+    assert _replay(p, ACTIVE, was.number, ReplayBasis.AS_PUBLISHED).is_equal, "with the policy of then"
+    p.change(missing_snapshot=MissingSnapshot.PREVIOUS)
+
     began = datetime.now(UTC)
     deliver_items(p, third, {**THEN, "2": "ACTIVE"})
     deliver_items(p, FIRST, {**THEN, "3": "INACTIVE"})
@@ -247,8 +259,20 @@ def test_bad_and_missing_snapshots(pipeline: Any) -> None:
     held = preview(p.ledger, p.settings, [SNAPSHOTS], [PROJECT], third, third, p.now, is_load_next=True)
     assert [(one.table, one.key) for one in held] == [(SNAPSHOTS, Slice(third, ALL_PROJECTS))]
     release(p.ledger, held, "it was right", str(uuid.uuid4()))
-    assert load_items(p, third, accept=accept).success
+    deliver_items(p, fourth, {"1": "ACTIVE"})
+    assert "1 items, 3 in the snapshot of 2026-02-04" in load_items(p, third, fourth, accept=accept).failure()
     assert _record(p, ACTIVE, third).verdict.value in ("published", "unchanged")
+
+    # The day that a refused count was compared with is corrected: first with as many items, then with fewer.
+    for items, verdict in (({**THEN, "3": "INACTIVE"}, "refused"), ({"1": "ACTIVE", "2": "ACTIVE"}, "published")):
+        deliver_items(p, third, items)
+        again = load_items(p, third, accept=accept)
+        assert again.success, "the same refusal, of a day that nobody asked for, fails no second run"
+        assert (p.verdict(SNAPSHOTS, third, ALL_PROJECTS), p.verdict(SNAPSHOTS, fourth, ALL_PROJECTS)) == (
+            "published",
+            verdict,
+        )
+    assert {k: n for k, n in active_events(p).items() if k[0] == fourth} == {(fourth, "1"): 3}, "and its events follow"
 
 
 def _runtime(p: Any) -> Runtime:

@@ -8,7 +8,7 @@ import sqlite3
 import subprocess
 from collections.abc import Iterator
 from contextlib import closing
-from datetime import date, timedelta
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from typer.testing import CliRunner
 
 from pipeline_assets.cli.app import app
 from pipeline_assets.domain.hours import Hour
+from pipeline_assets.domain.notices import NoticeKind
 from pipeline_assets.drill.sandbox import as_environment
 from pipeline_assets.inspection.health.report import read_health
 from pipeline_assets.transforms.key_presence import STATES
@@ -120,6 +121,9 @@ def test_a_mismatch_of_37_lost_keys_over_four_days_is_named_explained_and_closed
     warned = loaded.failed_checks(dg.AssetCheckSeverity.WARN)
     assert (REFINED, "reconciles_with_golden", str(CUT)) in warned
     assert loaded.check_metadata(REFINED, "reconciles_with_golden", CUT)["rows_relative_difference"].value == 0.2
+    assert {(day, kind) for table, day, kind in _told_of_golden(p) if table == REFINED} == {
+        (day, NoticeKind.GOLDEN_MISMATCH) for day in DAYS[:3]
+    }, "receivers are told by the load"
     incident.comes_late()
 
     first = incident.tidemark("reconcile", *SPAN)
@@ -175,9 +179,19 @@ def test_a_mismatch_of_37_lost_keys_over_four_days_is_named_explained_and_closed
     keys = incident.found("--keys", str(incident.keys()), *SPAN)
     assert (keys["is_equal"], keys["totals"]["same"]) == (True, 240)
     assert not [one for one in read_health(p.ledger, p.settings, LATER).mismatches if one.value]
+    last = {(table, day): kind for table, day, kind in _told_of_golden(p)}
+    assert {day for table, day in last if table == REFINED} == set(DAYS)
+    assert set(last.values()) == {NoticeKind.GOLDEN_AGREEMENT}, "and that it is over"
     assert "golden" not in incident.tidemark("status", *SPAN).stdout
 
     _another_table_a_query_and_what_nobody_can_repair(incident)
+
+
+def _told_of_golden(p: Any) -> list[tuple[str, date, NoticeKind]]:
+    """Table, day and kind of the notices of golden totals, in their order."""
+    kinds = (NoticeKind.GOLDEN_MISMATCH, NoticeKind.GOLDEN_AGREEMENT)
+    notices = p.ledger.outbox.recorded_since(datetime(2020, 1, 1, tzinfo=UTC))
+    return [(one.table, one.key.event_date, one.kind) for one in notices if one.kind in kinds]
 
 
 def _another_table_a_query_and_what_nobody_can_repair(incident: Incident) -> None:

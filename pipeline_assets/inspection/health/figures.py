@@ -16,8 +16,9 @@ from datetime import date, datetime, timedelta
 
 from pipeline_assets.domain.slices import Source
 from pipeline_assets.tables.raw_events import RAW_TABLES
+from resources.ledger.arrival_summaries import RefusedLines
 from resources.ledger.revisions import Revision
-from resources.ledger.summaries import FinishedRun, RefusedLines, SliceFigures
+from resources.ledger.summaries import FinishedRun, SliceFigures
 
 MOST_DAYS = 184
 """A longer history is drawn by week."""

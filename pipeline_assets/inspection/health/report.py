@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import date, datetime, timedelta
 
+from pipeline_assets.domain.golden import GoldenFault
 from pipeline_assets.domain.lateness import LatenessSketch, merged
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import ALL_PROJECTS, Source
@@ -38,13 +39,14 @@ from pipeline_assets.inspection.health.figures import (
     volumes,
 )
 from pipeline_assets.inspection.receivers import ReceiverTrouble, receiver_troubles
-from pipeline_assets.load.golden import compare_recorded
+from pipeline_assets.load.golden import compare_recorded, faults_on_record
 from pipeline_assets.load.late_arrivals import warnings_of
 from pipeline_assets.tables.refined_events import REFINED_EVENTS
 from pipeline_assets.tables.registry import DERIVED
+from resources.ledger.arrival_summaries import ArrivalSummaries, RefusedLines
 from resources.ledger.revisions import Revision
 from resources.ledger.store import Ledger
-from resources.ledger.summaries import CheckFigure, Fault, RefusedLines, Summaries
+from resources.ledger.summaries import CheckFigure, Fault, Summaries
 
 MOST_REVISIONS = 60
 """Shown one by one; all are counted."""
@@ -70,6 +72,8 @@ class HealthReport:
     """Objects in landing that no load will ask for."""
     troubles: tuple[ReceiverTrouble, ...]
     """Receivers that are not told of notices, and notices that go unsigned."""
+    golden_faults: tuple[GoldenFault, ...]
+    """What was no golden total when it was read last."""
     volumes: Mapping[date, Volume]
     recent: Volume
     """Of the newest 28 days."""
@@ -102,7 +106,7 @@ class HealthReport:
     @property
     def waiting(self) -> int:
         """How many things wait for a person."""
-        return len(self.for_a_person) + len(self.troubles)
+        return len(self.for_a_person) + len(self.troubles) + len(self.golden_faults)
 
     @property
     def following(self) -> list[Question]:
@@ -118,7 +122,7 @@ class HealthReport:
 
 def read_health(ledger: Ledger, settings: Settings, now: datetime) -> HealthReport:
     """The report of the configured projects; opens neither tables nor landing. Raises LedgerError, SettingsError."""
-    projects, summaries = settings.require_projects(), ledger.summaries
+    projects, summaries, arrivals = settings.require_projects(), ledger.summaries, ledger.arrival_summaries
     batches, slices = summaries.batch_faults(projects), summaries.slice_faults(projects)
     faults, early = [*batches, *slices], early_days(batches)
     awaited_from = settings.first_arrival or date.min
@@ -133,8 +137,8 @@ def read_health(ledger: Ledger, settings: Settings, now: datetime) -> HealthRepo
             newest[one.project_id] = max(newest.get(one.project_id, one.day), one.day)
     since = span.last - timedelta(days=ARRIVAL_DAYS - 1)
     recent_from = max(span.first, span.last - timedelta(days=RECENT_DAYS - 1))
-    refused = summaries.refused_lines(projects)
-    late = lateness(summaries.arrivals(Source.REGULAR, projects, since, span.last))
+    refused = arrivals.refused_lines(projects)
+    late = lateness(arrivals.arrivals(Source.REGULAR, projects, since, span.last))
     in_reach = {project: one.without(settings.max_lateness_days) for project, one in late.items()}
     return HealthReport(
         made_at=now,
@@ -150,13 +154,14 @@ def read_health(ledger: Ledger, settings: Settings, now: datetime) -> HealthRepo
         early=early,
         strays=tuple(ledger.strays.all(projects)),
         troubles=tuple(receiver_troubles(ledger, settings)),
+        golden_faults=tuple(faults_on_record(ledger, settings)),
         volumes=volumes(measured, span),
         recent=volume([one for one in measured if recent_from <= one.day <= span.last]),
         newest_day=newest,
         mismatches=[*_mismatches(summaries, projects, batches), *_golden(ledger, settings, projects)],
         duplicate_keys=summaries.check_figure(DUPLICATES, projects),
         lateness=late,
-        late_times=_late_times(summaries, projects, since, span.last),
+        late_times=_late_times(arrivals, projects, since, span.last),
         too_narrow=tuple(warnings_of(in_reach, settings)),
         arrivals_since=max(since, span.first),
         window_days=settings.reprocessing_window_days,
@@ -167,9 +172,11 @@ def read_health(ledger: Ledger, settings: Settings, now: datetime) -> HealthRepo
     )
 
 
-def _late_times(summaries: Summaries, projects: Sequence[str], first: date, last: date) -> dict[str, LatenessSketch]:
+def _late_times(
+    arrivals: ArrivalSummaries, projects: Sequence[str], first: date, last: date
+) -> dict[str, LatenessSketch]:
     found: dict[str, list[LatenessSketch]] = {}
-    for project, _, sketch in summaries.lateness(Source.REGULAR, projects, first, last):
+    for project, _, sketch in arrivals.lateness(Source.REGULAR, projects, first, last):
         if sketch is not None:
             found.setdefault(project, []).append(sketch)
     own = {project: merged(sketches) for project, sketches in found.items()}

@@ -22,11 +22,11 @@ from pipeline_assets.domain.input_state import InputDay
 from pipeline_assets.domain.records import PublicationRecord
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import ALL_PROJECTS, EMPTY, Digest, Slice
+from pipeline_assets.inspection.replay.items import Items, items_of
 from pipeline_assets.inspection.replay.origin import Origin
 from pipeline_assets.inspection.replay.places import Kept, places
 from pipeline_assets.inspection.replay.replay import InputSlice
 from pipeline_assets.load.runtime import Runtime
-from pipeline_assets.load.staleness.as_of import ItemsOfDays
 from pipeline_assets.load.staleness.facts import Facts
 from pipeline_assets.tables.kinds import is_dimension
 from pipeline_assets.tables.registry import table_by_key
@@ -51,13 +51,13 @@ def input_days(table: Table, key: Slice, settings: Settings) -> list[InputDay]:
     ]
 
 
-def items_of_today(runtime: Runtime, table: Table, key: Slice, settings: Settings) -> list[InputDay]:
-    """The snapshot that a load would join with the day's events now; none where the table is joined with none."""
+def items_of_today(runtime: Runtime, table: Table, key: Slice, settings: Settings) -> Items:
+    """The snapshot that a load with these settings would join with the day's events now."""
     if table.dimension is None:
-        return []
+        return Items()
     now = datetime.now(UTC)
     facts = Facts.read(runtime.ledger, settings, {key}, (), now).reading(runtime.ledger, [table])
-    return list(ItemsOfDays(facts, table.dimension, now).inputs(key.event_date))
+    return items_of(facts, table, key, now)
 
 
 def slice_of(day: InputDay, key: Slice) -> Slice:
@@ -186,6 +186,7 @@ class Present:
 
     where: Placed
     digests: Mapping[InputDay, Digest]
+    items: Items
 
 
 def present_inputs(runtime: Runtime, table: Table, key: Slice, settings: Settings) -> Present:
@@ -195,7 +196,8 @@ def present_inputs(runtime: Runtime, table: Table, key: Slice, settings: Setting
     """
     where: dict[InputDay, int | None] = {}
     digests: dict[InputDay, Digest] = {}
-    today = [*input_days(table, key, settings), *items_of_today(runtime, table, key, settings)]
+    items = items_of_today(runtime, table, key, settings)
+    today = [*input_days(table, key, settings), *items.days]
     for name in table.upstream:
         upstream = table_by_key(name)
         head = runtime.lakehouse.head(upstream)
@@ -207,4 +209,4 @@ def present_inputs(runtime: Runtime, table: Table, key: Slice, settings: Setting
                 hint = "Restore the files, or load the day that they belong to again: docs/operations.md"
                 raise LakehouseError(table.key, f"{name} {day.day}: {measured}", hint)
             digests[day], where[day] = measured, head if slice_key in held else None
-    return Present(where, digests)
+    return Present(where, digests, items)

@@ -27,6 +27,7 @@ from pipeline_assets.inspection.replay.inputs import (
     find_inputs,
     find_slice,
     input_days,
+    items_of_today,
     kept_of,
     measured_slice,
     placed,
@@ -34,6 +35,7 @@ from pipeline_assets.inspection.replay.inputs import (
     reading,
     slice_of,
 )
+from pipeline_assets.inspection.replay.items import without_items
 from pipeline_assets.inspection.replay.origin import Obstacle, Origin, origin_of
 from pipeline_assets.inspection.replay.replay import InputSlice, Replay, ReplayBasis, ReplayResult
 from pipeline_assets.inspection.replay.shares import Then, shares_of
@@ -178,6 +180,8 @@ class _Replay:
         if isinstance(origin, Obstacle) and self.recorded.version != ROW_HASH_VERSION:
             return _because(self.none, [origin])
         present = present_inputs(self.runtime, self.table, self.key, self.runtime.settings)
+        if present.items.are_missing:
+            return self._without_items(origin, present)
         with ExitStack() as stack:
             inputs = reading(self.runtime, self.table, self.key, present.where)
             rows = builder_of(self.table).rows_from(self.runtime.settings, self.key, inputs)
@@ -187,6 +191,8 @@ class _Replay:
             is_equal = state.digest == self.recorded and not wrong
             result = ReplayResult.EQUAL if is_equal else ReplayResult.DIFFERS
             done = _because(replace(self.none, replayed=state.digest, result=result), wrong)
+            if present.items.reason:
+                done = replace(done, notes=(*done.notes, f"a load would wait now: {present.items.reason}"))
             if isinstance(origin, Origin):
                 differing_inputs = tuple(self._differing(origin, present))
                 done = replace(done, differing=differing_inputs, settings=self._settings(origin))
@@ -196,6 +202,20 @@ class _Replay:
             published = self._published(stack, today)
             done = self._compared(done, state, published)
             return self._with_shares(done, origin, present, state, published)
+
+    def _without_items(self, origin: Origin | Obstacle, present: Present) -> Replay:
+        """What today's settings leave without items."""
+        causes = without_items(
+            self.table,
+            origin,
+            self.runtime.settings,
+            present.items.reason,
+            lambda settings: items_of_today(self.runtime, self.table, self.key, settings),
+        )
+        done = _because(self.none, causes)
+        if isinstance(origin, Obstacle):
+            return done
+        return replace(done, differing=tuple(self._differing(origin, present)), settings=self._settings(origin))
 
     def _with_shares(
         self, done: Replay, origin: Origin | Obstacle, present: Present, state: State, published: State | None

@@ -35,7 +35,7 @@ class ReplayResult(StrEnum):
     """The inputs are those on record, and so is the digest; or today's inputs give the digest on record."""
     DIFFERS = "differs"
     IMPOSSIBLE = "cannot be replayed"
-    """Something that it was built from is not on record, or no longer kept."""
+    """Something that it was built from is not on record, or no longer kept; or today no load would build it."""
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,8 @@ from pipeline_assets.domain.golden import rest_of
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import EMPTY, Slice
 from pipeline_assets.load.build.audit import Audit, Build
-from pipeline_assets.load.build.builder import Builder, Proposal, kept
+from pipeline_assets.load.build.builder import Proposal
+from pipeline_assets.load.build.named_rows import NamedRowsBuilder
 from pipeline_assets.load.build.refined import build_refined
 from pipeline_assets.load.build.shared_events import input_of
 from pipeline_assets.load.build.step import TablePlan
@@ -27,14 +28,13 @@ from pipeline_assets.load.runtime import Runtime
 from pipeline_assets.tables.refined_events import REFINED_EVENTS
 from pipeline_assets.tables.table import AggregateTable
 from pipeline_assets.transforms.digests import digest_aggregates, digest_of, with_row_hashes
-from pipeline_assets.transforms.key_changes import row_contents, with_keys
 from pipeline_assets.transforms.narrow_events import narrow_events
 from resources.iceberg.metadata import slices_condition
 
 _CONTROL = "_control_"
 
 
-class AggregateBuilder(Builder[AggregateTable]):
+class AggregateBuilder(NamedRowsBuilder[AggregateTable]):
     """Builds an aggregate from refined.events; columns of its own name its rows, which never change their day."""
 
     def build(self, plan: TablePlan) -> Build:
@@ -48,22 +48,13 @@ class AggregateBuilder(Builder[AggregateTable]):
         """From refined.events as it is published, or as raw says now; no row comes from another day."""
         with (
             refined_slice(runtime, key, heads, on_published=on_published) as refined,
-            kept(self._rows(runtime.settings, refined)) as rows,
+            self.alone(self._rows(runtime.settings, refined)) as proposal,
         ):
-            nowhere = self.contents(rows).limit(0).select("event_date", "project_id", "_key_a", "_key_b")
-            yield Proposal(rows, nowhere, nowhere)
+            yield proposal
 
     def rows_from(self, settings: Settings, key: Slice, inputs: Callable[[str], DataFrame]) -> DataFrame:  # noqa: ARG002 - inputs are of its days
         """From refined.events alone."""
         return self._rows(settings, inputs(REFINED_EVENTS.key))
-
-    def contents(self, rows: DataFrame) -> DataFrame:
-        """By the key columns, the content of all."""
-        return row_contents(rows, self.table.key_columns, self.table.content_columns)
-
-    def with_keys(self, rows: DataFrame) -> DataFrame:
-        """By the key columns."""
-        return with_keys(rows, self.table.key_columns)
 
     @property
     def naming_columns(self) -> tuple[str, ...]:

@@ -23,18 +23,18 @@ from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import ALL_PROJECTS, EMPTY, Digest, Slice
 from pipeline_assets.load.build.aggregate import refined_slice
 from pipeline_assets.load.build.audit import Audit, Build
-from pipeline_assets.load.build.builder import Builder, Proposal, kept
+from pipeline_assets.load.build.builder import Proposal
+from pipeline_assets.load.build.named_rows import NamedRowsBuilder
 from pipeline_assets.load.build.step import TablePlan
 from pipeline_assets.load.runtime import Runtime
 from pipeline_assets.tables.refined_events import REFINED_EVENTS
 from pipeline_assets.tables.table import AsOfTable
 from pipeline_assets.transforms.digests import digest_aggregates, digest_of, slice_digests, with_row_hashes
 from pipeline_assets.transforms.intervals import days_of_items, items_by_interval, items_by_snapshot
-from pipeline_assets.transforms.key_changes import row_contents, with_keys
 from resources.iceberg.metadata import slices_condition
 
 
-class AsOfBuilder(Builder[AsOfTable]):
+class AsOfBuilder(NamedRowsBuilder[AsOfTable]):
     """Builds from refined.events and a dimension; columns of its own name its rows, which never change their day."""
 
     def build(self, plan: TablePlan) -> Build:
@@ -52,24 +52,15 @@ class AsOfBuilder(Builder[AsOfTable]):
         items = _Items.read(runtime, self.table, heads, as_of)
         with (
             refined_slice(runtime, key, heads, on_published=on_published) as refined,
-            kept(self._rows(runtime.settings, refined, items.by_snapshot)) as rows,
+            self.alone(self._rows(runtime.settings, refined, items.by_snapshot)) as proposal,
         ):
-            nowhere = self.contents(rows).limit(0).select("event_date", "project_id", "_key_a", "_key_b")
-            yield Proposal(rows, nowhere, nowhere)
+            yield proposal
 
     def rows_from(self, settings: Settings, key: Slice, inputs: Callable[[str], DataFrame]) -> DataFrame:
         """From refined.events, and the one snapshot that stands for the day."""
         snapshot = inputs(self.table.dimension.snapshot.key)
         items = snapshot.select(F.lit(key.event_date).alias("event_date"), "id", "status")
         return self._rows(settings, inputs(REFINED_EVENTS.key), items)
-
-    def contents(self, rows: DataFrame) -> DataFrame:
-        """By the key columns, the content of all."""
-        return row_contents(rows, self.table.key_columns, self.table.content_columns)
-
-    def with_keys(self, rows: DataFrame) -> DataFrame:
-        """By the key columns."""
-        return with_keys(rows, self.table.key_columns)
 
     @property
     def naming_columns(self) -> tuple[str, ...]:

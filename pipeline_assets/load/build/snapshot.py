@@ -20,8 +20,15 @@ from pipeline_assets.domain.errors import LakehouseError, UsageError
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import ALL_PROJECTS, EMPTY, Digest, Slice
 from pipeline_assets.load.build.audit import Audit, Build
-from pipeline_assets.load.build.builder import Builder, Proposal
-from pipeline_assets.load.build.snapshot_checks import KnownSnapshot, MeasuredSnapshot, judge_count, judge_whole
+from pipeline_assets.load.build.builder import Proposal
+from pipeline_assets.load.build.named_rows import NamedRowsBuilder
+from pipeline_assets.load.build.snapshot_checks import (
+    KnownSnapshot,
+    MeasuredSnapshot,
+    ReadSnapshot,
+    judge_count,
+    judge_whole,
+)
 from pipeline_assets.load.build.step import TablePlan
 from pipeline_assets.load.deliveries.read import naming_what_workers_met
 from pipeline_assets.load.runtime import Runtime
@@ -29,7 +36,6 @@ from pipeline_assets.load.staleness.counts import counts_on_record
 from pipeline_assets.load.staleness.decide import SlicePlan
 from pipeline_assets.tables.table import Table
 from pipeline_assets.transforms.digests import digest_aggregates, digest_of, with_row_hashes
-from pipeline_assets.transforms.key_changes import row_contents, with_keys
 from pipeline_assets.transforms.snapshot_rows import read_snapshots
 from resources.iceberg.metadata import slices_condition
 from resources.ledger.store import Ledger
@@ -37,7 +43,7 @@ from resources.ledger.store import Ledger
 _KEY = ("id",)
 
 
-class SnapshotBuilder(Builder[Table]):
+class SnapshotBuilder(NamedRowsBuilder[Table]):
     """Builds snapshots from landing; their ids name rows."""
 
     def build(self, plan: TablePlan) -> Build:
@@ -70,14 +76,6 @@ class SnapshotBuilder(Builder[Table]):
         reason = "is read from landing, not built from tables"
         return UsageError(self.table.key, reason, "Look at its object in landing")
 
-    def contents(self, rows: DataFrame) -> DataFrame:
-        """By id, the content of all."""
-        return row_contents(rows, _KEY, self.table.content_columns)
-
-    def with_keys(self, rows: DataFrame) -> DataFrame:
-        """By id."""
-        return with_keys(rows, _KEY)
-
     @property
     def naming_columns(self) -> tuple[str, ...]:
         """The id."""
@@ -90,7 +88,9 @@ def _build(plan: TablePlan) -> Build:
     if len(deliveries) < len(todo):
         raise LakehouseError(table.key, "is to be built from nothing that landing holds", "This is a defect: report it")
     runtime.log(f"{table.key}: reading {len(deliveries)} snapshots")
-    parsed = read_snapshots(runtime.spark, deliveries, runtime.landing, runtime.settings.max_snapshot_bytes).persist()
+    settings = runtime.settings
+    bounds = {"max_bytes": settings.max_snapshot_bytes, "max_line_bytes": settings.max_line_bytes}
+    parsed = read_snapshots(runtime.spark, deliveries, runtime.landing, **bounds).persist()
     try:
         with naming_what_workers_met():
             summaries = {row["snapshot_date"]: row for row in parsed.where(F.col("id").isNull()).collect()}
@@ -130,7 +130,7 @@ def _audits(
     for key, decision in sorted(plan.to_build.items()):
         found, summary = measured.get(key, MeasuredSnapshot(EMPTY, 0)), summaries[key.event_date]
         name = decision.delivered.key if decision.delivered is not None else str(key)
-        whole = judge_whole(name, int(summary["rows"]), summary["problem"], summary["detail"], found)
+        whole = judge_whole(name, ReadSnapshot.of(summary.asDict()), found)
         expected = judge_count(key.event_date, found.digest, counts, _known(plan, decision), plan.runtime.settings)
         if whole.is_passed and expected.is_passed:
             counts[key.event_date] = found.digest.rows

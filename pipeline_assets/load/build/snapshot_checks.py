@@ -10,19 +10,36 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import date
+from typing import Any
 
 from pipeline_assets.domain.checks import ACCEPTED, UNREAD_OBJECTS, Check, Evaluation
 from pipeline_assets.domain.deliveries import NOT_READABLE
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import EMPTY, Digest
 from pipeline_assets.load.staleness.counts import ROWS_BEFORE, former_day
-from pipeline_assets.transforms.parse import MOVED
+from pipeline_assets.transforms.object_text import MOVED
 
 _HINTS = {
     MOVED: "The next load reads it again",
     NOT_READABLE: "Restore the object, or the right to read it; every load tries again",
 }
 _CORRECT = "Deliver the snapshot of the day again, corrected; what is published stays until then"
+
+
+@dataclass(frozen=True)
+class ReadSnapshot:
+    """What `read_snapshots` tells of an object."""
+
+    rows: int = 0
+    trimmed: int = 0
+    """Items of which white space around id or status was left out."""
+    problem: str | None = None
+    detail: str | None = None
+
+    @classmethod
+    def of(cls, summary: Mapping[str, Any]) -> ReadSnapshot:
+        """From its summary."""
+        return cls(summary["rows"], summary["trimmed"], summary["problem"], summary["detail"])
 
 
 @dataclass(frozen=True)
@@ -45,21 +62,22 @@ class KnownSnapshot:
     """What was published when an operator let the day change last; asked only where that decides."""
 
 
-def judge_whole(name: str, read: int, problem: str | None, detail: str | None, found: MeasuredSnapshot) -> Evaluation:
-    """Of one object: what reading found wrong, and whether what is staged is what was read.
-
-    `read`: items; `problem`, `detail`: as `read_snapshots` tells them.
-    """
+def judge_whole(name: str, read: ReadSnapshot, found: MeasuredSnapshot) -> Evaluation:
+    """Of one object: what reading found wrong, and whether what is staged is what was read."""
     staged = found.digest.rows
-    figures = {"rows_read": read, "mismatch_count": abs(read - staged) + staged - found.ids}
-    if problem is not None:
-        figures[UNREAD_OBJECTS] = int(problem in _HINTS)
-        return Evaluation(Check.SNAPSHOT_IS_WHOLE, False, f"{name}: {detail}", _HINTS.get(problem, _CORRECT), figures)
+    figures = {"rows_read": read.rows, "mismatch_count": abs(read.rows - staged) + staged - found.ids}
+    if read.problem is not None:
+        figures[UNREAD_OBJECTS] = int(read.problem in _HINTS)
+        hint = _HINTS.get(read.problem, _CORRECT)
+        return Evaluation(Check.SNAPSHOT_IS_WHOLE, False, f"{name}: {read.detail}", hint, figures)
     if figures["mismatch_count"]:
-        reason = f"{name}: {read} items were read, {staged} are staged, with {found.ids} ids"
+        reason = f"{name}: {read.rows} items were read, {staged} are staged, with {found.ids} ids"
         hint = "This is a defect of Tidemark: report it with the object"
         return Evaluation(Check.SNAPSHOT_IS_WHOLE, False, reason, hint, figures)
-    return Evaluation(Check.SNAPSHOT_IS_WHOLE, True, figures=figures)
+    if not read.trimmed:
+        return Evaluation(Check.SNAPSHOT_IS_WHOLE, True, figures=figures)
+    reason = f"{name}: white space around id or status of {read.trimmed:,} items is left out"
+    return Evaluation(Check.SNAPSHOT_IS_WHOLE, True, reason, figures={**figures, "trimmed_items": read.trimmed})
 
 
 def judge_count(

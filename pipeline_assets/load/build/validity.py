@@ -17,20 +17,20 @@ from pipeline_assets.domain.checks import Check, Evaluation
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import ALL_PROJECTS, EMPTY, Digest, Slice
 from pipeline_assets.load.build.audit import Audit, Build
-from pipeline_assets.load.build.builder import Builder, Proposal, kept
+from pipeline_assets.load.build.builder import Proposal
+from pipeline_assets.load.build.named_rows import NamedRowsBuilder
 from pipeline_assets.load.build.step import TablePlan
 from pipeline_assets.load.runtime import Runtime
 from pipeline_assets.tables.registry import table_by_key
 from pipeline_assets.tables.table import Table
 from pipeline_assets.transforms.digests import digest_aggregates, digest_of, with_row_hashes
 from pipeline_assets.transforms.intervals import intervals_of
-from pipeline_assets.transforms.key_changes import row_contents, with_keys
 from resources.iceberg.metadata import slices_condition
 
 _KEY = ("id", "active_start_date")
 
 
-class ValidityBuilder(Builder[Table]):
+class ValidityBuilder(NamedRowsBuilder[Table]):
     """Builds intervals from snapshots as they are published; an id and a first day name one."""
 
     def build(self, plan: TablePlan) -> Build:
@@ -56,9 +56,8 @@ class ValidityBuilder(Builder[Table]):
         on_published: bool,  # noqa: ARG002 - always so
     ) -> Iterator[Proposal]:
         """From snapshots as they are published; no row comes from another month."""
-        with kept(self._rows(snapshots_of(runtime, self.table, heads, [key]))) as rows:
-            nowhere = self.contents(rows).limit(0).select("event_date", "project_id", "_key_a", "_key_b")
-            yield Proposal(rows, nowhere, nowhere)
+        with self.alone(self._rows(snapshots_of(runtime, self.table, heads, [key]))) as proposal:
+            yield proposal
 
     def rows_from(
         self,
@@ -73,11 +72,7 @@ class ValidityBuilder(Builder[Table]):
     def contents(self, rows: DataFrame) -> DataFrame:
         """By id and first day, the content of all."""
         named = rows.withColumn("event_date", F.col(self.table.day_column))
-        return row_contents(named, _KEY, self.table.content_columns)
-
-    def with_keys(self, rows: DataFrame) -> DataFrame:
-        """By id and first day."""
-        return with_keys(rows, _KEY)
+        return super().contents(named)
 
     @property
     def naming_columns(self) -> tuple[str, ...]:

@@ -67,6 +67,7 @@ def judge(plan: TablePlan, staged: StagedSlices) -> dict[Slice, JudgedSlice]:
                 rejection=Rejection(present, judged_by),
                 refused_evaluations=evaluations,
             )
+            is_repeat = decision.is_judged_again and _is_already_reported(plan, prior, record)
         else:
             is_changed = audit.digest != prior.digest
             record = replace(

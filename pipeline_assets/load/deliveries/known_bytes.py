@@ -14,7 +14,7 @@ from pipeline_assets.domain.records import Exclusion
 from pipeline_assets.load.deliveries.attempt import Attempt
 from pipeline_assets.load.deliveries.plan import BatchPlan, Plan
 from pipeline_assets.load.deliveries.read import naming_what_workers_met, read_objects
-from pipeline_assets.transforms.parse import MOVED, SAME_BYTES
+from pipeline_assets.transforms.object_text import MOVED, SAME_BYTES
 from pipeline_assets.transforms.parsed_batches import object_summaries
 
 

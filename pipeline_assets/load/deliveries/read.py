@@ -28,7 +28,8 @@ from pipeline_assets.formats.registry import EXPORT_FORMAT
 from pipeline_assets.load.deliveries.attempt import Attempt
 from pipeline_assets.load.deliveries.plan import Plan
 from pipeline_assets.tables.refined_events import event_hashes
-from pipeline_assets.transforms.parse import MOVED, SUMMARY_COUNTS, ObjectWork, parse_objects
+from pipeline_assets.transforms.object_text import MOVED
+from pipeline_assets.transforms.parse import SUMMARY_COUNTS, ObjectWork, parse_objects
 from pipeline_assets.transforms.parsed_batches import object_summary_list
 from pipeline_assets.transforms.spread import Share, distribute, placed, shares, weights
 from pipeline_assets.transforms.write_objects import write_objects

@@ -18,7 +18,7 @@ from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import BatchVerdict
 from pipeline_assets.load.deliveries.plan import BatchPlan
 from pipeline_assets.load.deliveries.read import ReadResult
-from pipeline_assets.transforms.parse import MOVED
+from pipeline_assets.transforms.object_text import MOVED
 
 
 @dataclass(frozen=True)

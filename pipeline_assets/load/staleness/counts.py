@@ -2,21 +2,22 @@
 
 Contains: the counts, and whether a refused count was compared with what is no longer on record.
 Add here: another rule about former snapshots.
-Does not contain: the bounds (build/snapshot_checks.py).
+Does not contain: the bounds (build/snapshot_checks.py), what a load about to change a former one
+judges again (recount.py).
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from datetime import date, timedelta
 
-from pipeline_assets.domain.checks import Check
+from pipeline_assets.domain.checks import Check, Evaluation
 from pipeline_assets.domain.records import SliceRecord
 from pipeline_assets.domain.slices import ALL_PROJECTS, EMPTY
 from pipeline_assets.tables.table import Table
 from resources.ledger.store import Ledger
 
-_REACH = timedelta(days=31)
+REACH = timedelta(days=31)
 """So old may the snapshot be that a count is compared with."""
 ROWS_BEFORE = "rows_before"
 """Figure of an evaluation: the count that it compared with."""
@@ -26,21 +27,26 @@ def counts_on_record(ledger: Ledger, table: Table, days: Collection[date]) -> di
     """Day -> items, of the published snapshots that those of these days may be compared with."""
     if not days:
         return {}
-    first, last = min(days) - _REACH, max(days)
+    first, last = min(days) - REACH, max(days)
     reach = [first + timedelta(days=number) for number in range((last - first).days + 1)]
     records = ledger.slices(table.key, [ALL_PROJECTS], reach)
     return {key.event_date: record.digest.rows for key, record in records.items() if record.digest != EMPTY}
 
 
-def former_day(counts: Mapping[date, int], day: date) -> date | None:
+def former_day(counted: Iterable[date], day: date) -> date | None:
     """The latest day before this one that a snapshot is on record of; None where all are too old."""
-    return max((other for other in counts if day - _REACH <= other < day), default=None)
+    return max((other for other in counted if day - REACH <= other < day), default=None)
+
+
+def refusal_of_count(record: SliceRecord) -> Evaluation | None:
+    """The refusal of a snapshot for its count; None where it was not refused, or for something else."""
+    refusals = (e for e in record.refused_evaluations if e.check.name == Check.COUNT_IS_EXPECTED.name)
+    return next((evaluation for evaluation in refusals if not evaluation.is_passed), None)
 
 
 def is_compared_with_another(record: SliceRecord, counts: Mapping[date, int]) -> bool:
     """Whether the count of a snapshot was refused by comparison with a count that is no longer on record."""
-    refusals = (e for e in record.refused_evaluations if e.check.name == Check.COUNT_IS_EXPECTED.name)
-    refusal = next((evaluation for evaluation in refusals if not evaluation.is_passed), None)
+    refusal = refusal_of_count(record)
     former = former_day(counts, record.key.event_date)
     present = None if former is None else counts[former]
     return refusal is not None and refusal.figures.get(ROWS_BEFORE) != present

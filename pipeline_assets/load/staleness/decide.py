@@ -87,6 +87,8 @@ class SlicePlan:
     """Of a slice that is refused without a build: the check that does."""
     delivered: SnapshotDelivery | None = None
     """What landing holds for it, where it is read from there."""
+    is_judged_again: bool = False
+    """It was refused beside a slice that is built now; nothing of its own changed."""
 
     @property
     def is_blocked(self) -> bool:

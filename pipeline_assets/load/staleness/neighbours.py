@@ -2,7 +2,7 @@
 
 Contains: which neighbours are looked at as well, and reading them until the built slices lie among ones that stay.
 Add here: another reason to look at a slice that nobody named.
-Does not contain: what is done about a slice (decide.py).
+Does not contain: what is done about a slice (decide.py), which snapshots are judged again (recount.py).
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from pipeline_assets.domain.acceptance import Acceptances
 from pipeline_assets.domain.slices import Slice, neighbourhood
 from pipeline_assets.load.staleness.decide import SlicePlan, Todo, decide
 from pipeline_assets.load.staleness.facts import Facts
+from pipeline_assets.load.staleness.recount import with_counts_judged_again
 from pipeline_assets.tables.table import Table
 from resources.ledger.store import Ledger
 
@@ -30,7 +31,7 @@ def decide_with_neighbours(
     while beyond := not_yet_decided(plans, decided_about, table.kind.exchange_days(facts.settings)):
         decided_about |= beyond
         plans += decide(facts.extended(ledger, beyond, [table]), table, requested, accepted, now)
-    return plans
+    return with_counts_judged_again(ledger, facts, table, plans, requested, accepted, now)
 
 
 def not_yet_decided(plans: Iterable[SlicePlan], decided_about: Set[Slice], window_days: int) -> set[Slice]:

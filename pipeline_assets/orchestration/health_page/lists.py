@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from itertools import islice
 
 from pipeline_assets.domain.arrival_days import describe_strays
+from pipeline_assets.domain.golden import GoldenFault
 from pipeline_assets.domain.plain_text import as_html
 from pipeline_assets.inspection.health.answers import REASON, AnswerKind, Question
 from pipeline_assets.inspection.health.report import HealthReport
@@ -22,6 +23,7 @@ from resources.ledger.revisions import Revision
 _OPEN, _MOST = 4, 120
 """So many questions are shown at once, and so many at all; the calendar has every day."""
 _MOST_PROJECTS, _LONGEST_REASON, _MOST_REVISIONS = 12, 400, 15
+_MOST_FAULTS = 20
 _CLASSES = {AnswerKind.RELEASE: " held", AnswerKind.FOLLOW: " wait"}
 _OF_AUDIT = ("raw_rows", "_duplicate", "superseded", "lag_seconds", "rows_with")
 """Parts of names of figures that no reader of a table sees."""
@@ -38,10 +40,12 @@ def questions_html(report: HealthReport) -> str:
         )
         parts.append(f'<div class="questions">{"".join(map(_question, asked[:_OPEN]))}</div>')
         parts.append(_folded(f"{len(asked) - _OPEN:,} more", asked[_OPEN:]))
-    elif not report.troubles:
+    elif not report.troubles and not report.golden_faults:
         parts.append('<p class="fine">Nothing.</p>')
     if report.troubles:
         parts.append(f'<div class="questions">{"".join(map(_trouble, report.troubles))}</div>')
+    if report.golden_faults:
+        parts.append(_golden_faults(report.golden_faults))
     parts.append(_folded(f"{len(following):,} more follow by themselves", following))
     if report.strays:
         parts.append(f"<p>In landing: {as_html(describe_strays(report.strays))}.</p>")
@@ -83,6 +87,20 @@ def _trouble(one: ReceiverTrouble) -> str:
         f'<div class="question"><h4>notices to {as_html(one.place, _LONGEST_REASON)}</h4>'
         f"<p>{as_html(one.reason, _LONGEST_REASON)}</p>"
         f'<p class="quiet small">{as_html(one.hint)}</p>{command_html(one.command) if one.command else ""}</div>'
+    )
+
+
+def _golden_faults(faults: Sequence[GoldenFault]) -> str:
+    """Each by itself: a person has to correct each."""
+    shown = [
+        f"<li>{as_html(one.origin, _LONGEST_REASON)}: {as_html(one.reason, _LONGEST_REASON)}."
+        f' <span class="quiet small">{as_html(one.hint, _LONGEST_REASON)}</span></li>'
+        for one in faults[:_MOST_FAULTS]
+    ]
+    more = f"<p>and {len(faults) - _MOST_FAULTS:,} more</p>" if len(faults) > _MOST_FAULTS else ""
+    return (
+        f'<div class="questions"><div class="question"><h4>golden totals: {len(faults):,} not compared</h4>'
+        f"<ul>{''.join(shown)}</ul>{more}{command_html('tidemark reconcile')}</div></div>"
     )
 
 

@@ -6,11 +6,12 @@ import json
 
 import pytest
 
+from pipeline_assets.domain.dimensions import MissingSnapshot
 from pipeline_assets.domain.errors import SettingsError
 from pipeline_assets.domain.recorded_settings import differing, on_record, with_recorded
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import Source
-from pipeline_assets.tables.registry import DERIVED
+from pipeline_assets.tables.registry import AS_OF_TABLES, DERIVED
 
 THEN = Settings(
     dedupe_window_days=2, source_precedence=(Source.REGULAR, Source.BACKFILL), revenue_properties=("a", "b")
@@ -18,11 +19,22 @@ THEN = Settings(
 
 
 def test_settings_come_back_as_they_were() -> None:
-    for table in DERIVED:
+    for table in (*DERIVED, *AS_OF_TABLES):
         recorded = json.loads(json.dumps(table.recorded_settings(THEN)))
         again = with_recorded(Settings(), recorded)
         assert table.code_version(again) == table.code_version(THEN)
         assert differing(recorded, table.recorded_settings(again)) == {}
+
+
+def test_what_chooses_the_inputs_is_recorded_and_is_no_other_code() -> None:
+    """Scenario: the policy for days without a snapshot is another. Outcome: a publication names it, what is published stays."""
+    other = THEN.model_copy(update={"missing_snapshot": MissingSnapshot.PREVIOUS, "previous_snapshot_days": 3})
+    for table in AS_OF_TABLES:
+        sides = table.recorded_settings(THEN), table.recorded_settings(other)
+        assert differing(*sides) == {"missing_snapshot": ("wait", "previous"), "previous_snapshot_days": (7, 3)}
+        assert table.code_version(THEN) == table.code_version(other)
+    for table in DERIVED:
+        assert table.recorded_settings(THEN) == table.recorded_settings(other)
 
 
 def test_what_differs_is_told_with_both_values() -> None:

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import io
 from datetime import date
 
 import pytest
 
-from pipeline_assets.formats.snapshot_objects import (
-    BadSnapshotError,
-    SnapshotPart,
-    SnapshotRow,
-    parse_name,
-    read_snapshot,
-)
+from pipeline_assets.formats.snapshot_items import BadSnapshotError, SnapshotItem, read_snapshot
+from pipeline_assets.formats.snapshot_objects import SnapshotPart, parse_name
 
 CSV, JSONL = SnapshotPart.CSV, SnapshotPart.JSONL
+LONGEST = 200_000
+"""Bytes of a line."""
+
+
+def items_of(body: bytes, part: SnapshotPart) -> list[SnapshotItem]:
+    return list(read_snapshot(io.BytesIO(body), part, LONGEST))
 
 
 @pytest.mark.parametrize(
@@ -38,19 +40,54 @@ def test_a_name_says_day_and_kind_or_is_none_of_ours(key: str, means: object) ->
 def test_csv_and_json_lines_say_the_same() -> None:
     items = [("1", 'a, "b"\nc', "ACTIVE", '{"price":"9"}'), ("2", "", "INACTIVE", '{"price":""}')]
     csv = b'\xef\xbb\xbfprice,id, name ,status\r\n9,1,"a, ""b""\nc",ACTIVE\r\n\r\n,2,,INACTIVE\r\n'
-    assert read_snapshot(csv, CSV) == [SnapshotRow(2, *items[0]), SnapshotRow(5, *items[1])]
+    assert items_of(csv, CSV) == [SnapshotItem(2, *items[0]), SnapshotItem(5, *items[1])]
     json = (
         b'{"id": 1, "name": "a, \\"b\\"\\nc", "status": "ACTIVE", "price": "9"}\n\n'
         b'{"price": "", "status": "INACTIVE", "name": "", "id": "2"}'
     )
-    assert read_snapshot(json, JSONL) == [SnapshotRow(1, *items[0]), SnapshotRow(3, *items[1])]
-    assert read_snapshot(b"id,name,status\n007,x,ACTIVE\n", CSV)[0].id == "007"
-    assert read_snapshot(b'{"id":"1","name":null,"status":"A","tags":[2,1]}', JSONL)[0] == SnapshotRow(
+    assert items_of(json, JSONL) == [SnapshotItem(1, *items[0]), SnapshotItem(3, *items[1])]
+    assert items_of(b"id,name,status\n007,x,ACTIVE\n", CSV)[0].id == "007"
+    assert items_of(b'{"id":"1","name":null,"status":"A","tags":[2,1]}', JSONL)[0] == SnapshotItem(
         1, "1", None, "A", '{"tags":[2,1]}'
     )
 
 
 HEAD = b"id,name,status\n"
+TOO_LONG = f"has more than {LONGEST:,} bytes, which TIDEMARK_MAX_LINE_BYTES allows"
+
+
+def test_white_space_around_id_and_status_is_left_out_and_told_and_everything_else_stays_as_spelled() -> None:
+    assert items_of(HEAD + b' 7,\ta b ,"ACTIVE\xe2\x80\x8b "\n8,c,IN USE\n', CSV) == [
+        SnapshotItem(2, "7", "\ta b ", "ACTIVE", None, is_trimmed=True),
+        SnapshotItem(3, "8", "c", "IN USE", None),
+    ]
+    (item,) = items_of(b'{"id": "\\u00a07\\n", "name": " ", "status": "A", "more": " x "}', JSONL)
+    assert item == SnapshotItem(1, "7", " ", "A", '{"more":" x "}', is_trimmed=True)
+    assert not items_of(b'{"id": 7, "name": "", "status": "A"}', JSONL)[0].is_trimmed
+
+
+def test_a_line_of_as_many_bytes_as_are_allowed_is_read() -> None:
+    for end in (b"", b"\n", b"\r\n"):
+        rest = LONGEST - len(b"1,,A")
+        (item,) = items_of(HEAD + b"1," + b"n" * 99_999 + b",A\n" + end, CSV)
+        assert len(item.name or "") == 99_999
+        body = b'{"id":1,"name":"","status":"A","x":"' + b"n" * (rest - 34) + b'"}'
+        assert len(body) == LONGEST
+        assert items_of(body + end, JSONL)[0].line == 1
+
+
+def test_items_are_told_while_most_of_the_object_is_unread() -> None:
+    """A reader that asked for all at once would be at the end after the first item."""
+    for body, part in (
+        (HEAD + b"".join(b"%d,n,ACTIVE\n" % number for number in range(50_000)), CSV),
+        (b"".join(b'{"id":%d,"name":"n","status":"A"}\n' % number for number in range(50_000)), JSONL),
+    ):
+        stored = io.BytesIO(body)
+        items = read_snapshot(stored, part, LONGEST)
+        assert next(items).id == "0"
+        assert stored.tell() < len(body) / 20
+        assert sum(1 for _ in items) == 49_999
+        assert not stored.closed
 
 
 @pytest.mark.parametrize(
@@ -63,11 +100,23 @@ HEAD = b"id,name,status\n"
         (b"id,name,status,id\n1,a,A,1\n", CSV, "line 1: the header names the column 'id' twice"),
         (HEAD + b"1,a,ACTIVE\n2,b,ACTIVE\n1,c,ACTIVE\n", CSV, "line 4: the id '1' is already on line 2"),
         (HEAD + b" ,a,ACTIVE\n", CSV, "line 2: id is empty"),
+        (HEAD + b"\x7f,a,ACTIVE\n", CSV, "line 2: id is empty"),
         (HEAD + b"1,a,\n", CSV, "line 2: status is empty or no text"),
+        (HEAD + "1,a,\u200b\n".encode(), CSV, "line 2: status is empty or no text"),
+        (HEAD + b"1,a,ACTIVE\n 1 ,b,ACTIVE\n", CSV, "line 3: the id '1' is already on line 2"),
         (HEAD + b"1,a\n", CSV, "line 2: has 2 fields, and the header names 3"),
         (HEAD + b"1,a,b,c\n", CSV, "line 2: has 4 fields, and the header names 3"),
         (HEAD + b'1,a,ACTIVE\n2,"b,ACTIVE\n3,c,ACTIVE\n', CSV, "line 3: a quote is not closed"),
         (HEAD + b"1,a,ACTIVE\n2,\xff,ACTIVE\n", CSV, "line 3: is not UTF-8"),
+        (HEAD + b"1,a,ACTIVE\n" * 3 + b"9,\xc3", CSV, "line 5: is not UTF-8"),
+        (
+            HEAD + b'1,"a\n' + b"b,ACTIVE\n" * 20_000,
+            CSV,
+            "line 2: a field has more than 131,072 characters, or a quote is not closed",
+        ),
+        (HEAD + b"1,a,ACTIVE\n2," + b'"b\n",' * 70_000 + b"A\n", CSV, f"line 3: {TOO_LONG}"),
+        (HEAD + b"1,a,ACTIVE\n2,b," + b"A" * 100_000 + "\u00e9".encode() * 60_000 + b"\n", CSV, f"line 3: {TOO_LONG}"),
+        (b'{"id":1,"name":"a","status":"A"}\n{"id":2,"name":"' + b"n" * LONGEST, JSONL, f"line 2: {TOO_LONG}"),
         (b'{"id":1,"name":"a","status":"A"}\n{"id":2,"na', JSONL, "line 2: is not whole JSON"),
         (b'{"id":1,"name":"a"}', JSONL, "line 1: has no status"),
         (b"[1]", JSONL, "line 1: is no JSON object"),
@@ -88,7 +137,7 @@ HEAD = b"id,name,status\n"
 )
 def test_what_is_no_snapshot_is_refused_by_its_first_bad_line(body: bytes, part: SnapshotPart, reason: str) -> None:
     with pytest.raises(BadSnapshotError) as refused:
-        read_snapshot(body, part)
+        items_of(body, part)
     assert str(refused.value) == reason
 
 
@@ -98,7 +147,7 @@ def test_a_line_is_read_or_refused_however_deep_it_is_nested() -> None:
     for depth in range(200, 1_200):
         body = b'{"id":1,"name":"a","status":"A","x":' + b"[" * depth + b"]" * depth + b"}"
         try:
-            read_snapshot(body, JSONL)
+            items_of(body, JSONL)
         except BadSnapshotError as refused:
             told.add(str(refused))
     assert told == {"line 1: is nested too deeply"}

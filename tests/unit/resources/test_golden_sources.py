@@ -51,7 +51,7 @@ def _put(landing: Path, name: str, text: str) -> None:
 
 
 def test_a_landing_without_totals_has_none(landing: Path) -> None:
-    assert _read(landing) == GoldenReading(GoldenSource.LANDING)
+    assert _read(landing) == GoldenReading(GoldenSource.LANDING, asked=(DAY, DAY))
 
 
 def test_files_of_the_days_are_read_and_what_is_none_is_named(landing: Path) -> None:

@@ -20,6 +20,8 @@ from pipeline_assets.domain.slices import Digest, Slice, Source
 from resources.ledger.changes import Changes
 from resources.ledger.schema import (
     DELIVERIES,
+    GOLDEN_FAULTS,
+    GOLDEN_RESULTS,
     METADATA,
     REBUILT_SLICES,
     RECEIVERS,
@@ -237,7 +239,21 @@ def test_a_ledger_of_version_6_gets_what_came_since_and_keeps_its_rows(url: str)
     assert rows_of(url) == expected
 
 
-@pytest.mark.parametrize("version", [6, 7])
+def test_a_ledger_of_version_8_gets_what_came_since_and_keeps_its_rows(url: str) -> None:
+    """Tables that it lacks."""
+    open_ledger(url)
+    with connected(url) as connection:
+        connection.execute(RECEIVERS.insert(), {"id": "r", "place": "https://hook.example/***", "sent_number": 3})
+    expected = rows_of(url)
+    with connected(url) as connection:
+        for table in (GOLDEN_FAULTS, GOLDEN_RESULTS):
+            connection.exec_driver_sql(f"DROP TABLE {table.name}")
+        connection.exec_driver_sql("UPDATE tidemark_schema SET version = 8")
+    open_ledger(url)
+    assert rows_of(url) == expected
+
+
+@pytest.mark.parametrize("version", [6, 7, 8])
 def test_what_a_recent_version_loaded_has_no_sketch_and_the_next_load_gives_it_one(url: str, version: int) -> None:
     a_version_1_ledger(url)
     open_ledger(url)
@@ -247,11 +263,16 @@ def test_what_a_recent_version_loaded_has_no_sketch_and_the_next_load_gives_it_o
     sketch = LatenessSketch({7: 8}, 0, 20, 21)
     with closing(Ledger(url)) as ledger:
         before = ledger.batch_days(Source.REGULAR, [PROJECT], DAY, DAY)
-        assert [found for *_, found in ledger.summaries.lateness(Source.REGULAR, [PROJECT], DAY, DAY)] == [None, None]
+        assert [found for *_, found in ledger.arrival_summaries.lateness(Source.REGULAR, [PROJECT], DAY, DAY)] == [
+            None,
+            None,
+        ]
         measured = {day: replace(part, lateness=sketch) for day, part in before[BATCH].items()}
         ledger.record(Changes(batch_days={BATCH: measured}), "run-3")
         assert ledger.batch_days(Source.REGULAR, [PROJECT], DAY, DAY) == before
-        assert [found for *_, found in ledger.summaries.lateness(Source.REGULAR, [PROJECT], DAY, DAY)] == [sketch] * 2
+        assert [found for *_, found in ledger.arrival_summaries.lateness(Source.REGULAR, [PROJECT], DAY, DAY)] == [
+            sketch
+        ] * 2
 
 
 class Killed(BaseException):

@@ -32,7 +32,8 @@ from pipeline_assets.formats.amplitude.columns import DELIVERED_KEYS, VENDOR_COL
 from pipeline_assets.formats.base import EXTRA_COLUMN, ColumnType
 from pipeline_assets.formats.registry import EXPORT_FORMAT
 from pipeline_assets.transforms import parse
-from pipeline_assets.transforms.parse import MOVED, SAME_BYTES, parse_objects
+from pipeline_assets.transforms.object_text import MOVED, SAME_BYTES
+from pipeline_assets.transforms.parse import parse_objects
 from pipeline_assets.transforms.parsed_batches import object_summaries, quarantined
 from pipeline_assets.transforms.spread import distribute
 
