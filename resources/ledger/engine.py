@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import Connection, Engine, make_url
 
 from pipeline_assets.domain.errors import LedgerError, LedgerUnavailableError
@@ -44,6 +45,11 @@ def in_parts(values: Sequence[_T]) -> Iterator[Sequence[_T]]:
     """Values of a condition whose number grows with history, in parts that every database takes in one statement."""
     for start in range(0, len(values), _VALUES_PER_STATEMENT):
         yield values[start : start + _VALUES_PER_STATEMENT]
+
+
+def insert_into(connection: Connection, table: sa.Table) -> Any:
+    """An insert that can say what happens where the row is there already (`on_conflict_…`)."""
+    return sqlite.insert(table) if connection.dialect.name == "sqlite" else postgresql.insert(table)
 
 
 @contextmanager

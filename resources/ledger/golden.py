@@ -12,7 +12,6 @@ from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager
 from datetime import UTC, date, datetime
 from decimal import Decimal
-from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
@@ -23,7 +22,7 @@ from pipeline_assets.domain.notices import Notice
 from pipeline_assets.domain.plain_text import recordable
 from pipeline_assets.domain.slices import Slice
 from pipeline_assets.formats.golden_csv import is_origin_between
-from resources.ledger.engine import in_parts
+from resources.ledger.engine import in_parts, insert_into
 from resources.ledger.notices import write_notice
 from resources.ledger.schema import GOLDEN_FAULTS, GOLDEN_RESULTS, GOLDEN_TOTALS
 
@@ -35,9 +34,9 @@ _Connect = Callable[[], AbstractContextManager[Connection]]
 class GoldenTotals:
     """Reads and writes of golden totals; each write is one transaction."""
 
-    def __init__(self, read: _Connect, write: _Connect, insert: Callable[[sa.Table], Any]) -> None:
-        """Wrap a ledger's ways of connecting, and its way to insert or update."""
-        self._read, self._write, self._insert = read, write, insert
+    def __init__(self, read: _Connect, write: _Connect) -> None:
+        """Wrap a ledger's ways of connecting."""
+        self._read, self._write = read, write
 
     def of(
         self,
@@ -138,7 +137,7 @@ class GoldenTotals:
                 if notice is None and standing is not None:
                     continue
                 if notice is not None:
-                    write_notice(connection, self._insert, notice, stamp)
+                    write_notice(connection, notice, stamp)
                     told.append(notice)
                 self._upsert(connection, result, notice, stamp)
         return told
@@ -148,7 +147,7 @@ class GoldenTotals:
     ) -> None:
         row = {"mismatch": result.mismatch, "notice_id": notice.id if notice is not None else None, **stamp}
         place = {"table_name": result.table, "event_date": result.key.event_date, "project_id": result.key.project_id}
-        statement = self._insert(GOLDEN_RESULTS).on_conflict_do_update(index_elements=list(place), set_=row)
+        statement = insert_into(connection, GOLDEN_RESULTS).on_conflict_do_update(index_elements=list(place), set_=row)
         connection.execute(statement, place | row)
 
 

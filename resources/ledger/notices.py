@@ -9,7 +9,7 @@ Does not contain: which notice follows (pipeline_assets/domain/notices.py), send
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -33,6 +33,7 @@ from pipeline_assets.tables.raw_events import RAW_TABLES
 from pipeline_assets.tables.registry import SOURCE_OF_TABLE, measures_of
 from resources.ledger.arrivals import Place, arrivals_since
 from resources.ledger.changes import Changes
+from resources.ledger.engine import insert_into
 from resources.ledger.rows import publication_row, slice_row
 from resources.ledger.schema import BATCHES, NOTICES, PUBLICATIONS, SLICES
 
@@ -61,7 +62,6 @@ def read_before(connection: Connection, changes: Changes) -> Before:
 
 def write_notices(
     connection: Connection,
-    insert: Callable[[sa.Table], Any],
     before: Before,
     changes: Changes,
     judged: tuple[Sequence[SliceRecord], Sequence[BatchRecord]],
@@ -77,12 +77,10 @@ def write_notices(
         *_refusals(connection, before, judged, stamp),
     ]
     for notice in notices:
-        write_notice(connection, insert, notice, stamp)
+        write_notice(connection, notice, stamp)
 
 
-def write_notice(
-    connection: Connection, insert: Callable[[sa.Table], Any], notice: Notice, stamp: Mapping[str, Any]
-) -> None:
+def write_notice(connection: Connection, notice: Notice, stamp: Mapping[str, Any]) -> None:
     """Put a notice into the outbox, in the transaction of what it tells of; one that is there already stays as it is."""
     row = {
         "id": notice.id,
@@ -93,7 +91,7 @@ def write_notice(
         "body": notice.to_json(),
         **stamp,
     }
-    connection.execute(insert(NOTICES).on_conflict_do_nothing(), row)
+    connection.execute(insert_into(connection, NOTICES).on_conflict_do_nothing(), row)
 
 
 def published_of(record: PublicationRecord, figures: Mapping[str, float], recorded_at: str = "") -> Published:

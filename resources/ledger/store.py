@@ -127,7 +127,7 @@ class Ledger(Queries):
     @property
     def golden(self) -> GoldenTotals:
         """What outside systems say of published days."""
-        return GoldenTotals(self._read, self._write, self._insert)
+        return GoldenTotals(self._read, self._write)
 
     @property
     def digests(self) -> DigestsOnRecord:

@@ -14,7 +14,6 @@ from datetime import UTC, date, datetime
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import Connection
 
 from pipeline_assets.domain.deliveries import BatchKey
@@ -28,6 +27,7 @@ from resources.ledger.concurrency import (
     require_not_held,
     unmoved_slices,
 )
+from resources.ledger.engine import insert_into
 from resources.ledger.notices import read_before, write_notices
 from resources.ledger.rows import (
     batch_day_row,
@@ -72,7 +72,7 @@ class LedgerWriting:
         for publication in changes.publications:
             row = publication_row(publication, self._now) | {"was_final": before.was_final(publication)}
             self._insert_once(PUBLICATIONS, row)
-        write_notices(connection, self._insert, before, changes, (unmoved, batches), stamp)
+        write_notices(connection, before, changes, (unmoved, batches), stamp)
         if changes.head is not None:
             self._move_head(*changes.head, is_whole=_is_whole(changes, unmoved))
 
@@ -144,15 +144,12 @@ class LedgerWriting:
         if not rows:
             return
         keys = [column.name for column in table.primary_key]
-        insert = self._insert(table)
+        insert = insert_into(self._connection, table)
         updates = {name: insert.excluded[name] for name in rows[0] if name not in keys}
         self._connection.execute(insert.on_conflict_do_update(index_elements=keys, set_=updates), rows)
 
     def _insert_once(self, table: sa.Table, row: dict[str, Any]) -> None:
-        self._connection.execute(self._insert(table).on_conflict_do_nothing(), row)
-
-    def _insert(self, table: sa.Table) -> Any:
-        return sqlite.insert(table) if self._connection.dialect.name == "sqlite" else postgresql.insert(table)
+        self._connection.execute(insert_into(self._connection, table).on_conflict_do_nothing(), row)
 
 
 def _is_whole(changes: Changes, unmoved: Sequence[SliceRecord]) -> bool:
