@@ -30,7 +30,8 @@ from pipeline_assets.operations.release import preview, release
 from pipeline_assets.operations.rollback import roll_back
 from pipeline_assets.operations.rollback_plan import RollbackRequest
 from pipeline_assets.tables.refined_events import REFINED_EVENTS
-from resources.iceberg.lakehouse import Lakehouse
+from resources import failpoints
+from resources.failpoints import Failpoint
 from resources.landing.store import LandingStore
 from resources.spark.session import configure_catalog
 from tests.support.builders import PROJECT, Pipeline, a_pipeline, events_on
@@ -182,7 +183,7 @@ def test_random_histories_end_in_the_same_rows(spark: Any, tmp_path: Path, is_fu
         print(f"\n{dict(seen)}: {lakes.kept} publications left files of their slice where they were")
 
 
-def test_files_that_vanish_meanwhile_are_noticed(pipeline: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_that_vanish_meanwhile_are_noticed(pipeline: Any) -> None:
     """Scenario: a late fact is published into a day whose files another hand joins meanwhile, then into one that it empties.
     Outcome: both loads see it before anything is published, and build from what is there; nothing is lost or doubled."""
     p = pipeline(publish_attempts=3)
@@ -195,20 +196,20 @@ def test_files_that_vanish_meanwhile_are_noticed(pipeline: Any, monkeypatch: pyt
         "options => map('rewrite-all', 'true'))",
         "emptied": f"DELETE FROM {name} WHERE event_date = DATE '{day}'",
     }
-    publish = Lakehouse.publish
     for number, (hand, statement) in enumerate(hands.items(), 2):
         p.deliver(day, events_on(day, 3, prefix=hand), hour=number)
         met: list[int] = []
 
-        def meddled(self: Lakehouse, staged: Any, *more: Any, statement: str = statement, met: Any = met) -> Any:
-            if staged.table == REFINED_EVENTS and not met:
-                met.append(len(self.commits(REFINED_EVENTS, None)))
+        def meddle(point: Failpoint, _: str, statement: str = statement, met: Any = met) -> None:
+            if point is Failpoint.BEFORE_PUBLISH and not met:
+                met.append(len(p.lakehouse.commits(REFINED_EVENTS, None)))
                 p.spark.sql(statement)
-            return publish(self, staged, *more)
 
-        with monkeypatch.context() as patch:
-            patch.setattr(Lakehouse, "publish", meddled)
+        failpoints.watch(meddle)
+        try:
             (outcome,) = _load(p, day).outcomes
+        finally:
+            failpoints.watch()
 
         assert outcome.verdict.value == "published", hand
         # The foreign commit, then one of ours: none came between.
