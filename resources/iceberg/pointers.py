@@ -76,8 +76,11 @@ def share_a_database(one: str, other: str) -> bool:
         return False
     if first.get_backend_name() == "sqlite":
         names = [url.database for url in (first, second)]
-        return all(names) and len({Path(str(name)).resolve() for name in names}) == 1
-    places = {(url.host or "localhost", url.port or 5432, url.database) for url in (first, second)}
+        # A database in memory is each connection's own.
+        is_file = all(name and name != ":memory:" for name in names)
+        return is_file and len({Path(str(name)).resolve() for name in names}) == 1
+    # Another user may see other schemas, and need not be allowed to write to both.
+    places = {(url.host or "localhost", url.port or 5432, url.database, url.username) for url in (first, second)}
     options = {str(sorted(url.query.items())) for url in (first, second)}
     # Options may choose a schema (`search_path`): equal ones choose the same.
     return len(places) == 1 and len(options) == 1

@@ -1,6 +1,6 @@
 """A change of one table that is whole but invisible: snapshot and metadata file are written, no catalog names them.
 
-Contains: Iceberg's public API for that, applied and never committed; tests/spark/test_prepared.py holds what is used of it.
+Contains: Iceberg's public API for that, applied and never committed; tests/spark/test_iceberg_api.py holds what is used of it.
 Add here: what else a table's next metadata must say.
 Does not contain: naming it in the catalog (pointers.py), the diff (slice_change.py).
 """
