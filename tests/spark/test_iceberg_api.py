@@ -76,7 +76,7 @@ REACHED: Mapping[str, tuple[str, ...]] = {
     "org.apache.iceberg.TableScan": ("filter", "includeColumnStats", "planFiles", "useSnapshot"),
     "org.apache.iceberg.FileScanTask": ("deletes", "file"),
     "org.apache.iceberg.DataFile": ("fileSizeInBytes", "location", "partition", "recordCount"),
-    "org.apache.iceberg.io.FileIO": ("deleteFiles", "newInputFile", "newOutputFile"),
+    "org.apache.iceberg.io.FileIO": ("deleteFile", "deleteFiles", "newInputFile", "newOutputFile"),
 }  # fmt: skip
 """Classes that these give -> the methods that are called on them."""
 _NAME = re.compile(r'java_class\(\s*"([\w.$]+)"')
