@@ -69,7 +69,7 @@ class Lake:
         values = {column.name: _VALUES.get(column.type) for column in table.columns}
         values |= {table.day_column: key.event_date, "project_id": key.project_id}
         schema = ", ".join(f"`{column.name}` {column.type}" for column in table.columns)
-        frame = spark.createDataFrame([tuple(values.values())] * rows, schema)
+        frame = spark.createDataFrame([tuple(values.values())] * rows, schema).coalesce(1)
         staged = lakehouse.stage(
             table,
             lakehouse.head(table) if base_id is None else base_id,
