@@ -31,7 +31,7 @@ from resources.iceberg.metadata import (
     slices_condition,
     with_missing,
 )
-from resources.iceberg.prepared import Prepared, prepare
+from resources.iceberg.prepared import Prepared, discard, prepare
 from resources.iceberg.slice_change import Published, SliceChange
 from resources.iceberg.table_commit import commit_change
 from resources.iceberg.table_files import TableFiles
@@ -269,6 +269,10 @@ class Lakehouse:
     def prepare(self, change: SliceChange, run_id: str) -> Prepared:
         """A change on top of main's head, whole and invisible; raises SliceConflictError (resources/iceberg/prepared.py)."""
         return prepare(self._tables, change, run_id)
+
+    def discard(self, prepared: Prepared) -> None:
+        """Forget a prepared change that was not and will not be published."""
+        discard(self._tables, prepared)
 
     def commit(self, change: SliceChange, name: str, run_id: str, *, branch: str | None = None) -> Published:
         """A change committed to main, or to a branch; `name` tells this commit from others of the run.
