@@ -13,7 +13,7 @@ from datetime import date
 
 from pipeline_assets.domain.deliveries import BatchKey
 from pipeline_assets.domain.records import BatchDay, BatchRecord, DeliveryRecord, PublicationRecord, SliceRecord
-from pipeline_assets.domain.slices import Source
+from pipeline_assets.domain.slices import Slice, Source
 
 
 @dataclass(frozen=True)
@@ -38,6 +38,8 @@ class Changes:
     batch_days: dict[BatchKey, dict[date, BatchDay]] = field(default_factory=dict)
     """Replaces all event days of each batch named here."""
     slices: list[SliceRecord] = field(default_factory=list)
+    rewritten: dict[tuple[str, Slice], tuple[str, str]] = field(default_factory=dict)
+    """(table, slice) -> file hash on record, and that of other files with the same rows: nothing else of its row changes."""
     publications: list[PublicationRecord] = field(default_factory=list)
     head: tuple[str, int, int | None] | None = None
     """(table, new snapshot, the snapshot it follows): recorded only where the ledger knows the latter, or if None."""

@@ -104,6 +104,13 @@ def require_none_moved(connection: Connection, changes: Changes, unmoved: Collec
         raise _conflict(moved, "another run published it since it was read")
 
 
+def require_rewritten(changes: Changes, rewritten: Collection[tuple[str, Slice]]) -> None:
+    """Raise SliceConflictError where the row of a slice did not name the files any more that others were made of."""
+    moved = changes.rewritten.keys() - set(rewritten)
+    if moved:
+        raise _conflict(moved, "another run recorded other files of it since they were read")
+
+
 def require_inputs(connection: Connection, rests_on: Mapping[tuple[str, Slice], Digest]) -> None:
     """Raise SliceConflictError where one of these (table, slice) has another digest on record."""
     moved = set()

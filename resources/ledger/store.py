@@ -19,6 +19,7 @@ from sqlalchemy.engine import Connection, Engine
 from pipeline_assets.domain.records import Head
 from resources.ledger.changes import Changes
 from resources.ledger.checkup import Checkup
+from resources.ledger.cuts import Cuts
 from resources.ledger.digests import DigestsOnRecord
 from resources.ledger.engine import connected, ledger_failures, open_engine, writing
 from resources.ledger.golden import GoldenTotals
@@ -97,6 +98,11 @@ class Ledger(Queries):
     def revisions(self) -> Revisions:
         """Changes of final days."""
         return Revisions(self._read)
+
+    @property
+    def cuts(self) -> Cuts:
+        """Which snapshots belong together."""
+        return Cuts(self._read)
 
     @property
     def summaries(self) -> Summaries:
