@@ -172,7 +172,7 @@ def _settle_objects(runtime: Runtime, table: Table, head: int, batches: Collecti
         return
     for batch in batches:
         known = runtime.ledger.deliveries(batch.source, [batch.project_id], batch.arrival_date, batch.arrival_date)
-        changes.forgotten_deliveries.extend((batch.source, object_key) for object_key in known)
+        changes.forgotten_deliveries.extend((batch, object_key) for object_key in known)
     rows = runtime.lakehouse.read(table, head).where(in_batches(sorted(batches), None, "_arrival_date"))
     objects = rows.groupBy("project_id", "_arrival_date", "_object_key")
     for row in objects.agg(F.count(F.lit(1)).alias("count"), F.max("_object_etag").alias("etag")).collect():

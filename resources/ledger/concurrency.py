@@ -13,9 +13,10 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from pipeline_assets.domain.deliveries import BatchKey
-from pipeline_assets.domain.errors import PublishConflictError, SliceConflictError
+from pipeline_assets.domain.errors import SliceConflictError
 from pipeline_assets.domain.records import SliceRecord
 from pipeline_assets.domain.slices import EMPTY, Digest, Slice, Source, Verdict
+from pipeline_assets.tables.quarantine import QUARANTINE
 from pipeline_assets.tables.registry import SOURCE_OF_TABLE
 from resources.ledger.changes import Changes
 from resources.ledger.schema import BATCHES, DELIVERIES, HOLDS, SLICES
@@ -36,7 +37,12 @@ def moved_batches(connection: Connection, changes: Changes) -> set[BatchKey]:
     moved = set()
     for key, read in changes.read_batches.items():
         if accepted[key] != read.accepted and key in loaded:
-            raise PublishConflictError(str(key), "another run loaded it meanwhile", "The load lists and reads it again")
+            raise SliceConflictError(
+                str(key),
+                "another run loaded it meanwhile",
+                "The load lists and reads it again",
+                {(QUARANTINE.key, Slice(key.arrival_date, key.project_id))},
+            )
         if accepted[key] != read.accepted or recorded.get(key) != read.judgement:
             moved.add(key)
     return moved

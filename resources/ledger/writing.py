@@ -19,7 +19,7 @@ from sqlalchemy.engine import Connection
 
 from pipeline_assets.domain.deliveries import BatchKey
 from pipeline_assets.domain.records import BatchDay, Head, SliceRecord
-from pipeline_assets.domain.slices import Digest, Slice, Source
+from pipeline_assets.domain.slices import Digest, Slice
 from resources.ledger.changes import Changes
 from resources.ledger.concurrency import (
     moved_batches,
@@ -103,11 +103,11 @@ class LedgerWriting:
         """Write or complete the row of a run."""
         self._upsert(RUNS, [{"run_id": run_id, **values}])
 
-    def _forget(self, keys: Sequence[tuple[Source, str]], *, is_accepted: bool) -> None:
-        for source, object_key in keys:
+    def _forget(self, keys: Sequence[tuple[BatchKey, str]], *, is_accepted: bool) -> None:
+        for batch, object_key in keys:
             self._connection.execute(
                 DELIVERIES.delete().where(
-                    DELIVERIES.c.source == source.value,
+                    DELIVERIES.c.source == batch.source.value,
                     DELIVERIES.c.object_key == object_key,
                     DELIVERIES.c.is_accepted == is_accepted,
                 )

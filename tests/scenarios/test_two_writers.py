@@ -50,7 +50,7 @@ def test_the_loser_builds_again_from_fresh_inputs(pipeline: Any) -> None:
     def other_run_first(point: Failpoint, table: str) -> None:
         if (point, table) == (Failpoint.AFTER_PIN, REFINED):
             passed.append(table)
-        if (point, table) == (Failpoint.BEFORE_COMMIT, REFINED) and len(passed) == 1:
+        if point is Failpoint.BEFORE_PUBLISH and len(passed) == 1:
             failpoints.watch()
             p.deliver(DAY, events_on(DAY, 5, prefix="more"), hour=11)
             p.reports(DAY)

@@ -50,10 +50,10 @@ _PAUSED_AT = (
     Failpoint.AFTER_PIN,
     Failpoint.AFTER_STAGE,
     Failpoint.AFTER_AUDIT,
-    Failpoint.BEFORE_COMMIT,
-    Failpoint.AFTER_COMMIT,
-    Failpoint.BEFORE_LEDGER,
     Failpoint.BETWEEN_TABLES,
+    Failpoint.BEFORE_PUBLISH,
+    Failpoint.AFTER_APPLY,
+    Failpoint.AFTER_PUBLISH,
 )
 
 
