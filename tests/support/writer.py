@@ -33,8 +33,8 @@ from pipeline_assets.load.staleness.scan import scan_stale_days
 from pipeline_assets.tables.registry import table_by_key
 from resources import failpoints
 from resources.failpoints import Failpoint
-from resources.iceberg.lakehouse import Lakehouse
 from resources.iceberg.errors import FAILURES, is_conflict
+from resources.iceberg.lakehouse import Lakehouse
 from resources.landing.store import LandingStore
 from resources.ledger.store import Ledger
 from resources.spark.session import configure_catalog
