@@ -17,12 +17,14 @@ from moto.s3.models import s3_backends
 from pyspark.sql import DataFrame
 
 from pipeline_assets.definitions import build_defs
+from pipeline_assets.domain.errors import LakehouseError
 from pipeline_assets.domain.records import Head
 from pipeline_assets.domain.slices import Slice, Source
 from pipeline_assets.load.runtime import Runtime
 from pipeline_assets.load.staleness.scan import scan_stale_days
 from pipeline_assets.operations import rewrites
 from pipeline_assets.operations.maintenance import TableUpkeep, maintain, require_done
+from pipeline_assets.operations.rewrites import Rewritten, compact
 from pipeline_assets.orchestration.assets import Clock
 from pipeline_assets.tables.raw_events import RAW_TABLES
 from pipeline_assets.tables.refined_events import REFINED_EVENTS
@@ -270,7 +272,7 @@ def test_files_are_joined_only_where_rows_stay_and_a_load_wins(
     """Scenario: a rewrite would lose a row, then give rows another line; a load publishes the day while its files are joined;
     refined is held; table by table, too. Outcome: nothing wrong is ever visible, the load wins, what is held stays held."""
     p = three_hours
-    p.change(compact_min_files=2)
+    runtime, raw, cold = _runtime(p), RAW_TABLES[Source.REGULAR], [Slice(DAY, PROJECT)]
     seen, files = p.history(), p.files(RAW, DAY)
     spoils = (
         lambda rows: rows.limit(29),
@@ -279,15 +281,14 @@ def test_files_are_joined_only_where_rows_stay_and_a_load_wins(
     for spoil in spoils:
         with monkeypatch.context() as broken:
             broken.setattr(Lakehouse, "rewrite_slices", _rewriting_wrongly(spoil))
-            told = list(maintain(_runtime(p), str(uuid.uuid4()), LATER, lambda _: False, is_dry_run=False))
-        (failure,) = [one.failure for one in told if one.failure is not None]
-        assert f"{RAW} {DAY}" in failure.subject
-        assert "would hold other rows than before" in failure.reason
-        assert (p.history()[RAW], p.files(RAW, DAY)) == (seen[RAW], files)
-        assert p.lakehouse.branches.dead(RAW_TABLES[Source.REGULAR], lambda _: False) == []
+            with pytest.raises(LakehouseError, match="would hold other rows than before") as refusal:
+                compact(runtime, raw, cold, str(uuid.uuid4()))
+        assert f"{RAW} {DAY}" in refusal.value.subject
+        assert (p.history(), p.files(RAW, DAY)) == (seen, files)
+        assert p.lakehouse.branches.dead(raw, lambda _: False) == []
     require_known(p)
 
-    p.ledger.interventions.hold({REFINED: [Slice(DAY, PROJECT)]}, "looked at", "by hand")
+    p.ledger.interventions.hold({REFINED: cold}, "looked at", "by hand")
 
     def load_meanwhile(point: Failpoint, qualifier: str) -> None:
         if (point, qualifier) == (Failpoint.AFTER_STAGE, RAW):
@@ -297,23 +298,23 @@ def test_files_are_joined_only_where_rows_stay_and_a_load_wins(
 
     failpoints.watch(load_meanwhile)
     try:
-        reports = _maintain(p)
+        assert compact(runtime, raw, cold, str(uuid.uuid4())) == Rewritten(3, 3, 0, is_left_alone=True)
     finally:
         failpoints.watch()
-    assert reports[RAW].is_left_alone
-    assert len(p.files(RAW, DAY)) == len(files) + 1
+    assert len(p.files(RAW, DAY)) == 4
     assert (p.count(RAW), p.count(REFINED), p.verdict(REFINED, DAY)) == (40, 30, "held")
-    require_known(p)
 
+    before = p.digests()
+    assert compact(runtime, REFINED_EVENTS, cold, str(uuid.uuid4())).files_after == 1
     # The same where the ledger lies elsewhere.
     monkeypatch.setattr(rewrites, "publisher_of", lambda _, lakehouse, ledger: TableByTable(lakehouse, ledger))
-    before = p.digests()
-    reports = _maintain(p)
-    assert (reports[RAW].files_before, reports[RAW].files_after) == (4, 1)
+    assert compact(runtime, raw, cold, str(uuid.uuid4())) == Rewritten(4, 1, 0)
     assert len(p.files(RAW, DAY)) == len(p.files(REFINED, DAY)) == 1
     assert (p.digests(), p.verdict(REFINED, DAY)) == (before, "held")
     require_known(p)
-    assert p.ledger.head(RAW) == Head(p.lakehouse.head(RAW_TABLES[Source.REGULAR]))
+    assert {table.key: p.ledger.head(table.key) for table in (raw, REFINED_EVENTS)} == {
+        table.key: Head(p.lakehouse.head(table)) for table in (raw, REFINED_EVENTS)
+    }
 
 
 @pytest.mark.parametrize(

@@ -301,8 +301,8 @@ def test_run_times_are_told_by_the_exports_that_a_load_reads(ledger: Ledger) -> 
     start = datetime(2026, 3, 2, tzinfo=UTC)
     for number, seconds in enumerate((10, 20, 30, 1000)):
         record_run(
-            ledger, f"b{number}", tables=["raw/backfill_events", REFINED],
-            first_day=LAST, last_day=LAST, verdicts={}, snapshots={}, started_at=start.isoformat(), finished_at=(start + timedelta(seconds=seconds)).isoformat(),
+            ledger, f"b{number}", tables=["raw/backfill_events", REFINED], first_day=LAST, last_day=LAST, verdicts={},
+            snapshots={}, started_at=start.isoformat(), finished_at=(start + timedelta(seconds=seconds)).isoformat(),
         )  # fmt: skip
     record_run(ledger, "d", tables=["raw/regular_events"], started_at=start.isoformat(), finished_at=start.isoformat())
     record_run(ledger, "died", tables=["raw/backfill_events"], started_at=start.isoformat())
