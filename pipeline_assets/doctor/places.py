@@ -88,8 +88,8 @@ def one_transaction(promise: Promise) -> Point:
     """Whether a reader of several tables finds them as one load left them, whenever it looks."""
     if promise is Promise.ONE_TRANSACTION:
         return PROMISE.green(promise.sentence)
-    hint = "Leave TIDEMARK_LEDGER_URL unset, or name the catalog's own database (TIDEMARK_CATALOG_URL)"
-    return PROMISE.yellow(promise.sentence, f"{hint}: docs/operations.md says how a ledger moves")
+    hint = "Leave TIDEMARK_LEDGER_URL unset, or let it name the catalog's database (TIDEMARK_CATALOG_URL)"
+    return PROMISE.yellow(promise.sentence, hint)
 
 
 @dataclass(frozen=True)
