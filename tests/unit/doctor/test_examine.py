@@ -113,6 +113,9 @@ def test_a_history_is_looked_at_in_every_place(ledger: Ledger, settings: Setting
     decision = tmp_path / "warehouse" / "_tidemark" / "decisions" / f"20260301T000000.000000Z-{'0' * 32}.json"
     decision.write_text("{}")
     points = look(ledger, settings)
+    assert points["one transaction"].light is Light.GREEN
+    elsewhere = settings.model_copy(update={"ledger_url": f"sqlite:///{tmp_path}/ledger.db"})
+    assert look(ledger, elsewhere)["one transaction"].light is Light.YELLOW
     assert points["decisions"].light is Light.RED
     assert decision.name in points["decisions"].found
     assert "1 objects carry a recovery's name" in points["separate prefixes"].found
