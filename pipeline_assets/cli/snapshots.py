@@ -101,5 +101,6 @@ def print_cut(console: Console, cut: Cut, lines: Mapping[Engine, Sequence[str]])
     console.print(table)
     console.print(styled(f"published {cut.published_at[:19]} UTC by run {cut.run_id or 'unknown'}", "dim"))
     for engine, of in lines.items():
-        console.print(styled(f"\n{engine.value}", "bold"))
+        console.print()
+        console.print(styled(engine.value, "bold"))
         print_lines_of(console, of)

@@ -7,6 +7,7 @@ Does not contain: what is on record of cuts (resources/ledger/cuts.py), the comm
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from contextlib import closing
 from datetime import datetime
@@ -117,7 +118,7 @@ def reading_lines(
         opened = f'catalog = SqlCatalog("{catalog}", uri="{masked(settings.catalog_url)}")'
         rows = [f'catalog.load_table("{name}").scan(snapshot_id={number})' for name, number in names.items()]
         return ["from pyiceberg.catalog.sql import SqlCatalog", opened, *(f"{row}.to_arrow()" for row in rows)]
-    places = {key: table.location.removeprefix("file:").replace("'", "''") for key, table in resting.items()}
+    places = {key: re.sub(r"^file:(//)?", "", table.location).replace("'", "''") for key, table in resting.items()}
     scans = [
         f"SELECT * FROM iceberg_scan('{places[key]}', snapshot_from_id = {number});"
         for key, number in snapshots.items()
