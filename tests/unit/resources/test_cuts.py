@@ -116,7 +116,7 @@ def test_the_shell_tells_usage_from_what_is_not_there(
     told = shell("snapshots", "--run", "aa11", "--engine", "trino")
     assert told.exit_code == 0, told.output
     assert f"FOR VERSION AS OF {FIRST};" in told.stdout
-    assert 'VERSION AS OF 7635660646343998149"' not in told.stdout
+    assert ("spark.sql" in told.stdout, "\\n" in told.stdout) == (False, False)
     assert f"nobody can tell whether these can be read still: {RAW}" in told.stdout
     assert "in one transaction" in told.stdout
     elsewhere = {"LEDGER_URL": f"sqlite:///{tmp_path}/catalog.db", "CATALOG_URL": f"sqlite:///{tmp_path}/other.db"}
