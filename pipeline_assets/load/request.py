@@ -116,7 +116,8 @@ def merged(former: TableReport | None, later: TableReport, accepted: Collection[
     outcomes = []
     for outcome in later.outcomes:
         before = told.pop(outcome.key, None)
-        if before is not None and before.verdict is Verdict.PUBLISHED and outcome.verdict is Verdict.UNCHANGED:
+        is_settled = outcome.key in accepted and outcome.verdict is Verdict.UNCHANGED
+        if before is not None and before.verdict is Verdict.PUBLISHED and is_settled:
             outcomes.append(before)
         elif before is not None and before.verdict is outcome.verdict and not before.is_repeat:
             outcomes.append(replace(outcome, is_repeat=False))

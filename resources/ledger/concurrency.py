@@ -91,23 +91,15 @@ def unmoved_slices(connection: Connection, records: Sequence[SliceRecord]) -> li
     ]
 
 
-def require_none_moved(connection: Connection, changes: Changes, unmoved: Collection[SliceRecord]) -> None:
-    """Raise SliceConflictError where another run wrote the row of a derived slice since it was read, and published it.
+def require_none_moved(changes: Changes, unmoved: Collection[SliceRecord]) -> None:
+    """Raise SliceConflictError where the row of a derived slice stays, because another run published it or a person holds it.
 
-    What was decided about it, and about those beside it, rests on a state that is not there any more. A slice that a person
-    holds by now is no such case: its row stays.
+    What was decided about it, and about those beside it, rests on a state that is not there any more.
     """
     written = {(record.table, record.key) for record in unmoved}
-    left = [
-        record
-        for record in changes.slices
-        if record.table not in SOURCE_OF_TABLE and (record.table, record.key) not in written
-    ]
-    moved = {(record.table, record.key) for record in left} - _held(
-        connection, {(record.table, record.key) for record in left}
-    )
-    if moved:
-        raise _conflict(moved, "another run published it since it was read")
+    places = {(record.table, record.key) for record in changes.slices if record.table not in SOURCE_OF_TABLE}
+    if places - written:
+        raise _conflict(places - written, "another run published it since it was read, or a person holds it")
 
 
 def require_rewritten(changes: Changes, rewritten: Collection[tuple[str, Slice]]) -> None:

@@ -68,7 +68,7 @@ class LedgerWriting:
             self._replace_batch_days(batch, days)
         unmoved = unmoved_slices(connection, changes.slices)
         if is_strict:
-            require_none_moved(connection, changes, unmoved)
+            require_none_moved(changes, unmoved)
         self._upsert(SLICES, [slice_row(s) | stamp for s in unmoved])
         rewritten = self._name_files(changes)
         if is_strict:

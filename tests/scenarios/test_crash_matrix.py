@@ -231,12 +231,14 @@ def _require_agreement(p: Pipeline) -> None:
 
 
 @pytest.mark.parametrize("point", sorted(OF_TABLE_BY_TABLE))
-def test_table_by_table_the_next_run_finds_what_is_not_recorded(pipeline: Any, is_full: bool, point: Failpoint) -> None:
+def test_table_by_table_the_next_run_finds_what_is_not_recorded(
+    pipeline: Any, tmp_path: Path, is_full: bool, point: Failpoint
+) -> None:
     """Scenario: the ledger lies in another database than the catalog; a load dies around the commit of a table. Outcome: the next
     one finds what was committed, and everything is as if the first had lived."""
     if not is_full and point is not Failpoint.AFTER_COMMIT:
         pytest.skip("in full: make crash-matrix")
-    p = pipeline(ledger_url=f"sqlite:///{pipeline.folder}/ledger_apart.db")
+    p = pipeline(ledger_url=f"sqlite:///{tmp_path}/apart.db")
     for table in (RAW, REFINED, AGGREGATE) if is_full else (REFINED,):
         p.deliver(DAYS[0], events_on(DAYS[0], 12, prefix=table), hour=len(p.ledger.publications()) % 24)
 

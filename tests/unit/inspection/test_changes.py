@@ -24,7 +24,7 @@ from pipeline_assets.tables.registry import downstream_of
 from resources.ledger.changes import Changes
 from resources.ledger.schema import NOTICES, PUBLICATIONS
 from resources.ledger.store import Ledger
-from tests.support.runs import record_run
+from tests.support.ledgers import record_run
 from tests.support.webhook import a_webhook
 
 RAW, EVENTS, REVENUE = "raw/regular_events", "refined/events", "aggregates/daily_revenue"

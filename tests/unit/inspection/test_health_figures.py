@@ -38,8 +38,8 @@ from pipeline_assets.orchestration.health_page.page import page_of
 from resources.ledger.changes import Changes
 from resources.ledger.store import Ledger
 from resources.ledger.summaries import CheckFigure
+from tests.support.ledgers import record_run
 from tests.support.recorded_history import record_history
-from tests.support.runs import record_run
 
 PROJECTS = ("10001", "10002", "10003")
 LAST = date(2026, 3, 31)

@@ -28,7 +28,7 @@ from resources.ledger.schema import (
     SET_ASIDE,
 )
 from resources.ledger.store import Ledger
-from tests.support.runs import record_run
+from tests.support.ledgers import record_run
 
 PROJECT = "10001"
 DAY, BEFORE = date(2026, 2, 2), date(2026, 2, 1)

@@ -1,8 +1,8 @@
-"""Rows of runs, as a publish writes them.
+"""Ledgers for tests: rows that only a publish writes.
 
-Contains: writing one.
-Add here: another row that only a publish writes.
-Does not contain: histories of many days (recorded_history.py).
+Contains: one writer per kind of row.
+Add here: another row that a test needs and no method of Ledger writes.
+Does not contain: whole histories (recorded_history.py).
 """
 
 from __future__ import annotations
@@ -14,6 +14,6 @@ from resources.ledger.writing import LedgerWriting
 
 
 def record_run(ledger: Ledger, run_id: str, **values: Any) -> None:
-    """Write or complete the row of a run."""
+    """The row of a run, as its publish writes it."""
     with ledger.transaction() as connection:
         LedgerWriting(connection).record_run(run_id, values)
