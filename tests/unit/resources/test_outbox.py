@@ -497,7 +497,7 @@ def test_who_is_not_told_is_named_where_people_look(
     unsigned = "they go unsigned, so that a receiver cannot tell them from a stranger's"
     assert [unsigned in said for said in log] == [False, True]
 
-    for name, value in (("CONFIG", ""), ("PROJECTS", "10001"), ("LEDGER_URL", lite._url), ("NOTIFY_URLS", webhook.url)):
+    for name, value in (("CONFIG", ""), ("PROJECTS", "10001"), ("LEDGER_URL", lite.url), ("NOTIFY_URLS", webhook.url)):
         monkeypatch.setenv(f"TIDEMARK_{name}", value)
     done = CliRunner().invoke(app, ["status", "--json"])
     assert json.loads(done.stdout)
