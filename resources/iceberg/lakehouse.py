@@ -3,7 +3,7 @@
 Contains: reading a table as of a snapshot, staging a branch, the change of slices that a publish makes of it.
 Add here: another way to stage.
 Does not contain: publishing (resources/publishing/), branches (branches.py), creating a table (creation.py),
-joining and removing files (procedures.py), reading metadata (metadata.py), what is written (tables/),
+removing files (procedures.py), reading metadata (metadata.py), what is written (tables/),
 whether it may be seen (load/).
 """
 
@@ -244,6 +244,15 @@ class Lakehouse:
             order = (table.day_column, "project_id", *table.write_order)
             writer = placed.sortWithinPartitions(*order).writeTo(target).options(**_AS_IT_COMES)
         writer.overwrite(slices_condition(table, slices))
+
+    def rewrite_slices(self, table: Table, target: str, slices: Collection[Slice], keeps: str = "true") -> None:
+        """Write the rows of these slices of a branch again, with every column that the table has, as few files as it takes.
+
+        `keeps`: a SQL condition, of the rows that stay.
+        """
+        where = slices_condition(table, slices)
+        rows = self.spark.read.table(target).where(where).where(keeps)
+        rows.writeTo(target).option("fanout-enabled", "false").overwrite(where)
 
     def change(
         self, table: Table, base_id: int, snapshot_id: int, slices: Collection[Slice], branches: Sequence[str] = ()
