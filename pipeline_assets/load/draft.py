@@ -121,7 +121,7 @@ class Draft:
             return
         branch = lakehouse.branches.create(own.table, self.next_attempt(), head)
         own.branches.append(branch)
-        published = lakehouse.commit(change, branch, self._run_id, branch=branch)
+        published = lakehouse.changes.commit(change, branch, self._run_id, branch=branch)
         own.base_id, own.snapshot_id = head, published.snapshot_id
         own.stand_ins.add(published.snapshot_id)
 
@@ -133,17 +133,17 @@ class Draft:
         `is_whole`: no other slice of the staged snapshot holds rows that may not be seen. The branch is this draft's from now on.
         """
         lakehouse, table, wanted = self._runtime.lakehouse, staged.table, frozenset(slices)
-        change = lakehouse.change(table, staged.base_id, staged.snapshot_id, wanted)
+        change = lakehouse.changes.of(table, staged.base_id, staged.snapshot_id, wanted)
         branch, snapshot_id = staged.branch, staged.snapshot_id
         if not is_whole:
             branch = lakehouse.branches.create(table, self.next_attempt(), staged.base_id)
-            snapshot_id = lakehouse.commit(change, branch, self._run_id, branch=branch).snapshot_id
+            snapshot_id = lakehouse.changes.commit(change, branch, self._run_id, branch=branch).snapshot_id
         own = self._tables.setdefault(table.key, _TableDraft(table, staged.base_id, staged.base_id))
         own.snapshot_id = snapshot_id
         own.slices |= wanted
         own.branches.append(branch)
         own.stand_ins.add(snapshot_id)
-        return Published(snapshot_id, staged.base_id, lakehouse.files_of(change))
+        return Published(snapshot_id, staged.base_id, change.files_by_slice)
 
     def slices_of(self, table: str) -> frozenset[Slice]:
         """What is accepted of a table by now."""
@@ -244,7 +244,7 @@ class Draft:
                 self._runtime.lakehouse.branches.drop(own.table, own.branches)
 
     def _change(self, own: _TableDraft) -> SliceChange:
-        return self._runtime.lakehouse.change(own.table, own.base_id, own.snapshot_id, own.slices, own.branches)
+        return self._runtime.lakehouse.changes.of(own.table, own.base_id, own.snapshot_id, own.slices, own.branches)
 
 
 def _batches_of(step: Changes) -> set[BatchKey]:

@@ -174,8 +174,8 @@ class _Rewrite:
 
     def _publish(self, staged: Staged, before: Mapping[Slice, SliceFiles]) -> Mapping[Slice, SliceFiles]:
         lakehouse, key = self.runtime.lakehouse, self.table.key
-        change = lakehouse.change(self.table, staged.base_id, staged.snapshot_id, before, [staged.branch])
-        after = lakehouse.files_of(change)
+        change = lakehouse.changes.of(self.table, staged.base_id, staged.snapshot_id, before, [staged.branch])
+        after = change.files_by_slice
         changes = Changes(head=(key, staged.base_id, staged.base_id))
         changes.rewritten = {(key, one): (before[one].file_hash, after[one].file_hash) for one in before}
         steps = [] if self.table is QUARANTINE else [(key, changes)]

@@ -173,11 +173,11 @@ def _look(
 
 def _publish(runtime: Runtime, request: RollbackRequest, looks: Sequence[_Look]) -> None:
     changes = [
-        runtime.lakehouse.restoring(look.table, look.base_id, snapshots_of(look.changing))
+        runtime.lakehouse.changes.restoring(look.table, look.base_id, snapshots_of(look.changing))
         for look in looks
         if look.changing
     ]
-    files = {change.table.key: runtime.lakehouse.files_of(change) for change in changes}
+    files = {change.table.key: change.files_by_slice for change in changes}
     steps = [(look.table.key, _changes(request, look, files.get(look.table.key, {}))) for look in looks]
     publisher = publisher_of(runtime.settings, runtime.lakehouse, runtime.ledger)
     publisher.publish(PublishRequest(request.run_id, f"rollback_{request.attempt}", changes, steps, minds_holds=False))

@@ -81,7 +81,7 @@ def plan(runtime: Runtime, request: RollbackRequest) -> list[SliceRestore]:
         )
     for table in tables:
         chosen = snapshots_of(restore for restore in restores if restore.table == table.key)
-        runtime.lakehouse.require_files(table, chosen)
+        runtime.lakehouse.changes.require_files(table, chosen)
     return restores
 
 

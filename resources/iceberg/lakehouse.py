@@ -1,15 +1,15 @@
 """Tables behind one catalog: reading them at a snapshot, staging what they may become (ARCHITECTURE, laws 2 and 6).
 
-Contains: reading a table as of a snapshot, staging a branch, the change of slices that a publish makes of it.
+Contains: reading a table as of a snapshot, staging a branch.
 Add here: another way to stage.
-Does not contain: publishing (resources/publishing/), branches (branches.py), creating a table (creation.py),
-removing files (procedures.py), reading metadata (metadata.py), what is written (tables/),
-whether it may be seen (load/).
+Does not contain: what becomes of slices (slice_changes.py), publishing (resources/publishing/), branches
+(branches.py), creating a table (creation.py), removing files (procedures.py), reading metadata (metadata.py), what is
+written (tables/), whether it may be seen (load/).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
@@ -31,9 +31,7 @@ from resources.iceberg.metadata import (
     slices_condition,
     with_missing,
 )
-from resources.iceberg.prepared import Prepared, discard, prepare
-from resources.iceberg.slice_change import Published, SliceChange
-from resources.iceberg.table_commit import commit_change
+from resources.iceberg.slice_changes import SliceChanges
 from resources.iceberg.table_files import TableFiles
 
 if TYPE_CHECKING:
@@ -90,6 +88,11 @@ class Lakehouse:
     def branches(self) -> Branches:
         """Our branches of its tables."""
         return Branches(self._tables)
+
+    @cached_property
+    def changes(self) -> SliceChanges:
+        """What becomes of slices of its tables."""
+        return SliceChanges(self._tables)
 
     @cached_property
     def files(self) -> TableFiles:
@@ -253,63 +256,6 @@ class Lakehouse:
         where = slices_condition(table, slices)
         rows = self.spark.read.table(target).where(where).where(keeps)
         rows.writeTo(target).option("fanout-enabled", "false").overwrite(where)
-
-    def change(
-        self, table: Table, base_id: int, snapshot_id: int, slices: Collection[Slice], branches: Sequence[str] = ()
-    ) -> SliceChange:
-        """What makes these slices of main, read at `base_id`, what they are in a staged snapshot."""
-        wanted = frozenset(slices)
-        files = self._tables.files(self._load(table), snapshot_id, wanted)
-        return SliceChange(table, base_id, wanted, files, tuple(branches))
-
-    def files_of(self, change: SliceChange) -> dict[Slice, SliceFiles]:
-        """The files of every slice of a change, as they are after it."""
-        return by_slice(change.files, change.slices)
-
-    def restoring(self, table: Table, base_id: int, snapshots: Mapping[Slice, int | None]) -> SliceChange:
-        """What makes these slices what they were in the snapshots named (None: empty), and writes no data.
-
-        Raises LakehouseError where a file of then is gone. For snapshots kept meanwhile (`branches.keeping`): what a foreign
-        hand removes nevertheless is looked for once more by the publish.
-        """
-        files = self.require_files(table, snapshots)
-        return SliceChange(table, base_id, frozenset(snapshots), files, is_restored=True)
-
-    def prepare(self, change: SliceChange, run_id: str) -> Prepared:
-        """A change on top of main's head, whole and invisible; raises SliceConflictError (resources/iceberg/prepared.py)."""
-        return prepare(self._tables, change, run_id)
-
-    def discard(self, prepared: Prepared) -> None:
-        """Forget a prepared change that was not and will not be published."""
-        discard(self._tables, prepared)
-
-    def commit(self, change: SliceChange, name: str, run_id: str, *, branch: str | None = None) -> Published:
-        """A change committed to main, or to a branch; `name` tells this commit from others of the run.
-
-        Raises SliceConflictError, with nothing committed, when main changed in one of the slices since its base.
-        """
-        return commit_change(self._tables, change, name, run_id, branch=branch)
-
-    def require_restorable(self, change: SliceChange) -> None:
-        """Raise LakehouseError where a file that a change restores is gone."""
-        if change.is_restored:
-            self._require_there(change.table, change.files)
-
-    def require_files(self, table: Table, snapshots: Mapping[Slice, int | None]) -> Mapping[str, Any]:
-        """Path -> Java DataFile of these slices in these snapshots; raises LakehouseError for one that is gone."""
-        java = self._load(table)
-        files: dict[str, Any] = {}
-        for snapshot_id in {known for known in snapshots.values() if known is not None}:
-            chosen = {key for key, known in snapshots.items() if known == snapshot_id}
-            files |= self._tables.files(java, snapshot_id, chosen)
-        self._require_there(table, files)
-        return files
-
-    def _require_there(self, table: Table, paths: Iterable[str]) -> None:
-        store = self._load(table).io()
-        for path in sorted(paths):
-            if not store.newInputFile(path).exists():
-                raise LakehouseError(path, "is gone, so its rows cannot be restored", "Choose a later state")
 
     def drop(self, staged: Staged) -> None:
         """Drop a staged branch; its snapshot stays until maintenance expires it."""

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from pipeline_assets.domain.slices import Slice
 from resources.failpoints import Failpoint, failpoint
 from resources.iceberg.errors import FAILURES, again
-from resources.iceberg.metadata import JavaTables, SliceFiles, by_slice
+from resources.iceberg.metadata import JavaTables, SliceFiles
 from resources.iceberg.slice_change import (
     SliceChange,
     files_of_base,
@@ -99,7 +99,7 @@ def _prepared(tables: JavaTables, change: SliceChange, run_id: str) -> Prepared:
     parser = tables.java_class("org.apache.iceberg.TableMetadataParser")
     parser.write(metadata.build(), operations.io().newOutputFile(after))
     failpoint(Failpoint.AFTER_APPLY, change.table.key)
-    return Prepared(change.table, snapshot_id, parent_id, by_slice(change.files, change.slices), before, after)
+    return Prepared(change.table, snapshot_id, parent_id, change.files_by_slice, before, after)
 
 
 def _builder(tables: JavaTables, base: Any) -> Any:

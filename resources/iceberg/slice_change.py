@@ -38,6 +38,11 @@ class SliceChange:
     """Whether the files were live once and not since: somebody may have removed one, so each is looked for."""
 
     @property
+    def files_by_slice(self) -> dict[Slice, SliceFiles]:
+        """The files of every slice, as they are after it."""
+        return by_slice(self.files, self.slices)
+
+    @property
     def subject(self) -> str:
         """For messages: the table and the first of its slices."""
         return f"{self.table.key} {', '.join(sorted(map(str, self.slices))[:3])}"
@@ -95,7 +100,7 @@ def nothing_to_swap(change: SliceChange, old: Mapping[str, Any]) -> Published | 
     """The result where main shows these very files already; None where it does not."""
     if old.keys() != change.files.keys():
         return None
-    return Published(change.base_id, change.base_id, by_slice(change.files, change.slices), is_empty=True)
+    return Published(change.base_id, change.base_id, change.files_by_slice, is_empty=True)
 
 
 def require_base_files(tables: JavaTables, change: SliceChange, parent_id: int, old: Mapping[str, Any]) -> None:

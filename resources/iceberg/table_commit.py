@@ -12,7 +12,7 @@ import hashlib
 from pipeline_assets.domain.errors import PublishConflictError
 from resources.failpoints import Failpoint, failpoint
 from resources.iceberg.errors import FAILURES
-from resources.iceberg.metadata import JavaTables, by_slice
+from resources.iceberg.metadata import JavaTables
 from resources.iceberg.slice_change import (
     PUBLISH_PROPERTY,
     Published,
@@ -62,7 +62,7 @@ def commit_change(
         raise PublishConflictError(change.table.key, reason, "The load looks at the table again")
     snapshot_id, parent_id = committed
     require_base_files(tables, change, parent_id, old)
-    return Published(snapshot_id, parent_id, by_slice(change.files, change.slices))
+    return Published(snapshot_id, parent_id, change.files_by_slice)
 
 
 def _committed(tables: JavaTables, change: SliceChange, publish_id: str, branch: str | None) -> tuple[int, int] | None:

@@ -39,13 +39,13 @@ class OneTransaction:
         prepared: dict[str, Prepared] = {}
         try:
             for change in request.tables:
-                prepared[change.table.key] = self._lakehouse.prepare(change, request.run_id)
+                prepared[change.table.key] = self._lakehouse.changes.prepare(change, request.run_id)
             with self._ledger.transaction() as connection:
                 self._follow_present_heads(connection, request, prepared)
                 published = {key: _published(one) for key, one in prepared.items()}
                 self._write(connection, request, published)
                 for change in request.tables:
-                    self._lakehouse.require_restorable(change)
+                    self._lakehouse.changes.require_restorable(change)
                 swap_pointers(connection, self._lakehouse.catalog_name, list(prepared.values()))
                 failpoint(Failpoint.IN_TRANSACTION)
         except LedgerUnavailableError:
@@ -56,7 +56,7 @@ class OneTransaction:
             # Raised before the commit, so nobody reads what was prepared: newest of its table, it would be taken for its state
             # where a catalog is lost.
             for one in prepared.values():
-                self._lakehouse.discard(one)
+                self._lakehouse.changes.discard(one)
             raise
         failpoint(Failpoint.AFTER_PUBLISH)
         return published
@@ -69,8 +69,8 @@ class OneTransaction:
         for change in request.tables:
             former = prepared[change.table.key]
             if locations.get(change.table.key) != former.before:
-                prepared[change.table.key] = self._lakehouse.prepare(change, request.run_id)
-                self._lakehouse.discard(former)
+                prepared[change.table.key] = self._lakehouse.changes.prepare(change, request.run_id)
+                self._lakehouse.changes.discard(former)
 
     def _write(self, connection: Connection, request: PublishRequest, published: Mapping[str, Published]) -> None:
         steps = [naming_published(step, table, published, request.stand_ins) for table, step in request.steps]
@@ -85,9 +85,14 @@ class OneTransaction:
             ledger.record_run(request.run_id, {**request.run, "snapshots": snapshots})
 
     def _is_committed(self, prepared: Mapping[str, Prepared]) -> bool:
-        return any(
-            self._ledger.recorded_snapshots(key, [one.snapshot_id]) for key, one in prepared.items() if not one.is_empty
-        )
+        changed = {key: one for key, one in prepared.items() if not one.is_empty}
+        if any(self._ledger.recorded_snapshots(key, [one.snapshot_id]) for key, one in changed.items()):
+            return True
+        # Of a publish that changed no content nothing but the pointers tells.
+        with self._ledger.transaction() as connection:
+            tables = [one.table for one in changed.values()]
+            locations = lock_pointers(connection, self._lakehouse.catalog_name, tables)
+        return any(locations.get(key) == one.after for key, one in changed.items())
 
 
 def _published(one: Prepared) -> Published:

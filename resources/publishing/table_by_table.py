@@ -51,14 +51,14 @@ class TableByTable:
         return published
 
     def _commit(self, request: PublishRequest, change: SliceChange) -> Published:
-        published = self._lakehouse.commit(change, request.name, request.run_id)
+        published = self._lakehouse.changes.commit(change, request.name, request.run_id)
         try:
             if not published.is_empty:
-                self._lakehouse.require_restorable(change)
+                self._lakehouse.changes.require_restorable(change)
         except LakehouseError as gone:
             # What was there before goes back: nobody may be left with a table that names files that are gone.
-            before = self._lakehouse.change(change.table, published.snapshot_id, change.base_id, change.slices)
-            self._lakehouse.commit(before, f"{request.name}_undone", request.run_id)
+            before = self._lakehouse.changes.of(change.table, published.snapshot_id, change.base_id, change.slices)
+            self._lakehouse.changes.commit(before, f"{request.name}_undone", request.run_id)
             reason = "vanished during the rollback; its slice is unchanged"
             raise LakehouseError(gone.subject, reason, gone.hint) from gone
         self._lakehouse.branches.drop(change.table, change.branches)

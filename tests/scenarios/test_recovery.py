@@ -75,8 +75,8 @@ def test_a_writer_that_comes_second_publishes_nothing(pipeline: Any) -> None:
     first, second = stage("first", 4), stage("second", 3)
 
     def publish(staged: Any, run_id: str) -> Any:
-        change = lakehouse.change(REFINED_EVENTS, base, staged.snapshot_id, {key})
-        return lakehouse.commit(change, staged.branch, run_id)
+        change = lakehouse.changes.of(REFINED_EVENTS, base, staged.snapshot_id, {key})
+        return lakehouse.changes.commit(change, staged.branch, run_id)
 
     assert publish(first, "run-1").files[key].rows == 4
     with pytest.raises(PublishConflictError, match="run run-1 changed it since it was read"):

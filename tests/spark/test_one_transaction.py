@@ -76,7 +76,7 @@ class Lake:
             f"attempt_{uuid.uuid4().hex[:8]}",
             lambda target: lakehouse.replace_slices(table, target, [key], frame, is_shuffled=False),
         )
-        change = lakehouse.change(table, staged.base_id, staged.snapshot_id, [key], [staged.branch])
+        change = lakehouse.changes.of(table, staged.base_id, staged.snapshot_id, [key], [staged.branch])
         return change, staged.snapshot_id
 
     def request(self, key: Slice, rows: int, **more: Any) -> PublishRequest:
@@ -103,7 +103,7 @@ class Lake:
             key,
             Verdict.PUBLISHED,
             digest=digest,
-            file_hash=self.lakehouse.files_of(change)[key].file_hash,
+            file_hash=self.change.files_by_slice[key].file_hash,
             read_hash=before.file_hash if before is not None else None,
         )
         published = PublicationRecord(
@@ -126,7 +126,7 @@ class Lake:
     def foreign(self, table: Table, key: Slice, rows: int, run_id: str = "theirs") -> None:
         """Another process's commit, through Iceberg's own catalog."""
         change, _ = self.staged(table, key, rows)
-        self.lakehouse.commit(replace(change, branches=()), "foreign", run_id)
+        self.lakehouse.changes.commit(replace(change, branches=()), "foreign", run_id)
         self.lakehouse.branches.drop(table, change.branches)
 
     def rows(self, key: Slice) -> list[int]:
@@ -401,7 +401,9 @@ def test_a_restore_whose_file_vanishes_is_refused(lake: Lake) -> None:
     lake.publish(lake.request(key, 2))
     then = {table.key: lake.lakehouse.head(table) for table in BOTH}
     lake.publish(lake.request(key, 7))
-    changes = [lake.lakehouse.restoring(table, lake.lakehouse.head(table), {key: then[table.key]}) for table in BOTH]
+    changes = [
+        lake.lakehouse.changes.restoring(table, lake.lakehouse.head(table), {key: then[table.key]}) for table in BOTH
+    ]
     steps = [(change.table.key, lake.step(change, change.base_id, 2, {})) for change in changes]
     request = PublishRequest("rollback", "rollback", changes, steps, minds_holds=False)
     (path,) = changes[1].files

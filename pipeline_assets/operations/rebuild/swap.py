@@ -232,8 +232,8 @@ def _swap_of(
         if any(live.get(key, NO_FILES).file_hash != going[key].record.file_hash for key in changed):
             reason = "its green branch holds other files than were recorded"
             raise PublishConflictError(table.key, reason, "The swap builds them again")
-        change = runtime.lakehouse.change(table, base_id, head, changed)
-        files = runtime.lakehouse.files_of(change)
+        change = runtime.lakehouse.changes.of(table, base_id, head, changed)
+        files = change.files_by_slice
         changes.head = (table.key, base_id, base_id)
         for key in sorted(changed):
             record, prior = going[key].record, main.get(key)

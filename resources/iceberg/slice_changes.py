@@ -1,0 +1,83 @@
+"""Changes of slices of the tables of one catalog: what a staged snapshot makes of main, what goes back to a former one.
+
+Contains: making a change, preparing and committing it.
+Add here: another origin of the files that slices consist of afterwards.
+Does not contain: staging (lakehouse.py), what is written to a catalog (prepared.py, table_commit.py), the publish of several
+tables (resources/publishing/).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from pipeline_assets.domain.errors import LakehouseError
+from pipeline_assets.domain.slices import Slice
+from resources.iceberg.metadata import JavaTables
+from resources.iceberg.prepared import Prepared, discard, prepare
+from resources.iceberg.slice_change import Published, SliceChange, load
+from resources.iceberg.table_commit import commit_change
+
+if TYPE_CHECKING:
+    from pipeline_assets.tables.table import Table
+
+
+class SliceChanges:
+    """Makes them, and hands them on to Iceberg."""
+
+    def __init__(self, tables: JavaTables) -> None:
+        """Of these tables."""
+        self._tables = tables
+
+    def of(
+        self, table: Table, base_id: int, snapshot_id: int, slices: Collection[Slice], branches: Sequence[str] = ()
+    ) -> SliceChange:
+        """What makes these slices of main, read at `base_id`, what they are in a staged snapshot."""
+        wanted = frozenset(slices)
+        files = self._tables.files(load(self._tables, table), snapshot_id, wanted)
+        return SliceChange(table, base_id, wanted, files, tuple(branches))
+
+    def restoring(self, table: Table, base_id: int, snapshots: Mapping[Slice, int | None]) -> SliceChange:
+        """What makes these slices what they were in the snapshots named (None: empty), and writes no data.
+
+        Raises LakehouseError where a file of then is gone. For snapshots kept meanwhile (`branches.keeping`): what a foreign
+        hand removes nevertheless is looked for once more by the publish.
+        """
+        files = self.require_files(table, snapshots)
+        return SliceChange(table, base_id, frozenset(snapshots), files, is_restored=True)
+
+    def prepare(self, change: SliceChange, run_id: str) -> Prepared:
+        """A change on top of main's head, whole and invisible; raises SliceConflictError (resources/iceberg/prepared.py)."""
+        return prepare(self._tables, change, run_id)
+
+    def discard(self, prepared: Prepared) -> None:
+        """Forget a prepared change that was not and will not be published."""
+        discard(self._tables, prepared)
+
+    def commit(self, change: SliceChange, name: str, run_id: str, *, branch: str | None = None) -> Published:
+        """A change committed to main, or to a branch; `name` tells this commit from others of the run.
+
+        Raises SliceConflictError, with nothing committed, when main changed in one of the slices since its base.
+        """
+        return commit_change(self._tables, change, name, run_id, branch=branch)
+
+    def require_restorable(self, change: SliceChange) -> None:
+        """Raise LakehouseError where a file that a change restores is gone."""
+        if change.is_restored:
+            self._require_there(change.table, change.files)
+
+    def require_files(self, table: Table, snapshots: Mapping[Slice, int | None]) -> Mapping[str, Any]:
+        """Path -> Java DataFile of these slices in these snapshots; raises LakehouseError for one that is gone."""
+        java = load(self._tables, table)
+        files: dict[str, Any] = {}
+        for snapshot_id in {known for known in snapshots.values() if known is not None}:
+            chosen = {key for key, known in snapshots.items() if known == snapshot_id}
+            files |= self._tables.files(java, snapshot_id, chosen)
+        self._require_there(table, files)
+        return files
+
+    def _require_there(self, table: Table, paths: Iterable[str]) -> None:
+        store = load(self._tables, table).io()
+        for path in sorted(paths):
+            if not store.newInputFile(path).exists():
+                raise LakehouseError(path, "is gone, so its rows cannot be restored", "Choose a later state")
