@@ -23,7 +23,7 @@ from pipeline_assets.domain.masking import NAMES_OF_SECRETS, is_secret_name
 from pipeline_assets.domain.places import local_path
 from pipeline_assets.domain.settings import Settings
 from resources.spark.class_archive import jvm_options
-from resources.spark.jars import verified
+from resources.spark.jars import available, jars_folder
 from resources.spark.jvm_names import remember_names
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def engine_config(settings: Settings) -> dict[str, str]:
     # On a cluster workers elsewhere have to reach the driver, under the name that Spark finds for this machine.
     is_local = settings.spark_master.startswith("local")
     nowhere_else = {"spark.driver.bindAddress": "127.0.0.1", "spark.driver.host": "127.0.0.1"}
-    jars = [str(path) for path in verified(settings.jars_dir)]
+    jars = [str(path) for path in available(settings)]
     config = {
         "spark.app.name": "tidemark",
         "spark.master": settings.spark_master,
@@ -69,7 +69,7 @@ def _in_one_process(config: Mapping[str, str], jars: Sequence[str], settings: Se
     """The jars on the class path instead of in the session: nothing copies them, and an archive holds no classes of a session."""
     added = [jar for jar in config["spark.jars"].split(",") if jar not in jars]
     path = ":".join([*jars, *filter(None, [config.get("spark.driver.extraClassPath")])])
-    options = f"{config.get('spark.driver.defaultJavaOptions', '')} {jvm_options(settings.jars_dir)}".strip()
+    options = f"{config.get('spark.driver.defaultJavaOptions', '')} {jvm_options(jars_folder(settings))}".strip()
     return {
         "spark.jars": ",".join(added),
         "spark.driver.extraClassPath": path,
