@@ -132,14 +132,12 @@ class _Served:
 
     def __exit__(self, *_: object) -> None:
         # Asked once more meanwhile, it goes on to end them.
-        for process in self._processes:
-            _signal_group(process.pid, signal.SIGTERM)
-        deadline = time.monotonic() + _ENDING_SECONDS
-        while self._living() and time.monotonic() < deadline:
-            time.sleep(_POLL_SECONDS)
-        for process in self._processes:
-            _signal_group(process.pid, signal.SIGKILL)
-            process.wait()
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            for group in self._living():
+                _signal_group(group, number)
+            deadline = time.monotonic() + _ENDING_SECONDS
+            while self._living() and time.monotonic() < deadline:
+                time.sleep(_POLL_SECONDS)
         for number, handler in self._former.items():
             signal.signal(number, handler)
 

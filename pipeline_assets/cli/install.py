@@ -32,7 +32,7 @@ _PLACES = ("landing_url", "warehouse_url", "catalog_url")
 
 
 def init(
-    directory: Annotated[Path, typer.Argument(metavar="DIR", help="A folder; it is made unless it is there.")],
+    directory: Annotated[str, typer.Argument(metavar="DIR", help="A folder; it is made unless it is there.")],
     is_s3: Annotated[
         bool, typer.Option("--s3/--local", help="Exports and tables in a bucket, or below the folder (the default).")
     ] = False,
@@ -59,12 +59,14 @@ def register(app: typer.Typer) -> None:
     app.command(rich_help_panel=Panel.INSTALL)(setup)
 
 
-def _init(directory: Path, is_s3: bool) -> int:
+def _init(directory: str, is_s3: bool) -> int:
     files = deployment_files(is_s3=is_s3)
-    _write(directory, files)
+    if not directory:
+        raise UsageError("DIR", "is an empty name, and nothing was written", "Name another folder, or . for this one")
+    _write(Path(directory), files)
     console = page()
     console.print(f"{directory}: {', '.join(files)} were written")
-    console.print(f"  next: cd {shlex.quote(str(directory))}, then read {STEPS_NAME}")
+    console.print(f"  next: cd {shlex.quote(directory)}, then read {STEPS_NAME}")
     return EXIT_OK
 
 

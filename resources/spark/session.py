@@ -11,11 +11,12 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
 from dagster_pyspark import LazyPySparkResource
 from dagster_pyspark.resources import spark_session_from_config
+from pyspark.errors import PySparkRuntimeError
 from sqlalchemy.engine import URL, make_url
 
 from pipeline_assets.domain.errors import SettingsError
@@ -24,6 +25,7 @@ from pipeline_assets.domain.places import local_path
 from pipeline_assets.domain.settings import Settings
 from resources.spark.class_archive import jvm_options
 from resources.spark.jars import available, jars_folder
+from resources.spark.java import require_java
 from resources.spark.jvm_names import remember_names
 
 if TYPE_CHECKING:
@@ -164,18 +166,31 @@ def _require_utc(spark: SparkSession) -> None:
     spark.conf.set("spark.sql.session.timeZone", "UTC")
 
 
+class _Engine(LazyPySparkResource):
+    """Says what a Java lacks that Spark cannot be started with."""
+
+    def _init_session(self) -> None:
+        if self._spark_session is None:
+            try:
+                self._spark_session = spark_session_from_config(self._whole_config())  # type: ignore[no-untyped-call]
+            except PySparkRuntimeError:
+                require_java()
+                raise
+
+    def _whole_config(self) -> dict[str, Any]:
+        return dict(self.spark_config)
+
+
 def spark_resource(settings: Settings) -> LazyPySparkResource:
     """Dagster's Spark resource; starts no JVM until a run uses it."""
     config = engine_config(settings)
     secret = {name: value for name, value in config.items() if is_secret_name(name) and name != "spark.redaction.regex"}
-    if not secret:
-        return LazyPySparkResource(spark_config=config)
 
-    class WithSecrets(LazyPySparkResource):
+    class WithSecrets(_Engine):
         """Dagster shows a resource's configuration to everybody who opens its page."""
 
-        def _init_session(self) -> None:
-            if self._spark_session is None:
-                self._spark_session = spark_session_from_config({**self.spark_config, **secret})  # type: ignore[no-untyped-call]
+        def _whole_config(self) -> dict[str, Any]:
+            return {**self.spark_config, **secret}
 
-    return WithSecrets(spark_config={name: value for name, value in config.items() if name not in secret})
+    kind = WithSecrets if secret else _Engine
+    return kind(spark_config={name: value for name, value in config.items() if name not in secret})
