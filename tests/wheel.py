@@ -43,7 +43,7 @@ _LONGEST_SECONDS = 600
 _SHOWN_LINES = 6
 
 
-class Failed(Exception):
+class WheelError(Exception):
     """A command did something else than it has to."""
 
 
@@ -63,7 +63,7 @@ class Person:
         self.environment |= {"HOME": str(self.home), "TIDEMARK_JARS_URL": jars_url, "NO_PROXY": "127.0.0.1,localhost"}
 
     def run(self, *words: str, code: int = 0, said: str = "", **environment: str) -> str:
-        """Run a command in their folder; raises Failed where it ends with another code, or does not say this."""
+        """Run a command in their folder; raises WheelError where it ends with another code, or does not say this."""
         begun = time.monotonic()
         done = subprocess.run(
             [str(self.binaries / words[0]), *words[1:]],
@@ -73,7 +73,7 @@ class Person:
         told = done.stderr + done.stdout
         tell(f"$ {' '.join(words)}    [{done.returncode}, {time.monotonic() - begun:.0f} s]", told)
         if done.returncode != code or said not in told or "Traceback" in told:
-            raise Failed(f"{' '.join(words)}: expected exit {code} and {said!r}\n{told}")
+            raise WheelError(f"{' '.join(words)}: expected exit {code} and {said!r}\n{told}")
         return done.stdout
 
     @property
@@ -124,7 +124,7 @@ def uv(*words: str, **environment: str) -> None:
     done = subprocess.run([UV, *words], env={**os.environ, **environment}, capture_output=True, text=True, check=False)
     tell(f"$ uv {' '.join(words)}    [{done.returncode}]", done.stderr if done.returncode else "")
     if done.returncode:
-        raise Failed(f"uv {words[0]} failed")
+        raise WheelError(f"uv {words[0]} failed")
 
 
 def is_there(python: str) -> bool:
@@ -194,7 +194,7 @@ def serve(person: Person) -> None:
         url = f"http://127.0.0.1:{port}"
         while not (found := _asked(f"{url}/graphql?query=%7B%20assetNodes%20%7B%20id%20%7D%20%7D")):
             if process.poll() is not None or time.monotonic() > begun + _LONGEST_SECONDS:
-                raise Failed(f"dev did not answer:\n{log.read_text()}")
+                raise WheelError(f"dev did not answer:\n{log.read_text()}")
             time.sleep(1)
         assets = len(found["data"]["assetNodes"])
         health = _asked(f"{url}/server_info")
@@ -243,7 +243,7 @@ def living(session: int) -> list[int]:
 def require(is_so: bool, what: str) -> None:
     tell(f"  {'yes' if is_so else 'NO'}: {what}")
     if not is_so:
-        raise Failed(what)
+        raise WheelError(what)
 
 
 def main() -> int:
@@ -266,7 +266,7 @@ def main() -> int:
             for number, python in enumerate(pythons):
                 tell(f"== the wheel on Python {python}")
                 use(root / python, python, wheel, url, clone, is_first=number == 0)
-    except Failed as failure:
+    except WheelError as failure:
         print(f"FAILED: {failure}", file=sys.stderr)
         return 1
     finally:
