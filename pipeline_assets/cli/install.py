@@ -66,7 +66,8 @@ def _init(directory: str, is_s3: bool) -> int:
     _write(Path(directory), files)
     console = page()
     console.print(f"{directory}: {', '.join(files)} were written")
-    console.print(f"  next: cd {shlex.quote(directory)}, then read {STEPS_NAME}")
+    is_here = Path(directory).resolve() == Path.cwd()
+    console.print(f"  next: {'' if is_here else f'cd {shlex.quote(directory)}, then '}read {STEPS_NAME}")
     return EXIT_OK
 
 

@@ -71,6 +71,7 @@ def test_a_new_deployment_has_settings_that_differ_from_the_repositorys_in_its_p
 ) -> None:
     done = tidemark("init", "new/folder", *option)
     assert done.exit_code == 0
+    assert "next: cd new/folder, then read NEXT_STEPS.md" in done.stdout
     here = tmp_path / "new" / "folder"
     assert sorted(path.name for path in here.iterdir()) == sorted(FILES)
     monkeypatch.chdir(PROJECT_ROOT)
