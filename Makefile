@@ -6,7 +6,7 @@ JARS := .jars/.verified
 CLASSES := .jars/classes.jsa
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-full test-fast crash-matrix two-writers mutations bench labs images dev check lock
+.PHONY: help setup demo test test-full test-fast crash-matrix two-writers mutations bench labs images dev check lock wheel wheel-test
 
 help: ## Show this help
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -61,7 +61,16 @@ test-fast: $(JARS) ## Run the tests that need no Spark
 	@$(VENV)/bin/python -m pytest -m "not slow" -q
 
 dev: $(JARS) ## Start the Dagster webserver and daemon on port 3000 (PORT=...)
-	@sh deploy/dev.sh
+	@$(VENV)/bin/tidemark dev
+
+# What an earlier build left would go into the wheel as well, and `pip install dist/*.whl` takes one version.
+wheel: $(STAMP) ## Build the wheel that users install: dist/*.whl
+	@rm -rf build/lib build/bdist.* dist/tidemark_pipeline-*.whl
+	@$(VENV)/bin/python -m pip wheel --quiet --disable-pip-version-check --no-deps --no-build-isolation --no-index --wheel-dir dist .
+	@ls dist/tidemark_pipeline-*.whl
+
+wheel-test: wheel $(CLASSES) ## Install the wheel into empty environments, and do there what a user does (a few minutes; ARGS=...)
+	@$(VENV)/bin/python -m tests.wheel $(ARGS)
 
 check: $(JARS) ## Lint, formatting, layers, types, Dockerfile
 	@$(VENV)/bin/ruff check .

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import shutil
 import tomllib
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +19,13 @@ from pydantic_settings import SettingsError as UnreadableVariableError
 
 from pipeline_assets.domain.errors import SettingsError, UsageError
 from pipeline_assets.domain.masking import EXPORT_CREDENTIALS, URL_SETTINGS, remember
-from pipeline_assets.domain.settings import ENV_PREFIX, PROJECT_ROOT, Settings
+from pipeline_assets.domain.settings import ENV_PREFIX, IS_CLONE, PROJECT_ROOT, Settings
 
 CONFIG_VARIABLE = "TIDEMARK_CONFIG"
 CONFIG_NAME = "tidemark.toml"
+INSTANCE_NAME = "dagster.yaml"
+TEMPLATES = Path(__file__).parent / "deployment"
+"""Files of a deployment as they are installed with the code; in a clone links to its own, so that there is one of each."""
 _TEST_PREFIX = "TIDEMARK_CRASH_"
 """Tests and drills switch failpoints on by variables that are no settings (resources/failpoints.py)."""
 _UNTOLD = frozenset({*URL_SETTINGS, "spark_config", "notify_urls"})
@@ -32,7 +36,7 @@ _SIGNING = f"{ENV_PREFIX}NOTIFY_SECRET"
 def load_settings(**overrides: Any) -> Settings:
     """Read `tidemark.toml` and the environment; raises SettingsError naming the value and the fix.
 
-    The file is `$TIDEMARK_CONFIG`, else `./tidemark.toml`, else the one beside the code. Relative paths in it are
+    The file is `$TIDEMARK_CONFIG`, else `./tidemark.toml`, else that of the clone. Relative paths in it are
     relative to the file; relative paths in variables to the working directory. Environment wins over file.
     """
     path = _config_path()
@@ -93,7 +97,7 @@ def _config_path() -> Path | None:
         if not path.is_file():
             raise SettingsError(CONFIG_VARIABLE, f"there is no file {named}", "Correct the path or unset it")
         return path
-    for folder in (Path.cwd(), PROJECT_ROOT):
+    for folder in (Path.cwd(), PROJECT_ROOT) if IS_CLONE else (Path.cwd(),):
         if (folder / CONFIG_NAME).is_file():
             return (folder / CONFIG_NAME).resolve()
     return None
@@ -150,14 +154,26 @@ def _unreadable(error: UnreadableVariableError) -> SettingsError:
 
 
 def dagster_home() -> Path:
-    """DAGSTER_HOME; without one, the folder that `make dev` uses, so that the UI shows these runs."""
+    """DAGSTER_HOME; without one, the folder that `tidemark dev` uses, so that the UI shows these runs.
+
+    Raises UsageError for a folder that is not there, or whose configuration is gone.
+    """
+    own = Path.cwd() / INSTANCE_NAME
     if not os.environ.get("DAGSTER_HOME"):
         home = Path.cwd() / "data" / "dagster_home"
         home.mkdir(parents=True, exist_ok=True)
         os.environ["DAGSTER_HOME"] = str(home)
+        # Linked, so that what a person changes in the deployment's own file counts.
+        if own.is_file() and not os.path.lexists(home / INSTANCE_NAME):
+            with suppress(FileExistsError):
+                (home / INSTANCE_NAME).symlink_to(os.path.relpath(own, home))
     home = Path(os.environ["DAGSTER_HOME"])
     if not home.is_dir():
         raise UsageError("DAGSTER_HOME", f"there is no folder {home}", "Create it, or unset the variable")
-    if not (home / "dagster.yaml").exists() and (PROJECT_ROOT / "dagster.yaml").exists():
-        shutil.copy(PROJECT_ROOT / "dagster.yaml", home / "dagster.yaml")
+    instance = home / INSTANCE_NAME
+    if instance.is_symlink() and not instance.exists():
+        # Dagster would go on with defaults of its own, where nothing limits how many loads start at once.
+        raise UsageError(str(instance), "links to a file that is gone", "Restore that file, or remove the link")
+    if not instance.exists():
+        shutil.copyfile(TEMPLATES / INSTANCE_NAME, instance)
     return home

@@ -27,7 +27,7 @@ from rich.table import Table
 
 from pipeline_assets.cli.terminal import PlainConsole, line, page, print_lines_of, styled
 from pipeline_assets.domain.plain_text import shown as shown_text
-from pipeline_assets.domain.settings import PROJECT_ROOT
+from pipeline_assets.domain.settings import IS_CLONE, PROJECT_ROOT
 from pipeline_assets.tables.registry import AGGREGATES
 from resources.ledger.store import Ledger
 from sample_export.account import REASONS, ExportAccount
@@ -67,6 +67,10 @@ def story(today: date) -> tuple[ExportSpec, Recovery]:
 def main() -> int:
     """Tell the story; returns the exit code."""
     console = page()
+    if not IS_CLONE:
+        # Beside installed code nothing of a person's is kept.
+        console.print("The demo belongs to a clone. Here, make a deployment: tidemark init DIR")
+        return 1
     spec, recovery = story(datetime.now(UTC).date())
     if DATA.exists() and any(DATA.iterdir()) and not OURS.exists():
         hint = " holds data that the demo did not write. Move it away, then run `make demo` again."

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
+from importlib.metadata import PackageNotFoundError, version
 from typing import Annotated
 
 import typer
@@ -18,8 +19,10 @@ import typer
 from pipeline_assets.cli import attach as cli_attach
 from pipeline_assets.cli import changes as cli_changes
 from pipeline_assets.cli import correct as cli_correct
+from pipeline_assets.cli import dev as cli_dev
 from pipeline_assets.cli import doctor as cli_doctor
 from pipeline_assets.cli import inspect as cli_look
+from pipeline_assets.cli import install as cli_install
 from pipeline_assets.cli import rebuild as cli_rebuild
 from pipeline_assets.cli import reconcile as cli_reconcile
 from pipeline_assets.cli import recover as cli_recover
@@ -65,15 +68,34 @@ from resources.publishing.promise import promise_of
 app = typer.Typer(
     name="tidemark",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     help="An event pipeline that can recover: load days, see how each one is, correct it, and test that it holds.",
 )
 
 
+_DISTRIBUTION = "tidemark-pipeline"
+
+
+def _print_version(is_asked: bool) -> None:
+    if not is_asked:
+        return
+    try:
+        typer.echo(f"tidemark {version(_DISTRIBUTION)}")
+    except PackageNotFoundError:
+        typer.echo("tidemark (not installed)")
+    raise typer.Exit(EXIT_OK)
+
+
 @app.callback()
-def _root() -> None:
+def _root(
+    _is_version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
     """Group the commands, so that one command alone keeps its name."""
+
+
+cli_install.register(app)
 
 
 @app.command(rich_help_panel=Panel.LOAD)
@@ -152,6 +174,7 @@ cli_reconcile.register(app)
 cli_split.register(app)
 cli_window.register(app)
 cli_doctor.register(app)
+cli_dev.register(app)
 
 
 def _load(

@@ -27,6 +27,7 @@ EXIT_OK, EXIT_INCOMPLETE, EXIT_USAGE = 0, 1, 2
 class Panel(StrEnum):
     """How `tidemark` groups what it can do."""
 
+    INSTALL = "Set up"
     LOAD = "Load"
     INSPECT = "See what is published, and why"
     CORRECT = "Correct what is published"

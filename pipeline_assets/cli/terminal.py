@@ -20,6 +20,7 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
+from pipeline_assets.cli.downloads import downloads_shown
 from pipeline_assets.config import dagster_home
 from pipeline_assets.domain.masking import scrubbed
 from pipeline_assets.domain.plain_text import shown
@@ -95,7 +96,9 @@ def print_lines_of(console: Console, lines: Iterable[str]) -> None:
 def terminal(*, verbose: bool) -> Iterator[Console]:
     """A console on standard error; Spark's and Dagster's own lines go to a log file unless --verbose."""
     if verbose:
-        yield PlainConsole(stderr=True, soft_wrap=True)
+        console = PlainConsole(stderr=True, soft_wrap=True)
+        with downloads_shown(console):
+            yield console
         return
     warnings.simplefilter("ignore")
     home = dagster_home()
@@ -105,7 +108,9 @@ def terminal(*, verbose: bool) -> Iterator[Console]:
         # The JVM inherits the descriptor, so it has to be the descriptor that is moved.
         os.dup2(log.fileno(), 2)
         try:
-            yield PlainConsole(file=terminal, soft_wrap=True)
+            console = PlainConsole(file=terminal, soft_wrap=True)
+            with downloads_shown(console):
+                yield console
         finally:
             sys.stderr.flush()
             terminal.flush()

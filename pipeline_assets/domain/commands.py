@@ -11,6 +11,8 @@ import shlex
 from collections.abc import Sequence
 from datetime import date
 
+NEWER_TIDEMARK = "Install that version of Tidemark or a later one: pip install --upgrade tidemark-pipeline"
+
 
 def recover_refused(first: date, last: date, projects: Sequence[str]) -> str:
     """Fetches what is missing or refused of refused days from the vendor, and loads it."""

@@ -18,7 +18,15 @@ from typing import Any
 from urllib.parse import quote, quote_plus, unquote, unquote_plus
 
 MASK = "***"
-URL_SETTINGS = ("landing_url", "warehouse_url", "catalog_url", "ledger_url", "golden_url", "export_api_url")
+URL_SETTINGS = (
+    "landing_url",
+    "warehouse_url",
+    "catalog_url",
+    "ledger_url",
+    "golden_url",
+    "export_api_url",
+    "jars_url",
+)
 NAMES_OF_SECRETS = r"(?i)secret|passw|passphrase|passfile|pwd|token|credential|access[._-]?key|private[._-]?key"
 """A setting or option of such a name holds a secret; Spark is told the same (`spark.redaction.regex`)."""
 _SECRET_VARIABLES = ("AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "PGPASSWORD", "TIDEMARK_NOTIFY_SECRET")

@@ -35,6 +35,8 @@ from pipeline_assets.domain.slices import Source
 
 ENV_PREFIX = "TIDEMARK_"
 PROJECT_ROOT = Path(__file__).resolve().parents[2]
+IS_CLONE = (PROJECT_ROOT / "pyproject.toml").is_file()
+"""Whether the code is that of a clone; where it was installed, nothing that belongs to it lies beside it."""
 _LARGEST_PROJECT = (1 << 63) - 1
 
 
@@ -206,7 +208,10 @@ class Settings(BaseSettings):
     spark_driver_memory: str = "2g"
     spark_config: dict[str, str] = {}
     """Further Spark settings, winning over Tidemark's own, but for the zone: UTC."""
-    jars_dir: Path = PROJECT_ROOT / ".jars"
+    jars_dir: Path | None = None
+    """Where the jars of Spark lie; unset: in a clone `.jars` beside the code, else a cache of the user's."""
+    jars_url: str = "https://repo1.maven.org/maven2"
+    """The Maven repository that jars are fetched from; whatever it sends has to have the pinned sha256."""
     health_report: Path = Path("data/health_report.html")
     """Where the asset `ops/health_report` writes its page."""
 
@@ -319,6 +324,15 @@ class Settings(BaseSettings):
     @classmethod
     def _supported_scheme(cls, value: str) -> str:
         require_supported_place(value)
+        return value
+
+    @field_validator("jars_url")
+    @classmethod
+    def _reachable_repository(cls, value: str) -> str:
+        if not is_web_address(value):
+            # It is not repeated: a mirror may ask for a password.
+            msg = "is not http:// or https:// with a host"
+            raise ValueError(msg)
         return value
 
     @field_validator("catalog_url", "ledger_url", "golden_url")

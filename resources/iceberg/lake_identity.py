@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 
 from sqlalchemy.engine import make_url
 
+from pipeline_assets.domain.commands import NEWER_TIDEMARK
 from pipeline_assets.domain.errors import LakehouseError
 from pipeline_assets.domain.places import local_path
 from pipeline_assets.domain.settings import Settings
@@ -36,6 +37,8 @@ PROPERTY = "tidemark.warehouse-id"
 _LAKE_PROPERTY = "tidemark.lake-id"
 NAMESPACE = "raw"
 """Its properties in the catalog hold the identity: it lives as long as the tables do, in a catalog of any type."""
+FORMAT = 1
+"""Of tables and of what lies below `_tidemark/`: raised by a change that a Tidemark of before would misread or undo."""
 _PAUSES = (0.2, 0.5, 1.0, 2.0)
 """Another process may be beginning the same lake: what looks wrong is looked at again before it is refused."""
 
@@ -165,6 +168,14 @@ def _mark(settings: Settings) -> _Mark | None:
         return None
     try:
         fields = json.loads(body)
+        # Marks of before formats were counted name none.
+        of_mark = int(fields.get("format", FORMAT))
+        if of_mark > FORMAT:
+            raise LakehouseError(
+                f"{objects.url}/{MARKER}",
+                f"a newer Tidemark wrote this warehouse (format {of_mark}; this one knows {FORMAT}), and nothing was touched",
+                NEWER_TIDEMARK,
+            )
         # Of a version that knew one identity: the lake's own is the same.
         return _Mark(str(uuid.UUID(fields["id"])), str(uuid.UUID(fields.get("lake", fields["id"]))))
     except (ValueError, KeyError, TypeError, AttributeError):
@@ -177,7 +188,13 @@ def _mark(settings: Settings) -> _Mark | None:
 
 def _written(settings: Settings, marked: _Mark) -> bytes:
     made_at = datetime.now(UTC).isoformat()
-    made = {"id": marked.fence, "lake": marked.lake, "catalog": settings.catalog_name, "made_at": made_at}
+    made = {
+        "format": FORMAT,
+        "id": marked.fence,
+        "lake": marked.lake,
+        "catalog": settings.catalog_name,
+        "made_at": made_at,
+    }
     return json.dumps(made, indent=1).encode()
 
 

@@ -16,6 +16,7 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import Connection, Engine, make_url
 
+from pipeline_assets.domain.commands import NEWER_TIDEMARK
 from pipeline_assets.domain.errors import LedgerError, LedgerUnavailableError
 from pipeline_assets.domain.masking import masked
 from pipeline_assets.domain.retry import tries
@@ -120,5 +121,6 @@ def open_engine(url: str) -> Engine:
         raise LedgerError(masked(url), reason, "Check TIDEMARK_LEDGER_URL and TIDEMARK_CATALOG_URL") from error
     if version > SCHEMA_VERSION:
         engine.dispose()
-        raise LedgerError(masked(url), f"has schema version {version}", "Install a newer Tidemark")
+        reason = f"was written by a newer Tidemark (schema {version}; this one knows {SCHEMA_VERSION}), and nothing was touched"
+        raise LedgerError(masked(url), reason, NEWER_TIDEMARK)
     return engine

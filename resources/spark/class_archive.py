@@ -56,8 +56,19 @@ def make(jars_dir: Path) -> Path:
                 {"spark.driver.extraJavaOptions": f"-XX:ArchiveClassesAtExit={being_made} {_QUIET}"}
             ),
         }
-        shell = str(Path(sys.executable).parent / "tidemark")
-        command = [shell, "load", "--source", "regular", "--from", str(_DAY), "--to", str(_DAY)]
+        command = [
+            sys.executable,
+            "-P",
+            "-m",
+            "pipeline_assets.cli",
+            "load",
+            "--source",
+            "regular",
+            "--from",
+            str(_DAY),
+            "--to",
+            str(_DAY),
+        ]
         loaded = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
         if loaded.returncode:
             raise RuntimeError(f"the load failed:\n{loaded.stdout}{loaded.stderr}")

@@ -1,33 +1,27 @@
-"""The jars Spark needs: pinned, fetched at setup, never at run time.
+"""The jars Spark needs: pinned, and found where this Tidemark keeps them.
 
-Contains: coordinates and sha256 of every jar, fetching through the Ivy inside pyspark,
-verification.
+Contains: coordinates and sha256 of every jar, the folder they lie in, which of them are there.
 Add here: a new jar or version.
-Does not contain: Spark's configuration (resources/spark/session.py). Run as `python -m
-resources.spark.jars`.
+Does not contain: how a jar is fetched (jar_download.py), Spark's configuration (session.py). Run as
+`python -m resources.spark.jars`.
 """
 
 from __future__ import annotations
 
 import hashlib
-import os
-import shutil
-import subprocess
 import sys
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from pipeline_assets.domain.errors import PermanentError
-from pipeline_assets.domain.settings import PROJECT_ROOT
+import platformdirs
 
-DEFAULT_JARS_DIR = PROJECT_ROOT / ".jars"
-_HINT = "Run `make setup` again with the network reachable"
+from pipeline_assets.config import load_settings
+from pipeline_assets.domain.errors import TidemarkError
+from pipeline_assets.domain.settings import IS_CLONE, PROJECT_ROOT, Settings
+from resources.spark.jar_download import JarError, download, sweep
 
-
-class JarError(PermanentError):
-    """A jar is missing or is not the pinned one."""
+MAVEN = str(Settings.model_fields["jars_url"].default)
 
 
 @dataclass(frozen=True)
@@ -38,6 +32,11 @@ class Jar:
     name: str
     version: str
     sha256: str
+
+    @property
+    def path(self) -> str:
+        """Below the address of a Maven repository."""
+        return f"{self.organisation.replace('.', '/')}/{self.name}/{self.version}/{self.file_name}"
 
     @property
     def file_name(self) -> str:
@@ -63,94 +62,66 @@ JARS = (
 )
 
 
-def verified(jars_dir: Path) -> list[Path]:
-    """Paths of all jars; raises JarError for a missing one. Sums are checked at setup, not at every start."""
-    paths = [jars_dir / jar.file_name for jar in JARS]
-    for path in paths:
-        if not path.is_file():
-            raise JarError(str(path), "is missing", _HINT)
-    return paths
+def _default_folder() -> Path:
+    """In a clone beside the code; else in the user's cache, in a folder for exactly these jars, by their sums."""
+    if IS_CLONE:
+        return PROJECT_ROOT / ".jars"
+    pins = hashlib.sha256(" ".join(f"{jar.file_name} {jar.sha256}" for jar in JARS).encode()).hexdigest()
+    return platformdirs.user_cache_path("tidemark") / "jars" / pins[:16]
 
 
-def fetch(jars_dir: Path, jars: Sequence[Jar] = JARS) -> list[Path]:
-    """Fetch what is missing or has another sha256 than the pinned one; returns the fetched paths."""
-    jars_dir.mkdir(parents=True, exist_ok=True)
-    wanted = [jar for jar in jars if not _is_right(jars_dir / jar.file_name, jar.sha256)]
-    if wanted:
-        _retrieve(wanted, jars_dir)
-    return [jars_dir / jar.file_name for jar in wanted]
+DEFAULT_JARS_DIR = _default_folder()
+
+
+def jars_folder(settings: Settings) -> Path:
+    """Where these settings say that the jars lie."""
+    return settings.jars_dir or DEFAULT_JARS_DIR
+
+
+def available(settings: Settings) -> list[Path]:
+    """Paths of all jars; the user's cache is filled first, where jars are missing in it.
+
+    Raises JarError for one that is missing elsewhere, or cannot be fetched. Sums are checked when a jar is fetched and by
+    `tidemark setup`, not at every start.
+    """
+    folder = jars_folder(settings)
+    missing = [jar for jar in JARS if not (folder / jar.file_name).is_file()]
+    # A folder that somebody named is filled when they ask for it: it may be shared, or meant to be whole.
+    if missing and (IS_CLONE or settings.jars_dir is not None):
+        raise JarError(
+            str(folder / missing[0].file_name), "is missing", "Fetch it: tidemark setup (in a clone: make setup)"
+        )
+    fetch(folder, missing, url=settings.jars_url)
+    return [folder / jar.file_name for jar in JARS]
+
+
+def fetch(folder: Path, jars: Sequence[Jar] = JARS, *, url: str = MAVEN) -> list[Path]:
+    """Fetch what is missing or has another sha256 than the pinned one; returns the fetched paths; raises JarError."""
+    fetched = []
+    for jar in jars:
+        path = folder / jar.file_name
+        if not _is_right(path, jar.sha256):
+            sweep(folder)
+            download(f"{url.rstrip('/')}/{jar.path}", path, jar.sha256)
+            fetched.append(path)
+    return fetched
 
 
 def _is_right(path: Path, sha256: str) -> bool:
-    if not path.is_file():
+    try:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest() == sha256
+    except (FileNotFoundError, NotADirectoryError):
         return False
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest() == sha256
-
-
-def _java() -> str:
-    home = os.environ.get("JAVA_HOME")
-    java = shutil.which(str(Path(home) / "bin" / "java") if home else "java")
-    if java is None:
-        where = f"there is no bin/java in JAVA_HOME ({home})" if home else "was not found on PATH"
-        raise JarError("java", where, "Install Java 17 or 21, or set JAVA_HOME to it")
-    return java
-
-
-def _retrieve(jars: list[Jar], jars_dir: Path) -> None:
-    """Let Ivy retrieve beside the target; a jar reaches `jars_dir` only once its sum is the pinned one."""
-    import pyspark  # noqa: PLC0415 - setup only; reading the pins needs no pyspark
-
-    ivy_jars = sorted((Path(pyspark.__file__).parent / "jars").glob("ivy-*.jar"))
-    if not ivy_jars:
-        raise JarError("pyspark", "ships no Ivy jar", "Install the locked pyspark: `make setup`")
-    dependencies = "\n".join(
-        f'<dependency org="{jar.organisation}" name="{jar.name}" rev="{jar.version}" transitive="false" '
-        'conf="default->default"/>'
-        for jar in jars
-    )
-    with tempfile.TemporaryDirectory(dir=jars_dir, prefix=".fetch-") as work:
-        ivy_file = Path(work) / "ivy.xml"
-        ivy_file.write_text(
-            '<ivy-module version="2.0"><info organisation="tidemark" module="jars"/>'
-            f'<configurations><conf name="default"/></configurations><dependencies>{dependencies}</dependencies>'
-            "</ivy-module>",
-            "utf-8",
-        )
-        command = [
-            _java(),
-            f"-Divy.default.ivy.user.dir={work}/ivy",
-            "-jar",
-            str(ivy_jars[-1]),
-            "-ivy",
-            str(ivy_file),
-            "-confs",
-            "default",
-            "-types",
-            "jar",
-            "-cache",
-            f"{work}/cache",
-            "-retrieve",
-            f"{work}/jars/[artifact]-[revision].[ext]",
-        ]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        if done.returncode != 0:
-            lines = [line for line in (done.stdout + done.stderr).splitlines() if line.strip()]
-            raise JarError(", ".join(jar.file_name for jar in jars), f"Ivy failed: {' / '.join(lines[-3:])}", _HINT)
-        for jar in jars:
-            path = Path(work) / "jars" / jar.file_name
-            if not path.is_file():
-                raise JarError(jar.file_name, "could not be fetched", _HINT)
-            if not _is_right(path, jar.sha256):
-                raise JarError(jar.file_name, "was fetched but does not have the pinned sha256", _HINT)
-            path.replace(jars_dir / jar.file_name)
+    except OSError as error:
+        raise JarError(str(path), f"cannot be read: {error.strerror}", "Correct its rights, or remove it") from error
 
 
 def main() -> int:
     """Fetch and verify into the default folder."""
     try:
-        fetched = fetch(DEFAULT_JARS_DIR)
-    except JarError as error:
+        fetched = fetch(DEFAULT_JARS_DIR, url=load_settings().jars_url)
+    except TidemarkError as error:
         sys.stderr.write(f"{error}\n")
         return 1
     sys.stdout.write(f"{len(JARS)} jars verified, {len(fetched)} fetched\n")

@@ -11,11 +11,12 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
 from dagster_pyspark import LazyPySparkResource
 from dagster_pyspark.resources import spark_session_from_config
+from pyspark.errors import PySparkRuntimeError
 from sqlalchemy.engine import URL, make_url
 
 from pipeline_assets.domain.errors import SettingsError
@@ -23,7 +24,8 @@ from pipeline_assets.domain.masking import NAMES_OF_SECRETS, is_secret_name
 from pipeline_assets.domain.places import local_path
 from pipeline_assets.domain.settings import Settings
 from resources.spark.class_archive import jvm_options
-from resources.spark.jars import verified
+from resources.spark.jars import available, jars_folder
+from resources.spark.java import require_java
 from resources.spark.jvm_names import remember_names
 
 if TYPE_CHECKING:
@@ -41,7 +43,7 @@ def engine_config(settings: Settings) -> dict[str, str]:
     # On a cluster workers elsewhere have to reach the driver, under the name that Spark finds for this machine.
     is_local = settings.spark_master.startswith("local")
     nowhere_else = {"spark.driver.bindAddress": "127.0.0.1", "spark.driver.host": "127.0.0.1"}
-    jars = [str(path) for path in verified(settings.jars_dir)]
+    jars = [str(path) for path in available(settings)]
     config = {
         "spark.app.name": "tidemark",
         "spark.master": settings.spark_master,
@@ -69,7 +71,7 @@ def _in_one_process(config: Mapping[str, str], jars: Sequence[str], settings: Se
     """The jars on the class path instead of in the session: nothing copies them, and an archive holds no classes of a session."""
     added = [jar for jar in config["spark.jars"].split(",") if jar not in jars]
     path = ":".join([*jars, *filter(None, [config.get("spark.driver.extraClassPath")])])
-    options = f"{config.get('spark.driver.defaultJavaOptions', '')} {jvm_options(settings.jars_dir)}".strip()
+    options = f"{config.get('spark.driver.defaultJavaOptions', '')} {jvm_options(jars_folder(settings))}".strip()
     return {
         "spark.jars": ",".join(added),
         "spark.driver.extraClassPath": path,
@@ -164,18 +166,31 @@ def _require_utc(spark: SparkSession) -> None:
     spark.conf.set("spark.sql.session.timeZone", "UTC")
 
 
+class _Engine(LazyPySparkResource):
+    """Says what a Java lacks that Spark cannot be started with."""
+
+    def _init_session(self) -> None:
+        if self._spark_session is None:
+            try:
+                self._spark_session = spark_session_from_config(self._whole_config())  # type: ignore[no-untyped-call]
+            except PySparkRuntimeError:
+                require_java()
+                raise
+
+    def _whole_config(self) -> dict[str, Any]:
+        return dict(self.spark_config)
+
+
 def spark_resource(settings: Settings) -> LazyPySparkResource:
     """Dagster's Spark resource; starts no JVM until a run uses it."""
     config = engine_config(settings)
     secret = {name: value for name, value in config.items() if is_secret_name(name) and name != "spark.redaction.regex"}
-    if not secret:
-        return LazyPySparkResource(spark_config=config)
 
-    class WithSecrets(LazyPySparkResource):
+    class WithSecrets(_Engine):
         """Dagster shows a resource's configuration to everybody who opens its page."""
 
-        def _init_session(self) -> None:
-            if self._spark_session is None:
-                self._spark_session = spark_session_from_config({**self.spark_config, **secret})  # type: ignore[no-untyped-call]
+        def _whole_config(self) -> dict[str, Any]:
+            return {**self.spark_config, **secret}
 
-    return WithSecrets(spark_config={name: value for name, value in config.items() if name not in secret})
+    kind = WithSecrets if secret else _Engine
+    return kind(spark_config={name: value for name, value in config.items() if name not in secret})

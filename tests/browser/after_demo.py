@@ -62,8 +62,10 @@ def _dagster() -> Iterator[str]:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     environment = {**os.environ, "PORT": str(port)}
-    command = ["sh", str(PROJECT_ROOT / "deploy" / "dev.sh")]
-    process = subprocess.Popen(command, env=environment, start_new_session=True, stdout=subprocess.DEVNULL)
+    command = [sys.executable, "-m", "pipeline_assets.cli", "dev"]
+    process = subprocess.Popen(
+        command, cwd=PROJECT_ROOT, env=environment, start_new_session=True, stdout=subprocess.DEVNULL
+    )
     try:
         url = f"http://127.0.0.1:{port}"
         deadline = time.monotonic() + _LONGEST_SECONDS
@@ -74,7 +76,7 @@ def _dagster() -> Iterator[str]:
         yield url
     finally:
         os.killpg(process.pid, signal.SIGTERM)
-        process.wait(60)
+        process.wait(90)
 
 
 def _answers(url: str) -> bool:

@@ -1,4 +1,4 @@
-"""A deployment as a person runs it: landing, tables and Dagster's webserver and daemon, started by `deploy/dev.sh`.
+"""A deployment as a person runs it: landing, tables and Dagster's webserver and daemon, started by `tidemark dev`.
 
 Contains: starting and stopping it, and asking Dagster how its runs ended.
 Add here: another thing that takes waiting.
@@ -13,6 +13,7 @@ import re
 import signal
 import socket
 import subprocess
+import sys
 import time
 import urllib.request
 from collections.abc import Callable
@@ -107,7 +108,8 @@ class Deployment(LandingFolder):
         """Starts; returns when the webserver knows the assets."""
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
-                ["sh", str(PROJECT_ROOT / "deploy" / "dev.sh")],
+                [sys.executable, "-m", "pipeline_assets.cli", "dev"],
+                cwd=PROJECT_ROOT,
                 env=self.environment,
                 stdout=log,
                 stderr=subprocess.STDOUT,
@@ -125,7 +127,7 @@ class Deployment(LandingFolder):
         if self._process is not None:
             self._process.terminate()
             with suppress(subprocess.TimeoutExpired):
-                self._process.wait(30)
+                self._process.wait(60)
             with suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGKILL)
 

@@ -16,9 +16,10 @@ import pytest
 import typer
 
 from pipeline_assets.cli.app import app
+from pipeline_assets.config import TEMPLATES
 from pipeline_assets.domain.settings import PROJECT_ROOT
 
-PAGES = [PROJECT_ROOT / "README.md", *sorted((PROJECT_ROOT / "docs").glob("*.md"))]
+PAGES = [PROJECT_ROOT / "README.md", *sorted((PROJECT_ROOT / "docs").glob("*.md")), *sorted(TEMPLATES.glob("*.md"))]
 TESTS = "".join(path.read_text("utf-8") for path in (PROJECT_ROOT / "tests").rglob("*.py") if path != Path(__file__))
 SHELL: click.Group = typer.main.get_command(app)  # type: ignore[assignment]
 _CALL = re.compile(r"(?:^|[\s`$/])tidemark ([a-z][^`\n#|]*)")

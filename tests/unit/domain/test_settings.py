@@ -102,6 +102,7 @@ def test_hosts_of_different_memory_agree_on_the_parser_and_on_what_it_refused(
         ("TIDEMARK_EXPORT_API_URL", "http://amplitude.com", "keys would travel in the clear; write https://"),
         ("TIDEMARK_EXPORT_API_URL", "http://10.0.0.7:8080/api/2/export", "keys would travel in the clear"),
         ("TIDEMARK_NOTIFY_URLS", "https://host:port/hook", "address 1 of 1 is not"),
+        ("TIDEMARK_JARS_URL", "file:///mirror", "TIDEMARK_JARS_URL: is not http"),
         ("TIDEMARK_NOTIFY_URLS", "https://host/a hook", "address 1 of 1 is not"),
         ("TIDEMARK_CONFIG", "missing.toml", "TIDEMARK_CONFIG"),
     ],
@@ -154,11 +155,11 @@ def test_the_settings_file_names_every_value_with_its_default(monkeypatch: pytes
     assert set(shown) | set_there | sections == set(Settings.model_fields)
     # What has no default of its own is shown by an example.
     shown["first_arrival"] = str(shown["first_arrival"])
-    own = ("ledger_url", "first_arrival", "golden_url", "golden_query", "max_lateness_days")
+    own = ("ledger_url", "first_arrival", "golden_url", "golden_query", "max_lateness_days", "jars_dir")
     examples = {name: shown[name] for name in own}
     defaults = Settings(**examples).model_dump(mode="json")
     for name, value in shown.items():
-        assert (value if name != "jars_dir" else str(PROJECT_ROOT / value)) == defaults[name], name
+        assert value == defaults[name], name
 
 
 def test_keys_of_projects_are_no_settings_and_are_known_by_name(

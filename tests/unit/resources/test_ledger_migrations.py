@@ -355,8 +355,9 @@ def test_a_ledger_newer_than_the_code_is_refused_and_left_alone(url: str) -> Non
     with pytest.raises(LedgerError) as refusal:
         open_ledger(url)
     assert refusal.value.subject == sa.make_url(url).render_as_string(hide_password=True)
-    assert refusal.value.reason == f"has schema version {SCHEMA_VERSION + 1}"
-    assert refusal.value.hint == "Install a newer Tidemark"
+    versions = f"(schema {SCHEMA_VERSION + 1}; this one knows {SCHEMA_VERSION})"
+    assert refusal.value.reason == f"was written by a newer Tidemark {versions}, and nothing was touched"
+    assert "pip install --upgrade tidemark-pipeline" in refusal.value.hint
     assert rows_of(url) == before
 
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from pipeline_assets.domain.settings import Settings
+from pipeline_assets.domain.settings import PROJECT_ROOT, Settings
 from resources.spark.class_archive import jvm_options
 from resources.spark.jars import DEFAULT_JARS_DIR, JARS
 from resources.spark.session import catalog_config, engine_config
@@ -90,3 +93,23 @@ def test_nothing_that_a_person_sets_moves_the_zone() -> None:
     # Spark's defaults file may hold them, which any value here would hide.
     assert "spark.executor.extraJavaOptions" not in found
     assert found["spark.sql.session.timeZone"] == "UTC"
+
+
+@pytest.mark.parametrize("config", [{}, {"spark.hadoop.fs.s3a.secret.key": "kept"}])
+def test_without_java_the_engine_says_so(config: dict[str, str], tmp_path: Path) -> None:
+    """Scenario: a machine without Java, with and without a secret among Spark's settings. Outcome: one sentence instead of a
+    gateway that exited."""
+    program = (
+        "from pipeline_assets.domain.errors import EngineError\n"
+        "from pipeline_assets.domain.settings import Settings\n"
+        "from resources.spark.session import spark_resource\n"
+        "try:\n"
+        f"    spark_resource(Settings(spark_config={config!r})).spark_session\n"
+        "except EngineError as error:\n"
+        "    print(error)\n"
+    )
+    environment = {**os.environ, "JAVA_HOME": str(tmp_path), "PYTHONPATH": str(PROJECT_ROOT)}
+    done = subprocess.run(
+        [sys.executable, "-c", program], env=environment, cwd=tmp_path, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.startswith(f"Java: is not in JAVA_HOME ({tmp_path}). Install Java 17 or 21")

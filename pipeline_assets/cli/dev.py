@@ -1,0 +1,184 @@
+"""`tidemark dev`: Dagster's webserver and daemon for the deployment in this folder, started and ended together.
+
+Contains: the command, starting both, watching them, ending all that they started.
+Add here: another process that a deployment on one machine needs.
+Does not contain: what they load (pipeline_assets/definitions.py), production (docs/deployment.md).
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+import urllib.request
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from pipeline_assets.cli.command import EXIT_INCOMPLETE, EXIT_OK, Panel, VerboseOption, run
+from pipeline_assets.cli.downloads import downloads_shown
+from pipeline_assets.cli.install import WORKSPACE_NAME
+from pipeline_assets.cli.terminal import PlainConsole, page
+from pipeline_assets.config import dagster_home, load_settings
+from pipeline_assets.domain.errors import UsageError
+
+_HOST = "127.0.0.1"
+"""Whoever reaches Dagster's webserver may start and stop runs, and it asks nobody for a password."""
+_PAGE = "locations/tidemark/asset-groups/events"
+_ENDING_SECONDS = 30
+_POLL_SECONDS = 0.5
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+def dev(
+    port: Annotated[
+        int, typer.Option("--port", envvar="PORT", min=1, max=65535, help="Of this machine; nobody else can reach it.")
+    ] = 3000,
+    verbose: VerboseOption = False,
+) -> None:
+    """Start Dagster (webserver and daemon) for the deployment in this folder, until Ctrl-C ends both.
+
+    Exits 0 when it was ended, 1 when the webserver or the daemon ended by itself, 2 on bad usage.
+    """
+    run(lambda: _dev(port), verbose)
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command(rich_help_panel=Panel.OPERATE)(dev)
+
+
+def _dev(port: int) -> int:
+    from resources.spark.jars import available  # noqa: PLC0415 - other commands start without it
+    from resources.spark.java import require_java  # noqa: PLC0415 - other commands start without it
+
+    settings = load_settings()
+    if not Path(WORKSPACE_NAME).is_file():
+        raise UsageError(
+            str(Path.cwd()),
+            f"is no folder of a deployment: it has no {WORKSPACE_NAME}",
+            "Go to that of yours, or make one: tidemark init DIR",
+        )
+    _require_free(port)
+    require_java()
+    home = dagster_home()
+    errors = PlainConsole(stderr=True, soft_wrap=True)
+    with downloads_shown(errors):
+        available(settings)
+    _require_pool(home)
+    served = _Served(port)
+    with served:
+        is_stopped = served.watch()
+    if is_stopped:
+        return EXIT_OK
+    errors.print("The webserver or the daemon ended; its last lines above say why.")
+    return EXIT_INCOMPLETE
+
+
+def _require_free(port: int) -> None:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((_HOST, port))
+        except OSError as error:
+            reason = f"cannot be used: {error.strerror}"
+            raise UsageError(
+                f"port {port}", reason, "End what uses it, or name another one: tidemark dev --port 3001"
+            ) from error
+
+
+def _require_pool(home: Path) -> None:
+    """A pool is not enforced on its first dequeue unless it exists already."""
+    import dagster as dg  # noqa: PLC0415 - other commands start without Dagster
+
+    from pipeline_assets.orchestration.assets import POOL  # noqa: PLC0415 - other commands start without Dagster
+
+    try:
+        with dg.DagsterInstance.get() as instance:
+            if POOL not in {pool.name for pool in instance.event_log_storage.get_pool_limits()}:
+                instance.event_log_storage.set_concurrency_slots(POOL, 1)
+    except dg.DagsterError as error:
+        reason = f"Dagster refuses its configuration: {' '.join(str(error).split())}"
+        raise UsageError(str(home), reason, "Correct dagster.yaml") from error
+
+
+class _Served:
+    """Both processes, each the leader of a group, so that all that they start can be ended with them."""
+
+    def __init__(self, port: int) -> None:
+        self._url = f"http://{_HOST}:{port}"
+        self._webserver = ["-m", "dagster_webserver", "-w", WORKSPACE_NAME, "-h", _HOST, "-p", str(port)]
+        self._daemon = ["-m", "dagster._daemon", "run", "-w", WORKSPACE_NAME]
+        self._processes: list[subprocess.Popen[bytes]] = []
+        self._is_asked_to_end = threading.Event()
+        self._former: dict[signal.Signals, Any] = {}
+
+    def __enter__(self) -> None:
+        for number in _SIGNALS:
+            self._former[number] = signal.signal(number, lambda *_: self._is_asked_to_end.set())
+        try:
+            for words in (self._daemon, self._webserver):
+                self._processes.append(_started(words))
+        except BaseException:
+            self.__exit__()
+            raise
+
+    def __exit__(self, *_: object) -> None:
+        # Asked once more meanwhile, it goes on to end them.
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            for group in self._living():
+                _signal_group(group, number)
+            deadline = time.monotonic() + _ENDING_SECONDS
+            while self._living() and time.monotonic() < deadline:
+                time.sleep(_POLL_SECONDS)
+        for number, handler in self._former.items():
+            signal.signal(number, handler)
+
+    def watch(self) -> bool:
+        """Until it is asked to end (True), or a process ends by itself (False); tells the address as soon as it answers."""
+        is_told = False
+        while not self._is_asked_to_end.wait(_POLL_SECONDS):
+            if any(process.poll() is not None for process in self._processes):
+                return False
+            if not is_told and _answers(f"{self._url}/server_info"):
+                page().print(f"Dagster: {self._url}/{_PAGE} (Ctrl-C ends it)")
+                is_told = True
+        return True
+
+    def _living(self) -> list[int]:
+        return [process.pid for process in self._processes if process.poll() is None or _has_members(process.pid)]
+
+
+def _started(words: Sequence[str]) -> subprocess.Popen[bytes]:
+    # In a group of its own, Ctrl-C reaches this process alone, which ends the others in order.
+    return subprocess.Popen([sys.executable, "-P", *words], stdin=subprocess.DEVNULL, process_group=0)
+
+
+def _signal_group(group: int, number: int) -> None:
+    with suppress(ProcessLookupError):
+        os.killpg(group, number)
+
+
+def _has_members(group: int) -> bool:
+    """Whether a process of the group lives; a dead one that its parent did not ask for yet does not."""
+    for entry in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError, IndexError):
+            state, _, its_group, *_ = entry.read_text().rsplit(")", 1)[1].split()
+            if int(its_group) == group and state != "Z":
+                return True
+    return False
+
+
+def _answers(url: str) -> bool:
+    try:
+        with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(url, timeout=1) as answer:
+            return bool(answer.status == 200)
+    except (OSError, ValueError):
+        return False

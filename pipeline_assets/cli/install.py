@@ -1,0 +1,174 @@
+"""`tidemark init` and `tidemark setup`: a new deployment's folder, and what Spark needs before its first load.
+
+Contains: the commands and what they print.
+Add here: another step between installing Tidemark and the first load.
+Does not contain: what the files say (pipeline_assets/deployment/), fetching jars (resources/spark/jars.py),
+starting Dagster (dev.py).
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from pipeline_assets.cli.command import EXIT_INCOMPLETE, EXIT_OK, Panel, VerboseOption, run
+from pipeline_assets.cli.downloads import downloads_shown
+from pipeline_assets.cli.terminal import PlainConsole, page
+from pipeline_assets.config import CONFIG_NAME, INSTANCE_NAME, TEMPLATES, load_settings
+from pipeline_assets.domain.errors import UsageError
+from pipeline_assets.domain.plain_text import few
+
+WORKSPACE_NAME = "workspace.yaml"
+STEPS_NAME = "NEXT_STEPS.md"
+_PLACES = ("landing_url", "warehouse_url", "catalog_url")
+"""Settings that a new deployment shows in force, rather than as comments."""
+
+
+def init(
+    directory: Annotated[str, typer.Argument(metavar="DIR", help="A folder; it is made unless it is there.")],
+    is_s3: Annotated[
+        bool, typer.Option("--s3/--local", help="Exports and tables in a bucket, or below the folder (the default).")
+    ] = False,
+    verbose: VerboseOption = False,
+) -> None:
+    """Write the files of a new deployment into a folder: settings, Dagster's configuration, and what to do next.
+
+    Overwrites nothing: where one of the files is there already, none is written. Exits 0 when they were written, 2 on bad usage.
+    """
+    run(lambda: _init(directory, is_s3), verbose)
+
+
+def setup(verbose: VerboseOption = False) -> None:
+    """Fetch and verify the jars that Spark needs, and prepare the JVM's classes, so that every load starts sooner.
+
+    Exits 0 when everything is ready, 1 when Java or a jar is missing, 2 on bad usage.
+    """
+    run(_setup, verbose)
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands."""
+    app.command(rich_help_panel=Panel.INSTALL)(init)
+    app.command(rich_help_panel=Panel.INSTALL)(setup)
+
+
+def _init(directory: str, is_s3: bool) -> int:
+    files = deployment_files(is_s3=is_s3)
+    if not directory:
+        raise UsageError("DIR", "is an empty name, and nothing was written", "Name another folder, or . for this one")
+    _write(Path(directory), files)
+    console = page()
+    console.print(f"{directory}: {', '.join(files)} were written")
+    is_here = Path(directory).resolve() == Path.cwd()
+    console.print(f"  next: {'' if is_here else f'cd {shlex.quote(directory)}, then '}read {STEPS_NAME}")
+    return EXIT_OK
+
+
+def deployment_files(*, is_s3: bool) -> Mapping[str, str]:
+    """Name -> content of the files of a new deployment."""
+    kind = "s3" if is_s3 else "local"
+    return {
+        CONFIG_NAME: _with_places(_template(CONFIG_NAME), is_s3=is_s3),
+        WORKSPACE_NAME: _template(WORKSPACE_NAME),
+        INSTANCE_NAME: _template(INSTANCE_NAME),
+        STEPS_NAME: _template(f"next_steps_{kind}.md"),
+    }
+
+
+def _template(name: str) -> str:
+    return (TEMPLATES / name).read_text("utf-8")
+
+
+def _with_places(text: str, *, is_s3: bool) -> str:
+    """The settings with the places in force: their defaults, or for a bucket the examples beside them."""
+    for name in _PLACES:
+        line = re.compile(
+            rf'^# {name} = (?P<default>"[^"]*")(?P<rest> +# for example (?P<example>"s3://[^"]*"))?', re.MULTILINE
+        )
+        found = line.search(text)
+        if found is None:
+            raise LookupError(f"the settings show no {name}")
+        is_example = is_s3 and found["example"] is not None
+        value = found["example"] if is_example else found["default"]
+        rest = "   # yours" if is_example else found["rest"] or ""
+        text = f"{text[: found.start()]}{name} = {value}{rest}{text[found.end() :]}"
+    return text
+
+
+def _write(directory: Path, files: Mapping[str, str]) -> None:
+    """All files or none; raises UsageError, and leaves what is there as it is."""
+    made: list[Path] = []
+    try:
+        _require_usable(directory)
+        directory.mkdir(parents=True, exist_ok=True)
+        taken = [name for name in files if os.path.lexists(directory / name)]
+        if taken:
+            raise _taken(directory / taken[0])
+        for name, text in files.items():
+            # Whatever came to lie there meanwhile is not written over, and no link is followed.
+            with (directory / name).open("x", encoding="utf-8") as file:
+                made.append(directory / name)
+                file.write(text)
+    except (OSError, ValueError, UsageError) as error:
+        for path in made:
+            with suppress(OSError):
+                path.unlink()
+        if isinstance(error, UsageError):
+            raise
+        if isinstance(error, FileExistsError) and error.filename and Path(error.filename) != directory:
+            raise _taken(Path(error.filename)) from error
+        is_file = isinstance(error, FileExistsError | NotADirectoryError)
+        reason = "is no folder, or lies below a file" if is_file else f"cannot be written ({_why(error)})"
+        raise UsageError(str(directory), f"{reason}, and nothing was written", "Name another folder") from error
+
+
+def _require_usable(directory: Path) -> None:
+    path = str(directory.absolute())
+    # SQLAlchemy and the JVM's driver read what follows as options of the database.
+    odd = sorted({character for character in path if character == "?" or not character.isprintable()})
+    if odd:
+        reason = (
+            f"has {few(map(repr, odd))} in its path, which the address of a database cannot hold; nothing was written"
+        )
+        raise UsageError(str(directory), reason, "Name another folder")
+
+
+def _why(error: Exception) -> str:
+    return error.strerror or str(error) if isinstance(error, OSError) else str(error)
+
+
+def _taken(path: Path) -> UsageError:
+    return UsageError(
+        str(path),
+        "is there already, and nothing was written",
+        "Name an empty folder, or move the file away; tidemark never overwrites it",
+    )
+
+
+def _setup() -> int:
+    from resources.spark.class_archive import make  # noqa: PLC0415 - other commands start without it
+    from resources.spark.jars import JARS, fetch, jars_folder  # noqa: PLC0415 - other commands start without it
+    from resources.spark.java import require_java  # noqa: PLC0415 - other commands start without it
+
+    settings = load_settings()
+    folder = jars_folder(settings)
+    console = page()
+    console.print(f"Java {require_java()} is there")
+    with downloads_shown(PlainConsole(stderr=True, soft_wrap=True)):
+        fetched = fetch(folder, url=settings.jars_url)
+    console.print(f"{len(JARS)} jars are verified, {len(fetched)} of them fetched now: {folder}")
+    console.print("loading a small day to prepare the JVM's classes (about a minute)")
+    try:
+        archive = make(folder)
+    except (RuntimeError, OSError) as error:
+        PlainConsole(stderr=True, soft_wrap=True).print(f"no classes were prepared: {error}")
+        return EXIT_INCOMPLETE
+    console.print(f"{archive.stat().st_size >> 20} MiB of classes are prepared: {archive}")
+    return EXIT_OK

@@ -1,0 +1,53 @@
+"""The warehouse's mark counts the format of what was written: an older one is read on, a newer one refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from pipeline_assets.domain.errors import LakehouseError
+from pipeline_assets.domain.settings import Settings
+from resources.iceberg.lake_identity import FORMAT, MARKER, PROPERTY, are_marked_alike, fence, marked_lake, marker
+from resources.iceberg.lake_objects import LakeObjects
+
+ID = "5f0c3a52-9d0e-4f0a-9d53-0d6a34a1a111"
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    return Settings(warehouse_url=str(tmp_path / "warehouse"))
+
+
+def mark(settings: Settings, **fields: object) -> bytes:
+    body = json.dumps({"id": ID, **fields}).encode()
+    LakeObjects.of(settings).replace(MARKER, body)
+    return body
+
+
+def test_a_mark_of_before_formats_were_counted_is_read(settings: Settings) -> None:
+    mark(settings)
+    assert (marker(settings), marked_lake(settings)) == (ID, ID)
+    fence(settings)
+    written = json.loads(LakeObjects.of(settings).get(MARKER) or b"")
+    assert (written["format"], written["lake"]) == (FORMAT, ID)
+    assert marker(settings) == written["id"]
+
+
+def test_a_warehouse_of_a_newer_tidemark_is_refused_and_left_alone(settings: Settings) -> None:
+    body = mark(settings, format=FORMAT + 1, added_by_then={"id": 7})
+    for ask in (marker, marked_lake, fence, lambda known: are_marked_alike(known, {PROPERTY: ID})):
+        with pytest.raises(LakehouseError) as refusal:
+            ask(settings)  # type: ignore[operator]
+        assert refusal.value.subject.endswith(f"/_tidemark/{MARKER}")
+        versions = f"(format {FORMAT + 1}; this one knows {FORMAT})"
+        assert refusal.value.reason == f"a newer Tidemark wrote this warehouse {versions}, and nothing was touched"
+        assert "pip install --upgrade tidemark-pipeline" in refusal.value.hint
+    assert LakeObjects.of(settings).get(MARKER) == body
+
+
+def test_a_mark_whose_format_is_no_number_is_no_mark(settings: Settings) -> None:
+    mark(settings, format="new")
+    with pytest.raises(LakehouseError, match="is no identity of a warehouse"):
+        marker(settings)
