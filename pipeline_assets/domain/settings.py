@@ -26,7 +26,7 @@ from pipeline_assets.domain.machine import default_object_bytes
 from pipeline_assets.domain.masking import MASK, URL_SETTINGS, is_secret_name, receiver_place, remember, shown
 from pipeline_assets.domain.places import (
     is_private_address,
-    is_web_address,
+    refusal_of_web_address,
     require_supported_database,
     require_supported_place,
 )
@@ -275,15 +275,10 @@ class Settings(BaseSettings):
     @classmethod
     def _reachable_receivers(cls, value: tuple[str, ...]) -> tuple[str, ...]:
         for number, url in enumerate(value, 1):
-            if not is_web_address(url):
-                # It is not repeated: its path, or a password in it, opens the webhook.
-                msg = f"address {number} of {len(value)} is not http:// or https:// with a host"
-                raise ValueError(msg)
-            if not is_private_address(url):
-                msg = (
-                    f"address {number} of {len(value)} is http:// and not of this machine, so that notices and the address "
-                    "itself, which opens the webhook, would travel in the clear; write https://"
-                )
+            refusal = refusal_of_web_address(url)
+            if refusal is not None:
+                # The address is not repeated: its path opens the webhook.
+                msg = f"address {number} of {len(value)} {refusal}"
                 raise ValueError(msg)
         return tuple(dict.fromkeys(value))
 
@@ -340,6 +335,10 @@ class Settings(BaseSettings):
             raise ValueError(msg)
         if not is_private_address(value):
             msg = "it is http:// and not of this machine, so that keys would travel in the clear; write https://"
+            raise ValueError(msg)
+        refusal = refusal_of_web_address(value)
+        if refusal is not None:
+            msg = f"it {refusal}"
             raise ValueError(msg)
         return value
 

@@ -164,6 +164,16 @@ def _require_utc(spark: SparkSession) -> None:
     spark.conf.set("spark.sql.session.timeZone", "UTC")
 
 
+def started(config: Mapping[str, str], secret: Mapping[str, str]) -> SparkSession:
+    """A session; what is secret reaches the JVM once it runs, because every user of a machine can read its command line."""
+    from pyspark import SparkConf, SparkContext  # noqa: PLC0415 - Dagster's processes that start no Spark import none
+
+    # Whoever starts the JVM puts all that is known by then on its command line.
+    SparkContext._ensure_initialized(conf=SparkConf().setAll(list(config.items())))
+    session: SparkSession = spark_session_from_config({**config, **secret})  # type: ignore[no-untyped-call]
+    return session
+
+
 def spark_resource(settings: Settings) -> LazyPySparkResource:
     """Dagster's Spark resource; starts no JVM until a run uses it."""
     config = engine_config(settings)
@@ -176,6 +186,6 @@ def spark_resource(settings: Settings) -> LazyPySparkResource:
 
         def _init_session(self) -> None:
             if self._spark_session is None:
-                self._spark_session = spark_session_from_config({**self.spark_config, **secret})  # type: ignore[no-untyped-call]
+                self._spark_session = started(self.spark_config, secret)
 
     return WithSecrets(spark_config={name: value for name, value in config.items() if name not in secret})

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import traceback
 import uuid
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import dagster as dg
 import pytest
@@ -21,6 +23,9 @@ from pipeline_assets.domain.masking import MASK, masked, remember, scrubbed, tel
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.orchestration.assets import Clock
 from pipeline_assets.orchestration.landing_assets import landing_assets
+from resources.export_api.answers import _told as told_by_vendor
+from resources.iceberg.errors import first_line
+from resources.landing.errors import _short as landing_errors_short
 from resources.spark.session import catalog_config, engine_config, spark_resource
 
 CANARY = "c4n4ry-Pa55"
@@ -159,14 +164,19 @@ def test_settings_show_no_secret_of_theirs() -> None:
         catalog_url=WELL_FORMED[0],
         ledger_url=WELL_FORMED[2],
         spark_config={"spark.hadoop.fs.s3a.secret.key": CANARY, "spark.x": "y"},
-        notify_urls=(f"https://u:{CANARY}@host/x", f"https://hooks.example/services/{CANARY}"),
+        notify_urls=(f"https://hooks.example/services/{CANARY}", f"https://host/x?token={CANARY}"),
     )
     assert _is_clean(f"{settings!r} {settings} {[settings]}")
     assert "'spark.x': 'y'" in repr(settings)
     assert f"https://hooks.example/{MASK}" in repr(settings)
-    with pytest.raises(ValueError) as refused:
-        Settings(catalog_url=MISTYPED[0], calendar_start=CANARY)
-    assert _is_clean(f"{refused.value} {refused.value!r}")
+    for values in (
+        {"catalog_url": MISTYPED[0], "calendar_start": CANARY},
+        {"notify_urls": (f"https://u:{CANARY}@host/x",)},
+        {"notify_urls": (f"https://169.254.169.254/{CANARY}",)},
+    ):
+        with pytest.raises(ValueError) as refused:
+            Settings(**values)
+        assert _is_clean(f"{refused.value} {refused.value!r}")
 
 
 def test_the_jvm_and_dagster_are_told_secrets_where_they_hide_them() -> None:
@@ -266,6 +276,36 @@ def test_what_opens_a_webhook_is_removed_from_any_text(monkeypatch: pytest.Monke
     ):
         assert _is_clean(scrubbed(text)), text
     assert scrubbed("a hook of hooks.example") == "a hook of hooks.example"
+
+
+def test_what_libraries_are_told_by_the_environment_is_removed_in_every_spelling(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    secret = f'{CANARY}"/+é'
+    monkeypatch.setenv("DAGSTER_POSTGRES_URL", f"postgresql+psycopg2://dagster:{quote(secret, safe='')}@h/dagster")
+    monkeypatch.setenv("https_proxy", f"http://proxy:x{CANARY}@proxy:3128")
+    for text in (
+        secret,
+        quote(secret),
+        json.dumps({"password": secret}),
+        repr(secret),
+        f"Basic {base64.b64encode(secret.encode()).decode()}",
+        f"tunnel by x{CANARY}",
+    ):
+        assert _is_clean(scrubbed(text)), text
+        assert MASK in scrubbed(text)
+    assert base64.b64encode(secret.encode()).decode()[:8] not in scrubbed(base64.b64encode(secret.encode()).decode())
+
+
+def test_a_secret_is_removed_before_what_surrounds_it_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else half of it would stay, which is equal to nothing that is looked for."""
+    monkeypatch.setenv("AWS_SESSION_TOKEN", CANARY * 3)
+    for length in range(280, 300):
+        said = f"{'x' * length} {CANARY * 3}"
+        assert CANARY[:4] not in landing_errors_short(said)
+        assert CANARY[:4] not in first_line(RuntimeError(f"Error {said[6:]}"))
+    for length in range(180, 200):
+        assert CANARY[:4] not in told_by_vendor(f"<p>{'x' * length}</p> {CANARY * 3}")
 
 
 def test_a_short_word_is_no_secret_to_look_for() -> None:

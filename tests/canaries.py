@@ -1,0 +1,428 @@
+"""`make canaries`: a deployment whose every secret is a canary loads, fails in ways that quote its settings, and is searched.
+
+Contains: the deployment, what is done with it, the places that are searched.
+Add here: another secret (`SECRETS`), another failure that quotes one (`failures`).
+Does not contain: canary values and the search itself (support/canaries.py).
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import logging
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
+from datetime import date
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import boto3
+import sqlalchemy as sa
+
+from pipeline_assets.domain.settings import PROJECT_ROOT
+from tests.browser.deployment import Deployment
+from tests.support.builders import a_body, events_on
+from tests.support.canaries import Canary, Find, canaries, found_below, watched_command_lines
+from tests.support.export_api import Answer, a_vendor
+from tests.support.postgres import Server, a_postgres
+from tests.support.s3 import BUCKET, a_server_that_answers, a_working_server
+from tests.support.small_spark import FIRST_COMPILER, small_config
+from tests.support.webhook import a_webhook
+
+PROJECT = "10001"
+GOOD, BAD = date(2026, 2, 2), date(2026, 2, 3)
+SECRETS = (
+    "TIDEMARK_CATALOG_URL",
+    "TIDEMARK_LEDGER_URL",
+    "TIDEMARK_GOLDEN_URL",
+    "TIDEMARK_NOTIFY_URLS",
+    "TIDEMARK_NOTIFY_SECRET",
+    "TIDEMARK_SPARK_CONFIG",
+    f"TIDEMARK_EXPORT_KEY_{PROJECT}",
+    f"TIDEMARK_EXPORT_SECRET_{PROJECT}",
+    "AWS_SECRET_ACCESS_KEY",
+    "AWS_SESSION_TOKEN",
+    "DAGSTER_POSTGRES_URL",
+    "HTTPS_PROXY",
+)
+"""Variables that hold a secret of the product, or a URL with one in it."""
+DATABASES = {"tidemark": "TIDEMARK_CATALOG_URL", "dagster": "DAGSTER_POSTGRES_URL", "finance": "TIDEMARK_GOLDEN_URL"}
+"""Database -> the secret that opens it, as the role of the same name."""
+_LAUNCH = """
+mutation { launchRun(executionParams: {
+    selector: { repositoryLocationName: "tidemark", repositoryName: "__repository__", jobName: "daily_load" }
+    runConfigData: %s
+    executionMetadata: { tags: [
+        { key: "dagster/asset_partition_range_start", value: "%s" }, { key: "dagster/asset_partition_range_end", value: "%s" }
+    ] }
+}) { __typename ... on LaunchRunSuccess { run { runId } } ... on PythonError { message } } }
+"""
+_PAGES = (
+    "{ instance { info executablePath runLauncher { name } } }",
+    "{ repositoriesOrError { ... on RepositoryConnection { nodes { allTopLevelResourceDetails "
+    "{ name description configuredValues { key value } configFields { name defaultValueAsJson } } } } } }",
+    "{ runsOrError { ... on Runs { results { runId runConfigYaml tags { key value } "
+    "eventConnection { events { ... on MessageEvent { message } ... on MaterializationEvent { metadataEntries { label "
+    "... on TextMetadataEntry { text } ... on MarkdownMetadataEntry { mdStr } ... on PathMetadataEntry { path } "
+    "... on UrlMetadataEntry { url } } } } } } } } }",
+    "{ assetNodes { id metadataEntries { label ... on TextMetadataEntry { text } ... on PathMetadataEntry { path } } } }",
+)
+
+
+def databases(server: Server, secrets: Mapping[str, Canary]) -> dict[str, str]:
+    """Databases with the roles of `deploy/policies/`, each opened by its canary; name -> URL."""
+    urls = {}
+    for name, secret in DATABASES.items():
+        engine = sa.create_engine(server.database(name).replace("postgresql:", "postgresql+psycopg2:"))
+        with engine.begin() as connection:
+            raw: Any = connection.connection.cursor()
+            file = {"tidemark": "postgresql.sql", "dagster": "postgresql-dagster.sql"}.get(name)
+            raw.execute(
+                (PROJECT_ROOT / "deploy" / "policies" / file).read_text() if file else f"CREATE ROLE {name} LOGIN"
+            )
+            raw.execute(f"ALTER ROLE {name} PASSWORD %s", (secrets[secret].value,))
+            if not file:
+                raw.execute("CREATE TABLE totals (day DATE, project VARCHAR, measure VARCHAR, value NUMERIC)")
+                raw.execute(f"GRANT SELECT ON totals TO {name}")
+        engine.dispose()
+        urls[name] = f"postgresql://{name}:{quote(secrets[secret].value, safe='')}@127.0.0.1:{server.port}/{name}"
+    return urls
+
+
+def environment(
+    urls: Mapping[str, str], s3: str, vendor: str, hook: str, secrets: Mapping[str, Canary]
+) -> dict[str, str]:
+    """All that the deployment is told; each secret is a canary."""
+    told = {
+        "TIDEMARK_PROJECTS": PROJECT,
+        "TIDEMARK_LANDING_URL": f"s3://{BUCKET}/exports",
+        "TIDEMARK_WAREHOUSE_URL": f"s3://{BUCKET}/warehouse",
+        "TIDEMARK_CATALOG_URL": urls["tidemark"],
+        # The same database: what differs is what of the query is secret.
+        "TIDEMARK_LEDGER_URL": f"{urls['tidemark']}?sslpassword={quote(secrets['TIDEMARK_LEDGER_URL'].value, safe='')}",
+        "TIDEMARK_GOLDEN_URL": urls["finance"],
+        "TIDEMARK_GOLDEN_QUERY": "SELECT day, project, measure, value FROM totals WHERE day BETWEEN :first_day AND :last_day",
+        "TIDEMARK_NOTIFY_URLS": f"{hook}/{quote(secrets['TIDEMARK_NOTIFY_URLS'].value, safe='')}",
+        "TIDEMARK_NOTIFY_SECRET": secrets["TIDEMARK_NOTIFY_SECRET"].value,
+        f"TIDEMARK_EXPORT_KEY_{PROJECT}": secrets[f"TIDEMARK_EXPORT_KEY_{PROJECT}"].value,
+        f"TIDEMARK_EXPORT_SECRET_{PROJECT}": secrets[f"TIDEMARK_EXPORT_SECRET_{PROJECT}"].value,
+        "TIDEMARK_EXPORT_API_URL": vendor,
+        "TIDEMARK_EXPORT_ATTEMPTS": "1",
+        "AWS_ENDPOINT_URL_S3": s3,
+        "AWS_ACCESS_KEY_ID": "AKIAOFTHETEST",
+        "AWS_SECRET_ACCESS_KEY": secrets["AWS_SECRET_ACCESS_KEY"].value,
+        "AWS_SESSION_TOKEN": secrets["AWS_SESSION_TOKEN"].word,
+        "AWS_REGION": "us-east-1",
+        "DAGSTER_POSTGRES_URL": urls["dagster"].replace("postgresql:", "postgresql+psycopg2:"),
+        "HTTPS_PROXY": f"http://proxy:{quote(secrets['HTTPS_PROXY'].value, safe='')}@127.0.0.1:1",
+        "NO_PROXY": "127.0.0.1,localhost",
+        "DAGSTER_DISABLE_TELEMETRY": "1",
+    }
+    return {name: value for name, value in os.environ.items() if not name.startswith(("TIDEMARK_", "AWS_"))} | told
+
+
+def spark_config(folder: Path, port: int, secret: Canary) -> str:
+    """A small engine that tells of itself all that it may: its web page and its log of events, beside a key of a store."""
+    (folder / "events").mkdir()
+    return json.dumps(
+        {
+            **small_config(FIRST_COMPILER),
+            "spark.ui.enabled": "true",
+            "spark.ui.port": str(port),
+            "spark.eventLog.enabled": "true",
+            "spark.eventLog.dir": f"file:{folder}/events",
+            "spark.local.dir": f"{folder}/tmp",
+            "spark.hadoop.fs.s3a.secret.key": secret.value,
+        }
+    )
+
+
+@contextmanager
+def engine_pages(port: int, folder: Path) -> Iterator[list[str]]:
+    """Keeps what Spark's web page tells while there is one: environment, statements, and what they say of themselves."""
+    ended = threading.Event()
+    kept: list[str] = []
+    open_url = urllib.request.build_opener(urllib.request.ProxyHandler({})).open
+
+    def watch() -> None:
+        while not ended.wait(1):
+            with suppress(OSError, ValueError):
+                base = f"http://127.0.0.1:{port}"
+                for (application,) in (
+                    [one["id"]] for one in json.load(open_url(f"{base}/api/v1/applications", timeout=5))
+                ):
+                    pages = (f"/api/v1/applications/{application}/environment", "/environment/", "/SQL/", "/jobs/")
+                    for page in pages:
+                        (folder / f"spark{page.replace('/', '_')}").write_bytes(open_url(base + page, timeout=5).read())
+                        kept.append(page)
+
+    thread = threading.Thread(target=watch)
+    thread.start()
+    try:
+        yield kept
+    finally:
+        ended.set()
+        thread.join()
+
+
+class Story:
+    """One deployment, and all that it wrote."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.secrets = canaries(SECRETS)
+        self.written = folder / "written"
+        self.temporary = folder / "tmp"
+        for made in (self.written, self.temporary):
+            made.mkdir()
+        self.environment: dict[str, str] = {}
+        self.unexpected: list[str] = []
+
+    def shell(self, name: str, *words: str, expected: int, **changes: str) -> str:
+        """A command whose output is kept; what it says."""
+        done = subprocess.run(
+            [str(Path(sys.executable).parent / "tidemark"), *words],
+            env={**self.environment, **changes},
+            capture_output=True,
+            check=False,
+            timeout=240,
+        )
+        said = done.stdout + done.stderr
+        (self.written / f"{name}.txt").write_bytes(said)
+        if done.returncode != expected:
+            self.unexpected.append(
+                f"{name}: tidemark {words[0]} exited {done.returncode}, not {expected}: {said[-600:].decode()}"
+            )
+        print(f"tidemark {words[0]:10} {name:45} exit {done.returncode}", flush=True)
+        return said.decode()
+
+    def dagster_home(self) -> Path:
+        """With the lines at the end of `dagster.yaml` that the documentation tells a person to switch on."""
+        home = self.folder / "dagster_home"
+        home.mkdir()
+        plain, storage = (PROJECT_ROOT / "dagster.yaml").read_text().split("# storage:\n")
+        (home / "dagster.yaml").write_text(f"{plain}storage:\n{re.sub('(?m)^# ', '', storage)}")
+        return home
+
+    def load(self, deployment: Deployment) -> None:
+        """A good day and a refused one, one object excluded, through webserver, queue, daemon and a process of its own."""
+        reason = {f"{PROJECT}/{PROJECT}_{GOOD}_10#2.json.gz": "twice"}
+        config = json.dumps(json.dumps({"ops": {"load": {"config": {"exclude": reason}}}}))
+        answer = deployment.ask(_LAUNCH % (config, GOOD, BAD))["launchRun"]
+        if answer["__typename"] != "LaunchRunSuccess":
+            raise AssertionError(answer)
+        (run,) = deployment.wait_for_new_runs([])
+        print(f"run of both days ended: {run['status']}", flush=True)
+        for number, page in enumerate(_PAGES):
+            (self.written / f"graphql-{number}.json").write_text(json.dumps(deployment.ask(page)))
+
+    def failures(self) -> None:
+        """Each fails, and tells why."""
+        wrong = "127.0.0.1:1"
+        catalog, word = self.environment["TIDEMARK_CATALOG_URL"], self.secrets["TIDEMARK_CATALOG_URL"].value
+        mistyped = {
+            name: value.replace(quote(word, safe=""), quote(f"{word}-no", safe=""))
+            for name, value in self.environment.items()
+        }
+        server = catalog.rpartition("@")[2].partition("/")[0]
+        loaded = ("load", "--source", "regular", "--from", str(GOOD), "--to", str(GOOD), "--verbose")
+        recovered = ("recover", "--from", f"{BAD}T11", "--to", f"{BAD}T11", "--verbose")
+        self.shell("a wrong password", "status", "--verbose", expected=1, **mistyped)
+        self.shell(
+            "a wrong password of the catalog",
+            *loaded,
+            expected=1,
+            TIDEMARK_CATALOG_URL=mistyped["TIDEMARK_CATALOG_URL"],
+        )
+        self.shell(
+            "a database that is away",
+            "status",
+            "--verbose",
+            expected=1,
+            TIDEMARK_LEDGER_URL=catalog.replace(server, wrong),
+        )
+        self.shell(
+            "a URL with a slash too many",
+            "status",
+            "--verbose",
+            expected=2,
+            TIDEMARK_CATALOG_URL=catalog.replace("//", "///"),
+        )
+        self.shell(
+            "an option that no server knows",
+            "status",
+            "--verbose",
+            expected=1,
+            TIDEMARK_LEDGER_URL=f"{catalog}?sslmode=so",
+        )
+        self.shell(
+            "keys in the URL of a bucket", "status", expected=2, TIDEMARK_LANDING_URL=f"s3://AKIA:{word}@{BUCKET}"
+        )
+        self.shell("a store that is away", *recovered, expected=1, AWS_ENDPOINT_URL_S3=f"http://{wrong}")
+        self.shell(
+            "golden totals out of reach",
+            "reconcile",
+            "--verbose",
+            expected=1,
+            TIDEMARK_GOLDEN_URL=mistyped["TIDEMARK_GOLDEN_URL"].replace("%40x", "%40y"),
+        )
+        self.shell("keys that the vendor refuses, repeating them", *recovered, expected=1)
+        self.shell(
+            "a setting that is none",
+            "status",
+            expected=2,
+            TIDEMARK_NOTIFY_SECRETS=self.secrets["TIDEMARK_NOTIFY_SECRET"].value,
+        )
+        self.shell(
+            "a webhook with a password", "status", expected=2, TIDEMARK_NOTIFY_URLS=f"https://u:{word}@127.0.0.1/x"
+        )
+        token = self.secrets["AWS_SESSION_TOKEN"].word
+        said = f"<Message>The token {token} is malformed</Message><Token-0>{token}</Token-0>"
+        body = f"<Error><Code>InvalidToken</Code>{said}</Error>"
+        with a_server_that_answers(lambda _: (400, body)) as url:
+            self.shell("a store that repeats the token", *loaded, expected=1, AWS_ENDPOINT_URL_S3=url)
+            self.shell("a store that repeats the token to doctor", "doctor", expected=1, AWS_ENDPOINT_URL_S3=url)
+
+    def looks(self) -> None:
+        """Commands that show the deployment as it is."""
+        self.shell("status", "status", "--from", str(GOOD), "--to", str(BAD), "--verbose", expected=0)
+        self.shell("doctor", "doctor", "--json", expected=1)
+        self.shell("report", "report", "--out", str(self.written / "health.html"), expected=0)
+        self.shell("history", "history", "refined/events", str(GOOD), "--json", expected=0)
+        self.shell("notices that a webhook refuses", "notify", "--verbose", expected=1)
+
+
+def kept_databases(server: Server, folder: Path) -> None:
+    """What lies in the databases, as text."""
+    for name in DATABASES:
+        dump = subprocess.run(
+            [
+                *server.as_user,
+                str(server.tools / "pg_dump"),
+                "-h",
+                str(server.folder),
+                "-p",
+                str(server.port),
+                "-U",
+                server.superuser,
+                name,
+            ],
+            capture_output=True,
+            check=True,
+            cwd="/",
+        )
+        (folder / f"database-{name}.sql").write_bytes(dump.stdout)
+
+
+def kept_objects(bucket: Any, folder: Path) -> int:
+    """What lies in the bucket, as files; how many objects."""
+    count = 0
+    for number, item in enumerate(bucket.objects.all()):
+        body = item.get()["Body"].read()
+        (folder / f"object-{number}-{item.key.rpartition('/')[2]}").write_bytes(item.key.encode() + b"\n" + body)
+        (folder / f"object-{number}-metadata").write_text(json.dumps(item.Object().metadata))
+        count += 1
+    return count
+
+
+def deliver(bucket: Any) -> None:
+    """A whole day, and one whose object is cut."""
+    for day in (GOOD, BAD):
+        for hour in range(24):
+            bucket.put_object(Key=f"exports/{PROJECT}/{PROJECT}_{day}_{hour}_complete", Body=b"")
+    for shard in (1, 2):
+        bucket.put_object(
+            Key=f"exports/{PROJECT}/{PROJECT}_{GOOD}_10#{shard}.json.gz", Body=a_body(events_on(GOOD, 10))
+        )
+    bucket.put_object(
+        Key=f"exports/{PROJECT}/{PROJECT}_{BAD}_10#1.json.gz", Body=a_body(events_on(BAD, 10), truncated=True)
+    )
+
+
+def carry_out(folder: Path) -> tuple[list[Find], list[str]]:
+    """The whole story; what was found, and what was looked at."""
+    story = Story(folder)
+    secrets = story.secrets
+    with ExitStack() as stack:
+        s3 = stack.enter_context(a_working_server())
+        server = stack.enter_context(a_postgres("superuser"))
+        vendor = stack.enter_context(a_vendor(PROJECT))
+        hook = stack.enter_context(a_webhook())
+        hook.answer_next(403, times=100)
+        hook.secret = None
+        key, secret = (secrets[f"TIDEMARK_EXPORT_{kind}_{PROJECT}"].value for kind in ("KEY", "SECRET"))
+        sent = base64.b64encode(f"{key}:{secret}".encode()).decode()
+        vendor.always(Answer(403, f"no such keys: {key} and {secret}, {quote(secret)}, sent as Basic {sent}".encode()))
+        bucket = boto3.resource(
+            "s3", endpoint_url=s3, aws_access_key_id="test", aws_secret_access_key="test", region_name="us-east-1"
+        ).create_bucket(Bucket=BUCKET)
+        deliver(bucket)
+        deployment = Deployment(folder / "deployment", date(2026, 1, 1))
+        story.environment = {
+            **environment(databases(server, secrets), s3, vendor.url, hook.url, secrets),
+            "DAGSTER_HOME": str(story.dagster_home()),
+            "TMPDIR": str(story.temporary),
+            "TIDEMARK_HEALTH_REPORT": str(story.written / "health_report.html"),
+            "TIDEMARK_SPARK_MASTER": "local[2]",
+            "TIDEMARK_SPARK_DRIVER_MEMORY": "1g",
+            "TIDEMARK_SPARK_CONFIG": spark_config(folder, deployment.port + 1, secrets["TIDEMARK_SPARK_CONFIG"]),
+        }
+        deployment.settings_changed = {**story.environment, "PORT": str(deployment.port)}
+        with watched_command_lines(secrets) as watched, engine_pages(deployment.port + 1, story.written) as pages:
+            with deployment:
+                story.load(deployment)
+            story.looks()
+            story.failures()
+        kept_databases(server, story.written)
+        objects = kept_objects(bucket, story.written)
+    finds, files = found_below(folder, secrets)
+    programs = ", ".join(sorted(name for name in watched.commands if " " not in name))
+    print(f"{watched.looks} looks at the command lines of {programs}")
+    missed = [name for name, is_there in {
+        "java among the processes": "java" in watched.commands,
+        "Spark's page": any("environment" in page for page in pages),
+        "Spark's log of events": any((folder / "events").iterdir()),
+        "a decision in the warehouse": any("decisions" in item for item in _keys(story.written)),
+        "a webhook that was called": hook.requests > 0,
+        "a vendor that was asked": len(vendor.asked) > 0,
+    }.items() if not is_there]  # fmt: skip
+    print(f"{files} files searched, {objects} of them objects of the bucket, for {len(secrets)} secrets")
+    return [*watched.finds, *finds], [*(f"{name} was not there" for name in missed), *story.unexpected]
+
+
+def _keys(folder: Path) -> list[str]:
+    return [path.read_bytes().split(b"\n")[0].decode("utf-8", "replace") for path in folder.glob("object-*-*")]
+
+
+def main() -> int:
+    """Exits 1 where a secret was found, or where a place that may hold one was not there to be searched."""
+    # The store's server, which runs in this process, tells of each request.
+    logging.getLogger("werkzeug").setLevel(logging.WARNING)
+    folder = Path(tempfile.mkdtemp(prefix="canaries-"))
+    try:
+        finds, missed = carry_out(folder)
+        for find in sorted(set(finds), key=str):
+            print(f"FOUND: {find}")
+        for name in missed:
+            print(f"NOT AS MEANT: {name}")
+        print(f"{len(set(finds))} places hold a secret")
+        return 1 if finds or missed else 0
+    finally:
+        if os.environ.get("KEEP"):
+            print(folder)
+        else:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
