@@ -1,15 +1,21 @@
 #!/bin/sh
-# Starts the Dagster webserver and daemon together; when one stops, so does the other.
+# Starts the Dagster webserver and daemon together, for this machine alone; when one stops, so does the other.
+# READ_ONLY=1: the webserver alone, on which nobody can start or change anything.
 set -eu
 cd "$(dirname "$0")/.."
 bin=$PWD/.venv/bin
 DAGSTER_HOME=${DAGSTER_HOME:-$PWD/data/dagster_home}
 export DAGSTER_HOME
-mkdir -p "$DAGSTER_HOME"
+# Runs and logs are nobody else's to read, unless somebody made the folder so.
+[ -d "$DAGSTER_HOME" ] || { mkdir -p "$DAGSTER_HOME" && chmod 700 "$DAGSTER_HOME"; }
 [ -f "$DAGSTER_HOME/dagster.yaml" ] || cp dagster.yaml "$DAGSTER_HOME/dagster.yaml"
+port=${PORT:-3000}
+if [ -n "${READ_ONLY:-}" ]; then
+    printf 'Dagster, to look at only: http://127.0.0.1:%s (Ctrl-C stops it)\n' "$port"
+    exec "$bin/dagster-webserver" -w workspace.yaml -h 127.0.0.1 -p "$port" --read-only
+fi
 # A pool is not enforced on its first dequeue unless it exists already.
 "$bin/dagster" instance concurrency set tidemark_load 1 >/dev/null
-port=${PORT:-3000}
 "$bin/dagster-daemon" run -w workspace.yaml &
 daemon=$!
 "$bin/dagster-webserver" -w workspace.yaml -h 127.0.0.1 -p "$port" &

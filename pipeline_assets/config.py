@@ -153,7 +153,9 @@ def dagster_home() -> Path:
     """DAGSTER_HOME; without one, the folder that `make dev` uses, so that the UI shows these runs."""
     if not os.environ.get("DAGSTER_HOME"):
         home = Path.cwd() / "data" / "dagster_home"
-        home.mkdir(parents=True, exist_ok=True)
+        home.parent.mkdir(exist_ok=True)
+        # Runs and logs are nobody else's to read, unless somebody made the folder so.
+        home.mkdir(mode=0o700, exist_ok=True)
         os.environ["DAGSTER_HOME"] = str(home)
     home = Path(os.environ["DAGSTER_HOME"])
     if not home.is_dir():

@@ -34,6 +34,7 @@ from tests.browser.deployment import Deployment
 from tests.support.builders import a_body, events_on
 from tests.support.canaries import Canary, Find, canaries, found_below, watched_command_lines
 from tests.support.export_api import Answer, a_vendor
+from tests.support.listening import heard_from_elsewhere
 from tests.support.postgres import Server, a_postgres
 from tests.support.s3 import BUCKET, a_server_that_answers, a_working_server
 from tests.support.small_spark import FIRST_COMPILER, small_config
@@ -187,6 +188,7 @@ class Story:
             made.mkdir()
         self.environment: dict[str, str] = {}
         self.unexpected: list[str] = []
+        self.heard: set[str] = set()
 
     def shell(self, name: str, *words: str, expected: int, **changes: str) -> str:
         """A command whose output is kept; what it says."""
@@ -216,15 +218,38 @@ class Story:
 
     def load(self, deployment: Deployment) -> None:
         """A good day and a refused one, one object excluded, through webserver, queue, daemon and a process of its own."""
+        known = deployment.runs()
         reason = {f"{PROJECT}/{PROJECT}_{GOOD}_10#2.json.gz": "twice"}
         config = json.dumps(json.dumps({"ops": {"load": {"config": {"exclude": reason}}}}))
         answer = deployment.ask(_LAUNCH % (config, GOOD, BAD))["launchRun"]
         if answer["__typename"] != "LaunchRunSuccess":
             raise AssertionError(answer)
-        (run,) = deployment.wait_for_new_runs([])
+
+        def is_heard() -> bool:
+            """Whether the engine's own page is there, which is the last thing that it starts."""
+            self.heard |= heard_from_elsewhere(deployment.session)
+            return any((self.written).glob("spark_environment_"))
+
+        deployment.wait("Spark's page is there", is_heard, 300)
+        (run,) = deployment.wait_for_new_runs(known)
+        self.heard |= heard_from_elsewhere(deployment.session)
         print(f"run of both days ended: {run['status']}", flush=True)
         for number, page in enumerate(_PAGES):
             (self.written / f"graphql-{number}.json").write_text(json.dumps(deployment.ask(page)))
+
+    def look_only(self, deployment: Deployment) -> None:
+        """The same deployment to look at: it shows runs, and refuses to start one."""
+        with deployment:
+            self.heard |= heard_from_elsewhere(deployment.session)
+            answer = deployment.ask(_LAUNCH % (json.dumps("{}"), GOOD, GOOD))["launchRun"]
+            print(
+                f"read-only: a launch is answered by {answer['__typename']}, {len(deployment.runs())} runs shown",
+                flush=True,
+            )
+            if answer["__typename"] != "UnauthorizedError" or len(deployment.runs()) != 1:
+                self.unexpected.append(
+                    f"a read-only webserver answered {answer}, and shows {len(deployment.runs())} runs"
+                )
 
     def failures(self) -> None:
         """Each fails, and tells why."""
@@ -381,6 +406,8 @@ def carry_out(folder: Path) -> tuple[list[Find], list[str]]:
         with watched_command_lines(secrets) as watched, engine_pages(deployment.port + 1, story.written) as pages:
             with deployment:
                 story.load(deployment)
+            deployment.settings_changed["READ_ONLY"] = "1"
+            story.look_only(deployment)
             story.looks()
             story.failures()
         kept_databases(server, story.written)
@@ -397,7 +424,8 @@ def carry_out(folder: Path) -> tuple[list[Find], list[str]]:
         "a vendor that was asked": len(vendor.asked) > 0,
     }.items() if not is_there]  # fmt: skip
     print(f"{files} files searched, {objects} of them objects of the bucket, for {len(secrets)} secrets")
-    return [*watched.finds, *finds], [*(f"{name} was not there" for name in missed), *story.unexpected]
+    heard = (f"{one} listens to other machines" for one in sorted(story.heard))
+    return [*watched.finds, *finds], [*(f"{name} was not there" for name in missed), *heard, *story.unexpected]
 
 
 def _keys(folder: Path) -> list[str]:

@@ -27,6 +27,7 @@ from pipeline_assets.domain.masking import MASK, URL_SETTINGS, is_secret_name, r
 from pipeline_assets.domain.places import (
     is_private_address,
     refusal_of_web_address,
+    require_one_question,
     require_supported_database,
     require_supported_place,
 )
@@ -308,6 +309,8 @@ class Settings(BaseSettings):
         if value is not None and not (":first_day" in value and ":last_day" in value):
             msg = "it does not name :first_day and :last_day, so that it would read all of a history each time"
             raise ValueError(msg)
+        if value is not None:
+            require_one_question(value)
         return value
 
     @field_validator("landing_url", "warehouse_url")

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlencode
@@ -32,6 +33,9 @@ if TYPE_CHECKING:
 COMMIT_RETRIES = 20
 """Four writers on one table ended 5 of 80 commits in a failure with Iceberg's default of 4."""
 _ZONE = "-Duser.timezone=UTC"
+_ONLY_HERE = "127.0.0.1"
+_JVM_ADDRESS = "SPARK_LOCAL_IP"
+"""The variable that says where the JVM's web page listens, should somebody switch it on: no setting of Spark does."""
 
 
 def engine_config(settings: Settings) -> dict[str, str]:
@@ -40,7 +44,7 @@ def engine_config(settings: Settings) -> dict[str, str]:
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     # On a cluster workers elsewhere have to reach the driver, under the name that Spark finds for this machine.
     is_local = settings.spark_master.startswith("local")
-    nowhere_else = {"spark.driver.bindAddress": "127.0.0.1", "spark.driver.host": "127.0.0.1"}
+    nowhere_else = {"spark.driver.bindAddress": _ONLY_HERE, "spark.driver.host": _ONLY_HERE}
     jars = [str(path) for path in verified(settings.jars_dir)]
     config = {
         "spark.app.name": "tidemark",
@@ -168,24 +172,36 @@ def started(config: Mapping[str, str], secret: Mapping[str, str]) -> SparkSessio
     """A session; what is secret reaches the JVM once it runs, because every user of a machine can read its command line."""
     from pyspark import SparkConf, SparkContext  # noqa: PLC0415 - Dagster's processes that start no Spark import none
 
-    # Whoever starts the JVM puts all that is known by then on its command line.
-    SparkContext._ensure_initialized(conf=SparkConf().setAll(list(config.items())))
+    with _heard_by_this_machine(config):
+        # Whoever starts the JVM puts all that is known by then on its command line.
+        SparkContext._ensure_initialized(conf=SparkConf().setAll(list(config.items())))
     session: SparkSession = spark_session_from_config({**config, **secret})  # type: ignore[no-untyped-call]
     return session
+
+
+@contextmanager
+def _heard_by_this_machine(config: Mapping[str, str]) -> Iterator[None]:
+    """For the JVM that starts within alone: another one, of a cluster, has to be reached from elsewhere."""
+    if config.get("spark.driver.bindAddress") != _ONLY_HERE or _JVM_ADDRESS in os.environ:
+        yield
+        return
+    os.environ[_JVM_ADDRESS] = _ONLY_HERE
+    try:
+        yield
+    finally:
+        del os.environ[_JVM_ADDRESS]
 
 
 def spark_resource(settings: Settings) -> LazyPySparkResource:
     """Dagster's Spark resource; starts no JVM until a run uses it."""
     config = engine_config(settings)
     secret = {name: value for name, value in config.items() if is_secret_name(name) and name != "spark.redaction.regex"}
-    if not secret:
-        return LazyPySparkResource(spark_config=config)
 
-    class WithSecrets(LazyPySparkResource):
-        """Dagster shows a resource's configuration to everybody who opens its page."""
+    class Engine(LazyPySparkResource):
+        """Spark, without what is secret: Dagster shows a resource's configuration to everybody who opens its page."""
 
         def _init_session(self) -> None:
             if self._spark_session is None:
                 self._spark_session = started(self.spark_config, secret)
 
-    return WithSecrets(spark_config={name: value for name, value in config.items() if name not in secret})
+    return Engine(spark_config={name: value for name, value in config.items() if name not in secret})
