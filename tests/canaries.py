@@ -34,7 +34,7 @@ from tests.browser.deployment import Deployment
 from tests.support.builders import a_body, events_on
 from tests.support.canaries import Canary, Find, canaries, found_below, watched_command_lines
 from tests.support.export_api import Answer, a_vendor
-from tests.support.listening import heard_from_elsewhere
+from tests.support.listening import heard_from_elsewhere, listening
 from tests.support.postgres import Server, a_postgres
 from tests.support.s3 import BUCKET, a_server_that_answers, a_working_server
 from tests.support.small_spark import FIRST_COMPILER, small_config
@@ -189,6 +189,7 @@ class Story:
         self.environment: dict[str, str] = {}
         self.unexpected: list[str] = []
         self.heard: set[str] = set()
+        self.listening: set[str] = set()
 
     def shell(self, name: str, *words: str, expected: int, **changes: str) -> str:
         """A command whose output is kept; what it says."""
@@ -228,6 +229,7 @@ class Story:
         def is_heard() -> bool:
             """Whether the engine's own page is there, which is the last thing that it starts."""
             self.heard |= heard_from_elsewhere(deployment.session)
+            self.listening |= {name for name, _, _ in listening(deployment.session)}
             return any((self.written).glob("spark_environment_"))
 
         deployment.wait("Spark's page is there", is_heard, 300)
@@ -420,6 +422,7 @@ def carry_out(folder: Path) -> tuple[list[Find], list[str]]:
         "Spark's page": any("environment" in page for page in pages),
         "Spark's log of events": any((folder / "events").iterdir()),
         "a decision in the warehouse": any("decisions" in item for item in _keys(story.written)),
+        "a JVM that listens": "java" in story.listening,
         "a webhook that was called": hook.requests > 0,
         "a vendor that was asked": len(vendor.asked) > 0,
     }.items() if not is_there]  # fmt: skip

@@ -119,6 +119,15 @@ def remember(values: Mapping[str, Any]) -> None:
         _remembered.update(str(value) for name, value in spark.items() if is_secret_name(str(name)))
 
 
+def holds_secret(name: str, value: object) -> bool:
+    """Whether a setting of this name and value opens something: a password in a URL, the path of a webhook, a key of a store."""
+    if name in URL_SETTINGS:
+        return any(_secrets_of(str(value)))
+    if name == _RECEIVERS:
+        return any(_receiver_secrets(value))
+    return name == "spark_config" and isinstance(value, Mapping) and any(is_secret_name(str(key)) for key in value)
+
+
 def remember_secret(value: str) -> None:
     """Know a secret that no setting holds."""
     _remembered.add(value)

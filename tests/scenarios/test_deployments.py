@@ -22,7 +22,8 @@ from pipeline_assets.load.runtime import Runtime
 from pipeline_assets.operations.maintenance import maintain, require_done
 from resources.landing.store import LandingStore
 from tests.support.builders import a_body, events_on
-from tests.support.policies import policy, recorded_requests, refused, unneeded
+from tests.support.policies import database_of, policy, recorded_requests, refused, unneeded
+from tests.support.postgres import a_postgres
 from tests.support.s3 import BUCKET
 from tests.support.small_spark import FIRST_COMPILER, small_config
 from tests.support.spark_cluster import a_cluster
@@ -88,18 +89,20 @@ def _grow_old(is_old: Callable[[str], bool]) -> None:
             key.last_modified = datetime.now(UTC).replace(tzinfo=None) - timedelta(days=40)
 
 
-def test_catalog_and_ledger_on_postgresql(pipeline: Any, postgres: str) -> None:
-    """Scenario: catalog and ledger in PostgreSQL. Outcome: as on SQLite, and again unchanged."""
-    p = pipeline(catalog_url=postgres)
-    p.deliver(DAY, events_on(DAY, 10))
-    run = p.load(DAY)
-    assert run.success, run.failure()
-    assert p.count("refined/events", DAY) == 10
-    assert p.ledger.engine.dialect.name == "postgresql"
-    snapshots = p.snapshots()
-    assert p.load(DAY).success
-    assert p.snapshots() == snapshots
-    assert p.verdict("refined/events", DAY) == "unchanged"
+def test_catalog_and_ledger_on_postgresql(pipeline: Any) -> None:
+    """Scenario: catalog and ledger in PostgreSQL, as the role of the policy. Outcome: as on SQLite, and again unchanged."""
+    with a_postgres("superuser") as server:
+        p = pipeline(catalog_url=database_of(server, "tidemark", "tidemark")["tidemark"])
+        p.deliver(DAY, events_on(DAY, 10))
+        run = p.load(DAY)
+        assert run.success, run.failure()
+        assert p.count("refined/events", DAY) == 10
+        assert p.ledger.engine.dialect.name == "postgresql"
+        snapshots = p.snapshots()
+        assert p.load(DAY).success
+        assert p.snapshots() == snapshots
+        assert p.verdict("refined/events", DAY) == "unchanged"
+        p.ledger.close()
 
 
 def test_engine_on_a_cluster(pipeline: Any, tmp_path: Path) -> None:

@@ -19,9 +19,11 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
+import psycopg2
 import pytest
 
 from pipeline_assets.domain.settings import PROJECT_ROOT
+from tests.support.postgres import Server
 from tests.support.s3 import BUCKET
 
 FOLDER = PROJECT_ROOT / "deploy" / "policies"
@@ -103,6 +105,18 @@ def unneeded(grants: Iterable[Grant], asked: Iterable[Asked]) -> list[str]:
         for grant in grants
         if grant.action not in ONLY_AT_A_FAILURE and not any(grant.allows(one) for one in made)
     ]
+
+
+def database_of(server: Server, name: str, *roles: str) -> dict[str, str]:
+    """A database with the roles of its policy, `postgresql[-name].sql`, whose superuser is none of them; role -> URL."""
+    file = FOLDER / ("postgresql.sql" if name == "tidemark" else f"postgresql-{name}.sql")
+    connection = psycopg2.connect(server.database(name))
+    with connection, connection.cursor() as cursor:
+        cursor.execute(file.read_text("utf-8"))
+        for role in roles:
+            cursor.execute(f"ALTER ROLE {role} PASSWORD 'word'")
+    connection.close()
+    return {role: f"postgresql://{role}:word@127.0.0.1:{server.port}/{name}" for role in roles}
 
 
 class Requests:

@@ -9,7 +9,6 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
-import psycopg2
 import pytest
 import sqlalchemy as sa
 from typer.testing import CliRunner
@@ -17,7 +16,7 @@ from typer.testing import CliRunner
 from pipeline_assets.cli.app import app
 from resources.ledger.store import Ledger
 from tests.support.builders import a_body, events_on
-from tests.support.policies import FOLDER, Asked, policy, recorded_requests, refused, unneeded
+from tests.support.policies import FOLDER, Asked, database_of, policy, recorded_requests, refused, unneeded
 from tests.support.postgres import Server, a_postgres
 from tests.support.s3 import BUCKET
 
@@ -100,13 +99,8 @@ def test_looking_needs_no_right_to_write(bucket: Any, tmp_path: Path, monkeypatc
 @pytest.fixture(scope="module")
 def server() -> Iterator[Server]:
     with a_postgres("superuser") as found:
-        for name in ("tidemark", "dagster"):
-            file = {"tidemark": "postgresql.sql", "dagster": "postgresql-dagster.sql"}[name]
-            with psycopg2.connect(found.database(name)) as connection, connection.cursor() as cursor:
-                cursor.execute((FOLDER / file).read_text("utf-8"))
-                for role in {"tidemark": ("tidemark", "tidemark_reader"), "dagster": ("dagster",)}[name]:
-                    cursor.execute(f"ALTER ROLE {role} PASSWORD 'word'")
-            connection.close()
+        database_of(found, "tidemark", "tidemark", "tidemark_reader")
+        database_of(found, "dagster", "dagster")
         yield found
 
 

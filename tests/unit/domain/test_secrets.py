@@ -159,6 +159,39 @@ def test_other_settings_say_what_they_got_and_no_secret(shell: Callable[..., Any
     assert _is_clean(done.output)
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        f'catalog_url = "postgresql://tide:{CANARY}@{AWAY}"',
+        f'ledger_url = "postgresql://{AWAY}?password={CANARY}"',
+        f'golden_url = "postgresql://tide:{CANARY}@{AWAY}"\ngolden_query = "SELECT :first_day, :last_day"',
+        f'notify_urls = ["https://bi.internal/tidemark", "https://hooks.example/services/T0001/{CANARY}"]',
+        f'[spark_config]\n"spark.hadoop.fs.s3a.secret.key" = "{CANARY}"',
+    ],
+)
+def test_a_secret_in_the_file_is_refused_and_not_echoed(line: str, shell: Callable[..., Any], tmp_path: Path) -> None:
+    """Secrets come from the environment alone: files are committed, copied and read."""
+    (tmp_path / "tidemark.toml").write_text(f"{line}\n")
+    done = CliRunner().invoke(
+        app, ["status", "--verbose"], env={"TIDEMARK_PROJECTS": "10001", "DAGSTER_HOME": f"{tmp_path}/home"}
+    )
+    assert done.exit_code == 2, done.output
+    assert "holds a secret" in done.output
+    assert f"tidemark.toml: {line.strip('[').split()[0].rstrip(']')}" in done.output.replace("\n", "")
+    assert _is_clean(done.output)
+
+
+def test_places_without_a_secret_may_stand_in_the_file(shell: Callable[..., Any], tmp_path: Path) -> None:
+    (tmp_path / "tidemark.toml").write_text(
+        'landing_url = "s3://bucket/a@b"\nledger_url = "postgresql://tide@db.internal:5432/lake?sslmode=require"\n'
+        'notify_urls = ["https://bi.internal/tidemark"]\n[spark_config]\n"spark.x" = "y"\n'
+    )
+    assert "holds a secret" not in shell("status").output
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TIDEMARK_CONFIG", str(tmp_path / "tidemark.toml"))
+        assert load_settings().notify_urls == ("https://bi.internal/tidemark",)
+
+
 def test_settings_show_no_secret_of_theirs() -> None:
     settings = Settings(
         catalog_url=WELL_FORMED[0],
