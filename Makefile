@@ -66,14 +66,14 @@ test-fast: $(JARS) ## Run the tests that need no Spark
 dev: $(JARS) ## Start the Dagster webserver and daemon on port 3000 of this machine (PORT=..., READ_ONLY=1)
 	@sh deploy/dev.sh
 
-check: $(JARS) ## Lint, formatting, layers, types, Dockerfile, licences, known holes in what is locked
+check: $(JARS) ## Lint, formatting, layers, types, Dockerfile, licences, known holes in what is locked (OFFLINE=1: not those)
 	@$(VENV)/bin/ruff check .
 	@$(VENV)/bin/lint-imports --no-cache
 	@$(VENV)/bin/ruff format --check .
 	@$(VENV)/bin/mypy
 	@$(VENV)/bin/hadolint Dockerfile
 	@$(VENV)/bin/python -m supply_chain.licences
-	@$(VENV)/bin/python -m supply_chain.vulnerabilities
+	@$(VENV)/bin/python -m supply_chain.vulnerabilities $(if $(OFFLINE),--offline)
 
 audit: $(JARS) ## Licences and known holes of all components; fails where the network is out of reach
 	@$(VENV)/bin/python -m supply_chain.licences

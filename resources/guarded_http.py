@@ -44,8 +44,8 @@ def guarded_client(url: str, timeout: httpx.Timeout | None = None, resolve: Reso
     # An encoded body would be unpacked without bounds.
     headers = {"Accept-Encoding": "identity"}
     parsed = httpx.URL(url)
-    proxy = None if is_loopback(parsed.host) or proxy_bypass(parsed.host) else getproxies().get(parsed.scheme)
-    if proxy:
+    proxies = {} if is_loopback(parsed.host) or proxy_bypass(parsed.host) else getproxies()
+    if proxy := proxies.get(parsed.scheme) or proxies.get("all"):
         return httpx.Client(proxy=proxy, timeout=timeout, headers=headers, follow_redirects=False)
     return httpx.Client(transport=_Guarded(resolve), timeout=timeout, headers=headers, follow_redirects=False)
 

@@ -77,10 +77,13 @@ def main(words: Sequence[str] | None = None) -> int:
     """Exits 1 where a hole is known that is not accepted, 0 where none is, and where nobody answers unless `--required`."""
     parser = argparse.ArgumentParser(prog="python -m supply_chain.vulnerabilities", description=__doc__)
     parser.add_argument("--url", default=URL, help="another server that answers as osv.dev does")
+    parser.add_argument("--offline", action="store_true", help="ask nobody")
     parser.add_argument("--required", action="store_true", help="exit 1 where nobody answers")
     given = parser.parse_args(words)
     asked = questions()
     try:
+        if given.offline:
+            raise NotRunError("nobody was asked")
         found = known_holes(asked, given.url)
     except NotRunError as error:
         cure = "Run `make audit` where the network is reachable; nothing is known about known holes until then"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tomllib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from email.message import Message
@@ -18,7 +19,7 @@ from referencing import Registry, Resource
 from resources.spark.jars import JARS
 from supply_chain import licences, sbom, vulnerabilities
 from supply_chain.licences import Licensed, faults, installed, is_allowed, read_licence
-from supply_chain.locked import LOCK, LockError, locked_packages, needed_to_run
+from supply_chain.locked import LOCK, PROJECT, LockError, locked_packages, needed_to_run
 from tests.support.s3 import served
 
 SCHEMAS = Path(__file__).parents[2] / "data" / "cyclonedx"
@@ -194,6 +195,8 @@ def test_without_a_network_it_says_that_nothing_is_known(capsys: pytest.CaptureF
     assert "NOT CHECKED" in told.err
     assert "make audit" in told.err
     assert told.out == ""
+    assert vulnerabilities.main(["--offline"]) == 0
+    assert "NOT CHECKED, nobody was asked" in capsys.readouterr().err
     with a_database(lambda _: {}, status=503) as url:
         assert vulnerabilities.main(["--url", url, "--required"]) == 1
 
@@ -204,7 +207,8 @@ def test_without_a_network_it_says_that_nothing_is_known(capsys: pytest.CaptureF
 def test_the_list_is_what_the_schema_asks_for_and_tells_of_everything(tmp_path: Path) -> None:
     assert sbom.main(["--folder", str(tmp_path / "dist")]) == 0
     (path,) = (tmp_path / "dist").iterdir()
-    assert path.name == "tidemark_pipeline-0.1.0.cdx.json"
+    version = tomllib.loads(PROJECT.read_text("utf-8"))["project"]["version"]
+    assert path.name == f"tidemark_pipeline-{version}.cdx.json"
     told = json.loads(path.read_text("utf-8"))
     schemas = [json.loads(one.read_text("utf-8")) for one in SCHEMAS.glob("*.schema.json")]
     registry: Any = Registry().with_resources([(one["$id"], Resource.from_contents(one)) for one in schemas])
