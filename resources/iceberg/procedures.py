@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
+from pipeline_assets.domain.plain_text import sql_text
 from pipeline_assets.domain.retention import SnapshotAge
 from pipeline_assets.domain.slices import Slice, days_by_project
 from resources.iceberg.creation import keep_metadata
@@ -159,7 +160,7 @@ class Upkeep:
                 row = self._call(
                     table,
                     "rewrite_data_files",
-                    f"strategy => 'sort', where => \"{where}\", options => map('min-input-files', '2', "
+                    f"strategy => 'sort', where => {sql_text(where)}, options => map('min-input-files', '2', "
                     "'partial-progress.enabled', 'false')",
                 )[0]
             except FAILURES as error:
@@ -199,5 +200,6 @@ def _filters(table: Table, slices: Collection[Slice]) -> list[str]:
         ordered = sorted(days)
         for start in range(0, len(ordered), _SLICES_PER_CALL):
             listed = ", ".join(f"DATE '{day}'" for day in ordered[start : start + _SLICES_PER_CALL])
-            expressions.append(f"project_id = '{project_id}' AND {table.day_column} IN ({listed})")
+            # Projects as the table has them, whoever wrote it.
+            expressions.append(f"project_id = {sql_text(project_id)} AND {table.day_column} IN ({listed})")
     return expressions
