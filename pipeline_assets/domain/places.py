@@ -43,20 +43,6 @@ def require_supported_database(url: str) -> None:
         raise ValueError(msg)
 
 
-def require_one_question(query: str) -> None:
-    """Raise ValueError for SQL that is not one statement that asks.
-
-    It is not taken apart: where a literal ends differs between databases, and so does what a `;` in one does.
-    """
-    text = query.strip().removesuffix(";")
-    if ";" in text or "\0" in text:
-        msg = "it holds a `;` before its end, and may be more than one statement; write one SELECT without any"
-        raise ValueError(msg)
-    if not re.match(r"(select|with|values)\b|\(", text, re.IGNORECASE):
-        msg = "it does not begin with SELECT or WITH; it may ask, and nothing else"
-        raise ValueError(msg)
-
-
 def is_web_address(url: str) -> bool:
     """Whether a request can be sent to it: http or https, a host, no blank and no fragment."""
     # A backslash ends the host for some who read URLs, and belongs to it for others.
@@ -107,6 +93,20 @@ def is_readable_database(url: str) -> bool:
         return parsed.host is None
     names = (parsed.username, parsed.host, parsed.database)
     return not any(set(name or "") & set("@?") for name in names) and "/" not in (parsed.username or "")
+
+
+def require_one_question(query: str) -> None:
+    """Raise ValueError for SQL that is not one statement that asks.
+
+    It is not taken apart: where a literal ends differs between databases, and so does what a `;` in one does.
+    """
+    text = query.strip().removesuffix(";")
+    if ";" in text or "\0" in text:
+        msg = "it holds a `;` before its end, and may be more than one statement; write one SELECT without any"
+        raise ValueError(msg)
+    if not re.match(r"(select|with|values)\b|\(", text, re.IGNORECASE):
+        msg = "it does not begin with SELECT or WITH; it may ask, and nothing else"
+        raise ValueError(msg)
 
 
 def local_path(url: str) -> Path | None:
