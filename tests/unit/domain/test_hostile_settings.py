@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import date
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -26,7 +27,10 @@ from pipeline_assets.domain.places import local_path, require_one_question
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import Slice, Source
 from pipeline_assets.formats.registry import EXPORT_FORMAT
+from pipeline_assets.operations.recover_plan import recovery_request
 from pipeline_assets.orchestration.assets import KINDS, SHARED
+from pipeline_assets.orchestration.rebuild_job import RebuildConfig, rebuild_request
+from pipeline_assets.orchestration.rollback_jobs import RollbackConfig, rollback_request
 from resources.landing.folder import Folder
 from resources.landing.store import LandingStore
 
@@ -132,6 +136,37 @@ def test_a_day_is_a_day(text: str) -> None:
     days: list[date] = []
     said = _refusal(lambda: days.append(parse_day(text)))
     assert days or said
+
+
+DAYS = st.one_of(st.sampled_from(["2026-02-02", "2026-02-03"]), TEXT)
+
+
+@many
+@given(DAYS, DAYS, TEXT, TEXT, st.lists(st.one_of(st.just("10001"), TEXT), max_size=2), st.lists(TEXT, max_size=2))
+def test_run_config_of_a_job_is_a_request_or_refused(
+    first: str, last: str, back_to: str, reason: str, projects: list[str], tables: list[str]
+) -> None:
+    """Scenario: run configs of rollback, rebuild and recovery with any texts. Outcome: a request of known projects and
+    days, or one plain sentence."""
+    known = Settings(projects=("10001",))
+    made: list[Any] = []
+    shared = {"first": first, "last": last, "projects": projects}
+
+    def roll_back() -> None:
+        config = RollbackConfig(**shared, tables=tables, back_to=back_to, reason=reason)
+        made.append(rollback_request(config, known, "run"))
+
+    def rebuild() -> None:
+        made.append(rebuild_request(RebuildConfig(**shared, tables=tables, reason=reason), known, "who"))
+
+    def recover() -> None:
+        made.append(recovery_request(known, first, last, tuple(projects), is_refused_only=False))
+
+    for number, do in enumerate((roll_back, rebuild, recover), 1):
+        said = _refusal(do)
+        assert (said is None) == (len(made) == 1), (number, said)
+        assert all(set(request.projects) <= {"10001"} for request in made)
+        made.clear()
 
 
 WORDS: tuple[tuple[str, ...], ...] = (
