@@ -6,7 +6,7 @@ JARS := .jars/.verified
 CLASSES := .jars/classes.jsa
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-full test-fast crash-matrix two-writers mutations bench labs images dev check lock wheel wheel-test
+.PHONY: help setup demo test test-full test-fast crash-matrix two-writers mutations canaries bench labs images dev check audit sbom lock wheel wheel-test
 
 help: ## Show this help
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -47,6 +47,9 @@ two-writers: $(CLASSES) ## Let writers meet in 300 random rounds, on SQLite and 
 mutations: $(CLASSES) ## Break the line that upholds each law and see a test fail (about twenty minutes)
 	@$(VENV)/bin/python -m tests.mutations $(ARGS)
 
+canaries: $(CLASSES) ## Load and fail with a canary in every secret, then search all that was written (some minutes)
+	@$(VENV)/bin/python -m tests.canaries
+
 bench: $(JARS) ## Compare with five other ways of loading the same files (about an hour on two cores; ARGS=...)
 	@$(VENV)/bin/python -m benchmarks $(ARGS)
 
@@ -60,7 +63,7 @@ images: $(JARS) ## Take the pictures in docs/images anew, through a real browser
 test-fast: $(JARS) ## Run the tests that need no Spark
 	@$(VENV)/bin/python -m pytest -m "not slow" -q
 
-dev: $(JARS) ## Start the Dagster webserver and daemon on port 3000 (PORT=...)
+dev: $(JARS) ## Start the Dagster webserver and daemon on port 3000 of this machine (PORT=..., READ_ONLY=1)
 	@$(VENV)/bin/tidemark dev
 
 # What an earlier build left would go into the wheel as well, and `pip install dist/*.whl` takes one version.
@@ -72,12 +75,21 @@ wheel: $(STAMP) ## Build the wheel that users install: dist/*.whl
 wheel-test: wheel $(CLASSES) ## Install the wheel into empty environments, and do there what a user does (a few minutes; ARGS=...)
 	@$(VENV)/bin/python -m tests.wheel $(ARGS)
 
-check: $(JARS) ## Lint, formatting, layers, types, Dockerfile
+check: $(JARS) ## Lint, formatting, layers, types, Dockerfile, licences, known holes in what is locked (OFFLINE=1: not those)
 	@$(VENV)/bin/ruff check .
 	@$(VENV)/bin/lint-imports --no-cache
 	@$(VENV)/bin/ruff format --check .
 	@$(VENV)/bin/mypy
 	@$(VENV)/bin/hadolint Dockerfile
+	@$(VENV)/bin/python -m supply_chain.licences
+	@$(VENV)/bin/python -m supply_chain.vulnerabilities $(if $(OFFLINE),--offline)
+
+audit: $(JARS) ## Licences and known holes of all components; fails where the network is out of reach
+	@$(VENV)/bin/python -m supply_chain.licences
+	@$(VENV)/bin/python -m supply_chain.vulnerabilities --required
+
+sbom: $(JARS) ## List all components, packages and jars with their hashes, beside the wheel: dist/*.cdx.json
+	@$(VENV)/bin/python -m supply_chain.sbom
 
 lock: $(JARS) ## Compile requirements.lock again
 	@$(VENV)/bin/uv pip compile pyproject.toml --extra dev --generate-hashes --no-emit-index-url --no-header --universal --quiet --output-file requirements.lock

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import shutil
 import tomllib
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from pydantic import ValidationError
 from pydantic_settings import SettingsError as UnreadableVariableError
 
 from pipeline_assets.domain.errors import SettingsError, UsageError
-from pipeline_assets.domain.masking import EXPORT_CREDENTIALS, URL_SETTINGS, remember
+from pipeline_assets.domain.masking import EXPORT_CREDENTIALS, URL_SETTINGS, holds_secret, remember
 from pipeline_assets.domain.settings import ENV_PREFIX, IS_CLONE, PROJECT_ROOT, Settings
 
 CONFIG_VARIABLE = "TIDEMARK_CONFIG"
@@ -45,7 +46,8 @@ def load_settings(**overrides: Any) -> Settings:
     base = path.parent if path is not None else Path.cwd()
     if path is not None:
         values = {**_default_paths(), **values}
-    values = {key: _absolute(key, value, base) for key, value in values.items()} | overrides
+    given = {key: _absolute(key, value, base) for key, value in values.items()}
+    values = given | overrides
     remember(values)
     try:
         settings = Settings(**values)
@@ -53,6 +55,8 @@ def load_settings(**overrides: Any) -> Settings:
         raise _readable(error, path) from None
     except UnreadableVariableError as error:
         raise _unreadable(error) from None
+    if path is not None:
+        _refuse_secrets(path, given)
     resolved = {
         key: _absolute(key, getattr(settings, key), Path.cwd())
         for key in (
@@ -71,6 +75,16 @@ def load_settings(**overrides: Any) -> Settings:
 def _default_paths() -> dict[str, Any]:
     names = ("landing_url", "warehouse_url", "catalog_url", "health_report")
     return {name: Settings.model_fields[name].default for name in names}
+
+
+def _refuse_secrets(path: Path, values: Mapping[str, Any]) -> None:
+    for name, value in values.items():
+        if holds_secret(name, value):
+            raise SettingsError(
+                f"{path}: {name}",
+                "holds a secret, which everybody knows who reads the file or its history",
+                f"Take it out and set {ENV_PREFIX}{name.upper()}; if others could read the file, make the secret worthless too",
+            )
 
 
 def notify_secret() -> str | None:
@@ -161,7 +175,9 @@ def dagster_home() -> Path:
     own = Path.cwd() / INSTANCE_NAME
     if not os.environ.get("DAGSTER_HOME"):
         home = Path.cwd() / "data" / "dagster_home"
-        home.mkdir(parents=True, exist_ok=True)
+        home.parent.mkdir(exist_ok=True)
+        # Runs and logs are nobody else's to read, unless somebody made the folder so.
+        home.mkdir(mode=0o700, exist_ok=True)
         os.environ["DAGSTER_HOME"] = str(home)
         # Linked, so that what a person changes in the deployment's own file counts.
         if own.is_file() and not os.path.lexists(home / INSTANCE_NAME):

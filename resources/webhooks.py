@@ -19,6 +19,8 @@ from email.utils import parsedate_to_datetime
 
 import httpx
 
+from resources.guarded_http import ForbiddenAddressError, guarded_client
+
 SIGNATURE_HEADER = "Tidemark-Signature"
 _ATTEMPT_SECONDS = 5.0
 _FIRST_PAUSE_SECONDS = 0.4
@@ -50,13 +52,18 @@ def signature(secret: str, timestamp: int, body: bytes) -> str:
 def post(url: str, body: bytes, secret: str | None, *, attempts: int, deadline: float) -> Answer:
     """Send JSON, at most so many times and until `deadline` (of `time.monotonic`); nothing is raised.
 
-    Of the answer only status and `Retry-After` are read. A redirect is not followed: the body is for this address alone.
+    Of the answer only status and `Retry-After` are read. A redirect is not followed: the body is for this address alone, and
+    for no machine that serves its own keys (guarded_http.py).
     """
     # At its usual level the library logs whole addresses, which open webhooks.
     for name in ("httpx", "httpcore"):
         logging.getLogger(name).setLevel(logging.WARNING)
     answer = Answer(is_taken=False, reason="there was no time left")
-    with httpx.Client(follow_redirects=False) as client:
+    try:
+        client = guarded_client(url)
+    except httpx.InvalidURL:
+        return Answer(is_taken=False, reason="its address cannot be read")
+    with client:
         for attempt in range(attempts):
             left = deadline - time.monotonic()
             if left <= 0:
@@ -82,8 +89,8 @@ def _attempt(client: httpx.Client, url: str, body: bytes, secret: str | None, se
         with client.stream("POST", url, content=body, headers=headers, timeout=seconds) as response:
             status, answered = response.status_code, response.headers
     # The address may be part of an error's words, so only its kind is told.
-    except httpx.InvalidURL:
-        return Answer(is_taken=False, reason="its address cannot be read"), False
+    except ForbiddenAddressError as error:
+        return Answer(is_taken=False, reason=f"its name {error.reason}"), False
     except (httpx.HTTPError, OSError) as error:
         return Answer(is_taken=False, reason=f"it cannot be reached ({type(error).__name__})"), True
     if httpx.codes.is_success(status):

@@ -41,13 +41,19 @@ def dev(
     port: Annotated[
         int, typer.Option("--port", envvar="PORT", min=1, max=65535, help="Of this machine; nobody else can reach it.")
     ] = 3000,
+    is_read_only: Annotated[
+        bool,
+        typer.Option(
+            "--read-only", envvar="READ_ONLY", help="The webserver alone, on which nobody can start anything."
+        ),
+    ] = False,
     verbose: VerboseOption = False,
 ) -> None:
     """Start Dagster (webserver and daemon) for the deployment in this folder, until Ctrl-C ends both.
 
     Exits 0 when it was ended, 1 when the webserver or the daemon ended by itself, 2 on bad usage.
     """
-    run(lambda: _dev(port), verbose)
+    run(lambda: _dev(port, is_read_only=is_read_only), verbose)
 
 
 def register(app: typer.Typer) -> None:
@@ -55,7 +61,7 @@ def register(app: typer.Typer) -> None:
     app.command(rich_help_panel=Panel.OPERATE)(dev)
 
 
-def _dev(port: int) -> int:
+def _dev(port: int, *, is_read_only: bool) -> int:
     from resources.spark.jars import available  # noqa: PLC0415 - other commands start without it
     from resources.spark.java import require_java  # noqa: PLC0415 - other commands start without it
 
@@ -73,7 +79,7 @@ def _dev(port: int) -> int:
     with downloads_shown(errors):
         available(settings)
     _require_pool(home)
-    served = _Served(port)
+    served = _Served(port, is_read_only=is_read_only)
     with served:
         is_stopped = served.watch()
     if is_stopped:
@@ -112,10 +118,12 @@ def _require_pool(home: Path) -> None:
 class _Served:
     """Both processes, each the leader of a group, so that all that they start can be ended with them."""
 
-    def __init__(self, port: int) -> None:
+    def __init__(self, port: int, *, is_read_only: bool) -> None:
         self._url = f"http://{_HOST}:{port}"
-        self._webserver = ["-m", "dagster_webserver", "-w", WORKSPACE_NAME, "-h", _HOST, "-p", str(port)]
-        self._daemon = ["-m", "dagster._daemon", "run", "-w", WORKSPACE_NAME]
+        webserver = ["-m", "dagster_webserver", "-w", WORKSPACE_NAME, "-h", _HOST, "-p", str(port)]
+        daemon = ["-m", "dagster._daemon", "run", "-w", WORKSPACE_NAME]
+        self.words = [[*webserver, "--read-only"]] if is_read_only else [daemon, webserver]
+        """Of each process."""
         self._processes: list[subprocess.Popen[bytes]] = []
         self._is_asked_to_end = threading.Event()
         self._former: dict[signal.Signals, Any] = {}
@@ -124,7 +132,7 @@ class _Served:
         for number in _SIGNALS:
             self._former[number] = signal.signal(number, lambda *_: self._is_asked_to_end.set())
         try:
-            for words in (self._daemon, self._webserver):
+            for words in self.words:
                 self._processes.append(_started(words))
         except BaseException:
             self.__exit__()

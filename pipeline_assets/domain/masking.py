@@ -8,7 +8,9 @@ from (config.py).
 
 from __future__ import annotations
 
+import base64
 import hashlib
+import json
 import os
 import re
 import traceback
@@ -30,6 +32,12 @@ URL_SETTINGS = (
 NAMES_OF_SECRETS = r"(?i)secret|passw|passphrase|passfile|pwd|token|credential|access[._-]?key|private[._-]?key"
 """A setting or option of such a name holds a secret; Spark is told the same (`spark.redaction.regex`)."""
 _SECRET_VARIABLES = ("AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "PGPASSWORD", "TIDEMARK_NOTIFY_SECRET")
+_URL_VARIABLES = (
+    *(f"TIDEMARK_{name.upper()}" for name in URL_SETTINGS),
+    "DAGSTER_POSTGRES_URL",
+    *(name for proxy in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY") for name in (proxy, proxy.lower())),
+)
+"""Variables with a URL that may hold a password; those that are no settings are read by libraries."""
 EXPORT_CREDENTIALS = re.compile(r"TIDEMARK_EXPORT_(?:KEY|SECRET)_[1-9][0-9]{0,18}")
 """Variables that hold the API key and the secret key of a project."""
 _RECEIVERS = "notify_urls"
@@ -119,6 +127,15 @@ def remember(values: Mapping[str, Any]) -> None:
         _remembered.update(str(value) for name, value in spark.items() if is_secret_name(str(name)))
 
 
+def holds_secret(name: str, value: object) -> bool:
+    """Whether a setting of this name and value opens something: a password in a URL, the path of a webhook, a key of a store."""
+    if name in URL_SETTINGS:
+        return any(_secrets_of(str(value)))
+    if name == _RECEIVERS:
+        return any(_receiver_secrets(value))
+    return name == "spark_config" and isinstance(value, Mapping) and any(is_secret_name(str(key)) for key in value)
+
+
 def remember_secret(value: str) -> None:
     """Know a secret that no setting holds."""
     _remembered.add(value)
@@ -144,19 +161,27 @@ def _present() -> list[str]:
     credentials = [value for name, value in os.environ.items() if EXPORT_CREDENTIALS.fullmatch(name)]
     # They are sent without the line break that a secret file may bring.
     secrets.update((*credentials, *(value.strip() for value in credentials)))
-    for name in URL_SETTINGS:
-        secrets.update(_secrets_of(os.environ.get(f"TIDEMARK_{name.upper()}", "")))
+    for name in _URL_VARIABLES:
+        secrets.update(_secrets_of(os.environ.get(name, "")))
     secrets.update(_receiver_secrets(os.environ.get(f"TIDEMARK_{_RECEIVERS.upper()}")))
     return _spellings(frozenset(secrets))
 
 
 @lru_cache(maxsize=64)
 def _spellings(secrets: frozenset[str]) -> list[str]:
-    """Each secret as it is, and as a URL or a literal writes it; longest first."""
+    """Each secret as it is, and as a URL, a literal, JSON or base64 writes it; longest first."""
     forms = {
         form
         for secret in secrets
-        for form in (secret, quote(secret, safe=""), quote(secret), quote_plus(secret), repr(secret)[1:-1])
+        for form in (
+            secret,
+            quote(secret, safe=""),
+            quote(secret),
+            quote_plus(secret),
+            repr(secret)[1:-1],
+            json.dumps(secret)[1:-1],
+            base64.b64encode(secret.encode("utf-8", "surrogateescape")).decode().rstrip("="),
+        )
     }
     return sorted((form for form in forms if len(form) >= _SHORTEST), key=len, reverse=True)
 

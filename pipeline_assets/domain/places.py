@@ -9,12 +9,13 @@ URLs without their secrets (masking.py).
 from __future__ import annotations
 
 import re
-from ipaddress import ip_address
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError
+
+from pipeline_assets.domain.addresses import is_loopback, refusal_of_host
 
 
 def require_supported_place(url: str) -> None:
@@ -44,7 +45,8 @@ def require_supported_database(url: str) -> None:
 
 def is_web_address(url: str) -> bool:
     """Whether a request can be sent to it: http or https, a host, no blank and no fragment."""
-    if not url.isascii() or not url.isprintable() or " " in url:
+    # A backslash ends the host for some who read URLs, and belongs to it for others.
+    if not url.isascii() or not url.isprintable() or set(url) & set(" \\"):
         return False
     try:
         parsed = urlsplit(url)
@@ -54,22 +56,31 @@ def is_web_address(url: str) -> bool:
     return parsed.scheme in ("http", "https") and bool(parsed.hostname) and has_port and not parsed.fragment
 
 
+def refusal_of_web_address(url: str) -> str | None:
+    """Why nothing is sent to a URL, None where it may be; raises nothing, and repeats no part of the URL but a host's address.
+
+    No name and password in it, https or this machine, and no host that serves a machine's own keys.
+    """
+    if not is_web_address(url):
+        return "is not http:// or https:// with a host"
+    parsed = urlsplit(url)
+    if "@" in parsed.netloc:
+        return "holds a name or a password before its host; a secret of a webhook belongs to its path"
+    refusal = refusal_of_host(parsed.hostname or "")
+    if refusal is not None:
+        return f"names a host that {refusal}"
+    if not is_private_address(url):
+        return "is http:// and not of this machine, so that what is sent would travel in the clear; write https://"
+    return None
+
+
 def is_private_address(url: str) -> bool:
     """Whether nobody on the way reads what is sent there: https, or http to this machine itself."""
     try:
         parsed = urlsplit(url)
     except ValueError:
         return False
-    return parsed.scheme == "https" or (parsed.scheme == "http" and _is_loopback(parsed.hostname or ""))
-
-
-def _is_loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return False
+    return parsed.scheme == "https" or (parsed.scheme == "http" and is_loopback(parsed.hostname or ""))
 
 
 def is_readable_database(url: str) -> bool:
@@ -82,6 +93,20 @@ def is_readable_database(url: str) -> bool:
         return parsed.host is None
     names = (parsed.username, parsed.host, parsed.database)
     return not any(set(name or "") & set("@?") for name in names) and "/" not in (parsed.username or "")
+
+
+def require_one_question(query: str) -> None:
+    """Raise ValueError for SQL that is not one statement that asks.
+
+    It is not taken apart: where a literal ends differs between databases, and so does what a `;` in one does.
+    """
+    text = query.strip().removesuffix(";")
+    if ";" in text or "\0" in text:
+        msg = "it holds a `;` before its end, and may be more than one statement; write one SELECT without any"
+        raise ValueError(msg)
+    if not re.match(r"(select|with|values)\b|\(", text, re.IGNORECASE):
+        msg = "it does not begin with SELECT or WITH; it may ask, and nothing else"
+        raise ValueError(msg)
 
 
 def local_path(url: str) -> Path | None:

@@ -27,6 +27,8 @@ from pipeline_assets.domain.masking import MASK, URL_SETTINGS, is_secret_name, r
 from pipeline_assets.domain.places import (
     is_private_address,
     is_web_address,
+    refusal_of_web_address,
+    require_one_question,
     require_supported_database,
     require_supported_place,
 )
@@ -280,15 +282,10 @@ class Settings(BaseSettings):
     @classmethod
     def _reachable_receivers(cls, value: tuple[str, ...]) -> tuple[str, ...]:
         for number, url in enumerate(value, 1):
-            if not is_web_address(url):
-                # It is not repeated: its path, or a password in it, opens the webhook.
-                msg = f"address {number} of {len(value)} is not http:// or https:// with a host"
-                raise ValueError(msg)
-            if not is_private_address(url):
-                msg = (
-                    f"address {number} of {len(value)} is http:// and not of this machine, so that notices and the address "
-                    "itself, which opens the webhook, would travel in the clear; write https://"
-                )
+            refusal = refusal_of_web_address(url)
+            if refusal is not None:
+                # The address is not repeated: its path opens the webhook.
+                msg = f"address {number} of {len(value)} {refusal}"
                 raise ValueError(msg)
         return tuple(dict.fromkeys(value))
 
@@ -318,6 +315,8 @@ class Settings(BaseSettings):
         if value is not None and not (":first_day" in value and ":last_day" in value):
             msg = "it does not name :first_day and :last_day, so that it would read all of a history each time"
             raise ValueError(msg)
+        if value is not None:
+            require_one_question(value)
         return value
 
     @field_validator("landing_url", "warehouse_url")
@@ -354,6 +353,10 @@ class Settings(BaseSettings):
             raise ValueError(msg)
         if not is_private_address(value):
             msg = "it is http:// and not of this machine, so that keys would travel in the clear; write https://"
+            raise ValueError(msg)
+        refusal = refusal_of_web_address(value)
+        if refusal is not None:
+            msg = f"it {refusal}"
             raise ValueError(msg)
         return value
 

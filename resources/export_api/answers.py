@@ -22,6 +22,7 @@ from pipeline_assets.domain.errors import (
     ExportTooLargeError,
     TidemarkError,
 )
+from pipeline_assets.domain.masking import scrubbed
 from pipeline_assets.domain.masking import shown as shown_url
 from resources.export_api.credentials import key_variable, secret_variable
 
@@ -107,4 +108,5 @@ def _said(response: httpx.Response, body: str) -> str:
 def _told(body: str) -> str:
     """The words of a text or of a page, in one line."""
     plain = re.sub(r"<[^<>]{0,500}>", " ", body)
-    return " ".join(plain.split())[:_WORDS].rstrip(". ")
+    # Before it is cut: half of a key is none to whoever removes keys.
+    return scrubbed(" ".join(plain.split()))[:_WORDS].rstrip(". ")

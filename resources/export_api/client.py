@@ -33,6 +33,7 @@ from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.spool import a_spool_on_disk, spool_place
 from resources.export_api.answers import CURE_OF_URL, PassingError, failure_of, require_archive
 from resources.export_api.credentials import ExportCredentials
+from resources.guarded_http import ForbiddenAddressError, guarded_client
 
 _PATH = "/api/2/export"
 _STEP_BYTES = 1024**2
@@ -126,12 +127,10 @@ class ExportApi:
     ) -> Download | NoData:
         span = {name: f"{one.day:%Y%m%d}T{one.hour:02d}" for name, one in (("start", hours.first), ("end", hours.last))}
         keys = httpx.BasicAuth(credentials.key, credentials.secret)
-        # An encoded body would be unpacked without bounds.
-        headers = {"Accept-Encoding": "identity"}
         try:
             with (
-                httpx.Client(timeout=self._timeout, follow_redirects=False) as client,
-                client.stream("GET", self.url, params=span, auth=keys, headers=headers) as response,
+                guarded_client(self.url, self._timeout) as client,
+                client.stream("GET", self.url, params=span, auth=keys) as response,
             ):
                 if response.status_code == HTTPStatus.NOT_FOUND:
                     self._require_vendor(subject, client, span)
@@ -148,6 +147,10 @@ class ExportApi:
             raise PassingError(f"the answer was cut off ({error})") from error
         except httpx.TransportError as error:
             raise PassingError(f"the vendor is out of reach ({error or type(error).__name__})") from error
+        except ForbiddenAddressError as error:
+            raise ExportAnswerError(
+                subject, f"was not asked for: the API's name {error.reason}", CURE_OF_URL
+            ) from error
         except httpx.InvalidURL as error:
             raise ExportAnswerError(subject, f"cannot be asked for ({error})", CURE_OF_URL) from error
         file.seek(0)
@@ -160,7 +163,9 @@ class ExportApi:
         """
         if self._asks_for_keys:
             return
-        status = client.get(self.url, params=span).status_code
+        # Its body may be of any size, and tells nothing.
+        with client.stream("GET", self.url, params=span) as response:
+            status = response.status_code
         if status not in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
             reason = "answered 404 Not Found, and does not ask for keys as the Export API does"
             raise ExportAnswerError(subject, reason, CURE_OF_URL)

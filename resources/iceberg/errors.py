@@ -17,6 +17,7 @@ from py4j.protocol import Py4JError
 from pyspark.errors.exceptions.base import PySparkException
 
 from pipeline_assets.domain.errors import LakehouseError, LakehouseUnavailableError, TidemarkError
+from pipeline_assets.domain.masking import scrubbed
 from pipeline_assets.domain.retry import tries
 
 FAILURES = (Py4JError, PySparkException)
@@ -138,4 +139,4 @@ def failure(subject: str, error: Exception) -> TidemarkError | None:
 def first_line(error: Exception) -> str:
     """The line of a Java stack trace that says most."""
     lines = [line.strip() for line in str(error).splitlines() if "Exception" in line or "Error" in line]
-    return (lines[-1] if lines else type(error).__name__)[:300]
+    return scrubbed(lines[-1] if lines else type(error).__name__)[:300]

@@ -178,7 +178,7 @@ def _mark(settings: Settings) -> _Mark | None:
             )
         # Of a version that knew one identity: the lake's own is the same.
         return _Mark(str(uuid.UUID(fields["id"])), str(uuid.UUID(fields.get("lake", fields["id"]))))
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         raise LakehouseError(
             f"{objects.url}/{MARKER}",
             "is no identity of a warehouse",

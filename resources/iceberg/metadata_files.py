@@ -8,7 +8,7 @@ Does not contain: metadata of a table that the catalog knows (metadata.py), what
 
 from __future__ import annotations
 
-import gzip
+import io
 import json
 import re
 from collections.abc import Collection, Iterable, Sequence
@@ -18,11 +18,14 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any
 
+from pipeline_assets.formats.gzip_lines import BadObjectError, decompress
 from resources.iceberg.lake_objects import LakeObject, LakeObjects
 
 _SUFFIX = ".metadata.json"
 _BEGINNING = 4096
 """Bytes within which Iceberg's own writer says uuid, sequence number and time; schemas and snapshots follow."""
+_MOST_BYTES = 256 * 1024**2
+"""Decompressed, of a packed file; 100,000 snapshots take a fifth of it."""
 _READERS = 16
 _TOLERATED = timedelta(minutes=1)
 """By which Iceberg lets a commit be older than the one it follows."""
@@ -93,7 +96,11 @@ def content(objects: LakeObjects, name: str) -> dict[str, Any]:
     if body is None:
         msg = f"{name} is gone"
         raise ValueError(msg)
-    metadata = json.loads(_plain(name, body))
+    try:
+        metadata = json.loads(_plain(name, body))
+    except (BadObjectError, RecursionError) as error:
+        msg = f"{name} cannot be read ({error})"
+        raise ValueError(msg) from None
     if not isinstance(metadata, dict):
         msg = f"{name} is no metadata file"
         raise ValueError(msg)
@@ -137,4 +144,7 @@ def _is_packed(name: str) -> bool:
 
 
 def _plain(name: str, body: bytes) -> bytes:
-    return gzip.decompress(body) if _is_packed(name) else body
+    if not _is_packed(name):
+        return body
+    with decompress(io.BytesIO(body), _MOST_BYTES) as text:
+        return text.read()

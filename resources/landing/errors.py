@@ -22,6 +22,7 @@ from pipeline_assets.domain.errors import (
     TidemarkError,
     UnreadableObjectError,
 )
+from pipeline_assets.domain.masking import scrubbed
 
 
 @contextmanager
@@ -93,4 +94,5 @@ def _short(text: str) -> str:
     """One line without the XML around S3's own words."""
     said = re.search(r"<Code>([^<]*)</Code>\s*<Message>([^<]*)</Message>", text)
     line = f"{said[1]}, {said[2]}" if said else text
-    return " ".join(line.split())[:300].rstrip(". ")
+    # Before it is cut: half of a key is none to whoever removes keys.
+    return scrubbed(" ".join(line.split()))[:300].rstrip(". ")

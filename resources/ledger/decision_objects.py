@@ -63,7 +63,7 @@ class DecisionObjects:
             if kept["version"] != _VERSION:
                 raise self._unreadable(name, f"is of version {kept['version']}, which this Tidemark does not know")
             return [Act.from_json(act) for act in kept["acts"]]
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise self._unreadable(name, f"holds no decision that can be read ({error!r})") from error
 
     def _unreadable(self, name: str, reason: str, hint: str = _HINT) -> LakehouseError:

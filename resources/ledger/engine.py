@@ -18,7 +18,7 @@ from sqlalchemy.engine import Connection, Engine, make_url
 
 from pipeline_assets.domain.commands import NEWER_TIDEMARK
 from pipeline_assets.domain.errors import LedgerError, LedgerUnavailableError
-from pipeline_assets.domain.masking import masked
+from pipeline_assets.domain.masking import masked, scrubbed
 from pipeline_assets.domain.retry import tries
 from resources.ledger.migrations import lock, prepare, version_of
 from resources.ledger.schema import SCHEMA_VERSION
@@ -86,7 +86,7 @@ def ledger_failures(url: str) -> Iterator[None]:
 
 
 def _unavailable(url: str, error: sa.exc.DBAPIError) -> LedgerUnavailableError:
-    reason = f"the ledger is out of reach: {' '.join(str(error.orig).split())[:300]}"
+    reason = f"the ledger is out of reach: {scrubbed(' '.join(str(error.orig).split()))[:300]}"
     return LedgerUnavailableError(masked(url), reason, "What was published stays; do the same again once it is there")
 
 

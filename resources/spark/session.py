@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from urllib.parse import urlencode
 
 from dagster_pyspark import LazyPySparkResource
@@ -34,6 +35,9 @@ if TYPE_CHECKING:
 COMMIT_RETRIES = 20
 """Four writers on one table ended 5 of 80 commits in a failure with Iceberg's default of 4."""
 _ZONE = "-Duser.timezone=UTC"
+_ONLY_HERE = "127.0.0.1"
+_JVM_ADDRESS = "SPARK_LOCAL_IP"
+"""The variable that says where the JVM's web page listens, should somebody switch it on: no setting of Spark does."""
 
 
 def engine_config(settings: Settings) -> dict[str, str]:
@@ -42,7 +46,7 @@ def engine_config(settings: Settings) -> dict[str, str]:
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     # On a cluster workers elsewhere have to reach the driver, under the name that Spark finds for this machine.
     is_local = settings.spark_master.startswith("local")
-    nowhere_else = {"spark.driver.bindAddress": "127.0.0.1", "spark.driver.host": "127.0.0.1"}
+    nowhere_else = {"spark.driver.bindAddress": _ONLY_HERE, "spark.driver.host": _ONLY_HERE}
     jars = [str(path) for path in available(settings)]
     config = {
         "spark.app.name": "tidemark",
@@ -166,19 +170,28 @@ def _require_utc(spark: SparkSession) -> None:
     spark.conf.set("spark.sql.session.timeZone", "UTC")
 
 
-class _Engine(LazyPySparkResource):
-    """Says what a Java lacks that Spark cannot be started with."""
+def started(config: Mapping[str, str], secret: Mapping[str, str]) -> SparkSession:
+    """A session; what is secret reaches the JVM once it runs, because every user of a machine can read its command line."""
+    from pyspark import SparkConf, SparkContext  # noqa: PLC0415 - Dagster's processes that start no Spark import none
 
-    def _init_session(self) -> None:
-        if self._spark_session is None:
-            try:
-                self._spark_session = spark_session_from_config(self._whole_config())  # type: ignore[no-untyped-call]
-            except PySparkRuntimeError:
-                require_java()
-                raise
+    with _heard_by_this_machine(config):
+        # Whoever starts the JVM puts all that is known by then on its command line.
+        SparkContext._ensure_initialized(conf=SparkConf().setAll(list(config.items())))
+    session: SparkSession = spark_session_from_config({**config, **secret})  # type: ignore[no-untyped-call]
+    return session
 
-    def _whole_config(self) -> dict[str, Any]:
-        return dict(self.spark_config)
+
+@contextmanager
+def _heard_by_this_machine(config: Mapping[str, str]) -> Iterator[None]:
+    """For the JVM that starts within alone: another one, of a cluster, has to be reached from elsewhere."""
+    if config.get("spark.driver.bindAddress") != _ONLY_HERE or _JVM_ADDRESS in os.environ:
+        yield
+        return
+    os.environ[_JVM_ADDRESS] = _ONLY_HERE
+    try:
+        yield
+    finally:
+        del os.environ[_JVM_ADDRESS]
 
 
 def spark_resource(settings: Settings) -> LazyPySparkResource:
@@ -186,11 +199,15 @@ def spark_resource(settings: Settings) -> LazyPySparkResource:
     config = engine_config(settings)
     secret = {name: value for name, value in config.items() if is_secret_name(name) and name != "spark.redaction.regex"}
 
-    class WithSecrets(_Engine):
-        """Dagster shows a resource's configuration to everybody who opens its page."""
+    class Engine(LazyPySparkResource):
+        """Spark, without what is secret: Dagster shows a resource's configuration to everybody who opens its page."""
 
-        def _whole_config(self) -> dict[str, Any]:
-            return {**self.spark_config, **secret}
+        def _init_session(self) -> None:
+            if self._spark_session is None:
+                try:
+                    self._spark_session = started(self.spark_config, secret)
+                except PySparkRuntimeError:
+                    require_java()
+                    raise
 
-    kind = WithSecrets if secret else _Engine
-    return kind(spark_config={name: value for name, value in config.items() if name not in secret})
+    return Engine(spark_config={name: value for name, value in config.items() if name not in secret})

@@ -76,6 +76,12 @@ class Deployment(LandingFolder):
             self.mark(day, project=project)
 
     @property
+    def session(self) -> int:
+        """The session of all its processes."""
+        assert self._process is not None
+        return self._process.pid
+
+    @property
     def url(self) -> str:
         """The webserver."""
         return f"http://127.0.0.1:{self.port}"

@@ -6,19 +6,25 @@ import json
 import os
 import subprocess
 import sys
-import urllib.parse
-from collections.abc import Iterator
-from datetime import date
+from collections.abc import Callable
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 from dagster_aws.s3 import S3Resource
+from moto.core.models import DEFAULT_ACCOUNT_ID
+from moto.s3.models import s3_backends
 
-from pipeline_assets.domain.settings import PROJECT_ROOT, Settings
+from pipeline_assets.domain.settings import Settings
 from pipeline_assets.drill.sandbox import as_environment
+from pipeline_assets.load.runtime import Runtime
+from pipeline_assets.operations.maintenance import maintain, require_done
 from resources.landing.store import LandingStore
 from tests.support.builders import a_body, events_on
+from tests.support.policies import database_of, policy, recorded_requests, refused, unneeded
+from tests.support.postgres import a_postgres
+from tests.support.s3 import BUCKET
 from tests.support.small_spark import FIRST_COMPILER, small_config
 from tests.support.spark_cluster import a_cluster
 
@@ -26,53 +32,10 @@ pytestmark = pytest.mark.slow
 DAY = date(2026, 2, 2)
 
 
-@pytest.fixture
-def requests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A file with every request to the S3 server, one JSON object a line."""
-    from moto.moto_api import recorder
-
-    monkeypatch.setattr(recorder, "_location", str(tmp_path / "requests"))
-    recorder.start_recording()
-    yield tmp_path / "requests"
-    recorder.stop_recording()
-
-
-def rights_used(file: Path, prefix: str) -> set[str]:
-    """The rights that the recorded requests below a prefix of the bucket need (Amazon S3 API reference)."""
-    found = set()
-    for line in file.read_text().splitlines():
-        request = json.loads(line)
-        url = urllib.parse.urlsplit(request["url"])
-        query = urllib.parse.parse_qs(url.query, keep_blank_values=True)
-        key = url.path.removeprefix("/tidemark-test").lstrip("/")
-        if key.startswith(prefix):
-            of_method = {
-                "GET": "GetObject",
-                "HEAD": "GetObject",
-                "PUT": "PutObject",
-                "POST": "PutObject",
-                "DELETE": "DeleteObject",
-            }
-            found.add(f"s3:{of_method.get(request['method'], 'GetObject')}")
-        elif not key and "delete" in query:
-            found.add("s3:DeleteObject")
-        elif not key and query.get("prefix", [""])[0].startswith(prefix):
-            found.add("s3:ListBucket")
-    return found
-
-
-def rights_of_the_policy() -> tuple[set[str], set[str]]:
-    """What `docs/deployment.md` grants on landing and on the warehouse."""
-    text = (PROJECT_ROOT / "docs" / "deployment.md").read_text()
-    policy = json.loads(text.split("```json")[1].split("```")[0])
-    granted = {one["Sid"]: set(one["Action"]) for one in policy["Statement"]}
-    landing, warehouse = ("ListLanding", "ReadLanding"), ("ListWarehouse", "WriteWarehouse")
-    return set.union(*(granted[name] for name in landing)), set.union(*(granted[name] for name in warehouse))
-
-
-def test_landing_and_warehouse_on_s3(pipeline: Any, bucket: Any, requests: Path) -> None:
-    """Scenario: exports lie in a bucket, tables go to the same bucket. Outcome: as on a disk, and again unchanged; the documented
-    rights are those that were used."""
+def test_landing_and_warehouse_on_s3(pipeline: Any, bucket: Any, tmp_path: Path) -> None:
+    """Scenario: exports lie in a bucket, tables go to the same bucket; it is loaded, read, and maintained, with an old and a
+    young object that no snapshot knows. Outcome: as on a disk, and again unchanged; the old object goes. The policies allow
+    all that was asked, each for its own work, and nothing that was not."""
     p = pipeline(landing_url="s3://tidemark-test/exports", warehouse_url="s3://tidemark-test/warehouse")
     # Given to the resource, because the workers of this session started before the server did.
     s3 = S3Resource(endpoint_url=os.environ["AWS_ENDPOINT_URL_S3"])
@@ -80,31 +43,66 @@ def test_landing_and_warehouse_on_s3(pipeline: Any, bucket: Any, requests: Path)
     for shard in (1, 2):
         key = f"exports/10001/10001_{DAY}_10#{shard}.json.gz"
         bucket.put_object(Key=key, Body=a_body(events_on(DAY, 10, prefix=f"s{shard}")))
-    requests.unlink()
-    run = p.load(DAY)
-    assert run.success, run.failure()
-    assert p.count("refined/events", DAY) == 20
-    landing, warehouse = rights_of_the_policy()
-    assert rights_used(requests, "exports") == landing
-    assert {"s3:GetObject", "s3:PutObject"} <= rights_used(requests, "warehouse") <= warehouse
+    with recorded_requests(tmp_path) as requests:
+        run = p.load(DAY)
+        assert run.success, run.failure()
+        loaded = requests.rights()
+        requests.forget()
+        assert p.count("refined/events", DAY) == 20
+        read = requests.rights()
     snapshots = p.snapshots()
     assert p.load(DAY).success
     assert p.snapshots() == snapshots
     assert any(item.key.startswith("warehouse/refined/events/data/") for item in bucket.objects.all())
+    for name in ("old", "young"):
+        bucket.put_object(Key=f"warehouse/refined/events/data/{name}.parquet", Body=b"x")
+    _grow_old(lambda key: not key.endswith("young.parquet"))
+    runtime = Runtime(p.lakehouse, p.ledger, p.resources["landing"], p.settings)
+    later = datetime.now(UTC) + timedelta(days=40)
+    with recorded_requests(tmp_path) as requests:
+        requests.forget()
+        reports = {
+            report.table: report for report in maintain(runtime, "run", later, lambda _: False, is_dry_run=False)
+        }
+        maintained = requests.rights()
+    require_done(list(reports.values()))
+    assert [Path(path).name for path in reports["refined/events"].orphans] == ["old.parquet"]
+    left = {item.key for item in bucket.objects.all()}
+    assert "warehouse/refined/events/data/young.parquet" in left
+    assert "warehouse/refined/events/data/old.parquet" not in left
+    assert p.count("refined/events") == 20
+
+    load, inspect = policy("s3-load"), policy("s3-inspect")
+    assert refused(load, loaded | maintained) == []
+    assert unneeded(load, loaded | maintained) == []
+    assert refused(inspect, read) == []
+    assert any(one.action == "s3:DeleteObject" for one in maintained)
+    # What looks and what recovers could not do what a load does.
+    for other in ("s3-inspect", "s3-recover"):
+        assert any("s3:PutObject" in one for one in refused(policy(other), loaded))
 
 
-def test_catalog_and_ledger_on_postgresql(pipeline: Any, postgres: str) -> None:
-    """Scenario: catalog and ledger in PostgreSQL. Outcome: as on SQLite, and again unchanged."""
-    p = pipeline(catalog_url=postgres)
-    p.deliver(DAY, events_on(DAY, 10))
-    run = p.load(DAY)
-    assert run.success, run.failure()
-    assert p.count("refined/events", DAY) == 10
-    assert p.ledger.engine.dialect.name == "postgresql"
-    snapshots = p.snapshots()
-    assert p.load(DAY).success
-    assert p.snapshots() == snapshots
-    assert p.verdict("refined/events", DAY) == "unchanged"
+def _grow_old(is_old: Callable[[str], bool]) -> None:
+    """Objects of the bucket are 40 days old."""
+    for key in s3_backends[DEFAULT_ACCOUNT_ID]["aws"].buckets[BUCKET].keys.values():
+        if is_old(key.name):
+            key.last_modified = datetime.now(UTC).replace(tzinfo=None) - timedelta(days=40)
+
+
+def test_catalog_and_ledger_on_postgresql(pipeline: Any) -> None:
+    """Scenario: catalog and ledger in PostgreSQL, as the role of the policy. Outcome: as on SQLite, and again unchanged."""
+    with a_postgres("superuser") as server:
+        p = pipeline(catalog_url=database_of(server, "tidemark", "tidemark")["tidemark"])
+        p.deliver(DAY, events_on(DAY, 10))
+        run = p.load(DAY)
+        assert run.success, run.failure()
+        assert p.count("refined/events", DAY) == 10
+        assert p.ledger.engine.dialect.name == "postgresql"
+        snapshots = p.snapshots()
+        assert p.load(DAY).success
+        assert p.snapshots() == snapshots
+        assert p.verdict("refined/events", DAY) == "unchanged"
+        p.ledger.close()
 
 
 def test_engine_on_a_cluster(pipeline: Any, tmp_path: Path) -> None:

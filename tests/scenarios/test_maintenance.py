@@ -12,8 +12,6 @@ from typing import Any
 import dagster as dg
 import pyspark.sql.functions as F
 import pytest
-from moto.core.models import DEFAULT_ACCOUNT_ID
-from moto.s3.models import s3_backends
 from pyspark.sql import DataFrame
 
 from pipeline_assets.definitions import build_defs
@@ -39,7 +37,6 @@ from resources.publishing.table_by_table import TableByTable
 from tests.support.builders import PROJECT, Pipeline, events_on
 from tests.support.prepared import Again, a_prepared_pipeline
 from tests.support.reference import require_known
-from tests.support.s3 import BUCKET
 from tests.support.victim import a_victim
 
 pytestmark = pytest.mark.slow
@@ -369,26 +366,6 @@ def test_sources_are_kept_for_their_own_times(pipeline: Any) -> None:
 
 def _snapshots(p: Pipeline, table: str) -> list[Any]:
     return p.spark.table(f"{p.lakehouse.identifier(table_by_key(table))}.snapshots").collect()
-
-
-def test_orphans_of_a_bucket(pipeline: Any, bucket: Any) -> None:
-    """Scenario: the warehouse is a bucket, with an old and a young object that no snapshot knows. Outcome: the old one goes."""
-    p = pipeline(warehouse_url=f"s3://{BUCKET}/warehouse")
-    p.deliver(DAY, events_on(DAY, 10))
-    assert p.load(DAY).success
-    for name in ("old", "young"):
-        bucket.put_object(Key=f"warehouse/refined/events/data/{name}.parquet", Body=b"x")
-    for key in s3_backends[DEFAULT_ACCOUNT_ID]["aws"].buckets[BUCKET].keys.values():
-        if not key.name.endswith("young.parquet"):
-            key.last_modified = datetime.now(UTC).replace(tzinfo=None) - timedelta(days=40)
-
-    reports = _maintain(p)
-
-    assert [Path(path).name for path in reports[REFINED].orphans] == ["old.parquet"]
-    left = {item.key for item in bucket.objects.all()}
-    assert "warehouse/refined/events/data/young.parquet" in left
-    assert "warehouse/refined/events/data/old.parquet" not in left
-    assert p.count(REFINED) == 10
 
 
 def test_the_job_says_what_it_did(pipeline: Any) -> None:

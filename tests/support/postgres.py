@@ -32,6 +32,7 @@ class Server:
     tools: Path
     port: int
     as_user: Sequence[str]
+    superuser: str = "tidemark"
 
     @property
     def url(self) -> str:
@@ -40,7 +41,7 @@ class Server:
 
     def database(self, name: str) -> str:
         """URL of a new, empty database."""
-        self._run("createdb", "-h", str(self.folder), "-p", str(self.port), "-U", "tidemark", name)
+        self._run("createdb", "-h", str(self.folder), "-p", str(self.port), "-U", self.superuser, name)
         return self._url(name)
 
     def start(self) -> None:
@@ -53,14 +54,14 @@ class Server:
         self._run("pg_ctl", "-w", "-D", f"{self.folder}/db", "-m", "fast", "stop")
 
     def _url(self, database: str) -> str:
-        return f"postgresql://tidemark:{urllib.parse.quote(PASSWORD, safe='')}@127.0.0.1:{self.port}/{database}"
+        return f"postgresql://{self.superuser}:{urllib.parse.quote(PASSWORD, safe='')}@127.0.0.1:{self.port}/{database}"
 
     def _run(self, tool: str, *words: str) -> None:
         subprocess.run([*self.as_user, str(self.tools / tool), *words], check=True, capture_output=True, cwd="/")
 
 
 @contextmanager
-def a_postgres() -> Iterator[Server]:
+def a_postgres(superuser: str = "tidemark") -> Iterator[Server]:
     """A cluster below /tmp, where its user may go; skips, with the cure, where PostgreSQL is not installed."""
     found = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"))
     if not found:
@@ -76,9 +77,9 @@ def a_postgres() -> Iterator[Server]:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    server = Server(folder, found[-1].parent, port, as_user)
+    server = Server(folder, found[-1].parent, port, as_user, superuser)
     ways_in = ("--auth-local=trust", "--auth-host=scram-sha-256", f"--pwfile={password}")
-    server._run("initdb", "-D", f"{folder}/db", "-U", "tidemark", *ways_in, "-E", "UTF8")
+    server._run("initdb", "-D", f"{folder}/db", "-U", superuser, *ways_in, "-E", "UTF8")
     server.start()
     try:
         yield server

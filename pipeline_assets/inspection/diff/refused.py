@@ -12,6 +12,7 @@ from datetime import datetime
 
 from pipeline_assets.domain.checks import Check
 from pipeline_assets.domain.errors import TidemarkError
+from pipeline_assets.domain.plain_text import shown
 from pipeline_assets.domain.slices import Verdict
 from pipeline_assets.inspection.diff.compare import compare
 from pipeline_assets.inspection.diff.difference import Difference
@@ -34,7 +35,9 @@ def refused_changes(runtime: Runtime, report: TableReport, now: datetime, most: 
         try:
             yield compare(runtime, outcome.table, day, project, now, samples=_SAMPLES, on_published=True)
         except (TidemarkError, *FAILURES) as error:
-            runtime.log(f"{outcome.table} {outcome.key}: cannot be compared with what is published: {str(error)[:300]}")
+            runtime.log(
+                f"{outcome.table} {outcome.key}: cannot be compared with what is published: {shown(error, 300)}"
+            )
 
 
 def _is_refused_change(outcome: Outcome) -> bool:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import traceback
 import uuid
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import dagster as dg
 import pytest
@@ -21,6 +23,9 @@ from pipeline_assets.domain.masking import MASK, masked, remember, scrubbed, tel
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.orchestration.assets import Clock
 from pipeline_assets.orchestration.landing_assets import landing_assets
+from resources.export_api.answers import _told as told_by_vendor
+from resources.iceberg.errors import first_line
+from resources.landing.errors import _short as landing_errors_short
 from resources.spark.session import catalog_config, engine_config, spark_resource
 
 CANARY = "c4n4ry-Pa55"
@@ -154,19 +159,57 @@ def test_other_settings_say_what_they_got_and_no_secret(shell: Callable[..., Any
     assert _is_clean(done.output)
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        f'catalog_url = "postgresql://tide:{CANARY}@{AWAY}"',
+        f'ledger_url = "postgresql://{AWAY}?password={CANARY}"',
+        f'golden_url = "postgresql://tide:{CANARY}@{AWAY}"\ngolden_query = "SELECT :first_day, :last_day"',
+        f'notify_urls = ["https://bi.internal/tidemark", "https://hooks.example/services/T0001/{CANARY}"]',
+        f'[spark_config]\n"spark.hadoop.fs.s3a.secret.key" = "{CANARY}"',
+    ],
+)
+def test_a_secret_in_the_file_is_refused_and_not_echoed(line: str, shell: Callable[..., Any], tmp_path: Path) -> None:
+    """Secrets come from the environment alone: files are committed, copied and read."""
+    (tmp_path / "tidemark.toml").write_text(f"{line}\n")
+    done = CliRunner().invoke(
+        app, ["status", "--verbose"], env={"TIDEMARK_PROJECTS": "10001", "DAGSTER_HOME": f"{tmp_path}/home"}
+    )
+    assert done.exit_code == 2, done.output
+    assert "holds a secret" in done.output
+    assert f"tidemark.toml: {line.strip('[').split()[0].rstrip(']')}" in done.output.replace("\n", "")
+    assert _is_clean(done.output)
+
+
+def test_places_without_a_secret_may_stand_in_the_file(shell: Callable[..., Any], tmp_path: Path) -> None:
+    (tmp_path / "tidemark.toml").write_text(
+        'landing_url = "s3://bucket/a@b"\nledger_url = "postgresql://tide@db.internal:5432/lake?sslmode=require"\n'
+        'notify_urls = ["https://bi.internal/tidemark"]\n[spark_config]\n"spark.x" = "y"\n'
+    )
+    assert "holds a secret" not in shell("status").output
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TIDEMARK_CONFIG", str(tmp_path / "tidemark.toml"))
+        assert load_settings().notify_urls == ("https://bi.internal/tidemark",)
+
+
 def test_settings_show_no_secret_of_theirs() -> None:
     settings = Settings(
         catalog_url=WELL_FORMED[0],
         ledger_url=WELL_FORMED[2],
         spark_config={"spark.hadoop.fs.s3a.secret.key": CANARY, "spark.x": "y"},
-        notify_urls=(f"https://u:{CANARY}@host/x", f"https://hooks.example/services/{CANARY}"),
+        notify_urls=(f"https://hooks.example/services/{CANARY}", f"https://host/x?token={CANARY}"),
     )
     assert _is_clean(f"{settings!r} {settings} {[settings]}")
     assert "'spark.x': 'y'" in repr(settings)
     assert f"https://hooks.example/{MASK}" in repr(settings)
-    with pytest.raises(ValueError) as refused:
-        Settings(catalog_url=MISTYPED[0], calendar_start=CANARY)
-    assert _is_clean(f"{refused.value} {refused.value!r}")
+    for values in (
+        {"catalog_url": MISTYPED[0], "calendar_start": CANARY},
+        {"notify_urls": (f"https://u:{CANARY}@host/x",)},
+        {"notify_urls": (f"https://169.254.169.254/{CANARY}",)},
+    ):
+        with pytest.raises(ValueError) as refused:
+            Settings(**values)
+        assert _is_clean(f"{refused.value} {refused.value!r}")
 
 
 def test_the_jvm_and_dagster_are_told_secrets_where_they_hide_them() -> None:
@@ -266,6 +309,36 @@ def test_what_opens_a_webhook_is_removed_from_any_text(monkeypatch: pytest.Monke
     ):
         assert _is_clean(scrubbed(text)), text
     assert scrubbed("a hook of hooks.example") == "a hook of hooks.example"
+
+
+def test_what_libraries_are_told_by_the_environment_is_removed_in_every_spelling(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    secret = f'{CANARY}"/+é'
+    monkeypatch.setenv("DAGSTER_POSTGRES_URL", f"postgresql+psycopg2://dagster:{quote(secret, safe='')}@h/dagster")
+    monkeypatch.setenv("https_proxy", f"http://proxy:x{CANARY}@proxy:3128")
+    for text in (
+        secret,
+        quote(secret),
+        json.dumps({"password": secret}),
+        repr(secret),
+        f"Basic {base64.b64encode(secret.encode()).decode()}",
+        f"tunnel by x{CANARY}",
+    ):
+        assert _is_clean(scrubbed(text)), text
+        assert MASK in scrubbed(text)
+    assert base64.b64encode(secret.encode()).decode()[:8] not in scrubbed(base64.b64encode(secret.encode()).decode())
+
+
+def test_a_secret_is_removed_before_what_surrounds_it_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else half of it would stay, which is equal to nothing that is looked for."""
+    monkeypatch.setenv("AWS_SESSION_TOKEN", CANARY * 3)
+    for length in range(280, 300):
+        said = f"{'x' * length} {CANARY * 3}"
+        assert CANARY[:4] not in landing_errors_short(said)
+        assert CANARY[:4] not in first_line(RuntimeError(f"Error {said[6:]}"))
+    for length in range(180, 200):
+        assert CANARY[:4] not in told_by_vendor(f"<p>{'x' * length}</p> {CANARY * 3}")
 
 
 def test_a_short_word_is_no_secret_to_look_for() -> None:

@@ -98,7 +98,7 @@ def test_hosts_of_different_memory_agree_on_the_parser_and_on_what_it_refused(
         ("TIDEMARK_NOTIFY_URLS", "https://host/hook, https:///hook", "address 2 of 2 is not"),
         ("TIDEMARK_NOTIFY_URLS", "http://bi.internal/hook", "address 1 of 1 is http:// and not of this machine"),
         ("TIDEMARK_NOTIFY_URLS", "http://127.0.0.1.evil.example/hook", "travel in the clear; write https://"),
-        ("TIDEMARK_NOTIFY_URLS", "http://localhost@evil.example/hook", "travel in the clear; write https://"),
+        ("TIDEMARK_NOTIFY_URLS", "http://localhost@evil.example/hook", "before its host"),
         ("TIDEMARK_EXPORT_API_URL", "http://amplitude.com", "keys would travel in the clear; write https://"),
         ("TIDEMARK_EXPORT_API_URL", "http://10.0.0.7:8080/api/2/export", "keys would travel in the clear"),
         ("TIDEMARK_NOTIFY_URLS", "https://host:port/hook", "address 1 of 1 is not"),

@@ -51,6 +51,7 @@ from resources.ledger.schema import RECOVERIES
 from resources.ledger.store import Ledger
 from tests.support.builders import PROJECT, a_body, events_on
 from tests.support.export_api import Answer, Vendor, a_vendor, zipped
+from tests.support.policies import policy, recorded_requests, refused, unneeded
 
 DAY = date(2026, 2, 2)
 OTHER = "10002"
@@ -235,19 +236,24 @@ def test_a_clock_that_is_ahead_marks_nothing_as_empty(place: Place) -> None:
     assert place.recover(_range(6, 8)) == {"6": "no data", "7": "not exported yet", "8": "not exported yet"}
 
 
-def test_a_bucket_is_recovered_to_as_a_folder_is(place: Place, bucket: Any) -> None:
+def test_a_bucket_is_recovered_to_as_a_folder_is(place: Place, bucket: Any, tmp_path: Path) -> None:
     """Scenario: landing is a bucket; one of an hour's objects is there already. Outcome: the other one comes,
-    and the marker, once."""
+    and the marker, once; the policy of recoveries allows all that was asked, and nothing that was not."""
     bodies = {shard: _body(40 + shard) for shard in (0, 1)}
     for shard, body in bodies.items():
         place.vendor.add(PROJECT, Hour(DAY, 4), body, shard)
     keys = {shard: f"{PREFIX}/{PREFIX}_{DAY}_4#{shard}.json.gz" for shard in bodies}
-    bucket.put_object(Key=f"in/{keys[0]}", Body=bodies[0])
-    place.settings = place.settings.model_copy(update={"landing_url": f"s3://{bucket.name}/in"})
-    assert place.recover(_range(4, 4)) == {"4": "recovered"}
+    bucket.put_object(Key=f"exports/{keys[0]}", Body=bodies[0])
+    place.settings = place.settings.model_copy(update={"landing_url": f"s3://{bucket.name}/exports"})
+    with recorded_requests(tmp_path) as requests:
+        assert place.recover(_range(4, 4)) == {"4": "recovered"}
+        asked = requests.rights()
+    assert refused(policy("s3-recover"), asked) == []
+    assert unneeded(policy("s3-recover"), asked) == []
+    assert any("s3:PutObject" in one for one in refused(policy("s3-load"), asked))
     found = {item.key: item.get()["Body"].read() for item in bucket.objects.all()}
-    assert found == {f"in/{keys[shard]}": body for shard, body in bodies.items()} | {
-        f"in/{PREFIX}/{PREFIX}_{DAY}_4_complete": b""
+    assert found == {f"exports/{keys[shard]}": body for shard, body in bodies.items()} | {
+        f"exports/{PREFIX}/{PREFIX}_{DAY}_4_complete": b""
     }
     assert place.recover(_range(4, 4)) == {"4": "already there"}
 

@@ -44,6 +44,7 @@ from resources.landing.move import Mover
 from resources.landing.store import LandingStore
 from resources.ledger.store import Ledger
 from tests.support.builders import a_body, events_on
+from tests.support.policies import policy, recorded_requests, refused, unneeded
 from tests.support.s3 import BUCKET
 
 PROJECT, DAY = "10001", date(2026, 2, 2)
@@ -519,10 +520,14 @@ def test_the_command_shows_moves_and_says_what_is_next(shell: Any, folder: Place
 
 
 def test_the_command_works_on_a_bucket(shell: Any, s3: Place, tmp_path: Path) -> None:
+    """With the rights of its policy, of which it needs each."""
     separate = a_mixed_landing(s3)
     (tmp_path / "keys").write_text("\n".join(MIXED), "utf-8")
-    done = shell(s3, "--keys", str(tmp_path / "keys"), "--apply")
+    with recorded_requests(tmp_path) as requests:
+        done = shell(s3, "--keys", str(tmp_path / "keys"), "--apply")
+        asked = requests.rights()
     assert (done.exit_code, s3.objects()) == (0, separate), done.output
+    assert (refused(policy("s3-split"), asked), unneeded(policy("s3-split"), asked)) == ([], [])
 
 
 def test_an_hour_whose_recovery_began_gets_no_marker_of_a_move(shell: Any, folder: Place, tmp_path: Path) -> None:

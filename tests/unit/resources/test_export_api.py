@@ -24,7 +24,9 @@ from pipeline_assets.domain.hours import Hour, HourRange
 from pipeline_assets.domain.masking import scrubbed
 from pipeline_assets.domain.retry import Backoff
 from pipeline_assets.domain.settings import Settings
+from resources.export_api import client
 from resources.export_api.client import Download, ExportApi, NoData
+from resources.guarded_http import guarded_client
 from tests.support.builders import PROJECT, a_body, events_on
 from tests.support.export_api import Answer, Vendor, a_vendor
 
@@ -231,3 +233,24 @@ def test_keys_are_in_no_text(vendor: Vendor, caplog: pytest.LogCaptureFixture) -
     assert secret not in told
     assert wire not in told
     assert scrubbed(f"Basic {wire}") == "Basic ***"
+
+
+def test_what_comes_with_a_refusal_of_keys_is_not_read(vendor: Vendor, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Scenario: a server without data for the hours answers the question without keys by a body without end. Outcome: its status
+    is what counts; nothing of the body is waited for."""
+    whole = vendor.answer
+    endless = Answer(401, b"x" * 10, {"Content-Length": str(10**12), "Content-Encoding": "gzip"}, is_announced=False)
+    monkeypatch.setattr(vendor, "answer", lambda path, keys: endless if keys is None else whole(path, keys))
+    assert isinstance(Asking(vendor)(HourRange(Hour(DAY, 9), Hour(DAY, 9))), NoData)
+
+
+def test_keys_go_to_no_machine_that_serves_its_own(vendor: Vendor, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        client,
+        "guarded_client",
+        lambda url, timeout: guarded_client(url, timeout, lambda host, port: ["169.254.169.254"]),
+    )
+    asking = Asking(vendor, export_api_url="https://analytics.example")
+    with pytest.raises(ExportAnswerError, match=r"was not asked for: the API's name leads to 169\.254\.169\.254"):
+        asking()
+    assert (vendor.asked, asking.pauses) == ([], [])

@@ -124,7 +124,10 @@ def test_a_query_gives_totals_of_the_days(url: str) -> None:
 @pytest.mark.parametrize(
     ("query", "said"),
     [
-        ("DELETE FROM totals WHERE day BETWEEN :first_day AND :last_day", "the golden query failed: "),
+        (
+            "WITH x AS (SELECT 1) DELETE FROM totals WHERE day BETWEEN :first_day AND :last_day",
+            "the golden query failed: ",
+        ),
         (
             "SELECT day, project FROM totals WHERE day BETWEEN :first_day AND :last_day",
             "gives the columns day, project",

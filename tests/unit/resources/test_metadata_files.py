@@ -8,6 +8,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from resources.iceberg import metadata_files
 from resources.iceberg.lake_identity import is_below
 from resources.iceberg.lake_objects import LakeObjects
 from resources.iceberg.metadata_files import first_use, histories, not_ahead, predecessor, read_metadata_files
@@ -96,3 +99,20 @@ def test_a_metadata_file_names_the_one_it_followed(tmp_path: Path) -> None:
     objects = LakeObjects(str(tmp_path))
     found = [predecessor(objects, f"metadata/{number}.metadata.json") for number in (3, 1, 0, 9)]
     assert found == ["2.metadata.json", None, None, None]
+
+
+def test_what_is_packed_or_nested_beyond_measure_tells_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Scenario: a bomb, damage and a file nested thousands deep lie among metadata files. Outcome: each is a file that tells
+    nothing, and the one beside them is read."""
+    monkeypatch.setattr(metadata_files, "_MOST_BYTES", 20_000)
+    _write(tmp_path, "00001-x.metadata.json")
+    place = tmp_path / "metadata"
+    (place / "00002-a.gz.metadata.json").write_bytes(gzip.compress(b" " * 30_000))
+    (place / "00003-b.gz.metadata.json").write_bytes(gzip.compress(b"{}")[:-9] + b"123456789")
+    (place / "00004-c.metadata.json").write_bytes(b'{"table-uuid": ' + b"[" * 100_000)
+    objects = LakeObjects(str(tmp_path))
+    told = {one.name[9:14]: one.table_uuid for one in read_metadata_files(objects, objects.list())}
+    assert told == {"00001": "a", "00002": None, "00003": None, "00004": None}
+    assert predecessor(objects, "metadata/00002-a.gz.metadata.json") is None
+    with pytest.raises(ValueError, match="object_too_large"):
+        metadata_files.content(objects, "metadata/00002-a.gz.metadata.json")

@@ -1,0 +1,145 @@
+"""No URL that Tidemark sends anything to leads to a machine's own keys, in whatever spelling."""
+
+from __future__ import annotations
+
+from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
+from urllib.parse import urlsplit
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from pipeline_assets.domain.addresses import is_loopback, refusal_of_address, refusal_of_host
+from pipeline_assets.domain.places import is_private_address, is_web_address, refusal_of_web_address
+from pipeline_assets.domain.settings import Settings
+
+LINK_LOCAL = ip_network("169.254.0.0/16")
+FORBIDDEN = [
+    "169.254.169.254",
+    "169.254.170.2",
+    "fd00:ec2::254",
+    "fd20:ce::254",
+    "fe80::1",
+    "100.100.100.200",
+    "168.63.129.16",
+    "192.0.0.192",
+    "::ffff:169.254.169.254",
+    "::ffff:a9fe:a9fe",
+    "::169.254.169.254",
+    "64:ff9b::a9fe:a9fe",
+    "2002:a9fe:a9fe::1",
+    "0.0.0.0",
+    "::",
+    "224.0.0.1",
+    "ff02::1",
+    "255.255.255.255",
+]
+SPELLED = [
+    "2852039166",
+    "0xa9fea9fe",
+    "0xA9.0xFE.0xA9.0xFE",
+    "169.254.43518",
+    "0251.0376.0251.0376",
+    "169.254.169.254.",
+]
+NAMES = ["metadata.google.internal", "METADATA.google.internal.", "instance-data", "metadata"]
+ALLOWED = ["8.8.8.8", "10.1.2.3", "192.168.0.9", "fd12:3456::1", "2606:4700::1111", "127.0.0.1", "::1"]
+
+
+@pytest.mark.parametrize("address", FORBIDDEN)
+def test_where_keys_are_served_or_no_machine_stands_nothing_is_sent(address: str) -> None:
+    assert refusal_of_address(address) is not None
+    host = f"[{address}]" if ":" in address else address
+    assert "names a host that" in str(refusal_of_web_address(f"https://{host}/latest/meta-data"))
+    with pytest.raises(ValueError, match="names a host that"):
+        Settings(notify_urls=(f"https://{host}/x",))
+
+
+@pytest.mark.parametrize("host", [*SPELLED, *NAMES])
+def test_another_spelling_leads_nowhere_else(host: str) -> None:
+    assert refusal_of_host(host) is not None
+    assert refusal_of_web_address(f"https://{host}/x") is not None
+    for name, value in (("notify_urls", (f"https://{host}/x",)), ("export_api_url", f"https://{host}/x")):
+        with pytest.raises(ValueError, match="host"):
+            Settings(**{name: value})
+
+
+@pytest.mark.parametrize("address", ALLOWED)
+def test_machines_of_a_company_and_of_the_world_may_be_told(address: str) -> None:
+    assert refusal_of_address(address) is None
+    host = f"[{address}]" if ":" in address else address
+    assert Settings(notify_urls=(f"https://{host}/x",)).notify_urls
+
+
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        ("https://user:word@hooks.example/x", "before its host"),
+        ("https://hooks.example@169.254.169.254/x", "before its host"),
+        ("https://user@hooks.example/x", "before its host"),
+        ("http://hooks.example/x", "in the clear"),
+        ("http://127.0.0.1.example/x", "in the clear"),
+        ("http://localhost.example/x", "in the clear"),
+        ("https://hooks.example\\@169.254.169.254/", "is not http"),
+        ("https://hooks..example/x", "is no name of a host"),
+        ("https://-hooks.example/x", "is no name of a host"),
+        ("https://hooks.example/x#y", "is not http"),
+        ("file:///etc/passwd", "is not http"),
+        ("gopher://hooks.example/x", "is not http"),
+        ("https://hooks.example:0/x", "is not http"),
+        ("https:///x", "is not http"),
+        ("https://hooks.example/a\r\nHost: b", "is not http"),
+    ],
+)
+def test_a_url_that_means_two_things_is_refused(url: str, said: str) -> None:
+    assert said in str(refusal_of_web_address(url))
+    with pytest.raises(ValueError):
+        Settings(notify_urls=(url,))
+
+
+@given(st.ip_addresses())
+@example(IPv4Address("169.254.0.1"))
+@example(IPv6Address("::ffff:169.254.0.1"))
+def test_every_spelling_of_an_address_has_the_answer_of_the_address(address: IPv4Address | IPv6Address) -> None:
+    spelled = [str(address)] if address.version == 4 else [str(address), address.exploded, f"{address}%eth0"]
+    answers = {refusal_of_address(text) for text in spelled}
+    assert len(answers) == 1
+    if address.version == 4:
+        mapped = IPv6Address(f"::ffff:{address}")
+        assert (refusal_of_address(str(mapped)) is None) == (answers == {None})
+        assert is_loopback(str(mapped)) == address.is_loopback
+        if address in LINK_LOCAL:
+            assert answers != {None}
+
+
+_URL_PARTS = [
+    *["http", "https", "file", "://", ":", "/", "//", "@", "\\", "#", "?", "%", "%2f", "[", "]", ".", ".."],
+    *["localhost", "127.0.0.1", "hooks.example", "443", "0", "x", "é"],
+]
+PIECES = st.sampled_from([*_URL_PARTS, *FORBIDDEN, *SPELLED, *NAMES, " ", "\r\n", "\0"])
+
+
+@given(st.lists(PIECES, max_size=9).map("".join) | st.text(max_size=60))
+@example("https://hooks.example")
+def test_whatever_is_taken_is_what_every_reader_takes_it_for(url: str) -> None:
+    """Outcome: an answer for every text, never a failure; what is taken has a host that stands there as it is written, without
+    anything before it, and reads the same to the client that asks it."""
+    import httpx
+
+    if refusal_of_web_address(url) is not None:
+        with pytest.raises(ValueError):
+            Settings(notify_urls=(url,))
+        return
+    parsed, asked = urlsplit(url), httpx.URL(url)
+    assert is_web_address(url)
+    assert is_private_address(url)
+    assert "@" not in parsed.netloc
+    assert asked.userinfo == b""
+    assert asked.host == (parsed.hostname or "").rstrip() != ""
+    assert asked.scheme == parsed.scheme
+    try:
+        address = ip_address(asked.host)
+    except ValueError:
+        assert asked.host not in NAMES
+    else:
+        assert refusal_of_address(str(address)) is None

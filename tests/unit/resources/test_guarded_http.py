@@ -1,0 +1,179 @@
+"""What a name leads to is looked at when connecting: requests go to what was looked at, or nowhere."""
+
+from __future__ import annotations
+
+import ssl
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from resources import guarded_http, webhooks
+from resources.guarded_http import ForbiddenAddressError, addresses_of, guarded_client
+from tests.support.s3 import served
+from tests.support.webhook import a_webhook
+
+
+class Names:
+    """Resolves names as a test says, one answer after the other."""
+
+    def __init__(self, *answers: list[str]) -> None:
+        self.answers = list(answers)
+        self.asked: list[tuple[str, int]] = []
+
+    def __call__(self, host: str, port: int) -> list[str]:
+        self.asked.append((host, port))
+        return self.answers.pop(0)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [["169.254.169.254"], ["127.0.0.1", "169.254.169.254"], ["fd00:ec2::254"], ["::ffff:169.254.169.254"], ["0.0.0.0"]],
+)
+def test_a_name_that_leads_to_a_machines_keys_is_not_asked(answer: list[str]) -> None:
+    client = guarded_client("https://hooks.example/x", resolve=Names(answer))
+    with client, pytest.raises(ForbiddenAddressError, match=r"leads to .*, which is "):
+        client.get("https://hooks.example/x")
+
+
+def test_a_name_of_this_machine_that_leads_elsewhere_is_not_asked_in_the_clear() -> None:
+    client = guarded_client("http://localhost/x", resolve=Names(["10.0.0.7"]))
+    with client, pytest.raises(ForbiddenAddressError, match="in the clear"):
+        client.get("http://localhost/x")
+
+
+def test_a_name_that_changes_its_mind_is_asked_where_it_was_looked_at() -> None:
+    """Scenario: a name leads to a server here, and to a machine's keys the next time it is asked for. Outcome: one question of
+    the name for each request; the server is told the name, and the next request goes nowhere."""
+    hosts: list[str] = []
+
+    class Answer(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            hosts.append(self.headers["Host"])
+            self.send_response(302)
+            self.send_header("Location", "http://169.254.169.254/latest")
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None: ...
+
+    with served(Answer) as server:
+        url = server.replace("127.0.0.1", "localhost")
+        names = Names(["::1", "127.0.0.1"], ["169.254.169.254"])
+        with guarded_client(url, resolve=names) as client:
+            answer = client.get(url)
+            assert (answer.status_code, answer.history) == (302, [])
+            with pytest.raises(ForbiddenAddressError):
+                client.get(url)
+    assert hosts == [url.removeprefix("http://")]
+    assert len(names.asked) == 2
+
+
+def test_a_webhook_whose_name_leads_there_is_told_nothing_and_is_not_tried_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    names = Names(["169.254.169.254"])
+    monkeypatch.setattr(webhooks, "guarded_client", lambda url: guarded_client(url, resolve=names))
+    answer = webhooks.post("https://hooks.example/secret", b"{}", None, attempts=3, deadline=time.monotonic() + 5)
+    assert not answer.is_taken
+    assert not answer.is_for_good
+    assert (
+        answer.reason == "its name leads to 169.254.169.254, which is where a machine or its cloud serves its own keys"
+    )
+    assert len(names.asked) == 1
+
+
+def test_this_machine_is_never_asked_through_a_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("http_proxy", "HTTP_PROXY", "https_proxy", "HTTPS_PROXY"):
+        monkeypatch.setenv(name, "http://127.0.0.1:1")
+    for name in ("no_proxy", "NO_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    with a_webhook() as hook:
+        hook.secret = None
+        assert webhooks.post(hook.url, b'{"notices": []}', None, attempts=1, deadline=time.monotonic() + 5).is_taken
+    # Any other name is resolved by the proxy, which is not there.
+    with guarded_client("https://hooks.example/x") as client, pytest.raises(httpx.ConnectError):
+        client.get("https://hooks.example/x")
+
+
+def test_a_name_that_is_none_is_out_of_reach() -> None:
+    def nowhere(host: str, port: int) -> list[str]:
+        raise OSError(f"no such name: {host}:{port}")
+
+    client = guarded_client("https://hooks.example/x", resolve=nowhere)
+    with client, pytest.raises(httpx.ConnectError, match="cannot be resolved"):
+        client.get("https://hooks.example/x")
+    assert "127.0.0.1" in addresses_of("localhost", 80)
+    assert guarded_http.addresses_of("127.0.0.1", 80) == ["127.0.0.1"]
+
+
+@contextmanager
+def a_tls_server(name: str, folder: Path) -> Iterator[tuple[str, Path]]:
+    """Its address, and the certificate of its name, which nobody else vouches for."""
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+
+    key = ec.generate_private_key(ec.SECP256R1())
+    subject = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)])
+    now = datetime.now(UTC)
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(subject)
+        .public_key(key.public_key())
+        .serial_number(1)
+        .not_valid_before(now - timedelta(days=1))
+        .not_valid_after(now + timedelta(days=1))
+        .add_extension(x509.SubjectAlternativeName([x509.DNSName(name)]), critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    pem = folder / "server.pem"
+    private = key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+    pem.write_bytes(certificate.public_bytes(serialization.Encoding.PEM) + private)
+
+    class Answer(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(204)
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None: ...
+
+    class Server(ThreadingHTTPServer):
+        def handle_error(self, request: Any, client_address: Any) -> None:
+            """A client that does not take the certificate hangs up."""
+
+    server = Server(("127.0.0.1", 0), Answer)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(pem)
+    server.socket = context.wrap_socket(server.socket, server_side=True)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
+    thread.start()
+    try:
+        yield f":{server.server_port}", pem
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+def test_the_certificate_is_that_of_the_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Although the connection is made to an address."""
+    with a_tls_server("hooks.example", tmp_path) as (port, certificate):
+        monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
+        url = f"https://hooks.example{port}/x"
+        with guarded_client(url, resolve=Names(["127.0.0.1"])) as client:
+            assert client.get(url).status_code == 204
+        other = f"https://other.example{port}/x"
+        client = guarded_client(other, resolve=Names(["127.0.0.1"]))
+        with client, pytest.raises(httpx.ConnectError, match=r"(?i)certificate verify failed"):
+            client.get(other)
