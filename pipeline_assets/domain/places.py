@@ -42,6 +42,10 @@ def require_supported_database(url: str) -> None:
         raise ValueError(msg)
 
 
+METRICS_SUFFIX = ".prom"
+"""The textfile collector of node_exporter reads no other files."""
+
+
 def is_web_address(url: str) -> bool:
     """Whether a request can be sent to it: http or https, a host, no blank and no fragment."""
     if not url.isascii() or not url.isprintable() or " " in url:

@@ -23,6 +23,7 @@ from sqlalchemy.engine import Connection, Engine
 from pipeline_assets.domain.deliveries import BatchKey
 from pipeline_assets.domain.records import BatchDay, Head
 from pipeline_assets.domain.slices import Source
+from resources.ledger.activity import Activity
 from resources.ledger.changes import Changes
 from resources.ledger.checkup import Checkup
 from resources.ledger.concurrency import moved_batches, unmoved_slices
@@ -98,6 +99,11 @@ class Ledger(Queries):
     def processes(self) -> Processes:
         """Which processes work, and which died."""
         return Processes(lambda: self.engine, self._url)
+
+    @property
+    def activity(self) -> Activity:
+        """What loads did of late."""
+        return Activity(self._read)
 
     @property
     def strays(self) -> Strays:
