@@ -192,7 +192,7 @@ def test_a_container_loads_a_day_and_says_how_it_stands(container: Container) ->
 
 def test_entry_points_answer_and_are_healthy(container: Container) -> None:
     """Scenario: code server, webserver and daemon start as containers would, with their database. Outcome: each passes its own
-    check of health, the webserver knows the code of the code server, and none is healthy once it stopped."""
+    check of health, the webserver knows the code of the code server, and neither server is healthy once it stopped."""
     roles = ("code-server", "webserver", "daemon")
     assert not any(container.is_healthy(role) for role in roles[:2])
     with a_postgres() as server:
