@@ -28,7 +28,7 @@ for part in pipeline_assets resources sample_export pyproject.toml README.md LIC
     rm -rf "${prefix:?}/app/$part"
     cp -R "$source/$part" "$prefix/app/$part"
 done
-for part in entrypoint.sh health.sh dagster.yaml workspace.yaml; do
+for part in entrypoint.sh health.sh environment.sh dagster.yaml workspace.yaml; do
     cp "$source/deploy/container/$part" "$prefix/bin/$part"
 done
 chmod 0755 "$prefix/bin/entrypoint.sh" "$prefix/bin/health.sh"

@@ -2,8 +2,7 @@
 # What a container of Tidemark does: code-server, webserver, daemon, spark-master, spark-worker, or any command (tidemark …).
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
-PATH=$(dirname "$here")/venv/bin:$PATH
-export PATH
+. "$here/environment.sh"
 : "${DAGSTER_HOME:?names no folder; give the container a volume that Dagster may write to}"
 mkdir -p "$DAGSTER_HOME"
 if [ ! -f "$DAGSTER_HOME/dagster.yaml" ]; then

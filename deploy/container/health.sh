@@ -2,8 +2,7 @@
 # Whether what a container does answers. Usage: health.sh code-server|webserver|daemon|spark-master|spark-worker; exits 0 or 1.
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
-PATH=$(dirname "$here")/venv/bin:$PATH
-export PATH
+. "$here/environment.sh"
 answers() {
     python -c 'import sys, urllib.request as r; sys.exit(r.urlopen(sys.argv[1], timeout=5).status != 200)' "$1" || exit 1
 }

@@ -143,7 +143,8 @@ def test_an_image_installs_a_part_of_what_is_tested() -> None:
 
 @pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.name)
 def test_a_script_is_read_by_any_shell(path: Path) -> None:
-    assert path.read_text("utf-8").startswith("#!/bin/sh\n")
+    # What others read needs no interpreter of its own.
+    assert path.read_text("utf-8").startswith("#!/bin/sh\n") or path.name == "environment.sh"
     subprocess.run(["sh", "-n", str(path)], check=True)
 
 
