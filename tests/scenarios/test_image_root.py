@@ -21,6 +21,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
+from urllib.parse import quote
 from urllib.request import urlopen
 
 import pytest
@@ -208,7 +209,7 @@ def test_entry_points_answer_and_are_healthy(container: Container) -> None:
             query = (
                 "{workspaceOrError{...on Workspace{locationEntries{name loadStatus locationOrLoadError{__typename}}}}}"
             )
-            with urlopen(f"{url}/graphql?query={query}") as answer:
+            with urlopen(f"{url}/graphql?query={quote(query)}") as answer:
                 (entry,) = json.load(answer)["data"]["workspaceOrError"]["locationEntries"]
             assert (entry["name"], entry["locationOrLoadError"]["__typename"]) == ("tidemark", "RepositoryLocation")
         assert "DAGSTER_POSTGRES_URL" in (home / "dagster.yaml").read_text()
