@@ -17,6 +17,9 @@ from typing import Any
 
 from pipeline_assets.domain.masking import scrubbed
 
+_STREAMS = {"/dev/stdout": 1, "/dev/stderr": 2}
+"""Not opened by name: what another user gave a container as its streams may be written to, and not opened."""
+
 
 class JsonLog:
     """A file that lines are appended to; several processes may write it at once, each line in one call.
@@ -34,15 +37,23 @@ class JsonLog:
             return
         line = {"time": datetime.now(UTC).isoformat(), "level": level, "event": event, **self._always, **fields}
         try:
-            # Opened each time: a file that was rotated meanwhile is not written to any more.
-            handle = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
-            try:
-                os.write(handle, (json.dumps(_clean(line), default=str) + "\n").encode("ascii"))
-            finally:
-                os.close(handle)
+            _append(self._path, (json.dumps(_clean(line), default=str) + "\n").encode("ascii"))
         except OSError as error:
             path, self._path = self._path, None
             self._complain(f"json_log {path}: {error.strerror or error}; this run writes no more lines to it")
+
+
+def _append(path: Path, line: bytes) -> None:
+    stream = _STREAMS.get(str(path))
+    if stream is not None:
+        os.write(stream, line)
+        return
+    # Opened each time: a file that was rotated meanwhile is not written to any more.
+    handle = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+    try:
+        os.write(handle, line)
+    finally:
+        os.close(handle)
 
 
 def _clean(value: Any) -> Any:

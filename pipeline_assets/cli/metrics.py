@@ -82,10 +82,10 @@ def _queue() -> RunQueue | None:
 
     from pipeline_assets.orchestration.run_queue import run_queue  # noqa: PLC0415 - other commands start without Dagster
 
-    dagster_home()
     try:
+        dagster_home()
         with dg.DagsterInstance.get() as instance:
             return run_queue(instance)
     except Exception:
-        # A storage that is away or of another version: told as tidemark_dagster_up 0.
+        # A home or a storage that is away or of another version: told as tidemark_dagster_up 0.
         return None

@@ -24,6 +24,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from typer.testing import CliRunner
 
 from pipeline_assets.cli.app import app
+from pipeline_assets.config import load_settings
 from pipeline_assets.domain.settings import PROJECT_ROOT, Settings
 from pipeline_assets.domain.slices import EMPTY, Digest, Slice
 from pipeline_assets.inspection.health.report import read_health
@@ -231,6 +232,21 @@ def test_a_file_of_somebody_else_is_left_alone(tmp_path: Path, ledger: Ledger) -
 def test_a_setting_that_no_collector_reads_is_refused() -> None:
     with pytest.raises(ValueError, match=r"does not end in \.prom"):
         Settings(metrics_file=Path("figures.txt"))
+
+
+def test_places_are_relative_to_the_settings_file_and_a_stream_keeps_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "tidemark.toml").write_text('metrics_file = "out/a.prom"\njson_log = "/dev/stderr"\n')
+    monkeypatch.setenv("TIDEMARK_CONFIG", str(tmp_path / "tidemark.toml"))
+    settings = load_settings()
+    assert (settings.metrics_file, settings.json_log) == (tmp_path / "out/a.prom", Path("/dev/stderr"))
+
+
+def test_a_home_that_is_not_there_takes_no_figure_of_the_ledger_with_it(tmp_path: Path, ledger: Ledger) -> None:
+    done = _shell(tmp_path, DAGSTER_HOME=str(tmp_path / "none")).invoke(app, ["metrics"])
+    assert done.exit_code == 0, done.output
+    assert figures_in(done.stdout)["tidemark_dagster_up", ()] == 0
 
 
 # Dashboard and rules.

@@ -6,6 +6,8 @@ import json
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import pytest
+
 from resources.json_log import JsonLog
 
 
@@ -55,3 +57,8 @@ def test_a_place_that_cannot_be_written_is_complained_of_once(tmp_path: Path) ->
 def test_without_a_file_nothing_is_opened(tmp_path: Path) -> None:
     JsonLog(None, print).write("one")
     assert not list(tmp_path.iterdir())
+
+
+def test_a_stream_is_written_to_without_being_opened(capfd: pytest.CaptureFixture[str]) -> None:
+    JsonLog(Path("/dev/stderr"), print, run_id="r1").write("run_begun")
+    assert json.loads(capfd.readouterr().err)["event"] == "run_begun"
