@@ -1,19 +1,34 @@
-FROM python:3.11-slim-bookworm
+# What each step does is a script below deploy/build/, which `make test` runs outside of a container as well.
+# A digest is stronger than a version: --build-arg PYTHON_IMAGE=python:3.11.14-slim-bookworm@sha256:…
+ARG PYTHON_IMAGE=python:3.11.14-slim-bookworm
 
-# Debian keeps only the newest version of a package, so a pinned one breaks the build on the next security fix.
-# hadolint ignore=DL3008
-RUN apt-get update \
-    && apt-get install -y --no-install-recommends make openjdk-17-jre-headless \
-    && rm -rf /var/lib/apt/lists/* \
-    && useradd --create-home --uid 1000 tidemark \
-    && mkdir -p /opt/tidemark \
-    && chown tidemark /opt/tidemark
+FROM ${PYTHON_IMAGE} AS build
+COPY deploy/build/packages.sh /src/deploy/build/packages.sh
+RUN sh /src/deploy/build/packages.sh build
+COPY . /src
+RUN sh /src/deploy/build/install.sh /opt/tidemark \
+    && sh /src/deploy/build/warm.sh /opt/tidemark \
+    && sh /src/deploy/build/seal.sh /opt/tidemark
 
-ENV PIP_NO_CACHE_DIR=1
-USER 1000
-WORKDIR /opt/tidemark
-COPY --chown=tidemark . .
-RUN make setup
+FROM ${PYTHON_IMAGE} AS run
+COPY deploy/build/packages.sh /tmp/packages.sh
+RUN sh /tmp/packages.sh run \
+    && useradd --uid 10001 --user-group --no-create-home --home-dir /var/lib/tidemark --shell /usr/sbin/nologin tidemark \
+    && install -d -o 10001 -g 10001 /var/lib/tidemark
+COPY --from=build /opt/tidemark /opt/tidemark
 
-EXPOSE 4000
-CMD [".venv/bin/dagster", "code-server", "start", "-h", "0.0.0.0", "-p", "4000", "-m", "pipeline_assets.definitions", "-a", "defs"]
+ENV PATH=/opt/tidemark/venv/bin:$PATH \
+    HOME=/tmp \
+    DAGSTER_HOME=/var/lib/tidemark/dagster \
+    CODE_SERVER_HOST=code-server \
+    CODE_SERVER_PORT=4000 \
+    DAGSTER_DISABLE_TELEMETRY=1 \
+    PYTHONUNBUFFERED=1
+USER 10001:10001
+WORKDIR /var/lib/tidemark
+# All that is written goes here and to /tmp: the rest of the file system may be read-only.
+VOLUME ["/var/lib/tidemark", "/tmp"]
+EXPOSE 3000 4000
+HEALTHCHECK --interval=30s --timeout=20s --start-period=120s --retries=3 CMD ["/opt/tidemark/bin/health.sh", "code-server"]
+ENTRYPOINT ["/opt/tidemark/bin/entrypoint.sh"]
+CMD ["code-server"]

@@ -91,5 +91,8 @@ audit: $(JARS) ## Licences and known holes of all components; fails where the ne
 sbom: $(JARS) ## List all components, packages and jars with their hashes, beside the wheel: dist/*.cdx.json
 	@$(VENV)/bin/python -m supply_chain.sbom
 
-lock: $(JARS) ## Compile requirements.lock again
+lock: $(JARS) ## Compile requirements.lock again, and the part of it that an image installs
 	@$(VENV)/bin/uv pip compile pyproject.toml --extra dev --generate-hashes --no-emit-index-url --no-header --universal --quiet --output-file requirements.lock
+	@sed 's/ \\$$//; /^ /d' requirements.lock > requirements.pins
+	@$(VENV)/bin/uv pip compile pyproject.toml --extra tracing --constraint requirements.pins --generate-hashes --no-emit-index-url --no-header --no-annotate --universal --quiet --output-file deploy/build/requirements.lock; \
+		status=$$?; rm -f requirements.pins; exit $$status

@@ -29,7 +29,7 @@ TEMPLATES = Path(__file__).parent / "deployment"
 """Files of a deployment as they are installed with the code; in a clone links to its own, so that there is one of each."""
 _TEST_PREFIX = "TIDEMARK_CRASH_"
 """Tests and drills switch failpoints on by variables that are no settings (resources/failpoints.py)."""
-_UNTOLD = frozenset({*URL_SETTINGS, "spark_config", "notify_urls"})
+_UNTOLD = frozenset({*URL_SETTINGS, "spark_config", "notify_urls", "trace_url"})
 _SIGNING = f"{ENV_PREFIX}NOTIFY_SECRET"
 """What signs notices is no setting: it comes from the environment alone."""
 
@@ -67,6 +67,8 @@ def load_settings(**overrides: Any) -> Settings:
             "golden_url",
             "jars_dir",
             "health_report",
+            "metrics_file",
+            "json_log",
         )
     }
     return settings.model_copy(update=resolved)
@@ -141,8 +143,11 @@ def _absolute(key: str, value: Any, base: Path) -> Any:
         return None
     if key in {"landing_url", "warehouse_url"} and "://" not in str(value):
         return str((base / Path(str(value)).expanduser()).resolve())
-    if key in {"jars_dir", "health_report"}:
+    if key in {"jars_dir", "health_report", "metrics_file"}:
         return (base / value).resolve()
+    if key == "json_log":
+        # A stream, /dev/stderr, resolves to what no process can open by name.
+        return base / value
     if key in {"catalog_url", "ledger_url", "golden_url"} and str(value).startswith("sqlite:///"):
         return f"sqlite:///{(base / str(value).removeprefix('sqlite:///')).resolve()}"
     return value

@@ -11,7 +11,8 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from enum import StrEnum
 from pathlib import Path
 
@@ -96,6 +97,18 @@ def failpoint(point: Failpoint, qualifier: str = "") -> None:
 def watch(*watchers: Callable[[Failpoint, str], None]) -> None:
     """Call these at every point of this process from now on, and nobody else."""
     _watchers[:] = watchers
+
+
+@contextmanager
+def watching(watcher: Callable[[Failpoint, str], None]) -> Iterator[None]:
+    """Call this one as well while the block runs."""
+    _watchers.append(watcher)
+    try:
+        yield
+    finally:
+        # Somebody may have named all watchers anew meanwhile.
+        with suppress(ValueError):
+            _watchers.remove(watcher)
 
 
 def _stop_at(armed: str, signal_file: Path | None) -> Callable[[Failpoint, str], None]:

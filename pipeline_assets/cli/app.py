@@ -23,6 +23,7 @@ from pipeline_assets.cli import dev as cli_dev
 from pipeline_assets.cli import doctor as cli_doctor
 from pipeline_assets.cli import inspect as cli_look
 from pipeline_assets.cli import install as cli_install
+from pipeline_assets.cli import metrics as cli_metrics
 from pipeline_assets.cli import rebuild as cli_rebuild
 from pipeline_assets.cli import reconcile as cli_reconcile
 from pipeline_assets.cli import recover as cli_recover
@@ -166,6 +167,7 @@ cli_rebuild.register(app)
 cli_look.register(app)
 cli_replay.register(app)
 cli_report.register(app)
+cli_metrics.register(app)
 cli_changes.register(app)
 cli_snapshots.register(app)
 cli_attach.register(app)

@@ -43,6 +43,10 @@ def require_supported_database(url: str) -> None:
         raise ValueError(msg)
 
 
+METRICS_SUFFIX = ".prom"
+"""The textfile collector of node_exporter reads no other files."""
+
+
 def is_web_address(url: str) -> bool:
     """Whether a request can be sent to it: http or https, a host, no blank and no fragment."""
     # A backslash ends the host for some who read URLs, and belongs to it for others.

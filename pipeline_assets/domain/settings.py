@@ -25,6 +25,7 @@ from pipeline_assets.domain.golden_tolerance import GoldenBound, GoldenTolerance
 from pipeline_assets.domain.machine import default_object_bytes
 from pipeline_assets.domain.masking import MASK, URL_SETTINGS, is_secret_name, receiver_place, remember, shown
 from pipeline_assets.domain.places import (
+    METRICS_SUFFIX,
     is_private_address,
     is_web_address,
     refusal_of_web_address,
@@ -216,6 +217,12 @@ class Settings(BaseSettings):
     """The Maven repository that jars are fetched from; whatever it sends has to have the pinned sha256."""
     health_report: Path = Path("data/health_report.html")
     """Where the asset `ops/health_report` writes its page."""
+    metrics_file: Path | None = None
+    """Where every run writes figures for Prometheus at its end, `*.prom`; None: nowhere."""
+    json_log: Path | None = None
+    """Where runs append what they say and what became of slices, as JSON lines; None: nowhere."""
+    trace_url: str | None = None
+    """Collector of OpenTelemetry, OTLP over HTTP, that is sent a trace of every load; None: nothing is traced."""
 
     @field_validator(
         "projects",
@@ -288,6 +295,23 @@ class Settings(BaseSettings):
                 msg = f"address {number} of {len(value)} {refusal}"
                 raise ValueError(msg)
         return tuple(dict.fromkeys(value))
+
+    @field_validator("metrics_file")
+    @classmethod
+    def _collected_file(cls, value: Path | None) -> Path | None:
+        if value is not None and value.suffix != METRICS_SUFFIX:
+            msg = f"it does not end in {METRICS_SUFFIX}: the textfile collector of node_exporter reads no other files"
+            raise ValueError(msg)
+        return value
+
+    @field_validator("trace_url")
+    @classmethod
+    def _plain_collector(cls, value: str | None) -> str | None:
+        # What is wrong is not repeated: it may hold a key.
+        if value is not None and not re.fullmatch(r"https?://[A-Za-z0-9.-]+(:[0-9]{1,5})?(/[A-Za-z0-9._/-]*)?", value):
+            msg = "it is not http://host[:port][/path] or https://…; keys belong to OTEL_EXPORTER_OTLP_HEADERS"
+            raise ValueError(msg)
+        return value
 
     @field_validator("source_precedence")
     @classmethod

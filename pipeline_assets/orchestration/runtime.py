@@ -25,6 +25,7 @@ from pipeline_assets.load.skew import SkewLog
 from pipeline_assets.orchestration.event_text import LONGEST_TAG
 from pipeline_assets.orchestration.notices import telling_receivers
 from pipeline_assets.orchestration.tags import SKEW_TAG
+from pipeline_assets.orchestration.watching import also_as_json, json_lines, saying_as_json, writing_metrics
 from pipeline_assets.tables.registry import ALL_TABLES
 from resources.heartbeat import heartbeat
 from resources.iceberg.errors import lakehouse_failures
@@ -56,11 +57,15 @@ def op_runtime(
 
     Raises Failure, or RetryRequested where trying again can help, for errors of ours.
     """
-    url, run = settings.ledger_database_url, context.run
+    url, run, lines = settings.ledger_database_url, context.run, json_lines(context, settings)
     try:
         # First of all: a process that is not known to live is missed.
-        with heartbeat(url, run.run_id, run.job_name, _steps(context)), closing(production_ledger(settings)) as ledger:
-            words = LastWords(context.log.info)
+        with (
+            heartbeat(url, run.run_id, run.job_name, _steps(context)),
+            saying_as_json(lines),
+            closing(production_ledger(settings)) as ledger,
+        ):
+            words = LastWords(also_as_json(context.log.info, lines))
             # Spark starts with the first need of it: a load that finds nothing to do has none.
             with (
                 closing(RestingLakehouse(settings, lambda: _started(spark, settings))) as lakehouse,
@@ -72,7 +77,7 @@ def op_runtime(
                     ledger.lake.require(lakehouse.lake(settings), may_take=not is_dry_run)
                 skew = SkewLog(partial(_tag_skew, context.instance, run.run_id, {}))
                 runtime = Runtime(lakehouse, ledger, landing, settings, words, skew=skew)
-                with telling_receivers(runtime, is_dry_run=is_dry_run):
+                with writing_metrics(runtime, context.instance), telling_receivers(runtime, is_dry_run=is_dry_run):
                     yield runtime
     except PublishConflictError as error:
         raise dg.Failure(str(error), allow_retries=True) from tellable(error)

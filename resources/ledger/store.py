@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from sqlalchemy.engine import Connection, Engine
 
 from pipeline_assets.domain.records import Head
+from resources.ledger.activity import Activity
 from resources.ledger.arrival_summaries import ArrivalSummaries
 from resources.ledger.changes import Changes
 from resources.ledger.checkup import Checkup
@@ -79,6 +80,11 @@ class Ledger(Queries):
     def processes(self) -> Processes:
         """Which processes work, and which died."""
         return Processes(lambda: self.engine, self.url)
+
+    @property
+    def activity(self) -> Activity:
+        """What loads did of late."""
+        return Activity(self._read)
 
     @property
     def strays(self) -> Strays:

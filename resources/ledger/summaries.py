@@ -10,7 +10,7 @@ Does not contain: what arrived (arrival_summaries.py), what figures mean and how
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import date
@@ -91,6 +91,8 @@ class FinishedRun:
     last_day: date
     started_at: str
     finished_at: str
+    verdicts: Mapping[str, int]
+    """`refined/events published` -> of how many slices."""
 
 
 class Summaries:
@@ -178,12 +180,13 @@ class Summaries:
             RUNS.c.last_day,
             RUNS.c.started_at,
             RUNS.c.finished_at,
+            RUNS.c.verdicts,
         )
         query = sa.select(*columns).where(RUNS.c.finished_at.is_not(None)).order_by(RUNS.c.finished_at)
         with self._read() as connection:
             return [
-                FinishedRun(run_id, frozenset(tables or ()), *values)
-                for run_id, tables, *values in connection.execute(query)
+                FinishedRun(run_id, frozenset(tables or ()), first, last, started, finished, verdicts or {})
+                for run_id, tables, first, last, started, finished, verdicts in connection.execute(query)
             ]
 
     def _counts(

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 
-from pipeline_assets.domain.slices import Source
+from pipeline_assets.domain.slices import Source, Verdict
 from pipeline_assets.tables.raw_events import RAW_TABLES
 from resources.ledger.arrival_summaries import RefusedLines
 from resources.ledger.revisions import Revision
@@ -155,15 +155,23 @@ def summed(values: Iterable[tuple[date, float]], span: Span) -> dict[date, float
 
 LOAD_KINDS = {Source.REGULAR.value: "regular", Source.BACKFILL.value: "backfill", "": "derived tables only"}
 """Source that a load reads -> what such a load is called."""
+_GOOD = frozenset(verdict.value for verdict in Verdict if verdict.is_good)
 
 
 @dataclass(frozen=True)
 class RunTime:
-    """How long one load took."""
+    """How long one load took, and whether it left anything open."""
 
     kind: str
-    day: date
+    ended_at: datetime
     seconds: float
+    is_good: bool
+    """Whether no slice of it was refused, waits or is held."""
+
+    @property
+    def day(self) -> date:
+        """On which it ended."""
+        return self.ended_at.date()
 
 
 def run_times(runs: Iterable[FinishedRun]) -> list[RunTime]:
@@ -174,7 +182,8 @@ def run_times(runs: Iterable[FinishedRun]) -> list[RunTime]:
         read = [sources[table] for table in sorted(run.tables & sources.keys())]
         ended = datetime.fromisoformat(run.finished_at)
         seconds = (ended - datetime.fromisoformat(run.started_at)).total_seconds()
-        found.append(RunTime(LOAD_KINDS[read[0] if read else ""], ended.date(), max(0.0, seconds)))
+        is_good = all(name.rpartition(" ")[2] in _GOOD for name, count in run.verdicts.items() if count)
+        found.append(RunTime(LOAD_KINDS[read[0] if read else ""], ended, max(0.0, seconds), is_good))
     return found
 
 

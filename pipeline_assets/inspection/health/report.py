@@ -78,8 +78,12 @@ class HealthReport:
     volumes: Mapping[date, Volume]
     recent: Volume
     """Of the newest 28 days."""
+    of_project: Mapping[str, Volume]
+    """Project -> all of its days."""
     newest_day: Mapping[str, date]
     """Project -> its newest event day with published rows."""
+    newest_lag: Mapping[str, float]
+    """Project -> seconds from the newest event of that day to its newest upload."""
     mismatches: Sequence[CheckFigure]
     """How many rows, measures or golden totals do not agree, where any do not."""
     duplicate_keys: Sequence[CheckFigure]
@@ -160,7 +164,9 @@ def read_health(ledger: Ledger, settings: Settings, now: datetime) -> HealthRepo
         golden_faults=tuple(faults_on_record(ledger, settings)),
         volumes=volumes(measured, span),
         recent=volume([one for one in measured if recent_from <= one.day <= span.last]),
+        of_project={name: volume([one for one in measured if one.project_id == name]) for name in projects},
         newest_day=newest,
+        newest_lag={one.project_id: one.lag_seconds for one in measured if newest.get(one.project_id) == one.day},
         mismatches=[*_mismatches(summaries, projects, batches), *_golden(ledger, settings, projects)],
         duplicate_keys=summaries.check_figure(DUPLICATES, projects),
         lateness=late,

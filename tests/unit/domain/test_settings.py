@@ -155,7 +155,10 @@ def test_the_settings_file_names_every_value_with_its_default(monkeypatch: pytes
     assert set(shown) | set_there | sections == set(Settings.model_fields)
     # What has no default of its own is shown by an example.
     shown["first_arrival"] = str(shown["first_arrival"])
-    own = ("ledger_url", "first_arrival", "golden_url", "golden_query", "max_lateness_days", "jars_dir")
+    own = (
+        *("ledger_url", "first_arrival", "golden_url", "golden_query", "max_lateness_days", "jars_dir"),
+        *("metrics_file", "json_log", "trace_url"),
+    )
     examples = {name: shown[name] for name in own}
     defaults = Settings(**examples).model_dump(mode="json")
     for name, value in shown.items():

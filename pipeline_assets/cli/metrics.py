@@ -1,0 +1,91 @@
+"""`tidemark metrics`: the figures for Prometheus.
+
+Contains: the command.
+Add here: another option of it.
+Does not contain: figures (inspection/metrics/), what is written at the end of a load
+(orchestration/watching.py).
+"""
+
+from __future__ import annotations
+
+import sys
+from contextlib import closing
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from pipeline_assets.cli.command import EXIT_OK, Panel, VerboseOption, run
+from pipeline_assets.config import dagster_home, load_settings
+from pipeline_assets.domain.errors import SettingsError, TidemarkError, UsageError
+from pipeline_assets.domain.places import METRICS_SUFFIX
+from resources.ledger.store import Ledger
+
+if TYPE_CHECKING:
+    from pipeline_assets.inspection.metrics.compute import RunQueue, Sample
+
+
+def metrics(
+    output: Annotated[
+        Path | None, typer.Option("--output", metavar="FILE", help="A file *.prom to write; default standard output.")
+    ] = None,
+    verbose: VerboseOption = False,
+) -> None:
+    """Print figures for Prometheus, or write them for node_exporter's textfile collector.
+
+    Reads the ledger and Dagster's queue, and changes neither. Exits 0 when the figures are told, 1 when the ledger cannot
+    be read, which tidemark_up 0 tells as well, 2 on bad usage.
+    """
+    run(lambda: _metrics(output), verbose)
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command(rich_help_panel=Panel.INSPECT)(metrics)
+
+
+def _metrics(output: Path | None) -> int:
+    from pipeline_assets.inspection.metrics.compute import read_samples, samples_of_nothing  # noqa: PLC0415 - others start without
+
+    if output is not None and output.suffix != METRICS_SUFFIX:
+        raise UsageError(
+            str(output), f"does not end in {METRICS_SUFFIX}", "node_exporter reads no other files; rename it"
+        )
+    settings, now = load_settings(), datetime.now(UTC)
+    settings.require_projects()
+    try:
+        with closing(Ledger(settings.ledger_database_url)) as ledger:
+            samples = read_samples(ledger, settings, now, _queue())
+    except (UsageError, SettingsError):
+        raise
+    except TidemarkError:
+        # Told first: whoever watches sees that the ledger is away, and not the figures of yesterday.
+        _tell(samples_of_nothing(now), output)
+        raise
+    _tell(samples, output)
+    return EXIT_OK
+
+
+def _tell(samples: list[Sample], output: Path | None) -> None:
+    from pipeline_assets.inspection.metrics.textfile import text_of, write_textfile  # noqa: PLC0415 - others start without
+
+    text = text_of(samples)
+    if output is None:
+        sys.stdout.write(text)
+    else:
+        write_textfile(text, output)
+
+
+def _queue() -> RunQueue | None:
+    import dagster as dg  # noqa: PLC0415 - other commands start without Dagster
+
+    from pipeline_assets.orchestration.run_queue import run_queue  # noqa: PLC0415 - other commands start without Dagster
+
+    try:
+        dagster_home()
+        with dg.DagsterInstance.get() as instance:
+            return run_queue(instance)
+    except Exception:
+        # A home or a storage that is away or of another version: told as tidemark_dagster_up 0.
+        return None

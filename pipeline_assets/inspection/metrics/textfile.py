@@ -1,0 +1,83 @@
+"""Figures as the text that Prometheus reads, and the file of it for node_exporter's textfile collector.
+
+Contains: the text, and a file that is whole or not there.
+Add here: another form in which a collector takes figures.
+Does not contain: values (compute.py), names (families.py).
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from pipeline_assets.domain.errors import UsageError
+from pipeline_assets.inspection.metrics.compute import Sample
+from pipeline_assets.inspection.metrics.families import FAMILIES, UP, Family, Kind
+
+_BEGINNING = f"# HELP {UP.name} ".encode()
+"""What every file of ours begins with: anything else at its place is not overwritten."""
+
+
+class _Collector(Collector):
+    def __init__(self, samples: Iterable[Sample]) -> None:
+        self._of_family: dict[Family, list[Sample]] = {}
+        for sample in samples:
+            self._of_family.setdefault(sample.family, []).append(sample)
+
+    def collect(self) -> Iterator[Metric]:
+        """Every family that has samples, in the order of all."""
+        for family in FAMILIES:
+            samples = self._of_family.get(family)
+            if samples is None:
+                continue
+            kind = CounterMetricFamily if family.kind is Kind.COUNTER else GaugeMetricFamily
+            metric = kind(family.name, family.help, labels=family.labels)
+            for sample in samples:
+                metric.add_metric(sample.labels, sample.value)
+            yield metric
+
+
+def text_of(samples: Iterable[Sample]) -> str:
+    """The exposition format of Prometheus."""
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(_Collector(samples))
+    return generate_latest(registry).decode("utf-8")
+
+
+def write_textfile(text: str, path: Path) -> Path:
+    """The text as a file, whole or not at all. Returns the absolute path; raises UsageError."""
+    target = path.expanduser().absolute()
+    try:
+        if target.exists() and not _is_ours(target):
+            raise UsageError(
+                str(path),
+                "is there and is no file of figures that Tidemark wrote",
+                "Name another file, or remove this one",
+            )
+        handle, draft = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=".draft")
+        try:
+            with os.fdopen(handle, "w", encoding="utf-8") as file:
+                file.write(text)
+            # The collector reads it as another user.
+            Path(draft).chmod(0o644)
+            Path(draft).replace(target)
+        except BaseException:
+            Path(draft).unlink(missing_ok=True)
+            raise
+    except OSError as error:
+        reason = f"the figures cannot be written there ({error.strerror or error})"
+        raise UsageError(
+            str(path), reason, "Name a file in a folder that is there and that you may write to"
+        ) from error
+    return target
+
+
+def _is_ours(path: Path) -> bool:
+    with path.open("rb") as file:
+        return file.read(len(_BEGINNING)) == _BEGINNING

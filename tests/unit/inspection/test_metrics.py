@@ -1,0 +1,334 @@
+"""Figures for Prometheus are those of the page of health; dashboard and rules name only figures that there are.
+
+Contains: the file as a collector reads it, over real SQLite ledgers; what of it is there when the ledger is not.
+Add here: another figure, or another use of one.
+Does not contain: what a load writes at its end (scenarios/test_watching.py).
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from collections.abc import Iterator
+from contextlib import closing
+from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+import promql_parser as promql
+import pytest
+import yaml
+from prometheus_client.parser import text_string_to_metric_families
+from typer.testing import CliRunner
+
+from pipeline_assets.cli.app import app
+from pipeline_assets.config import load_settings
+from pipeline_assets.domain.settings import PROJECT_ROOT, Settings
+from pipeline_assets.domain.slices import EMPTY, Digest, Slice
+from pipeline_assets.inspection.health.report import read_health
+from pipeline_assets.inspection.metrics.compute import RunQueue, read_samples
+from pipeline_assets.inspection.metrics.families import FAMILIES, Kind
+from pipeline_assets.inspection.metrics.textfile import text_of, write_textfile
+from pipeline_assets.orchestration.run_queue import run_queue
+from resources.ledger.changes import Changes
+from resources.ledger.store import Ledger
+from tests.support.recorded_history import record_history
+
+PROJECTS = ("10001", "10002", "10003")
+LAST, NOW = date(2026, 3, 31), datetime(2026, 4, 1, 8, tzinfo=UTC)
+FAMILY = {family.name: family for family in FAMILIES}
+QUEUE = RunQueue(2, 1)
+OF_SCRAPES = {"instance", "job"}
+Figures = dict[tuple[str, tuple[str, ...]], float]
+
+
+def figures_in(text: str) -> Figures:
+    """Name and values of labels -> value, as Prometheus' own parser reads them; labels are those of the family."""
+    found: Figures = {}
+    for family in text_string_to_metric_families(text):
+        for sample in family.samples:
+            names = FAMILY[sample.name].labels
+            assert sorted(sample.labels) == sorted(names), sample
+            assert (family.type == "counter") == (FAMILY[sample.name].kind is Kind.COUNTER)
+            found[sample.name, tuple(sample.labels[name] for name in names)] = sample.value
+    return found
+
+
+def a_history(folder: Path, days: int) -> Iterator[Ledger]:
+    with closing(Ledger(f"sqlite:///{folder}/ledger.db")) as ledger:
+        record_history(ledger, PROJECTS, LAST, days, objects=2)
+        run = {"tables": ["refined/events"], "first_day": LAST, "last_day": LAST, "snapshots": {}}
+        ended = datetime(2026, 4, 1, 7, tzinfo=UTC)
+        ledger.record_run(
+            "heals", **run, started_at=(ended - timedelta(seconds=90)).isoformat(), finished_at=ended.isoformat(),
+            verdicts={"refined/events published": 2, "refined/events refused": 1},
+        )  # fmt: skip
+        yield ledger
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Written once, copied for each test."""
+    folder = tmp_path_factory.mktemp("recorded")
+    for _ in a_history(folder, 60):
+        pass
+    return folder / "ledger.db"
+
+
+@pytest.fixture
+def ledger(recorded: Path, tmp_path: Path) -> Iterator[Ledger]:
+    shutil.copy(recorded, tmp_path / "ledger.db")
+    with closing(Ledger(f"sqlite:///{tmp_path}/ledger.db")) as opened:
+        yield opened
+
+
+def told(ledger: Ledger, queue: RunQueue | None = QUEUE) -> Figures:
+    return figures_in(text_of(read_samples(ledger, Settings(projects=PROJECTS), NOW, queue)))
+
+
+def test_the_figures_are_those_of_the_page_of_health(ledger: Ledger) -> None:
+    figures, report = told(ledger), read_health(ledger, Settings(projects=PROJECTS), NOW)
+    assert {name for name, _ in figures} == set(FAMILY)
+    assert figures["tidemark_up", ()] == 1
+    assert figures["tidemark_metrics_timestamp_seconds", ()] == NOW.timestamp()
+    assert report.calendar is not None
+    refused = {(one.table, one.day) for one in report.calendar.states.values() if one.verdict.value == "refused"}
+    shown = {labels: value for (name, labels), value in figures.items() if name == "tidemark_days"}
+    assert sum(shown.values()) == len(report.calendar.states)
+    assert sum(value for (_, verdict), value in shown.items() if verdict == "refused") == len(refused) == 4
+    by_project = {labels: value for (name, labels), value in figures.items() if name == "tidemark_refused_days"}
+    assert {labels: value for labels, value in by_project.items() if value} == {
+        ("raw/regular_events", "10001"): 2, ("raw/regular_events", "10002"): 1, ("refined/events", "10001"): 1,
+    }  # fmt: skip
+    waiting = sum(
+        value for (name, labels), value in figures.items() if name == "tidemark_questions" and labels != ("follow",)
+    )
+    assert waiting == len(report.for_a_person) > 0
+    assert figures["tidemark_newest_day_timestamp_seconds", ("10001",)] == datetime(2026, 3, 31, tzinfo=UTC).timestamp()
+    total = sum(one.rows for one in report.volumes.values())
+    assert sum(figures["tidemark_rows", (project,)] for project in PROJECTS) == total > 0
+    assert figures["tidemark_revisions", ()] == len(report.revisions) > 0
+    assert figures["tidemark_quarantined_objects", ("truncated_gzip",)] == 1
+    lines = sum(value for (name, _), value in figures.items() if name == "tidemark_quarantined_lines")
+    assert lines == sum(one.lines for one in report.refused_by_reason if not one.is_whole) > 0
+
+
+def test_loads_count_by_what_they_left_open(ledger: Ledger) -> None:
+    figures = told(ledger)
+    assert figures["tidemark_runs_total", ("regular", "complete")] == 60
+    assert figures["tidemark_runs_total", ("derived_tables_only", "incomplete")] == 1
+    assert figures["tidemark_runs_total", ("derived_tables_only", "complete")] == 0
+    assert figures["tidemark_reported_slices_total", ("refined/events", "refused")] == 1
+    assert figures["tidemark_last_run_seconds", ("derived_tables_only",)] == 90
+    ended = datetime(2026, 4, 1, 7, tzinfo=UTC).timestamp()
+    assert figures["tidemark_last_run_timestamp_seconds", ("derived_tables_only",)] == ended
+
+
+def test_a_table_takes_what_its_newest_publication_says(ledger: Ledger) -> None:
+    from dataclasses import replace
+
+    known = ledger.publications("refined/events")[-1]
+    changes = Changes()
+    for number, seconds in enumerate((30.0, 12.5), 1):
+        digests = (EMPTY, Digest(number, 1, 1))
+        changes.publications.append(
+            replace(
+                known, key=Slice(LAST, "10001"), snapshot_id=9_000 + number, seconds=seconds,
+                digest_before=digests[0], digest_after=digests[1],
+            )
+        )  # fmt: skip
+    ledger.record(changes, "newest")
+    assert told(ledger)["tidemark_table_seconds", ("refined/events",)] == 12.5
+
+
+def test_more_days_make_no_more_series(tmp_path: Path, ledger: Ledger) -> None:
+    folder = tmp_path / "longer"
+    folder.mkdir()
+    (longer,) = [told(one) for one in a_history(folder, 75)]
+    assert set(longer) == set(told(ledger))
+    assert not any(re.search(r"\d{4}-\d\d-\d\d", "".join(labels)) for _, labels in longer)
+
+
+def test_text_of_others_is_no_label(ledger: Ledger) -> None:
+    from sqlalchemy import text
+
+    with ledger.engine.begin() as connection:
+        connection.execute(
+            text("UPDATE tidemark_deliveries SET error = 'a text \"of\" others' WHERE error IS NOT NULL")
+        )
+    figures = told(ledger)
+    assert figures["tidemark_quarantined_objects", ("other",)] == 1
+    assert figures["tidemark_quarantined_objects", ("truncated_gzip",)] == 0
+
+
+def test_a_queue_that_cannot_be_read_takes_no_figure_of_the_ledger_with_it(ledger: Ledger) -> None:
+    figures = told(ledger, None)
+    assert figures["tidemark_dagster_up", ()] == 0
+    assert not any(name == "tidemark_dagster_runs" for name, _ in figures)
+    assert figures["tidemark_rows", ("10001",)] > 0
+
+
+def test_the_queue_counts_runs_that_wait_and_runs_that_work() -> None:
+    states = [dg.DagsterRunStatus.NOT_STARTED] * 2 + [dg.DagsterRunStatus.STARTED, dg.DagsterRunStatus.SUCCESS]
+    with dg.DagsterInstance.ephemeral() as instance:
+        for number, status in enumerate(states):
+            instance.run_storage.add_run(dg.DagsterRun(job_name="load", run_id=f"0000000{number}", status=status))
+        assert run_queue(instance) == RunQueue(2, 1)
+
+
+# The command.
+
+
+def _shell(folder: Path, **environment: str) -> CliRunner:
+    home = folder / "home"
+    home.mkdir(exist_ok=True)
+    url = f"sqlite:///{folder}/ledger.db"
+    own = {"TIDEMARK_CATALOG_URL": url, "TIDEMARK_PROJECTS": ",".join(PROJECTS), "DAGSTER_HOME": str(home)}
+    return CliRunner(env=own | environment)
+
+
+def test_the_command_prints_or_writes_the_same_figures(tmp_path: Path, ledger: Ledger) -> None:
+    printed = _shell(tmp_path).invoke(app, ["metrics"])
+    assert printed.exit_code == 0, printed.output
+    file = tmp_path / "tidemark.prom"
+    for _ in range(2):  # the second overwrites the first
+        assert _shell(tmp_path).invoke(app, ["metrics", "--output", str(file)]).exit_code == 0
+    of_now = {("tidemark_metrics_timestamp_seconds", ())}
+    written, shown = figures_in(file.read_text()), figures_in(printed.stdout)
+    assert {key: written[key] for key in written.keys() - of_now} == {key: shown[key] for key in shown.keys() - of_now}
+    assert written["tidemark_dagster_up", ()] == 1
+    assert file.stat().st_mode & 0o777 == 0o644
+    assert [path.name for path in tmp_path.iterdir() if "prom" in path.name] == ["tidemark.prom"]
+
+
+def test_a_ledger_that_is_away_is_told_in_place_of_old_figures(tmp_path: Path, ledger: Ledger) -> None:
+    file = tmp_path / "tidemark.prom"
+    write_textfile(text_of(read_samples(ledger, Settings(projects=PROJECTS), NOW, None)), file)
+    (tmp_path / "broken.db").write_bytes(b"this is no database " * 100)
+    url = f"sqlite:///{tmp_path}/broken.db"
+    done = _shell(tmp_path, TIDEMARK_LEDGER_URL=url).invoke(app, ["metrics", "--output", str(file)])
+    assert done.exit_code == 1
+    assert "fix:" in done.output
+    figures = figures_in(file.read_text())
+    assert {name for name, _ in figures} == {"tidemark_up", "tidemark_metrics_timestamp_seconds", "tidemark_build_info"}
+    assert figures["tidemark_up", ()] == 0
+    assert figures["tidemark_metrics_timestamp_seconds", ()] > NOW.timestamp()
+
+
+def test_a_file_of_somebody_else_is_left_alone(tmp_path: Path, ledger: Ledger) -> None:
+    other = tmp_path / "other.prom"
+    other.write_text("node_load1 3\n")
+    done = _shell(tmp_path).invoke(app, ["metrics", "--output", str(other)])
+    assert done.exit_code == 2
+    assert "is no file of figures that Tidemark wrote" in done.output
+    assert other.read_text() == "node_load1 3\n"
+    for wrong, reason in (("figures.txt", "does not end in .prom"), ("none/a.prom", "cannot be written there")):
+        done = _shell(tmp_path).invoke(app, ["metrics", "--output", str(tmp_path / wrong)])
+        assert (done.exit_code, reason in done.output) == (2, True), done.output
+
+
+def test_a_setting_that_no_collector_reads_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"does not end in \.prom"):
+        Settings(metrics_file=Path("figures.txt"))
+
+
+def test_places_are_relative_to_the_settings_file_and_a_stream_keeps_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "tidemark.toml").write_text('metrics_file = "out/a.prom"\njson_log = "/dev/stderr"\n')
+    monkeypatch.setenv("TIDEMARK_CONFIG", str(tmp_path / "tidemark.toml"))
+    settings = load_settings()
+    assert (settings.metrics_file, settings.json_log) == (tmp_path / "out/a.prom", Path("/dev/stderr"))
+
+
+def test_a_home_that_is_not_there_takes_no_figure_of_the_ledger_with_it(tmp_path: Path, ledger: Ledger) -> None:
+    done = _shell(tmp_path, DAGSTER_HOME=str(tmp_path / "none")).invoke(app, ["metrics"])
+    assert done.exit_code == 0, done.output
+    assert figures_in(done.stdout)["tidemark_dagster_up", ()] == 0
+
+
+# Dashboard and rules.
+
+DASHBOARD = json.loads((PROJECT_ROOT / "deploy/grafana/tidemark.json").read_text("utf-8"))
+RULES_FILE = PROJECT_ROOT / "deploy/prometheus/tidemark.rules.yml"
+RULES = [rule for group in yaml.safe_load(RULES_FILE.read_text("utf-8"))["groups"] for rule in group["rules"]]
+OF_COUNTERS = {"rate", "increase", "irate"}
+
+
+def labels_of(node: Any, used: set[str], within: str = "") -> set[str]:
+    """The labels of what an expression gives; fails for a figure or a label that nothing exports. `used` collects names."""
+    kind = type(node).__name__
+    if kind == "MatrixSelector":
+        return labels_of(node.vector_selector, used, within)
+    if kind == "VectorSelector":
+        assert node.name in FAMILY, f"{node.name} is not exported"
+        family = FAMILY[node.name]
+        assert (family.kind is Kind.COUNTER) == (within in OF_COUNTERS), f"{within}() of {family.name}"
+        used.add(node.name)
+        known = {*family.labels, *OF_SCRAPES}
+        assert {matcher.name for matcher in node.matchers.matchers} <= known, node
+        return known
+    if kind == "Call":
+        parts = [labels_of(argument, used, node.func.name) for argument in node.args]
+        return set().union(*parts) if parts else set()
+    if kind == "AggregateExpr":
+        inner = labels_of(node.expr, used)
+        kept = set(node.modifier.labels) if node.modifier is not None else set()
+        assert kept <= inner, f"by {kept - inner}"
+        return kept
+    if kind == "BinaryExpr":
+        left, right = labels_of(node.lhs, used), labels_of(node.rhs, used)
+        matching = node.modifier.matching if node.modifier is not None else None
+        assert matching is None or set(matching.labels) <= left & right
+        return left or right
+    if kind in ("ParenExpr", "UnaryExpr"):
+        return labels_of(node.expr, used, within)
+    assert kind in ("NumberLiteral", "StringLiteral"), kind
+    return set()
+
+
+def shown_labels(text: str) -> set[str]:
+    return set(re.findall(r"\{\{\s*(?:\$labels\.)?(\w+)\s*\}\}", text))
+
+
+def test_the_dashboard_shows_every_figure_by_labels_that_it_has() -> None:
+    used: set[str] = set()
+    for panel in DASHBOARD["panels"]:
+        assert panel["targets"], panel["title"]
+        for target in panel["targets"]:
+            labels = labels_of(promql.parse(target["expr"]), used)
+            assert shown_labels(target["legendFormat"]) <= labels, target
+    assert used == set(FAMILY)
+    (variable,) = [one for one in DASHBOARD["templating"]["list"] if one["type"] == "query"]
+    name, label = re.fullmatch(r"label_values\((\w+), (\w+)\)", variable["query"]["query"]).groups()  # type: ignore[union-attr]
+    assert label in FAMILY[name].labels
+    assert len({panel["id"] for panel in DASHBOARD["panels"]}) == len(DASHBOARD["panels"])
+
+
+@pytest.mark.parametrize("rule", RULES, ids=[rule["alert"] for rule in RULES])
+def test_a_rule_asks_for_figures_that_there_are_and_names_what_to_do(rule: dict[str, Any]) -> None:
+    labels = labels_of(promql.parse(rule["expr"]), set())
+    texts = " ".join(rule["annotations"].values())
+    assert shown_labels(texts) <= labels
+    assert rule["labels"]["severity"] in ("page", "ticket")
+    page, _, anchor = rule["annotations"]["runbook"].partition("#")
+    headings = re.findall(r"^#+ (.*)$", (PROJECT_ROOT / page).read_text("utf-8"), re.MULTILINE)
+    anchors = {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+    assert anchor in anchors, anchor
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        "sum(tidemark_nothing)",
+        "sum by (day) (tidemark_days)",
+        'tidemark_days{project="1"}',
+        "rate(tidemark_days[5m])",
+        "tidemark_runs_total",
+    ],
+)
+def test_an_expression_that_shows_nothing_is_found(wrong: str) -> None:
+    with pytest.raises(AssertionError):
+        labels_of(promql.parse(wrong), set())
