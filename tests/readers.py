@@ -112,9 +112,18 @@ class _Landing(LandingFolder):
 
 
 def read_beside_publishes(
-    hand: Hand, catalog: str, promise: Promise, publishes: int, seed: int, tell: Callable[[str], None] = lambda _: None
+    hand: Hand,
+    catalog: str,
+    promise: Promise,
+    publishes: int,
+    seed: int,
+    tell: Callable[[str], None] = lambda _: None,
+    minutes: float = float("inf"),
 ) -> Account:
-    """Publish so often, on a `sqlite` or `postgresql` catalog; raises AssertionError for a publish that failed."""
+    """Publish so often, on a `sqlite` or `postgresql` catalog; raises AssertionError for a publish that failed.
+
+    Less often where so many minutes are over before.
+    """
     account, started, rng = Account(catalog, promise), time.monotonic(), random.Random(seed)
     with tempfile.TemporaryDirectory(prefix="readers-") as scratch, databases(catalog, Path(scratch)) as url_of:
         name = f"lake_{catalog}_{promise.name.lower()}"
@@ -131,7 +140,7 @@ def read_beside_publishes(
         order("load")
         with a_reader(settings) as beside:
             undone: str | None = None
-            while account.publishes.total() < publishes:
+            while account.publishes.total() < publishes and time.monotonic() < started + 60 * minutes:
                 turn = account.publishes.total() + 1
                 if undone is not None:
                     kind, undone, published = "release", None, order("release", day=undone)
@@ -201,6 +210,7 @@ def main() -> int:
     parser.add_argument("--publishes", type=int, default=300, help="for each catalog and promise")
     parser.add_argument("--catalog", nargs="*", default=["sqlite", "postgresql"], choices=["sqlite", "postgresql"])
     parser.add_argument("--promise", nargs="*", type=promise_named, default=list(Promise))
+    parser.add_argument("--minutes", type=float, default=float("inf"), help="most, for each catalog and promise")
     parser.add_argument("--seed", type=int, default=7)
     chosen = parser.parse_args()
     console = Console(width=160)
@@ -210,7 +220,9 @@ def main() -> int:
     try:
         for catalog in chosen.catalog:
             for promise in chosen.promise:
-                account = read_beside_publishes(hand, catalog, promise, chosen.publishes, chosen.seed, tell)
+                account = read_beside_publishes(
+                    hand, catalog, promise, chosen.publishes, chosen.seed, tell, chosen.minutes
+                )
                 accounts.append(account)
                 console.print(page_of([account]))
     finally:
