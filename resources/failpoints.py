@@ -79,6 +79,14 @@ OF_REBUILDS = frozenset(
 """Points of a rebuild beside main, which no load passes: tests/scenarios/test_rebuild.py kills at each."""
 
 
+OF_TABLE_BY_TABLE = frozenset({Failpoint.BEFORE_COMMIT, Failpoint.AFTER_COMMIT, Failpoint.BEFORE_LEDGER})
+"""Points that a publish passes only where no transaction spans tables and ledger (resources/publishing/table_by_table.py)."""
+
+
+OF_ROLLBACKS = frozenset({Failpoint.AFTER_LOOK})
+"""Points that no load passes: a rollback has looked at its slices there."""
+
+
 def failpoint(point: Failpoint, qualifier: str = "") -> None:
     """Call the watchers; does nothing where there are none."""
     for watcher in _watchers:

@@ -52,12 +52,12 @@ MUTATIONS = (
         "self._commit(table, branch, old, change.files)", "self._commit(table, branch, (), change.files)", _LATE,
     ),
     Mutation(
-        2, "a commit does not ask whether another one came first", "resources/iceberg/swap.py",
+        2, "a commit does not ask whether another one came first", "resources/iceberg/slice_change.py",
         "operation.validateNoConflictingDataFiles().validateNoConflictingDeleteFiles()", "pass",
         "tests/scenarios/test_recovery.py::test_a_writer_that_comes_second_publishes_nothing",
     ),
     Mutation(
-        2, "a difference is added to files that are gone", "resources/iceberg/swap.py",
+        2, "a difference is added to files that are gone", "resources/iceberg/slice_change.py",
         "operation.validateDataFilesExist(kept).validateDeletedFiles()", "operation.validateDeletedFiles()",
         "tests/scenarios/test_difference.py::test_files_that_vanish_meanwhile_are_noticed",
     ),

@@ -36,6 +36,7 @@ from pipeline_assets.domain.errors import UsageError
 from pipeline_assets.domain.records import PublicationRecord
 from pipeline_assets.tables.registry import EVERY_TABLE, table_by_key
 from resources.ledger.store import Ledger
+from resources.publishing.promise import promise_of
 
 TABLE_KEYS = tuple(table.key for table in EVERY_TABLE)
 
@@ -212,7 +213,9 @@ def _drill(is_full: bool, as_json: bool, verbose: bool) -> int:
         terminal(verbose=verbose) as console,
         open_runtime(settings, plainly(console)) as runtime,
     ):
-        results = list(carry_out(runtime.spark, settings, planned(PROJECT, is_full=is_full), runtime.log))
+        results = list(
+            carry_out(runtime.spark, settings, planned(PROJECT, promise_of(settings), is_full=is_full), runtime.log)
+        )
     if as_json:
         write_json(drill_json(results))
     else:

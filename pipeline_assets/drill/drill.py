@@ -73,7 +73,7 @@ _BETWEEN = timedelta(days=60)
 """From the first day that is loaded back to those that are only recovered."""
 _REGULAR = next(source for source, table in RAW_TABLES.items() if table.key == "raw/regular_events")
 _TABLES = tuple(table for table in ASSET_TABLES if table not in RAW_TABLES.values() or table is RAW_TABLES[_REGULAR])
-_CONFLICT_SIGNS = ("building it again", "reading it again")
+_CONFLICT_SIGN = "and it is built again"
 
 
 @dataclass(frozen=True)
@@ -168,7 +168,7 @@ class _Drill:
                     victim.go_on()
                     if victim.wait_until_it_ends() != 0:
                         problems.append(f"the load that was overtaken failed: {victim.log[-500:]}")
-                    conflicts = sum(victim.log.count(sign) for sign in _CONFLICT_SIGNS)
+                    conflicts = victim.log.count(_CONFLICT_SIGN)
             if trial.event is not Disturbance.MET:
                 problems += self._start_again(trial.event, days)
         except (VictimError, TidemarkError, *FAILURES) as error:

@@ -17,11 +17,13 @@ from pathlib import Path
 from pipeline_assets.domain.slices import Slice
 from pipeline_assets.drill.process import a_victim
 from pipeline_assets.drill.sandbox import Scratch
+from pipeline_assets.drill.scenarios import IN_SWAP
 from resources.failpoints import Failpoint
 from resources.ledger.store import Ledger
+from resources.publishing.promise import Promise, promise_of
 
 REVENUE, COUNTS = "aggregates/daily_revenue", "aggregates/event_counts"
-OF_SWAPS = frozenset({Failpoint.BEFORE_SWAP, Failpoint.AFTER_SWAPS})
+OF_SWAPS = frozenset({Failpoint.BEFORE_SWAP, Failpoint.AFTER_SWAPS, *IN_SWAP.values()})
 _LONGEST_SECONDS = 300
 
 Digests = Mapping[str, Mapping[Slice, str]]
@@ -73,6 +75,9 @@ def rebuild_faults(
         with a_victim([*_words("swap", number), "--verbose"], environment, armed, place.home) as victim:
             victim.wait_until_paused()
         half = measured()
+        is_one = promise_of(place.settings) is Promise.ONE_TRANSACTION
+        if is_one and half not in (before, wanted):
+            faults.append("main shows a part of a swap")
         for name in before:
             if half[name] not in (before[name], wanted[name]):
                 faults.append(f"{name}: main shows half of a swap")

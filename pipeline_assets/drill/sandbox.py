@@ -29,8 +29,10 @@ from pipeline_assets.domain.masking import masked
 from pipeline_assets.domain.places import local_path
 from pipeline_assets.domain.settings import ENV_PREFIX, Settings
 from pipeline_assets.inspection.scratch import drop_tables, scratch_settings
+from resources.iceberg.pointers import schema_of
 from resources.landing.backends import Bucket
 from resources.landing.folder import Folder
+from resources.publishing.promise import Promise, promise_of
 from resources.spark.session import configure_catalog
 
 if TYPE_CHECKING:
@@ -93,7 +95,7 @@ def scratch(spark: SparkSession, settings: Settings, project: str, first_day: da
             f"{name}_{kind}",
             f"{url}/{kind}",
             landing_url=f"{url}/landing",
-            ledger_url=ledger_url(settings, f"{name}_{kind}"),
+            **_databases(settings, f"{name}_{kind}"),
             projects=(project,),
             calendar_start=first_day - _FARTHEST_FACT,
             # Sample data has bad lines on purpose.
@@ -113,6 +115,7 @@ def scratch(spark: SparkSession, settings: Settings, project: str, first_day: da
         for own in (disturbed, calm):
             _make_schema(own)
             removals.callback(_forget_ledger, own)
+            _copy_catalog(settings, own)
             configure_catalog(spark, own)
             # Their rows in the catalog; the files go with the folder.
             removals.callback(drop_tables, spark, own)
@@ -130,6 +133,13 @@ def _dagster_home(folder: Path) -> Iterator[None]:
             del os.environ["DAGSTER_HOME"]
         else:
             os.environ["DAGSTER_HOME"] = before
+
+
+def _databases(settings: Settings, name: str) -> dict[str, str]:
+    """A ledger of its own, such that the drill publishes by the promise that the deployment's loads keep."""
+    ledger = ledger_url(settings, name)
+    is_one = promise_of(settings) is Promise.ONE_TRANSACTION
+    return {"ledger_url": ledger, "catalog_url": ledger} if is_one else {"ledger_url": ledger}
 
 
 def ledger_url(settings: Settings, name: str) -> str:
@@ -164,6 +174,16 @@ def _make_schema(settings: Settings) -> None:
             raise LedgerError(
                 masked(settings.ledger_database_url), reason, "GRANT CREATE ON DATABASE to this role"
             ) from error
+
+
+def _copy_catalog(settings: Settings, own: Settings) -> None:
+    """The empty tables of a catalog in the drill's schema: Iceberg makes none where another schema of the database has them."""
+    url = make_url(own.catalog_url)
+    if url.get_backend_name() == "sqlite" or own.catalog_url == settings.catalog_url:
+        return
+    source, target = schema_of(make_url(settings.catalog_url)), schema_of(url)
+    for name in ("iceberg_tables", "iceberg_namespace_properties"):
+        _on_server(own, f"CREATE TABLE {target}.{name} (LIKE {source}.{name} INCLUDING ALL)")
 
 
 def _forget_ledger(settings: Settings) -> None:

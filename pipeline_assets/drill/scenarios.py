@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from resources.failpoints import Failpoint
+from resources.publishing.promise import Promise
 
 RAW, REFINED, AGGREGATE, QUARANTINE = (
     "raw/regular_events",
@@ -54,13 +55,19 @@ _OF_TABLES = (
     Failpoint.AFTER_PIN,
     Failpoint.AFTER_STAGE,
     Failpoint.AFTER_AUDIT,
-    Failpoint.BEFORE_COMMIT,
-    Failpoint.AFTER_COMMIT,
-    Failpoint.BEFORE_LEDGER,
     Failpoint.BETWEEN_TABLES,
     Failpoint.BEFORE_EVENTS,
 )
-_OF_QUARANTINE = (Failpoint.AFTER_STAGE, Failpoint.BEFORE_COMMIT, Failpoint.AFTER_COMMIT)
+_OF_PUBLISHES = {
+    Promise.ONE_TRANSACTION: (Failpoint.AFTER_APPLY,),
+    Promise.TABLE_BY_TABLE: (Failpoint.BEFORE_COMMIT, Failpoint.AFTER_COMMIT, Failpoint.BEFORE_LEDGER),
+}
+"""Of tables as well, by how the deployment publishes."""
+_OF_TRANSACTIONS = (Failpoint.BEFORE_PUBLISH, Failpoint.IN_TRANSACTION, Failpoint.AFTER_PUBLISH)
+_OF_QUARANTINE = {
+    Promise.ONE_TRANSACTION: (Failpoint.AFTER_STAGE, Failpoint.AFTER_APPLY),
+    Promise.TABLE_BY_TABLE: (Failpoint.AFTER_STAGE, Failpoint.BEFORE_COMMIT, Failpoint.AFTER_COMMIT),
+}
 _OF_FILES = ((Failpoint.AFTER_FILES, RAW), (Failpoint.AFTER_FILES, REFINED))
 _OF_RECOVERIES = (Failpoint.AFTER_DOWNLOAD, Failpoint.AFTER_OBJECT, Failpoint.BEFORE_MARKER)
 _OF_REBUILDS = (
@@ -70,14 +77,23 @@ _OF_REBUILDS = (
     Failpoint.BEFORE_SWAP,
     Failpoint.AFTER_SWAPS,
 )
-_MEETINGS = (
-    (Failpoint.AFTER_PIN, RAW),
-    (Failpoint.AFTER_STAGE, REFINED),
-    (Failpoint.BEFORE_COMMIT, AGGREGATE),
-)
+IN_SWAP = {Promise.ONE_TRANSACTION: Failpoint.IN_TRANSACTION, Promise.TABLE_BY_TABLE: Failpoint.AFTER_COMMIT}
+"""In the middle of a rebuild's swap."""
+_MEETINGS = {
+    Promise.ONE_TRANSACTION: (
+        (Failpoint.AFTER_PIN, RAW),
+        (Failpoint.AFTER_STAGE, REFINED),
+        (Failpoint.AFTER_APPLY, AGGREGATE),
+    ),
+    Promise.TABLE_BY_TABLE: (
+        (Failpoint.AFTER_PIN, RAW),
+        (Failpoint.AFTER_STAGE, REFINED),
+        (Failpoint.BEFORE_COMMIT, AGGREGATE),
+    ),
+}
 
 
-def planned(project: str, *, is_full: bool) -> Sequence[Trial]:
+def planned(project: str, promise: Promise, *, is_full: bool) -> Sequence[Trial]:
     """Every point once, tables and ways of starting again by turns; in full, all points x tables x ways.
 
     Then the meetings, the recoveries and the rebuilds.
@@ -87,15 +103,17 @@ def planned(project: str, *, is_full: bool) -> Sequence[Trial]:
         (Failpoint.MID_PARSE, ""),
         (Failpoint.BETWEEN_CHUNKS, ""),
         (Failpoint.BEFORE_NOTICES, ""),
+        *((point, "") for point in _OF_TRANSACTIONS if promise is Promise.ONE_TRANSACTION),
     )
+    of_tables = (*_OF_TABLES, *_OF_PUBLISHES[promise])
     tables, ways = (RAW, REFINED, AGGREGATE), (Disturbance.RETRIED, Disturbance.FRESH)
     if is_full:
-        places = [*alone, *_OF_FILES, *((point, QUARANTINE) for point in _OF_QUARANTINE)]
-        places += [(point, table) for table in tables for point in _OF_TABLES]
+        places = [*alone, *_OF_FILES, *((point, QUARANTINE) for point in _OF_QUARANTINE[promise])]
+        places += [(point, table) for table in tables for point in of_tables]
         kills = [Trial(way, point, qualifier) for point, qualifier in places for way in ways]
     else:
-        places = [*alone, _OF_FILES[1], *((point, tables[turn % 3]) for turn, point in enumerate(_OF_TABLES))]
+        places = [*alone, _OF_FILES[1], *((point, tables[turn % 3]) for turn, point in enumerate(of_tables))]
         kills = [Trial(ways[turn % 2], *place) for turn, place in enumerate(places)]
     recoveries = [Trial(Disturbance.RECOVERED, point) for point in _OF_RECOVERIES]
-    rebuilds = [Trial(Disturbance.REBUILT, point) for point in _OF_REBUILDS]
-    return [*kills, *(Trial(Disturbance.MET, *place) for place in _MEETINGS), *recoveries, *rebuilds]
+    rebuilds = [Trial(Disturbance.REBUILT, point) for point in (*_OF_REBUILDS, IN_SWAP[promise])]
+    return [*kills, *(Trial(Disturbance.MET, *place) for place in _MEETINGS[promise]), *recoveries, *rebuilds]

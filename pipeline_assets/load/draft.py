@@ -7,16 +7,21 @@ Does not contain: publishing (resources/publishing/), whether a slice may be pub
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
+from datetime import date
+from itertools import count
 from typing import TYPE_CHECKING, Any
 
+from pipeline_assets.domain.deliveries import BatchKey
+from pipeline_assets.domain.errors import SliceConflictError
 from pipeline_assets.domain.records import Head, PublicationRecord
 from pipeline_assets.domain.slices import Digest, Slice
 from pipeline_assets.load.ledger_sync import sync_ledger
 from pipeline_assets.load.runtime import Runtime
 from pipeline_assets.tables.quarantine import QUARANTINE
+from pipeline_assets.tables.raw_events import RAW_TABLES
 from pipeline_assets.tables.registry import table_by_key
 from resources.iceberg.errors import FAILURES
 from resources.iceberg.slice_change import Published, SliceChange
@@ -28,6 +33,10 @@ from resources.publishing.request import PublishRequest
 if TYPE_CHECKING:
     from pipeline_assets.tables.table import Table
     from resources.iceberg.lakehouse import Staged
+
+
+Place = tuple[str, Slice]
+"""(table, slice)."""
 
 
 @dataclass
@@ -58,13 +67,17 @@ class Draft:
     def __init__(self, runtime: Runtime, run_id: str, attempt: str) -> None:
         """`runtime`: of the process, with the ledger itself; `attempt`: names branches."""
         self._runtime, self._run_id = runtime, run_id
-        self.attempt = attempt
-        """Names the branches of its steps."""
+        self._attempt, self._numbers = attempt, count()
         self.ledger = PendingLedger(runtime.ledger)
         """Answers as if everything accepted were published."""
         self._tables: dict[str, _TableDraft] = {}
         self._steps: list[tuple[str, Changes]] = []
-        self._rests_on: dict[tuple[str, Slice], Digest] = {}
+        self._built_from: dict[Place, Mapping[Place, Digest]] = {}
+        """Slice that is published -> what it was built from."""
+
+    def next_attempt(self) -> str:
+        """Names the branch and the files of one step; no other one has the same."""
+        return f"{self._attempt}_{next(self._numbers)}"
 
     @property
     def runtime(self) -> LoadRuntime:
@@ -103,8 +116,10 @@ class Draft:
     def _stand_on(self, own: _TableDraft, head: int) -> None:
         """What this load accepted, applied to another head of main; metadata alone."""
         lakehouse, change = self._runtime.lakehouse, self._change(own)
-        attempt = f"{self.attempt}_on{len(own.branches)}"
-        branch = lakehouse.branches.create(own.table, attempt, head)
+        if not own.slices:
+            own.base_id = own.snapshot_id = head
+            return
+        branch = lakehouse.branches.create(own.table, self.next_attempt(), head)
         own.branches.append(branch)
         published = lakehouse.commit(change, branch, self._run_id, branch=branch)
         own.base_id, own.snapshot_id = head, published.snapshot_id
@@ -121,9 +136,7 @@ class Draft:
         change = lakehouse.change(table, staged.base_id, staged.snapshot_id, wanted)
         branch, snapshot_id = staged.branch, staged.snapshot_id
         if not is_whole:
-            branch = lakehouse.branches.create(
-                table, f"{staged.branch.removeprefix('tidemark_')}_accepted", staged.base_id
-            )
+            branch = lakehouse.branches.create(table, self.next_attempt(), staged.base_id)
             snapshot_id = lakehouse.commit(change, branch, self._run_id, branch=branch).snapshot_id
         own = self._tables.setdefault(table.key, _TableDraft(table, staged.base_id, staged.base_id))
         own.snapshot_id = snapshot_id
@@ -131,6 +144,11 @@ class Draft:
         own.branches.append(branch)
         own.stand_ins.add(snapshot_id)
         return Published(snapshot_id, staged.base_id, lakehouse.files_of(change))
+
+    def slices_of(self, table: str) -> frozenset[Slice]:
+        """What is accepted of a table by now."""
+        own = self._tables.get(table)
+        return frozenset(own.slices) if own is not None else frozenset()
 
     def owns(self, staged: Staged) -> bool:
         """Whether later steps read its branch."""
@@ -143,12 +161,56 @@ class Draft:
             self._runtime.lakehouse.drop(staged)
 
     def record(
-        self, table: Table, changes: Changes, rests_on: Mapping[tuple[str, Slice], Digest] | None = None
+        self, table: Table, changes: Changes, built_from: Mapping[Slice, Mapping[Place, Digest]] | None = None
     ) -> None:
-        """Keep what a step found out; `rests_on`: what published slices were built from, (table, slice) -> its digest."""
+        """Keep what a step found out; `built_from`: slice to publish -> what it was built from, with the digests of then."""
         self._steps.append((table.key, changes))
         self.ledger.record(changes, self._run_id)
-        self._rests_on |= rests_on or {}
+        self._built_from |= {(table.key, key): inputs for key, inputs in (built_from or {}).items()}
+
+    def give_up(self, lost: Collection[Place]) -> None:
+        """Forget slices that were lost to other writers, and what was built from them; the rest stands on main as it is now.
+
+        Metadata alone: the next walk over the tables builds what was forgotten from fresh inputs, and finds the rest in place.
+        """
+        gone, batches = self._with_what_follows(lost)
+        while True:
+            self._steps = [(table, step.without(gone, batches)) for table, step in self._steps]
+            self._built_from = {place: inputs for place, inputs in self._built_from.items() if place not in gone}
+            self.ledger = PendingLedger(self._runtime.ledger)
+            for _, step in self._steps:
+                self.ledger.record(step, self._run_id)
+            for own in self._tables.values():
+                own.slices -= {key for table, key in gone if table == own.table.key}
+            try:
+                for own in self._tables.values():
+                    self._stand_on(own, self._main(own.table))
+            except SliceConflictError as conflict:
+                gone, batches = self._with_what_follows(conflict.slices)
+            else:
+                return
+
+    def _with_what_follows(self, lost: Collection[Place]) -> tuple[frozenset[Place], frozenset[BatchKey]]:
+        """The slices that cannot stay without the lost ones, and the batches that go with them.
+
+        A batch is accepted whole or not at all, so all slices that it touches go; and what was built from any of these.
+        """
+        gone: set[Place] = set(lost)
+        batches: set[BatchKey] = set()
+        touched = [
+            (batch, _places_of(batch, step.batch_days.get(batch, ())))
+            for _, step in self._steps
+            for batch in _batches_of(step)
+        ]
+        before = -1
+        while before != len(gone):
+            before = len(gone)
+            for batch, places in touched:
+                if places & gone:
+                    batches.add(batch)
+                    gone |= places
+            gone |= {place for place, inputs in self._built_from.items() if not gone.isdisjoint(inputs)}
+        return frozenset(gone), frozenset(batches)
 
     # -- the end -----------------------------------------------------------------------------------------------
 
@@ -159,11 +221,11 @@ class Draft:
         """
         request = PublishRequest(
             run_id=self._run_id,
-            name=self.attempt,
+            name=self._attempt,
             tables=[self._change(own) for own in self._tables.values()],
             steps=_one_publication_per_slice(self._steps),
             stand_ins={name: frozenset(own.stand_ins) for name, own in self._tables.items()},
-            rests_on=self._rests_on,
+            rests_on={place: digest for inputs in self._built_from.values() for place, digest in inputs.items()},
             run=run,
         )
         return publisher_of(self._runtime.settings, self._runtime.lakehouse, self._runtime.ledger).publish(request)
@@ -183,6 +245,17 @@ class Draft:
 
     def _change(self, own: _TableDraft) -> SliceChange:
         return self._runtime.lakehouse.change(own.table, own.base_id, own.snapshot_id, own.slices, own.branches)
+
+
+def _batches_of(step: Changes) -> set[BatchKey]:
+    return {*step.batch_days, *(one.batch for one in step.deliveries), *(one.key for one in step.batches)}
+
+
+def _places_of(batch: BatchKey, days: Iterable[date]) -> frozenset[Place]:
+    """What an accepted batch changes: event days of raw, and what quarantine holds of its arrival day, for either source."""
+    raw = RAW_TABLES[batch.source].key
+    quarantined = QUARANTINE.key, Slice(batch.arrival_date, batch.project_id)
+    return frozenset({quarantined, *((raw, Slice(day, batch.project_id)) for day in days)})
 
 
 def _one_publication_per_slice(steps: list[tuple[str, Changes]]) -> list[tuple[str, Changes]]:

@@ -1,8 +1,9 @@
 """Settle the ledger: make it agree with the live table before anything is decided from it (law 10).
 
-Contains: comparing recorded with live files, recording what a dead run or a foreign hand did.
+Contains: comparing recorded with live files, recording what others did to the table behind the ledger's back.
 Add here: a new way in which ledger and table can disagree.
-Does not contain: repairing content; a slice with unknown inputs is stale, the load does it.
+Does not contain: whose run it was (unrecorded_runs.py), repairing content; a slice with unknown inputs is stale, the
+load does it.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from pipeline_assets.domain.records import UNREAD, BatchDay, DeliveryRecord, Hea
 from pipeline_assets.domain.slices import EMPTY, Slice, Verdict, days_by_project
 from pipeline_assets.load.carry_over import carry_over
 from pipeline_assets.load.runtime import Runtime
+from pipeline_assets.load.unrecorded_runs import UnrecordedRuns
 from pipeline_assets.tables.registry import SOURCE_OF_TABLE
 from pipeline_assets.tables.table import Table
 from pipeline_assets.transforms.digests import measured_parts
@@ -64,12 +66,7 @@ def _found(runtime: Runtime, table: Table, head: int, known: Head | None) -> Cha
     if not differing:
         return changes
     runtime.log(f"{table.key}: {len(differing)} slices differ from the ledger; reading them")
-    commits = [
-        commit
-        for commit in runtime.lakehouse.commits(table, None if known is None else known.snapshot_id)
-        if commit.run_id is not None
-    ]
-    published = runtime.ledger.recorded_snapshots(table.key, [commit.snapshot_id for commit in commits])
+    runs = UnrecordedRuns.read(runtime, table, known)
     measured = _measure(runtime, table, head, differing)
     for key in sorted(differing):
         before = recorded.get(key) or SliceRecord(table.key, key, Verdict.PUBLISHED)
@@ -89,10 +86,7 @@ def _found(runtime: Runtime, table: Table, head: int, known: Head | None) -> Cha
                 refused_evaluations=(),
             )
         )
-        made = next((commit for commit in commits if key in commit.slices), None)
-        if made is not None and (key, made.snapshot_id) in published:
-            # It is on record already and does not explain the difference: main was set back, or a foreign hand came later.
-            made = None
+        made = runs.last_that_changed(key)
         changes.publications.append(
             PublicationRecord(
                 table.key,
@@ -172,7 +166,7 @@ def _settle_objects(runtime: Runtime, table: Table, head: int, batches: Collecti
         return
     for batch in batches:
         known = runtime.ledger.deliveries(batch.source, [batch.project_id], batch.arrival_date, batch.arrival_date)
-        changes.forgotten_deliveries.extend((batch.source, object_key) for object_key in known)
+        changes.forgotten_deliveries.extend((batch, object_key) for object_key in known)
     rows = runtime.lakehouse.read(table, head).where(in_batches(sorted(batches), None, "_arrival_date"))
     objects = rows.groupBy("project_id", "_arrival_date", "_object_key")
     for row in objects.agg(F.count(F.lit(1)).alias("count"), F.max("_object_etag").alias("etag")).collect():

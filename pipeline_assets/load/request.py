@@ -7,8 +7,8 @@ Does not contain: doing anything, what steps work with (runtime.py).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
 from datetime import date, datetime
 from typing import TYPE_CHECKING
 
@@ -103,3 +103,31 @@ class TableReport:
     """Slices that were computed, whatever became of them."""
     pins: Mapping[str, int] = field(default_factory=dict)
     """Key of each upstream table -> the snapshot that they were computed from."""
+
+
+def merged(former: TableReport | None, later: TableReport, accepted: Collection[Slice]) -> TableReport:
+    """One report of two walks over a table; `accepted`: slices that are published, by either.
+
+    The later walk finds in place what the former one accepted, and known what that refused: both are news of this run still.
+    """
+    if former is None:
+        return later
+    told = {outcome.key: outcome for outcome in former.outcomes}
+    outcomes = []
+    for outcome in later.outcomes:
+        before = told.pop(outcome.key, None)
+        is_settled = outcome.key in accepted and outcome.verdict is Verdict.UNCHANGED
+        if before is not None and before.verdict is Verdict.PUBLISHED and is_settled:
+            outcomes.append(before)
+        elif before is not None and before.verdict is outcome.verdict and not before.is_repeat:
+            outcomes.append(replace(outcome, is_repeat=False))
+        else:
+            outcomes.append(outcome)
+    # Days that nobody asked for, and of which the later walk had nothing to tell.
+    outcomes += [before for key, before in told.items() if key in accepted or before.verdict is Verdict.REFUSED]
+    return replace(
+        later,
+        outcomes=tuple(sorted(outcomes, key=lambda outcome: (not outcome.is_requested, outcome.key))),
+        seconds=former.seconds + later.seconds,
+        built=tuple(sorted({*former.built, *later.built})),
+    )

@@ -11,9 +11,10 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, date, datetime
+from itertools import count
 from typing import Any
 
-from pipeline_assets.domain.errors import PublishConflictError
+from pipeline_assets.domain.errors import SliceConflictError
 from pipeline_assets.domain.plain_text import few
 from pipeline_assets.domain.slices import Verdict
 from pipeline_assets.load.build.rebuild import rebuild_stale
@@ -29,7 +30,7 @@ from pipeline_assets.load.dimensions import (
 from pipeline_assets.load.draft import Draft, LoadRuntime
 from pipeline_assets.load.golden import take_golden
 from pipeline_assets.load.late_arrivals import too_narrow
-from pipeline_assets.load.request import LoadRequest, TableReport
+from pipeline_assets.load.request import LoadRequest, TableReport, merged
 from pipeline_assets.load.runtime import Runtime
 from pipeline_assets.load.staleness.facts import Facts, slices_to_look_at
 from pipeline_assets.tables.registry import (
@@ -70,26 +71,38 @@ def run_load(runtime: Runtime, request: LoadRequest, is_live: Callable[[str], bo
         runtime.log(f"dropped {len(swept)} branches that dead runs left: {few(swept, 10)}")
     if request.tables & SOURCE_OF_TABLE.keys():
         take_golden(runtime, request.first_day, request.last_day)
-    for number in range(runtime.settings.publish_attempts):
-        draft = Draft(runtime, request.run_id, f"{request.attempt}_{number}")
-        try:
-            reports = list(_staged(draft.runtime, request, tables, listings))
-            published = draft.publish(_run_row(runtime, request, reports))
-        except PublishConflictError as conflict:
-            draft.abandon()
-            if number == runtime.settings.publish_attempts - 1:
-                raise
-            runtime.log(f"{conflict.subject}: {conflict.reason}; nothing was published, and it is built again")
-            continue
-        except BaseException:
-            draft.abandon()
-            raise
-        finally:
-            runtime.narrow_events.release()
-        break
+    draft = Draft(runtime, request.run_id, request.attempt)
+    try:
+        reports, published = _published(runtime, request, tables, listings, draft)
+    except BaseException:
+        draft.abandon()
+        raise
     for report in reports:
         _warn_of_window(runtime, request, report)
         yield _as_published(runtime, draft, report, published)
+
+
+def _published(
+    runtime: Runtime, request: LoadRequest, tables: Collection[Table], listings: Listings, draft: Draft
+) -> tuple[Sequence[TableReport], Mapping[str, Published]]:
+    """Stage and publish; what is lost to other writers meanwhile is staged again, on top of the rest."""
+    reports: dict[str, TableReport] = {}
+    for walk in count(1):
+        try:
+            try:
+                for report in _staged(draft.runtime, request, tables, listings):
+                    reports[report.table] = merged(reports.get(report.table), report, draft.slices_of(report.table))
+            finally:
+                runtime.narrow_events.release()
+            published = draft.publish(_run_row(runtime, request, reports.values()))
+        except SliceConflictError as conflict:
+            if walk == runtime.settings.publish_attempts:
+                raise
+            runtime.log(f"{conflict.subject}: {conflict.reason}; nothing was published yet, and it is built again")
+            draft.give_up(conflict.slices)
+        else:
+            return list(reports.values()), published
+    raise AssertionError
 
 
 def _staged(
@@ -137,7 +150,7 @@ def _warn_of_window(runtime: Runtime, request: LoadRequest, report: TableReport)
             runtime.log(f"{report.table}: {told}")
 
 
-def _run_row(runtime: Runtime, request: LoadRequest, reports: Sequence[TableReport]) -> dict[str, Any]:
+def _run_row(runtime: Runtime, request: LoadRequest, reports: Collection[TableReport]) -> dict[str, Any]:
     """What is recorded of the run, but for the snapshots that its publish makes."""
     verdicts = Counter(f"{report.table} {outcome.verdict.value}" for report in reports for outcome in report.outcomes)
     return {

@@ -7,12 +7,13 @@ Does not contain: metadata files (prepared.py), what else the transaction writes
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import sqlalchemy as sa
-from sqlalchemy.engine import Connection, make_url
+from sqlalchemy.engine import URL, Connection, make_url
 
 from pipeline_assets.domain.errors import PublishConflictError
 from resources.iceberg.prepared import Prepared
@@ -69,18 +70,22 @@ def swap_pointers(connection: Connection, catalog: str, prepared: Sequence[Prepa
             )
 
 
-def share_a_database(one: str, other: str) -> bool:
-    """Whether two SQLAlchemy URLs name the same database, so that one transaction may write to both."""
-    first, second = make_url(one), make_url(other)
+def share_a_database(ledger: str, catalog: str) -> bool:
+    """Whether a connection to the ledger sees the catalog's tables, so that one transaction may write to both."""
+    first, second = make_url(ledger), make_url(catalog)
     if first.get_backend_name() != second.get_backend_name():
         return False
     if first.get_backend_name() == "sqlite":
         names = [url.database for url in (first, second)]
         return all(names) and len({Path(str(name)).resolve() for name in names}) == 1
     places = {(url.host or "localhost", url.port or 5432, url.database) for url in (first, second)}
-    options = {str(sorted(url.query.items())) for url in (first, second)}
-    # Options may choose a schema (`search_path`): equal ones choose the same.
-    return len(places) == 1 and len(options) == 1
+    return len(places) == 1 and schema_of(first) == schema_of(second)
+
+
+def schema_of(url: URL) -> str:
+    """Where a connection to a server creates its tables, and looks for them first."""
+    path = re.search(r"search_path\s*=\s*([^\s,]+)", str(url.query.get("options", "")))
+    return path[1] if path else "public"
 
 
 def _name(table: Table) -> tuple[str, str]:

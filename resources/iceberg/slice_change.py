@@ -56,7 +56,15 @@ class Published:
 
 
 def files_of_base(tables: JavaTables, java: Any, change: SliceChange) -> dict[str, Any]:
-    """What the slices consist of before: path -> Java DataFile."""
+    """What the slices consist of before: path -> Java DataFile.
+
+    Raises SliceConflictError where the base has expired: others moved main on since, and nothing tells any more what they did.
+    """
+    if java.snapshot(change.base_id) is None:
+        lost = {(change.table.key, key) for key in change.slices}
+        raise SliceConflictError(
+            change.subject, "the snapshot it was read at has expired", "It is looked at again", lost
+        )
     return tables.files(java, change.base_id, change.slices)
 
 

@@ -7,13 +7,13 @@ Does not contain: the records themselves (pipeline_assets/domain/records.py), wr
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
 from datetime import date
 
 from pipeline_assets.domain.deliveries import BatchKey
 from pipeline_assets.domain.records import BatchDay, BatchRecord, DeliveryRecord, PublicationRecord, SliceRecord
-from pipeline_assets.domain.slices import Source
+from pipeline_assets.domain.slices import Slice
 
 
 @dataclass(frozen=True)
@@ -31,9 +31,9 @@ class Changes:
     """What one step of a load writes, in one transaction."""
 
     deliveries: list[DeliveryRecord] = field(default_factory=list)
-    forgotten_deliveries: list[tuple[Source, str]] = field(default_factory=list)
+    forgotten_deliveries: list[tuple[BatchKey, str]] = field(default_factory=list)
     batches: list[BatchRecord] = field(default_factory=list)
-    forgotten_refusals: list[tuple[Source, str]] = field(default_factory=list)
+    forgotten_refusals: list[tuple[BatchKey, str]] = field(default_factory=list)
     """Refused versions that were replaced by an accepted one or are gone from landing."""
     batch_days: dict[BatchKey, dict[date, BatchDay]] = field(default_factory=dict)
     """Replaces all event days of each batch named here."""
@@ -43,3 +43,17 @@ class Changes:
     """(table, new snapshot, the snapshot it follows): recorded only where the ledger knows the latter, or if None."""
     read_batches: dict[BatchKey, BatchAsRead] = field(default_factory=dict)
     """What was on record of each batch when it was judged: another run may have judged or loaded it since."""
+
+    def without(self, slices: Collection[tuple[str, Slice]], batches: Collection[BatchKey]) -> Changes:
+        """The same but for what is told of these (table, slice) and batches."""
+        return replace(
+            self,
+            deliveries=[one for one in self.deliveries if one.batch not in batches],
+            forgotten_deliveries=[one for one in self.forgotten_deliveries if one[0] not in batches],
+            batches=[one for one in self.batches if one.key not in batches],
+            forgotten_refusals=[one for one in self.forgotten_refusals if one[0] not in batches],
+            batch_days={key: days for key, days in self.batch_days.items() if key not in batches},
+            slices=[one for one in self.slices if (one.table, one.key) not in slices],
+            publications=[one for one in self.publications if (one.table, one.key) not in slices],
+            read_batches={key: read for key, read in self.read_batches.items() if key not in batches},
+        )

@@ -13,9 +13,10 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from pipeline_assets.domain.deliveries import BatchKey
-from pipeline_assets.domain.errors import PublishConflictError, SliceConflictError
+from pipeline_assets.domain.errors import SliceConflictError
 from pipeline_assets.domain.records import SliceRecord
 from pipeline_assets.domain.slices import EMPTY, Digest, Slice, Source, Verdict
+from pipeline_assets.tables.quarantine import QUARANTINE
 from pipeline_assets.tables.registry import SOURCE_OF_TABLE
 from resources.ledger.changes import Changes
 from resources.ledger.schema import BATCHES, DELIVERIES, HOLDS, SLICES
@@ -36,7 +37,12 @@ def moved_batches(connection: Connection, changes: Changes) -> set[BatchKey]:
     moved = set()
     for key, read in changes.read_batches.items():
         if accepted[key] != read.accepted and key in loaded:
-            raise PublishConflictError(str(key), "another run loaded it meanwhile", "The load lists and reads it again")
+            raise SliceConflictError(
+                str(key),
+                "another run loaded it meanwhile",
+                "The load lists and reads it again",
+                {(QUARANTINE.key, Slice(key.arrival_date, key.project_id))},
+            )
         if accepted[key] != read.accepted or recorded.get(key) != read.judgement:
             moved.add(key)
     return moved
@@ -85,23 +91,15 @@ def unmoved_slices(connection: Connection, records: Sequence[SliceRecord]) -> li
     ]
 
 
-def require_none_moved(connection: Connection, changes: Changes, unmoved: Collection[SliceRecord]) -> None:
-    """Raise SliceConflictError where another run wrote the row of a derived slice since it was read, and published it.
+def require_none_moved(changes: Changes, unmoved: Collection[SliceRecord]) -> None:
+    """Raise SliceConflictError where the row of a derived slice stays, because another run published it or a person holds it.
 
-    What was decided about it, and about those beside it, rests on a state that is not there any more. A slice that a person
-    holds by now is no such case: its row stays.
+    What was decided about it, and about those beside it, rests on a state that is not there any more.
     """
     written = {(record.table, record.key) for record in unmoved}
-    left = [
-        record
-        for record in changes.slices
-        if record.table not in SOURCE_OF_TABLE and (record.table, record.key) not in written
-    ]
-    moved = {(record.table, record.key) for record in left} - _held(
-        connection, {(record.table, record.key) for record in left}
-    )
-    if moved:
-        raise _conflict(moved, "another run published it since it was read")
+    places = {(record.table, record.key) for record in changes.slices if record.table not in SOURCE_OF_TABLE}
+    if places - written:
+        raise _conflict(places - written, "another run published it since it was read, or a person holds it")
 
 
 def require_inputs(connection: Connection, rests_on: Mapping[tuple[str, Slice], Digest]) -> None:

@@ -80,7 +80,7 @@ def ledger_failures(url: str) -> Iterator[None]:
 
 def _unavailable(url: str, error: sa.exc.DBAPIError) -> LedgerUnavailableError:
     reason = f"the ledger is out of reach: {' '.join(str(error.orig).split())[:300]}"
-    return LedgerUnavailableError(masked(url), reason, "What was published stays; the next load records it")
+    return LedgerUnavailableError(masked(url), reason, "What was published stays; do the same again once it is there")
 
 
 def open_engine(url: str) -> Engine:

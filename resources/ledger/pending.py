@@ -44,14 +44,14 @@ class PendingLedger(Ledger):
 
     def record(self, changes: Changes, run_id: str) -> None:
         """Answer from now on as if these changes were written by the run."""
-        for source, object_key in changes.forgotten_deliveries:
-            self._deliveries[source, object_key, True] = None
-        for source, object_key in changes.forgotten_refusals:
-            self._deliveries[source, object_key, False] = None
+        for batch, object_key in changes.forgotten_deliveries:
+            self._deliveries[batch.source, object_key, True] = None
+        for batch, object_key in changes.forgotten_refusals:
+            self._deliveries[batch.source, object_key, False] = None
         for delivery in changes.deliveries:
             self._deliveries[delivery.batch.source, delivery.object_key, delivery.is_accepted] = delivery
-        for batch in changes.batches:
-            self._batches[batch.key] = replace(batch, run_id=run_id)
+        for judged in changes.batches:
+            self._batches[judged.key] = replace(judged, run_id=run_id)
         for key, days in changes.batch_days.items():
             self._days_of_batches[key] = dict(days)
         for record in changes.slices:

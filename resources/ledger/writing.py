@@ -19,7 +19,7 @@ from sqlalchemy.engine import Connection
 
 from pipeline_assets.domain.deliveries import BatchKey
 from pipeline_assets.domain.records import BatchDay, Head, SliceRecord
-from pipeline_assets.domain.slices import Digest, Slice, Source
+from pipeline_assets.domain.slices import Digest, Slice
 from resources.ledger.changes import Changes
 from resources.ledger.concurrency import (
     moved_batches,
@@ -67,7 +67,7 @@ class LedgerWriting:
             self._replace_batch_days(batch, days)
         unmoved = unmoved_slices(connection, changes.slices)
         if is_strict:
-            require_none_moved(connection, changes, unmoved)
+            require_none_moved(changes, unmoved)
         self._upsert(SLICES, [slice_row(s) | stamp for s in unmoved])
         for publication in changes.publications:
             row = publication_row(publication, self._now) | {"was_final": before.was_final(publication)}
@@ -99,11 +99,11 @@ class LedgerWriting:
         """Write or complete the row of a run."""
         self._upsert(RUNS, [{"run_id": run_id, **values}])
 
-    def _forget(self, keys: Sequence[tuple[Source, str]], *, is_accepted: bool) -> None:
-        for source, object_key in keys:
+    def _forget(self, keys: Sequence[tuple[BatchKey, str]], *, is_accepted: bool) -> None:
+        for batch, object_key in keys:
             self._connection.execute(
                 DELIVERIES.delete().where(
-                    DELIVERIES.c.source == source.value,
+                    DELIVERIES.c.source == batch.source.value,
                     DELIVERIES.c.object_key == object_key,
                     DELIVERIES.c.is_accepted == is_accepted,
                 )

@@ -18,7 +18,7 @@ from pipeline_assets.domain.slices import Source
 from pipeline_assets.drill import drill
 from pipeline_assets.drill.process import VictimError
 from pipeline_assets.drill.sandbox import scratch
-from pipeline_assets.drill.scenarios import AGGREGATE, REFINED, Disturbance, Trial
+from pipeline_assets.drill.scenarios import AGGREGATE, Disturbance, Trial
 from pipeline_assets.tables.raw_events import RAW_TABLES
 from resources.failpoints import Failpoint
 from resources.iceberg.lakehouse import Lakehouse
@@ -30,10 +30,10 @@ from tests.support.small_spark import SMALL
 pytestmark = pytest.mark.slow
 DAY = date(2026, 2, 2)
 TRIALS = (
-    Trial(Disturbance.FRESH, Failpoint.AFTER_COMMIT, REFINED),
-    Trial(Disturbance.MET, Failpoint.BEFORE_COMMIT, AGGREGATE),
+    Trial(Disturbance.FRESH, Failpoint.AFTER_PUBLISH),
+    Trial(Disturbance.MET, Failpoint.AFTER_APPLY, AGGREGATE),
     Trial(Disturbance.RECOVERED, Failpoint.AFTER_OBJECT),
-    Trial(Disturbance.REBUILT, Failpoint.BETWEEN_SWAPS, "aggregates/daily_revenue"),
+    Trial(Disturbance.REBUILT, Failpoint.IN_TRANSACTION),
 )
 
 
@@ -52,9 +52,10 @@ def _left(p: Any) -> tuple[set[str], list[str]]:
 
 
 def test_a_drill_is_survived_and_leaves_nothing(pipeline: Any) -> None:
-    """Scenario: on a deployment with published days, one load of sample data is killed right after its commit, another is
-    overtaken by a run that publishes the same day, a recovery from a vendor is killed, and a rebuild between the swaps of its two
-    tables. Outcome: all are survived, the second by building again; catalog, storage, ledger and published days are as before."""
+    """Scenario: on a deployment with published days, one load of sample data is killed right after its publish, another is
+    overtaken by a run that publishes the same day, a recovery from a vendor is killed, and a rebuild in the
+    transaction of its swap. Outcome: all are survived, the second by building again; catalog, storage, ledger and published days
+    are as before."""
     p = _deployment(pipeline)
     p.deliver(DAY, events_on(DAY, 5))
     assert p.load(DAY).success

@@ -244,7 +244,7 @@ def test_compaction_changes_no_digest_and_makes_nothing_stale(three_hours: Pipel
 
 @pytest.mark.parametrize(
     "point",
-    [f"{Failpoint.AFTER_STAGE}:{REFINED}", f"{Failpoint.AFTER_AUDIT}:{RAW}", f"{Failpoint.BEFORE_COMMIT}:{RAW}"],
+    [f"{Failpoint.AFTER_STAGE}:{REFINED}", f"{Failpoint.AFTER_AUDIT}:{RAW}", f"{Failpoint.AFTER_APPLY}:{RAW}"],
 )
 def test_a_load_under_way_keeps_what_it_staged(three_hours: Pipeline, point: str) -> None:
     """Scenario: a load is paused while maintenance joins the files that it read and those beside the ones it adds, and removes

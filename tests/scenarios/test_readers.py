@@ -14,7 +14,7 @@ import pytest
 from pipeline_assets.domain.slices import Source
 from pipeline_assets.tables.registry import ALL_TABLES
 from resources import failpoints
-from resources.failpoints import Failpoint
+from resources.failpoints import OF_TABLE_BY_TABLE, Failpoint
 from resources.publishing.promise import Promise, promise_of
 from tests.support.builders import events_on
 from tests.support.reader import Beside, Seen, a_reader
@@ -72,9 +72,7 @@ _PUBLISHING = {
     Failpoint.AFTER_APPLY,
     Failpoint.IN_TRANSACTION,
     Failpoint.AFTER_PUBLISH,
-    Failpoint.BEFORE_COMMIT,
-    Failpoint.AFTER_COMMIT,
-    Failpoint.BEFORE_LEDGER,
+    *OF_TABLE_BY_TABLE,
 }
 
 

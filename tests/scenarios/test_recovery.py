@@ -73,9 +73,14 @@ def test_a_writer_that_comes_second_publishes_nothing(pipeline: Any) -> None:
         )
 
     first, second = stage("first", 4), stage("second", 3)
-    assert lakehouse.publish(first, {key}, "run-1").files[key].rows == 4
+
+    def publish(staged: Any, run_id: str) -> Any:
+        change = lakehouse.change(REFINED_EVENTS, base, staged.snapshot_id, {key})
+        return lakehouse.commit(change, staged.branch, run_id)
+
+    assert publish(first, "run-1").files[key].rows == 4
     with pytest.raises(PublishConflictError, match="run run-1 changed it since it was read"):
-        lakehouse.publish(second, {key}, "run-2")
+        publish(second, "run-2")
     assert p.count("refined/events") == 4
     # A foreign hand changed the slice: the next load notices by the files, and puts it right.
     assert p.load(DAY).success

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from datetime import date
+from datetime import date, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
 from rich.console import Console
 
+from pipeline_assets.tables.refined_events import REFINED_EVENTS
 from resources import failpoints
 from resources.failpoints import Failpoint
 from tests.support.builders import events_on
@@ -40,30 +42,44 @@ def test_nothing_is_lost_doubled_or_stale(hands: Sequence[Hand], catalog: str) -
     assert account.checks > 0
 
 
-def test_the_loser_builds_again_from_fresh_inputs(pipeline: Any) -> None:
-    """Scenario: while a load is about to commit refined, another one loads a further object of the day and publishes it.
-    Outcome: the first is refused, pins again and succeeds; every row is there once, and every change is on record once."""
-    p = pipeline()
-    p.deliver(DAY, events_on(DAY, 10))
-    passed: list[str] = []
+def test_the_loser_builds_again_what_it_lost(pipeline: Any) -> None:
+    """Scenario: a load of two distant days is about to publish, when another one loads a further object of the second day and
+    publishes it. Outcome: nothing of the first is visible until it walks again; then the second day is built from fresh inputs,
+    the first one goes as it was staged; every row is there once, and every change is on record once, of one run each."""
+    p = pipeline(reprocessing_window_days=1, dedupe_window_days=1)
+    far = DAY + timedelta(days=9)
+    p.deliver(DAY, events_on(DAY, 8))
+    p.deliver(far, events_on(far, 10))
+    warehouse = Path(p.settings.warehouse_url)
+    walks: list[set[str]] = []
 
-    def other_run_first(point: Failpoint, table: str) -> None:
-        if (point, table) == (Failpoint.AFTER_PIN, REFINED):
-            passed.append(table)
-        if (point, table) == (Failpoint.BEFORE_COMMIT, REFINED) and len(passed) == 1:
+    def other_run_first(point: Failpoint, _: str) -> None:
+        if point is not Failpoint.BEFORE_PUBLISH:
+            return
+        walks.append({str(path) for path in (warehouse / REFINED).rglob("*.parquet")})
+        if len(walks) == 1:
             failpoints.watch()
-            p.deliver(DAY, events_on(DAY, 5, prefix="more"), hour=11)
-            p.reports(DAY)
+            p.deliver(far, events_on(far, 5, prefix="more"), hour=11)
+            p.reports(far)
             failpoints.watch(other_run_first)
 
     failpoints.watch(other_run_first)
     try:
-        run = p.load(DAY)
+        run = p.load(DAY, far)
     finally:
         failpoints.watch()
 
     assert run.success, run.failure()
-    assert passed == [REFINED, REFINED]
-    assert p.count("raw/regular_events") == p.count(REFINED) == 15
+    assert len(walks) == 2
+    live = {day: {path.removeprefix("file:") for path in p.files(REFINED, day)} for day in (DAY, far)}
+    assert live[DAY] <= walks[0]
+    assert not live[far] & walks[0]
+    assert p.count("raw/regular_events") == p.count(REFINED) == 23
     require_known(p)
-    assert len(p.ledger.publications(REFINED)) == 1
+    assert [
+        len({record.run_id for record in p.ledger.publications(REFINED) if record.key.event_date == day})
+        for day in live
+    ] == [1, 1]
+    assert len(p.ledger.publications(REFINED)) == 2
+    name = p.lakehouse.identifier(REFINED_EVENTS)
+    assert [row["name"] for row in p.spark.table(f"{name}.refs").collect()] == ["main"]

@@ -30,6 +30,7 @@ from pipeline_assets.tables.refined_events import REFINED_EVENTS
 from pipeline_assets.tables.registry import AGGREGATES, DERIVED
 from resources.ledger.changes import Changes
 from resources.ledger.store import Ledger
+from tests.support.ledgers import record_run
 
 ROWS = 4_000
 LATE_BY_DAYS = {0: 0.955, 1: 0.03, 2: 0.009, 3: 0.0035, 5: 0.0015, 9: 0.0007, 16: 0.0003}
@@ -115,8 +116,9 @@ def _add_day(history: _History, changes: Changes, shift: int) -> None:
 
 def _record_run(history: _History, run: str, source: Source, day: date, at: datetime, seconds: float) -> None:
     tables = sorted([RAW_TABLES[source].key, *(table.key for table in DERIVED)])
-    history.ledger.record_run(
-        run, tables=tables, first_day=day, last_day=day, verdicts={}, snapshots={}, started_at=at.isoformat(),
+    record_run(
+        history.ledger, run, tables=tables, first_day=day, last_day=day, verdicts={}, snapshots={},
+        started_at=at.isoformat(),
         finished_at=(at + timedelta(seconds=seconds)).isoformat(),
     )  # fmt: skip
 

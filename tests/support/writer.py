@@ -35,7 +35,7 @@ from pipeline_assets.operations.rollback import roll_back
 from pipeline_assets.operations.rollback_plan import RollbackRequest
 from pipeline_assets.tables.registry import table_by_key
 from resources import failpoints
-from resources.failpoints import Failpoint
+from resources.failpoints import OF_TABLE_BY_TABLE, Failpoint
 from resources.iceberg.lakehouse import Lakehouse
 from resources.iceberg.procedures import Upkeep
 from resources.landing.store import LandingStore
@@ -58,11 +58,8 @@ _PAUSED_AT = (
     Failpoint.AFTER_APPLY,
     Failpoint.IN_TRANSACTION,
     Failpoint.AFTER_PUBLISH,
-    Failpoint.BEFORE_COMMIT,
-    Failpoint.AFTER_COMMIT,
-    Failpoint.BEFORE_LEDGER,
+    *sorted(OF_TABLE_BY_TABLE),
 )
-"""Those between tables' commits are passed where a deployment publishes table by table."""
 _CONFLICT = ("it is built again", "building it again", "reading it again")
 """What a load logs where another writer won."""
 

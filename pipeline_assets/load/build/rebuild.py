@@ -46,7 +46,7 @@ def rebuild_stale(runtime: LoadRuntime, request: LoadRequest, table: Table, fact
     base_id, pins, decided = _pinned(runtime, request, table, facts)
     decisions, competing = _resolved(runtime, request, table, pins, decided)
     failpoint(Failpoint.AFTER_PIN, table.key)
-    name = runtime.draft.attempt
+    name = runtime.draft.next_attempt()
     plan = TablePlan(runtime, request, table, base_id, pins, name, decisions, started_at, competing)
     judged = _carry_out(plan, runtime.draft)
     outcomes = sorted(
@@ -151,14 +151,15 @@ def write_build(plan: TablePlan, build: Build, target: str, slices: Collection[S
         lakehouse.files.replace(table, target, build.write())
 
 
-def _inputs_of_published(plan: TablePlan, judged: Sequence[JudgedSlice]) -> dict[tuple[str, Slice], Digest]:
-    """(table, slice) -> what it was when slices that are to be published were built from it."""
-    inputs: dict[tuple[str, Slice], Digest] = {}
-    for judged_slice in judged:
-        record = judged_slice.record
-        if judged_slice.is_changed and record.input_state is not None:
-            inputs |= rests_on(plan.table, plan.runtime.settings, record.key, record.input_state)
-    return inputs
+def _inputs_of_published(
+    plan: TablePlan, judged: Sequence[JudgedSlice]
+) -> dict[Slice, dict[tuple[str, Slice], Digest]]:
+    """Slice that is to be published -> what it was built from, (table, slice) with its digest."""
+    return {
+        record.key: rests_on(plan.table, plan.runtime.settings, record.key, record.input_state)
+        for record in (judged_slice.record for judged_slice in judged if judged_slice.is_changed)
+        if record.input_state is not None
+    }
 
 
 def _changes(plan: TablePlan, judged: Sequence[JudgedSlice], publication: Published | None) -> Changes:

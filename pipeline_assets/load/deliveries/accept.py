@@ -11,7 +11,6 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from dataclasses import replace
-from itertools import count
 
 from pipeline_assets.domain.slices import BatchVerdict, Digest, Slice, Source, Verdict
 from pipeline_assets.load.deliveries.arrivals import plan_arrivals
@@ -40,10 +39,10 @@ def accept_deliveries(runtime: LoadRuntime, request: LoadRequest, source: Source
     started_at = time.monotonic()
     may_list_again = True
     published_before: Mapping[Slice, Digest] = {}
-    for number in count():
+    while True:
         base_id = runtime.draft.pin(table)
         plan = plan_arrivals(runtime, request, source)
-        name = f"{runtime.draft.attempt}_{number}"
+        name = runtime.draft.next_attempt()
         attempt = Attempt(runtime, request, source, table, base_id, name, started_at, may_list_again, published_before)
         failpoint(Failpoint.AFTER_PIN, table.key)
         judged, published = _publish_accepted(attempt, plan)
@@ -91,9 +90,9 @@ def _record(attempt: Attempt, judged: Judged, published: Published) -> None:
             is_held = is_accepted or delivery.key in read.plan.touched
             changes.deliveries.append(replace(read.summaries[delivery.key], is_accepted=is_held))
         if is_accepted:
-            changes.forgotten_deliveries.extend((attempt.source, key) for key in plan.withdrawn)
+            changes.forgotten_deliveries.extend((key, gone) for gone in plan.withdrawn)
         changes.forgotten_refusals.extend(
-            (attempt.source, key) for key in (plan.refused if is_accepted else plan.stale_refusals)
+            (key, gone) for gone in (plan.refused if is_accepted else plan.stale_refusals)
         )
     standing = runtime.ledger.slices(attempt.table.key, attempt.request.projects, attempt.request.days)
     changes.slices.extend(

@@ -18,7 +18,8 @@ from pipeline_assets.drill.recovery import recovery_faults
 from pipeline_assets.drill.sandbox import Scratch, as_environment, ledger_url
 from pipeline_assets.drill.scenarios import Disturbance, planned
 from pipeline_assets.tables.raw_events import REGULAR_EVENTS
-from resources.failpoints import OF_MOVES, OF_REBUILDS, OF_RECOVERY, Failpoint
+from resources.failpoints import OF_MOVES, OF_ROLLBACKS, OF_TABLE_BY_TABLE, Failpoint
+from resources.publishing.promise import Promise
 from sample_export.spec import ExportSpec
 
 DAY = date(2026, 2, 2)
@@ -60,18 +61,29 @@ def test_quarantined_lines_survive_as_well() -> None:
     assert list(faults(twice, calm, [DAY])) == [f"raw/quarantine {KEY}: 2:qq instead of 1:q"]
 
 
-def test_a_drill_leaves_no_point_out() -> None:
+_ONE = {Failpoint.AFTER_APPLY, Failpoint.BEFORE_PUBLISH, Failpoint.IN_TRANSACTION, Failpoint.AFTER_PUBLISH}
+"""Points of a publish of all tables at once."""
+
+
+@pytest.mark.parametrize(
+    ("promise", "absent", "kinds"),
+    [
+        (Promise.ONE_TRANSACTION, OF_TABLE_BY_TABLE, 2 * (4 + 3 + 2 + 2 + 3 * 6)),
+        (Promise.TABLE_BY_TABLE, _ONE, 2 * (4 + 2 + 3 + 3 * 8)),
+    ],
+)
+def test_a_drill_leaves_no_point_out(promise: Promise, absent: set[Failpoint], kinds: int) -> None:
     """Whoever adds a point to the load path has it drilled, in every way when asked for all."""
-    once, full = planned("10001", is_full=False), planned("10001", is_full=True)
-    assert {trial.point for trial in once} == {trial.point for trial in full} == set(Failpoint) - OF_MOVES
+    once, full = planned("10001", promise, is_full=False), planned("10001", promise, is_full=True)
+    assert (
+        {trial.point for trial in once}
+        == {trial.point for trial in full}
+        == set(Failpoint) - OF_MOVES - OF_ROLLBACKS - absent
+    )
     kills = [
         trial for trial in full if trial.event not in (Disturbance.MET, Disturbance.RECOVERED, Disturbance.REBUILT)
     ]
-    assert (
-        len(kills)
-        == len(set(kills))
-        == 2 * (4 + 2 + 3 + 3 * (len(Failpoint) - len(OF_RECOVERY | OF_MOVES | OF_REBUILDS) - 5))
-    )
+    assert len(kills) == len(set(kills)) == kinds
     assert {trial.event for trial in once} == set(Disturbance)
 
 

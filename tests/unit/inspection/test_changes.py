@@ -24,6 +24,7 @@ from pipeline_assets.tables.registry import downstream_of
 from resources.ledger.changes import Changes
 from resources.ledger.schema import NOTICES, PUBLICATIONS
 from resources.ledger.store import Ledger
+from tests.support.ledgers import record_run
 from tests.support.webhook import a_webhook
 
 RAW, EVENTS, REVENUE = "raw/regular_events", "refined/events", "aggregates/daily_revenue"
@@ -133,8 +134,8 @@ def test_times_before_notices_were_kept_are_answered(ledger: Ledger) -> None:
     """Scenario: an older version recorded what a day was when it became final, and a change after that. Outcome: the change is
     listed, what made the day final is not, and a day of which nobody knows since when it is final is not."""
     final_at = "2026-02-05T00:00:00+00:00"
-    ledger.record_run("run-1", started_at=final_at, finished_at="2026-02-05T00:09:00+00:00")
-    ledger.record_run("run-2", started_at="2026-02-07T00:00:00+00:00", finished_at="2026-02-07T00:09:00+00:00")
+    record_run(ledger, "run-1", started_at=final_at, finished_at="2026-02-05T00:09:00+00:00")
+    record_run(ledger, "run-2", started_at="2026-02-07T00:00:00+00:00", finished_at="2026-02-07T00:09:00+00:00")
     for key in (KEY, NEXT):
         publish(ledger, REVENUE, key, 10, "run-1")
         publish(ledger, REVENUE, key, 12, "run-2")

@@ -38,6 +38,7 @@ from pipeline_assets.orchestration.health_page.page import page_of
 from resources.ledger.changes import Changes
 from resources.ledger.store import Ledger
 from resources.ledger.summaries import CheckFigure
+from tests.support.ledgers import record_run
 from tests.support.recorded_history import record_history
 
 PROJECTS = ("10001", "10002", "10003")
@@ -299,12 +300,12 @@ def test_times_of_arrivals_and_a_window_that_is_too_narrow_are_told(ledger: Ledg
 def test_run_times_are_told_by_the_exports_that_a_load_reads(ledger: Ledger) -> None:
     start = datetime(2026, 3, 2, tzinfo=UTC)
     for number, seconds in enumerate((10, 20, 30, 1000)):
-        ledger.record_run(
-            f"b{number}", tables=["raw/backfill_events", REFINED], first_day=LAST, last_day=LAST, verdicts={}, snapshots={},
-            started_at=start.isoformat(), finished_at=(start + timedelta(seconds=seconds)).isoformat(),
+        record_run(
+            ledger, f"b{number}", tables=["raw/backfill_events", REFINED], first_day=LAST, last_day=LAST, verdicts={},
+            snapshots={}, started_at=start.isoformat(), finished_at=(start + timedelta(seconds=seconds)).isoformat(),
         )  # fmt: skip
-    ledger.record_run("d", tables=["raw/regular_events"], started_at=start.isoformat(), finished_at=start.isoformat())
-    ledger.record_run("died", tables=["raw/backfill_events"], started_at=start.isoformat())
+    record_run(ledger, "d", tables=["raw/regular_events"], started_at=start.isoformat(), finished_at=start.isoformat())
+    record_run(ledger, "died", tables=["raw/backfill_events"], started_at=start.isoformat())
     times = health(ledger).run_times
     assert sorted(one.seconds for one in times if one.kind == "backfill") == [10, 20, 30, 1000]
     span = Span(start.date(), start.date())
@@ -364,7 +365,8 @@ def test_revisions_are_changes_of_days_that_were_final_before_the_run(ledger: Le
         )  # fmt: skip
 
     for step in range(3):
-        ledger.record_run(
+        record_run(
+            ledger,
             f"run{step}",
             tables=[],
             started_at=at[step].isoformat(),

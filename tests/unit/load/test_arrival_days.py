@@ -78,7 +78,7 @@ def test_strays_are_kept_as_the_last_look_found_them(tmp_path: Path) -> None:
     (one,) = listing.strays
     many = [replace(one, key=f"{number:03}", hour=number // 24, shard=number) for number in range(1000)]
     statements: list[bool] = []
-    sa.event.listen(ledger._engine, "before_cursor_execute", lambda *found: statements.append(found[-1]))
+    sa.event.listen(ledger.engine, "before_cursor_execute", lambda *found: statements.append(found[-1]))
     ledger.strays.replace(Source.REGULAR, [PROJECT], many)
     assert list(ledger.strays.all([PROJECT])) == [f"{number:03}" for number in (*range(100), *range(900, 1000))]
     assert (statements.count(True), len(statements) < 20) == (1, True)

@@ -22,7 +22,6 @@ from pipeline_assets.operations.rebuild import answer, green, swap
 from pipeline_assets.operations.rollback_plan import RollbackRequest
 from pipeline_assets.operations.slice_restores import restores_of
 from resources.iceberg.metadata import SliceFiles
-from resources.iceberg.swap import Publication
 from resources.ledger.changes import Changes
 from resources.ledger.store import Ledger
 
@@ -60,12 +59,21 @@ class Story:
         patch.setattr(swap, "drop_branches", lambda *_: None)
         patch.setattr(answer, "drop_branches", lambda *_: None)
         patch.setattr(answer, "roll_back", lambda _, request: self.restored.append(request) or [])
-        self.swap_table = swap._swap_table
-        patch.setattr(swap, "_swap_table", lambda _, rebuild, table, rebuilt, *__: self.commit(rebuild, table, rebuilt))
+        self.swap_of = swap._swap_of
+        patch.setattr(swap, "_swap_of", lambda _, __, table, rebuilt, *___: self._swap_of(table, rebuilt))
+        patch.setattr(swap, "_publish", self._table_by_table)
 
     def _catch_up(self, _: Any, rebuild: RebuildRecord, __: datetime) -> dict[str, int]:
         self.ledger.rebuilds.record(rebuild, self.steps.pop(0)() if self.steps else [])
         return dict.fromkeys(rebuild.tables, 1)
+
+    def _swap_of(self, table: Any, rebuilt: Any) -> Any:
+        going = frozenset(key for key, one in rebuilt.items() if one.goes)
+        return SimpleNamespace(table=table, rebuilt=rebuilt, changed=going)
+
+    def _table_by_table(self, _: Any, rebuild: RebuildRecord, swaps: Sequence[Any]) -> None:
+        for one in swaps:
+            self.commit(rebuild, one.table, one.rebuilt)
 
     def publish(self, rebuild: RebuildRecord, table: Any, rebuilt: Any) -> frozenset[Slice]:
         going = frozenset(key for key, one in rebuilt.items() if one.goes)
@@ -260,28 +268,28 @@ def test_a_refusal_says_what_main_shows_already(story: Story, how: str, is_settl
 
 def test_files_that_are_not_on_record_are_not_published(story: Story) -> None:
     """Scenario: the green branch holds, of one of two changed slices, a file that no audit is on record of. Outcome: a conflict,
-    and nothing is published; with the recorded files, the snapshot that was looked at is what is published."""
+    and nothing is published; with the recorded files, the snapshot that was looked at is what is to be published."""
     files = {KEY: SliceFiles(frozenset({"a"}), 1000), NEXT: SliceFiles(frozenset({"b"}), 1000)}
     going = {key: made(1000, 1, key=key, file_hash=one.file_hash) for key, one in files.items()}
     story.reported(*going.values())
     staged = []
 
-    def publish(found: Any, changed: Any, _: str) -> Any:
-        staged.append((found.snapshot_id, changed))
-        raise PublishConflictError(REFINED, "far enough", "Again")
+    def change_of(table: Any, _: int, snapshot_id: int, changed: Any) -> Any:
+        staged.append((snapshot_id, changed))
+        return SimpleNamespace(table=table)
 
     story.runtime.lakehouse = SimpleNamespace(
         branches=SimpleNamespace(head=lambda *_: 5, name=lambda name: f"tidemark_{name}"),
         slice_files=lambda _, snapshot_id, __: files if snapshot_id == 5 else {},
-        publish=publish,
+        change=change_of,
+        files_of=lambda _: files,
     )
     refined = swap.table_by_key(REFINED)
-    with pytest.raises(PublishConflictError, match="far enough"):
-        story.swap_table(story.runtime, story.rebuild, refined, going, 1, NOW)
+    assert story.swap_of(story.runtime, story.rebuild, refined, going, 1, NOW).changed == {KEY, NEXT}
     assert staged == [(5, frozenset({KEY, NEXT}))]
     files[NEXT] = SliceFiles(frozenset({"b", "c"}), 1000)
     with pytest.raises(PublishConflictError, match="its green branch holds other files than were recorded"):
-        story.swap_table(story.runtime, story.rebuild, refined, going, 1, NOW)
+        story.swap_of(story.runtime, story.rebuild, refined, going, 1, NOW)
     assert len(staged) == 1
 
 
@@ -293,11 +301,11 @@ def test_what_a_swap_publishes_can_be_replayed_with_its_settings(story: Story) -
     story.runtime.lakehouse = SimpleNamespace(
         branches=SimpleNamespace(head=lambda *_: 5, name=lambda name: f"tidemark_{name}"),
         slice_files=lambda *_: files,
-        publish=lambda *_: Publication(7, 1, files),
+        change=lambda *_: None,
+        files_of=lambda _: files,
     )
     refined = swap.table_by_key(REFINED)
-    assert story.swap_table(story.runtime, story.rebuild, refined, going, 1, NOW) == {KEY}
-    (record,) = story.ledger.publications(REFINED)
+    (record,) = story.swap_of(story.runtime, story.rebuild, refined, going, 1, NOW).record.publications
     assert record.settings == refined.recorded_settings(story.runtime.settings)
     assert record.settings["dedupe_window_days"] == 0
 

@@ -173,7 +173,7 @@ def test_excluded_deliveries_refusals_and_older_code_are_named_beside_what_is_ru
     (key, *_) = sorted(one.key for one in place.landing.list(Source.REGULAR, [PROJECT], DAY, DAY).deliveries)
     etag = place.ledger.deliveries(Source.REGULAR, [PROJECT], DAY, DAY)[key].etag
     batch = BatchKey(Source.REGULAR, PROJECT, DAY)
-    place.ledger.record(Changes(forgotten_deliveries=[(Source.REGULAR, key)]), "run")
+    place.ledger.record(Changes(forgotten_deliveries=[(BatchKey(Source.REGULAR, PROJECT, DAY), key)]), "run")
     assert place.plan()[0].kind is RepairKind.LOAD
     place.ledger.interventions.exclude([Exclusion(batch, key, etag, None, "came twice")], "run")
     refined, revenue, *_ = place.slices()

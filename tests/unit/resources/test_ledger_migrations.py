@@ -28,6 +28,7 @@ from resources.ledger.schema import (
     SET_ASIDE,
 )
 from resources.ledger.store import Ledger
+from tests.support.ledgers import record_run
 
 PROJECT = "10001"
 DAY, BEFORE = date(2026, 2, 2), date(2026, 2, 1)
@@ -198,8 +199,8 @@ def test_an_older_ledger_answers_and_takes_rows_as_a_new_one(url: str) -> None:
         assert [publication.snapshot_id for publication in ledger.publications()] == [SNAPSHOT]
         assert ledger.interventions.holds("refined/events", [PROJECT]) == {Slice(BEFORE, PROJECT): "rolled back"}
         # Runs of before tell nothing of skew.
-        ledger.record_run("run-0", finished_at="2026-02-02T01:00:00+00:00")
-        ledger.record_run("run-1", finished_at="2026-02-03T01:00:00+00:00", skew=[{"step": "read"}])
+        record_run(ledger, "run-0", finished_at="2026-02-02T01:00:00+00:00")
+        record_run(ledger, "run-1", finished_at="2026-02-03T01:00:00+00:00", skew=[{"step": "read"}])
         assert ledger.skew_of_runs(2) == {"run-1": [{"step": "read"}], "run-0": []}
 
         publication = ledger.publications()[0]

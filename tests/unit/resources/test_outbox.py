@@ -43,6 +43,7 @@ from pipeline_assets.orchestration.notices import telling_receivers
 from resources.ledger.changes import Changes
 from resources.ledger.schema import NOTICES
 from resources.ledger.store import Ledger
+from resources.ledger.writing import LedgerWriting
 from resources.webhooks import signature
 from tests.support.postgres import Server, a_postgres
 from tests.support.webhook import HANG, SECRET, Webhook, a_webhook
@@ -114,7 +115,7 @@ def told_of(ledger: Ledger) -> list[dict[str, Any]]:
 
 
 def settings_of(ledger: Ledger, *urls: str) -> Settings:
-    return Settings(ledger_url=ledger._url, notify_urls=urls)
+    return Settings(ledger_url=ledger.url, notify_urls=urls)
 
 
 def test_a_published_final_day_that_changes_makes_one_notice(ledger: Ledger) -> None:
@@ -196,7 +197,7 @@ def test_whoever_tells_of_a_commit_gives_it_the_same_id(tmp_path: Path) -> None:
 def test_a_notice_and_what_it_tells_of_are_one_transaction(lite: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
     lite.record(Changes(slices=[FINAL]), "run-1")
     with monkeypatch.context() as broken:
-        broken.setattr(Ledger, "_move_head", lambda *_, **__: 1 / 0)
+        broken.setattr(LedgerWriting, "_move_head", lambda *_, **__: 1 / 0)
         read = lite.slices(REVENUE, None)[KEY]
         with pytest.raises(ZeroDivisionError):
             lite.record(
@@ -463,7 +464,7 @@ def test_a_body_that_is_refused_for_good_holds_up_no_later_one_and_is_not_lost(
     later = datetime.now(UTC) + timedelta(days=40)
     assert forget_notices(ledger, settings, later, is_dry_run=False) == 1
 
-    for name, value in (("CONFIG", ""), ("PROJECTS", "10001"), ("LEDGER_URL", ledger._url)):
+    for name, value in (("CONFIG", ""), ("PROJECTS", "10001"), ("LEDGER_URL", ledger.url)):
         monkeypatch.setenv(f"TIDEMARK_{name}", value)
     monkeypatch.setenv("TIDEMARK_NOTIFY_URLS", webhook.url)
     webhook.answer_next(413)
