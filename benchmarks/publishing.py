@@ -82,6 +82,8 @@ class Measured:
     """From the first table that readers see anew until the last one."""
     locked: float
     """For how long no other writer may publish; table by table, Iceberg and the ledger lock for single statements."""
+    steps: dict[str, float]
+    """Point of the publish -> seconds since the one before it."""
     slices: int
     digests: str
 
@@ -96,10 +98,17 @@ class Moments:
     def __init__(self) -> None:
         """Of one load."""
         self.passed: list[tuple[Failpoint, float]] = []
+        self.steps: dict[str, float] = {}
+        """Point and table -> seconds since the point before it, of the publish alone."""
 
-    def __call__(self, point: Failpoint, _: str) -> None:
+    def __call__(self, point: Failpoint, table: str) -> None:
         """Remember a moment."""
-        self.passed.append((point, time.perf_counter()))
+        now = time.perf_counter()
+        if point is Failpoint.BETWEEN_TABLES:
+            self.steps.clear()
+        elif self.passed:
+            self.steps[f"{point} {table}".strip()] = round(now - self.passed[-1][1], 3)
+        self.passed.append((point, now))
 
     def last(self, point: Failpoint) -> float:
         """Of the point's last passage; raises ValueError where there was none."""
@@ -154,6 +163,7 @@ def load_range(work: Path, chosen: Range, promise: Promise) -> Measured:
         publish=published - moments.last(Failpoint.BETWEEN_TABLES),
         apart=0.0 if is_whole else moments.spread(Failpoint.AFTER_COMMIT),
         locked=moments.between(Failpoint.AFTER_APPLY, Failpoint.AFTER_PUBLISH) if is_whole else 0.0,
+        steps=moments.steps,
         slices=sum(len(slices) for slices in digests.values()),
         digests=json.dumps(digests, sort_keys=True),
     )
@@ -197,6 +207,9 @@ def main() -> int:
         one.range for one in measured if one.digests != next(m.digests for m in measured if m.range == one.range)
     ]
     console.print(f"digests of all tables {'DIFFER' if differing else 'equal'}", highlight=False)
+    for one in measured:
+        steps = ", ".join(f"{name} {seconds:.2f}" for name, seconds in one.steps.items())
+        console.print(f"{one.range}, {one.promise}: {steps}", highlight=False)
     (KEPT / "publishing.json").write_text(json.dumps([one.as_json() for one in measured], indent=1) + "\n", "utf-8")
     return 1 if differing else 0
 

@@ -22,7 +22,7 @@ from pipeline_assets.domain.settings import PROJECT_ROOT
 from tests.support.cuts import Cut, Cuts, cuts_of
 
 _PAUSE_SECONDS = 0.01
-_KEPT = 5
+_KEPT = 12
 
 
 @dataclass
@@ -71,7 +71,8 @@ class Reader:
         seen.changed += before is not None
         seen.aggregates += bool(found.aggregates)
         seen.ledger += bool(found.ledger)
-        seen.findings += [*found.aggregates[:1], *found.ledger[:1]][: max(0, _KEPT - len(seen.findings))]
+        told = [f"cut {seen.changed}: {text}" for text in (*found.aggregates, *found.ledger)]
+        seen.findings += told[: max(0, _KEPT - len(seen.findings))]
         if found.aggregates and self._apart_since is None:
             self._apart_since = taken
             seen.moments += 1
