@@ -87,6 +87,12 @@ class Measured:
     slices: int
     digests: str
 
+    @property
+    def told(self) -> str:
+        """One line, for people."""
+        steps = ", ".join(f"{name} {seconds:.2f}" for name, seconds in self.steps.items())
+        return f"{self.range}, {self.promise}: load {self.load:.1f} s, publish {self.publish:.2f} s: {steps}"
+
     def as_json(self) -> dict[str, object]:
         """For the file of figures."""
         return {name: value for name, value in vars(self).items() if name != "digests"}
@@ -185,31 +191,36 @@ def page_of(measured: list[Measured]) -> Table:
     return page
 
 
+def _promise(text: str) -> Promise:
+    return Promise(text.replace("-", " "))
+
+
 def main() -> int:
     """Measure and report; 1 where the two promises made different tables."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.publishing", description=__doc__)
     parser.add_argument("--ranges", nargs="*", choices=list(RANGES), default=list(RANGES))
+    orders = [Promise.TABLE_BY_TABLE, Promise.ONE_TRANSACTION]
+    parser.add_argument("--promise", nargs="*", type=_promise, default=orders, help="one-transaction, table-by-table")
     chosen = parser.parse_args()
     KEPT.mkdir(parents=True, exist_ok=True)
     work = Path(tempfile.mkdtemp(prefix="publishing-", dir=KEPT))
     measured: list[Measured] = []
+    console = Console(width=140)
     try:
         # What a session does for the first time is no part of any figure.
         load_range(work / "warm", Range("warm", 1, 50), Promise.ONE_TRANSACTION)
         for name in chosen.ranges:
-            before = load_range(work, RANGES[name], Promise.TABLE_BY_TABLE)
-            measured += [before, load_range(work, RANGES[name], Promise.ONE_TRANSACTION)]
+            for promise in chosen.promise:
+                measured.append(load_range(work, RANGES[name], promise))
+                console.print(measured[-1].told, highlight=False)
     finally:
         shutil.rmtree(work)
-    console = Console(width=140)
-    console.print(page_of(measured))
+    if len(chosen.promise) == len(Promise):
+        console.print(page_of(measured))
     differing = [
         one.range for one in measured if one.digests != next(m.digests for m in measured if m.range == one.range)
     ]
     console.print(f"digests of all tables {'DIFFER' if differing else 'equal'}", highlight=False)
-    for one in measured:
-        steps = ", ".join(f"{name} {seconds:.2f}" for name, seconds in one.steps.items())
-        console.print(f"{one.range}, {one.promise}: {steps}", highlight=False)
     (KEPT / "publishing.json").write_text(json.dumps([one.as_json() for one in measured], indent=1) + "\n", "utf-8")
     return 1 if differing else 0
 
