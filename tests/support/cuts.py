@@ -21,6 +21,7 @@ from sqlalchemy.engine import Connection, make_url
 
 from pipeline_assets.domain.slices import Digest
 from pipeline_assets.tables.registry import ASSET_TABLES
+from resources.iceberg.pointers import share_a_database
 
 REFINED, COUNTS, REVENUE, USERS = (
     "refined/events",
@@ -139,7 +140,7 @@ class Cuts:
 def cuts_of(catalog_url: str, ledger_url: str | None, catalog_name: str) -> Iterator[Cuts]:
     """Connect to a lake's databases as a reader does."""
     with _connected(catalog_url) as catalog:
-        if ledger_url is None:
+        if ledger_url is None or share_a_database(ledger_url, catalog_url):
             yield Cuts(catalog, None, catalog_name)
             return
         with _connected(ledger_url) as ledger:
