@@ -31,6 +31,7 @@ from rich.table import Table
 from pipeline_assets.domain.settings import PROJECT_ROOT, Settings
 from pipeline_assets.domain.slices import Source
 from pipeline_assets.formats.amplitude.keys import KeyGrammar
+from resources.publishing.promise import Promise
 from tests.support.builders import PROJECT, LandingFolder
 from tests.support.postgres import a_postgres
 from tests.support.random_exports import DAYS, KINDS, WINDOW, Files, Vendor, change, first_exports
@@ -42,6 +43,7 @@ _ROUNDS_OF_A_LAKE = 15
 _CHECKED_EVERY = 3
 _LONGEST_PAUSE = 0.6
 _DERIVED = TABLES[2:]
+_KINDS = ("overlapping", "overlapping", "disjoint", "same source", "three at once", "compaction", "rollback")
 
 
 class Hand:
@@ -96,6 +98,8 @@ class Account:
     """What the rounds met and left behind."""
 
     catalog: str
+    writers: int
+    promise: Promise
     rounds: Counter[str] = field(default_factory=Counter)
     """How the writers met -> rounds."""
     conflicts: int = 0
@@ -153,9 +157,9 @@ class Meeting:
 
 
 @contextmanager
-def all_hands() -> Iterator[list[Hand]]:
-    """The writers; their sessions serve one lake after the other, and know each catalog by a name of its own."""
-    hands = [Hand() for _ in range(WRITERS)]
+def all_hands(writers: int = WRITERS) -> Iterator[list[Hand]]:
+    """Two or three writers; their sessions serve one lake after the other, and know each catalog by a name of its own."""
+    hands = [Hand() for _ in range(writers)]
     try:
         yield hands
     finally:
@@ -164,15 +168,20 @@ def all_hands() -> Iterator[list[Hand]]:
 
 
 def run_rounds(
-    hands: Sequence[Hand], catalog: str, rounds: int, seed: int, tell: Callable[[str], None] = lambda _: None
+    hands: Sequence[Hand],
+    catalog: str,
+    rounds: int,
+    seed: int,
+    tell: Callable[[str], None] = lambda _: None,
+    promise: Promise = Promise.ONE_TRANSACTION,
 ) -> Account:
     """So many rounds on a `sqlite` or `postgresql` catalog and ledger; raises AssertionError for any other failure."""
-    account = Account(catalog)
+    account = Account(catalog, len(hands), promise)
     started = time.monotonic()
-    with tempfile.TemporaryDirectory(prefix="writers-") as scratch, _databases(catalog, Path(scratch)) as url_of:
+    with tempfile.TemporaryDirectory(prefix="writers-") as scratch, databases(catalog, Path(scratch)) as url_of:
         for number in range(0, rounds, _ROUNDS_OF_A_LAKE):
             rng = random.Random(seed * 1000 + number)
-            meeting = _meeting(Path(scratch) / f"{catalog}{number}", url_of(number), rng, account)
+            meeting = _meeting(Path(scratch) / f"{catalog}{number}", url_of, number, rng, account)
             for turn in range(min(_ROUNDS_OF_A_LAKE, rounds - number)):
                 _round(meeting, hands, rng, turn)
                 if (turn + 1) % _CHECKED_EVERY == 0 or number + turn + 1 == rounds:
@@ -184,22 +193,29 @@ def run_rounds(
 
 
 @contextmanager
-def _databases(catalog: str, folder: Path) -> Iterator[Callable[[int], str]]:
+def databases(catalog: str, folder: Path) -> Iterator[Callable[[str], str]]:
+    """Gives the URL of a new database of a name; a server that they need lives as long."""
     if catalog == "sqlite":
-        yield lambda number: f"sqlite:///{folder}/catalog{number}.db"
+        yield lambda name: f"sqlite:///{folder}/{name}.db"
         return
     with a_postgres() as server:
-        yield lambda number: server.database(f"lake{number}")
+        yield server.database
 
 
-def _meeting(folder: Path, url: str, rng: random.Random, account: Account) -> Meeting:
+def places(url_of: Callable[[str], str], name: str, promise: Promise) -> dict[str, str]:
+    """Settings of a lake's databases: only a ledger in the catalog's own is written in one transaction with it."""
+    found = {"catalog_url": url_of(name)}
+    return found if promise is Promise.ONE_TRANSACTION else {**found, "ledger_url": url_of(f"{name}_ledger")}
+
+
+def _meeting(folder: Path, url_of: Callable[[str], str], number: int, rng: random.Random, account: Account) -> Meeting:
     folder.mkdir()
     landing = _Landing(folder)
     vendor = Vendor(rng)
     settings = {
         "landing_url": str(landing.landing),
         "warehouse_url": str(folder / "warehouse"),
-        "catalog_url": url,
+        **places(url_of, f"lake{number}", account.promise),
         "catalog_name": folder.name,
         "projects": PROJECT,
         "calendar_start": "2026-01-01",
@@ -217,13 +233,8 @@ def _round(meeting: Meeting, hands: Sequence[Hand], rng: random.Random, turn: in
     if turn:
         for _ in range(rng.randrange(1, 4)):
             meeting.deliver(change(meeting.vendor, meeting.files, rng.choice(KINDS)))
-    kind = (
-        "empty tables"
-        if turn == 0
-        else rng.choice(
-            ("overlapping", "overlapping", "disjoint", "same source", "three at once", "compaction", "rollback")
-        )
-    )
+    kinds = [kind for kind in _KINDS if kind != "three at once" or len(hands) > 2]
+    kind = rng.choice(kinds) if turn else "empty tables"
     middle = rng.randrange(1, len(DAYS) - 1)
     whole, early, late = (DAYS[0], DAYS[-1]), (DAYS[0], DAYS[middle - 1]), (DAYS[middle], DAYS[-1])
     daily, backfill = (TABLES[0], *_DERIVED), (TABLES[1], *_DERIVED)
@@ -237,7 +248,9 @@ def _round(meeting: Meeting, hands: Sequence[Hand], rng: random.Random, turn: in
     ]
     if kind in ("three at once", "empty tables"):
         orders.append(_load(whole, _DERIVED if kind == "three at once" else backfill, rng))
+        orders = orders[: len(hands)]
     elif kind in ("compaction", "rollback"):
+        orders = orders[: len(hands) - 1]
         do = "compact" if kind == "compaction" else "roll_back"
         orders.append({"do": do, "table": rng.choice((TABLES[0], *_DERIVED)), "wait": rng.random() * 4})
     for hand, order in zip(hands, orders, strict=False):
@@ -300,6 +313,8 @@ def page_of(accounts: Sequence[Account]) -> Table:
     page = Table(title="writers at once")
     for title in (
         "catalog",
+        "promise",
+        "writers",
         "rounds",
         "how they met",
         "conflicts",
@@ -315,8 +330,21 @@ def page_of(accounts: Sequence[Account]) -> Table:
     for one in accounts:
         met = ", ".join(f"{kind} {count}" for kind, count in sorted(one.rounds.items()))
         figures = (one.conflicts, one.winners_named, one.gave_up, one.checks, one.lost, one.doubled, one.stale)
-        page.add_row(one.catalog, str(one.rounds.total()), met, *map(str, figures), f"{one.seconds:.0f}")
+        page.add_row(
+            one.catalog,
+            one.promise,
+            str(one.writers),
+            str(one.rounds.total()),
+            met,
+            *map(str, figures),
+            f"{one.seconds:.0f}",
+        )
     return page
+
+
+def promise_named(text: str) -> Promise:
+    """`one-transaction` or `table-by-table`; raises ValueError."""
+    return Promise(text.replace("-", " "))
 
 
 def main() -> int:
@@ -324,14 +352,16 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.two_writers", description=__doc__)
     parser.add_argument("--rounds", type=int, default=150, help="for each catalog")
     parser.add_argument("--catalogs", nargs="*", default=["sqlite", "postgresql"])
+    parser.add_argument("--writers", type=int, choices=(2, 3), default=WRITERS)
+    parser.add_argument("--promise", type=promise_named, default=Promise.ONE_TRANSACTION, help="or table-by-table")
     parser.add_argument("--seed", type=int, default=7)
     chosen = parser.parse_args()
     console = Console(width=160)
     accounts = []
     for catalog in chosen.catalogs:
-        with all_hands() as hands:
+        with all_hands(chosen.writers) as hands:
             tell = functools.partial(console.print, highlight=False)
-            accounts.append(run_rounds(hands, catalog, chosen.rounds, chosen.seed, tell))
+            accounts.append(run_rounds(hands, catalog, chosen.rounds, chosen.seed, tell, chosen.promise))
     console.print(page_of(accounts))
     for one in accounts:
         for finding in one.findings:

@@ -183,7 +183,8 @@ def _copy_catalog(settings: Settings, own: Settings) -> None:
         return
     source, target = schema_of(make_url(settings.catalog_url)), schema_of(url)
     for name in ("iceberg_tables", "iceberg_namespace_properties"):
-        _on_server(own, f"CREATE TABLE {target}.{name} (LIKE {source}.{name} INCLUDING ALL)")
+        if _is_there(own, source, name):
+            _on_server(own, f"CREATE TABLE {target}.{name} (LIKE {source}.{name} INCLUDING ALL)")
 
 
 def _forget_ledger(settings: Settings) -> None:
@@ -201,6 +202,15 @@ def _on_server(settings: Settings, statement: str) -> None:
     try:
         with engine.begin() as connection:
             connection.execute(sa.text(statement))
+    finally:
+        engine.dispose()
+
+
+def _is_there(settings: Settings, schema: str, name: str) -> bool:
+    url = make_url(settings.ledger_database_url).difference_update_query(["options"])
+    engine = sa.create_engine(url.set(drivername="postgresql+psycopg2"))
+    try:
+        return bool(sa.inspect(engine).has_table(name, schema=schema))
     finally:
         engine.dispose()
 

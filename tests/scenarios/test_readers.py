@@ -1,4 +1,4 @@
-"""Others read our tables, and loading our code does nothing."""
+"""Others read our tables, while they are published too, and loading our code does nothing."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Sequence
-from datetime import date
+from collections.abc import Callable, Sequence
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +16,14 @@ import pytest
 from typer.testing import CliRunner
 
 from pipeline_assets.cli.app import app
+from pipeline_assets.domain.slices import Source
 from pipeline_assets.tables.registry import ALL_TABLES, table_by_key
+from resources import failpoints
+from resources.failpoints import OF_TABLE_BY_TABLE, Failpoint
 from resources.iceberg.procedures import Upkeep
+from resources.publishing.promise import Promise, promise_of
 from tests.support.builders import events_on
+from tests.support.reader import Beside, Seen, a_reader
 
 DAY = date(2026, 2, 2)
 _READS = re.compile(r"(?:FROM \w+\.|load_table\(\")(\w+\.\w+)")
@@ -131,3 +136,61 @@ def test_printed_lines_give_the_rows_of_one_moment_after_later_loads(pipeline: A
         assert f"refined/events: the snapshot {expired}" in gone.stderr
         assert "has expired" in gone.stderr
     assert shell("--engine", "spark").exit_code == 0
+
+
+_PUBLISHING = {
+    Failpoint.BEFORE_PUBLISH,
+    Failpoint.AFTER_APPLY,
+    Failpoint.IN_TRANSACTION,
+    Failpoint.AFTER_PUBLISH,
+    *OF_TABLE_BY_TABLE,
+}
+
+
+def _ask(beside: Beside) -> None:
+    beside.ask()
+
+
+def _seen_beside_a_publish(pipeline: Callable[..., Any], **settings: Any) -> tuple[Promise, Seen]:
+    """A late fact, a correction and a recovered hour in one load, which waits at each step of publishing for one more cut."""
+    p = pipeline(**settings)
+    p.now = datetime(2026, 2, 10, tzinfo=UTC)
+    next_day = DAY + timedelta(days=1)
+    p.deliver(DAY, events_on(DAY, 20))
+    p.deliver(next_day, events_on(next_day, 10))
+    p.reports(DAY, next_day)
+    p.deliver(DAY, events_on(DAY, 11))
+    p.deliver(next_day, events_on(DAY, 12, prefix="late"), hour=20)
+    p.deliver(next_day, events_on(next_day, 11, prefix="recovered"), hour=21, source=Source.BACKFILL)
+    with a_reader(p.settings.model_dump()) as beside:
+        failpoints.watch(lambda point, _: _ask(beside) if point in _PUBLISHING else None)
+        try:
+            p.reports(DAY, next_day)
+        finally:
+            failpoints.watch()
+        assert p.count("refined/events") == 11 + 10 + 12 + 11
+        return promise_of(p.settings), beside.ask()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("catalog", ["sqlite", "postgresql"])
+def test_a_reader_sees_all_of_a_publish_or_nothing(
+    pipeline: Callable[..., Any], catalog: str, request: pytest.FixtureRequest
+) -> None:
+    """Scenario: a process reads all tables and the ledger in a loop, and at every step of a load's publish. Outcome: it sees one
+    change, from the state before to the state after it; refined, aggregates and the ledger agree in both."""
+    places = {} if catalog == "sqlite" else {"catalog_url": request.getfixturevalue("postgres")}
+    promise, seen = _seen_beside_a_publish(pipeline, **places)
+    assert promise is Promise.ONE_TRANSACTION
+    assert (seen.changed, seen.aggregates, seen.ledger) == (1, 0, 0), seen.findings
+
+
+@pytest.mark.slow
+def test_the_same_reader_finds_publishes_table_by_table(pipeline: Callable[..., Any], tmp_path: Any) -> None:
+    """Scenario: the same, but the ledger lies in a database of its own, so that tables are published one after the other.
+    Outcome: the reader sees refined without its aggregates, and tables without their ledger rows."""
+    promise, seen = _seen_beside_a_publish(pipeline, ledger_url=f"sqlite:///{tmp_path}/ledger.db")
+    assert promise is Promise.TABLE_BY_TABLE
+    assert seen.changed > 1
+    assert seen.aggregates > 0
+    assert seen.ledger > 0

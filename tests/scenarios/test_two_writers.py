@@ -13,7 +13,7 @@ from rich.console import Console
 from pipeline_assets.tables.refined_events import REFINED_EVENTS
 from resources import failpoints
 from resources.failpoints import Failpoint
-from tests.support.builders import events_on
+from tests.support.builders import PROJECT, events_on
 from tests.support.reference import require_known
 from tests.two_writers import Hand, all_hands, page_of, run_rounds
 
@@ -46,7 +46,7 @@ def test_the_loser_builds_again_what_it_lost(pipeline: Any) -> None:
     """Scenario: a load of two distant days is about to publish, when another one loads a further object of the second day and
     publishes it. Outcome: nothing of the first is visible until it walks again; then the second day is built from fresh inputs,
     the first one goes as it was staged; every row is there once, and every change is on record once, of one run each."""
-    p = pipeline(reprocessing_window_days=1, dedupe_window_days=1)
+    p = pipeline(reprocessing_window_days=1, dedupe_window_days=1, sparse_projects=(PROJECT,))
     far = DAY + timedelta(days=9)
     p.deliver(DAY, events_on(DAY, 8))
     p.deliver(far, events_on(far, 10))

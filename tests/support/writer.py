@@ -24,15 +24,18 @@ from pyspark.sql import SparkSession
 from pipeline_assets.domain.errors import TidemarkError
 from pipeline_assets.domain.records import Head
 from pipeline_assets.domain.settings import Settings
-from pipeline_assets.domain.slices import EMPTY, Slice
+from pipeline_assets.domain.slices import EMPTY, Slice, Verdict
 from pipeline_assets.load.ledger_sync import sync_ledger
 from pipeline_assets.load.request import LoadRequest
 from pipeline_assets.load.run import run_load
 from pipeline_assets.load.runtime import Runtime
 from pipeline_assets.load.staleness.scan import scan_stale_days
+from pipeline_assets.operations.release import preview, release
+from pipeline_assets.operations.rollback import roll_back
+from pipeline_assets.operations.rollback_plan import RollbackRequest
 from pipeline_assets.tables.registry import table_by_key
 from resources import failpoints
-from resources.failpoints import Failpoint
+from resources.failpoints import OF_TABLE_BY_TABLE, Failpoint
 from resources.iceberg.errors import FAILURES, is_conflict
 from resources.iceberg.lakehouse import Lakehouse
 from resources.landing.store import LandingStore
@@ -53,8 +56,12 @@ _PAUSED_AT = (
     Failpoint.BETWEEN_TABLES,
     Failpoint.BEFORE_PUBLISH,
     Failpoint.AFTER_APPLY,
+    Failpoint.IN_TRANSACTION,
     Failpoint.AFTER_PUBLISH,
+    *sorted(OF_TABLE_BY_TABLE),
 )
+_CONFLICT = ("it is built again", "building it again", "reading it again")
+"""What a load logs where another writer won."""
 
 
 @dataclass
@@ -76,7 +83,7 @@ class Writer:
                 found = do(runtime, order)
             except TidemarkError as error:
                 found = {"error": type(error).__name__, "text": str(error)}
-        conflicts = [text for text in said if "building it again" in text or "reading it again" in text]
+        conflicts = [text for text in said if any(sign in text for sign in _CONFLICT)]
         return found | {"conflicts": conflicts}
 
     def load(self, runtime: Runtime, order: dict[str, Any]) -> dict[str, Any]:
@@ -92,7 +99,8 @@ class Writer:
         finally:
             failpoints.watch()
         bad = [str(o) for report in reports for o in report.outcomes if o.fails_the_run]
-        return {"error": "refused", "text": bad[0]} if bad else {}
+        published = sum(outcome.verdict is Verdict.PUBLISHED for report in reports for outcome in report.outcomes)
+        return {"error": "refused", "text": bad[0]} if bad else {"published": published}
 
     def compact(self, runtime: Runtime, order: dict[str, Any]) -> dict[str, Any]:
         """Iceberg's compaction of a whole table, as anybody may run it."""
@@ -118,6 +126,24 @@ class Writer:
         name = f"{runtime.settings.catalog_name}.system.rollback_to_snapshot"
         self.spark.sql(f"CALL {name}(table => '{table.identifier}', snapshot_id => {newest.parent_id})")
         return {}
+
+    def undo(self, runtime: Runtime, order: dict[str, Any]) -> dict[str, Any]:
+        """An operator's rollback of a day of refined and all aggregates, to what it was a publication ago."""
+        day = date.fromisoformat(order["day"])
+        publications = runtime.ledger.publications_of(TABLES[2], runtime.settings.projects, [day])
+        if len(publications) < 2:
+            return {"published": 0}
+        to, run_id = publications[-2].number, str(uuid.uuid4())
+        restores = roll_back(runtime, RollbackRequest((), runtime.settings.projects, day, day, to, "a test", run_id))
+        return {"published": sum(not restore.is_there for restore in restores)}
+
+    def release(self, runtime: Runtime, order: dict[str, Any]) -> dict[str, Any]:
+        """The release of a day that was rolled back, and a load of it."""
+        day = date.fromisoformat(order["day"])
+        projects = runtime.settings.projects
+        held = preview(runtime.ledger, runtime.settings, (), projects, day, day, NOW, is_load_next=True)
+        release(runtime.ledger, held, "a test", str(uuid.uuid4()))
+        return self.load(runtime, {**order, "first": order["day"], "last": order["day"]})
 
     def look(self, runtime: Runtime, order: dict[str, Any]) -> dict[str, Any]:
         """What is wrong: rows of refined lost or doubled, and slices that are wrong and that the ledger calls current."""

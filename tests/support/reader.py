@@ -1,0 +1,137 @@
+"""A process that reads in a loop, beside whoever publishes: how many cuts it took, and what did not fit together in them.
+
+Contains: the loop and its account.
+Add here: another figure of the account.
+Does not contain: what a cut is (cuts.py), who starts it (readers.py).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from pipeline_assets.domain.settings import PROJECT_ROOT
+from tests.support.cuts import Cut, Cuts, cuts_of
+
+_PAUSE_SECONDS = 0.01
+_KEPT = 12
+
+
+@dataclass
+class Seen:
+    """What one reader saw."""
+
+    cuts: int = 0
+    changed: int = 0
+    """Cuts in which a table's main or the ledger's rows were not as in the cut before: a reader that meets no publish proves
+    nothing."""
+    aggregates: int = 0
+    """Cuts in which refined and its aggregates disagreed, equal ones in a row counted once."""
+    ledger: int = 0
+    """Cuts in which the ledger and a table disagreed, likewise."""
+    moments: int = 0
+    """How often refined and its aggregates began to disagree."""
+    seconds_apart: float = 0.0
+    """For how long they did, together."""
+    findings: list[str] = field(default_factory=list)
+    """The first ones, in words."""
+
+
+class Reader:
+    """Takes one cut after the other."""
+
+    def __init__(self, cuts: Cuts) -> None:
+        """Of one lake."""
+        self._cuts = cuts
+        self._last: Cut | None = None
+        self._state: object = None
+        self._apart_since: float | None = None
+        self.seen = Seen()
+
+    def look(self) -> bool:
+        """Take a cut and read what is new in it; False where nothing is."""
+        seen, taken = self.seen, time.monotonic()
+        cut = self._cuts.take()
+        seen.cuts += 1
+        if cut == self._last:
+            return False
+        self._last, before = cut, self._state
+        found = self._cuts.findings(cut)
+        self._state = (found.heads, cut.rows_on_record)
+        if self._state == before:
+            return True
+        seen.changed += before is not None
+        seen.aggregates += bool(found.aggregates)
+        seen.ledger += bool(found.ledger)
+        told = [f"cut {seen.changed}: {text}" for text in (*found.aggregates, *found.ledger)]
+        seen.findings += told[: max(0, _KEPT - len(seen.findings))]
+        if found.aggregates and self._apart_since is None:
+            self._apart_since = taken
+            seen.moments += 1
+        elif not found.aggregates and self._apart_since is not None:
+            seen.seconds_apart += taken - self._apart_since
+            self._apart_since = None
+        return True
+
+
+class Beside:
+    """A reader's process."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        """That has taken its first cut."""
+        self._process = process
+
+    def ask(self) -> Seen:
+        """Have it take one more cut now; what it saw until then."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write("\n")
+        self._process.stdin.flush()
+        line = self._process.stdout.readline()
+        assert line, "the reader's process died"
+        return Seen(**json.loads(line))
+
+
+@contextmanager
+def a_reader(settings: Mapping[str, Any]) -> Iterator[Beside]:
+    """A process that reads the lake of these settings in a loop, from before the block until after it."""
+    place = {name: settings.get(name) for name in ("catalog_url", "ledger_url", "catalog_name")}
+    environment = {**os.environ, "PYICEBERG_MAX_WORKERS": "1", "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-m", "tests.support.reader", json.dumps(place)]
+    with subprocess.Popen(
+        command, cwd=PROJECT_ROOT, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        beside = Beside(process)
+        try:
+            beside.ask()
+            yield beside
+        finally:
+            assert process.stdin is not None
+            process.stdin.close()
+
+
+def main() -> None:
+    """Read until standard input ends; each line of it asks for a cut that is taken after it, and for the account."""
+    with cuts_of(**json.loads(sys.argv[1])) as cuts:
+        reader = Reader(cuts)
+        while True:
+            if select.select([sys.stdin], [], [], 0)[0]:
+                if not sys.stdin.readline():
+                    return
+                reader.look()
+                sys.stdout.write(json.dumps(asdict(reader.seen)) + "\n")
+                sys.stdout.flush()
+            elif not reader.look():
+                time.sleep(_PAUSE_SECONDS)
+
+
+if __name__ == "__main__":
+    main()
