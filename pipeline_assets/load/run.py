@@ -16,7 +16,7 @@ from pipeline_assets.domain.slices import Verdict
 from pipeline_assets.load.build.rebuild import rebuild_stale
 from pipeline_assets.load.deliveries.accept import accept_deliveries
 from pipeline_assets.load.dimensions import (
-    days_published,
+    days_of_new_items,
     dimension_facts,
     list_dimensions,
     optional_tables,
@@ -81,7 +81,7 @@ def run_load(runtime: Runtime, request: LoadRequest, is_live: Callable[[str], bo
         if table in tables and table.key in request.tables:
             with lakehouse_failures(table.key):
                 report = rebuild_stale(runtime, request, table, dimension_facts(runtime, request, table, listings))
-            new_items |= days_published(report) if table.kind.reads_landing else set()
+            new_items |= days_of_new_items(report, table, runtime.settings)
             yield seen(report)
     derived = [table for table in (*DERIVED, *AS_OF_TABLES) if table.key in request.tables and table in tables]
     if derived:

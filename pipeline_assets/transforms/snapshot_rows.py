@@ -1,13 +1,14 @@
-"""Snapshots of a dimension to rows, one task an object: the driver never holds items.
+"""Objects of a dimension to rows, one task an object: the driver never holds items.
 
-Contains: reading the objects, and what was wrong with one.
+Contains: reading snapshots and histories of intervals, and what was wrong with an object.
 Add here: how rows are batched.
-Does not contain: what a snapshot looks like (formats/snapshot_objects.py), what becomes of a refused one (load/).
+Does not contain: what an object looks like (formats/snapshot_objects.py, interval_objects.py), what becomes of a refused one
+(load/).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
 from typing import Any
@@ -19,7 +20,9 @@ from pipeline_assets.domain.deliveries import NOT_READABLE
 from pipeline_assets.domain.dimensions import SnapshotDelivery
 from pipeline_assets.domain.errors import ObjectMovedError, TidemarkError, UnreadableObjectError
 from pipeline_assets.domain.plain_text import recordable
-from pipeline_assets.formats.snapshot_objects import BadSnapshotError, SnapshotPart, SnapshotRow, read_snapshot
+from pipeline_assets.formats.interval_objects import read_intervals
+from pipeline_assets.formats.snapshot_lines import BadSnapshotError, SnapshotPart
+from pipeline_assets.formats.snapshot_objects import read_snapshot
 from pipeline_assets.transforms.data_files import ARROW_TYPES
 from pipeline_assets.transforms.parse import MOVED, ObjectReader
 from pipeline_assets.transforms.spread import in_buckets
@@ -27,12 +30,16 @@ from pipeline_assets.transforms.spread import in_buckets
 BAD = "bad"
 """`problem` of an object that is no snapshot; `detail` says why."""
 _BATCH_ROWS = 10_000
-_FIELDS = {
-    "snapshot_date": "date",
+_OF_SNAPSHOT = {"id": "string", "name": "string", "status": "string", "attributes": "string"}
+_OF_INTERVAL = {
     "id": "string",
-    "name": "string",
     "status": "string",
+    "active_start_date": "date",
+    "active_end_date": "date",
     "attributes": "string",
+}
+_BEFORE = {"snapshot_date": "date"}
+_AFTER = {
     "_object_key": "string",
     "_object_etag": "string",
     "_line_number": "int",
@@ -40,7 +47,10 @@ _FIELDS = {
     "problem": "string",
     "detail": "string",
 }
-_SCHEMA = pa.schema([(name, ARROW_TYPES[kind]) for name, kind in _FIELDS.items()])
+
+
+def _snapshot(content: bytes, part: SnapshotPart, day: date) -> Sequence[Any]:  # noqa: ARG001 - its rows name no day
+    return read_snapshot(content, part)
 
 
 def read_snapshots(
@@ -50,7 +60,18 @@ def read_snapshots(
 
     problem is null for a snapshot that is whole; else BAD, MOVED or NOT_READABLE, and the object has no rows.
     """
-    work = pa.Table.from_pylist(
+    return _read(spark, deliveries, SnapshotWork(reader, max_bytes, _OF_SNAPSHOT, _snapshot))
+
+
+def read_histories(
+    spark: SparkSession, deliveries: Mapping[date, SnapshotDelivery], reader: ObjectReader, max_bytes: int
+) -> DataFrame:
+    """The same of histories of intervals: id, status, active_start_date, active_end_date, attributes as of each day."""
+    return _read(spark, deliveries, SnapshotWork(reader, max_bytes, _OF_INTERVAL, read_intervals))
+
+
+def _read(spark: SparkSession, deliveries: Mapping[date, SnapshotDelivery], work: SnapshotWork) -> DataFrame:
+    objects = pa.Table.from_pylist(
         [
             {"bucket": bucket, "day": day, "key": one.key, "etag": one.etag, "size_bytes": one.size_bytes}
             for bucket, (day, one) in enumerate(sorted(deliveries.items()))
@@ -65,16 +86,25 @@ def read_snapshots(
             ]
         ),
     )
-    schema = ", ".join(f"`{name}` {kind}" for name, kind in _FIELDS.items())
-    return in_buckets(spark, work).mapInArrow(SnapshotWork(reader, max_bytes), schema)
+    schema = ", ".join(f"`{name}` {kind}" for name, kind in work.columns.items())
+    return in_buckets(spark, objects).mapInArrow(work, schema)
 
 
 @dataclass(frozen=True)
 class SnapshotWork:
-    """Reads snapshots, in Spark's Python workers; one at a time is in memory."""
+    """Reads objects, in Spark's Python workers; one at a time is in memory."""
 
     reader: ObjectReader
     max_bytes: int
+    fields: Mapping[str, str]
+    """Name -> Spark type of what an item says."""
+    parse: Callable[[bytes, SnapshotPart, date], Sequence[Any]]
+    """Bytes of an object of a day -> its items, with the fields and `line`; raises BadSnapshotError."""
+
+    @property
+    def columns(self) -> dict[str, str]:
+        """Name -> Spark type of all that is told of an item, and of an object."""
+        return {**_BEFORE, **self.fields, **_AFTER}
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Day, key, etag and size of objects to rows and summaries; raises RuntimeError with the line of what is ours."""
@@ -86,7 +116,8 @@ class SnapshotWork:
             raise RuntimeError(error.as_line()) from error
 
     def _read(self, place: Mapping[str, Any]) -> Iterator[pa.RecordBatch]:
-        problem, detail, rows = None, None, list[SnapshotRow]()
+        problem, detail = None, None
+        rows: Sequence[Any] = ()
         try:
             rows = self._rows(place)
         except BadSnapshotError as error:
@@ -98,11 +129,11 @@ class SnapshotWork:
         about = {"snapshot_date": place["day"], "_object_key": place["key"], "_object_etag": place["etag"]}
         for start in range(0, len(rows), _BATCH_ROWS):
             part = rows[start : start + _BATCH_ROWS]
-            yield _batch([about | _values(row) for row in part])
+            yield self._batch([about | self._values(row) for row in part])
         told = None if detail is None else recordable(detail)
-        yield _batch([about | {"rows": len(rows), "problem": problem, "detail": told}])
+        yield self._batch([about | {"rows": len(rows), "problem": problem, "detail": told}])
 
-    def _rows(self, place: Mapping[str, Any]) -> list[SnapshotRow]:
+    def _rows(self, place: Mapping[str, Any]) -> Sequence[Any]:
         # An object may be listed with fewer bytes than it has by now: the version that was listed is read, or none.
         if place["size_bytes"] > self.max_bytes:
             reason = f"has {place['size_bytes']:,} bytes, and TIDEMARK_MAX_SNAPSHOT_BYTES allows {self.max_bytes:,}"
@@ -110,17 +141,15 @@ class SnapshotWork:
         with self.reader.open(place["key"], place["etag"]) as stored:
             content = stored.read()
         part = SnapshotPart.CSV if place["key"].endswith(SnapshotPart.CSV) else SnapshotPart.JSONL
-        return read_snapshot(content, part)
+        return self.parse(content, part, place["day"])
 
+    def _values(self, row: Any) -> dict[str, Any]:
+        return {name: getattr(row, name) for name in self.fields} | {"_line_number": row.line}
 
-def _values(row: SnapshotRow) -> dict[str, Any]:
-    names = ("id", "name", "status", "attributes")
-    return {name: getattr(row, name) for name in names} | {"_line_number": row.line}
-
-
-def _batch(records: list[dict[str, Any]]) -> pa.RecordBatch:
-    columns = [
-        pa.array([record.get(name) for record in records], kind)
-        for name, kind in zip(_SCHEMA.names, _SCHEMA.types, strict=True)
-    ]
-    return pa.RecordBatch.from_arrays(columns, schema=_SCHEMA)
+    def _batch(self, records: list[dict[str, Any]]) -> pa.RecordBatch:
+        schema = pa.schema([(name, ARROW_TYPES[kind]) for name, kind in self.columns.items()])
+        columns = [
+            pa.array([record.get(name) for record in records], kind)
+            for name, kind in zip(schema.names, schema.types, strict=True)
+        ]
+        return pa.RecordBatch.from_arrays(columns, schema=schema)

@@ -26,7 +26,7 @@ from pipeline_assets.inspection.replay.origin import Origin
 from pipeline_assets.inspection.replay.places import Kept, places
 from pipeline_assets.inspection.replay.replay import InputSlice
 from pipeline_assets.load.runtime import Runtime
-from pipeline_assets.load.staleness.as_of import ItemsOfDays
+from pipeline_assets.load.staleness.as_of_history import items_of_days
 from pipeline_assets.load.staleness.facts import Facts
 from pipeline_assets.tables.kinds import is_dimension
 from pipeline_assets.tables.registry import table_by_key
@@ -57,7 +57,7 @@ def items_of_today(runtime: Runtime, table: Table, key: Slice, settings: Setting
         return []
     now = datetime.now(UTC)
     facts = Facts.read(runtime.ledger, settings, {key}, (), now).reading(runtime.ledger, [table])
-    return list(ItemsOfDays(facts, table.dimension, now).inputs(key.event_date))
+    return list(items_of_days(facts, table.dimension, now).inputs(key.event_date))
 
 
 def slice_of(day: InputDay, key: Slice) -> Slice:

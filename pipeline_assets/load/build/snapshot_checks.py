@@ -18,7 +18,7 @@ from pipeline_assets.domain.slices import EMPTY, Digest
 from pipeline_assets.load.staleness.counts import ROWS_BEFORE, former_day
 from pipeline_assets.transforms.parse import MOVED
 
-_HINTS = {
+UNREAD_HINTS = {
     MOVED: "The next load reads it again",
     NOT_READABLE: "Restore the object, or the right to read it; every load tries again",
 }
@@ -53,8 +53,10 @@ def judge_whole(name: str, read: int, problem: str | None, detail: str | None, f
     staged = found.digest.rows
     figures = {"rows_read": read, "mismatch_count": abs(read - staged) + staged - found.ids}
     if problem is not None:
-        figures[UNREAD_OBJECTS] = int(problem in _HINTS)
-        return Evaluation(Check.SNAPSHOT_IS_WHOLE, False, f"{name}: {detail}", _HINTS.get(problem, _CORRECT), figures)
+        figures[UNREAD_OBJECTS] = int(problem in UNREAD_HINTS)
+        return Evaluation(
+            Check.SNAPSHOT_IS_WHOLE, False, f"{name}: {detail}", UNREAD_HINTS.get(problem, _CORRECT), figures
+        )
     if figures["mismatch_count"]:
         reason = f"{name}: {read} items were read, {staged} are staged, with {found.ids} ids"
         hint = "This is a defect of Tidemark: report it with the object"
@@ -74,10 +76,10 @@ def judge_count(
         return Evaluation(Check.COUNT_IS_EXPECTED, True, figures={"rows_after": rows})
     before = counts[former]
     figures = {ROWS_BEFORE: before, "rows_after": rows}
-    beyond = _beyond(before, rows, settings)
-    if beyond is None:
+    is_beyond = beyond(before, rows, settings)
+    if is_beyond is None:
         return Evaluation(Check.COUNT_IS_EXPECTED, True, figures=figures)
-    reason = f"{rows:,} items, {before:,} in the snapshot of {former}: {beyond}"
+    reason = f"{rows:,} items, {before:,} in the snapshot of {former}: {is_beyond}"
     if known.accepted is not None:
         return Evaluation(Check.COUNT_IS_EXPECTED, True, f"{ACCEPTED}: {known.accepted} ({reason})", figures=figures)
     if staged != EMPTY and staged == known.published:
@@ -89,7 +91,8 @@ def judge_count(
     return Evaluation(Check.COUNT_IS_EXPECTED, False, reason, hint, figures)
 
 
-def _beyond(before: int, rows: int, settings: Settings) -> str | None:
+def beyond(before: int, rows: int, settings: Settings) -> str | None:
+    """What a count is against a former one that is not 0, where that is more than the settings allow."""
     if max(before, rows) <= settings.snapshot_min_rows:
         return None
     change = (rows - before) / before

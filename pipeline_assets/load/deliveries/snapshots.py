@@ -13,7 +13,8 @@ from datetime import date
 from typing import TYPE_CHECKING
 
 from pipeline_assets.domain.dimensions import SnapshotDelivery
-from pipeline_assets.formats.snapshot_objects import SnapshotPart, folder_of, parse_name
+from pipeline_assets.formats.snapshot_lines import SnapshotPart
+from pipeline_assets.formats.snapshot_objects import folder_of, parse_name
 
 if TYPE_CHECKING:
     from resources.landing.place import Listed

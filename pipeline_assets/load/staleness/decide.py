@@ -24,10 +24,11 @@ from pipeline_assets.domain.records import SliceRecord
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import EMPTY, BatchVerdict, Slice, Verdict
 from pipeline_assets.load.deliveries.batch import is_empty_by_setting
-from pipeline_assets.load.staleness.as_of import ItemsOfDays
+from pipeline_assets.load.staleness.as_of_history import items_of_days
 from pipeline_assets.load.staleness.counts import is_compared_with_another
 from pipeline_assets.load.staleness.facts import Facts
 from pipeline_assets.load.staleness.finality import is_final_day, is_moot, was_final
+from pipeline_assets.load.staleness.history import wait_of_month
 from pipeline_assets.load.staleness.inputs import Inputs, Match, cause_of, compare, judging
 from pipeline_assets.load.staleness.snapshots import wait_of_snapshot
 from pipeline_assets.load.staleness.waits import Wait
@@ -114,7 +115,7 @@ class _Rule:
         self, facts: Facts, table: Table, requested: frozenset[Slice], accepted: Acceptances, now: datetime
     ) -> None:
         self.facts, self.table, self.requested, self.accepted, self.now = facts, table, requested, accepted, now
-        self.items = ItemsOfDays(facts, table.dimension, now) if table.dimension is not None else None
+        self.items = items_of_days(facts, table.dimension, now) if table.dimension is not None else None
         self.records, self.inputs = facts.records[table.key], Inputs(facts, table, self.items)
         self.code = table.code_version(facts.settings)
 
@@ -159,7 +160,9 @@ class _Rule:
 
     def _wait(self, plan: SlicePlan) -> Wait | None:
         key = plan.key
-        if self.table.kind.reads_landing:
+        if self.table.reads_history(self.facts.settings):
+            return wait_of_month(self.facts.history, self.table, key, plan.record, self.facts.settings, self.now)
+        if self.table.reads_landing(self.facts.settings):
             return wait_of_snapshot(self.facts, self.table, key, plan.record, self.now)
         if self.table.kind.is_shared:
             # Read as it is published, whatever was refused since: a day that nobody can correct holds no other one up.
@@ -181,7 +184,9 @@ class _Rule:
         if record is None:
             return replace(plan, todo=Todo.REBUILD, cause=Cause.of(CauseKind.FIRST_BUILD))
         has_new_code = record.input_state is not None and record.code_version != self.code
-        is_code_asked = has_new_code and plan.is_requested
+        # What landing no longer holds cannot be read again, whatever code reads it.
+        is_readable = plan.delivered is not None or not self.table.reads_landing(self.facts.settings)
+        is_code_asked = has_new_code and plan.is_requested and is_readable
         match = compare(record.input_state, present, day)
         if match is Match.SAME and not is_code_asked:
             return replace(plan, present=_with_cross_day(present, record.input_state), is_outdated=has_new_code)

@@ -18,6 +18,7 @@ from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import EMPTY, Slice
 from pipeline_assets.load.staleness.as_of import ItemsOfDays
 from pipeline_assets.load.staleness.facts import Facts
+from pipeline_assets.load.staleness.history import state_of_month
 from pipeline_assets.tables.table import Table
 
 
@@ -53,11 +54,14 @@ class Inputs:
         """`facts`: with records of the table and its upstream tables, of all days in reach; `items`: what it is joined with."""
         self._table, self._settings, self._items = table, facts.settings, items
         self._own, self._delivered = facts.records.get(table.key, {}), facts.delivered
+        self._history = facts.history
         self._upstream = {name: facts.records[name] for name in table.upstream}
 
     def state(self, key: Slice) -> InputState:
         """Digest per upstream slice that holds rows; of what is read from landing, the version that lies there."""
-        if self._table.kind.reads_landing:
+        if self._table.reads_history(self._settings):
+            return state_of_month(self._history, self._table, key, self._own.get(key))
+        if self._table.reads_landing(self._settings):
             return self._as_delivered(key)
         upstream = {}
         for name, records in self._upstream.items():

@@ -6,13 +6,8 @@ from datetime import date
 
 import pytest
 
-from pipeline_assets.formats.snapshot_objects import (
-    BadSnapshotError,
-    SnapshotPart,
-    SnapshotRow,
-    parse_name,
-    read_snapshot,
-)
+from pipeline_assets.formats.snapshot_lines import BadSnapshotError, SnapshotPart
+from pipeline_assets.formats.snapshot_objects import SnapshotRow, parse_name, read_snapshot
 
 CSV, JSONL = SnapshotPart.CSV, SnapshotPart.JSONL
 

@@ -64,7 +64,7 @@ def test_checks() -> None:
         "aggregates/event_counts": aggregate,
         "aggregates/active_users": aggregate,
         "dimensions/item_snapshot": {"snapshot_is_whole", "count_is_expected"},
-        "dimensions/item_validity": {"reconciles_with_snapshots"},
+        "dimensions/item_validity": {"reconciles_with_snapshots", "intervals_are_whole"},
         "aggregates/active_item_events": {"items_are_known", "methods_agree", "change_is_explained"},
     }
 
