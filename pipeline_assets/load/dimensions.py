@@ -8,7 +8,7 @@ Does not contain: the order of steps (run.py), rules about one slice (staleness/
 from __future__ import annotations
 
 from calendar import monthrange
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import date, datetime, timedelta
 
@@ -17,6 +17,7 @@ from pipeline_assets.domain.dimensions import MissingSnapshot
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import ALL_PROJECTS, Slice, Verdict
 from pipeline_assets.formats.interval_objects import folder_of_intervals
+from pipeline_assets.load.deliveries.snapshot_exclusions import by_bytes, exclusions_of_dimensions
 from pipeline_assets.load.deliveries.snapshots import SnapshotListing, list_snapshots, log_odd_objects
 from pipeline_assets.load.history import look_at_history
 from pipeline_assets.load.request import LoadRequest, TableReport
@@ -24,10 +25,11 @@ from pipeline_assets.load.runtime import Runtime
 from pipeline_assets.load.staleness.counts import counts_on_record
 from pipeline_assets.load.staleness.decide import SlicePlan, decide
 from pipeline_assets.load.staleness.facts import Facts
-from pipeline_assets.load.staleness.history import months_of, news_of
+from pipeline_assets.load.staleness.history import EXCLUDED, months_of, news_of
 from pipeline_assets.load.staleness.inputs import judging
 from pipeline_assets.tables.registry import AS_OF_TABLES, DIMENSION_TABLES, DIMENSIONS
 from pipeline_assets.tables.table import Dimension, Table
+from resources.landing.place import Listed
 from resources.landing.store import LandingStore
 from resources.ledger.store import Ledger
 
@@ -38,11 +40,13 @@ Listings = Mapping[str, SnapshotListing]
 def list_dimensions(runtime: Runtime, request: LoadRequest) -> Listings:
     """Landing is asked for the dimensions that are to be loaded, and for no other; one that nobody delivers is left out."""
     listings = {}
+    exclusions = exclusions_of_dimensions(runtime.ledger)
     for dimension in DIMENSIONS:
         for table in dimension.tables:
             if table.key not in request.tables or not table.reads_landing(runtime.settings):
                 continue
-            listing = list_of(runtime.landing, dimension, table)
+            why_excluded = by_bytes(exclusions, runtime.landing, runtime.ledger, request.run_id)
+            listing = list_of(runtime.landing, dimension, table, why_excluded)
             calendar = (runtime.settings.calendar_start, request.now.date())
             log_odd_objects(listing, table.key, calendar, runtime.log)
             days, (one, several) = listing.days_within(*calendar), _what(table, runtime.settings)
@@ -55,10 +59,13 @@ def list_dimensions(runtime: Runtime, request: LoadRequest) -> Listings:
     return listings
 
 
-def list_of(landing: LandingStore, dimension: Dimension, table: Table) -> SnapshotListing:
-    """What landing holds for a table of a dimension that is read from there."""
+def list_of(
+    landing: LandingStore, dimension: Dimension, table: Table, why_excluded: Callable[[Listed], str | None]
+) -> SnapshotListing:
+    """What landing holds for a table of a dimension that is read from there, without what an operator excluded."""
     is_snapshot = table == dimension.snapshot
-    return list_snapshots(landing, dimension.name if is_snapshot else folder_of_intervals(dimension.name))
+    folder = dimension.name if is_snapshot else folder_of_intervals(dimension.name)
+    return list_snapshots(landing, folder, why_excluded)
 
 
 def _what(table: Table, settings: Settings) -> tuple[str, str]:
@@ -102,7 +109,8 @@ def _as_delivered(
     history = look_at_history(runtime, request, table, listing)
     known = runtime.ledger.slices(table.key, [ALL_PROJECTS])
     months = facts.slices | months_of(table, history, known.keys())
-    delivered = dict.fromkeys(months, history.delivery) if history is not None and history.is_good else {}
+    is_there = history is not None and history.is_good and history.version != EXCLUDED
+    delivered = dict.fromkeys(months, history.delivery) if history is not None and is_there else {}
     return replace(facts, slices=months, history=history, delivered=delivered)
 
 
@@ -112,6 +120,8 @@ def _as_listed(ledger: Ledger, facts: Facts, table: Table, listing: SnapshotList
     return replace(
         facts,
         delivered={Slice(day, ALL_PROJECTS): one for day, one in listing.days.items()},
+        exclusions=exclusions_of_dimensions(ledger),
+        excluded={Slice(day, ALL_PROJECTS): reason for day, reason in listing.excluded.items()},
         first_snapshots={} if first is None else {table.key: first},
         item_counts=counts_on_record(ledger, table, {key.event_date for key in facts.slices}),
     )
@@ -125,12 +135,12 @@ def plans_of_snapshots(
     A day that lacks is looked after as long as one that vanishes from landing would be.
     """
     table, today = dimension.snapshot, now.date()
-    if not listing.days:
+    if not listing.days and not listing.excluded:
         return []
     begun = min(listing.days_within(settings.calendar_start, today), default=today + timedelta(days=1))
     first = max(begun, today - timedelta(days=settings.redelivery_horizon_days))
     lacking = {first + timedelta(days=number) for number in range((today - first).days + 1)} - listing.days.keys()
-    slices = frozenset(Slice(day, ALL_PROJECTS) for day in (*listing.days, *lacking))
+    slices = frozenset(Slice(day, ALL_PROJECTS) for day in (*listing.days, *lacking, *listing.excluded))
     facts = _as_listed(ledger, Facts(settings, slices, {}, {}).reading(ledger, [table]), table, listing, today)
     # Named as requested only where nothing is on record: what other code built stays until somebody asks for it.
     unknown = slices - facts.records[table.key].keys()

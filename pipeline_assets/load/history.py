@@ -16,6 +16,7 @@ from pipeline_assets.domain.checks import Evaluation
 from pipeline_assets.domain.slices import ALL_PROJECTS, Digest
 from pipeline_assets.load.build.history_checks import judge_doubled, judge_history, judge_unread
 from pipeline_assets.load.deliveries.read import naming_what_workers_met
+from pipeline_assets.load.deliveries.snapshot_exclusions import exclusions_of_dimensions, is_ruled_out
 from pipeline_assets.load.deliveries.snapshots import SnapshotListing
 from pipeline_assets.load.ledger_sync import sync_ledger
 from pipeline_assets.load.request import LoadRequest
@@ -27,6 +28,7 @@ from pipeline_assets.load.staleness.history import (
     is_on_record,
     is_refused_before,
     month_of,
+    nothing_since,
     standing_day,
     version_of,
 )
@@ -40,11 +42,21 @@ def look_at_history(runtime: Runtime, request: LoadRequest, table: Table, listin
     """The delivery that stands, read unless it is on record; None where landing holds none that is complete."""
     settings, log = runtime.settings, runtime.log
     day = standing_day(listing.days, settings, request.now)
-    if day is None:
-        return None
     # Only then do records tell of what is published.
     sync_ledger(runtime, table, request.run_id)
     records = runtime.ledger.slices(table.key, [ALL_PROJECTS])
+    last = max(days_on_record(table, records), default=None)
+    if last is not None and (day is None or day < last):
+        if not is_ruled_out(exclusions_of_dimensions(runtime.ledger), records.get(month_of(table, last))):
+            log(f"{table.key}: landing no longer holds the intervals as of {last}; those that are published stay")
+            return None
+        log(
+            f"{table.key}: the intervals as of {last} are excluded; {f'those as of {day} stand' if day else 'none stand'}"
+        )
+        if day is None:
+            return nothing_since(last)
+    if day is None:
+        return None
     delivery = listing.days[day]
     history = History(day, delivery, version_of(delivery, settings))
     if is_on_record(table, day, history.version, records):
@@ -88,7 +100,9 @@ def _judged(
     days: dict[date, Digest],
     records: Records,
 ) -> Evaluation | None:
-    failure = judge_history(history.delivery.key, days, days_on_record(table, records), runtime.settings)
+    # Of days after its own a history tells nothing: those that an excluded one told of are not missing.
+    recorded = {day: one for day, one in days_on_record(table, records).items() if day <= history.day}
+    failure = judge_history(history.delivery.key, days, recorded, runtime.settings)
     accepted = request.accepted.change(table.key, month_of(table, history.day))
     if failure is not None and accepted is not None:
         runtime.log(f"{table.key}: accepted: {accepted} ({failure.reason})")

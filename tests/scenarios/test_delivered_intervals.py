@@ -113,5 +113,13 @@ def test_delivered_intervals(pipeline: Any) -> None:
     assert done.success, done.failure()
     assert (active_events(p)[FIRST, "2"], _record(p, ACTIVE, FIRST).verdict.value) == (2, "published")
     assert {day for day in days if _runs_of(p, ACTIVE, day) != used[day]} == {FIRST}
+    excluded = {f"dimensions/item_validity/{THIRD}.csv": "a wrong history"}
+    done = load_items(p, THIRD, exclude=excluded)
+    assert ("3", "ACTIVE", start, date(2026, 1, 25)) in _intervals(p), "the delivery before it stands"
+    assert max(end for *_, end in _intervals(p)) == SECOND
+    assert (active_events(p)[JANUARY, "3"], _record(p, ACTIVE, JANUARY).verdict.value) == (1, "published")
+    assert load_items(p, THIRD, lift=excluded).success
+    assert ("3", "INACTIVE", start, date(2026, 1, 31)) in _intervals(p)
+    assert (JANUARY, "3") not in active_events(p)
     assert p.ledger.slices(VALIDITY, [ALL_PROJECTS]).keys() == {Slice(month, ALL_PROJECTS) for month in MONTHS}
     assert _record(p, ACTIVE, FIRST).key.project_id == PROJECT

@@ -250,6 +250,22 @@ def test_bad_and_missing_snapshots(pipeline: Any) -> None:
     assert load_items(p, third, accept=accept).success
     assert _record(p, ACTIVE, third).verdict.value in ("published", "unchanged")
 
+    wrong = load_items(p, FIRST, exclude={f"dimensions/item/{third}.csv": "wrong"})
+    assert "is of 2026-02-04, which this run does not load" in wrong.failure()
+    done = load_items(p, third, exclude={f"dimensions/item/{third}.csv": "wrong"})
+    assert done.success, done.failure()
+    assert p.count(SNAPSHOTS, third) == 0, "its rows are withdrawn"
+    assert p.ledger.publications(SNAPSHOTS)[-1].cause.text == "exclusion"
+    assert {key: n for key, n in active_events(p).items() if key[0] == third} == {(third, "1"): 3}, (
+        "those of the day before"
+    )
+    deliver_items(p, third, {**THEN, "2": "ACTIVE"}, is_marked=False)
+    assert load_items(p, third).success
+    assert p.count(SNAPSHOTS, third) == 0, "the same bytes stay excluded"
+    done = load_items(p, third, accept=accept, lift={f"dimensions/item/{third}.csv": "it was right"})
+    assert done.success, done.failure()
+    assert (p.count(SNAPSHOTS, third), active_events(p)[third, "2"]) == (3, 2)
+
 
 def _runtime(p: Any) -> Runtime:
     return Runtime(p.lakehouse, p.ledger, _landing(p), p.settings)

@@ -92,11 +92,18 @@ def _spelled(value: object) -> object:
     return str(value) if isinstance(value, date) else value
 
 
-def load_items(p: Any, first: date, last: date | None = None, *, accept: Mapping[str, str] | None = None) -> Outcome:
-    """Run the job of dimensions over a range of days."""
+def load_items(
+    p: Any,
+    first: date,
+    last: date | None = None,
+    *,
+    accept: Mapping[str, str] | None = None,
+    **decided: Mapping[str, str],
+) -> Outcome:
+    """Run the job of dimensions over a range of days; `decided`: `exclude` or `lift`, object key -> why."""
     job = build_defs(p.settings, clock=Clock(p.now), **p.resources).resolve_job_def("dimension_load")
     result = job.execute_in_process(
-        run_config={"ops": {"load": {"config": {"accept_changes": dict(accept or {})}}}},
+        run_config={"ops": {"load": {"config": {"accept_changes": dict(accept or {}), **decided}}}},
         tags={
             "dagster/asset_partition_range_start": first.isoformat(),
             "dagster/asset_partition_range_end": (last or first).isoformat(),

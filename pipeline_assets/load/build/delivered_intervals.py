@@ -33,6 +33,8 @@ from resources.iceberg.metadata import slices_condition
 def build_delivered(plan: TablePlan) -> Build:
     """The months to build, of the one delivery that tells of all."""
     runtime, table, months = plan.runtime, plan.table, sorted(plan.to_build)
+    if all(decision.delivered is None and not decision.present.upstream for decision in plan.to_build.values()):
+        return _build_nothing(plan)
     deliveries = {one for decision in plan.to_build.values() if (one := decision.delivered) is not None}
     if len(deliveries) != 1 or any(decision.delivered is None for decision in plan.to_build.values()):
         raise LakehouseError(table.key, "is to be built from nothing that landing holds", "This is a defect: report it")
@@ -59,6 +61,25 @@ def build_delivered(plan: TablePlan) -> Build:
     return Build(wanted.select(*columns), audit, partial(_release, parsed))
 
 
+def _build_nothing(plan: TablePlan) -> Build:
+    """Of months whose delivery is excluded, where no other one stands."""
+    runtime, table, months = plan.runtime, plan.table, sorted(plan.to_build)
+    rows = runtime.lakehouse.read(table, plan.base_id).limit(0)
+
+    def audit(snapshot_id: int) -> dict[Slice, Audit]:
+        staged = runtime.lakehouse.read(table, snapshot_id).where(slices_condition(table, months))
+        measured = measured_months(staged, table)
+        last = max(key.event_date for key in months)
+        return {
+            key: _audit(plan, "", _OF_NOTHING, key, measured.get(key), digests_by_day(staged, last)) for key in months
+        }
+
+    return Build(rows, audit)
+
+
+_OF_NOTHING: Mapping[str, str | None] = {"problem": None}
+
+
 def _release(frame: DataFrame) -> None:
     frame.unpersist()
 
@@ -73,7 +94,7 @@ def _day_of(table: Table, key: str) -> date:
 def _audit(
     plan: TablePlan,
     name: str,
-    summary: Row,
+    summary: Row | Mapping[str, str | None],
     key: Slice,
     found: MeasuredMonth | None,
     by_day: Mapping[date, Digest],
@@ -86,7 +107,7 @@ def _audit(
         differing = [key.event_date]
     figures = {"rows": measured.digest.rows, "item_days": measured.days, "mismatch_count": len(differing)}
     if summary["problem"] is not None:
-        whole = judge_unread(name, summary["problem"], summary["detail"])
+        whole = judge_unread(name, str(summary["problem"]), str(summary["detail"]))
     else:
         whole = evaluate_overlaps(measured)
     reason = (

@@ -17,6 +17,7 @@ from pipeline_assets.domain.dimensions import SnapshotDelivery
 from pipeline_assets.domain.records import BatchRecord, SliceRecord
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import ALL_PROJECTS, Slice, Source, neighbourhood
+from pipeline_assets.load.deliveries.snapshot_exclusions import Exclusions
 from pipeline_assets.load.recorded import early_slices
 from pipeline_assets.load.staleness.first_arrival import first_arrivals
 from pipeline_assets.load.staleness.history import History
@@ -46,6 +47,10 @@ class Facts:
     """Table that is delivered -> the first day that it holds any of, or that landing does."""
     item_counts: Mapping[date, int] | None = None
     """Day -> items on record, of the snapshots that those of the slices are compared with; None where nobody asked."""
+    exclusions: Exclusions = field(default_factory=dict)
+    """Of objects of dimensions: a slice that was read from an excluded version is not what landing is taken to hold."""
+    excluded: Mapping[Slice, str] = field(default_factory=dict)
+    """Slice of which landing holds an excluded object -> why."""
     history: History | None = None
     """The delivered intervals that the slices are parts of; None for all others, or where landing holds none."""
     released: frozenset[tuple[str, Slice]] = frozenset()

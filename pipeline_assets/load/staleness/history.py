@@ -24,6 +24,8 @@ from pipeline_assets.tables.table import Table
 
 _AWAITED_DAYS = 60
 """So far back may the latest day lie whose deadline has passed."""
+EXCLUDED = "excluded"
+"""In place of a version where none stands."""
 Records = Mapping[Slice, SliceRecord]
 
 
@@ -46,6 +48,11 @@ class History:
     def is_good(self) -> bool:
         """Whether its intervals are those to publish."""
         return self.failure is None and not self.is_refused
+
+
+def nothing_since(last: date) -> History:
+    """Where the delivery that is published is excluded and no other one is there: of no month anything is left."""
+    return History(last, SnapshotDelivery("", "", 0, True), EXCLUDED, days={})
 
 
 def version_of(delivery: SnapshotDelivery, settings: Settings) -> str:

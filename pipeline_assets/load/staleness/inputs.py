@@ -16,6 +16,7 @@ from pipeline_assets.domain.input_state import InputDay, InputState
 from pipeline_assets.domain.records import SliceRecord
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import EMPTY, Slice
+from pipeline_assets.load.deliveries.snapshot_exclusions import is_ruled_out
 from pipeline_assets.load.staleness.as_of import ItemsOfDays
 from pipeline_assets.load.staleness.facts import Facts
 from pipeline_assets.load.staleness.history import state_of_month
@@ -54,7 +55,7 @@ class Inputs:
         """`facts`: with records of the table and its upstream tables, of all days in reach; `items`: what it is joined with."""
         self._table, self._settings, self._items = table, facts.settings, items
         self._own, self._delivered = facts.records.get(table.key, {}), facts.delivered
-        self._history = facts.history
+        self._history, self._exclusions = facts.history, facts.exclusions
         self._upstream = {name: facts.records[name] for name in table.upstream}
 
     def state(self, key: Slice) -> InputState:
@@ -74,10 +75,12 @@ class Inputs:
         return InputState(upstream)
 
     def _as_delivered(self, key: Slice) -> InputState:
-        """What is gone from landing stays what the published slice was read from."""
+        """What is gone from landing stays what the published slice was read from; what is excluded does not."""
         listed, record = self._delivered.get(key), self._own.get(key)
         if listed is not None:
             return InputState(delivered=listed.version)
+        if is_ruled_out(self._exclusions, record):
+            return InputState()
         return (record.input_state if record is not None else None) or InputState()
 
     def has_own_rows(self, key: Slice) -> bool:
@@ -112,6 +115,8 @@ def compare(recorded: InputState | None, present: InputState, day: date) -> Matc
 def cause_of(before: InputState | None, after: InputState, *, has_new_code: bool) -> Cause:
     """Why a slice is built, for its publication's record; `before`: what it was built from, None where that is not known."""
     differing = _differing(before or InputState(), after)
+    if after.is_nothing and before is not None and before.delivered is not None:
+        return Cause.of(CauseKind.EXCLUSION, has_new_code=has_new_code)
     if after.delivered is not None and (before is None or before.delivered != after.delivered):
         return Cause.of(CauseKind.DELIVERY, has_new_code=has_new_code)
     if not differing:

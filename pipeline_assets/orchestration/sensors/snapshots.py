@@ -14,6 +14,7 @@ import dagster as dg
 
 from pipeline_assets.domain.plain_text import few
 from pipeline_assets.domain.settings import Settings
+from pipeline_assets.load.deliveries.snapshot_exclusions import by_version, exclusions_of_dimensions
 from pipeline_assets.load.deliveries.snapshots import SnapshotListing
 from pipeline_assets.load.dimensions import list_of, news_of_intervals, plans_of_snapshots
 from pipeline_assets.load.staleness.decide import SlicePlan, Todo
@@ -51,13 +52,15 @@ def snapshot_sensor(settings: Settings) -> dg.SensorDefinition:
 
 
 def _arrivals(tick: Tick, landing: LandingStore) -> dg.SensorResult:
+    # Bytes are not read again at each look: excluded ones that came under another etag the next load finds.
+    why_excluded = by_version(exclusions_of_dimensions(tick.ledger))
     listings = {
-        table: list_of(landing, one, table)
+        table: list_of(landing, one, table, why_excluded)
         for one in DIMENSIONS
         for table in one.tables
         if table.reads_landing(tick.settings)
     }
-    if not any(listing.days for listing in listings.values()):
+    if not any(listing.days or listing.excluded for listing in listings.values()):
         return tick.skip("landing holds no snapshot of a dimension")
     today, start = tick.now.date(), tick.settings.calendar_start
     due: dict[date, list[tuple[str, str, str]]] = {}

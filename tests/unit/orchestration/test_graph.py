@@ -197,7 +197,7 @@ def test_every_asset_says_whose_it_is_and_how_to_recover_it_and_runs_in_chunks()
 def test_every_check_says_what_it_holds() -> None:
     graph = _definitions().resolve_asset_graph()
     descriptions = [graph.get_check_spec(key).description for key in graph.asset_check_keys]
-    assert len(set(descriptions)) == 12
+    assert len(set(descriptions)) == 13
     assert all(descriptions)
 
 
