@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from datetime import UTC, date, datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from pipeline_assets.domain.slices import ALL_PROJECTS, Slice
+from pipeline_assets.inspection.verify import ReplayMatch
 from tests.scenarios.test_dimensions import EVENTS, LOADED, _asked_for, _record, _runs_of
-from tests.support.builders import PROJECT
+from tests.scenarios.test_prove import _prove
 from tests.support.dimensions import (
     ACTIVE,
     SNAPSHOTS,
@@ -41,7 +43,7 @@ def _verdicts(p: Any) -> list[str]:
     return [_record(p, VALIDITY, month, ALL_PROJECTS).verdict.value for month in MONTHS]
 
 
-def test_delivered_intervals(pipeline: Any) -> None:
+def test_delivered_intervals(pipeline: Any, tmp_path: Path) -> None:
     """Scenario: the history of items is delivered as of a day, with a snapshot of one of the days beside it; then a broken, a far
     smaller and a corrected one, and one that the snapshot contradicts. Outcome: events are joined with the items of their day;
     refused ones are told in one sentence and leave what stands; a correction of the past computes again the days it changes, and
@@ -122,4 +124,19 @@ def test_delivered_intervals(pipeline: Any) -> None:
     assert ("3", "INACTIVE", start, date(2026, 1, 31)) in _intervals(p)
     assert (JANUARY, "3") not in active_events(p)
     assert p.ledger.slices(VALIDITY, [ALL_PROJECTS]).keys() == {Slice(month, ALL_PROJECTS) for month in MONTHS}
-    assert _record(p, ACTIVE, FIRST).key.project_id == PROJECT
+
+    proof = _prove(p, tmp_path / "proof", FIRST, SECOND)
+    assert proof.is_proven, proof.slices
+    assert {one.table for one in proof.slices} >= {SNAPSHOTS, VALIDITY, ACTIVE}
+    lake = p.settings.catalog_name
+    p.spark.sql(
+        f"UPDATE {lake}.dimensions.item_validity SET status = 'GONE' WHERE id = '1' AND validity_month > '2026-01-31'"
+    )
+    p.spark.sql(f"DELETE FROM {lake}.dimensions.item_snapshot WHERE snapshot_date = DATE '{FIRST}'")
+    proof = _prove(p, tmp_path / "changed", FIRST, SECOND)
+    assert {
+        (one.table, one.key.event_date, one.match) for one in proof.slices if one.match is not ReplayMatch.EQUAL
+    } == {
+        (VALIDITY, MONTHS[1], ReplayMatch.DIFFERS),
+        (SNAPSHOTS, FIRST, ReplayMatch.MISSING),
+    }

@@ -41,7 +41,7 @@ from pipeline_assets.inspection.receivers import ReceiverTrouble, receiver_troub
 from pipeline_assets.load.golden import compare_recorded
 from pipeline_assets.load.late_arrivals import warnings_of
 from pipeline_assets.tables.refined_events import REFINED_EVENTS
-from pipeline_assets.tables.registry import DERIVED
+from pipeline_assets.tables.registry import DERIVED, DIMENSIONS
 from resources.ledger.revisions import Revision
 from resources.ledger.store import Ledger
 from resources.ledger.summaries import CheckFigure, Fault, RefusedLines, Summaries
@@ -119,11 +119,23 @@ class HealthReport:
 def read_health(ledger: Ledger, settings: Settings, now: datetime) -> HealthReport:
     """The report of the configured projects; opens neither tables nor landing. Raises LedgerError, SettingsError."""
     projects, summaries = settings.require_projects(), ledger.summaries
-    batches, slices = summaries.batch_faults(projects), summaries.slice_faults(projects)
+    everyone = [*projects, ALL_PROJECTS]
+    batches, slices = summaries.batch_faults(projects), summaries.slice_faults(everyone)
     faults, early = [*batches, *slices], early_days(batches)
     awaited_from = settings.first_arrival or date.min
     first_days = {project: max(day, awaited_from) for project, day in summaries.first_days(projects).items()}
-    shown = calendar(summaries.slice_verdicts(projects), summaries.batch_verdicts(projects), faults, first_days, early)
+    shown = calendar(
+        summaries.slice_verdicts(everyone),
+        summaries.batch_verdicts(projects),
+        faults,
+        first_days,
+        early,
+        frozenset(
+            (one.snapshot.key, day)
+            for one in DIMENSIONS
+            for day in summaries.empty_days(one.snapshot.key, ALL_PROJECTS)
+        ),
+    )
     today = now.date()
     span = Span(shown.first, min(shown.last, today)) if shown and shown.first <= today else Span(today, today)
     measured = summaries.slice_figures(REFINED_EVENTS.key, projects)
@@ -143,9 +155,7 @@ def read_health(ledger: Ledger, settings: Settings, now: datetime) -> HealthRepo
         span=span,
         questions=(
             *rebuild_questions(ledger.rebuilds.open()),
-            *questions(
-                fault for fault in (*faults, *summaries.slice_faults([ALL_PROJECTS])) if not is_early(fault, early)
-            ),
+            *questions(fault for fault in faults if not is_early(fault, early)),
         ),
         early=early,
         strays=tuple(ledger.strays.all(projects)),
