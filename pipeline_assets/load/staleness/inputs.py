@@ -19,7 +19,7 @@ from pipeline_assets.domain.slices import EMPTY, Slice
 from pipeline_assets.load.deliveries.snapshot_exclusions import is_ruled_out
 from pipeline_assets.load.staleness.as_of import ItemsOfDays
 from pipeline_assets.load.staleness.facts import Facts
-from pipeline_assets.load.staleness.history import state_of_month
+from pipeline_assets.load.staleness.history import EXCLUDED, state_of_month
 from pipeline_assets.tables.table import Table
 
 
@@ -115,7 +115,8 @@ def compare(recorded: InputState | None, present: InputState, day: date) -> Matc
 def cause_of(before: InputState | None, after: InputState, *, has_new_code: bool) -> Cause:
     """Why a slice is built, for its publication's record; `before`: what it was built from, None where that is not known."""
     differing = _differing(before or InputState(), after)
-    if after.is_nothing and before is not None and before.delivered is not None:
+    is_withdrawn = after.is_nothing or (after.delivered == EXCLUDED and not after.upstream)
+    if is_withdrawn and before is not None and before.delivered is not None:
         return Cause.of(CauseKind.EXCLUSION, has_new_code=has_new_code)
     if after.delivered is not None and (before is None or before.delivered != after.delivered):
         return Cause.of(CauseKind.DELIVERY, has_new_code=has_new_code)
