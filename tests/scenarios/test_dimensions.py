@@ -290,6 +290,10 @@ def test_a_dimension_of_a_users_own_is_one_module(tmp_path: Path) -> None:
     status = shell("status", "--from", str(FIRST), "--to", str(FIRST), "--json")
     tables = {line["table"] for line in json.loads(status.stdout)}
     assert {name for name in tables if "shop" in name or "item" in name} == told.keys()
+    done = shell("exclude", f"dimensions/shop/{FIRST}.csv", "--reason", "the wrong shops")
+    assert (done.returncode, "the wrong shops" in shell("exclusions").stdout) == (0, True), done.stderr
+    status = shell("status", "--from", str(FIRST), "--to", str(FIRST), "--json")
+    assert {line["rows"] for line in json.loads(status.stdout) if "shop" in line["table"]} == {0}
     warehouse = shell.landing.parent / "warehouse"
     assert list(warehouse.rglob("*shop_validity*"))
     assert not list(warehouse.rglob("*item*"))

@@ -507,4 +507,4 @@ def test_the_calendar_has_a_row_for_each_table_of_dimensions_and_tells_what_is_m
     page = page_of(report)
     for text in ("<b>item_snapshot</b>", "<b>item_validity</b>", "the latest before it stands", "line 7: is doubled"):
         assert text in page
-    assert f"tidemark load --source dimensions <span>--from</span> {day + timedelta(days=2)}" in page
+    assert f"tidemark load <span>--source</span> dimensions <span>--from</span> {day + timedelta(days=2)}" in page
