@@ -130,17 +130,6 @@ class Summaries:
         """Of each table and event day, how many projects have which verdict."""
         return self._counts(SLICES, SLICES.c.table_name, SLICES.c.event_date, projects)
 
-    def empty_days(self, table: str, project: str) -> set[date]:
-        """Days of a table that are good and hold nothing, since the first one that holds something."""
-        own = (SLICES.c.table_name == table, SLICES.c.project_id == project)
-        empty = SLICES.c.digest == str(EMPTY)
-        with self._read() as connection:
-            first = connection.execute(sa.select(sa.func.min(SLICES.c.event_date)).where(*own, ~empty)).scalar()
-            if first is None:
-                return set()
-            good = (empty, SLICES.c.event_date > first, SLICES.c.verdict.in_(_GOOD))
-            return set(connection.execute(sa.select(SLICES.c.event_date).where(*own, *good)).scalars())
-
     def batch_verdicts(self, projects: Sequence[str]) -> list[VerdictCount]:
         """Of each source and arrival day, how many projects have which verdict."""
         return self._counts(BATCHES, BATCHES.c.source, BATCHES.c.arrival_date, projects)

@@ -15,7 +15,7 @@ from datetime import date, datetime, timedelta
 
 from pipeline_assets.domain.lateness import LatenessSketch, merged
 from pipeline_assets.domain.settings import Settings
-from pipeline_assets.domain.slices import ALL_PROJECTS, Source
+from pipeline_assets.domain.slices import ALL_PROJECTS, EMPTY, Source
 from pipeline_assets.domain.window import ARRIVAL_DAYS, Lateness, lateness
 from pipeline_assets.inspection.health.answers import (
     AnswerKind,
@@ -130,11 +130,7 @@ def read_health(ledger: Ledger, settings: Settings, now: datetime) -> HealthRepo
         faults,
         first_days,
         early,
-        frozenset(
-            (one.snapshot.key, day)
-            for one in DIMENSIONS
-            for day in summaries.empty_days(one.snapshot.key, ALL_PROJECTS)
-        ),
+        _missing(ledger),
     )
     today = now.date()
     span = Span(shown.first, min(shown.last, today)) if shown and shown.first <= today else Span(today, today)
@@ -175,6 +171,17 @@ def read_health(ledger: Ledger, settings: Settings, now: datetime) -> HealthRepo
         refused_by_reason=refused_by_reason(refused),
         revisions=_revisions(ledger, projects),
     )
+
+
+def _missing(ledger: Ledger) -> frozenset[tuple[str, date]]:
+    """Table and days of which no snapshot was delivered, since the first one, and the settings let another one stand."""
+    found = set()
+    for table in (one.snapshot for one in DIMENSIONS):
+        records = ledger.slices(table.key, [ALL_PROJECTS])
+        first = min((key.event_date for key, record in records.items() if record.digest != EMPTY), default=date.max)
+        good = {key.event_date for key, record in records.items() if record.verdict.is_good and record.digest == EMPTY}
+        found |= {(table.key, day) for day in good if day > first}
+    return frozenset(found)
 
 
 def _late_times(summaries: Summaries, projects: Sequence[str], first: date, last: date) -> dict[str, LatenessSketch]:
