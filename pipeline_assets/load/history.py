@@ -46,8 +46,10 @@ def look_at_history(runtime: Runtime, request: LoadRequest, table: Table, listin
     sync_ledger(runtime, table, request.run_id)
     records = runtime.ledger.slices(table.key, [ALL_PROJECTS])
     last = max(days_on_record(table, records), default=None)
+    own = records.get(month_of(table, last)) if last is not None else None
+    is_excluded = is_ruled_out(exclusions_of_dimensions(runtime.ledger), own)
     if last is not None and (day is None or day < last):
-        if not is_ruled_out(exclusions_of_dimensions(runtime.ledger), records.get(month_of(table, last))):
+        if not is_excluded:
             log(f"{table.key}: landing no longer holds the intervals as of {last}; those that are published stay")
             return None
         log(
@@ -68,7 +70,9 @@ def look_at_history(runtime: Runtime, request: LoadRequest, table: Table, listin
         return replace(history, failure=judge_doubled(delivery.key, other, day))
     log(f"{table.key}: reading the intervals as of {day}")
     days, failure = _read(runtime, history)
-    return replace(history, days=days, failure=failure or _judged(runtime, request, table, history, days, records))
+    # With the counts of an excluded delivery nothing is compared.
+    compared = {} if is_excluded else records
+    return replace(history, days=days, failure=failure or _judged(runtime, request, table, history, days, compared))
 
 
 def _read(runtime: Runtime, history: History) -> tuple[dict[date, Digest], Evaluation | None]:
