@@ -33,7 +33,7 @@ from pipeline_assets.load.build.snapshot_checks import (
 from pipeline_assets.load.deliveries.snapshots import list_snapshots
 from pipeline_assets.load.golden import golden_names
 from pipeline_assets.load.staleness.decide import Todo
-from pipeline_assets.transforms.snapshot_rows import SnapshotWork
+from pipeline_assets.transforms.snapshot_rows import SNAPSHOT, SnapshotWork
 from resources.landing.golden import read_landing
 from resources.landing.store import LandingStore
 from tests.support.builders import PROJECT
@@ -94,7 +94,7 @@ class _Object:
 
 def _read(body: bytes, suffix: str) -> tuple[Fate, str]:
     place = {"day": DAY, "key": f"dimensions/item/{DAY}{suffix}", "etag": "v1", "size_bytes": len(body)}
-    work = SnapshotWork(_Object(body), MAX_BYTES, MAX_LINE_BYTES)
+    work = SnapshotWork(_Object(body), SNAPSHOT, MAX_BYTES, MAX_LINE_BYTES)
     *rows, summary = [row for batch in work([pa.RecordBatch.from_pylist([place])]) for row in batch.to_pylist()]
     staged = MeasuredSnapshot(Digest(len(rows), 1, 1) if rows else EMPTY, len({row["id"] for row in rows}))
     whole = judge_whole(place["key"], ReadSnapshot.of(summary), staged)
