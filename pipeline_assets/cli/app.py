@@ -25,6 +25,7 @@ from pipeline_assets.cli import reconcile as cli_reconcile
 from pipeline_assets.cli import recover as cli_recover
 from pipeline_assets.cli import replay as cli_replay
 from pipeline_assets.cli import report as cli_report
+from pipeline_assets.cli import snapshots as cli_snapshots
 from pipeline_assets.cli import split as cli_split
 from pipeline_assets.cli import window as cli_window
 from pipeline_assets.cli.command import (
@@ -59,6 +60,7 @@ from pipeline_assets.inspection.status import day_statuses, dimension_statuses, 
 from pipeline_assets.load.golden import compare_recorded, faults_on_record
 from pipeline_assets.load.late_arrivals import too_narrow
 from resources.ledger.store import Ledger
+from resources.publishing.promise import promise_of
 
 app = typer.Typer(
     name="tidemark",
@@ -104,7 +106,7 @@ def status(
     """Show the status of days: one row per day, one column per table.
 
     Then golden totals that do not agree, what is no golden total, the runs at work, the runs found dead, the open rebuilds,
-    a window that is too narrow, and who is not told of notices.
+    a window that is too narrow, who is not told of notices, and what a reader may rely on while a load publishes.
     """
     run(lambda: _status(first, last, as_json), verbose)
 
@@ -143,6 +145,7 @@ cli_look.register(app)
 cli_replay.register(app)
 cli_report.register(app)
 cli_changes.register(app)
+cli_snapshots.register(app)
 cli_attach.register(app)
 cli_recover.register(app)
 cli_reconcile.register(app)
@@ -207,7 +210,8 @@ def _status(first: str | None, last: str | None, as_json: bool) -> int:
         print_grid(page(), statuses, strays)
     # JSON stays what scripts know.
     console = PlainConsole(stderr=True, soft_wrap=True) if as_json else page()
-    for line in (*mismatch_lines(mismatches), *fault_lines(faults), *processes, *narrow, *troubles):
+    others = (*processes, *narrow, *troubles, promise_of(settings).sentence)
+    for line in (*mismatch_lines(mismatches), *fault_lines(faults), *others):
         console.print(str(line))
     return EXIT_OK
 

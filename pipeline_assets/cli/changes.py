@@ -8,7 +8,6 @@ Does not contain: what changed (inspection/changes.py), sending (operations/noti
 from __future__ import annotations
 
 from contextlib import closing
-from datetime import UTC, datetime
 from typing import Annotated
 
 import typer
@@ -18,6 +17,7 @@ from rich.table import Table as RichTable
 from pipeline_assets.cli.command import EXIT_INCOMPLETE, EXIT_OK, JsonOption, Panel, VerboseOption, run
 from pipeline_assets.cli.terminal import page, styled, write_json
 from pipeline_assets.config import load_settings
+from pipeline_assets.domain.days import parse_moment
 from pipeline_assets.domain.errors import SettingsError, UsageError
 from pipeline_assets.domain.masking import receiver_id
 from pipeline_assets.domain.notices import measures_text
@@ -71,7 +71,7 @@ def _changes(since: str, table: str | None, as_json: bool) -> int:
     keys = [one.key for one in EVERY_TABLE]
     if table is not None and table not in keys:
         raise UsageError(table, "is not a table", f"There are {', '.join(keys)}")
-    moment = _moment(since)
+    moment = parse_moment("--since", since)
     with closing(Ledger(settings.ledger_database_url)) as ledger:
         found = changes_since(ledger, moment, table)
     if as_json:
@@ -79,14 +79,6 @@ def _changes(since: str, table: str | None, as_json: bool) -> int:
     else:
         print_changes(page(), found)
     return EXIT_OK
-
-
-def _moment(text: str) -> datetime:
-    try:
-        moment = datetime.fromisoformat(text)
-    except ValueError:
-        raise UsageError(f"--since {text}", "is not a time", "Write it as 2026-02-05 or 2026-02-05T10:00") from None
-    return moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
 
 
 def print_changes(console: Console, found: ChangesSince) -> None:

@@ -40,6 +40,7 @@ from resources.iceberg.lake_objects import LakeObjects
 from resources.landing.move import Mover
 from resources.ledger.decision_objects import FOLDER, DecisionObjects
 from resources.ledger.store import Ledger
+from resources.publishing.promise import promise_of
 from resources.this_process import sight
 
 RECENT_DAYS = 28
@@ -61,6 +62,7 @@ def examine(ledger: Ledger, settings: Settings, landing: Callable[[], Mover], no
     open_ended = [one for one in processes if one.begun_at and not one.ended_at]
     dead = [one for one in open_ended if one.lost_at or sight(one.identity) is Sight.GONE]
     yield places.atomic(heads, [one for one in open_ended if one not in dead], dead)
+    yield places.one_transaction(promise_of(settings))
     since = (now - timedelta(days=_FOREIGN_DAYS)).isoformat()
     strange = [one.table for one in heads if one.ledger is not None and one.catalog != one.ledger and not one.is_ours]
     found, unfinished = checkup.found_commits(projects), checkup.of_unfinished_runs(projects)

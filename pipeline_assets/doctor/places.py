@@ -1,6 +1,6 @@
 """Points of the checklist that are about places beside the ledger: catalog, landing, warehouse, environment. Rules alone.
 
-Contains: atomic publishing, separate prefixes, recoveries, maintenance, decisions, clocks.
+Contains: atomic publishing, its promise, separate prefixes, recoveries, maintenance, decisions, clocks.
 Add here: another rule about a place.
 Does not contain: looking at the places (examine.py), rules over records (recorded.py).
 """
@@ -16,6 +16,7 @@ from pipeline_assets.domain.hours import Hour, hour_ranges
 from pipeline_assets.domain.plain_text import few
 from pipeline_assets.load.staleness.coverage import HOURS_A_DAY
 from resources.ledger.checkup import ProcessOnRecord
+from resources.publishing.promise import Promise
 
 MAINTENANCE_JOB = "maintenance"
 _RESTS = timedelta(days=7)
@@ -23,6 +24,7 @@ _RESTS = timedelta(days=7)
 _OVERDUE = timedelta(days=14)
 """Beyond its retention: so much older must no snapshot be."""
 ATOMIC = Question("atomic", "Is each publish one commit, and nothing left half done?")
+PROMISE = Question("one transaction", "Do all tables and the ledger change at the same moment?")
 SEPARATE_PREFIXES = Question("separate prefixes", "Do recoveries lie apart from the regular exports?")
 RECOVERY = Question("recovery", "Can lost hours be fetched again, and was it tried?")
 MAINTENANCE = Question("maintenance", "Is the lakehouse looked after?")
@@ -80,6 +82,14 @@ def atomic(heads: Sequence[TableHead], working: Sequence[ProcessOnRecord], dead:
         return ATOMIC.yellow(f"{told}; {len(working)} runs are at work", "Ask again when they have ended")
     hint = "The next load compares and takes it up: tidemark load --source regular --from DAY --to DAY, then ask again"
     return ATOMIC.yellow(told, hint)
+
+
+def one_transaction(promise: Promise) -> Point:
+    """Whether a reader of several tables finds them as one load left them, whenever it looks."""
+    if promise is Promise.ONE_TRANSACTION:
+        return PROMISE.green(promise.sentence)
+    hint = "Leave TIDEMARK_LEDGER_URL unset, or let it name the catalog's database (TIDEMARK_CATALOG_URL)"
+    return PROMISE.yellow(promise.sentence, hint)
 
 
 @dataclass(frozen=True)

@@ -63,3 +63,12 @@ def parse_day(text: str) -> date:
         return date.fromisoformat(text)
     except ValueError:
         raise UsageError(text, "is not a day", "Write it as YYYY-MM-DD") from None
+
+
+def parse_moment(option: str, text: str) -> datetime:
+    """An aware time as ISO text, UTC where it names no zone; raises UsageError, which names the option."""
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise UsageError(f"{option} {text}", "is not a time", "Write it as 2026-02-05 or 2026-02-05T10:00") from None
+    return moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)

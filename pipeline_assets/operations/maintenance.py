@@ -3,7 +3,7 @@
 Contains: the order of upkeep of one table, beside loads that may run.
 Add here: another kind of leftover.
 Does not contain: how old is old (domain/retention.py) and the procedures
-(resources/iceberg/procedures.py).
+(resources/iceberg/procedures.py), writing slices again (rewrites.py).
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from pipeline_assets.domain.slices import Slice, Source
 from pipeline_assets.load.ledger_sync import sync_ledger
 from pipeline_assets.load.runtime import Runtime
 from pipeline_assets.operations.leftovers import Leftovers, leftovers
+from pipeline_assets.operations.rewrites import Rewritten, compact, remove_rows
 from pipeline_assets.tables.quarantine import QUARANTINE
 from pipeline_assets.tables.registry import ALL_TABLES, EVERY_TABLE, OPTIONAL_TABLES, SOURCE_OF_TABLE
 from pipeline_assets.tables.table import Table
@@ -26,7 +27,7 @@ from resources.iceberg.lake_clock import require_true_clock
 from resources.iceberg.lake_identity import Purpose, catalog_place, unknown_lake
 from resources.iceberg.lake_objects import LakeObjects
 from resources.iceberg.metadata_files import first_use
-from resources.iceberg.procedures import Compacted, Upkeep
+from resources.iceberg.procedures import Upkeep
 
 _SHOWN = 20
 """Paths of one table that a dry run lists."""
@@ -176,10 +177,8 @@ def _maintain(
         # While the snapshots are there that tell what happened since.
         sync_ledger(runtime, table, run_id)
     cold, files = _cold(runtime, table, now)
-    compacted = Compacted(files, files)
-    if cold and not is_dry_run:
-        compacted = _compact(runtime, upkeep, table, cold, files, run_id)
-    quarantined = _old_quarantine(runtime, upkeep, now, is_dry_run=is_dry_run) if table is QUARANTINE else 0
+    compacted = Rewritten(files, files) if is_dry_run else compact(runtime, table, cold, run_id)
+    quarantined = _old_quarantine(runtime, now, run_id, is_dry_run=is_dry_run) if table is QUARANTINE else 0
     snapshots, named = upkeep.snapshots(table)
     old = expirable(snapshots, named, now, history)
     deleted = 0 if is_dry_run else upkeep.expire(table, old)
@@ -228,36 +227,17 @@ def _cold(runtime: Runtime, table: Table, now: datetime) -> tuple[list[Slice], i
     return sorted(file_counts), sum(file_counts.values())
 
 
-def _compact(runtime: Runtime, upkeep: Upkeep, table: Table, cold: list[Slice], files: int, run_id: str) -> Compacted:
-    known = len(runtime.ledger.publications(table.key))
-    before = _digests(runtime, table)
-    compacted = upkeep.compact(table, cold, files)
-    if table is not QUARANTINE:
-        # The ledger's row counts only while it names the live files; settling reads them, and so proves the compaction.
-        sync_ledger(runtime, table, run_id)
-        after = _digests(runtime, table)
-        theirs = {record.key for record in runtime.ledger.publications(table.key)[known:]}
-        changed = [key for key in cold if before.get(key) != after.get(key) and key not in theirs]
-        if changed:
-            reason = "holds other rows after a compaction than before"
-            raise LakehouseError(f"{table.key} {changed[0]}", reason, "This is a defect: report it; load the day again")
-    return compacted
-
-
-def _digests(runtime: Runtime, table: Table) -> dict[Slice, str]:
-    return {key: str(record.digest) for key, record in runtime.ledger.slices(table.key, None).items()}
-
-
-def _old_quarantine(runtime: Runtime, upkeep: Upkeep, now: datetime, *, is_dry_run: bool) -> int:
-    """Rows that arrived before their source's retention begins."""
+def _old_quarantine(runtime: Runtime, now: datetime, run_id: str, *, is_dry_run: bool) -> int:
+    """How many rows arrived before their source's retention begins, and are gone unless a load writes beside them."""
     settings = runtime.settings
     kept = {Source.REGULAR: settings.regular_quarantine_days, Source.BACKFILL: settings.backfill_quarantine_days}
     condition = " OR ".join(
         f"(source = '{source.value}' AND arrival_date < DATE '{now.date() - timedelta(days=days)}')"
         for source, days in kept.items()
     )
-    head = runtime.lakehouse.head(QUARANTINE)
-    rows = runtime.lakehouse.read(QUARANTINE, head).where(condition).count()
-    if rows and not is_dry_run and not upkeep.delete(QUARANTINE, condition):
-        return 0
-    return rows
+    old = runtime.lakehouse.read(QUARANTINE, runtime.lakehouse.head(QUARANTINE)).where(condition)
+    counts = old.groupBy(*QUARANTINE.partition_columns).count().collect()
+    if is_dry_run:
+        return sum(row["count"] for row in counts)
+    slices = [Slice(row[QUARANTINE.day_column], row["project_id"]) for row in counts]
+    return remove_rows(runtime, slices, condition, run_id).rows_removed

@@ -51,6 +51,10 @@ class TableAtRest:
     """When the oldest of them was made, where there is any."""
     is_head_ours: bool = True
     """Whether a run of ours made main's snapshot, or it only joined files: the same rows."""
+    snapshot_ids: frozenset[int] = frozenset()
+    """All that it can be read at."""
+    location: str = ""
+    """Of the metadata file."""
 
 
 class CatalogAtRest:
@@ -151,6 +155,8 @@ def _read(location: str) -> TableAtRest:
         len(made),
         datetime.fromtimestamp(min(made) / 1000, UTC) if made else None,
         all(_is_ours(snapshot) for snapshot in fields.get("snapshots", ()) if snapshot["snapshot-id"] == head),
+        frozenset(int(snapshot["snapshot-id"]) for snapshot in fields.get("snapshots", ())),
+        location,
     )
 
 

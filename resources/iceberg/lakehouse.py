@@ -3,7 +3,7 @@
 Contains: reading a table as of a snapshot, staging a branch, the change of slices that a publish makes of it.
 Add here: another way to stage.
 Does not contain: publishing (resources/publishing/), branches (branches.py), creating a table (creation.py),
-joining and removing files (procedures.py), reading metadata (metadata.py), what is written (tables/),
+removing files (procedures.py), reading metadata (metadata.py), what is written (tables/),
 whether it may be seen (load/).
 """
 
@@ -31,7 +31,7 @@ from resources.iceberg.metadata import (
     slices_condition,
     with_missing,
 )
-from resources.iceberg.prepared import Prepared, prepare
+from resources.iceberg.prepared import Prepared, discard, prepare
 from resources.iceberg.slice_change import Published, SliceChange
 from resources.iceberg.table_commit import commit_change
 from resources.iceberg.table_files import TableFiles
@@ -245,6 +245,15 @@ class Lakehouse:
             writer = placed.sortWithinPartitions(*order).writeTo(target).options(**_AS_IT_COMES)
         writer.overwrite(slices_condition(table, slices))
 
+    def rewrite_slices(self, table: Table, target: str, slices: Collection[Slice], keeps: str = "true") -> None:
+        """Write the rows of these slices of a branch again, with every column that the table has, as few files as it takes.
+
+        `keeps`: a SQL condition, of the rows that stay.
+        """
+        where = slices_condition(table, slices)
+        rows = self.spark.read.table(target).where(where).where(keeps)
+        rows.writeTo(target).option("fanout-enabled", "false").overwrite(where)
+
     def change(
         self, table: Table, base_id: int, snapshot_id: int, slices: Collection[Slice], branches: Sequence[str] = ()
     ) -> SliceChange:
@@ -269,6 +278,10 @@ class Lakehouse:
     def prepare(self, change: SliceChange, run_id: str) -> Prepared:
         """A change on top of main's head, whole and invisible; raises SliceConflictError (resources/iceberg/prepared.py)."""
         return prepare(self._tables, change, run_id)
+
+    def discard(self, prepared: Prepared) -> None:
+        """Forget a prepared change that was not and will not be published."""
+        discard(self._tables, prepared)
 
     def commit(self, change: SliceChange, name: str, run_id: str, *, branch: str | None = None) -> Published:
         """A change committed to main, or to a branch; `name` tells this commit from others of the run.

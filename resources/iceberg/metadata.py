@@ -50,7 +50,7 @@ class Commit:
     snapshot_id: int
     parent_id: int | None
     run_id: str | None
-    """Of the run of ours that wrote it; None for foreign ones and for compactions."""
+    """Of the run of ours that wrote it; None for foreign ones."""
     slices: frozenset[Slice]
     """Those whose files it changed."""
     committed_at: str

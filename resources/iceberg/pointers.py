@@ -77,8 +77,11 @@ def share_a_database(ledger: str, catalog: str) -> bool:
         return False
     if first.get_backend_name() == "sqlite":
         names = [url.database for url in (first, second)]
-        return all(names) and len({Path(str(name)).resolve() for name in names}) == 1
-    places = {(url.host or "localhost", url.port or 5432, url.database) for url in (first, second)}
+        # A database in memory is each connection's own.
+        is_file = all(name and name != ":memory:" for name in names)
+        return is_file and len({Path(str(name)).resolve() for name in names}) == 1
+    # Another user may see other schemas, and need not be allowed to write to both.
+    places = {(url.host or "localhost", url.port or 5432, url.database, url.username) for url in (first, second)}
     return len(places) == 1 and schema_of(first) == schema_of(second)
 
 

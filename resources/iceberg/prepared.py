@@ -1,6 +1,6 @@
 """A change of one table that is whole but invisible: snapshot and metadata file are written, no catalog names them.
 
-Contains: Iceberg's public API for that, applied and never committed; tests/spark/test_prepared.py holds what is used of it.
+Contains: Iceberg's public API for that, applied and never committed; tests/spark/test_iceberg_api.py holds what is used of it.
 Add here: what else a table's next metadata must say.
 Does not contain: naming it in the catalog (pointers.py), the diff (slice_change.py).
 """
@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 import uuid
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -63,6 +64,13 @@ def prepare(tables: JavaTables, change: SliceChange, run_id: str) -> Prepared:
         return again(lambda: _prepared(tables, change, run_id))
     except FAILURES as error:
         raise refusal(tables, change, error) from error
+
+
+def discard(tables: JavaTables, prepared: Prepared) -> None:
+    """Remove the metadata file of a change that no catalog will ever name; its manifests stay for maintenance."""
+    # What cannot be removed now is one that a killed process left: maintenance knows those.
+    with suppress(*FAILURES):
+        load(tables, prepared.table).io().deleteFile(prepared.after)
 
 
 def _prepared(tables: JavaTables, change: SliceChange, run_id: str) -> Prepared:

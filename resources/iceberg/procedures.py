@@ -1,22 +1,21 @@
-"""What lies below a table, Iceberg's procedures for old snapshots, orphans and small files; nothing else removes files.
+"""What lies below a table, Iceberg's procedures for old snapshots and orphans; nothing else removes files.
 
 Contains: calls of procedures, and what they need to know.
 Add here: another procedure.
-Does not contain: which of it is due (domain/retention.py, operations/maintenance.py), publishing
-(lakehouse.py).
+Does not contain: which of it is due (domain/retention.py, operations/maintenance.py), joining files
+(operations/rewrites.py), publishing (resources/publishing/).
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from pipeline_assets.domain.retention import SnapshotAge
-from pipeline_assets.domain.slices import Slice, days_by_project
 from resources.iceberg.creation import keep_metadata
-from resources.iceberg.errors import FAILURES, is_conflict
+from resources.iceberg.errors import FAILURES
 from resources.iceberg.lake_objects import LakeObject, LakeObjects
 from resources.iceberg.metadata import JavaTables
 from resources.iceberg.metadata_files import MetadataFile, is_hidden, is_metadata, read_metadata_files
@@ -26,22 +25,10 @@ if TYPE_CHECKING:
 
     from pipeline_assets.tables.table import Table
 
-_SLICES_PER_CALL = 200
-"""Days named in one filter of a compaction."""
 _FILES_PER_CALL = 1000
 
 _NAMED = "Still referenced by refs"
 """What Iceberg says of a snapshot that a branch or tag points at."""
-
-
-@dataclass(frozen=True)
-class Compacted:
-    """What a compaction did."""
-
-    files_before: int
-    files_after: int
-    is_left_alone: bool = False
-    """A load published one of its slices meanwhile, and won."""
 
 
 @dataclass(frozen=True)
@@ -151,35 +138,6 @@ class Upkeep:
         """Let commits remove no metadata, where the table is of a version that did."""
         keep_metadata(self._tables.load(table))
 
-    def compact(self, table: Table, slices: Collection[Slice], files_before: int) -> Compacted:
-        """Rewrite each of these slices into few sorted files; a load that publishes one of them meanwhile wins."""
-        before = after = 0
-        for where in _filters(table, slices):
-            try:
-                row = self._call(
-                    table,
-                    "rewrite_data_files",
-                    f"strategy => 'sort', where => \"{where}\", options => map('min-input-files', '2', "
-                    "'partial-progress.enabled', 'false')",
-                )[0]
-            except FAILURES as error:
-                if not is_conflict(error):
-                    raise
-                return Compacted(files_before, files_before, is_left_alone=True)
-            before += int(row["rewritten_data_files_count"])
-            after += int(row["added_data_files_count"])
-        return Compacted(files_before, files_before - before + after)
-
-    def delete(self, table: Table, condition: str) -> bool:
-        """Delete rows of a table that nothing is derived from; False where a load that writes it won."""
-        try:
-            self.spark.sql(f"DELETE FROM {self._tables.identifier(table)} WHERE {condition}")
-        except FAILURES as error:
-            if not is_conflict(error):
-                raise
-            return False
-        return True
-
     def _call(self, table: Table, procedure: str, arguments: str) -> list[Row]:
         # The procedures look the table up in the session's thread, as table loading does.
         self._tables.load(table)
@@ -191,13 +149,3 @@ class Upkeep:
 
 def _name(path: str) -> str:
     return path.rpartition("/")[2]
-
-
-def _filters(table: Table, slices: Collection[Slice]) -> list[str]:
-    expressions = []
-    for project_id, days in sorted(days_by_project(slices).items()):
-        ordered = sorted(days)
-        for start in range(0, len(ordered), _SLICES_PER_CALL):
-            listed = ", ".join(f"DATE '{day}'" for day in ordered[start : start + _SLICES_PER_CALL])
-            expressions.append(f"project_id = '{project_id}' AND {table.day_column} IN ({listed})")
-    return expressions

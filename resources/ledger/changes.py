@@ -38,6 +38,8 @@ class Changes:
     batch_days: dict[BatchKey, dict[date, BatchDay]] = field(default_factory=dict)
     """Replaces all event days of each batch named here."""
     slices: list[SliceRecord] = field(default_factory=list)
+    rewritten: dict[tuple[str, Slice], tuple[str, str]] = field(default_factory=dict)
+    """(table, slice) -> file hash on record, and that of other files with the same rows: nothing else of its row changes."""
     publications: list[PublicationRecord] = field(default_factory=list)
     head: tuple[str, int, int | None] | None = None
     """(table, new snapshot, the snapshot it follows): recorded only where the ledger knows the latter, or if None."""
@@ -54,6 +56,7 @@ class Changes:
             forgotten_refusals=[one for one in self.forgotten_refusals if one[0] not in batches],
             batch_days={key: days for key, days in self.batch_days.items() if key not in batches},
             slices=[one for one in self.slices if (one.table, one.key) not in slices],
+            rewritten={place: files for place, files in self.rewritten.items() if place not in slices},
             publications=[one for one in self.publications if (one.table, one.key) not in slices],
             read_batches={key: read for key, read in self.read_batches.items() if key not in batches},
         )

@@ -102,6 +102,13 @@ def require_none_moved(changes: Changes, unmoved: Collection[SliceRecord]) -> No
         raise _conflict(places - written, "another run published it since it was read, or a person holds it")
 
 
+def require_rewritten(changes: Changes, rewritten: Collection[tuple[str, Slice]]) -> None:
+    """Raise SliceConflictError where the row of a slice did not name the files any more that others were made of."""
+    moved = changes.rewritten.keys() - set(rewritten)
+    if moved:
+        raise _conflict(moved, "another run recorded other files of it since they were read")
+
+
 def require_inputs(connection: Connection, rests_on: Mapping[tuple[str, Slice], Digest]) -> None:
     """Raise SliceConflictError where one of these (table, slice) has another digest on record."""
     moved = set()

@@ -16,7 +16,7 @@ from sqlalchemy.engine import Engine
 
 from pipeline_assets.domain.deliveries import BatchKey
 from pipeline_assets.domain.records import BatchDay, BatchRecord, DeliveryRecord, PublicationRecord, SliceRecord
-from pipeline_assets.domain.slices import EMPTY, Slice, Source
+from pipeline_assets.domain.slices import EMPTY, Slice, Source, Verdict
 from resources.ledger.changes import Changes
 from resources.ledger.store import Ledger
 
@@ -91,7 +91,30 @@ class PendingLedger(Ledger):
         for key in known:
             if key.project_id in projects and source in (None, key.source):
                 found[key.project_id] = found.get(key.project_id, frozenset()) | {key.arrival_date}
-        return found
+        for key in self._emptied(projects):
+            places = [replace(key, source=of) for of in ([source] if source is not None else Source)]
+            if key.project_id in found and not any(map(self._is_delivered, places)):
+                found[key.project_id] -= {key.arrival_date}
+        return {project: days for project, days in found.items() if days}
+
+    def _emptied(self, projects: Sequence[str]) -> set[BatchKey]:
+        """Batches of which the ledger underneath knows deliveries that are gone from here."""
+        emptied = {key for key, record in self._batches.items() if not record.deliveries and key.project_id in projects}
+        if emptied:
+            arrivals = [key.arrival_date for key in emptied]
+            under = super().batches(projects, min(arrivals), max(arrivals))
+            emptied = {key for key in emptied if key in under and under[key].deliveries}
+        for source in Source:
+            forgotten = [key for (of, key, _), record in self._deliveries.items() if of is source and record is None]
+            emptied |= {key for key in self._batches_of(source, forgotten) if key.project_id in projects}
+        return emptied
+
+    def _is_delivered(self, batch: BatchKey) -> bool:
+        place = ([batch.project_id], batch.arrival_date, batch.arrival_date)
+        judged = self.batches(*place).get(batch)
+        return (judged is not None and judged.deliveries > 0) or any(
+            self.deliveries(batch.source, *place, is_accepted=is_accepted) for is_accepted in (True, False)
+        )
 
     def batch_days(
         self, source: Source, projects: Sequence[str], first: date, last: date
@@ -135,15 +158,25 @@ class PendingLedger(Ledger):
 
     def first_day(self, table: str) -> date | None:
         """As the Ledger has it."""
-        own = [key.event_date for (of, key), record in self._slices.items() if of == table and record.digest != EMPTY]
-        return min((day for day in (super().first_day(table), *own) if day is not None), default=None)
+        own = {key: record for (of, key), record in self._slices.items() if of == table}
+        days = [self._first_day_of_slices(table, own), self._first_day_of_publications(table)]
+        days += [key.event_date for key, one in own.items() if one.digest != EMPTY or one.verdict is Verdict.HELD]
+        days += [
+            one.key.event_date
+            for one in self._publications
+            if one.table == table and (one.digest_before != EMPTY or one.digest_after != EMPTY)
+        ]
+        return min((day for day in days if day is not None), default=None)
 
     def publications_of(self, table: str, projects: Sequence[str], days: Iterable[date]) -> list[PublicationRecord]:
         """As the Ledger has it."""
         wanted = set(days)
-        own = [
-            record
-            for record in self._publications
-            if record.table == table and record.key.project_id in projects and record.key.event_date in wanted
-        ]
-        return super().publications_of(table, projects, wanted) + own
+        found = super().publications_of(table, projects, wanted)
+        told = {(one.key, one.snapshot_id, one.parent_id) for one in found}
+        for one in self._publications:
+            place = (one.key, one.snapshot_id, one.parent_id)
+            if one.table == table and one.key.project_id in projects and one.key.event_date in wanted:
+                # Recorded once, whoever comes with it again.
+                found += [one] if place not in told else []
+                told.add(place)
+        return found

@@ -9,7 +9,7 @@ Does not contain: writing (store.py), sums over years (summaries.py), what perso
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from datetime import date
 from typing import Any
@@ -79,6 +79,16 @@ class Queries(ABC):
                     days_by_project.setdefault(project, set()).add(day)
         return {project: frozenset(days) for project, days in days_by_project.items()}
 
+    def _batches_of(self, source: Source, object_keys: Sequence[str]) -> set[BatchKey]:
+        """The batches of these objects, of any version on record."""
+        query = sa.select(DELIVERIES.c.project_id, DELIVERIES.c.arrival_date).where(DELIVERIES.c.source == source.value)
+        with self._read() as connection:
+            return {
+                BatchKey(source, project, day)
+                for part in in_parts(object_keys)
+                for project, day in connection.execute(query.where(DELIVERIES.c.object_key.in_(part)))
+            }
+
     def batch_days(
         self, source: Source, projects: Sequence[str], first: date, last: date
     ) -> dict[BatchKey, dict[date, BatchDay]]:
@@ -131,18 +141,28 @@ class Queries(ABC):
 
     def first_day(self, table: str) -> date | None:
         """The first day of which a table holds rows, or held any before a person rolled them back; None where it never did."""
-        empty = str(EMPTY)
-        slices = sa.select(sa.func.min(SLICES.c.event_date)).where(
+        days = (self._first_day_of_slices(table), self._first_day_of_publications(table))
+        return min((day for day in days if day is not None), default=None)
+
+    def _first_day_of_slices(self, table: str, without: Collection[Slice] = ()) -> date | None:
+        """By what is recorded of slices, but for these."""
+        query = sa.select(SLICES.c.event_date, SLICES.c.project_id).where(
             SLICES.c.table_name == table,
-            sa.or_(SLICES.c.digest != empty, SLICES.c.verdict == Verdict.HELD.value),
+            sa.or_(SLICES.c.digest != str(EMPTY), SLICES.c.verdict == Verdict.HELD.value),
         )
-        published = sa.select(sa.func.min(PUBLICATIONS.c.event_date)).where(
+        with self._read() as connection:
+            rows = connection.execute(query.order_by(SLICES.c.event_date).limit(len(without) + 1)).all()
+        return next((day for day, project_id in rows if Slice(day, project_id) not in without), None)
+
+    def _first_day_of_publications(self, table: str) -> date | None:
+        empty = str(EMPTY)
+        query = sa.select(sa.func.min(PUBLICATIONS.c.event_date)).where(
             PUBLICATIONS.c.table_name == table,
             sa.or_(PUBLICATIONS.c.digest_before != empty, PUBLICATIONS.c.digest_after != empty),
         )
         with self._read() as connection:
-            days: list[date | None] = [connection.execute(query).scalar() for query in (slices, published)]
-        return min((day for day in days if day is not None), default=None)
+            day: date | None = connection.execute(query).scalar()
+        return day
 
     def publications(self, table: str | None = None) -> list[PublicationRecord]:
         """Every recorded change, oldest first."""

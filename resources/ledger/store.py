@@ -20,6 +20,7 @@ from pipeline_assets.domain.records import Head
 from resources.ledger.arrival_summaries import ArrivalSummaries
 from resources.ledger.changes import Changes
 from resources.ledger.checkup import Checkup
+from resources.ledger.cuts import Cuts
 from resources.ledger.digests import DigestsOnRecord
 from resources.ledger.engine import connected, ledger_failures, open_engine, writing
 from resources.ledger.golden import GoldenTotals
@@ -98,6 +99,11 @@ class Ledger(Queries):
     def revisions(self) -> Revisions:
         """Changes of final days."""
         return Revisions(self._read)
+
+    @property
+    def cuts(self) -> Cuts:
+        """Which snapshots belong together."""
+        return Cuts(self._read)
 
     @property
     def summaries(self) -> Summaries:

@@ -25,6 +25,7 @@ from resources.ledger.concurrency import (
     require_inputs,
     require_none_moved,
     require_not_held,
+    require_rewritten,
     unmoved_slices,
 )
 from resources.ledger.engine import insert_into
@@ -69,12 +70,15 @@ class LedgerWriting:
         if is_strict:
             require_none_moved(changes, unmoved)
         self._upsert(SLICES, [slice_row(s) | stamp for s in unmoved])
+        rewritten = self._name_files(changes)
+        if is_strict:
+            require_rewritten(changes, rewritten)
         for publication in changes.publications:
             row = publication_row(publication, self._now) | {"was_final": before.was_final(publication)}
             self._insert_once(PUBLICATIONS, row)
         write_notices(connection, before, changes, (unmoved, batches), stamp)
         if changes.head is not None:
-            self._move_head(*changes.head, is_whole=_is_whole(changes, unmoved))
+            self._move_head(*changes.head, is_whole=_is_whole(changes, unmoved, rewritten))
 
     def require_inputs(self, rests_on: Mapping[tuple[str, Slice], Digest]) -> None:
         """Raise SliceConflictError where a slice that published ones were built from is another one by now."""
@@ -108,6 +112,23 @@ class LedgerWriting:
                     DELIVERIES.c.is_accepted == is_accepted,
                 )
             )
+
+    def _name_files(self, changes: Changes) -> set[tuple[str, Slice]]:
+        """Which rows of slices named the files of before, and name the others since."""
+        return {
+            (table, key)
+            for (table, key), (before, after) in changes.rewritten.items()
+            if self._connection.execute(
+                sa.update(SLICES)
+                .where(
+                    SLICES.c.table_name == table,
+                    SLICES.c.event_date == key.event_date,
+                    SLICES.c.project_id == key.project_id,
+                    SLICES.c.file_hash == before,
+                )
+                .values(file_hash=after)
+            ).rowcount
+        }
 
     def _replace_batch_days(self, batch: BatchKey, days: Mapping[date, BatchDay]) -> None:
         keys = {"source": batch.source.value, "project_id": batch.project_id, "arrival_date": batch.arrival_date}
@@ -152,8 +173,8 @@ class LedgerWriting:
         self._connection.execute(insert_into(self._connection, table).on_conflict_do_nothing(), row)
 
 
-def _is_whole(changes: Changes, unmoved: Sequence[SliceRecord]) -> bool:
-    """Whether the row of every published slice was written."""
+def _is_whole(changes: Changes, unmoved: Sequence[SliceRecord], rewritten: Collection[tuple[str, Slice]]) -> bool:
+    """Whether the row of every published slice was written, and of every one that lies in other files."""
     published = {publication.key for publication in changes.publications}
     left = {record.key for record in changes.slices} - {record.key for record in unmoved}
-    return not published & left
+    return not published & left and changes.rewritten.keys() == set(rewritten)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from sqlalchemy.engine import Connection
 
-from pipeline_assets.domain.errors import LedgerUnavailableError
+from pipeline_assets.domain.errors import LakehouseError, LedgerUnavailableError, PublishConflictError
 from resources.failpoints import Failpoint, failpoint
 from resources.iceberg.pointers import lock_pointers, swap_pointers
 from resources.iceberg.prepared import Prepared
@@ -36,10 +36,12 @@ class OneTransaction:
     def publish(self, request: PublishRequest) -> Mapping[str, Published]:
         """All of it or nothing; raises PublishConflictError, with nothing changed, where another writer was there."""
         failpoint(Failpoint.BEFORE_PUBLISH)
-        prepared = {change.table.key: self._lakehouse.prepare(change, request.run_id) for change in request.tables}
+        prepared: dict[str, Prepared] = {}
         try:
+            for change in request.tables:
+                prepared[change.table.key] = self._lakehouse.prepare(change, request.run_id)
             with self._ledger.transaction() as connection:
-                prepared = self._on_present_heads(connection, request, prepared)
+                self._follow_present_heads(connection, request, prepared)
                 published = {key: _published(one) for key, one in prepared.items()}
                 self._write(connection, request, published)
                 for change in request.tables:
@@ -50,20 +52,25 @@ class OneTransaction:
             # The answer to the commit may be what was lost.
             if not self._is_committed(prepared):
                 raise
+        except (PublishConflictError, LakehouseError):
+            # Raised before the commit, so nobody reads what was prepared: newest of its table, it would be taken for its state
+            # where a catalog is lost.
+            for one in prepared.values():
+                self._lakehouse.discard(one)
+            raise
         failpoint(Failpoint.AFTER_PUBLISH)
         return published
 
-    def _on_present_heads(
-        self, connection: Connection, request: PublishRequest, prepared: Mapping[str, Prepared]
-    ) -> dict[str, Prepared]:
-        """The same, applied anew where a pointer moved since: nobody moves one any more until the transaction ends."""
+    def _follow_present_heads(
+        self, connection: Connection, request: PublishRequest, prepared: dict[str, Prepared]
+    ) -> None:
+        """Apply anew where a pointer moved since: nobody moves one any more until the transaction ends."""
         locations = lock_pointers(connection, self._lakehouse.catalog_name, [change.table for change in request.tables])
-        return {
-            change.table.key: prepared[change.table.key]
-            if locations.get(change.table.key) == prepared[change.table.key].before
-            else self._lakehouse.prepare(change, request.run_id)
-            for change in request.tables
-        }
+        for change in request.tables:
+            former = prepared[change.table.key]
+            if locations.get(change.table.key) != former.before:
+                prepared[change.table.key] = self._lakehouse.prepare(change, request.run_id)
+                self._lakehouse.discard(former)
 
     def _write(self, connection: Connection, request: PublishRequest, published: Mapping[str, Published]) -> None:
         steps = [naming_published(step, table, published, request.stand_ins) for table, step in request.steps]

@@ -4,30 +4,39 @@ from __future__ import annotations
 
 import os
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import dagster as dg
+import pyspark.sql.functions as F
 import pytest
 from moto.core.models import DEFAULT_ACCOUNT_ID
 from moto.s3.models import s3_backends
+from pyspark.sql import DataFrame
 
 from pipeline_assets.definitions import build_defs
-from pipeline_assets.domain.slices import Source
+from pipeline_assets.domain.errors import LakehouseError
+from pipeline_assets.domain.records import Head
+from pipeline_assets.domain.slices import Slice, Source
 from pipeline_assets.load.runtime import Runtime
 from pipeline_assets.load.staleness.scan import scan_stale_days
+from pipeline_assets.operations import rewrites
 from pipeline_assets.operations.maintenance import TableUpkeep, maintain, require_done
+from pipeline_assets.operations.rewrites import Rewritten, compact
 from pipeline_assets.orchestration.assets import Clock
 from pipeline_assets.tables.raw_events import RAW_TABLES
 from pipeline_assets.tables.refined_events import REFINED_EVENTS
 from pipeline_assets.tables.registry import ALL_TABLES, table_by_key
+from pipeline_assets.tables.table import Table
 from resources import failpoints
 from resources.failpoints import Failpoint
-from resources.iceberg.metadata import JavaTables
+from resources.iceberg.lakehouse import Lakehouse
+from resources.iceberg.metadata import JavaTables, slices_condition
 from resources.landing.store import LandingStore
-from tests.support.builders import Pipeline, events_on
+from resources.publishing.table_by_table import TableByTable
+from tests.support.builders import PROJECT, Pipeline, events_on
 from tests.support.prepared import Again, a_prepared_pipeline
 from tests.support.reference import require_known
 from tests.support.s3 import BUCKET
@@ -163,8 +172,8 @@ def test_leftovers_go_and_what_rollback_needs_stays(pipeline: Any) -> None:
 
 
 def test_files_that_a_dead_load_wrote_are_removed_by_maintenance_alone(pipeline: Any) -> None:
-    """Scenario: a load ends after its tasks wrote files of raw, the next one after those of refined, before a snapshot names
-    them; then one goes through. Outcome: no load touches them, days later maintenance removes them and nothing else."""
+    """Scenario: a load ends after its tasks wrote files of raw, the next one after it staged raw and wrote those of refined,
+    before a snapshot names them; then one goes through. Outcome: no load touches them, days later maintenance alone does."""
     p = pipeline()
     p.deliver(DAY, events_on(DAY, 20))
     left: set[str] = set()
@@ -183,14 +192,16 @@ def test_files_that_a_dead_load_wrote_are_removed_by_maintenance_alone(pipeline:
     assert p.load(DAY).success
     orphans = _data_files(p) - _live_files(p)
     assert len(left) == 3
-    assert orphans < left
-    assert len(orphans) == 2
+    assert orphans == left
     assert not _maintain(p, now=datetime.now(UTC))[REFINED].orphans
     _grow_old(p)
 
     reports = _maintain(p)
 
-    assert {path.removeprefix("file:") for key in (RAW, REFINED) for path in reports[key].orphans} == orphans
+    # What the second load had staged of raw goes with its snapshot.
+    unnamed = {path.removeprefix("file:") for key in (RAW, REFINED) for path in reports[key].orphans}
+    assert unnamed < orphans
+    assert len(unnamed) == 2
     assert _data_files(p) == _live_files(p)
     assert p.count(RAW) == p.count(REFINED) == 20
 
@@ -240,6 +251,72 @@ def test_compaction_changes_no_digest_and_makes_nothing_stale(three_hours: Pipel
     p.deliver(DAY, events_on(DAY, 7, prefix="h3"), hour=3)
     assert p.load(DAY).success
     assert p.count(RAW) == p.count(REFINED) == 47
+
+
+def _rewriting_wrongly(spoil: Callable[[DataFrame], DataFrame]) -> Any:
+    """`Lakehouse.rewrite_slices` that spoils the rows of raw."""
+    rewrite = Lakehouse.rewrite_slices
+
+    def rewrite_wrongly(self: Lakehouse, table: Table, target: str, slices: Any, keeps: str = "true") -> None:
+        if table.key != RAW:
+            return rewrite(self, table, target, slices, keeps)
+        where = slices_condition(table, slices)
+        return spoil(self.spark.read.table(target).where(where)).writeTo(target).overwrite(where)
+
+    return rewrite_wrongly
+
+
+def test_files_are_joined_only_where_rows_stay_and_a_load_wins(
+    three_hours: Pipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Scenario: a rewrite would lose a row, then give rows another line; a load publishes the day while its files are joined;
+    refined is held; in parts; table by table. Outcome: nothing wrong is ever visible, the load wins, what is held stays held."""
+    p = three_hours
+    runtime, raw, cold = _runtime(p), RAW_TABLES[Source.REGULAR], [Slice(DAY, PROJECT)]
+    seen, files = p.history(), p.files(RAW, DAY)
+    spoils = (
+        lambda rows: rows.limit(29),
+        lambda rows: rows.withColumn("_line_number", F.col("_line_number") + F.lit(1)),
+    )
+    for spoil in spoils:
+        with monkeypatch.context() as broken:
+            broken.setattr(Lakehouse, "rewrite_slices", _rewriting_wrongly(spoil))
+            with pytest.raises(LakehouseError, match="would hold other rows than before") as refusal:
+                compact(runtime, raw, cold, str(uuid.uuid4()))
+        assert f"{RAW} {DAY}" in refusal.value.subject
+        assert (p.history(), p.files(RAW, DAY)) == (seen, files)
+        assert p.lakehouse.branches.dead(raw, lambda _: False) == []
+    require_known(p)
+
+    p.ledger.interventions.hold({REFINED: cold}, "looked at", "by hand")
+
+    def load_meanwhile(point: Failpoint, qualifier: str) -> None:
+        if (point, qualifier) == (Failpoint.AFTER_STAGE, RAW):
+            failpoints.watch()
+            p.deliver(DAY, events_on(DAY, 10, prefix="h4"), hour=4)
+            p.deliver(NEXT, events_on(NEXT, 5))
+            p.load(DAY, NEXT)
+
+    failpoints.watch(load_meanwhile)
+    try:
+        assert compact(runtime, raw, cold, str(uuid.uuid4())) == Rewritten(3, 3, 0, is_left_alone=True)
+    finally:
+        failpoints.watch()
+    assert len(p.files(RAW, DAY)) == 4
+    assert (p.count(RAW, DAY), p.count(REFINED, DAY), p.verdict(REFINED, DAY)) == (40, 30, "held")
+
+    before = p.digests()
+    monkeypatch.setattr(rewrites, "_SLICES_AT_ONCE", 1)
+    assert compact(runtime, raw, [*cold, Slice(NEXT, PROJECT)], str(uuid.uuid4())) == Rewritten(5, 2, 0)
+    # The same where the ledger lies elsewhere.
+    monkeypatch.setattr(rewrites, "publisher_of", lambda _, lakehouse, ledger: TableByTable(lakehouse, ledger))
+    assert compact(runtime, REFINED_EVENTS, cold, str(uuid.uuid4())).files_after == 1
+    assert len(p.files(RAW, DAY)) == len(p.files(REFINED, DAY)) == 1
+    assert (p.digests(), p.verdict(REFINED, DAY)) == (before, "held")
+    require_known(p)
+    assert {table.key: p.ledger.head(table.key) for table in (raw, REFINED_EVENTS)} == {
+        table.key: Head(p.lakehouse.head(table)) for table in (raw, REFINED_EVENTS)
+    }
 
 
 @pytest.mark.parametrize(

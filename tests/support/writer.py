@@ -33,8 +33,8 @@ from pipeline_assets.load.staleness.scan import scan_stale_days
 from pipeline_assets.tables.registry import table_by_key
 from resources import failpoints
 from resources.failpoints import Failpoint
+from resources.iceberg.errors import FAILURES, is_conflict
 from resources.iceberg.lakehouse import Lakehouse
-from resources.iceberg.procedures import Upkeep
 from resources.landing.store import LandingStore
 from resources.ledger.store import Ledger
 from resources.spark.session import configure_catalog
@@ -98,9 +98,15 @@ class Writer:
         """Iceberg's compaction of a whole table, as anybody may run it."""
         time.sleep(order["wait"])
         table = table_by_key(order["table"])
-        slices = set(runtime.lakehouse.slice_files(table, runtime.lakehouse.head(table)))
-        compacted = Upkeep(self.spark, runtime.settings.catalog_name).compact(table, slices, 0)
-        return {"left_alone": compacted.is_left_alone}
+        name = f"{runtime.settings.catalog_name}.system.rewrite_data_files"
+        options = "map('min-input-files', '2', 'partial-progress.enabled', 'false')"
+        try:
+            self.spark.sql(f"CALL {name}(table => '{table.identifier}', strategy => 'sort', options => {options})")
+        except FAILURES as error:
+            if not is_conflict(error):
+                raise
+            return {"left_alone": True}
+        return {"left_alone": False}
 
     def roll_back(self, runtime: Runtime, order: dict[str, Any]) -> dict[str, Any]:
         """Iceberg's own procedure, behind Tidemark's back: main as it was a commit ago."""

@@ -47,6 +47,7 @@ from resources.ledger.arrival_summaries import ArrivalSummaries, RefusedLines
 from resources.ledger.revisions import Revision
 from resources.ledger.store import Ledger
 from resources.ledger.summaries import CheckFigure, Fault, Summaries
+from resources.publishing.promise import Promise, promise_of
 
 MOST_REVISIONS = 60
 """Shown one by one; all are counted."""
@@ -97,6 +98,8 @@ class HealthReport:
     refused_by_reason: Sequence[RefusedByReason]
     revisions: Sequence[Revision]
     """Changes of final days, newest first; only the first 60 have measures."""
+    promise: Promise
+    """What a reader may rely on while a load publishes."""
 
     @property
     def for_a_person(self) -> list[Question]:
@@ -175,6 +178,7 @@ def read_health(ledger: Ledger, settings: Settings, now: datetime) -> HealthRepo
         refused_lines=refused,
         refused_by_reason=refused_by_reason(refused),
         revisions=_revisions(ledger, projects),
+        promise=promise_of(settings),
     )
 
 

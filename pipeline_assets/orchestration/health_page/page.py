@@ -30,7 +30,8 @@ def page_of(report: HealthReport) -> str:
     many = f"{len(report.projects)} projects" if len(report.projects) > 1 else f"project {as_html(report.projects[0])}"
     inside = f"{_HEAD}{POLICY}<title>Tidemark: health of {many}</title><style>{STYLE}</style>"
     head = f'<!doctype html>\n<html lang="en"><head>{inside}</head>'
-    title = f'<header><h1>Health of {many}</h1><p class="quiet small">by the ledger, as of {made}{_days(report)}</p></header>'
+    told = f"by the ledger, as of {made}{_days(report)}; {as_html(report.promise.sentence)}"
+    title = f'<header><h1>Health of {many}</h1><p class="quiet small">{told}</p></header>'
     return f"{head}<body>{title}{_body(report)}</body></html>\n"
 
 

@@ -91,7 +91,7 @@ def test_nothing_loaded_is_no_fault_and_a_landing_that_is_not_there_is(shell: Ca
     assert ill.exit_code == 1, ill.output
     told = json.loads(ill.stdout)
     assert told["light"] == "red"
-    assert len(told["points"]) == 13
+    assert len(told["points"]) == 14
     (red,) = [point for point in told["points"] if point["light"] == "red"]
     assert red["name"] == "separate prefixes"
     assert red["found"].startswith("cannot be looked at: /nowhere/landing: ")
@@ -113,6 +113,9 @@ def test_a_history_is_looked_at_in_every_place(ledger: Ledger, settings: Setting
     decision = tmp_path / "warehouse" / "_tidemark" / "decisions" / f"20260301T000000.000000Z-{'0' * 32}.json"
     decision.write_text("{}")
     points = look(ledger, settings)
+    assert points["one transaction"].light is Light.GREEN
+    elsewhere = settings.model_copy(update={"ledger_url": f"sqlite:///{tmp_path}/ledger.db"})
+    assert look(ledger, elsewhere)["one transaction"].light is Light.YELLOW
     assert points["decisions"].light is Light.RED
     assert decision.name in points["decisions"].found
     assert "1 objects carry a recovery's name" in points["separate prefixes"].found

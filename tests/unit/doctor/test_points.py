@@ -20,6 +20,7 @@ from pipeline_assets.inspection.receivers import ReceiverTrouble
 from resources.ledger.checkup import BuiltAgain, FoundCommit, MarkedDay, ObjectSizes, ProcessOnRecord
 from resources.ledger.outbox import Receiver
 from resources.ledger.summaries import SliceFigures
+from resources.publishing.promise import Promise
 
 DAY = date(2026, 3, 31)
 NOW = datetime(2026, 4, 1, 8, tzinfo=UTC)
@@ -117,6 +118,8 @@ CASES: list[tuple[Point, Light, str]] = [
     (places.atomic([a_head(catalog=None, is_listed=None)], [], []), YELLOW, "does not tell of refined/events without Spark"),
     (places.atomic([a_head(catalog=8)], [], [WORKING]), YELLOW, "0 of 1 tables are at the snapshot that the ledger knows; 1"),
     (places.atomic([a_head(branches=("tidemark_x",))], [WORKING], []), YELLOW, "1 staged branches are left"),
+    (places.one_transaction(Promise.ONE_TRANSACTION), GREEN, "in one transaction"),
+    (places.one_transaction(Promise.TABLE_BY_TABLE), YELLOW, "another database than the catalog (TIDEMARK_LEDGER_URL)"),
     (places.separate_prefixes([PrefixEvidence("1", 9, (), ())], DAY), GREEN, "9 regular objects"),
     (places.separate_prefixes([PrefixEvidence("1", 0, (), ())], DAY), YELLOW, "0 regular objects"),
     (places.separate_prefixes([PrefixEvidence("1", 9, (), ("1/a",))], DAY), YELLOW, "1/a"),

@@ -37,6 +37,7 @@ from pipeline_assets.orchestration.health_asset import REPORT_KEY, health_asset
 from pipeline_assets.orchestration.health_page.page import page_of, write_page
 from resources.ledger.changes import Changes
 from resources.ledger.store import Ledger
+from resources.publishing.promise import Promise
 from tests.support.recorded_history import Incidents, record_history
 from tests.unit.domain.test_hostile_text import HOSTILE
 
@@ -118,6 +119,8 @@ def test_it_is_well_formed_and_needs_nothing_from_elsewhere(history: HealthRepor
     assert all(reference.removeprefix("#") in ids for reference in references)
     assert not re.search(r"https?:|//[a-z]|@import|xmlns", html)
     assert "default-src 'none'" in html
+    assert history.promise.sentence in page.text
+    assert Promise.TABLE_BY_TABLE.sentence in parsed(page_of(replace(history, promise=Promise.TABLE_BY_TABLE))).text
 
 
 def test_charts_take_all_colours_from_the_page_so_that_both_schemes_are_read(history: HealthReport) -> None:

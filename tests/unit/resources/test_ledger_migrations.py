@@ -19,6 +19,7 @@ from pipeline_assets.domain.records import BatchDay, DeliveryRecord
 from pipeline_assets.domain.slices import Digest, Slice, Source
 from resources.ledger.changes import Changes
 from resources.ledger.schema import (
+    CUTS,
     DELIVERIES,
     GOLDEN_FAULTS,
     GOLDEN_RESULTS,
@@ -30,6 +31,7 @@ from resources.ledger.schema import (
     SET_ASIDE,
 )
 from resources.ledger.store import Ledger
+from resources.ledger.writing import LedgerWriting
 from tests.support.ledgers import record_run
 
 PROJECT = "10001"
@@ -273,6 +275,26 @@ def test_what_a_recent_version_loaded_has_no_sketch_and_the_next_load_gives_it_o
         assert [found for *_, found in ledger.arrival_summaries.lateness(Source.REGULAR, [PROJECT], DAY, DAY)] == [
             sketch
         ] * 2
+
+
+def test_a_ledger_of_version_8_keeps_its_rows_and_its_next_publish_is_the_first_cut(url: str) -> None:
+    a_version_1_ledger(url)
+    open_ledger(url)
+    expected = rows_of(url)
+    with connected(url) as connection:
+        connection.exec_driver_sql(f"DROP TABLE {CUTS.name}")
+        connection.exec_driver_sql("UPDATE tidemark_schema SET version = 8")
+    open_ledger(url)
+    assert rows_of(url) == expected
+    with closing(Ledger(url)) as ledger:
+        for _ in range(2):
+            with ledger.transaction() as connection:
+                assert LedgerWriting(connection).record_cut("run-9") == {"raw/regular_events": SNAPSHOT}
+    with connected(url) as connection:
+        cuts = connection.execute(sa.select(CUTS.c.number, CUTS.c.run_id, CUTS.c.snapshots)).all()
+        names = {one["name"] for one in sa.inspect(connection).get_indexes(CUTS.name)}
+    assert cuts == [(1, "run-9", {"raw/regular_events": str(SNAPSHOT)})]
+    assert names == {index.name for index in CUTS.indexes}
 
 
 class Killed(BaseException):

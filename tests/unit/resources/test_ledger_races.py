@@ -12,12 +12,13 @@ import pytest
 
 from pipeline_assets.domain.causes import Cause, CauseKind
 from pipeline_assets.domain.deliveries import BatchKey
-from pipeline_assets.domain.errors import PublishConflictError
+from pipeline_assets.domain.errors import PublishConflictError, SliceConflictError
 from pipeline_assets.domain.input_state import InputDay, InputState
 from pipeline_assets.domain.records import BatchRecord, DeliveryRecord, Head, PublicationRecord, SliceRecord
 from pipeline_assets.domain.slices import BatchVerdict, Digest, Slice, Source, Verdict
 from resources.ledger.changes import BatchAsRead, Changes
 from resources.ledger.store import Ledger
+from resources.ledger.writing import LedgerWriting
 
 TABLE = "refined/events"
 DAY = date(2026, 2, 2)
@@ -98,6 +99,29 @@ def test_a_head_moves_only_from_the_one_that_was_known(ledger: Ledger) -> None:
     ledger.record(left, "late")
     assert ledger.head(TABLE) == Head(20, is_trusted=False)
     assert [record.snapshot_id for record in ledger.publications()] == [21]
+
+
+def test_other_files_of_the_same_rows_change_nothing_else_and_only_what_was_read(ledger: Ledger) -> None:
+    """A load judged the slice, and a person held it, while its files were joined: that stays. Where the row names other files by
+    now, nothing is written, and the head is doubted where a commit cannot be taken back."""
+    ledger.record(Changes(slices=[MINE], head=(TABLE, 10, None)), "own")
+    ledger.interventions.hold({TABLE: [KEY]}, "why", "person")
+    ledger.record(Changes(slices=[replace(_slice(ledger), verdict=Verdict.HELD, reason="held: why")]), "person")
+    held = _slice(ledger)
+    ledger.record(Changes(rewritten={(TABLE, KEY): ("mine", "joined")}, head=(TABLE, 11, 10)), "maintenance")
+    assert _slice(ledger) == replace(held, file_hash="joined", read_hash="joined")
+    assert ledger.head(TABLE) == Head(11)
+
+    late = Changes(rewritten={(TABLE, KEY): ("mine", "again")}, head=(TABLE, 12, 11))
+    with (
+        pytest.raises(SliceConflictError, match="recorded other files") as conflict,
+        ledger.transaction() as connection,
+    ):
+        LedgerWriting(connection).record(late, "maintenance", is_strict=True)
+    assert conflict.value.slices == {(TABLE, KEY)}
+    assert (_slice(ledger).file_hash, ledger.head(TABLE)) == ("joined", Head(11))
+    ledger.record(late, "maintenance")
+    assert (_slice(ledger).file_hash, ledger.head(TABLE)) == ("joined", Head(11, is_trusted=False))
 
 
 def test_what_was_found_is_dropped_where_the_head_moved(ledger: Ledger) -> None:

@@ -1,0 +1,127 @@
+"""A state of all tables that belongs together, for readers: which one is asked for, and the lines that read it.
+
+Contains: finding the cut, whether it can be read still, the lines of each engine.
+Add here: another engine.
+Does not contain: what is on record of cuts (resources/ledger/cuts.py), the command (cli/snapshots.py).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from contextlib import closing
+from datetime import datetime
+from enum import StrEnum
+
+from pipeline_assets.domain.errors import LakehouseError, UsageError
+from pipeline_assets.domain.masking import masked
+from pipeline_assets.domain.settings import Settings
+from pipeline_assets.domain.slices import Source
+from pipeline_assets.tables.registry import EVERY_TABLE, SOURCE_OF_TABLE
+from resources.iceberg.catalog_at_rest import CatalogAtRest, TableAtRest
+from resources.ledger.cuts import Cut
+from resources.ledger.store import Ledger
+
+
+class Engine(StrEnum):
+    """Who reads."""
+
+    SPARK = "spark"
+    PYICEBERG = "pyiceberg"
+    DUCKDB = "duckdb"
+    TRINO = "trino"
+
+
+def newest_cut(ledger: Ledger) -> Cut:
+    """What readers see now, of all tables at once; raises LakehouseError where nothing was published."""
+    cut = ledger.cuts.newest()
+    if cut is None:
+        hint = "Load days: tidemark load --help; a load keeps which snapshots belong together"
+        raise LakehouseError("snapshots", "no publish is on record yet", hint)
+    return cut
+
+
+def cut_at(ledger: Ledger, moment: datetime) -> Cut:
+    """What readers saw at a moment (aware); raises UsageError for one before the first publish."""
+    cut = ledger.cuts.at(moment)
+    if cut is not None:
+        return cut
+    first = ledger.cuts.first() or newest_cut(ledger)
+    reason = "lies before the first publish whose snapshots are on record"
+    hint = f"Name a time after {first.published_at[:19]} UTC"
+    raise UsageError(f"--at {moment.isoformat(timespec='seconds')}", reason, hint)
+
+
+def cut_of_run(ledger: Ledger, text: str) -> Cut:
+    """What readers saw when a run had published last; `text` is its id or how that begins. Raises UsageError."""
+    runs = ledger.cuts.runs(text) if text else []
+    if text in runs:
+        runs = [text]
+    if not runs:
+        raise UsageError(
+            f"--run {text}", "no run of this id is on record", "`tidemark history TABLE --json` names the runs"
+        )
+    if len(runs) > 1:
+        raise UsageError(f"--run {text}", f"{len(runs)} runs begin so: {', '.join(runs[:3])}", "Name one of them whole")
+    cut = ledger.cuts.of_run(runs[0])
+    if cut is None:
+        reason = "published nothing, or did before snapshots that belong together were on record"
+        raise UsageError(f"--run {runs[0]}", reason, "--at TIME gives what readers saw at a time")
+    return cut
+
+
+def tables_at_rest(settings: Settings, cut: Cut) -> dict[str, TableAtRest]:
+    """The tables of a cut as the catalog has them now, without those that it does not tell of.
+
+    Raises LakehouseError for one that cannot be read at its snapshot any more.
+    """
+    by_key = {table.key: table for table in EVERY_TABLE}
+    found: dict[str, TableAtRest] = {}
+    with closing(CatalogAtRest(settings)) as catalog:
+        for name, snapshot_id in cut.snapshots.items():
+            # A table of a user's own may not be configured any more.
+            resting = catalog.table(by_key[name]) if name in by_key else None
+            if resting is None:
+                continue
+            if snapshot_id not in resting.snapshot_ids:
+                raise _expired(settings, cut, name, resting)
+            found[name] = resting
+    return found
+
+
+def _expired(settings: Settings, cut: Cut, name: str, resting: TableAtRest) -> LakehouseError:
+    by_source = {Source.REGULAR: settings.regular_history_days, Source.BACKFILL: settings.backfill_history_days}
+    source = SOURCE_OF_TABLE.get(name)
+    days = settings.rollback_days if source is None else by_source[source]
+    oldest = f"; its oldest is of {resting.oldest_at:%Y-%m-%d %H:%M} UTC" if resting.oldest_at else ""
+    reason = (
+        f"the snapshot {cut.snapshots[name]} that was published by {cut.published_at[:16]} UTC has expired"
+        f" (kept for {days} days{oldest})"
+    )
+    return LakehouseError(name, reason, "Name a later time, or build the days again from what the tables hold now")
+
+
+def reading_lines(
+    engine: Engine, settings: Settings, snapshots: Mapping[str, int], resting: Mapping[str, TableAtRest]
+) -> list[str]:
+    """What a person pastes to read these tables (table -> snapshot) by an engine; what opens the catalog is masked.
+
+    Of DuckDB, which knows no SQL catalog, only tables whose metadata file is known.
+    """
+    names = {key.replace("/", "."): number for key, number in snapshots.items()}
+    catalog = settings.catalog_name
+    if engine is Engine.SPARK:
+        return [f'spark.sql("SELECT * FROM {catalog}.{name} VERSION AS OF {number}")' for name, number in names.items()]
+    if engine is Engine.TRINO:
+        return [f"SELECT * FROM {catalog}.{name} FOR VERSION AS OF {number};" for name, number in names.items()]
+    if engine is Engine.PYICEBERG:
+        opened = f'catalog = SqlCatalog("{catalog}", uri="{masked(settings.catalog_url)}")'
+        rows = [f'catalog.load_table("{name}").scan(snapshot_id={number})' for name, number in names.items()]
+        return ["from pyiceberg.catalog.sql import SqlCatalog", opened, *(f"{row}.to_arrow()" for row in rows)]
+    places = {key: re.sub(r"^file:(//)?", "", table.location).replace("'", "''") for key, table in resting.items()}
+    scans = [
+        f"SELECT * FROM iceberg_scan('{places[key]}', snapshot_from_id = {number});"
+        for key, number in snapshots.items()
+        if key in places
+    ]
+    return ["INSTALL iceberg; LOAD iceberg;", *scans]

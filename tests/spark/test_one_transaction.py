@@ -1,0 +1,421 @@
+"""A publish of several tables and the ledger's rows: all of it or nothing, whoever else writes and wherever it ends.
+
+Contains: the publisher on real tables and a real ledger in one database, beside foreign commits, holds, lost answers.
+Add here: another thing that may happen between a change that is prepared and the end of its transaction.
+Does not contain: a whole load beside another one (scenarios/test_two_writers.py), kills (scenarios/test_crash_matrix.py),
+what is relied on of Iceberg (test_iceberg_api.py).
+"""
+
+from __future__ import annotations
+
+import itertools
+import sqlite3
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field, replace
+from datetime import date, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipeline_assets.domain.causes import Cause, CauseKind
+from pipeline_assets.domain.errors import LakehouseError, LedgerUnavailableError, SliceConflictError
+from pipeline_assets.domain.records import Head, PublicationRecord, SliceRecord
+from pipeline_assets.domain.settings import Settings
+from pipeline_assets.domain.slices import EMPTY, Digest, Slice, Verdict
+from pipeline_assets.tables.active_users import ACTIVE_USERS
+from pipeline_assets.tables.event_counts import EVENT_COUNTS
+from pipeline_assets.tables.table import Table
+from resources.failpoints import Failpoint, watch
+from resources.iceberg.lakehouse import Lakehouse
+from resources.iceberg.procedures import Upkeep
+from resources.iceberg.slice_change import SliceChange
+from resources.ledger.changes import Changes
+from resources.ledger.store import Ledger
+from resources.publishing.promise import Promise, promise_of, publisher_of
+from resources.publishing.request import PublishRequest
+from resources.spark.session import configure_catalog
+from tests.support.builders import PROJECT
+
+pytestmark = pytest.mark.slow
+BOTH = (EVENT_COUNTS, ACTIVE_USERS)
+_VALUES: Mapping[str, Any] = {"string": "a", "bigint": 1, "int": 1, "double": 1.0, "boolean": True}
+
+
+class Stop(Exception):  # noqa: N818 - no error, but an end
+    """Raised at a point of the publish."""
+
+
+@dataclass
+class Lake:
+    """Two tables and a ledger in one database; each test takes days of its own."""
+
+    settings: Settings
+    lakehouse: Lakehouse
+    ledger: Ledger
+    days: Iterator[date] = field(
+        default_factory=lambda: (date(2026, 1, 1) + timedelta(days=number) for number in itertools.count())
+    )
+
+    def a_slice(self) -> Slice:
+        """One that nobody wrote yet."""
+        return Slice(next(self.days), PROJECT)
+
+    def staged(self, table: Table, key: Slice, rows: int, *, base_id: int | None = None) -> tuple[SliceChange, int]:
+        """A change to so many rows in a slice, and the snapshot it was staged as."""
+        lakehouse, spark = self.lakehouse, self.lakehouse.spark
+        values = {column.name: _VALUES.get(column.type) for column in table.columns}
+        values |= {table.day_column: key.event_date, "project_id": key.project_id}
+        schema = ", ".join(f"`{column.name}` {column.type}" for column in table.columns)
+        frame = spark.createDataFrame([tuple(values.values())] * rows, schema).coalesce(1)
+        staged = lakehouse.stage(
+            table,
+            lakehouse.head(table) if base_id is None else base_id,
+            f"attempt_{uuid.uuid4().hex[:8]}",
+            lambda target: lakehouse.replace_slices(table, target, [key], frame, is_shuffled=False),
+        )
+        change = lakehouse.change(table, staged.base_id, staged.snapshot_id, [key], [staged.branch])
+        return change, staged.snapshot_id
+
+    def request(self, key: Slice, rows: int, **more: Any) -> PublishRequest:
+        """So many rows in this slice of both tables, staged and recorded as a load does."""
+        changes, steps, stand_ins = [], [], {}
+        pins: dict[str, int] = {}
+        for table in BOTH:
+            change, snapshot_id = self.staged(table, key, rows)
+            step = self.step(change, snapshot_id, rows, pins)
+            changes.append(change)
+            steps.append((table.key, step))
+            stand_ins[table.key] = frozenset({snapshot_id})
+            pins = {table.key: snapshot_id}
+        run_id = f"run-{uuid.uuid4().hex[:8]}"
+        return PublishRequest(run_id, run_id, changes, steps, stand_ins, **more)
+
+    def step(self, change: SliceChange, snapshot_id: int, rows: int, pins: Mapping[str, int]) -> Changes:
+        """What is recorded of a change of one slice."""
+        table, (key,) = change.table.key, change.slices
+        before = self.ledger.slices(table, None).get(key)
+        digest = Digest(rows, rows, rows)
+        record = SliceRecord(
+            table,
+            key,
+            Verdict.PUBLISHED,
+            digest=digest,
+            file_hash=self.lakehouse.files_of(change)[key].file_hash,
+            read_hash=before.file_hash if before is not None else None,
+        )
+        published = PublicationRecord(
+            table,
+            key,
+            snapshot_id,
+            change.base_id,
+            before.digest if before is not None else EMPTY,
+            digest,
+            Cause.of(CauseKind.DELIVERY),
+            "run",
+            pins=dict(pins),
+        )
+        return Changes(slices=[record], publications=[published], head=(table, snapshot_id, change.base_id))
+
+    def publish(self, request: PublishRequest) -> Mapping[str, Any]:
+        """By the publisher of the deployment."""
+        return publisher_of(self.settings, self.lakehouse, self.ledger).publish(request)
+
+    def foreign(self, table: Table, key: Slice, rows: int, run_id: str = "theirs") -> None:
+        """Another process's commit, through Iceberg's own catalog."""
+        change, _ = self.staged(table, key, rows)
+        self.lakehouse.commit(replace(change, branches=()), "foreign", run_id)
+        self.lakehouse.branches.drop(table, change.branches)
+
+    def rows(self, key: Slice) -> list[int]:
+        """What Spark counts in a slice of each table."""
+        where = f"project_id = '{key.project_id}' AND {{}} = DATE '{key.event_date}'"
+        return [
+            self.lakehouse.spark.table(self.lakehouse.identifier(table)).where(where.format(table.day_column)).count()
+            for table in BOTH
+        ]
+
+    def everything(self) -> dict[str, list[Any]]:
+        """Catalog and ledger to the last row: metadata files never change, so this is all that anybody reads."""
+        with closing(sqlite3.connect(self.settings.catalog_url.removeprefix("sqlite:///"))) as database:
+            names = [name for (name,) in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
+            return {name: sorted(map(repr, database.execute(f"SELECT * FROM {name}"))) for name in names}
+
+    def pointer(self, table: Table) -> tuple[str, str]:
+        """Present and previous metadata file, by the catalog."""
+        namespace, _, name = table.identifier.rpartition(".")
+        query = (
+            "SELECT metadata_location, previous_metadata_location FROM iceberg_tables"
+            " WHERE table_namespace = ? AND table_name = ?"
+        )
+        with closing(sqlite3.connect(self.settings.catalog_url.removeprefix("sqlite:///"))) as database:
+            found: tuple[str, str] = database.execute(query, (namespace, name)).fetchone()
+        return found
+
+    def unknown(self) -> set[str]:
+        """Metadata files that no table's history leads to: attached after a lost catalog, one of them might be taken for it."""
+        upkeep = Upkeep(self.lakehouse.spark, self.settings.catalog_name)
+        return {one.name for table in BOTH for one in upkeep.below(table).unknown}
+
+    def refs(self, table: Table) -> set[str]:
+        """Branches and tags."""
+        return {str(name) for name in self.lakehouse._tables.load(table).refs()}
+
+
+@pytest.fixture(scope="module")
+def lake(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lake]:
+    folder = tmp_path_factory.mktemp("one_transaction")
+    settings = Settings(
+        landing_url=str(folder / "landing"),
+        warehouse_url=str(folder / "warehouse"),
+        catalog_url=f"sqlite:///{folder}/catalog.db",
+        catalog_name=f"lake_{uuid.uuid4().hex[:8]}",
+        projects=(PROJECT,),
+        calendar_start=date(2026, 1, 1),
+    )
+    assert promise_of(settings) is Promise.ONE_TRANSACTION
+    configure_catalog(spark, settings)
+    lakehouse = Lakehouse(spark, settings.catalog_name)
+    for table in BOTH:
+        lakehouse.ensure(table)
+    with closing(Ledger(settings.ledger_database_url)) as ledger:
+        for table in BOTH:
+            ledger.record(Changes(head=(table.key, lakehouse.head(table), None)), "first")
+        yield Lake(settings, lakehouse, ledger)
+
+
+@contextmanager
+def at(point: Failpoint, qualifier: str, act: Callable[[], Any]) -> Iterator[list[str]]:
+    """Do something the first time that this point is reached; gives whether it was."""
+    reached: list[str] = []
+
+    def watcher(found: Failpoint, of: str) -> None:
+        if (found, of) == (point, qualifier) and not reached:
+            reached.append(of)
+            act()
+
+    watch(watcher)
+    try:
+        yield reached
+    finally:
+        watch()
+
+
+def after_apply(act: Callable[[], Any]) -> Any:
+    """Both tables are prepared then, and the transaction has not begun."""
+    return at(Failpoint.AFTER_APPLY, BOTH[-1].key, act)
+
+
+def _stop() -> None:
+    raise Stop
+
+
+def test_both_tables_and_the_ledger_change_at_the_same_moment(lake: Lake) -> None:
+    """Scenario: a slice of two tables is published; readers look just before the end of the transaction and after it; then
+    Iceberg commits on top, and old snapshots expire. Outcome: the old state for everybody, then the new
+    one for Spark, PyIceberg and the ledger; pointers, metadata log and cut name what was there before and what is there now."""
+    from pyiceberg.catalog.sql import SqlCatalog
+
+    key = lake.a_slice()
+    request = lake.request(key, 3)
+    before = {table.key: lake.pointer(table)[0] for table in BOTH}
+    heads = {table.key: lake.lakehouse.head(table) for table in BOTH}
+    seen: list[Any] = []
+    with at(Failpoint.IN_TRANSACTION, "", lambda: seen.append((lake.rows(key), lake.everything()))):
+        at_rest = lake.everything()
+        published = lake.publish(replace(request, run={"finished_at": "2026-02-02T01:00:00+00:00"}))
+    assert seen == [([0, 0], at_rest)]
+
+    assert lake.rows(key) == [3, 3]
+    with closing(SqlCatalog(lake.settings.catalog_name, uri=lake.settings.catalog_url)) as catalog:
+        for table in BOTH:
+            assert catalog.load_table(table.identifier).scan().to_arrow().num_rows == 3
+    for table in BOTH:
+        main, (present, previous) = published[table.key], lake.pointer(table)
+        assert (main.snapshot_id, main.parent_id) == (lake.lakehouse.head(table), heads[table.key])
+        assert previous == before[table.key]
+        metadata = lake.lakehouse._tables.load(table).operations().current()
+        assert [str(entry.file()) for entry in metadata.previousFiles()][-1] == previous
+        numbers = [int(location.rpartition("/")[2].partition("-")[0]) for location in (previous, present)]
+        assert numbers[1] == numbers[0] + 1
+        assert lake.refs(table) == {"main"}
+        assert lake.ledger.head(table.key) == Head(main.snapshot_id)
+        (recorded,) = lake.ledger.publications_of(table.key, [PROJECT], [key.event_date])
+        assert (recorded.snapshot_id, recorded.parent_id) == (main.snapshot_id, main.parent_id)
+    # The second table was built from the first one's staged state; the record names what readers find.
+    assert recorded.pins == {BOTH[0].key: published[BOTH[0].key].snapshot_id}
+    snapshots = {table.key: published[table.key].snapshot_id for table in BOTH}
+    assert dict((lake.ledger.last_run() or {})["snapshots"]) == snapshots
+    (cut,) = [row for row in lake.everything()["tidemark_cuts"] if request.run_id in row]
+    assert all(f'"{name}": "{number}"' in cut for name, number in snapshots.items())
+
+    other = lake.a_slice()
+    lake.foreign(BOTH[0], other, 1)
+    upkeep = Upkeep(lake.lakehouse.spark, lake.settings.catalog_name)
+    for table in BOTH:
+        old = [one for one in lake.lakehouse.snapshot_ids(table) if one != lake.lakehouse.head(table)]
+        upkeep.expire(table, old)
+        assert lake.lakehouse.snapshot_ids(table) == {lake.lakehouse.head(table)}
+    assert (lake.rows(key), lake.rows(other)) == ([3, 3], [1, 0])
+
+
+@contextmanager
+def _commit(lake: Lake, end: Callable[[Callable[[], None]], None]) -> Iterator[None]:
+    """The next commit to the database ends in this way."""
+    dialect = lake.ledger.engine.dialect
+    whole = dialect.do_commit
+
+    def once(connection: Any) -> None:
+        dialect.do_commit = whole
+        end(lambda: whole(connection))
+
+    dialect.do_commit = once  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        dialect.do_commit = whole
+
+
+def _lost_before(_commit: Callable[[], None]) -> None:
+    raise sqlite3.OperationalError("disk I/O error")
+
+
+def _lost_after(commit: Callable[[], None]) -> None:
+    commit()
+    raise sqlite3.OperationalError("disk I/O error")
+
+
+def test_whatever_keeps_it_from_its_end_leaves_all_as_it_was(lake: Lake) -> None:
+    """Scenario: the same publish is stopped before its end, its commit fails, a person holds a slice after it was prepared, an
+    input moves. Outcome: each time catalog and ledger are what they were, the conflict names its slice, and in the end the very
+    same publish succeeds, also where the answer to its commit is lost."""
+    key = lake.a_slice()
+    request = lake.request(key, 2)
+    at_rest = lake.everything()
+
+    with at(Failpoint.IN_TRANSACTION, "", _stop), pytest.raises(Stop):
+        lake.publish(request)
+    assert lake.everything() == at_rest
+    with _commit(lake, _lost_before), pytest.raises(LedgerUnavailableError):
+        lake.publish(request)
+    assert lake.everything() == at_rest
+
+    # Whether it was committed nobody tells for sure by then, so that what was prepared stays for maintenance.
+    left = lake.unknown()
+    assert len(left) == 4
+
+    built_from = {("refined/events", key): Digest(9, 9, 9)}
+    with pytest.raises(SliceConflictError, match="another run published it") as conflict:
+        lake.publish(replace(request, rests_on=built_from))
+    assert conflict.value.slices == {("refined/events", key)}
+    assert lake.everything() == at_rest
+
+    last = BOTH[-1].key
+    with (
+        after_apply(lambda: lake.ledger.interventions.hold({last: [key]}, "why", "person")),
+        pytest.raises(SliceConflictError, match="a person held it") as conflict,
+    ):
+        lake.publish(request)
+    assert conflict.value.slices == {(last, key)}
+    lake.ledger.interventions.release({last: [key]}, "done", "person")
+    assert {**lake.everything(), "tidemark_holds": at_rest["tidemark_holds"]} == at_rest
+    assert (lake.rows(key), lake.unknown()) == ([0, 0], left)
+
+    with _commit(lake, _lost_after):
+        published = lake.publish(request)
+    assert lake.rows(key) == [2, 2]
+    assert {name: one.snapshot_id for name, one in published.items()} == {
+        table.key: lake.lakehouse.head(table) for table in BOTH
+    }
+
+
+def test_others_who_write_meanwhile_lose_nothing(lake: Lake) -> None:
+    """Scenario: after both tables are prepared another process commits another slice of the first one, and makes a branch of the
+    second one. Outcome: the changes are applied anew; both slices are there, the branch is, one commit follows the other."""
+    key, other = lake.a_slice(), lake.a_slice()
+    request, left = lake.request(key, 2), lake.unknown()
+
+    def meanwhile() -> None:
+        lake.foreign(BOTH[0], other, 4)
+        lake.lakehouse.branches.create(BOTH[1], "theirs", lake.lakehouse.head(BOTH[1]))
+
+    with after_apply(meanwhile) as reached:
+        published = lake.publish(request)
+    assert reached
+    assert lake.unknown() == left
+    assert (lake.rows(key), lake.rows(other)) == ([2, 2], [4, 0])
+    assert lake.refs(BOTH[1]) == {"main", "tidemark_theirs"}
+    lake.lakehouse.branches.drop(BOTH[1], ["tidemark_theirs"])
+    newest, theirs = lake.lakehouse.commits(BOTH[0], None)[:2]
+    assert newest.snapshot_id == published[BOTH[0].key].snapshot_id
+    assert (newest.parent_id, theirs.run_id) == (theirs.snapshot_id, "theirs")
+    # Nobody recorded the foreign commit: the next load compares.
+    assert not (lake.ledger.head(BOTH[0].key) or Head(0)).is_trusted
+    for table in BOTH:
+        lake.ledger.record(Changes(head=(table.key, lake.lakehouse.head(table), None)), "settled")
+
+
+def test_another_writer_of_the_same_slice_wins(lake: Lake) -> None:
+    """Scenario: another process commits the same slice of the second table after it is prepared; then it compacts a slice that is
+    being published again. Outcome: each time a conflict that names the slice, the first one the winner too; neither table shows
+    anything of ours, nor does the ledger."""
+    key = lake.a_slice()
+    request = lake.request(key, 2)
+    left: list[Any] = []
+
+    def meanwhile() -> None:
+        lake.foreign(BOTH[1], key, 5, "the winner")
+        left.append(lake.everything())
+
+    with after_apply(meanwhile), pytest.raises(SliceConflictError, match="run the winner changed it") as conflict:
+        lake.publish(request)
+    assert conflict.value.slices == {(BOTH[1].key, key)}
+    assert [lake.everything()] == left
+    assert lake.rows(key) == [0, 5]
+
+    # Two files in the slice, which a compaction joins.
+    files = lake.lakehouse.identifier(BOTH[1])
+    condition = f"{BOTH[1].day_column} = DATE '{key.event_date}'"
+    lake.lakehouse.spark.sql(f"INSERT INTO {files} SELECT * FROM {files} WHERE {condition} LIMIT 1")
+    request = lake.request(key, 2)
+    left.clear()
+
+    def compaction() -> None:
+        done = Upkeep(lake.lakehouse.spark, lake.settings.catalog_name).compact(BOTH[1], [key], 2)
+        assert (done.files_before, done.files_after) == (2, 1)
+        left.append(lake.everything())
+
+    with after_apply(compaction), pytest.raises(SliceConflictError) as conflict:
+        lake.publish(request)
+    assert conflict.value.slices == {(BOTH[1].key, key)}
+    assert [lake.everything()] == left
+    assert lake.rows(key) == [0, 6]
+
+
+def test_a_restore_whose_file_vanishes_is_refused(lake: Lake) -> None:
+    """Scenario: two tables go back to what they were; a file of then vanishes after it was prepared; it comes back. Outcome: a
+    refusal that names the file, with everything as it was; then the same publish restores both without writing rows."""
+    key = lake.a_slice()
+    lake.publish(lake.request(key, 2))
+    then = {table.key: lake.lakehouse.head(table) for table in BOTH}
+    lake.publish(lake.request(key, 7))
+    changes = [lake.lakehouse.restoring(table, lake.lakehouse.head(table), {key: then[table.key]}) for table in BOTH]
+    steps = [(change.table.key, lake.step(change, change.base_id, 2, {})) for change in changes]
+    request = PublishRequest("rollback", "rollback", changes, steps, minds_holds=False)
+    (path,) = changes[1].files
+    file = Path(path.removeprefix("file:"))
+    at_rest, left = lake.everything(), lake.unknown()
+    with (
+        after_apply(lambda: file.rename(file.with_suffix(".away"))),
+        pytest.raises(LakehouseError, match="is gone") as gone,
+    ):
+        lake.publish(request)
+    assert gone.value.subject == path
+    assert (lake.everything(), lake.unknown()) == (at_rest, left)
+    file.with_suffix(".away").rename(file)
+    assert lake.rows(key) == [7, 7]
+    lake.publish(request)
+    assert lake.rows(key) == [2, 2]
+    assert set(lake.lakehouse.slice_files(BOTH[1], lake.lakehouse.head(BOTH[1]), [key])[key].paths) == {path}

@@ -1,0 +1,336 @@
+"""What a publish does without Spark: pointers of the catalog, conditions on records, names of published snapshots, cuts."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import replace
+from datetime import date, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from pipeline_assets.domain.causes import Cause, CauseKind
+from pipeline_assets.domain.errors import LedgerUnavailableError, PublishConflictError, SliceConflictError
+from pipeline_assets.domain.records import Head, PublicationRecord, SliceRecord
+from pipeline_assets.domain.settings import Settings
+from pipeline_assets.domain.slices import EMPTY, Digest, Slice, Verdict
+from pipeline_assets.tables.active_users import ACTIVE_USERS
+from pipeline_assets.tables.event_counts import EVENT_COUNTS
+from pipeline_assets.tables.refined_events import REFINED_EVENTS
+from pipeline_assets.tables.table import Table
+from resources.iceberg.pointers import lock_pointers, share_a_database, swap_pointers
+from resources.iceberg.prepared import Prepared
+from resources.iceberg.slice_change import Published
+from resources.ledger.changes import Changes
+from resources.ledger.schema import CUTS
+from resources.ledger.store import Ledger
+from resources.ledger.writing import LedgerWriting
+from resources.publishing.promise import Promise, promise_of
+from resources.publishing.request import naming_published
+
+CATALOG = "lake"
+TABLES = (EVENT_COUNTS, ACTIVE_USERS)
+DAY = date(2026, 2, 2)
+KEY, NEXT, FAR = (Slice(DAY + timedelta(days=number), "10001") for number in (0, 1, 9))
+REFINED, COUNTS, RAW = REFINED_EVENTS.key, EVENT_COUNTS.key, "raw/regular_events"
+MINE = SliceRecord(REFINED, KEY, Verdict.PUBLISHED, digest=Digest(1, 1, 1), file_hash="mine")
+_ICEBERG_TABLES = """
+CREATE TABLE iceberg_tables (catalog_name VARCHAR(255) NOT NULL, table_namespace VARCHAR(255) NOT NULL,
+table_name VARCHAR(255) NOT NULL, metadata_location VARCHAR(1000), previous_metadata_location VARCHAR(1000),
+iceberg_type VARCHAR(5), PRIMARY KEY (catalog_name, table_namespace, table_name))
+"""
+"""As Iceberg's JdbcCatalog makes it; tests/spark/test_iceberg_api.py compares."""
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    return f"sqlite:///{tmp_path}/catalog.db"
+
+
+@pytest.fixture
+def ledger(url: str) -> Iterator[Ledger]:
+    with closing(Ledger(url)) as found:
+        yield found
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def catalog(request: pytest.FixtureRequest, url: str) -> Iterator[Ledger]:
+    """A ledger in the database of a catalog that knows both tables, and one of the same name in another catalog."""
+    place = url if request.param == "sqlite" else request.getfixturevalue("postgres")
+    with closing(Ledger(place)) as found:
+        with found.transaction() as connection:
+            connection.exec_driver_sql(_ICEBERG_TABLES)
+            for name, table in [(CATALOG, one) for one in TABLES] + [("other", EVENT_COUNTS)]:
+                namespace, _, own = table.identifier.rpartition(".")
+                connection.execute(
+                    sa.text("INSERT INTO iceberg_tables VALUES (:c, :n, :t, '1.json', '0.json', 'TABLE')"),
+                    {"c": name, "n": namespace, "t": own},
+                )
+        yield found
+
+
+def _rows(ledger: Ledger) -> list[Any]:
+    with ledger.transaction() as connection:
+        query = "SELECT * FROM iceberg_tables ORDER BY catalog_name, table_namespace, table_name"
+        return [tuple(row) for row in connection.exec_driver_sql(query)]
+
+
+def _prepared(table: Table, before: str = "1.json", after: str = "2.json") -> Prepared:
+    return Prepared(table, 2, 1, {}, before, after)
+
+
+# -- pointers ----------------------------------------------------------------------------------------------------
+
+
+def test_pointers_are_swapped_together_or_stay(catalog: Ledger) -> None:
+    """Scenario: both pointers are swapped; then one of two is not where it was; then the tables of a catalog that lacks one.
+    Outcome: rows of this catalog alone name both files; a conflict that names the table leaves all as it was."""
+    with catalog.transaction() as connection:
+        assert lock_pointers(connection, CATALOG, TABLES) == {table.key: "1.json" for table in TABLES}
+        assert lock_pointers(connection, CATALOG, ()) == {}
+        assert lock_pointers(connection, "other", TABLES) == {EVENT_COUNTS.key: "1.json"}
+        swap_pointers(connection, CATALOG, [_prepared(table) for table in TABLES])
+    rows = _rows(catalog)
+    assert [row[3:5] for row in rows if row[0] == CATALOG] == [("2.json", "1.json")] * 2
+    assert [row[3:5] for row in rows if row[0] == "other"] == [("1.json", "0.json")]
+
+    moves = [_prepared(TABLES[0], "2.json", "3.json"), _prepared(TABLES[1], "1.json", "3.json")]
+    for name in (CATALOG, "unknown"):
+        with (
+            pytest.raises(PublishConflictError, match="another writer moved its pointer") as conflict,
+            catalog.transaction() as connection,
+        ):
+            swap_pointers(connection, name, moves)
+        assert conflict.value.subject == moves[name == CATALOG].table.key
+        assert _rows(catalog) == rows
+
+
+def test_another_writer_waits_for_the_end_of_the_transaction(catalog: Ledger) -> None:
+    """Scenario: a second connection, as Iceberg's catalog has one, moves a pointer by comparison while the first one holds both
+    and swaps them. Outcome: it does not get through before the end, and finds that its base is gone."""
+    moved: list[int] = []
+    is_begun = threading.Event()
+    statement = sa.text(
+        "UPDATE iceberg_tables SET metadata_location = 'theirs' WHERE catalog_name = 'lake' AND metadata_location = '1.json'"
+    )
+
+    def other() -> None:
+        engine = sa.create_engine(
+            catalog.engine.url, **({"connect_args": {"timeout": 30}} if "sqlite" in catalog.url else {})
+        )
+        with engine.connect() as connection:
+            is_begun.set()
+            moved.append(connection.execute(statement).rowcount)
+            connection.commit()
+        engine.dispose()
+
+    writer = threading.Thread(target=other)
+    with catalog.transaction() as connection:
+        lock_pointers(connection, CATALOG, TABLES)
+        writer.start()
+        assert is_begun.wait(30)
+        # It cannot come to its end, however long it is waited for; a short while lets it begin to wait.
+        writer.join(0.2)
+        assert moved == []
+        swap_pointers(connection, CATALOG, [_prepared(table) for table in TABLES])
+        assert moved == []
+    writer.join(30)
+    assert moved == [0]
+    assert [row[3] for row in _rows(catalog) if row[0] == CATALOG] == ["2.json"] * 2
+
+
+def test_a_transaction_that_cannot_begin_is_told_as_ours(tmp_path: Path) -> None:
+    with (
+        closing(Ledger(f"sqlite:///{tmp_path}/ledger.db")) as ledger,
+        pytest.raises(LedgerUnavailableError, match="out of reach"),
+        ledger.transaction() as connection,
+    ):
+        lock_pointers(connection, CATALOG, TABLES)
+
+
+# -- one database ------------------------------------------------------------------------------------------------
+
+PG = "postgresql://me:secret@host:5432/lake"
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "is_shared"),
+    [
+        (PG, PG, True),
+        (PG, "postgresql+psycopg2://me:secret@host/lake", True),
+        (PG, "postgresql://me:other@host:5432/lake", True),
+        (PG, "postgresql://somebody:secret@host:5432/lake", False),
+        ("postgresql:///lake", "postgresql://localhost:5432/lake", True),
+        (PG, PG.replace("5432", "5433"), False),
+        (PG, PG.replace("host", "standby"), False),
+        (PG, f"{PG}2", False),
+        (PG, f"{PG}?options=-csearch_path%3Dledger", False),
+        (f"{PG}?options=-csearch_path%3Dx", f"{PG}?options=-csearch_path%3Dx", True),
+        (f"{PG}?options=-csearch_path%3Dx", f"{PG}?options=-csearch_path%3Dy", False),
+        (PG, "sqlite:////lake", False),
+        ("sqlite:///a.db", "sqlite:///./b/../a.db", True),
+        ("sqlite:///a.db", "sqlite:///b.db", False),
+        ("sqlite://", "sqlite://", False),
+        ("sqlite:///:memory:", "sqlite:///:memory:", False),
+    ],
+    ids=str,
+)
+def test_whether_catalog_and_ledger_share_a_database(one: str, other: str, is_shared: bool) -> None:
+    assert share_a_database(one, other) is is_shared
+    assert share_a_database(other, one) is is_shared
+
+
+def test_a_link_to_a_database_is_the_database(tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    (tmp_path / "real" / "catalog.db").touch()
+    (tmp_path / "named.db").symlink_to(tmp_path / "real" / "catalog.db")
+    urls = [f"sqlite:///{tmp_path}/{name}" for name in ("real/catalog.db", "link/catalog.db", "named.db")]
+    assert all(share_a_database(one, other) for one in urls for other in urls)
+
+
+def test_the_promise_follows_from_the_places(tmp_path: Path) -> None:
+    settings = Settings(catalog_url=f"sqlite:///{tmp_path}/catalog.db")
+    assert promise_of(settings) is Promise.ONE_TRANSACTION
+    apart = settings.model_copy(update={"ledger_url": f"sqlite:///{tmp_path}/ledger.db"})
+    assert promise_of(apart) is Promise.TABLE_BY_TABLE
+    assert "TIDEMARK_LEDGER_URL" in promise_of(apart).sentence
+    assert "one transaction" in promise_of(settings).sentence
+
+
+# -- records -----------------------------------------------------------------------------------------------------
+
+
+def _publication(snapshot_id: int, parent_id: int, pins: dict[str, int] | None) -> PublicationRecord:
+    cause = Cause.of(CauseKind.DELIVERY)
+    return PublicationRecord(COUNTS, KEY, snapshot_id, parent_id, EMPTY, MINE.digest, cause, "own", pins=pins)
+
+
+def test_records_name_what_readers_find() -> None:
+    """Scenario: a step's records name staged snapshots. Outcome: its own snapshots and parent are those of main; pins change
+    where they name a staged snapshot, and stay where they name one of main, or a table that is not published."""
+    published = {COUNTS: Published(50, 40, {}), REFINED: Published(51, 41, {})}
+    stand_ins = {COUNTS: frozenset({5}), REFINED: frozenset({6, 7}), RAW: frozenset({8})}
+    step = Changes(
+        slices=[MINE],
+        publications=[
+            _publication(5, 4, {REFINED: 6, RAW: 8}),
+            _publication(5, 4, {REFINED: 7, COUNTS: 4}),
+            _publication(5, 4, {REFINED: 3}),
+            _publication(5, 4, None),
+        ],
+        head=(COUNTS, 5, 4),
+    )
+    named = naming_published(step, COUNTS, published, stand_ins)
+    assert [(one.snapshot_id, one.parent_id) for one in named.publications] == [(50, 40)] * 4
+    assert [one.pins for one in named.publications] == [
+        {REFINED: 51, RAW: 8},
+        {REFINED: 51, COUNTS: 4},
+        {REFINED: 3},
+        None,
+    ]
+    assert named.head == (COUNTS, 50, 40)
+    assert named.slices == step.slices
+
+    # A step without a publish of its own keeps its snapshots and its head; what it was built from may be published.
+    apart = naming_published(step, "aggregates/daily_revenue", published, stand_ins)
+    assert apart.head == step.head
+    assert [(one.snapshot_id, one.parent_id) for one in apart.publications] == [(5, 4)] * 4
+    assert (apart.publications[0].pins or {})[REFINED] == 51
+    assert naming_published(replace(step, head=None), COUNTS, published, stand_ins).head is None
+
+
+def test_a_cut_is_kept_for_each_publish_that_moved_a_table(ledger: Ledger) -> None:
+    """Scenario: heads move, move not, one is doubted, one moves. Outcome: a row for each new set of snapshots, in their order,
+    with the run; the snapshots given back are those of every table, exact to the last digit."""
+    large = 6_012_345_678_901_234_567
+
+    def cut(run_id: str, *heads: tuple[str, int, int | None]) -> dict[str, int]:
+        with ledger.transaction() as connection:
+            writing = LedgerWriting(connection)
+            for head in heads:
+                writing.record(Changes(head=head), run_id)
+            return writing.record_cut(run_id)
+
+    assert cut("first", (RAW, large, None), (REFINED, 2, None)) == {RAW: large, REFINED: 2}
+    assert cut("nothing moved") == {RAW: large, REFINED: 2}
+    # Another writer committed in between: the ledger still says what it agreed with.
+    assert cut("doubts", (REFINED, 9, 8)) == {RAW: large, REFINED: 2}
+    assert ledger.head(REFINED) == Head(2, is_trusted=False)
+    assert cut("second", (REFINED, 10, None)) == {RAW: large, REFINED: 10}
+    with ledger.transaction() as connection:
+        rows = connection.execute(sa.select(CUTS.c.run_id, CUTS.c.snapshots).order_by(CUTS.c.number)).all()
+    assert [tuple(row) for row in rows] == [
+        ("first", {RAW: str(large), REFINED: "2"}),
+        ("second", {RAW: str(large), REFINED: "10"}),
+    ]
+
+
+# -- conditions --------------------------------------------------------------------------------------------------
+
+
+def _conflict(ledger: Ledger, ask: Any) -> frozenset[tuple[str, Slice]]:
+    """The slices that it was lost for; none where it passes. Nothing is written in either case by what refuses."""
+    try:
+        with ledger.transaction() as connection:
+            ask(LedgerWriting(connection))
+    except SliceConflictError as conflict:
+        return conflict.slices if str(min(conflict.slices)[1]) in conflict.subject else frozenset()
+    return frozenset()
+
+
+def test_inputs_must_be_what_slices_were_built_from(ledger: Ledger) -> None:
+    ledger.record(Changes(slices=[MINE, replace(MINE, key=NEXT, digest=Digest(2, 2, 2))]), "own")
+
+    def lost(**rests_on: tuple[Slice, Digest]) -> frozenset[tuple[str, Slice]]:
+        inputs = {(REFINED, key): digest for key, digest in rests_on.values()}
+        return _conflict(ledger, lambda writing: writing.require_inputs(inputs))
+
+    assert lost() == frozenset()
+    # What nobody recorded is empty.
+    assert lost(a=(KEY, MINE.digest), b=(NEXT, Digest(2, 2, 2)), c=(FAR, EMPTY)) == frozenset()
+    assert lost(a=(KEY, MINE.digest), b=(NEXT, Digest(3, 3, 3))) == {(REFINED, NEXT)}
+    assert lost(a=(KEY, EMPTY), b=(FAR, MINE.digest)) == {(REFINED, KEY), (REFINED, FAR)}
+
+
+def test_nothing_is_published_that_a_person_holds(ledger: Ledger) -> None:
+    ledger.interventions.hold({REFINED: [KEY, FAR]}, "why", "person")
+
+    def lost(*slices: tuple[str, Slice]) -> frozenset[tuple[str, Slice]]:
+        return _conflict(ledger, lambda writing: writing.require_not_held(slices))
+
+    # The same slice of another table, and one between two that are held.
+    assert lost((COUNTS, KEY), (REFINED, NEXT)) == frozenset()
+    assert lost((REFINED, KEY), (REFINED, NEXT), (COUNTS, KEY)) == {(REFINED, KEY)}
+    ledger.interventions.release({REFINED: [KEY]}, "done", "person")
+    assert lost((REFINED, KEY), (REFINED, FAR)) == {(REFINED, FAR)}
+
+
+def test_a_derived_slice_that_another_run_published_is_a_conflict(ledger: Ledger) -> None:
+    """Scenario: a load decided on slices as it read them. Outcome: another run's row of a derived slice is a conflict that names
+    it, with nothing written; a row of raw, which its batches guard, is left alone; so is what a person holds by now."""
+    read = replace(MINE, file_hash="next", digest=Digest(4, 4, 4))
+    both = Changes(slices=[replace(read, key=NEXT), replace(read, read_hash="mine")])
+
+    def lost(changes: Changes) -> frozenset[tuple[str, Slice]]:
+        return _conflict(ledger, lambda writing: writing.record(changes, "own", is_strict=True))
+
+    ledger.record(Changes(slices=[MINE]), "former")
+    assert lost(both) == frozenset()
+    assert {key: one.file_hash for key, one in ledger.slices(REFINED, None).items()} == {KEY: "next", NEXT: "next"}
+
+    late = Changes(slices=[replace(read, key=FAR), replace(MINE, read_hash="mine")])
+    assert lost(late) == {(REFINED, KEY)}
+    assert FAR not in ledger.slices(REFINED, None)
+    ledger.record(Changes(slices=[replace(MINE, table=RAW, file_hash="theirs")]), "other")
+    assert lost(Changes(slices=[replace(MINE, table=RAW)])) == frozenset()
+    assert ledger.slices(RAW, None)[KEY].file_hash == "theirs"
+
+    waiting = replace(read, verdict=Verdict.WAITING, read_hash="next")
+    ledger.interventions.hold({REFINED: [KEY]}, "why", "person")
+    assert lost(Changes(slices=[waiting])) == frozenset()
+    assert ledger.slices(REFINED, None)[KEY].verdict is Verdict.PUBLISHED
