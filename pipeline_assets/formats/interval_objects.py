@@ -53,7 +53,7 @@ def read_intervals(stored: IO[bytes], part: SnapshotPart, max_line_bytes: int, a
 
     Intervals of one id do not overlap; those that follow on each other and say the same are one. An interval that is open, or
     that ends after the day, ends with it. `stored` and `max_line_bytes`: as for `records`; the object is read twice. In memory
-    are 16 bytes for each interval, and the intervals of ids of which two meet.
+    are 24 bytes for each interval, and the intervals of ids of which two overlap or are to be one.
     """
     spans = _Spans()
     for interval in _intervals(stored, part, max_line_bytes, as_of):
@@ -72,31 +72,37 @@ def read_intervals(stored: IO[bytes], part: SnapshotPart, max_line_bytes: int, a
 
 
 class _Spans:
-    """Of which ids two intervals overlap or follow on each other, by the hash of the id and two days for each interval."""
+    """Of which ids two intervals overlap or are to be one, by two hashes and two days for each interval."""
 
     def __init__(self) -> None:
-        self._hashes, self._starts, self._ends = array("q"), array("i"), array("i")
+        self._ids, self._said = array("q"), array("q")
+        self._starts, self._ends = array("i"), array("i")
 
     def __len__(self) -> int:
-        return len(self._hashes)
+        return len(self._ids)
 
     def add(self, interval: Interval) -> None:
-        self._hashes.append(hash(interval.id))
+        self._ids.append(hash(interval.id))
+        self._said.append(hash((interval.status, interval.attributes)))
         self._starts.append(interval.active_start_date.toordinal())
         self._ends.append(interval.active_end_date.toordinal())
 
     def meeting(self) -> frozenset[int]:
         """The hashes of their ids; an id that shares its hash with another one may be among them for nothing."""
-        columns = [
-            _column(pa.int64(), self._hashes),
-            _column(pa.int32(), self._starts),
-            _column(pa.int32(), self._ends),
-        ]
-        spans = pa.table(columns, names=["id", "start", "end"]).sort_by([("id", "ascending"), ("start", "ascending")])
+        spans = pa.table(
+            {
+                "id": _column(pa.int64(), self._ids),
+                "said": _column(pa.int64(), self._said),
+                "start": _column(pa.int32(), self._starts),
+                "end": _column(pa.int32(), self._ends),
+            }
+        ).sort_by([("id", "ascending"), ("start", "ascending")])
         later, former = spans.slice(1), spans.slice(0, len(self) - 1)
-        is_same_id = pc.equal(later["id"], former["id"])
-        is_near = pc.less_equal(later["start"], pc.add(former["end"], 1))
-        return frozenset(later["id"].filter(pc.and_(is_same_id, is_near)).to_pylist())
+        overlaps = pc.less_equal(later["start"], former["end"])
+        follows = pc.equal(later["start"], pc.add(former["end"], 1))
+        is_one = pc.and_(follows, pc.equal(later["said"], former["said"]))
+        meets = pc.and_(pc.equal(later["id"], former["id"]), pc.or_(overlaps, is_one))
+        return frozenset(later["id"].filter(meets).to_pylist())
 
 
 def _column(kind: pa.DataType, values: array[int]) -> pa.Array:

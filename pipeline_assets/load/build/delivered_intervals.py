@@ -8,7 +8,6 @@ Does not contain: what refuses a delivery (history_checks.py), intervals made of
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from datetime import date
 from functools import partial
 from typing import Any
@@ -22,9 +21,8 @@ from pipeline_assets.domain.slices import ALL_PROJECTS, EMPTY, Digest, Slice
 from pipeline_assets.formats.interval_objects import folder_of_intervals
 from pipeline_assets.formats.snapshot_objects import parse_name
 from pipeline_assets.load.build.audit import Audit, Build
-from pipeline_assets.load.build.history_checks import judge_unread
+from pipeline_assets.load.build.history_checks import judge_unread, with_trimmed
 from pipeline_assets.load.build.overlaps import MeasuredMonth, evaluate_overlaps, measured_months
-from pipeline_assets.load.build.snapshot_checks import told_trimmed
 from pipeline_assets.load.build.step import TablePlan
 from pipeline_assets.load.deliveries.read import naming_what_workers_met
 from pipeline_assets.tables.table import Table
@@ -92,14 +90,6 @@ def _day_of(table: Table, key: str) -> date:
     return named[0]
 
 
-def _with_trimmed(whole: Evaluation, name: str, trimmed: int) -> Evaluation:
-    """Of a history that is whole, with what was left out of all of it."""
-    if not whole.is_passed or not trimmed:
-        return whole
-    reason = told_trimmed(name, trimmed, "intervals")
-    return replace(whole, reason=reason, figures={**whole.figures, "trimmed_items": trimmed})
-
-
 def _audit(
     plan: TablePlan,
     name: str,
@@ -118,7 +108,7 @@ def _audit(
     if summary["problem"] is not None:
         whole = judge_unread(name, str(summary["problem"]), str(summary["detail"]))
     else:
-        whole = _with_trimmed(evaluate_overlaps(measured), name, summary["trimmed"])
+        whole = with_trimmed(evaluate_overlaps(measured), name, summary["trimmed"])
     reason = (
         f"{measured.days} days lie in intervals, {days} in the delivery; {differing[0]} differs" if differing else None
     )

@@ -8,12 +8,13 @@ Does not contain: what makes an object none (formats/interval_objects.py), readi
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import date
 
 from pipeline_assets.domain.checks import UNREAD_OBJECTS, Check, Evaluation
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import EMPTY, Digest
-from pipeline_assets.load.build.snapshot_checks import UNREAD_HINTS, beyond
+from pipeline_assets.load.build.snapshot_checks import UNREAD_HINTS, beyond, told_trimmed
 from pipeline_assets.load.staleness.counts import ROWS_BEFORE, former_day
 
 _CORRECT = "Deliver the intervals again, corrected; what is published stays until then"
@@ -30,6 +31,14 @@ def judge_doubled(name: str, other: str, day: date) -> Evaluation:
     """Of a day with two objects: nobody can tell which one is meant."""
     reason = f"{name} and {other} are both the intervals as of {day}"
     return Evaluation(Check.INTERVALS_ARE_WHOLE, False, reason, "Remove one of them from landing")
+
+
+def with_trimmed(whole: Evaluation, name: str, trimmed: int) -> Evaluation:
+    """The check of what is staged of a history, with the intervals of all of it of which white space was left out."""
+    if not whole.is_passed or not trimmed:
+        return whole
+    reason = told_trimmed(name, trimmed, "intervals")
+    return replace(whole, reason=reason, figures={**whole.figures, "trimmed_items": trimmed})
 
 
 def judge_history(

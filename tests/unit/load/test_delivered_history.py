@@ -31,7 +31,7 @@ from pipeline_assets.load.staleness.history import (
     standing_day,
     version_of,
 )
-from pipeline_assets.load.staleness.inputs import judging
+from pipeline_assets.load.staleness.inputs import judging, rests_on
 from pipeline_assets.tables.active_item_events import ACTIVE_ITEM_EVENTS
 from pipeline_assets.tables.item import ITEM
 from pipeline_assets.tables.registry import require_known_dimensions
@@ -186,6 +186,19 @@ def test_a_day_is_joined_with_its_day_of_the_history_and_its_snapshot_where_ther
     assert InputDay(VALIDITY.key, DAY) in bridged.present.upstream
     before = of_events(date(2026, 1, 20))
     assert (before.todo, [name.table for name in before.present.upstream]) == (Todo.KEEP, ["refined/events"])
+
+
+def test_a_publish_rests_on_the_month_of_a_delivered_day_and_on_the_snapshot_beside_it() -> None:
+    """Else a load would be refused for want of a slice that no table has, or published beside intervals that moved meanwhile."""
+    events, plan = Slice(DAY, "10001"), of_events(DAY, snapshots=[DAY])
+    assert rests_on(ACTIVE_ITEM_EVENTS, SETTINGS, events, plan.present, plan.months) == {
+        ("refined/events", events): Digest(7, 1, 1),
+        (SNAPSHOT.key, Slice(DAY, ALL_PROJECTS)): OTHER,
+        (VALIDITY.key, FEBRUARY): RECORDS[FEBRUARY].digest,
+    }
+    changed = plans(history({**DAYS, date(2026, 1, 28): OTHER}, delivery=listed(etag="v2")))[JANUARY]
+    assert changed.present.upstream
+    assert rests_on(VALIDITY, SETTINGS, JANUARY, changed.present, changed.months) == {}, "it is read from landing"
 
 
 def test_a_published_snapshot_whose_version_is_excluded_is_withdrawn_and_another_one_is_not() -> None:
