@@ -30,7 +30,7 @@ from pipeline_assets.orchestration.reconcile_job import reconcile_job, reconcile
 from pipeline_assets.orchestration.recover_job import recover_job
 from pipeline_assets.orchestration.rollback_jobs import release_job, rollback_job
 from pipeline_assets.orchestration.sensors import load_sensors
-from pipeline_assets.tables.registry import require_known_bounds
+from pipeline_assets.tables.registry import require_known_bounds, require_known_dimensions
 from resources.landing.store import LandingStore
 from resources.spark.session import spark_resource
 
@@ -41,6 +41,7 @@ def build_defs(
     """The definitions for these settings (default: read from file and environment); `resources` replace ours by name."""
     settings = settings or load_settings()
     require_known_bounds(settings)
+    require_known_dimensions(settings)
     days = calendar(settings)
     maintenance, health, reconciliation = maintenance_job(settings), health_job(), reconcile_job(settings)
     definitions = dg.Definitions(

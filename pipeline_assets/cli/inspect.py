@@ -34,6 +34,7 @@ from pipeline_assets.config import load_settings
 from pipeline_assets.domain.days import parse_day
 from pipeline_assets.domain.errors import UsageError
 from pipeline_assets.domain.records import PublicationRecord
+from pipeline_assets.domain.slices import ALL_PROJECTS
 from pipeline_assets.tables.registry import EVERY_TABLE, table_by_key
 from resources.ledger.store import Ledger
 from resources.publishing.promise import promise_of
@@ -114,7 +115,7 @@ def register(app: typer.Typer) -> None:
 def _exclusions(as_json: bool) -> int:
     settings = load_settings()
     with closing(Ledger(settings.ledger_database_url)) as ledger:
-        excluded = ledger.interventions.all_exclusions(settings.require_projects())
+        excluded = ledger.interventions.all_exclusions([*settings.require_projects(), ALL_PROJECTS])
     if as_json:
         names = ("object_key", "etag", "reason", "excluded_at", "lift_reason", "lifted_at")
         write_json([{name: getattr(exclusion, name) for name in names} for exclusion in excluded])

@@ -20,11 +20,11 @@ from rich.console import Console
 from pipeline_assets.cli.command import LoadSource
 from pipeline_assets.cli.terminal import line, styled
 from pipeline_assets.domain.days import chunks, stretches
-from pipeline_assets.domain.deliveries import BatchKey
+from pipeline_assets.domain.deliveries import BatchKey, dimension_batch
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import ALL_PROJECTS, Slice, Source
 from pipeline_assets.in_process import run_job
-from pipeline_assets.operations.exclude import delivery_named, touched_slices
+from pipeline_assets.operations.exclude import batch_named, touched_slices
 from pipeline_assets.operations.release import Held
 from pipeline_assets.orchestration.jobs import DIMENSION_JOB, HEAL_JOB, JOB_OF_SOURCE
 from pipeline_assets.orchestration.maintenance_job import JOB_NAME as MAINTENANCE_JOB
@@ -55,7 +55,10 @@ def load_in_chunks(
     failures: list[str] = []
     for chunk in chunks(days, settings.days_per_run):
         logger = _console_logger(console, verbose=verbose)
-        config = {"projects": list(projects), **_accepted(source, chunk, projects or settings.projects, reasons)}
+        config = {
+            "projects": list(projects),
+            **_accepted(settings, source, chunk, projects or settings.projects, reasons),
+        }
         job = DIMENSION_JOB if source is LoadSource.DIMENSIONS else JOB_OF_SOURCE[Source(source.value)]
         tags = range_tags(chunk[0], chunk[-1])
         failures += run_job(settings, job, {"load": {"config": config}}, tags, logger, _log(console))
@@ -64,19 +67,24 @@ def load_in_chunks(
 
 
 def _accepted(
-    source: LoadSource, days: tuple[date, ...], projects: Sequence[str], reasons: Mapping[str, str | None]
+    settings: Settings,
+    source: LoadSource,
+    days: tuple[date, ...],
+    projects: Sequence[str],
+    reasons: Mapping[str, str | None],
 ) -> dict[str, dict[str, str]]:
     """Run config: what landing lost is let go in raw alone, and changes are let through below it alone."""
     tables: dict[str, tuple[Table, ...]] = {
         "--accept-missing": (),
-        "--accept-changes": tuple(one.snapshot for one in DIMENSIONS) + AS_OF_TABLES,
+        "--accept-changes": tuple(table for one in DIMENSIONS for table in one.tables if table.reads_landing(settings))
+        + AS_OF_TABLES,
     }
     if source is not LoadSource.DIMENSIONS:
         raw = RAW_TABLES[Source(source.value)]
         tables = {"--accept-missing": (raw,), "--accept-changes": (*DERIVED, *AS_OF_TABLES)}
     return {
         option.removeprefix("--").replace("-", "_"): {
-            f"{table.key}:{Slice(day, project)}": reason
+            f"{table.key}:{Slice(table.kind.slice_day(day), project)}": reason
             for table in tables[option]
             for day in days
             for project in table.kind.projects(projects)
@@ -100,25 +108,25 @@ def decide(
     """`exclude` or `lift` objects and load the days they arrived on; returns what went wrong beyond verdicts."""
     by_batch: dict[BatchKey, list[str]] = {}
     for key in keys:
-        by_batch.setdefault(delivery_named(key, settings).batch, []).append(key)
+        by_batch.setdefault(batch_named(key, settings), []).append(key)
     failures: list[str] = []
     for batch, named in sorted(by_batch.items()):
         with closing(Ledger(settings.ledger_database_url)) as ledger:
             touched = sorted({key.event_date for key in touched_slices(ledger, settings, named)})
+        is_of_dimension = batch == dimension_batch(batch.arrival_date)
+        source = LoadSource.DIMENSIONS if is_of_dimension else LoadSource(batch.source.value)
+        projects = list(settings.projects) if is_of_dimension else [batch.project_id]
         config = {
             # What is accepted is accepted for the project of these objects alone.
-            "projects": [batch.project_id],
+            "projects": projects,
             verb: dict.fromkeys(named, reason),
             "exclude_even_if_gone": even_if_gone,
-            **_accepted(
-                LoadSource(batch.source.value), tuple(touched), [batch.project_id], {"--accept-changes": accept_changes}
-            ),
+            **_accepted(settings, source, tuple(touched), projects, {"--accept-changes": accept_changes}),
         }
         tags = range_tags(batch.arrival_date, batch.arrival_date)
         logger = _console_logger(console, verbose=verbose)
-        failures += run_job(
-            settings, JOB_OF_SOURCE[batch.source], {"load": {"config": config}}, tags, logger, _log(console)
-        )
+        job = DIMENSION_JOB if is_of_dimension else JOB_OF_SOURCE[batch.source]
+        failures += run_job(settings, job, {"load": {"config": config}}, tags, logger, _log(console))
     return failures
 
 

@@ -105,7 +105,20 @@ class Check:
         settings_read=("snapshot_max_shrink", "snapshot_max_growth", "snapshot_min_rows"),
     )
     RECONCILES_WITH_SNAPSHOTS = CheckRule(
-        "reconciles_with_snapshots", "Each item of each snapshot lies in exactly one interval, and nothing else does."
+        "reconciles_with_snapshots",
+        "Each item of each snapshot, or of each day of a delivered history, lies in exactly one interval, and nothing else does.",
+    )
+    INTERVALS_ARE_WHOLE = CheckRule(
+        "intervals_are_whole",
+        "No id has two intervals on one day; a delivered history is whole, and tells of about as many items on each day as the "
+        "one before it, unless an operator accepts it.",
+        settings_read=(
+            "max_snapshot_bytes",
+            "max_line_bytes",
+            "snapshot_max_shrink",
+            "snapshot_max_growth",
+            "snapshot_min_rows",
+        ),
     )
     ITEMS_ARE_KNOWN = CheckRule(
         "items_are_known", "The items are those of the day of the events, or the check names whose they are."

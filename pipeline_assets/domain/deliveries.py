@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from datetime import date
 from enum import StrEnum
 
-from pipeline_assets.domain.slices import Source
+from pipeline_assets.domain.slices import ALL_PROJECTS, Source
 
 NOT_READABLE = "not_readable"
 """`error` of an object that is listed and cannot be read: nothing is known of its content, and every load tries again."""
@@ -29,6 +29,14 @@ class BatchKey:
     def __str__(self) -> str:
         """Render as `regular/10001/2026-02-02`."""
         return f"{self.source.value}/{self.project_id}/{self.arrival_date.isoformat()}"
+
+
+def dimension_batch(day: date) -> BatchKey:
+    """Under what an exclusion names an object of a dimension, which belongs to no export: the day, and no project.
+
+    The source says nothing there; it is one that every version of Tidemark can read back.
+    """
+    return BatchKey(Source.REGULAR, ALL_PROJECTS, day)
 
 
 @dataclass(frozen=True, order=True)

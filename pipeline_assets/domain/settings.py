@@ -164,6 +164,9 @@ class Settings(BaseSettings):
     """Statuses of an item that count as active, as snapshots spell them."""
     extra_dimensions: Annotated[tuple[str, ...], NoDecode] = ()
     """Dimensions of your own, as `package.module:NAME`, a comma list in the environment (docs/extending.md)."""
+    delivered_intervals: Annotated[tuple[str, ...], NoDecode] = ()
+    """Dimensions whose intervals are delivered below `dimensions/{name}_validity/` and not derived from snapshots; a comma list
+    in the environment."""
     missing_snapshot: MissingSnapshot = MissingSnapshot.WAIT
     """What becomes of a day's events when no snapshot of the day came by its deadline: wait, previous or refuse."""
     previous_snapshot_days: int = Field(7, ge=1, le=60)
@@ -234,6 +237,7 @@ class Settings(BaseSettings):
         "item_properties",
         "active_statuses",
         "extra_dimensions",
+        "delivered_intervals",
         "source_precedence",
         "owners",
         "extra_aggregates",

@@ -2,7 +2,8 @@
 
 Contains: names `dimensions/{dimension}/{date}.csv|.jsonl`, markers `{date}_complete`.
 Add here: another name of snapshots.
-Does not contain: what is in one (snapshot_items.py), events (amplitude/), opening objects (resources/landing/).
+Does not contain: what is in one (snapshot_items.py, interval_objects.py), events (amplitude/), opening objects
+(resources/landing/).
 """
 
 from __future__ import annotations

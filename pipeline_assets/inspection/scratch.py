@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from pipeline_assets.domain.places import local_path
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.load.runtime import Runtime
-from pipeline_assets.tables.registry import ALL_TABLES
+from pipeline_assets.tables.registry import EVERY_TABLE
 from resources.iceberg.lake_objects import LakeObjects
 from resources.iceberg.lakehouse import Lakehouse
 from resources.ledger.store import Ledger
@@ -34,7 +34,12 @@ def scratch_settings(settings: Settings, catalog_name: str, warehouse_url: str, 
 
     `changes` are further settings; among them must be a catalog or a ledger that is not the deployment's.
     """
-    names = {"catalog_name": catalog_name, "warehouse_url": warehouse_url, "change_min_rows": _UNBOUNDED_ROWS}
+    names = {
+        "catalog_name": catalog_name,
+        "warehouse_url": warehouse_url,
+        "change_min_rows": _UNBOUNDED_ROWS,
+        "snapshot_min_rows": _UNBOUNDED_ROWS,
+    }
     return settings.model_copy(update=names | changes)
 
 
@@ -85,14 +90,14 @@ def drop_tables(spark: SparkSession, settings: Settings) -> None:
 
 def _drop_tables(spark: SparkSession, settings: Settings, purge: str) -> None:
     with ExitStack() as removals:
-        for table in reversed(ALL_TABLES):
+        for table in reversed(EVERY_TABLE):
             name = f"{settings.catalog_name}.{table.identifier}"
             removals.callback(spark.sql, f"DROP TABLE IF EXISTS {name}{purge}")
 
 
 def _drop_namespaces(spark: SparkSession, settings: Settings) -> None:
     with ExitStack() as removals:
-        for namespace in {table.identifier.split(".")[0] for table in ALL_TABLES}:
+        for namespace in {table.identifier.split(".")[0] for table in EVERY_TABLE}:
             removals.callback(spark.sql, f"DROP NAMESPACE IF EXISTS {settings.catalog_name}.{namespace}")
 
 

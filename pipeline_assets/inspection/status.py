@@ -68,7 +68,7 @@ def dimension_statuses(ledger: Ledger, days: Sequence[date], *, is_all_wanted: b
     """
     used: Sequence[Dimension] = _in_use(ledger)
     if is_all_wanted:
-        known = [one for one in DIMENSIONS if one in used or ledger.slices(one.snapshot.key, [ALL_PROJECTS], days)]
+        known = [one for one in DIMENSIONS if one in used or _are_recorded(ledger, one, days)]
         used = known or DIMENSIONS
     tables = [table for table in DIMENSION_TABLES if any(table in one.tables for one in used)]
     statuses = []
@@ -99,8 +99,15 @@ def joined_statuses(
     return sorted(statuses, key=lambda status: status.day)
 
 
+def _are_recorded(ledger: Ledger, dimension: Dimension, days: Sequence[date]) -> bool:
+    return any(
+        ledger.slices(table.key, [ALL_PROJECTS], [table.kind.slice_day(day) for day in days])
+        for table in dimension.tables
+    )
+
+
 def _in_use(ledger: Ledger) -> list[Dimension]:
-    return [one for one in DIMENSIONS if ledger.first_day(one.snapshot.key) is not None]
+    return [one for one in DIMENSIONS if any(ledger.first_day(table.key) is not None for table in one.tables)]
 
 
 def recorded_statuses(ledger: Ledger, slices: Set[Slice], sources: Sequence[Source]) -> list[DayStatus]:

@@ -20,6 +20,13 @@ from pipeline_assets.domain.days import chunks, days_between, stretches
 from pipeline_assets.domain.deliveries import BatchKey
 from pipeline_assets.domain.records import DeliveryRecord
 from pipeline_assets.domain.slices import EMPTY, Digest, Slice, Source, neighbourhood, widen
+from pipeline_assets.inspection.verify_dimensions import (
+    copy_exclusions_of_dimensions,
+    days_to_replay,
+    lacking_of_dimensions,
+    slices_of,
+    tables_of_dimensions,
+)
 from pipeline_assets.load.request import LoadRequest
 from pipeline_assets.load.run import run_load
 from pipeline_assets.load.runtime import Runtime
@@ -86,18 +93,29 @@ def prove(runtime: Runtime, scratch: Runtime, first: date, last: date, projects:
     """Replay everything that the event days of the range are made of, and compare; writes to `scratch` alone."""
     started_at = time.monotonic()
     days = days_between(first, last)
-    snapshots = {table.key: runtime.lakehouse.head(table) for table in ASSET_TABLES}
-    published = {table.key: _measured(runtime, table, snapshots[table.key], days, projects) for table in ASSET_TABLES}
+    of_dimensions = tables_of_dimensions(runtime)
+    tables = (*ASSET_TABLES, *of_dimensions)
+    snapshots = {table.key: runtime.lakehouse.head(table) for table in tables}
+    published = {table.key: _measured(runtime, table, snapshots[table.key], days, projects) for table in tables}
     arrivals = _arrivals(runtime, days, projects)
     excluded = _copy_exclusions(runtime, scratch, arrivals, projects)
     _replay(scratch, days, arrivals, now, _accepted_losses(runtime, arrivals, projects), projects)
+    if of_dimensions:
+        excluded += copy_exclusions_of_dimensions(runtime, scratch)
+        _replay_dimensions(scratch, of_dimensions, days, now, projects)
     replayed = {
-        table.key: _measured(scratch, table, scratch.lakehouse.head(table), days, projects) for table in ASSET_TABLES
+        table.key: _measured(scratch, table, scratch.lakehouse.head(table), days, projects)
+        if scratch.lakehouse.knows(table)
+        else {}
+        for table in tables
     }
-    lacking = _lacking(runtime, scratch, arrivals, projects)
+    of_events = _lacking(runtime, scratch, arrivals, projects)
+    lacking = {(table.key, key): reason for table in tables for key, reason in of_events.items()}
+    if of_dimensions:
+        lacking |= lacking_of_dimensions(runtime, scratch, days, projects)
     compared = [
         _compare(runtime, table, key, published[table.key], replayed[table.key], lacking)
-        for table in ASSET_TABLES
+        for table in tables
         for key in sorted(published[table.key].keys() | replayed[table.key].keys())
     ]
     span = _reach(runtime, arrivals)
@@ -108,7 +126,7 @@ def prove(runtime: Runtime, scratch: Runtime, first: date, last: date, projects:
         tuple(projects),
         now,
         snapshots,
-        {table.key: table.code_version(runtime.settings) for table in ASSET_TABLES},
+        {table.key: table.code_version(runtime.settings) for table in tables},
         len(arrivals),
         objects,
         excluded,
@@ -185,6 +203,18 @@ def _replay(
         _load(scratch, part, derived, now, losses, projects)
 
 
+def _replay_dimensions(
+    scratch: Runtime, tables: Sequence[Table], days: Sequence[date], now: datetime, projects: Sequence[str]
+) -> None:
+    """What was delivered of all months in one load, then what is joined with it."""
+    whole = days_to_replay(scratch, days, now.date())
+    if whole:
+        of_landing = frozenset(table.key for table in tables if table.kind.is_shared)
+        _load(scratch, whole, of_landing, now, Acceptances(), projects)
+        joined = frozenset(table.key for table in tables) - of_landing
+        _load(scratch, tuple(days), joined, now, Acceptances(), projects)
+
+
 def _load(
     scratch: Runtime,
     days: tuple[date, ...],
@@ -202,7 +232,7 @@ def _measured(
     runtime: Runtime, table: Table, snapshot_id: int, days: Sequence[date], projects: Sequence[str]
 ) -> dict[Slice, Digest]:
     """Slice -> digest of its rows, read from the table and not from the ledger."""
-    wanted = [Slice(day, project) for day in days for project in projects]
+    wanted = slices_of(table, days, projects)
     rows = runtime.lakehouse.read(table, snapshot_id).where(slices_condition(table, wanted))
     return slice_digests(rows, table.content_columns, table.day_column)
 
@@ -242,7 +272,7 @@ def _compare(
     key: Slice,
     published: Mapping[Slice, Digest],
     replayed: Mapping[Slice, Digest],
-    lacking: Mapping[Slice, str],
+    lacking: Mapping[tuple[str, Slice], str],
 ) -> Compared:
     left, right = published.get(key, EMPTY), replayed.get(key, EMPTY)
     if left == right:
@@ -252,4 +282,5 @@ def _compare(
     record = runtime.ledger.slices(table.key, [key.project_id], [key.event_date]).get(key)
     if record is not None and not record.verdict.is_good:
         return replace(compared, reason=f"is {record.verdict.value}: {record.reason}")
-    return replace(compared, match=ReplayMatch.UNPROVEN, reason=lacking[key]) if key in lacking else compared
+    reason = lacking.get((table.key, key))
+    return compared if reason is None else replace(compared, match=ReplayMatch.UNPROVEN, reason=reason)

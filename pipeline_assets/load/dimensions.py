@@ -7,7 +7,8 @@ Does not contain: the order of steps (run.py), rules about one slice (staleness/
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from calendar import monthrange
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import date, datetime, timedelta
 
@@ -15,14 +16,22 @@ from pipeline_assets.domain.acceptance import Acceptances
 from pipeline_assets.domain.dimensions import MissingSnapshot
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import ALL_PROJECTS, Slice, Verdict
+from pipeline_assets.formats.interval_objects import folder_of_intervals
+from pipeline_assets.load.deliveries.snapshot_exclusions import by_bytes, exclusions_of_dimensions
 from pipeline_assets.load.deliveries.snapshots import SnapshotListing, list_snapshots, log_odd_objects
+from pipeline_assets.load.draft import LoadRuntime
+from pipeline_assets.load.history import look_at_history
 from pipeline_assets.load.request import LoadRequest, TableReport
 from pipeline_assets.load.runtime import Runtime
 from pipeline_assets.load.staleness.counts import counts_on_record
 from pipeline_assets.load.staleness.decide import SlicePlan, decide
 from pipeline_assets.load.staleness.facts import Facts
+from pipeline_assets.load.staleness.history import EXCLUDED, months_of, news_of
+from pipeline_assets.load.staleness.inputs import judging
 from pipeline_assets.tables.registry import AS_OF_TABLES, DIMENSION_TABLES, DIMENSIONS
 from pipeline_assets.tables.table import Dimension, Table
+from resources.landing.place import Listed
+from resources.landing.store import LandingStore
 from resources.ledger.store import Ledger
 
 Listings = Mapping[str, SnapshotListing]
@@ -32,30 +41,51 @@ Listings = Mapping[str, SnapshotListing]
 def list_dimensions(runtime: Runtime, request: LoadRequest) -> Listings:
     """Landing is asked for the dimensions that are to be loaded, and for no other; one that nobody delivers is left out."""
     listings = {}
+    exclusions = exclusions_of_dimensions(runtime.ledger)
     for dimension in DIMENSIONS:
-        key = dimension.snapshot.key
-        if key not in request.tables:
-            continue
-        listing = list_snapshots(runtime.landing, dimension.name)
-        calendar = (runtime.settings.calendar_start, request.now.date())
-        log_odd_objects(listing, key, calendar, runtime.log)
-        days = listing.days_within(*calendar)
-        if days or is_in_use(runtime.ledger, dimension):
-            listings[key] = listing
-            runtime.log(f"{key}: landing holds snapshots of {len(days)} days")
-        else:
-            runtime.log(f"{key}: landing holds no snapshot of the dimension at all, so there is nothing to load")
+        for table in dimension.tables:
+            if table.key not in request.tables or not table.reads_landing(runtime.settings):
+                continue
+            why_excluded = by_bytes(exclusions, runtime.landing, runtime.ledger, request.run_id)
+            listing = list_of(runtime.landing, dimension, table, why_excluded)
+            calendar = (runtime.settings.calendar_start, request.now.date())
+            log_odd_objects(listing, table.key, calendar, runtime.log)
+            days, (one, several) = listing.days_within(*calendar), _what(table, runtime.settings)
+            if days or is_in_use(runtime.ledger, dimension):
+                listings[table.key] = listing
+                runtime.log(f"{table.key}: landing holds {several} of {len(days)} days")
+            else:
+                told = f"landing holds no {one} of the dimension at all, so there is nothing to load"
+                runtime.log(f"{table.key}: {told}")
     return listings
 
 
+def list_of(
+    landing: LandingStore, dimension: Dimension, table: Table, why_excluded: Callable[[Listed], str | None]
+) -> SnapshotListing:
+    """What landing holds for a table of a dimension that is read from there, without what an operator excluded."""
+    is_snapshot = table == dimension.snapshot
+    folder = dimension.name if is_snapshot else folder_of_intervals(dimension.name)
+    return list_snapshots(landing, folder, why_excluded)
+
+
+def _what(table: Table, settings: Settings) -> tuple[str, str]:
+    is_history = table.reads_history(settings)
+    return ("delivery of intervals", "deliveries of intervals") if is_history else ("snapshot", "snapshots")
+
+
 def is_in_use(ledger: Ledger, dimension: Dimension) -> bool:
-    """Whether any snapshot of it is or was published, by the ledger alone."""
-    return ledger.first_day(dimension.snapshot.key) is not None
+    """Whether anything of it is or was published, by the ledger alone."""
+    return any(ledger.first_day(table.key) is not None for table in dimension.tables)
 
 
 def optional_tables(runtime: Runtime, request: LoadRequest, listings: Listings) -> list[Table]:
     """The tables that this load needs of those that a lake has only where dimensions are delivered to it, in their order."""
-    present = [one for one in DIMENSIONS if one.snapshot.key in listings or is_in_use(runtime.ledger, one)]
+    present = [
+        one
+        for one in DIMENSIONS
+        if any(table.key in listings for table in one.tables) or is_in_use(runtime.ledger, one)
+    ]
     there = {table.key for one in present for table in one.tables}
     joined = [table for table in AS_OF_TABLES if table.key in request.tables and table.dimension in present]
     # What an aggregate is pinned to has to be there, whether it is loaded now or was before.
@@ -64,18 +94,32 @@ def optional_tables(runtime: Runtime, request: LoadRequest, listings: Listings) 
 
 
 def dimension_facts(
-    runtime: Runtime, request: LoadRequest, table: Table, listings: Listings, new_items: Collection[date] = ()
+    runtime: LoadRuntime, request: LoadRequest, table: Table, listings: Listings, new_items: Collection[date] = ()
 ) -> Facts:
     """What is known of the slices of a dimension's table that a load of these days is about.
 
     `new_items`: days whose snapshots this run published, requested or not: what is built of them is looked at as well.
     """
-    days = () if table.kind.reads_landing else new_items
+    days = () if table.reads_landing(runtime.settings) else new_items
     slices = {Slice(table.kind.slice_day(day), ALL_PROJECTS) for day in days}
     facts = Facts(runtime.settings, request.slices_of(table.kind) | slices, {}, {})
     if table.key not in listings:
         return facts
+    if table.reads_history(runtime.settings):
+        return _as_delivered(runtime, request, facts, table, listings[table.key])
     return _as_listed(runtime.ledger, facts, table, listings[table.key], request.now.date())
+
+
+def _as_delivered(
+    runtime: LoadRuntime, request: LoadRequest, facts: Facts, table: Table, listing: SnapshotListing
+) -> Facts:
+    """All months, whatever days were asked for: a delivery tells of each."""
+    history = look_at_history(runtime, request, table, listing)
+    known = runtime.ledger.slices(table.key, [ALL_PROJECTS])
+    months = facts.slices | months_of(table, history, known.keys())
+    is_there = history is not None and history.is_good and history.version != EXCLUDED
+    delivered = dict.fromkeys(months, history.delivery) if history is not None and is_there else {}
+    return replace(facts, slices=months, history=history, delivered=delivered)
 
 
 def _as_listed(ledger: Ledger, facts: Facts, table: Table, listing: SnapshotListing, today: date) -> Facts:
@@ -84,6 +128,8 @@ def _as_listed(ledger: Ledger, facts: Facts, table: Table, listing: SnapshotList
     return replace(
         facts,
         delivered={Slice(day, ALL_PROJECTS): one for day, one in listing.days.items()},
+        exclusions=exclusions_of_dimensions(ledger),
+        excluded={Slice(day, ALL_PROJECTS): reason for day, reason in listing.excluded.items()},
         first_snapshots={} if first is None else {table.key: first},
         item_counts=counts_on_record(ledger, table, {key.event_date for key in facts.slices}),
     )
@@ -97,12 +143,12 @@ def plans_of_snapshots(
     A day that lacks is looked after as long as one that vanishes from landing would be.
     """
     table, today = dimension.snapshot, now.date()
-    if not listing.days:
+    if not listing.days and not listing.excluded:
         return []
     begun = min(listing.days_within(settings.calendar_start, today), default=today + timedelta(days=1))
     first = max(begun, today - timedelta(days=settings.redelivery_horizon_days))
     lacking = {first + timedelta(days=number) for number in range((today - first).days + 1)} - listing.days.keys()
-    slices = frozenset(Slice(day, ALL_PROJECTS) for day in (*listing.days, *lacking))
+    slices = frozenset(Slice(day, ALL_PROJECTS) for day in (*listing.days, *lacking, *listing.excluded))
     facts = _as_listed(ledger, Facts(settings, slices, {}, {}).reading(ledger, [table]), table, listing, today)
     # Named as requested only where nothing is on record: what other code built stays until somebody asks for it.
     unknown = slices - facts.records[table.key].keys()
@@ -112,6 +158,25 @@ def plans_of_snapshots(
 def days_published(report: TableReport) -> set[date]:
     """The days of a table that this run published."""
     return {outcome.key.event_date for outcome in report.outcomes if outcome.verdict is Verdict.PUBLISHED}
+
+
+def news_of_intervals(
+    ledger: Ledger, settings: Settings, dimension: Dimension, listing: SnapshotListing, now: datetime
+) -> tuple[tuple[date, str, str] | None, list[str]]:
+    """Of delivered intervals the same, in one: day, reason and state of what is due; and what is waited for."""
+    table = dimension.validity
+    records = ledger.slices(table.key, [ALL_PROJECTS])
+    return news_of(table, listing.days, records, judging(table, settings), settings, now)
+
+
+def days_of_new_items(report: TableReport, table: Table, settings: Settings) -> set[date]:
+    """The days whose items this run published, of a table that is read from landing; of a history those of whole months."""
+    if not table.reads_landing(settings):
+        return set()
+    if not table.reads_history(settings):
+        return days_published(report)
+    lengths = {key.event_date: monthrange(key.event_date.year, key.event_date.month)[1] for key in report.built}
+    return {month + timedelta(days=number) for month, length in lengths.items() for number in range(length)}
 
 
 def slices_joined_with(days: Collection[date], projects: Sequence[str], settings: Settings) -> set[Slice]:

@@ -21,6 +21,7 @@ from pipeline_assets.load.build.rebuild import rebuild_stale
 from pipeline_assets.load.deliveries.accept import accept_deliveries
 from pipeline_assets.load.dimensions import (
     Listings,
+    days_of_new_items,
     days_published,
     dimension_facts,
     list_dimensions,
@@ -122,7 +123,7 @@ def _staged(
             with lakehouse_failures(table.key):
                 facts = dimension_facts(runtime, request, table, listings, new_items)
                 report = rebuild_stale(runtime, request, table, facts)
-            new_items |= days_published(report) if table.kind.reads_landing else set()
+            new_items |= days_of_new_items(report, table, runtime.settings)
             yield _told(runtime, report)
     derived = [table for table in (*DERIVED, *AS_OF_TABLES) if table.key in request.tables and table in tables]
     if derived:

@@ -8,24 +8,27 @@ Does not contain: what a load does about it (deliveries/batch.py), the record
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Collection, Mapping, Sequence
+from datetime import date
 
-from pipeline_assets.domain.deliveries import Delivery
+from pipeline_assets.domain.deliveries import BatchKey, Delivery, dimension_batch
 from pipeline_assets.domain.errors import TidemarkError, UsageError
 from pipeline_assets.domain.plain_text import recordable
 from pipeline_assets.domain.reasons import a_reason
 from pipeline_assets.domain.records import DeliveryRecord, Exclusion
 from pipeline_assets.domain.settings import Settings
-from pipeline_assets.domain.slices import Slice, Source, neighbourhood
+from pipeline_assets.domain.slices import ALL_PROJECTS, Slice, Source, neighbourhood
+from pipeline_assets.formats.interval_objects import folder_of_intervals
 from pipeline_assets.formats.registry import EXPORT_FORMAT
+from pipeline_assets.formats.snapshot_objects import SnapshotPart, parse_name
+from pipeline_assets.load.deliveries.snapshot_exclusions import sha256_of
 from pipeline_assets.load.request import LoadRequest
 from pipeline_assets.load.runtime import Runtime
 from pipeline_assets.tables.raw_events import RAW_TABLES
+from pipeline_assets.tables.registry import DIMENSIONS
+from pipeline_assets.tables.table import Table
 from resources.landing.store import LandingStore
 from resources.ledger.store import Ledger
-
-_READ_BYTES = 1024**2
 
 
 def delivery_named(key: str, settings: Settings) -> Delivery:
@@ -41,6 +44,23 @@ def delivery_named(key: str, settings: Settings) -> Delivery:
     raise UsageError(
         key, "is not the key of a delivery of a configured project", "Copy it from landing or from `explain`"
     )
+
+
+def batch_named(key: str, settings: Settings) -> BatchKey:
+    """The batch of a delivery, or what stands for one for an object of a dimension; raises UsageError for any other name."""
+    named = dimension_object(key, settings)
+    return delivery_named(key, settings).batch if named is None else dimension_batch(named[1])
+
+
+def dimension_object(key: str, settings: Settings) -> tuple[Table, date] | None:
+    """The table that an object of a dimension is read into, and its day; None for any other name."""
+    for dimension in DIMENSIONS:
+        for table in dimension.tables:
+            folder = dimension.name if table == dimension.snapshot else folder_of_intervals(dimension.name)
+            named = parse_name(folder, key) if table.reads_landing(settings) else None
+            if named is not None and named[1] is not SnapshotPart.MARKER:
+                return table, named[0]
+    return None
 
 
 def exclude(
@@ -64,8 +84,46 @@ def exclude(
 
 
 def _versions(runtime: Runtime, key: str, reason: str, request: LoadRequest, even_if_gone: bool) -> list[Exclusion]:
-    named = _named_in(request, key, reason, runtime.settings)
-    source, project, day = named.batch.source, named.batch.project_id, named.batch.arrival_date
+    batch = _named_in(request, key, reason, runtime.settings)
+    dimension = dimension_object(key, runtime.settings)
+    if dimension is not None:
+        table, day = dimension
+        versions, is_listed = _versions_of_dimension(runtime, key, table, day)
+    else:
+        versions, is_listed = _versions_of_export(runtime, key, batch)
+    if not is_listed and not versions:
+        raise UsageError(key, "is neither in landing nor on record", "Copy the key from landing or from `explain`")
+    if not is_listed and not even_if_gone:
+        raise UsageError(
+            key,
+            "landing no longer holds it, so its rows could not be restored",
+            "Put it back into landing first, or exclude it for good (--even-if-gone, exclude_even_if_gone in run config)",
+        )
+    known = {etag: sha256 for etag, sha256 in versions.items() if sha256 is not None or dimension is not None}
+    if not known:
+        raise UsageError(
+            key,
+            "is no longer in landing, and the ledger does not know the bytes of its rows, so no version can be excluded",
+            "Put it back into landing, load the day, then exclude it",
+        )
+    return [Exclusion(batch, key, etag, sha256, recordable(reason)) for etag, sha256 in known.items()]
+
+
+def _versions_of_dimension(runtime: Runtime, key: str, table: Table, day: date) -> tuple[dict[str, str | None], bool]:
+    """Etag -> hash of the bytes, None of what is published and no longer there; and whether landing lists the object."""
+    record = runtime.ledger.slices(table.key, [ALL_PROJECTS]).get(Slice(table.kind.slice_day(day), ALL_PROJECTS))
+    state = record.input_state if record is not None else None
+    read = state.delivered.split(" ") if state is not None and state.delivered is not None else []
+    versions: dict[str, str | None] = {read[1]: None} if len(read) > 1 and read[0] == key else {}
+    folder = key.rpartition("/")[0]
+    listed = next((entry for entry in runtime.landing.list_folder(folder) if entry.key == key), None)
+    if listed is not None:
+        versions[listed.etag] = hash_of(runtime.landing, key, listed.etag)
+    return versions, listed is not None
+
+
+def _versions_of_export(runtime: Runtime, key: str, batch: BatchKey) -> tuple[dict[str, str | None], bool]:
+    source, project, day = batch.source, batch.project_id, batch.arrival_date
     recorded: Sequence[DeliveryRecord] = [
         record
         for is_accepted in (True, False)
@@ -74,37 +132,19 @@ def _versions(runtime: Runtime, key: str, reason: str, request: LoadRequest, eve
     ]
     listing = runtime.landing.list(source, [project], day, day)
     listed = next((delivery for delivery in listing.deliveries if delivery.key == key), None)
-    if listed is None and not recorded:
-        raise UsageError(key, "is neither in landing nor on record", "Copy the key from landing or from `explain`")
-    if listed is None and not even_if_gone:
-        raise UsageError(
-            key,
-            "landing no longer holds it, so its rows could not be restored",
-            "Put it back into landing first, or exclude it for good (--even-if-gone, exclude_even_if_gone in run config)",
-        )
-    versions = {record.etag: record.sha256 for record in recorded if record.sha256 is not None}
-    if listed is not None and listed.etag not in versions:
-        versions[listed.etag] = hash_of(runtime.landing, listed)
-    if not versions:
-        raise UsageError(
-            key,
-            "is no longer in landing, and the ledger does not know the bytes of its rows, so no version can be excluded",
-            "Put it back into landing, load the day, then exclude it",
-        )
-    return [Exclusion(named.batch, key, etag, sha256, recordable(reason)) for etag, sha256 in versions.items()]
+    versions: dict[str, str | None] = {record.etag: record.sha256 for record in recorded}
+    if listed is not None and versions.get(listed.etag) is None:
+        versions[listed.etag] = hash_of(runtime.landing, key, listed.etag)
+    return versions, listed is not None
 
 
-def hash_of(landing: LandingStore, listed: Delivery) -> str:
+def hash_of(landing: LandingStore, key: str, etag: str) -> str:
     """sha256 of the bytes that landing holds; raises UsageError where they cannot be read."""
     try:
-        with landing.open(listed.key, listed.etag) as content:
-            digest = hashlib.sha256()
-            while part := content.read(_READ_BYTES):
-                digest.update(part)
-            return digest.hexdigest()
+        return sha256_of(landing, key, etag)
     except TidemarkError as error:
         raise UsageError(
-            listed.key,
+            key,
             f"cannot be read, so its bytes cannot be excluded: it {error.reason}",
             "Exclude it again once it can be read; nothing was recorded",
         ) from error
@@ -115,14 +155,15 @@ def lift(runtime: Runtime, reasons: Mapping[str, str], request: LoadRequest) -> 
 
     Raises UsageError, with nothing recorded, for a key that was never excluded or that the run does not load.
     """
+    owners = (*request.projects, ALL_PROJECTS)
     known = (
-        {exclusion.object_key for exclusion in runtime.ledger.interventions.all_exclusions(request.projects)}
+        {exclusion.object_key for exclusion in runtime.ledger.interventions.all_exclusions(owners)}
         if reasons
         else set()
     )
     in_force = {}
     for key, reason in sorted(reasons.items()):
-        batch = _named_in(request, key, reason, runtime.settings).batch
+        batch = _named_in(request, key, reason, runtime.settings)
         day = batch.arrival_date
         if key not in known:
             raise UsageError(key, "was never excluded", "`tidemark exclusions` lists what is")
@@ -135,27 +176,28 @@ def lift(runtime: Runtime, reasons: Mapping[str, str], request: LoadRequest) -> 
         runtime.log(f"included {key} again: {reasons[key]}")
 
 
-def _named_in(request: LoadRequest, key: str, reason: str, settings: Settings) -> Delivery:
+def _named_in(request: LoadRequest, key: str, reason: str, settings: Settings) -> BatchKey:
     a_reason(key, reason)
-    named = delivery_named(key, settings)
-    batch = named.batch
+    batch, dimension = batch_named(key, settings), dimension_object(key, settings)
     if batch.arrival_date not in request.days:
-        raise UsageError(key, f"arrived on {batch.arrival_date}, which this run does not load", "Choose that partition")
-    if RAW_TABLES[batch.source].key not in request.tables:
-        raise UsageError(
-            key,
-            f"is one of the {batch.source.value} exports, which this run does not load",
-            "Choose the job that loads them",
-        )
-    return named
+        what = "arrived on" if dimension is None else "is of"
+        raise UsageError(key, f"{what} {batch.arrival_date}, which this run does not load", "Choose that partition")
+    table = RAW_TABLES[batch.source].key if dimension is None else dimension[0].key
+    if table not in request.tables:
+        what = f"one of the {batch.source.value} exports" if dimension is None else "an object of a dimension"
+        raise UsageError(key, f"is {what}, which this run does not load", "Choose the job that loads them")
+    return batch
 
 
 def touched_slices(ledger: Ledger, settings: Settings, keys: Collection[str]) -> set[Slice]:
     """Days that loads without, or again with, these objects may change: those their batches hold, and their neighbours."""
     touched: set[Slice] = set()
     for key in keys:
-        batch = delivery_named(key, settings).batch
+        batch = batch_named(key, settings)
         day = batch.arrival_date
+        if batch == dimension_batch(day):
+            touched.add(Slice(day, ALL_PROJECTS))
+            continue
         held = ledger.batch_days(batch.source, [batch.project_id], day, day).get(batch, {})
         touched |= neighbourhood((Slice(d, batch.project_id) for d in (*held, day)), settings.dedupe_window_days)
     return touched

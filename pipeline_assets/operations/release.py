@@ -76,7 +76,7 @@ def preview(
                 continue
             plan = plans.get(key)
             followed = {upstream: released[upstream, key] for upstream in table.upstream if (upstream, key) in released}
-            then = _FROM_LANDING if table.kind.reads_landing else _then(plan, followed)
+            then = _FROM_LANDING if table.reads_landing(settings) else _then(plan, followed)
             if plan is not None:
                 released[name, key] = plan.todo
             present = records[key].digest if key in records else EMPTY

@@ -1,6 +1,7 @@
 """The source assets: what the vendor delivered, and the snapshots of dimensions, seen from Dagster.
 
-Contains: landing/regular_exports, landing/backfill_exports and one of snapshots for each dimension.
+Contains: landing/regular_exports, landing/backfill_exports, and for each dimension one of its snapshots, and one of its
+intervals where these are delivered.
 Add here: what Dagster shows of landing.
 Does not contain: listing and reading (resources/landing/store.py).
 """
@@ -17,8 +18,10 @@ from pipeline_assets.domain.dimensions import SnapshotDelivery
 from pipeline_assets.domain.masking import shown
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import Source
+from pipeline_assets.formats.interval_objects import folder_of_intervals
 from pipeline_assets.formats.snapshot_objects import folder_of
 from pipeline_assets.tables.registry import DIMENSIONS
+from pipeline_assets.tables.table import Table
 
 _DESCRIPTIONS = {
     Source.REGULAR: "The vendor's hourly exports, below `{project}/`.",
@@ -51,10 +54,23 @@ def snapshots_key(dimension: str) -> dg.AssetKey:
     return dg.AssetKey(["landing", f"{dimension}_snapshots"])
 
 
-def snapshot_delivered(dimension: str, day: date, snapshot: SnapshotDelivery) -> dg.AssetMaterialization:
-    """What Dagster shows of a day's snapshot."""
+def intervals_key(dimension: str) -> dg.AssetKey:
+    """`landing/item_intervals`."""
+    return dg.AssetKey(["landing", f"{dimension}_intervals"])
+
+
+def source_of(table: Table, settings: Settings) -> dg.AssetKey | None:
+    """The source asset that a table of a dimension is read from; None for one that is built from tables."""
+    if not table.reads_landing(settings):
+        return None
+    (name,) = (one.name for one in DIMENSIONS if table in one.tables)
+    return intervals_key(name) if table.reads_history(settings) else snapshots_key(name)
+
+
+def snapshot_delivered(source: dg.AssetKey, day: date, snapshot: SnapshotDelivery) -> dg.AssetMaterialization:
+    """What Dagster shows of a day's snapshot, or of the history as of it."""
     return dg.AssetMaterialization(
-        snapshots_key(dimension),
+        source,
         partition=day.isoformat(),
         metadata={
             "object": dg.MetadataValue.text(snapshot.key),
@@ -102,20 +118,41 @@ def landing_assets(settings: Settings, days: dg.PartitionsDefinition[str]) -> li
 def snapshot_assets(settings: Settings, days: dg.PartitionsDefinition[str]) -> list[dg.AssetSpec]:
     """The source assets of dimensions; never materialized by a run, either."""
     return [
-        dg.AssetSpec(
-            snapshots_key(dimension.name),
-            description=(
-                f"The snapshots of the dimension, below `{folder_of(dimension.name)}/`.\n\n**An object** is `DAY.csv` (header "
-                "`id,name,status`; more columns are kept) or `DAY.jsonl`, and `DAY_complete` says that it is whole. **A "
-                "partition** is the day that a snapshot is of. Nothing here is written by Tidemark.\n\n**To correct a day:** "
-                "put the corrected snapshot on the same name; every load notices it."
-            ),
-            owners=settings.owners,
-            metadata={"dagster/uri": f"{shown(settings.landing_url)}/{folder_of(dimension.name)}"},
-            partitions_def=days,
-            group_name="dimensions",
-            kinds={"s3" if settings.landing_url.startswith("s3://") else "file"},
-            tags={"layer": "landing"},
-        )
-        for dimension in DIMENSIONS
+        *(_dimension_spec(settings, days, one.name, snapshots_key(one.name), _OF_SNAPSHOTS) for one in DIMENSIONS),
+        *(
+            _dimension_spec(settings, days, folder_of_intervals(one.name), intervals_key(one.name), _OF_INTERVALS)
+            for one in DIMENSIONS
+            if one.intervals_are_delivered(settings)
+        ),
     ]
+
+
+_OF_SNAPSHOTS = """The snapshots of the dimension, below `{folder}/`.
+
+**An object** is `DAY.csv` (header `id,name,status`; more columns are kept) or `DAY.jsonl`, and `DAY_complete` says that it is
+whole. **A partition** is the day that a snapshot is of. Nothing here is written by Tidemark.
+
+**To correct a day:** put the corrected snapshot on the same name; every load notices it."""
+_OF_INTERVALS = """The intervals of the dimension as they are delivered, below `{folder}/`.
+
+**An object** is `DAY.csv` (header `id,status,active_start_date,active_end_date`, an open interval has no end; more columns are
+kept) or `DAY.jsonl`: the whole history as of the day. `DAY_complete` says that it is whole. **A partition** is that day. Nothing
+here is written by Tidemark.
+
+**To correct the past:** put the corrected history on the same name, or on that of a later day; the last complete one stands."""
+
+
+def _dimension_spec(
+    settings: Settings, days: dg.PartitionsDefinition[str], name: str, key: dg.AssetKey, description: str
+) -> dg.AssetSpec:
+    folder = folder_of(name)
+    return dg.AssetSpec(
+        key,
+        description=description.format(folder=folder),
+        owners=settings.owners,
+        metadata={"dagster/uri": f"{shown(settings.landing_url)}/{folder}"},
+        partitions_def=days,
+        group_name="dimensions",
+        kinds={"s3" if settings.landing_url.startswith("s3://") else "file"},
+        tags={"layer": "landing"},
+    )

@@ -15,8 +15,8 @@ from pipeline_assets.domain.checks import Check
 from pipeline_assets.domain.masking import shown
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.load.golden import GOLDEN_TABLES
-from pipeline_assets.orchestration.landing_assets import landing_key, snapshots_key
-from pipeline_assets.tables.registry import DIMENSIONS, OPTIONAL_TABLES, SOURCE_OF_TABLE, table_by_key
+from pipeline_assets.orchestration.landing_assets import landing_key, source_of
+from pipeline_assets.tables.registry import OPTIONAL_TABLES, SOURCE_OF_TABLE, table_by_key
 from pipeline_assets.tables.table import Table
 
 
@@ -31,7 +31,7 @@ def table_spec(table: Table, days: dg.PartitionsDefinition[str], settings: Setti
     columns = [dg.TableColumn(column.name, column.type, column.description) for column in table.columns]
     return dg.AssetSpec(
         asset_key(table),
-        deps=_deps(table),
+        deps=_deps(table, settings),
         partitions_def=days,
         skippable=True,
         group_name="dimensions" if table in OPTIONAL_TABLES else "events",
@@ -49,11 +49,11 @@ def table_spec(table: Table, days: dg.PartitionsDefinition[str], settings: Setti
     )
 
 
-def _deps(table: Table) -> list[dg.AssetKey]:
+def _deps(table: Table, settings: Settings) -> list[dg.AssetKey]:
     if table.key in SOURCE_OF_TABLE:
         return [landing_key(SOURCE_OF_TABLE[table.key])]
-    of_landing = [snapshots_key(one.name) for one in DIMENSIONS if one.snapshot == table]
-    return of_landing or [_key(name) for name in table.upstream]
+    of_landing = source_of(table, settings)
+    return [of_landing] if of_landing is not None else [_key(name) for name in table.upstream]
 
 
 def check_specs(tables: Sequence[Table], days: dg.PartitionsDefinition[str]) -> list[dg.AssetCheckSpec]:

@@ -49,7 +49,7 @@ def dimension(name: str, description: str) -> Dimension:
     )
     validity = Table(
         key=f"dimensions/{name}_validity",
-        description=f"{description} From when until when each id had which status, by the snapshots of each month.",
+        description=f"{description} From when until when each id had which status, month by month.",
         columns=(
             TableColumn("validity_month", "date", "first day of the month; the partition", is_required=True),
             _PROJECT,
@@ -58,14 +58,20 @@ def dimension(name: str, description: str) -> Dimension:
             TableColumn(
                 "active_start_date", "date", "first day with this status, or of the month", sources=("snapshot_date",)
             ),
-            TableColumn("active_end_date", "date", "last day that a snapshot says so", sources=("snapshot_date",)),
+            TableColumn("active_end_date", "date", "last day that a delivery says so", sources=("snapshot_date",)),
+            TableColumn("attributes", "string", "JSON text of the further columns of delivered intervals, keys sorted"),
         ),
         write_order=("id", "active_start_date"),
         kind=VALIDITY,
         day_column="validity_month",
         upstream=(snapshot.key,),
-        checks=(Check.RECONCILES_WITH_SNAPSHOTS,),
+        # 2: with attributes.
+        version="2",
+        checks=(Check.RECONCILES_WITH_SNAPSHOTS, Check.INTERVALS_ARE_WHOLE),
         measures={"rows": Measure(lambda: F.count(F.lit(1)))},
-        recovery=f"Recover {snapshot.key} for the days of the month; this table follows.",
+        recovery=(
+            f"Recover {snapshot.key} for the days of the month; this table follows. Delivered intervals: correct the newest "
+            "delivery in landing and load its day again, or accept its counts with a reason."
+        ),
     )
     return Dimension(name, snapshot, validity)

@@ -16,6 +16,8 @@ from pipeline_assets.domain.dimensions import MissingSnapshot
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import ALL_PROJECTS, Slice, Source
 
+_DIMENSIONS = "dimensions/"
+
 
 class TableKind(ABC):
     """What load, diff, release and rollback ask of a table, in place of asking which table it is."""
@@ -30,8 +32,6 @@ class TableKind(ABC):
     """Whether an event is one row of it: elsewhere an event has a row for each time it was sent, or none of its own."""
     is_shared: bool = False
     """Whether its slices belong to all projects together: a dimension knows none."""
-    reads_landing: bool = False
-    """Whether a slice is read from one object in landing, and from no table."""
     chosen_by: tuple[str, ...] = ()
     """Settings that choose inputs of a slice: on record with it, and no part of its code, because its input state tells the
     choice."""
@@ -46,6 +46,14 @@ class TableKind(ABC):
 
         The load publishes slices that exchange rows together or not at all, and a rollback restores them so.
         """
+
+    def reads_landing(self, table: str, settings: Settings) -> bool:  # noqa: ARG002 - most never do
+        """Whether a slice of the table of this key is read from one object in landing, and from no table."""
+        return False
+
+    def reads_history(self, table: str, settings: Settings) -> bool:  # noqa: ARG002
+        """Whether one object tells of all its slices, so that each is a part of it."""
+        return False
 
     def projects(self, projects: Sequence[str]) -> tuple[str, ...]:
         """The projects of its slices, where a load is asked for these."""
@@ -111,7 +119,10 @@ class Snapshot(TableKind):
 
     name = "snapshot"
     is_shared = True
-    reads_landing = True
+
+    def reads_landing(self, table: str, settings: Settings) -> bool:  # noqa: ARG002
+        """Always."""
+        return True
 
     def input_days(self, upstream: str, day: date, settings: Settings) -> tuple[date, ...]:  # noqa: ARG002
         """None: it reads no table."""
@@ -123,17 +134,30 @@ class Snapshot(TableKind):
 
 
 class Validity(TableKind):
-    """From when until when items had a status, by the snapshots of one month; filed under its first day."""
+    """From when until when items had a status, in one month; filed under its first day.
+
+    By its snapshots, or by the history that is delivered where a setting says so.
+    """
 
     name = "validity"
     is_shared = True
+
+    def reads_landing(self, table: str, settings: Settings) -> bool:
+        """Where its intervals are delivered."""
+        return table in {f"{_DIMENSIONS}{name}_validity" for name in settings.delivered_intervals}
+
+    def reads_history(self, table: str, settings: Settings) -> bool:
+        """The same: each delivery is the whole history."""
+        return self.reads_landing(table, settings)
 
     def slice_day(self, day: date) -> date:
         """The first day of its month."""
         return day.replace(day=1)
 
-    def input_days(self, upstream: str, day: date, settings: Settings) -> tuple[date, ...]:  # noqa: ARG002
-        """The days of the month: an interval ends with it, and the next one begins."""
+    def input_days(self, upstream: str, day: date, settings: Settings) -> tuple[date, ...]:
+        """The days of the month: an interval ends with it, and the next one begins. None where a history is delivered."""
+        if self.reads_history(f"{upstream.removesuffix('_snapshot')}_validity", settings):
+            return ()
         return tuple(day + timedelta(days=number) for number in range(monthrange(day.year, day.month)[1]))
 
     def exchange_days(self, settings: Settings) -> int:  # noqa: ARG002
@@ -166,7 +190,7 @@ class AsOf(TableKind):
 
 def is_dimension(key: str) -> bool:
     """Whether a table belongs to a dimension, by its key."""
-    return key.startswith("dimensions/")
+    return key.startswith(_DIMENSIONS)
 
 
 DELIVERED, REFINED, AGGREGATE = Delivered(), Refined(), Aggregate()

@@ -11,6 +11,7 @@ from pipeline_assets.domain.change_bounds import KEYS_ADDED, KEYS_CHANGED, KEYS_
 from pipeline_assets.domain.errors import SettingsError
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import Source
+from pipeline_assets.formats.interval_objects import folder_of_intervals
 from pipeline_assets.tables.active_item_events import ACTIVE_ITEM_EVENTS
 from pipeline_assets.tables.active_users import ACTIVE_USERS
 from pipeline_assets.tables.daily_revenue import DAILY_REVENUE
@@ -75,6 +76,17 @@ def measures_of(key: str) -> tuple[str, ...]:
     table = {table.key: table for table in EVERY_TABLE}.get(key)
     own = table.measures if table is not None else ()
     return ("rows", *(name for name in own if name != "rows"))
+
+
+def require_known_dimensions(settings: Settings) -> None:
+    """Raise SettingsError for a name in `delivered_intervals` that is no dimension, or whose folder is that of another one."""
+    subject, names = "TIDEMARK_DELIVERED_INTERVALS", [dimension.name for dimension in DIMENSIONS]
+    for name in settings.delivered_intervals:
+        if name not in names:
+            raise SettingsError(subject, f"{name[:50]} is no dimension", f"There are {', '.join(names)}")
+        if folder_of_intervals(name) in names:
+            reason = f"the intervals of {name} would lie in the folder of the dimension {folder_of_intervals(name)}"
+            raise SettingsError(subject, reason, "Give that dimension another name")
 
 
 def require_known_bounds(settings: Settings) -> None:

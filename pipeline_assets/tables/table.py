@@ -102,6 +102,14 @@ class Table:
             and column.name not in self.partition_columns
         )
 
+    def reads_landing(self, settings: Settings) -> bool:
+        """Whether a slice is read from one object in landing, and from no table."""
+        return self.kind.reads_landing(self.key, settings)
+
+    def reads_history(self, settings: Settings) -> bool:
+        """Whether one object in landing tells of all its slices."""
+        return self.kind.reads_history(self.key, settings)
+
     def recorded_settings(self, settings: Settings) -> dict[str, Any]:
         """Name -> value of the settings that decide about the build, as a publication records them; the same on every machine."""
         names = (*self.settings_read, *self.kind.chosen_by)
@@ -148,6 +156,14 @@ class Dimension:
     def tables(self) -> tuple[Table, Table]:
         """Both, in topological order."""
         return (self.snapshot, self.validity)
+
+    def delivered_tables(self, settings: Settings) -> tuple[str, ...]:
+        """The keys of those that are read from landing: any of them tells that the dimension is in use."""
+        return tuple(table.key for table in self.tables if table.reads_landing(settings))
+
+    def intervals_are_delivered(self, settings: Settings) -> bool:
+        """Whether its intervals are, and not derived from its snapshots."""
+        return self.validity.reads_landing(settings)
 
 
 @dataclass(frozen=True, kw_only=True)

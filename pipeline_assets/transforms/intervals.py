@@ -1,6 +1,6 @@
-"""From daily snapshots to intervals: from when until when an id had a status.
+"""Intervals: from when until when an id had a status, made of daily snapshots or delivered as such.
 
-Contains: making intervals, and reading them as of days.
+Contains: making intervals, cutting them by month, what they say of each day, and reading them as of days.
 Add here: another view of snapshots over days.
 Does not contain: the tables (tables/dimension.py), which day stands for which (load/staleness/as_of.py).
 """
@@ -8,11 +8,14 @@ Does not contain: the tables (tables/dimension.py), which day stands for which (
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import date
+from datetime import date, timedelta
 
 import pyarrow as pa
 import pyspark.sql.functions as F
 from pyspark.sql import DataFrame, SparkSession, Window
+
+from pipeline_assets.domain.slices import Digest
+from pipeline_assets.transforms.digests import digest_aggregates, digest_of, with_row_hashes
 
 
 def intervals_of(snapshots: DataFrame) -> DataFrame:
@@ -34,6 +37,49 @@ def intervals_of(snapshots: DataFrame) -> DataFrame:
         .agg(F.min("snapshot_date").alias("active_start_date"), F.max("snapshot_date").alias("active_end_date"))
         .drop("_stretch")
     )
+
+
+def intervals_by_month(intervals: DataFrame, first: date) -> DataFrame:
+    """The intervals plus validity_month, cut where a month ends; none of it lies before the first day."""
+    start, end = F.greatest("active_start_date", F.lit(first)), F.col("active_end_date")
+    months = F.sequence(F.trunc(start, "month"), F.trunc(end, "month"), F.expr("INTERVAL 1 MONTH"))
+    cut = intervals.where(end >= F.lit(first)).withColumn("validity_month", F.explode(months))
+    return cut.withColumns(
+        {
+            "active_start_date": F.greatest(start, F.col("validity_month")),
+            "active_end_date": F.least(end, F.last_day("validity_month")),
+        }
+    )
+
+
+def digests_by_day(intervals: DataFrame, last: date) -> dict[date, Digest]:
+    """Day -> digest of the items (id, status, attributes) whose intervals hold it, from the first day of any to the last.
+
+    Digests are additive, so the days on which intervals begin and end tell of all: work is that of rows, not of days.
+    """
+    ends = F.date_add("active_end_date", 1)
+    hashed = with_row_hashes(intervals, ["id", "status", "attributes"]).withColumn(
+        "_edge",
+        F.explode(
+            F.array(
+                F.struct(F.col("active_start_date").alias("day"), F.lit(True).alias("begins")),
+                F.struct(ends.alias("day"), F.lit(False).alias("begins")),
+            )
+        ),
+    )
+    edges = hashed.groupBy("_edge.day", "_edge.begins").agg(*digest_aggregates()).collect()
+    changes: dict[date, list[tuple[int, Digest]]] = {}
+    for row in edges:
+        changes.setdefault(row["day"], []).append((1 if row["begins"] else -1, digest_of(row.asDict())))
+    found: dict[date, Digest] = {}
+    rows, sum_a, sum_b = 0, 0, 0
+    first = min(changes, default=last + timedelta(days=1))
+    for number in range((last - first).days + 1):
+        day = first + timedelta(days=number)
+        for sign, change in changes.get(day, ()):
+            rows, sum_a, sum_b = rows + sign * change.rows, sum_a + sign * change.sum_a, sum_b + sign * change.sum_b
+        found[day] = Digest(rows, sum_a, sum_b)
+    return found
 
 
 def days_of_items(spark: SparkSession, as_of: Mapping[date, date]) -> DataFrame:

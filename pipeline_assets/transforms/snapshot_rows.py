@@ -1,15 +1,17 @@
-"""Snapshots of a dimension to rows, one task an object: the driver never holds items.
+"""Objects of a dimension to rows, one task an object: the driver never holds items.
 
-Contains: reading the objects, and what was wrong with one.
+Contains: reading snapshots and histories of intervals, and what was wrong with an object.
 Add here: how rows are batched.
-Does not contain: what a snapshot looks like (formats/snapshot_items.py), what becomes of a refused one (load/).
+Does not contain: what an object looks like (formats/snapshot_items.py, interval_objects.py), what becomes of a refused one
+(load/).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
+from functools import cached_property
 from typing import IO, Any
 
 import pyarrow as pa
@@ -19,49 +21,91 @@ from pipeline_assets.domain.deliveries import NOT_READABLE
 from pipeline_assets.domain.dimensions import SnapshotDelivery
 from pipeline_assets.domain.errors import ObjectMovedError, TidemarkError, UnreadableObjectError
 from pipeline_assets.domain.plain_text import recordable
+from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.spool import a_spool, naming_the_disk
-from pipeline_assets.formats.snapshot_items import BadSnapshotError, SnapshotItem, read_snapshot
+from pipeline_assets.formats.interval_objects import Interval, read_intervals
+from pipeline_assets.formats.snapshot_items import SnapshotItem, read_snapshot
+from pipeline_assets.formats.snapshot_lines import BadSnapshotError
 from pipeline_assets.formats.snapshot_objects import SnapshotPart
 from pipeline_assets.transforms.data_files import ARROW_TYPES
 from pipeline_assets.transforms.object_text import MOVED, ObjectReader
 from pipeline_assets.transforms.spread import in_buckets
 
 BAD = "bad"
-"""`problem` of an object that is no snapshot; `detail` says why."""
+"""`problem` of an object that is not whole; `detail` says why."""
 BLOCK_ITEMS, BLOCK_CHARACTERS = 10_000, 4 * 1024**2
-"""So much of a snapshot is made rows at once."""
-_FIELDS = {
-    "snapshot_date": "date",
-    "id": "string",
-    "name": "string",
-    "status": "string",
-    "attributes": "string",
+"""So much of an object is made rows at once."""
+_LINE = "_line_number"
+_BEFORE = {"snapshot_date": "date"}
+_AFTER = {
     "_object_key": "string",
     "_object_etag": "string",
-    "_line_number": "int",
+    _LINE: "int",
     "rows": "bigint",
     "trimmed": "bigint",
     "problem": "string",
     "detail": "string",
 }
-_SCHEMA = pa.schema([(name, ARROW_TYPES[kind]) for name, kind in _FIELDS.items()])
-_ITEMS = pa.schema([_SCHEMA.field(name) for name in ("id", "name", "status", "attributes", "_line_number")])
+
+
+@dataclass(frozen=True)
+class ObjectKind:
+    """What objects of a dimension hold."""
+
+    fields: Mapping[str, str]
+    """Name -> Spark type of what an item says."""
+    read: Callable[[IO[bytes], SnapshotPart, int, date], Iterator[Any]]
+    """An object, its format, the most bytes of a line, the object's day -> its items; raises BadSnapshotError.
+
+    An item has the fields, `line` and `is_trimmed`.
+    """
+
+
+def _of_snapshot(stored: IO[bytes], part: SnapshotPart, max_line_bytes: int, _day: date) -> Iterator[SnapshotItem]:
+    return read_snapshot(stored, part, max_line_bytes)
+
+
+def _of_history(stored: IO[bytes], part: SnapshotPart, max_line_bytes: int, day: date) -> Iterator[Interval]:
+    return read_intervals(stored, part, max_line_bytes, day)
+
+
+SNAPSHOT = ObjectKind({"id": "string", "name": "string", "status": "string", "attributes": "string"}, _of_snapshot)
+HISTORY = ObjectKind(
+    {
+        "id": "string",
+        "status": "string",
+        "active_start_date": "date",
+        "active_end_date": "date",
+        "attributes": "string",
+    },
+    _of_history,
+)
 
 
 def read_snapshots(
-    spark: SparkSession,
-    deliveries: Mapping[date, SnapshotDelivery],
-    reader: ObjectReader,
-    *,
-    max_bytes: int,
-    max_line_bytes: int,
+    spark: SparkSession, deliveries: Mapping[date, SnapshotDelivery], reader: ObjectReader, settings: Settings
 ) -> DataFrame:
     """Rows of each day's object (id is there), and one summary of each (id is null): rows, trimmed, problem, detail.
 
     problem is null for a snapshot that is whole; else BAD, MOVED or NOT_READABLE, and the object has no rows. trimmed: of how
     many rows white space around id or status was left out.
     """
-    work = pa.Table.from_pylist(
+    return _read(spark, deliveries, SnapshotWork(reader, SNAPSHOT, *_bounds(settings)))
+
+
+def read_histories(
+    spark: SparkSession, deliveries: Mapping[date, SnapshotDelivery], reader: ObjectReader, settings: Settings
+) -> DataFrame:
+    """The same of histories of intervals: id, status, active_start_date, active_end_date, attributes as of each day."""
+    return _read(spark, deliveries, SnapshotWork(reader, HISTORY, *_bounds(settings)))
+
+
+def _bounds(settings: Settings) -> tuple[int, int]:
+    return settings.max_snapshot_bytes, settings.max_line_bytes
+
+
+def _read(spark: SparkSession, deliveries: Mapping[date, SnapshotDelivery], work: SnapshotWork) -> DataFrame:
+    objects = pa.Table.from_pylist(
         [
             {"bucket": bucket, "day": day, "key": one.key, "etag": one.etag, "size_bytes": one.size_bytes}
             for bucket, (day, one) in enumerate(sorted(deliveries.items()))
@@ -76,20 +120,26 @@ def read_snapshots(
             ]
         ),
     )
-    schema = ", ".join(f"`{name}` {kind}" for name, kind in _FIELDS.items())
-    return in_buckets(spark, work).mapInArrow(SnapshotWork(reader, max_bytes, max_line_bytes), schema)
+    schema = ", ".join(f"`{name}` {kind}" for name, kind in work.columns.items())
+    return in_buckets(spark, objects).mapInArrow(work, schema)
 
 
 @dataclass(frozen=True)
 class SnapshotWork:
-    """Reads snapshots, in Spark's Python workers; of one at a time a block of items is in memory.
+    """Reads objects, in Spark's Python workers; of one at a time a block of items is in memory.
 
-    Whether an object is a snapshot is known when all of it was read, so its items lie in a spool until then.
+    Whether an object is whole is known when all of it was read, so its items lie in a spool until then.
     """
 
     reader: ObjectReader
+    kind: ObjectKind
     max_bytes: int
     max_line_bytes: int
+
+    @property
+    def columns(self) -> dict[str, str]:
+        """Name -> Spark type of all that is told of an item, and of an object."""
+        return {**_BEFORE, **self.kind.fields, **_AFTER}
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Day, key, etag and size of objects to rows and summaries; raises RuntimeError with the line of what is ours."""
@@ -109,16 +159,16 @@ class SnapshotWork:
                 spool.seek(0)
                 with pa.ipc.open_stream(spool) as items:
                     for block in items:
-                        yield _rows(about, block)
-        yield pa.RecordBatch.from_pylist([about | summary], _SCHEMA)
+                        yield self._rows(about, block)
+        yield pa.RecordBatch.from_pylist([about | summary], self._schema)
 
     def _summary(self, place: Mapping[str, Any], spool: IO[bytes]) -> dict[str, Any]:
         """What is to be told of an object, whose items are written into the spool."""
         rows = trimmed = 0
         try:
-            with pa.ipc.new_stream(spool, _ITEMS) as blocks:
+            with pa.ipc.new_stream(spool, self._items) as blocks:
                 for block in self._blocks(place):
-                    blocks.write_batch(_batch(block))
+                    blocks.write_batch(self._batch(block))
                     rows += len(block)
                     trimmed += sum(item.is_trimmed for item in block)
         except BadSnapshotError as error:
@@ -129,47 +179,48 @@ class SnapshotWork:
             return _problem(NOT_READABLE, error.reason)
         return {"rows": rows, "trimmed": trimmed, "problem": None, "detail": None}
 
-    def _blocks(self, place: Mapping[str, Any]) -> Iterator[list[SnapshotItem]]:
+    def _blocks(self, place: Mapping[str, Any]) -> Iterator[list[Any]]:
         # An object may be listed with fewer bytes than it has by now: the version that was listed is read, or none.
         if place["size_bytes"] > self.max_bytes:
             reason = f"has {place['size_bytes']:,} bytes, and TIDEMARK_MAX_SNAPSHOT_BYTES allows {self.max_bytes:,}"
             raise BadSnapshotError(0, reason)
         part = SnapshotPart.CSV if place["key"].endswith(SnapshotPart.CSV) else SnapshotPart.JSONL
-        block: list[SnapshotItem] = []
+        texts = [name for name, kind in self.kind.fields.items() if kind == "string"]
+        block: list[Any] = []
         size = 0
         with self.reader.open(place["key"], place["etag"]) as stored:
-            for item in read_snapshot(stored, part, self.max_line_bytes):
+            for item in self.kind.read(stored, part, self.max_line_bytes, place["day"]):
                 block.append(item)
-                size += len(item.id) + len(item.name or "") + len(item.status) + len(item.attributes or "")
+                size += sum(len(getattr(item, name) or "") for name in texts)
                 if len(block) >= BLOCK_ITEMS or size >= BLOCK_CHARACTERS:
                     yield block
                     block, size = [], 0
         if block:
             yield block
 
+    def _batch(self, items: Sequence[Any]) -> pa.RecordBatch:
+        values = [[getattr(item, name) for item in items] for name in (*self.kind.fields, "line")]
+        columns = [pa.array(column, kind) for column, kind in zip(values, self._items.types, strict=True)]
+        return pa.RecordBatch.from_arrays(columns, schema=self._items)
+
+    def _rows(self, about: Mapping[str, Any], items: pa.RecordBatch) -> pa.RecordBatch:
+        """Items with where they are from, in the columns of all batches."""
+        columns = [
+            items.column(field.name)
+            if field.name in self._items.names
+            else pa.repeat(pa.scalar(about.get(field.name), field.type), items.num_rows)
+            for field in self._schema
+        ]
+        return pa.RecordBatch.from_arrays(columns, schema=self._schema)
+
+    @cached_property
+    def _schema(self) -> pa.Schema:
+        return pa.schema([(name, ARROW_TYPES[kind]) for name, kind in self.columns.items()])
+
+    @cached_property
+    def _items(self) -> pa.Schema:
+        return pa.schema([self._schema.field(name) for name in (*self.kind.fields, _LINE)])
+
 
 def _problem(problem: str, detail: str) -> dict[str, Any]:
     return {"rows": 0, "trimmed": 0, "problem": problem, "detail": recordable(detail)}
-
-
-def _batch(items: Sequence[SnapshotItem]) -> pa.RecordBatch:
-    values = (
-        [item.id for item in items],
-        [item.name for item in items],
-        [item.status for item in items],
-        [item.attributes for item in items],
-        [item.line for item in items],
-    )
-    columns = [pa.array(column, kind) for column, kind in zip(values, _ITEMS.types, strict=True)]
-    return pa.RecordBatch.from_arrays(columns, schema=_ITEMS)
-
-
-def _rows(about: Mapping[str, Any], items: pa.RecordBatch) -> pa.RecordBatch:
-    """Items with where they are from, in the columns of all batches."""
-    columns = [
-        items.column(field.name)
-        if field.name in _ITEMS.names
-        else pa.repeat(pa.scalar(about.get(field.name), field.type), items.num_rows)
-        for field in _SCHEMA
-    ]
-    return pa.RecordBatch.from_arrays(columns, schema=_SCHEMA)

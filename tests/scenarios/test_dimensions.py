@@ -274,6 +274,22 @@ def test_bad_and_missing_snapshots(pipeline: Any) -> None:
         )
     assert {k: n for k, n in active_events(p).items() if k[0] == fourth} == {(fourth, "1"): 3}, "and its events follow"
 
+    wrong = load_items(p, FIRST, exclude={f"dimensions/item/{third}.csv": "wrong"})
+    assert "is of 2026-02-04, which this run does not load" in wrong.failure()
+    done = load_items(p, third, exclude={f"dimensions/item/{third}.csv": "wrong"})
+    assert done.success, done.failure()
+    assert p.count(SNAPSHOTS, third) == 0, "its rows are withdrawn"
+    assert p.ledger.publications(SNAPSHOTS)[-1].cause.text == "exclusion"
+    assert {key: n for key, n in active_events(p).items() if key[0] == third} == {(third, "1"): 3}, (
+        "those of the day before"
+    )
+    deliver_items(p, third, {"1": "ACTIVE", "2": "ACTIVE"}, is_marked=False)
+    assert load_items(p, third).success
+    assert p.count(SNAPSHOTS, third) == 0, "the same bytes stay excluded"
+    done = load_items(p, third, accept=accept, lift={f"dimensions/item/{third}.csv": "it was right"})
+    assert done.success, done.failure()
+    assert (p.count(SNAPSHOTS, third), active_events(p)[third, "2"]) == (2, 2)
+
 
 def _runtime(p: Any) -> Runtime:
     return Runtime(p.lakehouse, p.ledger, _landing(p), p.settings)
@@ -298,6 +314,10 @@ def test_a_dimension_of_a_users_own_is_one_module(tmp_path: Path) -> None:
     status = shell("status", "--from", str(FIRST), "--to", str(FIRST), "--json")
     tables = {line["table"] for line in json.loads(status.stdout)}
     assert {name for name in tables if "shop" in name or "item" in name} == told.keys()
+    done = shell("exclude", f"dimensions/shop/{FIRST}.csv", "--reason", "the wrong shops")
+    assert (done.returncode, "the wrong shops" in shell("exclusions").stdout) == (0, True), done.stderr
+    status = shell("status", "--from", str(FIRST), "--to", str(FIRST), "--json")
+    assert {line["rows"] for line in json.loads(status.stdout) if "shop" in line["table"]} == {0}
     warehouse = shell.landing.parent / "warehouse"
     assert list(warehouse.rglob("*shop_validity*"))
     assert not list(warehouse.rglob("*item*"))

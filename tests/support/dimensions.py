@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import date
 from typing import Any
 
@@ -65,11 +65,45 @@ def deliver_items(
     return f"dimensions/{dimension}/{path.name}"
 
 
-def load_items(p: Any, first: date, last: date | None = None, *, accept: Mapping[str, str] | None = None) -> Outcome:
-    """Run the job of dimensions over a range of days."""
+def deliver_intervals(
+    p: Any, day: date, intervals: Sequence[Sequence[object]] | bytes, *, as_json: bool = False, is_marked: bool = True
+) -> str:
+    """Put the history as of a day: id, status, first and last day (None: open) and further texts, or the bytes themselves."""
+    folder = p.landing / "dimensions" / "item_validity"
+    folder.mkdir(parents=True, exist_ok=True)
+    names = ["id", "status", "active_start_date", "active_end_date", "site"]
+    if isinstance(intervals, bytes):
+        body = intervals
+    elif as_json:
+        rows = [dict(zip(names, map(_spelled, one), strict=False)) for one in intervals]
+        body = "".join(f"{json.dumps(row)}\n" for row in rows).encode()
+    else:
+        width = max(map(len, intervals))
+        lines = [",".join("" if value is None else str(value) for value in one) for one in intervals]
+        body = "\n".join([",".join(names[:width]), *lines, ""]).encode()
+    path = folder / f"{day}{'.jsonl' if as_json else '.csv'}"
+    path.write_bytes(body)
+    if is_marked:
+        (folder / f"{day}_complete").touch()
+    return f"dimensions/item_validity/{path.name}"
+
+
+def _spelled(value: object) -> object:
+    return str(value) if isinstance(value, date) else value
+
+
+def load_items(
+    p: Any,
+    first: date,
+    last: date | None = None,
+    *,
+    accept: Mapping[str, str] | None = None,
+    **decided: Mapping[str, str],
+) -> Outcome:
+    """Run the job of dimensions over a range of days; `decided`: `exclude` or `lift`, object key -> why."""
     job = build_defs(p.settings, clock=Clock(p.now), **p.resources).resolve_job_def("dimension_load")
     result = job.execute_in_process(
-        run_config={"ops": {"load": {"config": {"accept_changes": dict(accept or {})}}}},
+        run_config={"ops": {"load": {"config": {"accept_changes": dict(accept or {}), **decided}}}},
         tags={
             "dagster/asset_partition_range_start": first.isoformat(),
             "dagster/asset_partition_range_end": (last or first).isoformat(),

@@ -1,23 +1,19 @@
-"""Every bad snapshot and every bad file of golden totals ends as docs/bad-inputs.md says.
+"""Every bad snapshot, history of intervals and file of golden totals ends as docs/bad-inputs.md says.
 
-Contains: both tables of cases, and their rendering into the document.
-Add here: another way for a snapshot or a golden total to be bad.
-Does not contain: exports (tests/scenarios/test_bad_inputs.py), every single reason (tests/unit/formats/).
-`python -m tests.unit.test_bad_inputs_beside_exports` writes both tables into docs/bad-inputs.md again.
+Contains: the cases of snapshots and golden totals, the test of all, and their rendering into the document.
+Add here: another way for one of them to be bad.
+Does not contain: delivered intervals (tests/support/bad_intervals.py), exports
+(tests/scenarios/test_bad_inputs.py), every single reason (tests/unit/formats/).
+`python -m tests.unit.test_bad_inputs_beside_exports` writes the tables into docs/bad-inputs.md again.
 """
 
 from __future__ import annotations
 
-import io
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import date
-from enum import StrEnum
 from pathlib import Path
-from typing import IO
 
-import pyarrow as pa
 import pytest
 
 from pipeline_assets.domain.settings import PROJECT_ROOT, Settings
@@ -33,71 +29,28 @@ from pipeline_assets.load.build.snapshot_checks import (
 from pipeline_assets.load.deliveries.snapshots import list_snapshots
 from pipeline_assets.load.golden import golden_names
 from pipeline_assets.load.staleness.decide import Todo
-from pipeline_assets.transforms.snapshot_rows import SnapshotWork
+from pipeline_assets.transforms.snapshot_rows import SNAPSHOT
 from resources.landing.golden import read_landing
 from resources.landing.store import LandingStore
+from tests.support.bad_inputs import CORRECT, DAY, MAX_LINE_BYTES, NOTHING, Case, Fate, rows_of
+from tests.support.bad_intervals import HISTORIES
 from tests.support.builders import PROJECT
 from tests.unit.load.test_dimension_days import EARLY, LATE, listed, of_snapshot
 
 DOCUMENT = PROJECT_ROOT / "docs" / "bad-inputs.md"
-DAY = date(2026, 2, 2)
-MAX_BYTES, MAX_LINE_BYTES = 400_000, 200_000
 HEAD, GOLDEN_HEAD = b"id,name,status\n", b"day,project,measure,value\n"
 GOOD, GOOD_TOTAL = b"1,a,ACTIVE\n", f"{DAY},{PROJECT},rows,60\n".encode()
-NOTHING = "Nothing."
-CORRECT = "Put a corrected object on the same name; every load notices it."
 CORRECT_FILE = "Correct the file; the next load of the day, or `tidemark reconcile`, reads it again."
-
-
-class Fate(StrEnum):
-    """What becomes of a snapshot, or of golden totals."""
-
-    READ = "read"
-    REFUSED = "refused whole, the day keeps its old state"
-    NOT_LOADED = "not loaded; the run's log names it"
-    WAITS = "waits, the day keeps its old state"
-    COMPARED = "compared"
-    PARTLY = "named; the lines beside it are compared, and it retracts nothing"
-    NOT_COMPARED = "named; nothing of it is compared, and it retracts nothing"
-
-
-@dataclass(frozen=True)
-class Case:
-    """One row; `look` gives what becomes of it, and what is said of it."""
-
-    name: str
-    fate: Fate
-    said: str
-    """Part of what is said; empty where nothing is."""
-    hint: str
-    look: Callable[[Path], tuple[Fate, str]]
-    keeps: str = ""
-
-    @property
-    def row(self) -> str:
-        """As the document shows it."""
-        said = f"`{self.said}`" if self.said else "–"
-        fate = f"{self.fate}: {self.keeps}" if self.keeps else self.fate
-        return f"| {' | '.join((self.name, fate, said, self.hint))} |"
 
 
 # -- snapshots -----------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class _Object:
-    body: bytes
-
-    def open(self, key: str, etag: str) -> IO[bytes]:
-        return io.BytesIO(self.body)
-
-
 def _read(body: bytes, suffix: str) -> tuple[Fate, str]:
-    place = {"day": DAY, "key": f"dimensions/item/{DAY}{suffix}", "etag": "v1", "size_bytes": len(body)}
-    work = SnapshotWork(_Object(body), MAX_BYTES, MAX_LINE_BYTES)
-    *rows, summary = [row for batch in work([pa.RecordBatch.from_pylist([place])]) for row in batch.to_pylist()]
+    key = f"dimensions/item/{DAY}{suffix}"
+    rows, summary = rows_of(body, key, SNAPSHOT)
     staged = MeasuredSnapshot(Digest(len(rows), 1, 1) if rows else EMPTY, len({row["id"] for row in rows}))
-    whole = judge_whole(place["key"], ReadSnapshot.of(summary), staged)
+    whole = judge_whole(key, ReadSnapshot.of(summary), staged)
     assert whole.is_passed is bool(rows), "what is refused has no rows, what is read has all"
     return Fate.READ if whole.is_passed else Fate.REFUSED, whole.reason or ""
 
@@ -291,7 +244,7 @@ TOTALS = [
 ]
 
 
-@pytest.mark.parametrize("case", [*SNAPSHOTS, *TOTALS], ids=lambda case: case.name)
+@pytest.mark.parametrize("case", [*SNAPSHOTS, *HISTORIES, *TOTALS], ids=lambda case: case.name)
 def test_a_bad_input_ends_as_the_table_says(case: Case, tmp_path: Path) -> None:
     fate, said = case.look(tmp_path / "landing")
     assert fate is case.fate
@@ -304,7 +257,11 @@ def test_a_bad_input_ends_as_the_table_says(case: Case, tmp_path: Path) -> None:
 
 def the_tables() -> list[str]:
     """The cases as the document shows them."""
-    ways = (("snapshot", "what becomes of it", SNAPSHOTS), ("golden totals", "what becomes of them", TOTALS))
+    ways = (
+        ("snapshot", "what becomes of it", SNAPSHOTS),
+        ("delivered intervals", "what becomes of them", HISTORIES),
+        ("golden totals", "what becomes of them", TOTALS),
+    )
     return [
         "\n".join([f"| {name} | {fate} | it says | what you do |", "|---|---|---|---|", *(case.row for case in cases)])
         for name, fate, cases in ways

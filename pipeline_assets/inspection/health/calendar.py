@@ -8,16 +8,18 @@ Does not contain: what answers a red day (answers.py), drawing (orchestration/he
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date, timedelta
 
 from pipeline_assets.domain.slices import BatchVerdict, Source, Verdict
 from pipeline_assets.inspection.health.answers import is_early, table_of
 from pipeline_assets.tables.raw_events import RAW_TABLES
-from pipeline_assets.tables.registry import ASSET_TABLES
+from pipeline_assets.tables.registry import ASSET_TABLES, OPTIONAL_TABLES
 from resources.ledger.summaries import Fault, VerdictCount
 
 TABLES: tuple[str, ...] = tuple(table.key for table in ASSET_TABLES)
+OF_DIMENSIONS: tuple[str, ...] = tuple(table.key for table in OPTIONAL_TABLES)
+"""Shown where a lake has them; a month of intervals stands on its first day."""
 WORST_FIRST = (Verdict.REFUSED, Verdict.HELD, Verdict.WAITING, Verdict.PUBLISHED, Verdict.UNCHANGED)
 _OF_BATCH = {
     BatchVerdict.ACCEPTED.value: Verdict.PUBLISHED,
@@ -25,8 +27,9 @@ _OF_BATCH = {
     BatchVerdict.WAITING.value: Verdict.WAITING,
     BatchVerdict.MOVED.value: Verdict.WAITING,
 }
-_RECOVERIES = RAW_TABLES[Source.BACKFILL].key
-"""Nothing is awaited here: a day without a recovery is no gap."""
+_NOT_AWAITED = {RAW_TABLES[Source.BACKFILL].key, *OF_DIMENSIONS}
+"""No project is awaited here: a day without a recovery is no gap, a dimension has no projects, and what is joined with one
+begins with it."""
 
 
 @dataclass(frozen=True)
@@ -44,6 +47,13 @@ class DayState:
     faults: tuple[Fault, ...]
     is_early: bool
     """Whether it waits only for deliveries whose deadline lies ahead."""
+    is_missing: bool = False
+    """Of a dimension: whether nothing was delivered of the day, and the settings let another day stand for it."""
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether nothing is to be told of it."""
+        return self.verdict.is_good and not self.absent and not self.is_missing
 
 
 @dataclass(frozen=True)
@@ -82,8 +92,12 @@ def calendar(
     faults: Sequence[Fault],
     first_days: Mapping[str, date],
     early: frozenset[tuple[date, str]],
+    missing: frozenset[tuple[str, date]] = frozenset(),
 ) -> Calendar | None:
-    """The calendar from the first delivery to the last day on record; None where there is none. Red days before it stay in it."""
+    """The calendar from the first delivery to the last day on record; None where there is none. Red days before it stay in it.
+
+    `missing`: tables of dimensions and days of which nothing was delivered, and another day may stand for it.
+    """
     raw = {table.key for table in RAW_TABLES.values()}
     counts: dict[tuple[str, date], dict[Verdict, int]] = {}
     for count in slices:
@@ -100,7 +114,8 @@ def calendar(
         place = (table, day)
         # Late facts reach far back: of days before the first delivery only red ones matter.
         if begun is None or day >= begun or place in told:
-            states[place] = _state(table, day, verdicts, told.get(place, []), first_days, early)
+            state = _state(table, day, verdicts, told.get(place, []), first_days, early)
+            states[place] = replace(state, is_missing=place in missing)
     if not states:
         return None
     days = [day for _, day in states]
@@ -121,7 +136,7 @@ def _state(
     early: frozenset[tuple[date, str]],
 ) -> DayState:
     projects = sum(verdicts.values())
-    awaited = sum(first <= day for first in first_days.values()) if table != _RECOVERIES else 0
+    awaited = sum(first <= day for first in first_days.values()) if table not in _NOT_AWAITED else 0
     verdict = worst(verdicts)
     assert verdict is not None
     is_only_early = bool(faults) and all(is_early(fault, early) for fault in faults)

@@ -16,7 +16,7 @@ from datetime import date, datetime, timedelta
 from pipeline_assets.domain.golden import GoldenFault
 from pipeline_assets.domain.lateness import LatenessSketch, merged
 from pipeline_assets.domain.settings import Settings
-from pipeline_assets.domain.slices import ALL_PROJECTS, Source
+from pipeline_assets.domain.slices import ALL_PROJECTS, EMPTY, Source
 from pipeline_assets.domain.window import ARRIVAL_DAYS, Lateness, lateness
 from pipeline_assets.inspection.health.answers import (
     AnswerKind,
@@ -42,7 +42,7 @@ from pipeline_assets.inspection.receivers import ReceiverTrouble, receiver_troub
 from pipeline_assets.load.golden import compare_recorded, faults_on_record
 from pipeline_assets.load.late_arrivals import warnings_of
 from pipeline_assets.tables.refined_events import REFINED_EVENTS
-from pipeline_assets.tables.registry import DERIVED
+from pipeline_assets.tables.registry import DERIVED, DIMENSIONS
 from resources.ledger.arrival_summaries import ArrivalSummaries, RefusedLines
 from resources.ledger.revisions import Revision
 from resources.ledger.store import Ledger
@@ -130,11 +130,19 @@ class HealthReport:
 def read_health(ledger: Ledger, settings: Settings, now: datetime) -> HealthReport:
     """The report of the configured projects; opens neither tables nor landing. Raises LedgerError, SettingsError."""
     projects, summaries, arrivals = settings.require_projects(), ledger.summaries, ledger.arrival_summaries
-    batches, slices = summaries.batch_faults(projects), summaries.slice_faults(projects)
+    everyone = [*projects, ALL_PROJECTS]
+    batches, slices = summaries.batch_faults(projects), summaries.slice_faults(everyone)
     faults, early = [*batches, *slices], early_days(batches)
     awaited_from = settings.first_arrival or date.min
     first_days = {project: max(day, awaited_from) for project, day in summaries.first_days(projects).items()}
-    shown = calendar(summaries.slice_verdicts(projects), summaries.batch_verdicts(projects), faults, first_days, early)
+    shown = calendar(
+        summaries.slice_verdicts(everyone),
+        summaries.batch_verdicts(projects),
+        faults,
+        first_days,
+        early,
+        _missing(ledger),
+    )
     today = now.date()
     span = Span(shown.first, min(shown.last, today)) if shown and shown.first <= today else Span(today, today)
     measured = summaries.slice_figures(REFINED_EVENTS.key, projects)
@@ -154,9 +162,7 @@ def read_health(ledger: Ledger, settings: Settings, now: datetime) -> HealthRepo
         span=span,
         questions=(
             *rebuild_questions(ledger.rebuilds.open()),
-            *questions(
-                fault for fault in (*faults, *summaries.slice_faults([ALL_PROJECTS])) if not is_early(fault, early)
-            ),
+            *questions(fault for fault in faults if not is_early(fault, early)),
         ),
         early=early,
         strays=tuple(ledger.strays.all(projects)),
@@ -180,6 +186,17 @@ def read_health(ledger: Ledger, settings: Settings, now: datetime) -> HealthRepo
         revisions=_revisions(ledger, projects),
         promise=promise_of(settings),
     )
+
+
+def _missing(ledger: Ledger) -> frozenset[tuple[str, date]]:
+    """Table and days of which no snapshot was delivered, since the first one, and the settings let another one stand."""
+    found = set()
+    for table in (one.snapshot for one in DIMENSIONS):
+        records = ledger.slices(table.key, [ALL_PROJECTS])
+        first = min((key.event_date for key, record in records.items() if record.digest != EMPTY), default=date.max)
+        good = {key.event_date for key, record in records.items() if record.verdict.is_good and record.digest == EMPTY}
+        found |= {(table.key, day) for day in good if day > first}
+    return frozenset(found)
 
 
 def _late_times(

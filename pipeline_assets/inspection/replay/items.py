@@ -2,7 +2,7 @@
 
 Contains: the choice as a load makes it, and what is told where it chooses none.
 Add here: another reason that no items stand for a day.
-Does not contain: the choice itself (load/staleness/as_of.py), reading items (inputs.py).
+Does not contain: the choice itself (load/staleness/as_of.py, as_of_history.py), reading items (inputs.py).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pipeline_assets.domain.recorded_settings import differing
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import EMPTY, Slice
 from pipeline_assets.inspection.replay.origin import Obstacle, Origin
-from pipeline_assets.load.staleness.as_of import ItemsOfDays
+from pipeline_assets.load.staleness.as_of_history import items_of_days
 from pipeline_assets.load.staleness.facts import Facts
 from pipeline_assets.tables.kinds import is_dimension
 from pipeline_assets.tables.table import Table
@@ -43,7 +43,7 @@ class Items:
 def items_of(facts: Facts, table: Table, key: Slice, now: datetime) -> Items:
     """The choice for a slice of a table that is joined with a dimension, by what is on record."""
     assert table.dimension is not None
-    items = ItemsOfDays(facts, table.dimension, now)
+    items = items_of_days(facts, table.dimension, now)
     days = tuple(items.inputs(key.event_date))
     events = (facts.records[name].get(key) for name in table.upstream if not is_dimension(name))
     if not any(record is not None and record.digest != EMPTY for record in events):
@@ -51,9 +51,10 @@ def items_of(facts: Facts, table: Table, key: Slice, now: datetime) -> Items:
         return Items(days)
     wait = items.wait_of(key.event_date)
     if wait is None and not days:
-        return Items(
-            reason=f"{table.dimension.snapshot.key} holds no snapshot of {key.event_date} or of a day before it"
-        )
+        lacks = f"{table.dimension.snapshot.key} holds no snapshot of"
+        if table.dimension.intervals_are_delivered(facts.settings):
+            lacks = f"{table.dimension.validity.key} does not tell of"
+        return Items(reason=f"{lacks} {key.event_date} or of a day before it")
     return Items(days, wait.reason if wait is not None else "")
 
 

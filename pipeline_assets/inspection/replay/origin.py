@@ -73,6 +73,11 @@ def origin_of(
         notes.append(_CONFIRMED)
     if state is None:
         return Obstacle(_NOT_ON_RECORD.get(publication.cause.kind, "its inputs are not on record"), _LOAD)
+    if table.kind.is_shared and state.delivered is not None:
+        return Obstacle("it was read from landing, which no table keeps", "Compare it with landing: tidemark verify")
+    if table.dimension is not None and any(day.table == table.dimension.validity.key for day in state.upstream):
+        reason = "it was joined with delivered intervals, of which no table keeps a day by itself"
+        return Obstacle(reason, "Compare it with what landing says now: tidemark verify")
     measured = (publication.digest_after, *state.upstream.values())
     if any(digest.version != ROW_HASH_VERSION for digest in measured):
         return Obstacle("its digests were measured by another version of the row hash", _LOAD)

@@ -1,6 +1,7 @@
 """Build an aggregate of events and of a dimension as it was on their day, by two joins that must agree.
 
-Contains: the kind's builder: the snapshot join is published, the interval join proves it.
+Contains: the kind's builder: the snapshot join is published, the interval join proves it. Where intervals are delivered it is
+the other way round, and a day without a snapshot is proven by nothing.
 Add here: what all such aggregates share.
 Does not contain: any one of them (tables/), which snapshot stands for a day (staleness/as_of.py).
 """
@@ -18,6 +19,7 @@ import pyspark.sql.functions as F
 from pyspark.sql import DataFrame
 
 from pipeline_assets.domain.checks import Check, Evaluation, number
+from pipeline_assets.domain.errors import UsageError
 from pipeline_assets.domain.input_state import InputState
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import ALL_PROJECTS, EMPTY, Digest, Slice
@@ -52,12 +54,17 @@ class AsOfBuilder(NamedRowsBuilder[AsOfTable]):
         items = _Items.read(runtime, self.table, heads, as_of)
         with (
             refined_slice(runtime, key, heads, on_published=on_published) as refined,
-            self.alone(self._rows(runtime.settings, refined, items.by_snapshot)) as proposal,
+            self.alone(self._rows(runtime.settings, refined, items.published)) as proposal,
         ):
             yield proposal
 
     def rows_from(self, settings: Settings, key: Slice, inputs: Callable[[str], DataFrame]) -> DataFrame:
-        """From refined.events, and the one snapshot that stands for the day."""
+        """From refined.events, and the one snapshot that stands for the day. Raises UsageError for delivered intervals."""
+        if self.table.dimension.intervals_are_delivered(settings):
+            reason = "is joined with delivered intervals, of which no table keeps each day"
+            raise UsageError(
+                self.table.key, reason, "Compare it with what landing says: tidemark verify --from DAY --to DAY"
+            )
         snapshot = inputs(self.table.dimension.snapshot.key)
         items = snapshot.select(F.lit(key.event_date).alias("event_date"), "id", "status")
         return self._rows(settings, inputs(REFINED_EVENTS.key), items)
@@ -76,8 +83,10 @@ class AsOfBuilder(NamedRowsBuilder[AsOfTable]):
 class _Items:
     """event_date, id, status: the items of some days, read in two ways."""
 
-    by_snapshot: DataFrame
-    by_interval: DataFrame
+    published: DataFrame
+    """What the rows are built from: snapshots, or delivered intervals."""
+    other: DataFrame
+    """What proves them: intervals made of snapshots, or the snapshots beside delivered intervals."""
 
     @classmethod
     def read(cls, runtime: Runtime, table: AsOfTable, pins: Mapping[str, int], as_of: Mapping[date, date]) -> _Items:
@@ -88,14 +97,14 @@ class _Items:
         months = [Slice(validity.kind.slice_day(key.event_date), ALL_PROJECTS) for key in chosen]
         snapshots = runtime.lakehouse.read(snapshot, pins[snapshot.key]).where(slices_condition(snapshot, chosen))
         intervals = runtime.lakehouse.read(validity, pins[validity.key]).where(slices_condition(validity, months))
-        return cls(items_by_snapshot(snapshots, days), items_by_interval(intervals, days))
+        read = items_by_snapshot(snapshots, days), items_by_interval(intervals, days)
+        return cls(*reversed(read)) if table.dimension.intervals_are_delivered(runtime.settings) else cls(*read)
 
 
 def _items_day(table: AsOfTable, state: InputState | None) -> date | None:
-    """The day whose snapshot an input state names."""
-    days = (
-        name.day for name in (state.upstream if state is not None else ()) if name.table == table.dimension.snapshot.key
-    )
+    """The day whose items an input state names."""
+    own = {one.key for one in table.dimension.tables}
+    days = (name.day for name in (state.upstream if state is not None else ()) if name.table in own)
     return next(days, None)
 
 
@@ -113,15 +122,30 @@ def _build(plan: TablePlan, table: AsOfTable) -> Build:
         measures = [measure.total().alias(name) for name, measure in table.measures.items()]
         measured = with_row_hashes(staged, table.content_columns).groupBy(*table.partition_columns)
         found = _by_slice(measured.agg(*digest_aggregates(), *measures))
-        controls = _by_slice(table.controls(narrow, items.by_snapshot, settings))
-        joined = table.build(narrow, items.by_interval, settings)
+        controls = _by_slice(table.controls(narrow, items.published, settings))
+        joined = table.build(narrow, items.other, settings)
         other = slice_digests(joined, table.content_columns, table.day_column)
         return {
-            key: _audit(table, key, ages[key], found.get(key, {}), controls.get(key, {}), other.get(key, EMPTY))
+            key: _audit(
+                table,
+                key,
+                ages[key],
+                found.get(key, {}),
+                controls.get(key, {}),
+                other.get(key, EMPTY),
+                _delivered(table, todo[key].present, settings),
+            )
             for key in slices
         }
 
-    return Build(table.build(narrow, items.by_snapshot, settings), audit, partial(_release, narrow))
+    return Build(table.build(narrow, items.published, settings), audit, partial(_release, narrow))
+
+
+def _delivered(table: AsOfTable, present: InputState, settings: Settings) -> bool | None:
+    """Of delivered intervals whether a snapshot tells of the same day; None where intervals are made of snapshots."""
+    if not table.dimension.intervals_are_delivered(settings):
+        return None
+    return any(name.table == table.dimension.snapshot.key for name in present.upstream)
 
 
 def _release(frame: DataFrame) -> None:
@@ -138,34 +162,40 @@ def _audit(
     items_day: date | None,
     row: Mapping[str, Any],
     controls: Mapping[str, Any],
-    by_interval: Digest,
+    other: Digest,
+    has_snapshot: bool | None,
 ) -> Audit:
     digest = digest_of(row) if row else EMPTY
     measures = {name: int(row.get(name) or 0) for name in table.measures}
     figures = {name: number(value) for name, value in controls.items() if name not in table.partition_columns}
     age = {} if items_day is None else {"snapshot_age_days": (key.event_date - items_day).days}
-    evaluations = (_items_are_known(table, key, items_day), _methods_agree(digest, by_interval))
+    evaluations = (_items_are_known(table, key, items_day, has_snapshot), _methods_agree(digest, other, has_snapshot))
     return Audit(digest, measures, {"rows": digest.rows, **measures, **figures, **age}, evaluations)
 
 
-def _items_are_known(table: AsOfTable, key: Slice, items_day: date | None) -> Evaluation:
+def _items_are_known(table: AsOfTable, key: Slice, items_day: date | None, has_snapshot: bool | None) -> Evaluation:
     if items_day is None:
-        hint = "Have the snapshot of the day delivered, and load the day again"
-        return Evaluation(Check.ITEMS_ARE_KNOWN, False, "no snapshot stands for the day", hint)
+        hint = "Have the items of the day delivered, and load the day again"
+        return Evaluation(Check.ITEMS_ARE_KNOWN, False, "no items stand for the day", hint)
     if items_day == key.event_date:
         return Evaluation(Check.ITEMS_ARE_KNOWN, True)
-    name = table.dimension.snapshot.key
-    reason = f"items as of {items_day}: {name} has no snapshot of {key.event_date} (missing_snapshot = previous)"
+    snapshot, validity = table.dimension.tables
+    lacks = f"{snapshot.key} has no snapshot of" if has_snapshot is None else f"{validity.key} does not tell of"
+    reason = f"items as of {items_day}: {lacks} {key.event_date} (missing_snapshot = previous)"
     return Evaluation(Check.ITEMS_ARE_KNOWN, True, reason)
 
 
-def _methods_agree(by_snapshot: Digest, by_interval: Digest) -> Evaluation:
+def _methods_agree(published: Digest, other: Digest, has_snapshot: bool | None) -> Evaluation:
+    """`has_snapshot`: as `_delivered` tells it."""
+    if has_snapshot is False:
+        return Evaluation(Check.METHODS_AGREE, True, "no snapshot of the day is published to compare with")
+    by_snapshot, by_interval = (published, other) if has_snapshot is None else (other, published)
     is_same = by_snapshot == by_interval
     figures = {"rows_by_snapshot": by_snapshot.rows, "rows_by_interval": by_interval.rows}
-    reason = (
-        None
-        if is_same
-        else (f"{by_snapshot.rows} rows by snapshots ({by_snapshot}), {by_interval.rows} by intervals ({by_interval})")
-    )
-    hint = None if is_same else "This is a defect of Tidemark: report it with the day's snapshot and intervals"
-    return Evaluation(Check.METHODS_AGREE, is_same, reason, hint, figures)
+    if is_same:
+        return Evaluation(Check.METHODS_AGREE, True, figures=figures)
+    reason = f"{by_snapshot.rows} rows by snapshots ({by_snapshot}), {by_interval.rows} by intervals ({by_interval})"
+    hint = "This is a defect of Tidemark: report it with the day's snapshot and intervals"
+    if has_snapshot:
+        hint = "The snapshot and the delivered intervals tell of other items on the day: have the wrong one delivered again"
+    return Evaluation(Check.METHODS_AGREE, False, reason, hint, figures)

@@ -155,8 +155,9 @@ def _inputs_of_published(
     plan: TablePlan, judged: Sequence[JudgedSlice]
 ) -> dict[Slice, dict[tuple[str, Slice], Digest]]:
     """Slice that is to be published -> what it was built from, (table, slice) with its digest."""
+    months = {decision.key: decision.months for decision in plan.slices}
     return {
-        record.key: rests_on(plan.table, plan.runtime.settings, record.key, record.input_state)
+        record.key: rests_on(plan.table, plan.runtime.settings, record.key, record.input_state, months[record.key])
         for record in (judged_slice.record for judged_slice in judged if judged_slice.is_changed)
         if record.input_state is not None
     }

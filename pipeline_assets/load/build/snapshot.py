@@ -16,6 +16,7 @@ from functools import partial
 import pyspark.sql.functions as F
 from pyspark.sql import DataFrame, Row
 
+from pipeline_assets.domain.checks import Check, Evaluation
 from pipeline_assets.domain.errors import LakehouseError, UsageError
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import ALL_PROJECTS, EMPTY, Digest, Slice
@@ -85,12 +86,11 @@ class SnapshotBuilder(NamedRowsBuilder[Table]):
 def _build(plan: TablePlan) -> Build:
     runtime, table, todo = plan.runtime, plan.table, plan.to_build
     deliveries = {key.event_date: one for key, plan_ in todo.items() if (one := plan_.delivered) is not None}
-    if len(deliveries) < len(todo):
+    # Of a day whose object is excluded nothing is left.
+    if any(decision.delivered is None and not decision.present.is_nothing for decision in todo.values()):
         raise LakehouseError(table.key, "is to be built from nothing that landing holds", "This is a defect: report it")
     runtime.log(f"{table.key}: reading {len(deliveries)} snapshots")
-    settings = runtime.settings
-    bounds = {"max_bytes": settings.max_snapshot_bytes, "max_line_bytes": settings.max_line_bytes}
-    parsed = read_snapshots(runtime.spark, deliveries, runtime.landing, **bounds).persist()
+    parsed = read_snapshots(runtime.spark, deliveries, runtime.landing, runtime.settings).persist()
     try:
         with naming_what_workers_met():
             summaries = {row["snapshot_date"]: row for row in parsed.where(F.col("id").isNull()).collect()}
@@ -128,15 +128,32 @@ def _audits(
     counts = counts_on_record(plan.runtime.ledger, plan.table, [key.event_date for key in plan.to_build])
     audits = {}
     for key, decision in sorted(plan.to_build.items()):
-        found, summary = measured.get(key, MeasuredSnapshot(EMPTY, 0)), summaries[key.event_date]
-        name = decision.delivered.key if decision.delivered is not None else str(key)
-        whole = judge_whole(name, ReadSnapshot.of(summary.asDict()), found)
+        found = measured.get(key, MeasuredSnapshot(EMPTY, 0))
+        if decision.delivered is None:
+            audits[key] = Audit(
+                found.digest, {"rows": found.digest.rows}, {"rows": found.digest.rows}, _of_none(plan, found)
+            )
+            counts.pop(key.event_date, None)
+            continue
+        whole = judge_whole(decision.delivered.key, ReadSnapshot.of(summaries[key.event_date].asDict()), found)
         expected = judge_count(key.event_date, found.digest, counts, _known(plan, decision), plan.runtime.settings)
         if whole.is_passed and expected.is_passed:
             counts[key.event_date] = found.digest.rows
         rows = {"rows": found.digest.rows}
         audits[key] = Audit(found.digest, rows, rows, (whole, expected) if whole.is_passed else (whole,))
     return audits
+
+
+def _of_none(plan: TablePlan, found: MeasuredSnapshot) -> tuple[Evaluation, ...]:
+    """Of a day whose object is excluded: no row of it may be left."""
+    is_empty = found.digest == EMPTY
+    reason = (
+        "the object is excluded" if is_empty else f"the object is excluded, and {found.digest.rows} rows are staged"
+    )
+    hint = None if is_empty else "This is a defect of Tidemark: report it with the day"
+    return tuple(
+        Evaluation(check, is_empty, reason, hint) for check in plan.table.checks if check != Check.CHANGE_IS_EXPLAINED
+    )
 
 
 def _known(plan: TablePlan, decision: SlicePlan) -> KnownSnapshot:

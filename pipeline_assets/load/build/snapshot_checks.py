@@ -19,7 +19,7 @@ from pipeline_assets.domain.slices import EMPTY, Digest
 from pipeline_assets.load.staleness.counts import ROWS_BEFORE, former_day
 from pipeline_assets.transforms.object_text import MOVED
 
-_HINTS = {
+UNREAD_HINTS = {
     MOVED: "The next load reads it again",
     NOT_READABLE: "Restore the object, or the right to read it; every load tries again",
 }
@@ -67,8 +67,8 @@ def judge_whole(name: str, read: ReadSnapshot, found: MeasuredSnapshot) -> Evalu
     staged = found.digest.rows
     figures = {"rows_read": read.rows, "mismatch_count": abs(read.rows - staged) + staged - found.ids}
     if read.problem is not None:
-        figures[UNREAD_OBJECTS] = int(read.problem in _HINTS)
-        hint = _HINTS.get(read.problem, _CORRECT)
+        figures[UNREAD_OBJECTS] = int(read.problem in UNREAD_HINTS)
+        hint = UNREAD_HINTS.get(read.problem, _CORRECT)
         return Evaluation(Check.SNAPSHOT_IS_WHOLE, False, f"{name}: {read.detail}", hint, figures)
     if figures["mismatch_count"]:
         reason = f"{name}: {read.rows} items were read, {staged} are staged, with {found.ids} ids"
@@ -76,8 +76,13 @@ def judge_whole(name: str, read: ReadSnapshot, found: MeasuredSnapshot) -> Evalu
         return Evaluation(Check.SNAPSHOT_IS_WHOLE, False, reason, hint, figures)
     if not read.trimmed:
         return Evaluation(Check.SNAPSHOT_IS_WHOLE, True, figures=figures)
-    reason = f"{name}: white space around id or status of {read.trimmed:,} items is left out"
+    reason = told_trimmed(name, read.trimmed, "items")
     return Evaluation(Check.SNAPSHOT_IS_WHOLE, True, reason, figures={**figures, "trimmed_items": read.trimmed})
+
+
+def told_trimmed(name: str, count: int, what: str) -> str:
+    """What is said of an object in which white space was left out."""
+    return f"{name}: white space around id or status of {count:,} {what} is left out"
 
 
 def judge_count(
@@ -92,10 +97,10 @@ def judge_count(
         return Evaluation(Check.COUNT_IS_EXPECTED, True, figures={"rows_after": rows})
     before = counts[former]
     figures = {ROWS_BEFORE: before, "rows_after": rows}
-    beyond = _beyond(before, rows, settings)
-    if beyond is None:
+    is_beyond = beyond(before, rows, settings)
+    if is_beyond is None:
         return Evaluation(Check.COUNT_IS_EXPECTED, True, figures=figures)
-    reason = f"{rows:,} items, {before:,} in the snapshot of {former}: {beyond}"
+    reason = f"{rows:,} items, {before:,} in the snapshot of {former}: {is_beyond}"
     if known.accepted is not None:
         return Evaluation(Check.COUNT_IS_EXPECTED, True, f"{ACCEPTED}: {known.accepted} ({reason})", figures=figures)
     if staged != EMPTY and staged == known.published:
@@ -107,7 +112,8 @@ def judge_count(
     return Evaluation(Check.COUNT_IS_EXPECTED, False, reason, hint, figures)
 
 
-def _beyond(before: int, rows: int, settings: Settings) -> str | None:
+def beyond(before: int, rows: int, settings: Settings) -> str | None:
+    """What a count is against a former one that is not 0, where that is more than the settings allow."""
     if max(before, rows) <= settings.snapshot_min_rows:
         return None
     change = (rows - before) / before

@@ -1,8 +1,8 @@
 """Build the intervals of a dimension from its snapshots, a month at a time.
 
 Contains: the kind's builder, and the check that intervals say what snapshots do.
-Add here: another check of intervals.
-Does not contain: making intervals (transforms/intervals.py).
+Add here: another check of intervals made of snapshots.
+Does not contain: making intervals (transforms/intervals.py), delivered ones (delivered_intervals.py).
 """
 
 from __future__ import annotations
@@ -14,16 +14,18 @@ import pyspark.sql.functions as F
 from pyspark.sql import DataFrame
 
 from pipeline_assets.domain.checks import Check, Evaluation
+from pipeline_assets.domain.errors import UsageError
 from pipeline_assets.domain.settings import Settings
-from pipeline_assets.domain.slices import ALL_PROJECTS, EMPTY, Digest, Slice
+from pipeline_assets.domain.slices import ALL_PROJECTS, Slice
 from pipeline_assets.load.build.audit import Audit, Build
 from pipeline_assets.load.build.builder import Proposal
+from pipeline_assets.load.build.delivered_intervals import build_delivered
 from pipeline_assets.load.build.named_rows import NamedRowsBuilder
+from pipeline_assets.load.build.overlaps import MeasuredMonth, evaluate_overlaps, measured_months
 from pipeline_assets.load.build.step import TablePlan
 from pipeline_assets.load.runtime import Runtime
 from pipeline_assets.tables.registry import table_by_key
 from pipeline_assets.tables.table import Table
-from pipeline_assets.transforms.digests import digest_aggregates, digest_of, with_row_hashes
 from pipeline_assets.transforms.intervals import intervals_of
 from resources.iceberg.metadata import slices_condition
 
@@ -34,15 +36,17 @@ class ValidityBuilder(NamedRowsBuilder[Table]):
     """Builds intervals from snapshots as they are published; an id and a first day name one."""
 
     def build(self, plan: TablePlan) -> Build:
-        """From the snapshots of the months, as of the pinned snapshot."""
+        """From the snapshots of the months, as of the pinned snapshot; or from the history that is delivered."""
+        if self.table.reads_history(plan.runtime.settings):
+            return build_delivered(plan)
         runtime, table, months = plan.runtime, plan.table, sorted(plan.to_build)
         snapshots = snapshots_of(runtime, table, plan.pins, months)
 
         def audit(snapshot_id: int) -> dict[Slice, Audit]:
             staged = runtime.lakehouse.read(table, snapshot_id).where(slices_condition(table, months))
-            measured = _measured(staged, table)
+            measured = measured_months(staged, table)
             expected = _items_by_month(snapshots)
-            return {key: _audit(*measured.get(key, (EMPTY, 0)), expected.get(key, 0)) for key in months}
+            return {key: _audit(measured.get(key, MeasuredMonth()), expected.get(key, 0)) for key in months}
 
         return Build(self._rows(snapshots), audit)
 
@@ -55,17 +59,22 @@ class ValidityBuilder(NamedRowsBuilder[Table]):
         *,
         on_published: bool,  # noqa: ARG002 - always so
     ) -> Iterator[Proposal]:
-        """From snapshots as they are published; no row comes from another month."""
+        """From snapshots as they are published; no row comes from another month.
+
+        Raises UsageError for delivered intervals: they are built from no table.
+        """
+        self._require_inputs(runtime.settings)
         with self.alone(self._rows(snapshots_of(runtime, self.table, heads, [key]))) as proposal:
             yield proposal
 
     def rows_from(
         self,
-        settings: Settings,  # noqa: ARG002 - it reads none
+        settings: Settings,
         key: Slice,  # noqa: ARG002 - its inputs are those of its month
         inputs: Callable[[str], DataFrame],
     ) -> DataFrame:
-        """From the snapshots of a month."""
+        """From the snapshots of a month; raises UsageError for delivered intervals."""
+        self._require_inputs(settings)
         (name,) = self.table.upstream
         return self._rows(inputs(name))
 
@@ -80,8 +89,13 @@ class ValidityBuilder(NamedRowsBuilder[Table]):
         return _KEY
 
     def _rows(self, snapshots: DataFrame) -> DataFrame:
-        intervals = intervals_of(snapshots).withColumn("project_id", F.lit(ALL_PROJECTS))
-        return intervals.select(*[column.name for column in self.table.columns])
+        also = {"project_id": F.lit(ALL_PROJECTS), "attributes": F.lit(None).cast("string")}
+        return intervals_of(snapshots).withColumns(also).select(*[column.name for column in self.table.columns])
+
+    def _require_inputs(self, settings: Settings) -> None:
+        if self.table.reads_history(settings):
+            reason = "is read from landing, not built from tables (delivered_intervals)"
+            raise UsageError(self.table.key, reason, "Compare it with landing: tidemark verify --from DAY --to DAY")
 
 
 def snapshots_of(runtime: Runtime, table: Table, pins: Mapping[str, int], months: Collection[Slice]) -> DataFrame:
@@ -93,16 +107,6 @@ def snapshots_of(runtime: Runtime, table: Table, pins: Mapping[str, int], months
     return runtime.lakehouse.read(upstream, pins[name]).where(slices_condition(upstream, days))
 
 
-def _measured(staged: DataFrame, table: Table) -> dict[Slice, tuple[Digest, int]]:
-    """Month -> digest, and the days of all intervals together."""
-    covered = F.sum(F.datediff("active_end_date", "active_start_date") + 1).alias("days")
-    rows = with_row_hashes(staged, table.content_columns).groupBy(*table.partition_columns)
-    return {
-        Slice(row[table.day_column], row["project_id"]): (digest_of(row.asDict()), int(row["days"]))
-        for row in rows.agg(*digest_aggregates(), covered).collect()
-    }
-
-
 def _items_by_month(snapshots: DataFrame) -> dict[Slice, int]:
     month = F.trunc("snapshot_date", "month").alias("month")
     return {
@@ -111,10 +115,11 @@ def _items_by_month(snapshots: DataFrame) -> dict[Slice, int]:
     }
 
 
-def _audit(digest: Digest, days: int, items: int) -> Audit:
-    figures = {"rows": digest.rows, "item_days": days, "mismatch_count": abs(days - items)}
+def _audit(measured: MeasuredMonth, items: int) -> Audit:
+    rows, days = measured.digest.rows, measured.days
+    figures = {"rows": rows, "item_days": days, "mismatch_count": abs(days - items)}
     is_same = days == items
     reason = None if is_same else f"{days} days lie in intervals, {items} items in snapshots"
     hint = None if is_same else "This is a defect of Tidemark: report it with the month's snapshots"
     evaluation = Evaluation(Check.RECONCILES_WITH_SNAPSHOTS, is_same, reason, hint, figures)
-    return Audit(digest, {"rows": digest.rows}, figures, (evaluation,))
+    return Audit(measured.digest, {"rows": rows}, figures, (evaluation, evaluate_overlaps(measured)))

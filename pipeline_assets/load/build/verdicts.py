@@ -190,7 +190,7 @@ def stand(plan: TablePlan, decision: SlicePlan) -> JudgedSlice:
         is_nothing = decision.record is None and record.digest == EMPTY
         evaluations = tuple(map(holds_nothing, plan.table.checks)) if is_nothing else record.evaluations
         return JudgedSlice(record, _outcome(plan, decision, record, evaluations, record.figures))
-    record = _blocked_record(prior, decision)
+    record = _blocked_record(prior, decision, judging(plan.table, plan.runtime.settings))
     is_refused_before = decision.todo in (Todo.KEEP_REFUSED, Todo.WAIT_TIED) and prior.run_id != plan.request.run_id
     is_repeat = is_refused_before or _is_already_reported(plan, prior, record)
     evaluations = record.refused_evaluations if record.verdict is Verdict.REFUSED else ()
@@ -207,7 +207,7 @@ def _kept_baseline(decision: SlicePlan, record: SliceRecord) -> Baseline | None:
     return Baseline(record.figures, content=str(record.digest))
 
 
-def _blocked_record(prior: SliceRecord, decision: SlicePlan) -> SliceRecord:
+def _blocked_record(prior: SliceRecord, decision: SlicePlan, judged_by: str) -> SliceRecord:
     if decision.todo is Todo.HOLD:
         hint = "Release it when the rollback has served its purpose"
         return replace(prior, verdict=Verdict.HELD, reason=decision.reason, hint=hint)
@@ -217,7 +217,13 @@ def _blocked_record(prior: SliceRecord, decision: SlicePlan) -> SliceRecord:
     if decision.failure is not None:
         refused = decision.failure
         return replace(
-            prior, verdict=Verdict.REFUSED, reason=_reason(refused), hint=refused.hint, refused_evaluations=(refused,)
+            prior,
+            verdict=Verdict.REFUSED,
+            reason=_reason(refused),
+            hint=refused.hint,
+            # What landing holds is not read again while it is the same.
+            rejection=prior.rejection if decision.present.delivered is None else Rejection(decision.present, judged_by),
+            refused_evaluations=(refused,),
         )
     # What other days hold may have changed beside the keys that matter; the next comparison is with what they hold now.
     rejection = replace(prior.rejection or Rejection(decision.present), inputs=decision.present)

@@ -30,14 +30,22 @@ class SnapshotListing:
     """Day -> its snapshot; a day of which there is but a marker is left out."""
     odd: tuple[str, ...] = ()
     """Objects that are no part of a snapshot."""
+    excluded: Mapping[date, str] = field(default_factory=dict)
+    """Day of which an operator excluded an object -> why; it may hold another one beside."""
 
     def days_within(self, first: date, last: date) -> list[date]:
         """Those that can be loaded, ascending; a name outside of them says nothing of when the dimension began."""
         return sorted(day for day in self.days if first <= day <= last)
 
 
-def list_snapshots(landing: LandingStore, dimension: str) -> SnapshotListing:
-    """Every snapshot of a dimension; raises what listing raises. Two names a day: years of them are a few requests."""
+def list_snapshots(
+    landing: LandingStore, dimension: str, why_excluded: Callable[[Listed], str | None] = lambda _: None
+) -> SnapshotListing:
+    """Every snapshot of a dimension but excluded ones; raises what listing raises.
+
+    Two names a day: years of them are a few requests.
+    """
+    excluded: dict[date, str] = {}
     objects: dict[date, list[Listed]] = {}
     marked: set[date] = set()
     odd: list[str] = []
@@ -50,6 +58,8 @@ def list_snapshots(landing: LandingStore, dimension: str) -> SnapshotListing:
             odd.append(f"{entry.key} ({entry.oddity or 'is called neither DAY.csv, DAY.jsonl nor DAY_complete'})")
         elif named[1] is SnapshotPart.MARKER:
             marked.add(named[0])
+        elif (reason := why_excluded(entry)) is not None:
+            excluded[named[0]] = reason
         else:
             objects.setdefault(named[0], []).append(entry)
     days = {}
@@ -58,7 +68,7 @@ def list_snapshots(landing: LandingStore, dimension: str) -> SnapshotListing:
         days[day] = SnapshotDelivery(
             one.key, one.etag, one.size_bytes, day in marked, tuple(f"{o.key} {o.etag}" for o in others)
         )
-    return SnapshotListing(days, tuple(sorted(odd)))
+    return SnapshotListing(days, tuple(sorted(odd)), excluded)
 
 
 def log_odd_objects(

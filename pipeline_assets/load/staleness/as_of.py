@@ -65,18 +65,22 @@ class ItemsOfDays:
     def _missing(self, day: date) -> Wait | None:
         if not self.begin_by(day):
             return None
-        record, settings = self._record(self._snapshot, day), self._facts.settings
+        record = self._record(self._snapshot, day)
         if record is not None and not record.verdict.is_good and record.verdict is not Verdict.WAITING:
             return Wait(f"{self._snapshot} {day} is {record.verdict.value}")
-        if self._now <= deadline(day, settings):
+        if self._now <= deadline(day, self._facts.settings):
             return Wait(f"{self._snapshot} {day} is not delivered yet", is_early=True)
-        reason = f"{self._snapshot} has no snapshot of {day}"
+        return self._by_policy(f"{self._snapshot} has no snapshot of {day}", "the snapshot of the day")
+
+    def _by_policy(self, reason: str, what: str) -> Wait:
+        """Of a day past its deadline that nothing stands for; `what` is to be delivered."""
+        settings = self._facts.settings
         if settings.missing_snapshot is MissingSnapshot.PREVIOUS:
             reason += f", and none of the {settings.previous_snapshot_days} days before it"
         reason += f" (missing_snapshot = {settings.missing_snapshot.value})"
         if settings.missing_snapshot is not MissingSnapshot.REFUSE:
             return Wait(reason)
-        hint = "Have the snapshot of the day delivered; or set missing_snapshot to previous, and load the day again"
+        hint = f"Have {what} delivered; or set missing_snapshot to previous, and load the day again"
         return Wait(reason, failure=Evaluation(Check.ITEMS_ARE_KNOWN, False, reason, hint))
 
     def _chosen(self, day: date) -> date | None:
@@ -86,13 +90,16 @@ class ItemsOfDays:
         return self._days[day]
 
     def _choose(self, day: date) -> date | None:
-        settings, own = self._facts.settings, self._record(self._snapshot, day)
+        own = self._record(self._snapshot, day)
         if own is not None and own.digest != EMPTY:
             return day
         is_missing = own is None or own.verdict.is_good or own.verdict is Verdict.WAITING
-        if settings.missing_snapshot is not MissingSnapshot.PREVIOUS or not is_missing:
-            return None
-        if self._now <= deadline(day, settings):
+        return self._previous(day) if is_missing else None
+
+    def _previous(self, day: date) -> date | None:
+        """The latest day before it whose items stand for a day without its own, where settings say so."""
+        settings = self._facts.settings
+        if settings.missing_snapshot is not MissingSnapshot.PREVIOUS or self._now <= deadline(day, settings):
             return None
         before = (day - timedelta(days=number) for number in range(1, settings.previous_snapshot_days + 1))
         return next((other for other in before if self._holds(other)), None)

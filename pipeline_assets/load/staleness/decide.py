@@ -8,8 +8,8 @@ Does not contain: reading the facts (facts.py), what a slice is built from (inpu
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import Enum, auto
 
@@ -22,12 +22,13 @@ from pipeline_assets.domain.identity import is_tie
 from pipeline_assets.domain.input_state import InputState, Rejection
 from pipeline_assets.domain.records import SliceRecord
 from pipeline_assets.domain.settings import Settings
-from pipeline_assets.domain.slices import EMPTY, BatchVerdict, Slice, Verdict
+from pipeline_assets.domain.slices import EMPTY, BatchVerdict, Digest, Slice, Verdict
 from pipeline_assets.load.deliveries.batch import is_empty_by_setting
-from pipeline_assets.load.staleness.as_of import ItemsOfDays
+from pipeline_assets.load.staleness.as_of_history import items_of_days
 from pipeline_assets.load.staleness.counts import is_compared_with_another
 from pipeline_assets.load.staleness.facts import Facts
 from pipeline_assets.load.staleness.finality import is_final_day, is_moot, was_final
+from pipeline_assets.load.staleness.history import wait_of_month
 from pipeline_assets.load.staleness.inputs import Inputs, Match, cause_of, compare, judging
 from pipeline_assets.load.staleness.snapshots import wait_of_snapshot
 from pipeline_assets.load.staleness.waits import Wait
@@ -87,6 +88,8 @@ class SlicePlan:
     """Of a slice that is refused without a build: the check that does."""
     delivered: SnapshotDelivery | None = None
     """What landing holds for it, where it is read from there."""
+    months: Mapping[tuple[str, Slice], Digest] = field(default_factory=dict)
+    """(table, slice) of a delivered history of which `present` names days -> its digest."""
     is_judged_again: bool = False
     """It was refused beside a slice that is built now; nothing of its own changed."""
 
@@ -116,7 +119,7 @@ class _Rule:
         self, facts: Facts, table: Table, requested: frozenset[Slice], accepted: Acceptances, now: datetime
     ) -> None:
         self.facts, self.table, self.requested, self.accepted, self.now = facts, table, requested, accepted, now
-        self.items = ItemsOfDays(facts, table.dimension, now) if table.dimension is not None else None
+        self.items = items_of_days(facts, table.dimension, now) if table.dimension is not None else None
         self.records, self.inputs = facts.records[table.key], Inputs(facts, table, self.items)
         self.code = table.code_version(facts.settings)
 
@@ -144,6 +147,7 @@ class _Rule:
             is_known_final,
             final_at,
             delivered=self.facts.delivered.get(key),
+            months=self.inputs.months_of(present),
         )
         return self._obstructed(plan) or self._compared(plan)
 
@@ -161,7 +165,9 @@ class _Rule:
 
     def _wait(self, plan: SlicePlan) -> Wait | None:
         key = plan.key
-        if self.table.kind.reads_landing:
+        if self.table.reads_history(self.facts.settings):
+            return wait_of_month(self.facts.history, self.table, key, plan.record, self.facts.settings, self.now)
+        if self.table.reads_landing(self.facts.settings):
             return wait_of_snapshot(self.facts, self.table, key, plan.record, self.now)
         if self.table.kind.is_shared:
             # Read as it is published, whatever was refused since: a day that nobody can correct holds no other one up.
@@ -183,7 +189,9 @@ class _Rule:
         if record is None:
             return replace(plan, todo=Todo.REBUILD, cause=Cause.of(CauseKind.FIRST_BUILD))
         has_new_code = record.input_state is not None and record.code_version != self.code
-        is_code_asked = has_new_code and plan.is_requested
+        # What landing no longer holds cannot be read again, whatever code reads it.
+        is_readable = plan.delivered is not None or not self.table.reads_landing(self.facts.settings)
+        is_code_asked = has_new_code and plan.is_requested and is_readable
         match = compare(record.input_state, present, day)
         if match is Match.SAME and not is_code_asked:
             return replace(plan, present=_with_cross_day(present, record.input_state), is_outdated=has_new_code)

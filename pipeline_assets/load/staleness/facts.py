@@ -17,8 +17,10 @@ from pipeline_assets.domain.dimensions import SnapshotDelivery
 from pipeline_assets.domain.records import BatchRecord, SliceRecord
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import ALL_PROJECTS, Slice, Source, neighbourhood
+from pipeline_assets.load.deliveries.snapshot_exclusions import Exclusions
 from pipeline_assets.load.recorded import early_slices
 from pipeline_assets.load.staleness.first_arrival import first_arrivals
+from pipeline_assets.load.staleness.history import History
 from pipeline_assets.tables.kinds import is_dimension
 from pipeline_assets.tables.table import Table
 from resources.ledger.store import Ledger
@@ -42,9 +44,15 @@ class Facts:
     delivered: Mapping[Slice, SnapshotDelivery] = field(default_factory=dict)
     """What landing holds for the slices of a table that is read from there; nothing for all others."""
     first_snapshots: Mapping[str, date] = field(default_factory=dict)
-    """Table of snapshots -> the first day that it holds any of, or that landing does."""
+    """Table that is delivered -> the first day that it holds any of, or that landing does."""
     item_counts: Mapping[date, int] | None = None
     """Day -> items on record, of the snapshots that those of the slices are compared with; None where nobody asked."""
+    exclusions: Exclusions = field(default_factory=dict)
+    """Of objects of dimensions: a slice that was read from an excluded version is not what landing is taken to hold."""
+    excluded: Mapping[Slice, str] = field(default_factory=dict)
+    """Slice of which landing holds an excluded object -> why."""
+    history: History | None = None
+    """The delivered intervals that the slices are parts of; None for all others, or where landing holds none."""
     released: frozenset[tuple[str, Slice]] = frozenset()
     """(table, slice) that count as not held, whatever is on record."""
 
@@ -79,7 +87,7 @@ class Facts:
         holds = {table.key: ledger.interventions.holds(table.key, self._projects) for table in tables}
         read = replace(self, records={**self.records, **records}, holds={**self.holds, **holds})
         dimensions = [table.dimension for table in tables if table.dimension is not None]
-        firsts = {one.snapshot.key: ledger.first_day(one.snapshot.key) for one in dimensions}
+        firsts = {name: ledger.first_day(name) for one in dimensions for name in one.delivered_tables(self.settings)}
         known = {name: day for name, day in firsts.items() if day is not None}
         return replace(read, first_snapshots={**self.first_snapshots, **known}) if known else read
 

@@ -8,6 +8,7 @@ stale slice (decide.py).
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import date
 from enum import Enum, auto
 
@@ -16,8 +17,10 @@ from pipeline_assets.domain.input_state import InputDay, InputState
 from pipeline_assets.domain.records import SliceRecord
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import ALL_PROJECTS, EMPTY, Digest, Slice
+from pipeline_assets.load.deliveries.snapshot_exclusions import is_ruled_out
 from pipeline_assets.load.staleness.as_of import ItemsOfDays
 from pipeline_assets.load.staleness.facts import Facts
+from pipeline_assets.load.staleness.history import EXCLUDED, state_of_month
 from pipeline_assets.tables.registry import table_by_key
 from pipeline_assets.tables.table import Table
 
@@ -54,11 +57,14 @@ class Inputs:
         """`facts`: with records of the table and its upstream tables, of all days in reach; `items`: what it is joined with."""
         self._table, self._settings, self._items = table, facts.settings, items
         self._own, self._delivered = facts.records.get(table.key, {}), facts.delivered
+        self._history, self._exclusions = facts.history, facts.exclusions
         self._upstream = {name: facts.records[name] for name in table.upstream}
 
     def state(self, key: Slice) -> InputState:
         """Digest per upstream slice that holds rows; of what is read from landing, the version that lies there."""
-        if self._table.kind.reads_landing:
+        if self._table.reads_history(self._settings):
+            return state_of_month(self._history, self._table, key, self._own.get(key))
+        if self._table.reads_landing(self._settings):
             return self._as_delivered(key)
         upstream = {}
         for name, records in self._upstream.items():
@@ -71,10 +77,12 @@ class Inputs:
         return InputState(upstream)
 
     def _as_delivered(self, key: Slice) -> InputState:
-        """What is gone from landing stays what the published slice was read from."""
+        """What is gone from landing stays what the published slice was read from; what is excluded does not."""
         listed, record = self._delivered.get(key), self._own.get(key)
         if listed is not None:
             return InputState(delivered=listed.version)
+        if is_ruled_out(self._exclusions, record):
+            return InputState()
         return (record.input_state if record is not None else None) or InputState()
 
     def has_own_rows(self, key: Slice) -> bool:
@@ -88,13 +96,28 @@ class Inputs:
             return False
         return any(key in records and records[key].digest != EMPTY for records in self._upstream.values())
 
+    def months_of(self, state: InputState) -> dict[tuple[str, Slice], Digest]:
+        """(table, slice) of a delivered history whose days an input state names -> the digest on record."""
+        months = {}
+        for name in state.upstream:
+            if name.table in self._upstream and _is_part(name, self._settings):
+                month = Slice(table_by_key(name.table).kind.slice_day(name.day), ALL_PROJECTS)
+                record = self._upstream[name.table].get(month)
+                months[name.table, month] = record.digest if record is not None else EMPTY
+        return months
+
     def upstream(self, key: Slice) -> list[SliceRecord]:
         """The recorded upstream slices of the same day."""
         return [records[key] for records in self._upstream.values() if key in records]
 
 
-def rests_on(table: Table, settings: Settings, key: Slice, state: InputState) -> dict[tuple[str, Slice], Digest]:
-    """(upstream table, slice) -> the digest that a slice was built from; EMPTY where nothing was there."""
+def rests_on(
+    table: Table, settings: Settings, key: Slice, state: InputState, months: Mapping[tuple[str, Slice], Digest]
+) -> dict[tuple[str, Slice], Digest]:
+    """(upstream table, slice) -> the digest that a slice was built from; EMPTY where nothing was there.
+
+    `months`: as `months_of` tells them. A day of a delivered history is no slice, its month is.
+    """
     expected = {
         (name, of): state.upstream.get(InputDay(name, of.event_date), EMPTY)
         for name in table.upstream
@@ -103,8 +126,14 @@ def rests_on(table: Table, settings: Settings, key: Slice, state: InputState) ->
     named = {
         (name.table, Slice(name.day, _project(name.table, key.project_id))): digest
         for name, digest in state.upstream.items()
+        if not _is_part(name, settings)
     }
-    return expected | named
+    return expected | named | dict(months)
+
+
+def _is_part(name: InputDay, settings: Settings) -> bool:
+    """Whether it is a day of a delivered history, of which a slice holds many."""
+    return table_by_key(name.table).reads_history(settings)
 
 
 def _project(table: str, project_id: str) -> str:
@@ -127,6 +156,9 @@ def compare(recorded: InputState | None, present: InputState, day: date) -> Matc
 def cause_of(before: InputState | None, after: InputState, *, has_new_code: bool) -> Cause:
     """Why a slice is built, for its publication's record; `before`: what it was built from, None where that is not known."""
     differing = _differing(before or InputState(), after)
+    is_withdrawn = after.is_nothing or (after.delivered == EXCLUDED and not after.upstream)
+    if is_withdrawn and before is not None and before.delivered is not None:
+        return Cause.of(CauseKind.EXCLUSION, has_new_code=has_new_code)
     if after.delivered is not None and (before is None or before.delivered != after.delivered):
         return Cause.of(CauseKind.DELIVERY, has_new_code=has_new_code)
     if not differing:

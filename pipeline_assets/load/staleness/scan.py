@@ -40,7 +40,7 @@ def scan_stale_days(
 
     Of dimensions only where all are asked for.
     """
-    present = [one for one in DIMENSIONS if ledger.first_day(one.snapshot.key) is not None]
+    present = [one for one in DIMENSIONS if any(ledger.first_day(table.key) is not None for table in one.tables)]
     of_dimensions = present if slices is None else []
     if slices is None:
         upstream = sorted({name for table in DERIVED for name in table.upstream})
@@ -51,7 +51,9 @@ def scan_stale_days(
     for table in (*DERIVED, *joined) if slices else ():
         _add(stale, table, decide(facts.reading(ledger, [table]), table, (), Acceptances(), now))
     for one in of_dimensions:
-        # Of snapshots landing alone tells: their sensor looks there.
+        # Of what is delivered landing alone tells: its sensor looks there.
+        if one.intervals_are_delivered(settings):
+            continue
         days = {key.event_date for key in ledger.slices(one.snapshot.key, None)}
         months = frozenset(Slice(one.validity.kind.slice_day(day), ALL_PROJECTS) for day in days)
         of_months = Facts(settings, months, {}, {}).reading(ledger, [one.validity])

@@ -14,6 +14,7 @@ from pipeline_assets.domain.days import deadline
 from pipeline_assets.domain.dimensions import MissingSnapshot
 from pipeline_assets.domain.records import SliceRecord
 from pipeline_assets.domain.slices import EMPTY, Slice
+from pipeline_assets.load.deliveries.snapshot_exclusions import is_ruled_out
 from pipeline_assets.load.staleness.facts import Facts
 from pipeline_assets.load.staleness.waits import Wait
 from pipeline_assets.tables.table import Table
@@ -34,6 +35,8 @@ def wait_of_snapshot(facts: Facts, table: Table, key: Slice, record: SliceRecord
             return None
         return Wait(f"{listed.key} has no marker yet", is_early=True)
     if record is not None and record.digest != EMPTY:
+        if is_ruled_out(facts.exclusions, record):
+            return None
         if record.input_state is not None:
             return None
         return Wait("landing holds no snapshot of the day, and what is published is not what a load published")
@@ -47,6 +50,8 @@ def wait_of_snapshot(facts: Facts, table: Table, key: Slice, record: SliceRecord
     if facts.settings.missing_snapshot is MissingSnapshot.PREVIOUS:
         return None
     policy = facts.settings.missing_snapshot.value
+    if key in facts.excluded:
+        return Wait(f"the snapshot of {day} is excluded: {facts.excluded[key]} (missing_snapshot = {policy})")
     return Wait(f"no snapshot of {day} was delivered by its deadline (missing_snapshot = {policy})")
 
 

@@ -17,7 +17,7 @@ from datetime import date, timedelta
 from pipeline_assets.domain.plain_text import as_html
 from pipeline_assets.domain.slices import Source, Verdict
 from pipeline_assets.inspection.health.answers import AnswerKind, commands, is_early, kind_of, source_of
-from pipeline_assets.inspection.health.calendar import TABLES, Calendar, DayState, worst
+from pipeline_assets.inspection.health.calendar import OF_DIMENSIONS, TABLES, Calendar, DayState, worst
 from resources.ledger.summaries import Fault
 
 DETAILED_DAYS = 92
@@ -34,10 +34,11 @@ _CLASSES = {
 }
 _SIGNS = {Verdict.REFUSED: "!", Verdict.HELD: "‖", Verdict.WAITING: "…"}
 """Verdicts are told apart without colours too."""
+_MISSING = "nothing was delivered of the day"
 LEGEND = (
     '<p class="small"><span class="key good"></span>published <span class="key bad"></span>! refused '
     '<span class="key held"></span>‖ held <span class="key wait"></span>… waiting <span class="key part"></span>'
-    'a project is not loaded <span class="key"></span>nothing on record</p>'
+    'a project is not loaded, or another day stands for it <span class="key"></span>nothing on record</p>'
 )
 
 
@@ -101,7 +102,7 @@ def _day(calendar: Calendar, table: str, day: date, windows: _Windows, early: fr
     state = calendar.state(table, day)
     if state is None:
         return "<i></i>"
-    if state.verdict.is_good and not state.absent:
+    if state.is_whole:
         return f'<i class="good" title="{day}"></i>'
     css = "part" if state.verdict.is_good else _CLASSES[state.verdict]
     label = f"{day} {as_html(table)}: {_told(state)}"
@@ -109,6 +110,8 @@ def _day(calendar: Calendar, table: str, day: date, windows: _Windows, early: fr
 
 
 def _told(state: DayState) -> str:
+    if state.is_missing:
+        return _MISSING
     return "not loaded for every project" if state.verdict.is_good else state.verdict.value
 
 
@@ -124,6 +127,9 @@ def _reasons(state: DayState, early: frozenset[tuple[date, str]]) -> str:
     if len(by_reason) > _MOST_REASONS:
         status = f"tidemark status --from {state.day} --to {state.day}"
         listed.append(f"<li>and {len(by_reason) - _MOST_REASONS:,} more reasons: <code>{status}</code></li>")
+    if state.is_missing:
+        policy = "no snapshot was delivered; the latest before it stands for the day (<code>missing_snapshot</code>)"
+        listed.append(f"<li>{policy}</li>")
     if state.absent:
         listed.append(f"<li>{state.absent} of {state.absent + state.projects} projects are not loaded</li>")
     told = "".join(command_html(command) for answer in _answers(state, early) for command in answer)
@@ -152,7 +158,7 @@ def _answers(state: DayState, early: frozenset[tuple[date, str]]) -> list[tuple[
 
 
 def _of(faults: Sequence[Fault]) -> list[str]:
-    return sorted({fault.project_id for fault in faults}, key=int)
+    return sorted({fault.project_id for fault in faults}, key=lambda name: (len(name), name))
 
 
 def _projects(projects: Sequence[str]) -> str:
@@ -193,7 +199,7 @@ def _week(
     verdict = worst(state.verdict for state in states)
     if verdict is None:
         return "<i></i>"
-    bad = [state for state in states if not state.verdict.is_good or state.absent]
+    bad = [state for state in states if not state.is_whole]
     if not bad:
         return f'<i class="good" title="week of {week}"></i>'
     css = "part" if verdict.is_good else _CLASSES[verdict]
@@ -214,7 +220,8 @@ def _of_week(state: DayState, early: frozenset[tuple[date, str]]) -> str:
 def _tables(calendar: Calendar) -> list[str]:
     """In the order of the graph; then what only the ledger knows."""
     known = {table for table, _ in calendar.states}
-    return [*TABLES, *sorted(known - set(TABLES))]
+    dimensions = [table for table in OF_DIMENSIONS if table in known]
+    return [*TABLES, *dimensions, *sorted(known - {*TABLES, *OF_DIMENSIONS})]
 
 
 def _name(table: str) -> str:

@@ -14,15 +14,17 @@ import dagster as dg
 
 from pipeline_assets.domain.plain_text import few
 from pipeline_assets.domain.settings import Settings
-from pipeline_assets.load.deliveries.snapshots import SnapshotListing, list_snapshots
-from pipeline_assets.load.dimensions import plans_of_snapshots
+from pipeline_assets.load.deliveries.snapshot_exclusions import by_version, exclusions_of_dimensions
+from pipeline_assets.load.deliveries.snapshots import SnapshotListing
+from pipeline_assets.load.dimensions import list_of, news_of_intervals, plans_of_snapshots
 from pipeline_assets.load.staleness.decide import SlicePlan, Todo
 from pipeline_assets.orchestration.assets import Clock
 from pipeline_assets.orchestration.jobs import DIMENSION_JOB, PRIORITY_OF_DIMENSIONS
-from pipeline_assets.orchestration.landing_assets import snapshot_delivered
+from pipeline_assets.orchestration.landing_assets import snapshot_delivered, source_of
 from pipeline_assets.orchestration.sensors.cursor import Cursor
 from pipeline_assets.orchestration.sensors.requests import Due, Tick, default_status, digest, guarded, request
 from pipeline_assets.tables.registry import DIMENSIONS
+from pipeline_assets.tables.table import Table
 from resources.landing.store import LandingStore
 
 
@@ -50,37 +52,51 @@ def snapshot_sensor(settings: Settings) -> dg.SensorDefinition:
 
 
 def _arrivals(tick: Tick, landing: LandingStore) -> dg.SensorResult:
-    listings = {one.name: list_snapshots(landing, one.name) for one in DIMENSIONS}
-    if not any(listing.days for listing in listings.values()):
+    # Bytes are not read again at each look: excluded ones that came under another etag the next load finds.
+    why_excluded = by_version(exclusions_of_dimensions(tick.ledger))
+    listings = {
+        table: list_of(landing, one, table, why_excluded)
+        for one in DIMENSIONS
+        for table in one.tables
+        if table.reads_landing(tick.settings)
+    }
+    if not any(listing.days or listing.excluded for listing in listings.values()):
         return tick.skip("landing holds no snapshot of a dimension")
     today, start = tick.now.date(), tick.settings.calendar_start
-    due: dict[date, list[tuple[str, SlicePlan, str]]] = {}
+    due: dict[date, list[tuple[str, str, str]]] = {}
     waits: list[str] = []
     beyond: list[str] = []
     for one in DIMENSIONS:
-        for plan in plans_of_snapshots(tick.ledger, tick.settings, one, listings[one.name], tick.now):
+        for plan in plans_of_snapshots(tick.ledger, tick.settings, one, listings[one.snapshot], tick.now):
             day = plan.key.event_date
             if not start <= day <= today:
                 beyond.append(plan.delivered.key if plan.delivered is not None else f"{one.snapshot.key} {day}")
                 continue
             reason = _reason_to_load(plan)
             if reason is not None:
-                due.setdefault(day, []).append((one.snapshot.key, plan, reason))
+                state = f"{plan.todo.name} {plan.present} {reason}"
+                due.setdefault(day, []).append((one.snapshot.key, state, reason))
             elif plan.todo is Todo.WAIT:
                 waits.append(f"{one.snapshot.key} {day}: {plan.reason}")
+        if one.intervals_are_delivered(tick.settings):
+            news, awaited = news_of_intervals(tick.ledger, tick.settings, one, listings[one.validity], tick.now)
+            waits += [f"{one.validity.key}: {text}" for text in awaited]
+            if news is not None:
+                day, reason, state = news
+                due.setdefault(day, []).append((one.validity.key, state, reason))
     return request(
         tick,
         DIMENSION_JOB,
         {
             day: Due(
-                digest(f"{name} {plan.todo.name} {plan.present} {reason}" for name, plan, reason in of_day),
+                digest(f"{name} {state}" for name, state, _ in of_day),
                 "; ".join(f"{name} {reason}" for name, _, reason in of_day),
             )
             for day, of_day in sorted(due.items())
         },
         priority=PRIORITY_OF_DIMENSIONS,
         waits=[f"outside of the calendar ({start} to {today}) lie {few(beyond, 5)}", *waits] if beyond else waits,
-        events=_materializations(listings, tick.cursor, start, today),
+        events=_materializations(tick.settings, listings, tick.cursor, start, today),
     )
 
 
@@ -101,15 +117,18 @@ def _reason_to_load(plan: SlicePlan) -> str | None:
 
 
 def _materializations(
-    listings: Mapping[str, SnapshotListing], cursor: Cursor, first: date, last: date
+    settings: Settings, listings: Mapping[Table, SnapshotListing], cursor: Cursor, first: date, last: date
 ) -> list[dg.AssetMaterialization]:
     """What is new of the source assets' days, for Dagster."""
     events = []
     days = {day for listing in listings.values() for day in listing.days if first <= day <= last}
     for day in sorted(days):
-        there = {name: listing.days[day] for name, listing in listings.items() if day in listing.days}
-        state = digest(f"{name} {one.version} {one.is_marked}" for name, one in sorted(there.items()))
+        there = {table: listing.days[day] for table, listing in listings.items() if day in listing.days}
+        sources = sorted(
+            (str(key), key, there[table]) for table in there if (key := source_of(table, settings)) is not None
+        )
+        state = digest(f"{name} {one.version} {one.is_marked}" for name, _, one in sources)
         if cursor.reported.get(day.isoformat()) != state:
             cursor.reported[day.isoformat()] = state
-            events += [snapshot_delivered(name, day, one) for name, one in sorted(there.items())]
+            events += [snapshot_delivered(key, day, one) for _, key, one in sources]
     return events

@@ -7,7 +7,8 @@ from datetime import date
 
 import pytest
 
-from pipeline_assets.formats.snapshot_items import BadSnapshotError, SnapshotItem, read_snapshot
+from pipeline_assets.formats.snapshot_items import SnapshotItem, read_snapshot
+from pipeline_assets.formats.snapshot_lines import BadSnapshotError
 from pipeline_assets.formats.snapshot_objects import SnapshotPart, parse_name
 
 CSV, JSONL = SnapshotPart.CSV, SnapshotPart.JSONL

@@ -470,3 +470,43 @@ def test_red_days_of_dimensions_are_asked_for_without_a_project(ledger: Ledger) 
     }
     assert {one.tables: one.projects for one in report.questions} == {(table,): ("all",), (REFINED,): ("10001",)}
     assert "dimensions/item_snapshot" in page_of(report)
+
+
+def test_the_calendar_has_a_row_for_each_table_of_dimensions_and_tells_what_is_missing(ledger: Ledger) -> None:
+    """Scenario: a snapshot is published, the next day's is bridged, one is refused, one waits; intervals stand on the first of
+    their month. Outcome: each is a day of its row, no project is awaited there, and a click on each names what is the matter."""
+    table, day = "dimensions/item_snapshot", LAST - timedelta(days=5)
+    why = {"reason": "line 7: is doubled", "hint": "correct it"}
+    ledger.record(
+        Changes(
+            slices=[
+                a_slice(day, 3, table=table, project=ALL_PROJECTS),
+                a_slice(
+                    day + timedelta(days=1),
+                    0,
+                    table=table,
+                    project=ALL_PROJECTS,
+                    verdict=Verdict.UNCHANGED,
+                    digest=EMPTY,
+                ),
+                a_slice(day + timedelta(days=2), 3, table=table, project=ALL_PROJECTS, verdict=Verdict.REFUSED, **why),
+                a_slice(day + timedelta(days=3), 0, table=table, project=ALL_PROJECTS, verdict=Verdict.WAITING, **why),
+                a_slice(date(2026, 3, 1), 3, table="dimensions/item_validity", project=ALL_PROJECTS),
+            ]
+        ),
+        "run",
+    )
+    report = health(ledger)
+    assert report.calendar is not None
+    states = [report.calendar.state(table, day + timedelta(days=number)) for number in range(4)]
+    assert [(one.verdict, one.absent, one.is_missing) for one in states if one is not None] == [
+        (Verdict.PUBLISHED, 0, False),
+        (Verdict.UNCHANGED, 0, True),
+        (Verdict.REFUSED, 0, False),
+        (Verdict.WAITING, 0, False),
+    ]
+    assert report.calendar.state("dimensions/item_validity", date(2026, 3, 1)) is not None
+    page = page_of(report)
+    for text in ("<b>item_snapshot</b>", "<b>item_validity</b>", "the latest before it stands", "line 7: is doubled"):
+        assert text in page
+    assert f"tidemark load <span>--source</span> dimensions <span>--from</span> {day + timedelta(days=2)}" in page

@@ -9,9 +9,9 @@ import pytest
 
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.inspection.scratch import drop_tables, remove_scratch
-from pipeline_assets.tables.registry import ALL_TABLES
+from pipeline_assets.tables.registry import EVERY_TABLE
 
-NAMESPACES = {table.identifier.split(".")[0] for table in ALL_TABLES}
+NAMESPACES = {table.identifier.split(".")[0] for table in EVERY_TABLE}
 
 
 class Engine:
@@ -38,7 +38,7 @@ def warehouse(tmp_path: Path) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("refused", ["", "NAMESPACE", f"TABLE IF EXISTS scratch.{ALL_TABLES[0].identifier}"])
+@pytest.mark.parametrize("refused", ["", "NAMESPACE", f"TABLE IF EXISTS scratch.{EVERY_TABLE[0].identifier}"])
 def test_what_cannot_be_dropped_keeps_no_file_and_no_other_table(warehouse: Path, refused: str) -> None:
     """Namespaces go last, when nothing is left that only they could lead to."""
     settings = Settings(warehouse_url=str(warehouse), catalog_name="scratch")
@@ -49,7 +49,7 @@ def test_what_cannot_be_dropped_keeps_no_file_and_no_other_table(warehouse: Path
     else:
         remove_scratch(engine, settings)
     assert [path for path in warehouse.rglob("*") if path.is_file()] == []
-    tables = [f"DROP TABLE IF EXISTS scratch.{table.identifier} PURGE" for table in ALL_TABLES]
+    tables = [f"DROP TABLE IF EXISTS scratch.{table.identifier} PURGE" for table in EVERY_TABLE]
     assert engine.statements[: len(tables)] == tables
     namespaces = engine.statements[len(tables) :]
     assert set(namespaces) == {f"DROP NAMESPACE IF EXISTS scratch.{name}" for name in NAMESPACES}
@@ -57,7 +57,7 @@ def test_what_cannot_be_dropped_keeps_no_file_and_no_other_table(warehouse: Path
 
 
 def test_a_drill_keeps_no_table_because_another_one_cannot_be_dropped(warehouse: Path) -> None:
-    engine: Any = Engine(warehouse, ALL_TABLES[0].identifier)
+    engine: Any = Engine(warehouse, EVERY_TABLE[0].identifier)
     with pytest.raises(RuntimeError):
         drop_tables(engine, Settings(catalog_name="scratch"))
-    assert len(engine.statements) == len(ALL_TABLES) + len(NAMESPACES)
+    assert len(engine.statements) == len(EVERY_TABLE) + len(NAMESPACES)

@@ -44,7 +44,7 @@ def test_a_version_is_read_before_it_is_excluded_and_refused_where_it_cannot_be(
     key = folder.deliver(DAY, events_on(DAY, 3))
     landing = LandingStore.from_settings(Settings(landing_url=str(tmp_path)))
     (listed,) = landing.list(Source.REGULAR, [PROJECT], DAY, DAY).deliveries
-    assert hash_of(landing, listed) == hashlib.sha256((tmp_path / key).read_bytes()).hexdigest()
+    assert hash_of(landing, listed.key, listed.etag) == hashlib.sha256((tmp_path / key).read_bytes()).hexdigest()
     folder.deliver(DAY, events_on(DAY, 4))
     with pytest.raises(UsageError, match="cannot be read, so its bytes cannot be excluded: it was overwritten"):
-        hash_of(landing, listed)
+        hash_of(landing, listed.key, listed.etag)

@@ -64,7 +64,7 @@ def test_checks() -> None:
         "aggregates/event_counts": aggregate,
         "aggregates/active_users": aggregate,
         "dimensions/item_snapshot": {"snapshot_is_whole", "count_is_expected"},
-        "dimensions/item_validity": {"reconciles_with_snapshots"},
+        "dimensions/item_validity": {"reconciles_with_snapshots", "intervals_are_whole"},
         "aggregates/active_item_events": {"items_are_known", "methods_agree", "change_is_explained"},
     }
 
@@ -197,7 +197,7 @@ def test_every_asset_says_whose_it_is_and_how_to_recover_it_and_runs_in_chunks()
 def test_every_check_says_what_it_holds() -> None:
     graph = _definitions().resolve_asset_graph()
     descriptions = [graph.get_check_spec(key).description for key in graph.asset_check_keys]
-    assert len(set(descriptions)) == 12
+    assert len(set(descriptions)) == 13
     assert all(descriptions)
 
 

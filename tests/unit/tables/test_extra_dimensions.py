@@ -48,7 +48,12 @@ def test_the_graph_shows_it_with_its_checks_and_its_job_loads_it(tmp_path: Path)
         "dimensions/shop_snapshot": ["landing/shop_snapshots"],
         "dimensions/shop_validity": ["dimensions/shop_snapshot"],
     }
-    assert shown["checks"] == ["count_is_expected", "reconciles_with_snapshots", "snapshot_is_whole"]
+    assert shown["checks"] == [
+        "count_is_expected",
+        "intervals_are_whole",
+        "reconciles_with_snapshots",
+        "snapshot_is_whole",
+    ]
     assert {"dimensions/shop_snapshot", "dimensions/shop_validity", "dimensions/item_snapshot"} < set(shown["job"])
 
 

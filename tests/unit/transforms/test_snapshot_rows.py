@@ -13,7 +13,15 @@ import pyarrow as pa
 import pytest
 
 from pipeline_assets.transforms import snapshot_rows
-from pipeline_assets.transforms.snapshot_rows import BAD, BLOCK_CHARACTERS, BLOCK_ITEMS, SnapshotWork
+from pipeline_assets.transforms.snapshot_rows import (
+    BAD,
+    BLOCK_CHARACTERS,
+    BLOCK_ITEMS,
+    HISTORY,
+    SNAPSHOT,
+    ObjectKind,
+    SnapshotWork,
+)
 
 DAY, KEY = date(2026, 2, 2), "dimensions/item/2026-02-02.csv"
 HEAD = b"id,name,status\n"
@@ -49,9 +57,9 @@ class Landing:
         return self.opened[-1]
 
 
-def read(landing: Landing, max_bytes: int = 64 * 1024**2) -> Iterator[pa.RecordBatch]:
+def read(landing: Landing, max_bytes: int = 64 * 1024**2, kind: ObjectKind = SNAPSHOT) -> Iterator[pa.RecordBatch]:
     place = {"bucket": 0, "day": DAY, "key": KEY, "etag": "v1", "size_bytes": len(landing.body)}
-    return SnapshotWork(landing, max_bytes, LONGEST)([pa.RecordBatch.from_pylist([place])])
+    return SnapshotWork(landing, kind, max_bytes, LONGEST)([pa.RecordBatch.from_pylist([place])])
 
 
 def test_a_large_snapshot_is_read_in_small_parts_and_handed_on_in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -112,3 +120,19 @@ def test_an_object_of_more_bytes_than_are_allowed_is_not_opened() -> None:
     (batch,) = read(landing, max_bytes=25)
     assert batch.to_pylist()[0]["detail"] == "has 26 bytes, and TIDEMARK_MAX_SNAPSHOT_BYTES allows 25"
     assert not landing.opened
+
+
+def test_a_history_becomes_rows_in_the_same_blocks() -> None:
+    """Outcome: two intervals that say the same are one row; what is trimmed is counted; one bad at its end has no rows."""
+    head = b"id,status,active_start_date,active_end_date,site\n"
+    lines = b"".join(b"%d, ACTIVE,2026-01-01,,Bern\n" % number for number in range(BLOCK_ITEMS + 1))
+    parts = b"x,A,2026-01-01,2026-01-31,Bern\nx,A,2026-02-01,,Bern\n"
+    batches = list(read(Landing(head + parts + lines), kind=HISTORY))
+    assert [batch.num_rows for batch in batches] == [BLOCK_ITEMS, 2, 1]
+    *rows, summary = [row for batch in batches for row in batch.to_pylist()]
+    assert (summary["id"], summary["rows"], summary["trimmed"]) == (None, BLOCK_ITEMS + 2, BLOCK_ITEMS + 1)
+    (joined,) = [row for row in rows if row["id"] == "x"]
+    assert (joined["active_start_date"], joined["active_end_date"]) == (date(2026, 1, 1), DAY)
+    assert (joined["attributes"], joined["snapshot_date"], joined["_line_number"]) == ('{"site":"Bern"}', DAY, 2)
+    (batch,) = read(Landing(head + parts + lines + b"x,A,2026-01-05,,Bern\n"), kind=HISTORY)
+    assert batch.to_pylist()[0]["detail"].endswith("the interval of the id 'x' overlaps with the one on line 2")

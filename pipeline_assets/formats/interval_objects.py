@@ -1,0 +1,162 @@
+"""Intervals of a dimension as they are delivered: from when until when each id had which status, up to a day.
+
+Contains: reading a history `dimensions/{dimension}_validity/{date}.csv|.jsonl`, and its one spelling.
+Add here: another column that every history has.
+Does not contain: names of objects (snapshot_objects.py), both formats (snapshot_lines.py), what is published of it (load/).
+"""
+
+from __future__ import annotations
+
+import re
+from array import array
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from datetime import date, timedelta
+from typing import IO, Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pipeline_assets.formats.snapshot_lines import BadSnapshotError, records, subject_of, told
+from pipeline_assets.formats.snapshot_objects import SnapshotPart
+
+START, END = "active_start_date", "active_end_date"
+REQUIRED = ("id", "status", START, END)
+"""What every history tells of an interval; further columns are kept as `attributes`."""
+_DAY = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """One id and a status, over days without a gap."""
+
+    line: int
+    """Where it begins, from 1."""
+    id: str
+    status: str
+    active_start_date: date
+    active_end_date: date
+    """The last day with this status that the delivery can tell of: never after its own day."""
+    attributes: str | None
+    """JSON text of the further columns, keys sorted; None where there are none."""
+    is_trimmed: bool = False
+    """Whether white space around id or status was left out."""
+
+
+def folder_of_intervals(dimension: str) -> str:
+    """The name that the folder of a dimension's delivered intervals has beside those of dimensions."""
+    return f"{dimension}_validity"
+
+
+def read_intervals(stored: IO[bytes], part: SnapshotPart, max_line_bytes: int, as_of: date) -> Iterator[Interval]:
+    """All intervals of a history up to a day; raises BadSnapshotError for the first thing that makes it none.
+
+    Intervals of one id do not overlap; those that follow on each other and say the same are one. An interval that is open, or
+    that ends after the day, ends with it. `stored` and `max_line_bytes`: as for `records`; the object is read twice. In memory
+    are 24 bytes for each interval, and the intervals of ids of which two overlap or are to be one.
+    """
+    spans = _Spans()
+    for interval in _intervals(stored, part, max_line_bytes, as_of):
+        spans.add(interval)
+    if not len(spans):
+        raise BadSnapshotError(0, "holds no interval")
+    meeting = spans.meeting()
+    by_id: dict[str, list[Interval]] = {}
+    for interval in _intervals(stored, part, max_line_bytes, as_of):
+        if hash(interval.id) in meeting:
+            by_id.setdefault(interval.id, []).append(interval)
+        else:
+            yield interval
+    for own in by_id.values():
+        yield from _joined(sorted(own, key=lambda one: one.active_start_date))
+
+
+class _Spans:
+    """Of which ids two intervals overlap or are to be one, by two hashes and two days for each interval."""
+
+    def __init__(self) -> None:
+        self._ids, self._said = array("q"), array("q")
+        self._starts, self._ends = array("i"), array("i")
+
+    def __len__(self) -> int:
+        return len(self._ids)
+
+    def add(self, interval: Interval) -> None:
+        self._ids.append(hash(interval.id))
+        self._said.append(hash((interval.status, interval.attributes)))
+        self._starts.append(interval.active_start_date.toordinal())
+        self._ends.append(interval.active_end_date.toordinal())
+
+    def meeting(self) -> frozenset[int]:
+        """The hashes of their ids; an id that shares its hash with another one may be among them for nothing."""
+        spans = pa.table(
+            {
+                "id": _column(pa.int64(), self._ids),
+                "said": _column(pa.int64(), self._said),
+                "start": _column(pa.int32(), self._starts),
+                "end": _column(pa.int32(), self._ends),
+            }
+        ).sort_by([("id", "ascending"), ("start", "ascending")])
+        later, former = spans.slice(1), spans.slice(0, len(self) - 1)
+        overlaps = pc.less_equal(later["start"], former["end"])
+        follows = pc.equal(later["start"], pc.add(former["end"], 1))
+        is_one = pc.and_(follows, pc.equal(later["said"], former["said"]))
+        meets = pc.and_(pc.equal(later["id"], former["id"]), pc.or_(overlaps, is_one))
+        return frozenset(later["id"].filter(meets).to_pylist())
+
+
+def _column(kind: pa.DataType, values: array[int]) -> pa.Array:
+    return pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(values)])
+
+
+def _joined(intervals: Iterable[Interval]) -> Iterator[Interval]:
+    """Of one id, by their first day."""
+    last: Interval | None = None
+    for interval in intervals:
+        if last is None:
+            last = interval
+            continue
+        if interval.active_start_date <= last.active_end_date:
+            first, second = sorted((last.line, interval.line))
+            raise BadSnapshotError(
+                second, f"the interval of the id {told(interval.id)} overlaps with the one on line {first}"
+            )
+        is_same = (interval.status, interval.attributes) == (last.status, last.attributes)
+        if is_same and interval.active_start_date == last.active_end_date + timedelta(days=1):
+            is_trimmed = last.is_trimmed or interval.is_trimmed
+            last = replace(last, active_end_date=interval.active_end_date, is_trimmed=is_trimmed)
+            continue
+        yield last
+        last = interval
+    if last is not None:
+        yield last
+
+
+def _intervals(stored: IO[bytes], part: SnapshotPart, max_line_bytes: int, as_of: date) -> Iterator[Interval]:
+    for line, fields in records(stored, part, REQUIRED, max_line_bytes):
+        yield _interval(line, fields, as_of)
+
+
+def _interval(line: int, fields: Mapping[str, Any], as_of: date) -> Interval:
+    subject = subject_of(line, fields, REQUIRED)
+    start = _day(line, START, fields[START])
+    if start is None:
+        raise BadSnapshotError(line, f"{START} is empty")
+    if start > as_of:
+        raise BadSnapshotError(line, f"{START} {start} lies after {as_of}, the day that the delivery tells of")
+    end = _day(line, END, fields[END])
+    if end is not None and end < start:
+        raise BadSnapshotError(line, f"{END} {end} lies before {START} {start}")
+    last = as_of if end is None else min(end, as_of)
+    return Interval(line, subject.id, subject.status, start, last, subject.attributes, subject.is_trimmed)
+
+
+def _day(line: int, name: str, value: object) -> date | None:
+    if value is None or (isinstance(value, str) and not value.strip()):
+        return None
+    try:
+        if isinstance(value, str) and _DAY.fullmatch(value.strip()):
+            return date.fromisoformat(value.strip())
+    except ValueError:
+        pass
+    raise BadSnapshotError(line, f"{name} {told(str(value))} is no day such as 2026-02-02")

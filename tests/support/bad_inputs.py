@@ -1,0 +1,75 @@
+"""What it takes to show that a bad input beside exports ends as docs/bad-inputs.md says.
+
+Contains: a row of its tables, and reading one object of a dimension.
+Add here: what several of its tables need.
+Does not contain: the rows (tests/unit/).
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import date
+from enum import StrEnum
+from pathlib import Path
+from typing import IO, Any
+
+import pyarrow as pa
+
+from pipeline_assets.transforms.snapshot_rows import ObjectKind, SnapshotWork
+
+DAY = date(2026, 2, 2)
+MAX_BYTES, MAX_LINE_BYTES = 400_000, 200_000
+NOTHING = "Nothing."
+CORRECT = "Put a corrected object on the same name; every load notices it."
+
+
+class Fate(StrEnum):
+    """What becomes of a snapshot, of delivered intervals, or of golden totals."""
+
+    READ = "read"
+    REFUSED = "refused whole, the day keeps its old state"
+    NOT_LOADED = "not loaded; the run's log names it"
+    WAITS = "waits, the day keeps its old state"
+    HISTORY_REFUSED = "refused whole, all that is published stays"
+    HISTORY_WAITS = "waits, all that is published stays"
+    COMPARED = "compared"
+    PARTLY = "named; the lines beside it are compared, and it retracts nothing"
+    NOT_COMPARED = "named; nothing of it is compared, and it retracts nothing"
+
+
+@dataclass(frozen=True)
+class Case:
+    """One row; `look` gives what becomes of it, and what is said of it."""
+
+    name: str
+    fate: Fate
+    said: str
+    """Part of what is said; empty where nothing is."""
+    hint: str
+    look: Callable[[Path], tuple[Fate, str]]
+    keeps: str = ""
+
+    @property
+    def row(self) -> str:
+        """As the document shows it."""
+        said = f"`{self.said}`" if self.said else "–"
+        fate = f"{self.fate}: {self.keeps}" if self.keeps else self.fate
+        return f"| {' | '.join((self.name, fate, said, self.hint))} |"
+
+
+@dataclass(frozen=True)
+class _Object:
+    body: bytes
+
+    def open(self, key: str, etag: str) -> IO[bytes]:
+        return io.BytesIO(self.body)
+
+
+def rows_of(body: bytes, key: str, kind: ObjectKind) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """The rows of an object of `DAY`, and its summary."""
+    place = {"day": DAY, "key": key, "etag": "v1", "size_bytes": len(body)}
+    work = SnapshotWork(_Object(body), kind, MAX_BYTES, MAX_LINE_BYTES)
+    *rows, summary = [row for batch in work([pa.RecordBatch.from_pylist([place])]) for row in batch.to_pylist()]
+    return rows, summary
