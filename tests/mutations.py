@@ -109,7 +109,7 @@ MUTATIONS = (
     ),
     Mutation(
         7, "a golden total that does not agree is told to nobody", "resources/ledger/golden.py",
-        "                    write_notice(connection, self._insert, notice, stamp)", "                    pass",
+        "                    write_notice(connection, notice, stamp)", "                    pass",
         "tests/unit/resources/test_golden_record.py::test_a_reconciliation_tells_receivers_and_names_what_it_could_not_compare",
     ),
     Mutation(

@@ -137,18 +137,8 @@ class _Rule:
         since = record.final_at if record is not None and is_known_final else None
         final_at = (since or self.now.isoformat()) if is_final else None
         present = self.inputs.state(key)
-        plan = SlicePlan(
-            key,
-            Todo.KEEP,
-            present,
-            record,
-            is_requested,
-            is_final,
-            is_known_final,
-            final_at,
-            delivered=self.facts.delivered.get(key),
-            months=self.inputs.months_of(present),
-        )
+        plan = SlicePlan(key, Todo.KEEP, present, record, is_requested, is_final, is_known_final, final_at)
+        plan = replace(plan, delivered=self.facts.delivered.get(key), months=self.inputs.months_of(present))
         return self._obstructed(plan) or self._compared(plan)
 
     def _obstructed(self, plan: SlicePlan) -> SlicePlan | None:
