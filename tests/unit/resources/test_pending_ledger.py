@@ -153,9 +153,11 @@ def _as_a_load_makes_it(step: Changes, forgetting: Forgetting, ledger: Ledger) -
         step,
         slices=[replace(record, read_hash=read_hash.get((record.table, record.key))) for record in step.slices],
         forgotten_deliveries=[
-            (accepted[n][0], accepted[n][1].object_key) for n in forgetting.accepted if n < len(accepted)
+            (accepted[n][1].batch, accepted[n][1].object_key) for n in forgetting.accepted if n < len(accepted)
         ],
-        forgotten_refusals=[(refused[n][0], refused[n][1].object_key) for n in forgetting.refused if n < len(refused)],
+        forgotten_refusals=[
+            (refused[n][1].batch, refused[n][1].object_key) for n in forgetting.refused if n < len(refused)
+        ],
         read_batches=read,
     )
 
