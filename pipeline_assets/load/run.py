@@ -90,10 +90,12 @@ def _published(
 ) -> tuple[Sequence[TableReport], Mapping[str, Published]]:
     """Stage and publish; what is lost to other writers meanwhile is staged again, on top of the rest."""
     reports: dict[str, TableReport] = {}
+    # Of every walk: a later one finds in place the snapshots that a former one accepted.
+    new_items: set[date] = set()
     for walk in count(1):
         try:
             try:
-                for report in _staged(draft.runtime, request, tables, listings):
+                for report in _staged(draft.runtime, request, tables, listings, new_items):
                     reports[report.table] = merged(reports.get(report.table), report, draft.slices_of(report.table))
             finally:
                 runtime.narrow_events.release()
@@ -109,15 +111,21 @@ def _published(
 
 
 def _staged(
-    runtime: LoadRuntime, request: LoadRequest, tables: Collection[Table], listings: Listings
+    runtime: LoadRuntime,
+    request: LoadRequest,
+    tables: Collection[Table],
+    listings: Listings,
+    new_items: set[date],
 ) -> Iterator[TableReport]:
-    """Every table that is asked for, each built from what the load accepted of those before it; one report per table."""
+    """Every table that is asked for, each built from what the load accepted of those before it; one report per table.
+
+    Days of snapshots that are accepted join `new_items`.
+    """
     for key, source in SOURCE_OF_TABLE.items():
         if key in request.tables:
             with lakehouse_failures(key):
                 report = accept_deliveries(runtime, request, source)
             yield _told(runtime, report)
-    new_items: set[date] = set()
     for table in DIMENSION_TABLES:
         if table in tables and table.key in request.tables:
             with lakehouse_failures(table.key):
