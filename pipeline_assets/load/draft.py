@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from pipeline_assets.domain.deliveries import BatchKey
 from pipeline_assets.domain.errors import SliceConflictError
 from pipeline_assets.domain.records import Head, PublicationRecord
-from pipeline_assets.domain.slices import Digest, Slice
+from pipeline_assets.domain.slices import ALL_PROJECTS, Digest, Slice
 from pipeline_assets.load.ledger_sync import sync_ledger
 from pipeline_assets.load.runtime import Runtime
 from pipeline_assets.tables.quarantine import QUARANTINE
@@ -72,6 +72,8 @@ class Draft:
         """Answers as if everything accepted were published."""
         self._tables: dict[str, _TableDraft] = {}
         self._steps: list[tuple[str, Changes]] = []
+        self.looked_at: set[Slice] = set()
+        """Derived slices that were accepted, also those that were given up since: a later walk looks at them again."""
         self._built_from: dict[Place, Mapping[Place, Digest]] = {}
         """Slice that is published -> what it was built from."""
 
@@ -141,6 +143,8 @@ class Draft:
         own = self._tables.setdefault(table.key, _TableDraft(table, staged.base_id, staged.base_id))
         own.snapshot_id = snapshot_id
         own.slices |= wanted
+        if table.upstream:
+            self.looked_at |= {key for key in wanted if key.project_id != ALL_PROJECTS}
         own.branches.append(branch)
         own.stand_ins.add(snapshot_id)
         return Published(snapshot_id, staged.base_id, change.files_by_slice)
