@@ -74,6 +74,7 @@ def _dev(port: int, *, is_read_only: bool) -> int:
         )
     _require_free(port)
     require_java()
+    _make_named_home()
     home = dagster_home()
     errors = PlainConsole(stderr=True, soft_wrap=True)
     with downloads_shown(errors):
@@ -86,6 +87,14 @@ def _dev(port: int, *, is_read_only: bool) -> int:
         return EXIT_OK
     errors.print("The webserver or the daemon ended; its last lines above say why.")
     return EXIT_INCOMPLETE
+
+
+def _make_named_home() -> None:
+    """Dagster's first start makes the folder that DAGSTER_HOME names; every other command takes a missing one for a mistake."""
+    named = os.environ.get("DAGSTER_HOME")
+    if named and not os.path.lexists(named):
+        # Runs and logs are nobody else's to read.
+        Path(named).mkdir(mode=0o700, parents=True)
 
 
 def _require_free(port: int) -> None:
