@@ -7,36 +7,31 @@ Does not contain: publishing (resources/publishing/), whether a slice may be pub
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
-from datetime import date
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
 from pipeline_assets.domain.deliveries import BatchKey
 from pipeline_assets.domain.errors import SliceConflictError
-from pipeline_assets.domain.records import Head, PublicationRecord
-from pipeline_assets.domain.slices import ALL_PROJECTS, Digest, Slice
+from pipeline_assets.domain.records import Head
+from pipeline_assets.domain.slices import ALL_PROJECTS, Digest, Slice, neighbourhood
+from pipeline_assets.load.draft_steps import Place, batches_of, last_words, one_publication_per_slice, places_of
 from pipeline_assets.load.ledger_sync import sync_ledger
 from pipeline_assets.load.runtime import Runtime
 from pipeline_assets.tables.quarantine import QUARANTINE
-from pipeline_assets.tables.raw_events import RAW_TABLES
 from pipeline_assets.tables.registry import table_by_key
 from resources.iceberg.errors import FAILURES
 from resources.iceberg.slice_change import Published, SliceChange
 from resources.ledger.changes import Changes
 from resources.ledger.pending import PendingLedger
 from resources.publishing.promise import publisher_of
-from resources.publishing.request import PublishRequest
+from resources.publishing.request import PartlyPublishedError, PublishRequest
 
 if TYPE_CHECKING:
     from pipeline_assets.tables.table import Table
     from resources.iceberg.lakehouse import Staged
-
-
-Place = tuple[str, Slice]
-"""(table, slice)."""
 
 
 @dataclass
@@ -50,6 +45,8 @@ class _TableDraft:
     """Staged: main with the accepted slices."""
     slices: set[Slice] = field(default_factory=set)
     branches: list[str] = field(default_factory=list)
+    published: set[Slice] = field(default_factory=set)
+    """Those that main shows already: only where tables are published one after another."""
     stand_ins: set[int] = field(default_factory=set)
     """Every staged snapshot that a later step may have read."""
 
@@ -125,7 +122,7 @@ class Draft:
         own.branches.append(branch)
         published = lakehouse.changes.commit(change, branch, self._run_id, branch=branch)
         own.base_id, own.snapshot_id = head, published.snapshot_id
-        own.stand_ins.add(published.snapshot_id)
+        own.stand_ins.add(own.snapshot_id)
 
     # -- accepting ---------------------------------------------------------------------------------------------
 
@@ -152,7 +149,7 @@ class Draft:
     def slices_of(self, table: str) -> frozenset[Slice]:
         """What is accepted of a table by now."""
         own = self._tables.get(table)
-        return frozenset(own.slices) if own is not None else frozenset()
+        return frozenset(own.slices | own.published) if own is not None else frozenset()
 
     def owns(self, staged: Staged) -> bool:
         """Whether later steps read its branch."""
@@ -172,25 +169,27 @@ class Draft:
         self.ledger.record(changes, self._run_id)
         self._built_from |= {(table.key, key): inputs for key, inputs in (built_from or {}).items()}
 
-    def give_up(self, lost: Collection[Place]) -> None:
+    def give_up(self, conflict: SliceConflictError) -> None:
         """Forget slices that were lost to other writers, and what was built from them; the rest stands on main as it is now.
 
         Metadata alone: the next walk over the tables builds what was forgotten from fresh inputs, and finds the rest in place.
         """
-        gone, batches = self._with_what_follows(lost)
+        if isinstance(conflict, PartlyPublishedError):
+            self._settle(conflict)
+        gone, batches = self._with_what_follows(conflict.slices)
         while True:
-            self._steps = [(table, step.without(gone, batches)) for table, step in self._steps]
+            for own in self._tables.values():
+                own.slices -= {key for table, key in gone if table == own.table.key}
+            self._steps = [(table, self._still_true(step.without(gone, batches))) for table, step in self._steps]
             self._built_from = {place: inputs for place, inputs in self._built_from.items() if place not in gone}
             self.ledger = PendingLedger(self._runtime.ledger)
             for _, step in self._steps:
                 self.ledger.record(step, self._run_id)
-            for own in self._tables.values():
-                own.slices -= {key for table, key in gone if table == own.table.key}
             try:
                 for own in self._tables.values():
                     self._stand_on(own, self._main(own.table))
-            except SliceConflictError as conflict:
-                gone, batches = self._with_what_follows(conflict.slices)
+            except SliceConflictError as another:
+                gone, batches = self._with_what_follows(another.slices)
             else:
                 return
 
@@ -202,9 +201,9 @@ class Draft:
         gone: set[Place] = set(lost)
         batches: set[BatchKey] = set()
         touched = [
-            (batch, _places_of(batch, step.batch_days.get(batch, ())))
+            (batch, places_of(batch, step.batch_days.get(batch, ())))
             for _, step in self._steps
-            for batch in _batches_of(step)
+            for batch in batches_of(step)
         ]
         before = -1
         while before != len(gone):
@@ -214,7 +213,27 @@ class Draft:
                     batches.add(batch)
                     gone |= places
             gone |= {place for place, inputs in self._built_from.items() if not gone.isdisjoint(inputs)}
+            gone |= {place for own in self._tables.values() for place in self._tied(own, gone)}
         return frozenset(gone), frozenset(batches)
+
+    def _settle(self, conflict: PartlyPublishedError) -> None:
+        """What was published and recorded before the conflict is main's and the ledger's, and this draft's no more."""
+        self._steps = self._steps[conflict.recorded :]
+        for name in conflict.tables:
+            own = self._tables[name]
+            own.published |= own.slices
+            own.slices.clear()
+
+    def _still_true(self, step: Changes) -> Changes:
+        """Without what was thought of slices that are not accepted: the next walk looks at them beside what others did."""
+        accepted = {(name, key) for name, own in self._tables.items() for key in own.slices | own.published}
+        return replace(step, slices=[record for record in step.slices if (record.table, record.key) in accepted])
+
+    def _tied(self, own: _TableDraft, gone: Collection[Place]) -> set[Place]:
+        """Accepted slices near lost ones of a table whose slices exchange rows: they were judged together."""
+        window = own.table.kind.exchange_days(self._runtime.settings)
+        lost = [key for name, key in gone if name == own.table.key]
+        return {(own.table.key, key) for key in own.slices & neighbourhood(lost, window)} if window and lost else set()
 
     # -- the end -----------------------------------------------------------------------------------------------
 
@@ -227,7 +246,7 @@ class Draft:
             run_id=self._run_id,
             name=self._attempt,
             tables=[self._change(own) for own in self._tables.values()],
-            steps=_one_publication_per_slice(self._steps),
+            steps=last_words(one_publication_per_slice(self._steps)),
             stand_ins={name: frozenset(own.stand_ins) for name, own in self._tables.items()},
             rests_on={place: digest for inputs in self._built_from.values() for place, digest in inputs.items()},
             run=run,
@@ -249,38 +268,3 @@ class Draft:
 
     def _change(self, own: _TableDraft) -> SliceChange:
         return self._runtime.lakehouse.changes.of(own.table, own.base_id, own.snapshot_id, own.slices, own.branches)
-
-
-def _batches_of(step: Changes) -> set[BatchKey]:
-    return {*step.batch_days, *(one.batch for one in step.deliveries), *(one.key for one in step.batches)}
-
-
-def _places_of(batch: BatchKey, days: Iterable[date]) -> frozenset[Place]:
-    """What an accepted batch changes: event days of raw, and what quarantine holds of its arrival day, for either source."""
-    raw = RAW_TABLES[batch.source].key
-    quarantined = QUARANTINE.key, Slice(batch.arrival_date, batch.project_id)
-    return frozenset({quarantined, *((raw, Slice(day, batch.project_id)) for day in days)})
-
-
-def _one_publication_per_slice(steps: list[tuple[str, Changes]]) -> list[tuple[str, Changes]]:
-    """A slice that two steps of a load changed is published once: from what it was before the first to what the last made it."""
-    first: dict[tuple[str, Slice], PublicationRecord] = {}
-    last: dict[tuple[str, Slice], int] = {}
-    for number, (_, step) in enumerate(steps):
-        for record in step.publications:
-            first.setdefault((record.table, record.key), record)
-            last[record.table, record.key] = number
-    return [
-        (
-            table,
-            replace(
-                step,
-                publications=[
-                    replace(record, digest_before=first[record.table, record.key].digest_before)
-                    for record in step.publications
-                    if last[record.table, record.key] == number
-                ],
-            ),
-        )
-        for number, (table, step) in enumerate(steps)
-    ]

@@ -104,7 +104,7 @@ def _published(
             if walk == runtime.settings.publish_attempts:
                 raise
             runtime.log(f"{conflict.subject}: {conflict.reason}; nothing was published yet, and it is built again")
-            draft.give_up(conflict.slices)
+            draft.give_up(conflict)
         else:
             return list(reports.values()), published
     raise AssertionError

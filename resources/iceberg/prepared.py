@@ -77,7 +77,7 @@ def _prepared(tables: JavaTables, change: SliceChange, run_id: str) -> Prepared:
     java = load(tables, change.table)
     old = files_of_base(tables, java, change)
     operations = java.operations()
-    standing = nothing_to_swap(change, old)
+    standing = nothing_to_swap(tables, java, change, old, int(java.currentSnapshot().snapshotId()))
     if standing is None:
         snapshot = row_delta(tables, java, change, old, run_id).apply()
         # What it was applied to: `apply` asked the catalog, and nothing did since.
@@ -89,7 +89,7 @@ def _prepared(tables: JavaTables, change: SliceChange, run_id: str) -> Prepared:
     else:
         base = operations.current()
         metadata = _builder(tables, base)
-        snapshot_id = parent_id = change.base_id
+        snapshot_id = parent_id = standing.snapshot_id
     refs = base.refs()
     for branch in change.branches:
         if refs.containsKey(branch):

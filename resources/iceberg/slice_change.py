@@ -96,11 +96,21 @@ def row_delta(tables: JavaTables, java: Any, change: SliceChange, old: Mapping[s
     return operation
 
 
-def nothing_to_swap(change: SliceChange, old: Mapping[str, Any]) -> Published | None:
-    """The result where main shows these very files already; None where it does not."""
+def nothing_to_swap(
+    tables: JavaTables, java: Any, change: SliceChange, old: Mapping[str, Any], head_id: int
+) -> Published | None:
+    """The result where the slices stay what they were at the base; None where they do not.
+
+    `head_id`: of main, or of the branch that is to change. Raises SliceConflictError where they are something else there by now.
+    """
     if old.keys() != change.files.keys():
         return None
-    return Published(change.base_id, change.base_id, change.files_by_slice, is_empty=True)
+    if head_id != change.base_id and tables.files(java, head_id, change.slices).keys() != old.keys():
+        lost = {(change.table.key, key) for key in change.slices}
+        raise SliceConflictError(
+            change.subject, "another writer changed it since it was read", "It is looked at again", lost
+        )
+    return Published(head_id, head_id, change.files_by_slice, is_empty=True)
 
 
 def require_base_files(tables: JavaTables, change: SliceChange, parent_id: int, old: Mapping[str, Any]) -> None:

@@ -35,7 +35,8 @@ def commit_change(
     """
     java = load(tables, change.table)
     old = files_of_base(tables, java, change)
-    standing = nothing_to_swap(change, old)
+    head = java.currentSnapshot() if branch is None else java.snapshot(branch)
+    standing = nothing_to_swap(tables, java, change, old, int(head.snapshotId()))
     if standing is not None:
         return standing
     operation = row_delta(tables, java, change, old, run_id)

@@ -34,15 +34,14 @@ def moved_batches(connection: Connection, changes: Changes) -> set[BatchKey]:
     judged = _of_batches(connection, changes, BATCHES, BATCHES.c.verdict, BATCHES.c.input_state)
     recorded = {key: (verdict, input_state) for key, verdict, input_state in judged}
     loaded = {delivery.batch for delivery in changes.deliveries} | changes.batch_days.keys()
+    reads = changes.read_batches
+    both = sorted(key for key, read in reads.items() if accepted[key] != read.accepted and key in loaded)
+    if both:
+        subject = f"{both[0]}" + (f" and {len(both) - 1} more" if len(both) > 1 else "")
+        lost = {(QUARANTINE.key, Slice(key.arrival_date, key.project_id)) for key in both}
+        raise SliceConflictError(subject, "another run loaded it meanwhile", "The load lists and reads it again", lost)
     moved = set()
-    for key, read in changes.read_batches.items():
-        if accepted[key] != read.accepted and key in loaded:
-            raise SliceConflictError(
-                str(key),
-                "another run loaded it meanwhile",
-                "The load lists and reads it again",
-                {(QUARANTINE.key, Slice(key.arrival_date, key.project_id))},
-            )
+    for key, read in reads.items():
         if accepted[key] != read.accepted or recorded.get(key) != read.judgement:
             moved.add(key)
     return moved

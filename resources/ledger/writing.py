@@ -153,6 +153,8 @@ class LedgerWriting:
         """
         number = self._connection.execute(sa.select(HEADS.c.snapshot_id).where(HEADS.c.table_name == table)).scalar()
         known = None if number is None else head_of(int(number))
+        if is_whole and known == Head(snapshot_id):
+            return
         if is_whole and (follows is None or known == Head(follows)):
             head = Head(snapshot_id)
         elif known is not None:

@@ -8,16 +8,24 @@ Does not contain: what is prepared (resources/iceberg/prepared.py), the conditio
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from sqlalchemy.engine import Connection
 
-from pipeline_assets.domain.errors import LakehouseError, LedgerUnavailableError, PublishConflictError
+from pipeline_assets.domain.errors import (
+    LakehouseError,
+    LakehouseUnavailableError,
+    LedgerUnavailableError,
+    PublishConflictError,
+    SliceConflictError,
+)
 from resources.failpoints import Failpoint, failpoint
+from resources.iceberg.errors import FAILURES
 from resources.iceberg.pointers import lock_pointers, swap_pointers
 from resources.iceberg.prepared import Prepared
 from resources.iceberg.slice_change import Published
+from resources.ledger.changes import Changes
 from resources.ledger.writing import LedgerWriting
 from resources.publishing.request import PublishRequest, naming_published
 
@@ -51,15 +59,19 @@ class OneTransaction:
         except LedgerUnavailableError:
             # The answer to the commit may be what was lost.
             if not self._is_committed(prepared):
+                self._discard(prepared)
                 raise
-        except (PublishConflictError, LakehouseError):
-            # Raised before the commit, so nobody reads what was prepared: newest of its table, it would be taken for its state
-            # where a catalog is lost.
-            for one in prepared.values():
-                self._lakehouse.changes.discard(one)
+        except (PublishConflictError, LakehouseError, LakehouseUnavailableError, *FAILURES):
+            # All raised before the commit.
+            self._discard(prepared)
             raise
         failpoint(Failpoint.AFTER_PUBLISH)
         return published
+
+    def _discard(self, prepared: Mapping[str, Prepared]) -> None:
+        """Nobody reads what was prepared; newest of its table, it would be taken for its state where a catalog is lost."""
+        for one in prepared.values():
+            self._lakehouse.changes.discard(one)
 
     def _follow_present_heads(
         self, connection: Connection, request: PublishRequest, prepared: dict[str, Prepared]
@@ -75,8 +87,7 @@ class OneTransaction:
     def _write(self, connection: Connection, request: PublishRequest, published: Mapping[str, Published]) -> None:
         steps = [naming_published(step, table, published, request.stand_ins) for table, step in request.steps]
         ledger = LedgerWriting(connection)
-        for step in steps:
-            ledger.record(step, request.run_id, is_strict=True)
+        _record_all(ledger, steps, request.run_id)
         ledger.require_inputs(request.rests_on)
         if request.minds_holds:
             ledger.require_not_held({(change.table.key, key) for change in request.tables for key in change.slices})
@@ -93,6 +104,20 @@ class OneTransaction:
             tables = [one.table for one in changed.values()]
             locations = lock_pointers(connection, self._lakehouse.catalog_name, tables)
         return any(locations.get(key) == one.after for key, one in changed.items())
+
+
+def _record_all(ledger: LedgerWriting, steps: Sequence[Changes], run_id: str) -> None:
+    """Record every step, or raise what all of them lose to other writers: found out one by one, each would cost a walk."""
+    conflicts: list[SliceConflictError] = []
+    for step in steps:
+        try:
+            ledger.record(step, run_id, is_strict=True)
+        except SliceConflictError as conflict:
+            conflicts.append(conflict)
+    if conflicts:
+        first = conflicts[0]
+        lost = frozenset().union(*(conflict.slices for conflict in conflicts))
+        raise SliceConflictError(first.subject, first.reason, first.hint, lost)
 
 
 def _published(one: Prepared) -> Published:

@@ -7,10 +7,11 @@ Does not contain: publishing (one_transaction.py, table_by_table.py), what is re
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
+from pipeline_assets.domain.errors import SliceConflictError
 from pipeline_assets.domain.slices import Digest, Slice
 from resources.iceberg.slice_change import Published, SliceChange
 from resources.ledger.changes import Changes
@@ -35,6 +36,15 @@ class PublishRequest:
     """Whether a slice that a person holds by now must not be published."""
     run: Mapping[str, Any] | None = None
     """The run's row, without the snapshots of its tables; None where the run is not recorded yet."""
+
+
+class PartlyPublishedError(SliceConflictError):
+    """A later table met another writer when earlier ones were published and recorded: only where they go one after another."""
+
+    def __init__(self, conflict: SliceConflictError, tables: Collection[str], recorded: int) -> None:
+        """`tables`: those that main shows by now; `recorded`: how many steps the ledger holds."""
+        super().__init__(conflict.subject, conflict.reason, conflict.hint, conflict.slices)
+        self.tables, self.recorded = frozenset(tables), recorded
 
 
 class Publisher(Protocol):

@@ -11,11 +11,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from pipeline_assets.domain.errors import LakehouseError
+from pipeline_assets.domain.errors import LakehouseError, SliceConflictError
 from resources.failpoints import Failpoint, failpoint
 from resources.iceberg.slice_change import Published, SliceChange
 from resources.ledger.writing import LedgerWriting
-from resources.publishing.request import PublishRequest, naming_published
+from resources.publishing.request import PartlyPublishedError, PublishRequest, naming_published
 
 if TYPE_CHECKING:
     from resources.iceberg.lakehouse import Lakehouse
@@ -36,13 +36,16 @@ class TableByTable:
         recorded = [table for table, _ in request.steps]
         for key in [key for key in changes if key not in recorded]:
             published[key] = self._commit(request, changes[key])
-        for table, step in request.steps:
-            if table in changes and table not in published:
-                if request.minds_holds:
-                    self._require_not_held(changes[table])
-                published[table] = self._commit(request, changes[table])
-            failpoint(Failpoint.BEFORE_LEDGER, table)
-            self._ledger.record(naming_published(step, table, published, request.stand_ins), request.run_id)
+        for number, (table, step) in enumerate(request.steps):
+            try:
+                if table in changes and table not in published:
+                    if request.minds_holds:
+                        self._require_not_held(changes[table])
+                    published[table] = self._commit(request, changes[table])
+                failpoint(Failpoint.BEFORE_LEDGER, table)
+                self._ledger.record(naming_published(step, table, published, request.stand_ins), request.run_id)
+            except SliceConflictError as conflict:
+                raise PartlyPublishedError(conflict, published, number) from conflict
         with self._ledger.transaction() as connection:
             writing = LedgerWriting(connection)
             snapshots = writing.record_cut(request.run_id)
