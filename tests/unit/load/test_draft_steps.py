@@ -1,0 +1,84 @@
+"""What a publish is told of several walks, and what goes with a slice that was lost."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from datetime import date
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from pipeline_assets.domain.causes import Cause, CauseKind
+from pipeline_assets.domain.deliveries import BatchKey
+from pipeline_assets.domain.records import BatchDay, PublicationRecord, SliceRecord
+from pipeline_assets.domain.settings import Settings
+from pipeline_assets.domain.slices import EMPTY, Digest, Slice, Source, Verdict
+from pipeline_assets.load.draft import Draft, _TableDraft
+from pipeline_assets.load.draft_steps import last_words, one_publication_per_slice
+from pipeline_assets.tables.daily_revenue import DAILY_REVENUE
+from pipeline_assets.tables.refined_events import REFINED_EVENTS
+from resources.ledger.changes import Changes
+from resources.ledger.store import Ledger
+
+PROJECT, REFINED, REVENUE, RAW = "10001", REFINED_EVENTS.key, DAILY_REVENUE.key, "raw/regular_events"
+DAY, NEXT, FAR = (Slice(date(2026, 2, day), PROJECT) for day in (2, 3, 20))
+ONE, TWO = Digest(1, 1, 1), Digest(2, 2, 2)
+
+
+def a_record(verdict: Verdict, **more: Any) -> SliceRecord:
+    return SliceRecord(REFINED, DAY, verdict, **more)
+
+
+def a_publication(before: Digest, after: Digest) -> PublicationRecord:
+    return PublicationRecord(REFINED, DAY, 7, 6, before, after, Cause.of(CauseKind.DELIVERY), "run")
+
+
+def test_a_slice_is_told_of_once_by_the_last_walk() -> None:
+    """Scenario: one walk makes a slice final with one content, the next one another. Outcome: the row goes from what stood before
+    both to what the last made it, in one publication; only the last step of a table moves its head."""
+    first = Changes(
+        slices=[a_record(Verdict.PUBLISHED, digest=ONE, read_hash="before", is_final=True)],
+        publications=[a_publication(EMPTY, ONE)],
+        head=(REFINED, 8, 6),
+    )
+    second = Changes(
+        slices=[a_record(Verdict.PUBLISHED, digest=TWO, read_hash="between")],
+        publications=[a_publication(ONE, TWO)],
+        head=(REFINED, 9, 6),
+    )
+    (_, one), (_, other) = last_words(one_publication_per_slice([(REFINED, first), (REFINED, second)]))
+    assert (one.slices, one.publications, one.head) == ([], [], None)
+    assert [(record.digest, record.read_hash) for record in other.slices] == [(TWO, "before")]
+    assert [(record.digest_before, record.digest_after) for record in other.publications] == [(EMPTY, TWO)]
+    assert other.head == (REFINED, 9, 6)
+
+
+@pytest.fixture
+def draft(tmp_path: Path) -> Iterator[Draft]:
+    with closing(Ledger(f"sqlite:///{tmp_path}/ledger.db")) as ledger:
+        runtime: Any = SimpleNamespace(ledger=ledger, settings=Settings(projects=(PROJECT,), dedupe_window_days=2))
+        yield Draft(runtime, "run", "run")
+
+
+def test_slices_that_exchange_events_go_together(draft: Draft) -> None:
+    """Days near each other may have exchanged events, whichever raw days they were built from; a distant one stays."""
+    for table in (REFINED_EVENTS, DAILY_REVENUE):
+        draft._tables[table.key] = _TableDraft(table, 1, 2, {DAY, NEXT, FAR})
+    draft.record(DAILY_REVENUE, Changes(), {key: {(REFINED, key): ONE} for key in (DAY, NEXT, FAR)})
+    gone, batches = draft._with_what_follows({(REFINED, DAY)})
+    assert gone == {(REFINED, DAY), (REFINED, NEXT), (REVENUE, DAY), (REVENUE, NEXT)}
+    assert batches == frozenset()
+
+
+def test_a_batch_goes_with_any_of_its_days(draft: Draft) -> None:
+    """With it go its other days, what quarantine holds of its arrival day, and what was built from any of them."""
+    batch = BatchKey(Source.REGULAR, PROJECT, NEXT.event_date)
+    part = BatchDay(ONE)
+    draft.record(REFINED_EVENTS, Changes(batch_days={batch: {DAY.event_date: part, FAR.event_date: part}}))
+    draft.record(REFINED_EVENTS, Changes(), {FAR: {(RAW, FAR): ONE}})
+    gone, batches = draft._with_what_follows({(RAW, DAY)})
+    assert batches == {batch}
+    assert gone == {(RAW, DAY), (RAW, FAR), ("raw/quarantine", NEXT), (REFINED, FAR)}
