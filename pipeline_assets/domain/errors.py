@@ -102,6 +102,10 @@ class SliceConflictError(PublishConflictError):
         self.slices = frozenset(slices)
 
 
+class ReadTwiceError(PublishConflictError):
+    """An object that had to be read twice was another one the second time; nothing of either reading was used."""
+
+
 class LakehouseError(PermanentError):
     """A table is not in a state Tidemark can work with, for example foreign delete files, or its storage is full."""
 

@@ -48,6 +48,15 @@ telemetry:
   enabled: false
 """
 
+_CATALOG_TABLES = (
+    "CREATE TABLE {schema}.iceberg_tables (catalog_name VARCHAR(255) NOT NULL, table_namespace VARCHAR(255) NOT NULL, "
+    "table_name VARCHAR(255) NOT NULL, metadata_location VARCHAR(1000), previous_metadata_location VARCHAR(1000), "
+    "iceberg_type VARCHAR(5), PRIMARY KEY (catalog_name, table_namespace, table_name))",
+    "CREATE TABLE {schema}.iceberg_namespace_properties (catalog_name VARCHAR(255) NOT NULL, namespace VARCHAR(255) NOT NULL, "
+    "property_key VARCHAR(255), property_value VARCHAR(1000), PRIMARY KEY (catalog_name, namespace, property_key))",
+)
+"""As Iceberg's JdbcCatalog makes them (JdbcUtil, schema version V1)."""
+
 
 @dataclass(frozen=True)
 class Scratch:
@@ -115,7 +124,7 @@ def scratch(spark: SparkSession, settings: Settings, project: str, first_day: da
         for own in (disturbed, calm):
             _make_schema(own)
             removals.callback(_forget_ledger, own)
-            _copy_catalog(settings, own)
+            _make_catalog(settings, own)
             configure_catalog(spark, own)
             # Their rows in the catalog; the files go with the folder.
             removals.callback(drop_tables, spark, own)
@@ -176,15 +185,12 @@ def _make_schema(settings: Settings) -> None:
             ) from error
 
 
-def _copy_catalog(settings: Settings, own: Settings) -> None:
+def _make_catalog(settings: Settings, own: Settings) -> None:
     """The empty tables of a catalog in the drill's schema: Iceberg makes none where another schema of the database has them."""
     url = make_url(own.catalog_url)
-    if url.get_backend_name() == "sqlite" or own.catalog_url == settings.catalog_url:
-        return
-    source, target = schema_of(make_url(settings.catalog_url)), schema_of(url)
-    for name in ("iceberg_tables", "iceberg_namespace_properties"):
-        if _is_there(own, source, name):
-            _on_server(own, f"CREATE TABLE {target}.{name} (LIKE {source}.{name} INCLUDING ALL)")
+    if url.get_backend_name() != "sqlite" and own.catalog_url != settings.catalog_url:
+        for statement in _CATALOG_TABLES:
+            _on_server(own, statement.format(schema=schema_of(url)))
 
 
 def _forget_ledger(settings: Settings) -> None:
@@ -202,15 +208,6 @@ def _on_server(settings: Settings, statement: str) -> None:
     try:
         with engine.begin() as connection:
             connection.execute(sa.text(statement))
-    finally:
-        engine.dispose()
-
-
-def _is_there(settings: Settings, schema: str, name: str) -> bool:
-    url = make_url(settings.ledger_database_url).difference_update_query(["options"])
-    engine = sa.create_engine(url.set(drivername="postgresql+psycopg2"))
-    try:
-        return bool(sa.inspect(engine).has_table(name, schema=schema))
     finally:
         engine.dispose()
 

@@ -39,18 +39,23 @@ def observed(
     try:
         with watching(timeline.passed):
             for report in reports:
-                steps = timeline.take()
+                # All tables are told of when all are published; each took the time of its own steps.
+                steps = timeline.take(report.table)
                 _tell(report, steps, request, lines)
                 if trace is not None:
                     attributes = _counts(report)
-                    trace.table(report.table, timeline.began, timeline.clock(), attributes, steps)
+                    began = steps[0].began if steps else timeline.clock()
+                    trace.table(report.table, began, steps[-1].ended if steps else began, attributes, steps)
                 yield report
                 timeline.resume()
     except BaseException as failure:
         error = failure
         raise
     finally:
-        failed = None if trace is None else trace.end(timeline.clock(), timeline.take(), error)
+        rest = timeline.take()
+        for step in rest:
+            lines.write("step", table=step.table, step=step.name, seconds=round(step.seconds, 3))
+        failed = None if trace is None else trace.end(timeline.clock(), rest, error)
         if failed is not None:
             runtime.log(f"traces: {failed}; the load is not touched by that")
 

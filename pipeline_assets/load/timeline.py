@@ -23,8 +23,11 @@ STEP_ENDED_BY = {
     Failpoint.AFTER_COMMIT: "commit",
     Failpoint.BEFORE_LEDGER: "conclude",
     Failpoint.BETWEEN_TABLES: "record",
+    Failpoint.AFTER_APPLY: "apply",
+    Failpoint.AFTER_PUBLISH: "publish",
 }
 """Point -> the step that is done there; all other points lie within a step."""
+_OF_PUBLISH = {STEP_ENDED_BY[point] for point in (Failpoint.AFTER_APPLY, Failpoint.AFTER_PUBLISH)}
 
 
 @dataclass
@@ -54,8 +57,10 @@ class Timeline:
             self._steps.append(Step(qualifier, name, self._last, now))
             self._last = now
 
-    def take(self) -> tuple[Step, ...]:
-        """What was done since the last time."""
-        taken = tuple(self._steps)
-        self._steps.clear()
+    def take(self, table: str | None = None) -> tuple[Step, ...]:
+        """What was done since the last time; of a table, what was done to stage it: the publish belongs to the load."""
+        taken = tuple(
+            step for step in self._steps if table is None or (step.table == table and step.name not in _OF_PUBLISH)
+        )
+        self._steps = [step for step in self._steps if step not in taken]
         return taken

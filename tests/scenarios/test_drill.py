@@ -113,10 +113,10 @@ def test_a_drill_on_servers_leaves_nothing_there(pipeline: Any, bucket: Any) -> 
             assert "tidemark_publications" in tables
             assert _keys(bucket, "/landing/")
             assert _keys(bucket, ".metadata.json")
-            assert _catalog_entries(engine)
+            assert _catalog_entries(engine, place.settings.catalog_name)
         assert not [name for name in sa.inspect(engine).get_schema_names() if name.startswith("drill_")]
         assert not _keys(bucket, "")
-        assert not _catalog_entries(engine)
+        assert not sa.inspect(engine).has_table("iceberg_tables")
         engine.dispose()
 
 
@@ -124,10 +124,10 @@ def _keys(bucket: Any, part: str) -> list[str]:
     return [item.key for item in bucket.objects.all() if "drill_" in item.key and part in item.key]
 
 
-def _catalog_entries(engine: sa.Engine) -> list[Any]:
+def _catalog_entries(engine: sa.Engine, schema: str) -> list[Any]:
     with engine.connect() as connection:
         return [
             row
             for table in ("iceberg_tables", "iceberg_namespace_properties")
-            for row in connection.execute(sa.text(f"SELECT * FROM {table} WHERE catalog_name LIKE 'drill%'"))
+            for row in connection.execute(sa.text(f"SELECT * FROM {schema}.{table} WHERE catalog_name LIKE 'drill%'"))
         ]

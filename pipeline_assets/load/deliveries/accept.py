@@ -12,6 +12,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import replace
 
+from pipeline_assets.domain.errors import ReadTwiceError
 from pipeline_assets.domain.slices import BatchVerdict, Digest, Slice, Source, Verdict
 from pipeline_assets.load.deliveries.arrivals import plan_arrivals
 from pipeline_assets.load.deliveries.attempt import Attempt
@@ -33,11 +34,11 @@ def accept_deliveries(runtime: LoadRuntime, request: LoadRequest, source: Source
     """Load what changed among the deliveries in reach of the requested days.
 
     Every considered batch ends accepted, refused, waiting or moved; only event days whose content changed are
-    accepted into the load's draft.
+    accepted into the load's draft. Raises ReadTwiceError where objects keep changing between two readings.
     """
     table = RAW_TABLES[source]
     started_at = time.monotonic()
-    may_list_again = True
+    may_list_again, moves = True, 0
     published_before: Mapping[Slice, Digest] = {}
     while True:
         base_id = runtime.draft.pin(table)
@@ -45,7 +46,14 @@ def accept_deliveries(runtime: LoadRuntime, request: LoadRequest, source: Source
         name = runtime.draft.next_attempt()
         attempt = Attempt(runtime, request, source, table, base_id, name, started_at, may_list_again, published_before)
         failpoint(Failpoint.AFTER_PIN, table.key)
-        judged, published = _publish_accepted(attempt, plan)
+        try:
+            judged, published = _publish_accepted(attempt, plan)
+        except ReadTwiceError as moved:
+            moves += 1
+            if moves == runtime.settings.publish_attempts:
+                raise
+            runtime.log(f"{table.key}: {moved.subject} {moved.reason}; reading it again")
+            continue
         published_before = published.slices
         _record(attempt, judged, published)
         # Objects overwritten while they were read are listed once more; a second move waits for the next run.

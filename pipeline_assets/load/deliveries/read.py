@@ -20,7 +20,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, Observation, Row
 
 from pipeline_assets.domain.deliveries import NOT_READABLE, Delivery
-from pipeline_assets.domain.errors import LakehouseError, LandingAccessError, PublishConflictError, error_in
+from pipeline_assets.domain.errors import LakehouseError, LandingAccessError, ReadTwiceError, error_in
 from pipeline_assets.domain.records import DeliveryRecord
 from pipeline_assets.domain.skew import READS_PER_CORE, StepSkew, Unit, null_share, share_of, sizes_of
 from pipeline_assets.domain.slices import Source
@@ -252,7 +252,7 @@ def witnesses(listed: Iterable[Delivery], unread: Collection[str]) -> list[Deliv
 
 
 def require_unmoved(reading: Reading | Writing) -> None:
-    """Objects that are read once more must be what they were the first time; raises PublishConflictError."""
+    """Objects that are read once more must be what they were the first time; raises ReadTwiceError."""
     moved = sorted(key for key, row in reading.summaries().items() if row["error"] in (MOVED, NOT_READABLE))
     if moved:
-        raise PublishConflictError(moved[0], "changed while it was read", "The load lists and reads it again")
+        raise ReadTwiceError(moved[0], "changed while it was read", "The load lists and reads it again")
