@@ -67,6 +67,11 @@ MUTATIONS = (
         "tests/scenarios/test_difference.py::test_files_that_vanish_meanwhile_are_noticed",
     ),
     Mutation(
+        2, "a publish does not ask whether its inputs are what they were", "resources/publishing/one_transaction.py",
+        "        ledger.require_inputs(request.rests_on)", "        pass",
+        "tests/spark/test_one_transaction.py::test_whatever_keeps_it_from_its_end_leaves_all_as_it_was",
+    ),
+    Mutation(
         3, "a backfill builds other tables than a daily load", "pipeline_assets/orchestration/jobs.py",
         "selection=dg.AssetSelection.assets(asset_key(RAW_TABLES[source]), *derived),",
         "selection=dg.AssetSelection.assets(asset_key(RAW_TABLES[source]), *derived[: 4 if source is Source.REGULAR else 1]),",
