@@ -18,6 +18,7 @@ from typing import Any
 from pydantic import ValidationError
 from pydantic_settings import SettingsError as UnreadableVariableError
 
+from pipeline_assets.domain.cluster_settings import require_cluster_settings
 from pipeline_assets.domain.errors import SettingsError, UsageError
 from pipeline_assets.domain.masking import EXPORT_CREDENTIALS, URL_SETTINGS, holds_secret, remember
 from pipeline_assets.domain.settings import ENV_PREFIX, IS_CLONE, PROJECT_ROOT, Settings
@@ -71,7 +72,9 @@ def load_settings(**overrides: Any) -> Settings:
             "json_log",
         )
     }
-    return settings.model_copy(update=resolved)
+    settings = settings.model_copy(update=resolved)
+    require_cluster_settings(settings)
+    return settings
 
 
 def _default_paths() -> dict[str, Any]:

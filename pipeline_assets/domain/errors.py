@@ -118,6 +118,10 @@ class EngineError(PermanentError):
     """Spark's JVM died or ran out of memory: this process can do no more, and another one as small would end the same."""
 
 
+class WorkerError(PermanentError):
+    """A worker of the cluster cannot run our tasks: another Python, a missing package, other code than the driver's."""
+
+
 class GoldenQueryError(PermanentError):
     """Golden totals could not be asked of their database, or it gave what cannot be read as totals."""
 

@@ -1,6 +1,6 @@
-"""What this machine can hold: memory and cores, of the container where there is one.
+"""What this machine can hold: memory and cores, of the container where there is one; and whether Spark's workers are on it.
 
-Contains: asking the operating system.
+Contains: asking the operating system, reading what `spark_master` says of machines.
 Add here: another default that follows from the machine.
 Does not contain: settings themselves.
 """
@@ -43,6 +43,11 @@ def engine_cores(spark_master: str) -> int:
     if spark_master == "local":
         return 1
     return int(named["cores"]) if named else cores()
+
+
+def is_on_this_machine(spark_master: str) -> bool:
+    """Whether Spark's workers are processes of this machine, which see its disk and its packages."""
+    return spark_master.startswith("local")
 
 
 def _text(path: Path) -> str:

@@ -52,6 +52,15 @@ class Completeness(StrEnum):
     """It writes none: nothing new came for `quiet_minutes`."""
 
 
+class ShippedCode(StrEnum):
+    """How the workers of a cluster get our code."""
+
+    ARCHIVE = "archive"
+    """Each session sends it; workers need Python and the locked packages."""
+    INSTALLED = "installed"
+    """It is installed on every worker, as on the driver."""
+
+
 class Settings(BaseSettings):
     """All that a deployment may change; the defaults run on one machine with no server, below `./data`."""
 
@@ -214,6 +223,10 @@ class Settings(BaseSettings):
     spark_driver_memory: str = "2g"
     spark_config: dict[str, str] = {}
     """Further Spark settings, winning over Tidemark's own, but for the zone: UTC."""
+    spark_ship_code: ShippedCode = ShippedCode.ARCHIVE
+    """How the workers of a cluster get Tidemark's code and that of extra tables: archive (sent) or installed."""
+    spark_shared_disk: bool = False
+    """Whether the workers of a cluster see this machine's folders under the same paths: else both places are buckets."""
     jars_dir: Path | None = None
     """Where the jars of Spark lie; unset: in a clone `.jars` beside the code, else a cache of the user's."""
     jars_url: str = "https://repo1.maven.org/maven2"

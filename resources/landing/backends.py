@@ -67,11 +67,15 @@ class Bucket:
         bucket, _, prefix = url.removeprefix("s3://").partition("/")
         if not bucket:
             raise SettingsError("TIDEMARK_LANDING_URL", f"{url!r} names no bucket", "Write s3://bucket[/prefix]")
-        if s3 is None:
-            return cls(bucket, prefix.strip("/"))
-        resolved = s3.process_config_and_initialize()
-        shared = {setting.name for setting in fields(cls)} - {"bucket", "prefix"}
-        return cls(bucket, prefix.strip("/"), **{name: getattr(resolved, name) for name in shared})
+        named: dict[str, Any] = {}
+        if s3 is not None:
+            resolved = s3.process_config_and_initialize()
+            shared = {setting.name for setting in fields(cls)} - {"bucket", "prefix"}
+            named = {name: getattr(resolved, name) for name in shared}
+        # Known here and told to workers, who have an environment of their own; credentials are theirs.
+        endpoint = named.pop("endpoint_url", None) or environ_of("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
+        region = named.pop("region_name", None) or environ_of("AWS_REGION", "AWS_DEFAULT_REGION")
+        return cls(bucket, prefix.strip("/"), endpoint_url=endpoint, region_name=region, **named)
 
     @property
     def url(self) -> str:
@@ -180,6 +184,11 @@ class Bucket:
             verify=self.verify,
             config=Config(retries={"total_max_attempts": self.max_attempts, "mode": "standard"}),
         )
+
+
+def environ_of(*names: str) -> str | None:
+    """The first of these variables that says something."""
+    return next((value for name in names if (value := os.environ.get(name))), None)
 
 
 def _http_options() -> ClientConfig:

@@ -1,4 +1,4 @@
-"""Whether Spark's JVM still lives, and the error where it does not.
+"""Whether Spark's JVM still lives, and the error where it, or the Python of a worker, does not.
 
 Contains: telling a dead engine from other failures.
 Add here: another way for it to end.
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from py4j.protocol import Py4JError, Py4JJavaError, Py4JNetworkError
 
 from pipeline_assets.domain.errors import EngineError
+from resources.spark.workers import unfit_worker
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -39,8 +40,9 @@ class LastWords:
 
 @contextmanager
 def naming_a_dead_engine(engine: Callable[[], SparkSession | None], words: LastWords, memory: str) -> Iterator[None]:
-    """Raise EngineError where the JVM died, or ran out of memory and lives; other failures pass as they are.
+    """Raise EngineError where the JVM died, or ran out of memory and lives; WorkerError where a worker that came later is unfit.
 
+    Other failures pass as they are.
     An operator must act, so nothing is tried again at once: this process has no engine any more, and another one with as
     much memory would meet the same. `engine` gives the session, None where none was started.
     """
@@ -54,7 +56,10 @@ def naming_a_dead_engine(engine: Callable[[], SparkSession | None], words: LastW
         process: subprocess.Popen[bytes] | None = getattr(session.sparkContext._gateway, "proc", None)
         what = _end_of(process, error)
         if what is None:
-            raise
+            unfit = next(filter(None, (unfit_worker(str(cause)) for cause in _chain(error))), None)
+            if unfit is None:
+                raise
+            raise unfit from error
         reason = f"{what}; the last line it logged: {words.last}"
         hint = f"Raise TIDEMARK_SPARK_DRIVER_MEMORY (now {memory}), then load again; what was not published yet is not lost"
         raise EngineError("Spark", reason, hint) from error

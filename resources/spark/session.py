@@ -20,7 +20,9 @@ from dagster_pyspark.resources import spark_session_from_config
 from pyspark.errors import PySparkRuntimeError
 from sqlalchemy.engine import URL, make_url
 
+from pipeline_assets.domain.cluster_settings import require_cluster_settings
 from pipeline_assets.domain.errors import SettingsError
+from pipeline_assets.domain.machine import is_on_this_machine
 from pipeline_assets.domain.masking import NAMES_OF_SECRETS, is_secret_name
 from pipeline_assets.domain.places import local_path
 from pipeline_assets.domain.settings import Settings
@@ -28,6 +30,8 @@ from resources.spark.class_archive import jvm_options
 from resources.spark.jars import available, jars_folder
 from resources.spark.java import require_java
 from resources.spark.jvm_names import remember_names
+from resources.spark.shipping import shipped
+from resources.spark.workers import require_same_workers
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -45,7 +49,7 @@ def engine_config(settings: Settings) -> dict[str, str]:
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     # On a cluster workers elsewhere have to reach the driver, under the name that Spark finds for this machine.
-    is_local = settings.spark_master.startswith("local")
+    is_local = is_on_this_machine(settings.spark_master)
     nowhere_else = {"spark.driver.bindAddress": _ONLY_HERE, "spark.driver.host": _ONLY_HERE}
     jars = [str(path) for path in available(settings)]
     config = {
@@ -181,6 +185,22 @@ def started(config: Mapping[str, str], secret: Mapping[str, str]) -> SparkSessio
     return session
 
 
+def _opened(settings: Settings, config: Mapping[str, str], secret: Mapping[str, str]) -> SparkSession:
+    """A session whose workers run this code; raises WorkerError where they cannot, before anything is read."""
+    if is_on_this_machine(settings.spark_master):
+        return started(config, secret)
+    require_cluster_settings(settings)
+    code = shipped(settings, {**config, **secret})
+    session = started({**config, **code.config}, secret)
+    try:
+        code.send(session)
+        require_same_workers(session)
+    except BaseException:
+        session.stop()
+        raise
+    return session
+
+
 @contextmanager
 def _heard_by_this_machine(config: Mapping[str, str]) -> Iterator[None]:
     """For the JVM that starts within alone: another one, of a cluster, has to be reached from elsewhere."""
@@ -205,7 +225,7 @@ def spark_resource(settings: Settings) -> LazyPySparkResource:
         def _init_session(self) -> None:
             if self._spark_session is None:
                 try:
-                    self._spark_session = started(self.spark_config, secret)
+                    self._spark_session = _opened(settings, self.spark_config, secret)
                 except PySparkRuntimeError:
                     require_java()
                     raise

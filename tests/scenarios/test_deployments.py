@@ -1,11 +1,8 @@
-"""The same code on S3, on PostgreSQL and on a Spark cluster: only values change."""
+"""The same code on S3 and on PostgreSQL: only values change. On a Spark cluster: test_cluster.py."""
 
 from __future__ import annotations
 
-import json
 import os
-import subprocess
-import sys
 from collections.abc import Callable
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
@@ -16,8 +13,6 @@ from dagster_aws.s3 import S3Resource
 from moto.core.models import DEFAULT_ACCOUNT_ID
 from moto.s3.models import s3_backends
 
-from pipeline_assets.domain.settings import Settings
-from pipeline_assets.drill.sandbox import as_environment
 from pipeline_assets.load.runtime import Runtime
 from pipeline_assets.operations.maintenance import maintain, require_done
 from resources.landing.store import LandingStore
@@ -25,8 +20,6 @@ from tests.support.builders import a_body, events_on
 from tests.support.policies import database_of, policy, recorded_requests, refused, unneeded
 from tests.support.postgres import a_postgres
 from tests.support.s3 import BUCKET
-from tests.support.small_spark import FIRST_COMPILER, small_config
-from tests.support.spark_cluster import a_cluster
 
 pytestmark = pytest.mark.slow
 DAY = date(2026, 2, 2)
@@ -103,46 +96,3 @@ def test_catalog_and_ledger_on_postgresql(pipeline: Any) -> None:
         assert p.snapshots() == snapshots
         assert p.verdict("refined/events", DAY) == "unchanged"
         p.ledger.close()
-
-
-def test_engine_on_a_cluster(pipeline: Any, tmp_path: Path) -> None:
-    """Scenario: a standalone master with a worker; the settings name nothing but the master and memory. Outcome: executors
-    there read, parse and write, with the jars brought by the session; a load on one machine finds nothing to change."""
-    p = pipeline()
-    p.deliver(DAY, events_on(DAY, 10))
-    p.deliver(DAY, events_on(DAY, 10, prefix="again"), shard=2)
-    with a_cluster(tmp_path / "cluster") as master:
-        loaded = _on_cluster(p.settings, master, tmp_path)
-    assert {line["verdict"] for line in loaded} == {"published"}
-    assert {line["rows"] for line in loaded if line["table"] == "refined/events"} == {20}
-    # An executor fetches what it is to run with into a folder of its own, with its first task.
-    assert list((tmp_path / "cluster" / "work").glob("app-*/*/iceberg-spark-runtime-*.jar"))
-    assert p.load(DAY).success
-    assert p.verdict("refined/events", DAY) == "unchanged"
-
-
-def _on_cluster(settings: Settings, master: str, folder: Path) -> list[dict[str, Any]]:
-    """`tidemark load` of the day, with the jars brought to the session as in production."""
-    home = folder / "dagster_home"
-    home.mkdir(exist_ok=True)
-    small = small_config(FIRST_COMPILER)
-    config = {
-        **small,
-        "spark.executor.memory": "768m",
-        "spark.executor.extraJavaOptions": f"-XX:+UseSerialGC {FIRST_COMPILER}",
-    }
-    changes = {"spark_master": master, "spark_driver_memory": "1g", "spark_config": config}
-    inherited = {name: value for name, value in os.environ.items() if not name.startswith("TIDEMARK_")}
-    environment = {**inherited, **as_environment(settings.model_copy(update=changes)), "DAGSTER_HOME": str(home)}
-    command = [str(Path(sys.executable).parent / "tidemark"), "load", "--source", "regular", "--json"]
-    done = subprocess.run(
-        [*command, "--from", str(DAY), "--to", str(DAY)],
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=300,
-    )
-    assert done.returncode == 0, done.stderr
-    lines: list[dict[str, Any]] = json.loads(done.stdout)
-    return lines

@@ -1,6 +1,6 @@
-"""A Spark cluster on this machine: a standalone master and a worker, each a process of its own.
+"""A Spark cluster on this machine: a standalone master and workers, each a process of its own.
 
-Contains: starting and stopping it.
+Contains: starting and stopping it, its executors and pages, a Python that workers have.
 Add here: another kind of cluster.
 Does not contain: what runs on it.
 """
@@ -9,76 +9,143 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import subprocess
+import sys
+import sysconfig
 import time
+import urllib.request
+import venv
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pyspark
 
 _PATIENCE_SECONDS = 60
+_open = urllib.request.build_opener(urllib.request.ProxyHandler({})).open
+
+
+@dataclass
+class _Daemon:
+    process: subprocess.Popen[bytes]
+    log: Path
+
+    def says(self, wanted: str) -> str:
+        """What it writes to its log, once it has."""
+        until = time.monotonic() + _PATIENCE_SECONDS
+        while time.monotonic() < until:
+            if found := re.search(wanted, self.log.read_text(encoding="utf-8", errors="replace")):
+                return found.group(found.lastindex or 0)
+            time.sleep(0.2)
+        raise RuntimeError(f"{self.log.stem} never said {wanted!r}:\n{self.log.read_text('utf-8', 'replace')[-2000:]}")
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """A running cluster."""
+
+    url: str
+    folder: Path
+    """Of its logs; below `work`, one for each worker, what executors were sent and wrote."""
+    workers: list[_Daemon] = field(default_factory=list)
+    pages: list[str] = field(default_factory=list)
+    """Of the master and of the workers, for people and for programs."""
+
+    def executors(self) -> dict[int, _Daemon]:
+        """Process id of each executor's JVM -> the worker that it belongs to."""
+        found = {}
+        for worker in self.workers:
+            with suppress(OSError):
+                # Whichever thread of the worker started it.
+                for children in Path(f"/proc/{worker.process.pid}/task").glob("*/children"):
+                    for pid in map(int, children.read_text().split()):
+                        if b"CoarseGrainedExecutorBackend" in Path(f"/proc/{pid}/cmdline").read_bytes():
+                            found[pid] = worker
+        return found
+
+    def lose_executor(self) -> None:
+        """SIGKILL to the JVM of the only executor."""
+        (pid,) = self.executors()
+        os.kill(pid, signal.SIGKILL)
+
+    def lose_worker(self) -> None:
+        """SIGKILL to the worker that has the only executor, and to that one, as when a machine is gone."""
+        ((pid, worker),) = self.executors().items()
+        worker.process.kill()
+        os.kill(pid, signal.SIGKILL)
+
+    def keep_pages(self, folder: Path, *others: str) -> int:
+        """Write what its pages, and others, show into files of a folder; how many there were."""
+        count = 0
+        for url in (*self.pages, *others):
+            with suppress(ConnectionRefusedError):
+                (folder / f"page-{re.sub('[^a-z0-9]+', '-', url)}").write_bytes(_open(url, timeout=30).read())
+                count += 1
+        return count
 
 
 @contextmanager
-def a_cluster(folder: Path) -> Iterator[str]:
-    """URL of the master; its worker offers two cores, and starts Python wherever the driver says."""
-    with (
-        _daemon("master.Master", ["--host", "127.0.0.1", "--port", "0", "--webui-port", "0"], folder) as log,
-        _daemon(
-            "worker.Worker",
-            [
-                "--host",
-                "127.0.0.1",
-                "--cores",
-                "2",
-                "--memory",
-                "1g",
-                "--webui-port",
-                "0",
-                "--work-dir",
-                str(folder / "work"),
-                (url := _said(log, r"spark://[\w.]+:\d+")),
-            ],
-            folder,
-        ) as worker_log,
-    ):
-        _said(worker_log, "Successfully registered with master")
-        yield url
+def a_cluster(folder: Path, *cores: int, **variables: str) -> Iterator[Cluster]:
+    """A master, and a worker for each number of cores, which start Python wherever the driver says.
+
+    `variables`: of their environment, which executors inherit.
+    """
+    with ExitStack() as stack:
+
+        def daemon(name: str, number: int, *words: str) -> _Daemon:
+            started = _daemon(f"{name}-{number}", f"{name}.{name.title()}", words, folder, variables)
+            return stack.enter_context(started)
+
+        master = daemon("master", 0, "--host", "127.0.0.1", "--port", "0", "--webui-port", "0")
+        cluster = Cluster(master.says(r"spark://[\w.]+:\d+"), folder)
+        for number, count in enumerate(cores):
+            place = ("--host", "127.0.0.1", "--webui-port", "0", "--work-dir", str(folder / "work" / str(number)))
+            room = ("--cores", str(count), "--memory", "1g")
+            cluster.workers.append(daemon("worker", number, *place, *room, cluster.url))
+        for worker in cluster.workers:
+            worker.says("Successfully registered with master")
+        for each in (master, *cluster.workers):
+            port = each.says(r"Successfully started service '\w+UI' on port (\d+)")
+            cluster.pages.extend(f"http://127.0.0.1:{port}/{page}" for page in ("", "json/"))
+        yield cluster
+
+
+def a_python(folder: Path, **versions: str) -> Path:
+    """An interpreter with the packages of this one, but without Tidemark; it takes these of them for other versions."""
+    venv.create(folder, symlinks=True)
+    (own,) = folder.glob("lib/python*/site-packages")
+    # Names of folders in such a file are added; files of their own, of which one would lead to Tidemark, are not read.
+    (own / "packages.pth").write_text(f"{sysconfig.get_path('purelib')}\n")
+    for name, number in versions.items():
+        (own / f"{name}-{number}.dist-info").mkdir()
+        (own / f"{name}-{number}.dist-info" / "METADATA").write_text(f"Name: {name}\nVersion: {number}\n")
+    return folder / "bin" / Path(sys.executable).name
 
 
 @contextmanager
-def _daemon(name: str, words: list[str], folder: Path) -> Iterator[Path]:
+def _daemon(name: str, main: str, words: tuple[str, ...], folder: Path, variables: dict[str, str]) -> Iterator[_Daemon]:
     folder.mkdir(exist_ok=True)
     log = folder / f"{name}.log"
     spark_class = Path(pyspark.__file__).parent / "bin" / "spark-class"
     # Spark's launcher ends with `exec`, so the process that is stopped is the JVM.
     with log.open("wb") as out:
         process = subprocess.Popen(
-            [str(spark_class), f"org.apache.spark.deploy.{name}", *words], stdout=out, stderr=out, env=_environment()
+            [str(spark_class), f"org.apache.spark.deploy.{main}", *words],
+            stdout=out,
+            stderr=out,
+            env={**_environment(), **variables},
         )
     try:
-        yield log
+        yield _Daemon(process, log)
     finally:
         process.terminate()
         process.wait(timeout=_PATIENCE_SECONDS)
 
 
 def _environment() -> dict[str, str]:
-    """Nothing of the session that this process may have: its JVM's options are the driver's."""
-    inherited = {
-        name: value for name, value in os.environ.items() if not name.startswith(("SPARK_", "PYSPARK_", "TIDEMARK_"))
-    }
+    """Nothing of the session that this process may have: its JVM's options are the driver's, its folders of code too."""
+    ours = ("SPARK_", "PYSPARK_", "TIDEMARK_", "AWS_", "PYTHONPATH")
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
     return {**inherited, "SPARK_DAEMON_JAVA_OPTS": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"}
-
-
-def _said(log: Path, wanted: str) -> str:
-    """What a process writes to its log, once it has."""
-    until = time.monotonic() + _PATIENCE_SECONDS
-    while time.monotonic() < until:
-        if found := re.search(wanted, log.read_text(encoding="utf-8", errors="replace")):
-            return found.group()
-        time.sleep(0.2)
-    raise RuntimeError(
-        f"{log.stem} never said {wanted!r}:\n{log.read_text(encoding='utf-8', errors='replace')[-2000:]}"
-    )

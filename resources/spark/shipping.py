@@ -1,0 +1,98 @@
+"""Our code on its way to workers: an archive whose name tells its content, and what a session is told of it.
+
+Contains: which code is sent, the archive, the settings of Spark that make workers start from it.
+Add here: another kind of code that tasks import.
+Does not contain: whether a worker runs that code (worker_check.py).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import zipfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pipeline_assets.domain.errors import SettingsError
+from pipeline_assets.domain.settings import Settings, ShippedCode
+from resources.spark.worker_check import VARIABLE, described, files_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_OWN = ("pipeline_assets", "resources")
+_COMPILED = (".so", ".pyd", ".dylib")
+_EPOCH = (1980, 1, 1, 0, 0, 0)
+"""The earliest time that an archive can hold: the same code is the same archive."""
+_PATH, _EXPECTED = "spark.executorEnv.PYTHONPATH", f"spark.executorEnv.{VARIABLE}"
+
+
+@dataclass(frozen=True)
+class Shipped:
+    """What a cluster is told, and sent, of our code."""
+
+    config: Mapping[str, str]
+    """Settings of Spark, for a session that is not started yet."""
+    name: str | None = None
+    """Of the archive; None where workers have the code already."""
+    content: bytes = b""
+
+    def send(self, session: SparkSession) -> None:
+        """Give the archive to Spark, which brings it to every executor before its first task; needs no shared disk."""
+        if self.name is None:
+            return
+        # Spark removes this folder when the session ends.
+        path = Path(session.sparkContext._temp_dir) / self.name
+        path.write_bytes(self.content)
+        session.sparkContext.addFile(str(path))
+
+
+def shipped(settings: Settings, config: Mapping[str, str]) -> Shipped:
+    """For the workers of a cluster, beside `config`; raises SettingsError for code that no archive can bring."""
+    packages = _packages(settings)
+    expected = {_EXPECTED: json.dumps(described(packages), separators=(",", ":"))}
+    if settings.spark_ship_code is ShippedCode.INSTALLED:
+        return Shipped(expected)
+    files = {name: body for package in packages for name, body in _sent_files(package)}
+    content = _archive(files)
+    name = f"tidemark-{hashlib.sha256(content).hexdigest()[:16]}.zip"
+    # Executors work in the folder that Spark puts files into; whatever else is installed there comes after.
+    path = ":".join([name, *filter(None, [config.get(_PATH)])])
+    return Shipped({**expected, _PATH: path}, name, content)
+
+
+def _packages(settings: Settings) -> tuple[str, ...]:
+    """Ours, and those of tables of a user's own, whose functions tasks may call."""
+    theirs = (
+        name.partition(":")[0].partition(".")[0] for name in (*settings.extra_aggregates, *settings.extra_dimensions)
+    )
+    return tuple(dict.fromkeys((*_OWN, *theirs)))
+
+
+def _sent_files(package: str) -> list[tuple[str, bytes]]:
+    """Modules; of a user's package also what lies beside them."""
+    files = [(name, body) for name, body in files_of(package) if package not in _OWN or name.endswith(".py")]
+    compiled = next((name for name, _ in files if name.endswith(_COMPILED)), None)
+    if compiled is not None:
+        raise SettingsError(
+            f"package {package}",
+            f"{compiled} is compiled, and Python imports nothing compiled from an archive",
+            'Install the package on every worker, and set TIDEMARK_SPARK_SHIP_CODE to "installed"',
+        )
+    if not files:
+        raise SettingsError(f"package {package}", "holds no module that could be sent to workers", "Correct its name")
+    return files
+
+
+def _archive(files: Mapping[str, bytes]) -> bytes:
+    body = io.BytesIO()
+    with zipfile.ZipFile(body, "w") as archive:
+        for name, content in sorted(files.items()):
+            entry = zipfile.ZipInfo(name, _EPOCH)
+            entry.compress_type = zipfile.ZIP_DEFLATED
+            entry.external_attr = 0o644 << 16
+            archive.writestr(entry, content)
+    return body.getvalue()

@@ -1,0 +1,139 @@
+"""Whether a worker can run our tasks: its Python, the packages that tasks import, our code; compared where its Python starts.
+
+Contains: what is compared, on both sides, and the line that crosses from a worker to the driver.
+Add here: another package that tasks import (`PACKAGES`).
+Does not contain: how code reaches workers (shipping.py), the error that an operator reads (workers.py).
+
+It runs before it is known what a worker has, so it imports the standard library alone, in the Python of three years ago.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import platform
+import re
+import socket
+import sys
+import zipfile
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
+from pathlib import Path
+
+VARIABLE = "TIDEMARK_WORKERS_HAVE"
+"""Tells a worker what the driver has; where it is not set, nothing is compared."""
+PACKAGES = (
+    "boto3",
+    "botocore",
+    "msgspec",
+    "numpy",
+    "obstore",
+    "pandas",
+    "pyarrow",
+    "pydantic",
+    "pydantic-settings",
+    "pyspark",
+    "sqlalchemy",
+)
+"""What tasks import, by the names under which it is installed."""
+PYTHON = "Python"
+_MARK = "tidemark-worker "
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Something that the driver has and a worker has not, or has otherwise."""
+
+    host: str
+    what: str
+    """`Python`, a package as it is installed, or a package of code as it is imported."""
+    here: str
+    """The driver's version; of code, how its digest begins."""
+    there: str | None
+    """The worker's; None where it has none."""
+
+
+def described(code: Iterable[str]) -> dict[str, str]:
+    """What this process has: Python, the packages, and these packages of code; one that is missing is left out."""
+    found = {PYTHON: ".".join(platform.python_version_tuple()[:2])}
+    for name in PACKAGES:
+        try:
+            found[name] = _version(name)
+        except PackageNotFoundError:
+            continue
+    for name in code:
+        digest = digest_of(files_of(name))
+        if digest is not None:
+            found[_of_code(name)] = digest
+    return found
+
+
+def _version(name: str) -> str:
+    if name == "pyspark":
+        # A cluster brings its own with Spark, as a folder that nothing installed.
+        import pyspark  # noqa: PLC0415 - the driver's Spark may not be started yet
+
+        return str(pyspark.__version__)
+    return version(name)
+
+
+def _of_code(name: str) -> str:
+    return f"code of {name}"
+
+
+def files_of(name: str) -> Iterator[tuple[str, bytes]]:
+    """A top-level package's or module's files, by their names in an archive, but for bytecode; nothing where there is none."""
+    spec = find_spec(name)
+    if spec is None:
+        return
+    archive = getattr(spec.loader, "archive", None)
+    if archive is not None:
+        with zipfile.ZipFile(archive) as packed:
+            for entry in sorted(packed.namelist()):
+                if entry == f"{name}.py" or entry.startswith(f"{name}/"):
+                    yield entry, packed.read(entry)
+        return
+    for folder in sorted(spec.submodule_search_locations or ()):
+        for path in sorted(Path(folder).rglob("*")):
+            if path.is_file() and path.suffix != ".pyc":
+                yield f"{name}/{path.relative_to(folder).as_posix()}", path.read_bytes()
+    if not spec.submodule_search_locations and spec.origin is not None:
+        yield f"{name}.py", Path(spec.origin).read_bytes()
+
+
+def digest_of(files: Iterable[tuple[str, bytes]]) -> str | None:
+    """Of the modules among them, whatever they were imported from; None where there are none."""
+    digest, count = hashlib.sha256(), 0
+    for name, content in files:
+        if name.endswith(".py"):
+            digest.update(f"{name} {len(content)}\n".encode())
+            digest.update(content)
+            count += 1
+    return digest.hexdigest()[:16] if count else None
+
+
+def differences(expected: Mapping[str, str]) -> list[Difference]:
+    """What of this is another here, by its name."""
+    code = [name.removeprefix(_of_code("")) for name in expected if name.startswith(_of_code(""))]
+    found = described(code)
+    host = socket.gethostname()
+    return [Difference(host, name, here, found.get(name)) for name, here in expected.items() if found.get(name) != here]
+
+
+def require_same() -> None:
+    """Leave with a line that `differences_in` finds again, where this worker is not what the driver expects."""
+    expected = os.environ.get(VARIABLE)
+    if expected is None:
+        return
+    found = differences(json.loads(expected))
+    if found:
+        sys.exit("\n".join(_MARK + json.dumps(asdict(difference)) for difference in found))
+
+
+def differences_in(text: str) -> list[Difference]:
+    """What workers said, in a text that repeats it more than once, each once and in its order."""
+    lines = re.findall(rf"{_MARK}(\{{[^{{}}\n]*\}})", text)
+    return list(dict.fromkeys(Difference(**json.loads(line)) for line in lines))
