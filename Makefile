@@ -6,7 +6,7 @@ JARS := .jars/.verified
 CLASSES := .jars/classes.jsa
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-full test-fast crash-matrix two-writers readers mutations canaries bench labs images dev check audit sbom lock wheel wheel-test
+.PHONY: help setup demo test test-full test-fast crash-matrix two-writers lost-workers readers mutations canaries bench labs images dev check audit sbom lock wheel wheel-test
 
 help: ## Show this help
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -43,6 +43,9 @@ crash-matrix: $(CLASSES) ## Kill a load at every point x table, and what writes 
 
 two-writers: $(CLASSES) ## Let writers meet in 300 random rounds, on SQLite and on PostgreSQL (about two and a half hours; ARGS=...)
 	@$(VENV)/bin/python -m tests.two_writers $(ARGS)
+
+lost-workers: $(CLASSES) ## Lose executors and workers of a Spark cluster in the middle of loads, and meet unfit ones (about ten minutes)
+	@$(VENV)/bin/python -m pytest --full tests/scenarios/test_cluster.py
 
 readers: $(CLASSES) ## Read in a loop beside 300 publishes for each catalog and promise: does all agree in every cut (hours; ARGS=...)
 	@$(VENV)/bin/python -m tests.readers $(ARGS)

@@ -25,7 +25,7 @@ def require_cluster_settings(settings: Settings) -> None:
             raise SettingsError(
                 name,
                 "is a folder of this machine, while spark_master names a cluster",
-                "Write s3://bucket[/prefix]; where every worker has that folder under the same path, set spark_shared_disk = true",
+                "Write s3://bucket[/prefix]; where each worker has that folder under the same path, set spark_shared_disk = true",
             )
     for name in settings.spark_config:
         if name.startswith(_OF_EXECUTORS) and is_secret_name(name):

@@ -23,7 +23,7 @@ from sqlalchemy.engine import URL, make_url
 from pipeline_assets.domain.cluster_settings import require_cluster_settings
 from pipeline_assets.domain.errors import SettingsError
 from pipeline_assets.domain.machine import is_on_this_machine
-from pipeline_assets.domain.masking import NAMES_OF_SECRETS, is_secret_name
+from pipeline_assets.domain.masking import MASK, NAMES_OF_SECRETS, is_secret_name
 from pipeline_assets.domain.places import local_path
 from pipeline_assets.domain.settings import Settings
 from resources.spark.class_archive import jvm_options
@@ -158,7 +158,12 @@ def configure_catalog(spark: SparkSession, settings: Settings) -> None:
     url = make_url(settings.catalog_url)
     if url.get_backend_name() == "sqlite" and url.database:
         Path(url.database).parent.mkdir(parents=True, exist_ok=True)
+    known = spark.sparkContext._jsc.sc().conf()
     for key, value in catalog_config(settings).items():
+        if is_secret_name(key):
+            # Each job's entry in Spark's log of events repeats the session, and hides of it only what the settings of the start
+            # name too: the name is enough.
+            known.set(key, MASK)
         spark.conf.set(key, value)
 
 

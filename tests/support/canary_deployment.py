@@ -114,6 +114,8 @@ def spark_config(folder: Path, port: int, secret: Canary) -> str:
             "spark.ui.port": str(port),
             "spark.eventLog.enabled": "true",
             "spark.eventLog.dir": f"file:{folder}/events",
+            # As it is otherwise, a search through bytes finds nothing in it.
+            "spark.eventLog.compress": "false",
             "spark.local.dir": f"{folder}/tmp",
             "spark.hadoop.fs.s3a.secret.key": secret.value,
         }

@@ -65,15 +65,11 @@ class Cluster:
                             found[pid] = worker
         return found
 
-    def lose_executor(self) -> None:
-        """SIGKILL to the JVM of the only executor."""
-        (pid,) = self.executors()
-        os.kill(pid, signal.SIGKILL)
-
-    def lose_worker(self) -> None:
-        """SIGKILL to the worker that has the only executor, and to that one, as when a machine is gone."""
+    def lose(self, *, is_machine: bool) -> None:
+        """SIGKILL to the JVM of the only executor; as when a machine is gone, to the worker that has it as well."""
         ((pid, worker),) = self.executors().items()
-        worker.process.kill()
+        if is_machine:
+            worker.process.kill()
         os.kill(pid, signal.SIGKILL)
 
     def keep_pages(self, folder: Path, *others: str) -> int:

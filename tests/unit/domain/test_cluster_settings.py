@@ -1,0 +1,45 @@
+"""Settings that a cluster cannot work with, or would show."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from pipeline_assets.domain.cluster_settings import require_cluster_settings
+from pipeline_assets.domain.errors import SettingsError
+from pipeline_assets.domain.settings import Settings
+
+BUCKETS = {"landing_url": "s3://bucket/landing", "warehouse_url": "s3://bucket/warehouse"}
+KEY = "spark.executorEnv.AWS_SECRET_ACCESS_KEY"
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        (
+            {"landing_url": "/data/landing"},
+            "landing_url: is a folder of this machine, while spark_master names a cluster.",
+        ),
+        ({"warehouse_url": "file:///data/lake"}, "warehouse_url: is a folder of this machine"),
+        ({"warehouse_url": "/mnt/lake", "spark_shared_disk": True}, None),
+        ({"spark_config": {KEY: "word"}}, f"spark_config: {KEY}: is a secret that the cluster's own pages show."),
+        ({"spark_config": {"spark.executorEnv.TZ": "UTC", "spark.hadoop.fs.s3a.secret.key": "word"}}, None),
+        ({"catalog_url": "sqlite:////data/catalog.db"}, None),
+    ],
+)
+@pytest.mark.parametrize("master", ["spark://host:7077", "k8s://https://host:6443", "yarn"])
+def test_what_only_works_on_one_machine_is_refused_for_a_cluster(
+    master: str, changes: dict[str, Any], said: str | None
+) -> None:
+    """Scenario: a folder, a shared one, a secret for executors, a catalog that the driver alone opens; on each kind of cluster.
+    Outcome: one sentence for what workers would not see, or everybody would; the secret is not in it. One machine takes all."""
+    require_cluster_settings(Settings(**{**BUCKETS, **changes}, spark_master="local[2]"))
+    settings = Settings(**{**BUCKETS, **changes}, spark_master=master)
+    if said is None:
+        require_cluster_settings(settings)
+        return
+    with pytest.raises(SettingsError) as refused:
+        require_cluster_settings(settings)
+    assert str(refused.value).startswith(said)
+    assert "word" not in str(refused.value)

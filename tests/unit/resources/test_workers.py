@@ -1,0 +1,202 @@
+"""What workers of a cluster are sent, what of them is compared, and what is said of those that cannot run tasks."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import zipfile
+from importlib.metadata import packages_distributions
+from io import BytesIO
+from pathlib import Path
+
+import pytest
+
+from pipeline_assets.domain.errors import EngineError, SettingsError, WorkerError
+from pipeline_assets.domain.settings import Settings, ShippedCode
+from resources.spark.engine_life import LastWords, naming_a_dead_engine
+from resources.spark.shipping import Shipped, shipped
+from resources.spark.worker_check import PACKAGES, VARIABLE, described, differences_in
+from resources.spark.workers import unfit_worker
+from tests.support.spark_cluster import a_python
+
+TASKS = (
+    "pipeline_assets.transforms.write_objects",
+    "pipeline_assets.transforms.refine_task",
+    "pipeline_assets.transforms.parse",
+    "pipeline_assets.transforms.snapshot_rows",
+    "resources.landing.store",
+    "resources.iceberg.lake_objects",
+    "resources.spark.worker_daemon",
+)
+"""Modules whose functions run in workers, and what these are given."""
+_LOST = (
+    "org.apache.spark.SparkException: Job aborted due to stage failure: Task 0 in stage 0.0 failed 4 times, most recent "
+    "failure: Lost task 0.3 in stage 0.0 (TID 3) (10.0.0.7 executor 0): "
+)
+
+
+def sent(**settings: object) -> Shipped:
+    """What a cluster is sent with these settings."""
+    places = {"landing_url": "s3://bucket/a", "warehouse_url": "s3://bucket/b", "spark_master": "spark://host:7077"}
+    return shipped(Settings(**{**places, **settings}), {})
+
+
+def daemon(archive: Path, python: Path, expected: str | None) -> tuple[bool, str]:
+    """Whether the Python of an executor begins, started as Spark does in the folder that its files come to; and what it says."""
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "SPARK"))}
+    told = {"PYTHONPATH": archive.name} | ({VARIABLE: expected} if expected is not None else {})
+    done = subprocess.run(
+        [str(python), "-m", "resources.spark.worker_daemon", "pyspark.worker"],
+        env={**inherited, **told},
+        cwd=archive.parent,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        check=False,
+        timeout=120,
+    )
+    # A port, in four bytes, is the first that it says; it ends with its empty input.
+    return len(done.stdout) == 4, done.stderr.decode()
+
+
+def test_the_same_code_is_the_same_archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Scenario: sent twice; then with a table of a user's own, whose package has data beside it, and after a change of that.
+    Outcome: a name for each content; modules of ours, all of theirs, no bytecode."""
+    first, again = sent(), sent()
+    assert (first.name, first.content) == (again.name, again.content)
+    names = zipfile.ZipFile(BytesIO(first.content)).namelist()
+    assert {"resources/spark/worker_daemon.py", "pipeline_assets/transforms/write_objects.py"} <= set(names)
+    assert all(name.startswith(("pipeline_assets/", "resources/")) and name.endswith(".py") for name in names)
+    package = tmp_path / "acme_tables"
+    (package / "__pycache__").mkdir(parents=True)
+    for name in ("__init__.py", "cities.py", "cities.csv", "__pycache__/cities.cpython-311.pyc"):
+        (package / name).write_text("x = 1\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    theirs = sent(extra_aggregates=("acme_tables.cities:CITIES",))
+    added = set(zipfile.ZipFile(BytesIO(theirs.content)).namelist()) - set(names)
+    assert added == {"acme_tables/__init__.py", "acme_tables/cities.py", "acme_tables/cities.csv"}
+    (package / "cities.py").write_text("x = 2\n")
+    changed = sent(extra_dimensions=("acme_tables.cities:CITIES",))
+    assert len({first.name, theirs.name, changed.name}) == 3
+    assert changed.config[f"spark.executorEnv.{VARIABLE}"] != theirs.config[f"spark.executorEnv.{VARIABLE}"]
+
+
+def test_what_cannot_be_sent_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Scenario: a user's package with a compiled module. Outcome: it is named, with the setting that helps."""
+    package = tmp_path / "acme_fast"
+    package.mkdir()
+    for name in ("__init__.py", "_fast.so"):
+        (package / name).touch()
+    monkeypatch.syspath_prepend(tmp_path)
+    table = ("acme_fast.cities:CITIES",)
+    with pytest.raises(
+        SettingsError, match=r"package acme_fast: acme_fast/_fast.so is compiled.*TIDEMARK_SPARK_SHIP_CODE"
+    ):
+        sent(extra_aggregates=table)
+    installed = sent(extra_aggregates=table, spark_ship_code=ShippedCode.INSTALLED)
+    assert (installed.name, installed.content) == (None, b"")
+    assert list(installed.config) == [f"spark.executorEnv.{VARIABLE}"]
+
+
+def test_folders_of_code_that_a_user_names_come_after() -> None:
+    settings = Settings(spark_master="spark://host:7077")
+    told = shipped(settings, {"spark.executorEnv.PYTHONPATH": "/their/folder"})
+    assert told.config["spark.executorEnv.PYTHONPATH"] == f"{told.name}:/their/folder"
+
+
+def test_all_packages_that_tasks_import_are_compared() -> None:
+    """Scenario: the modules of tasks are imported. Outcome: what they bring is compared, but for what others bring with them."""
+    program = f"import sys\nfor name in {TASKS!r}: __import__(name)\nprint(*{{name.partition('.')[0] for name in sys.modules}})"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    owners = packages_distributions()
+    imported = {owner.lower() for name in done.stdout.split() for owner in owners.get(name, ())}
+    brought = {"annotated-types", "certifi", "jmespath", "py4j", "pydantic-core", "pydantic_core", "python-dateutil", "pytz",
+               "python-dotenv", "s3transfer", "setuptools", "six", "tidemark-pipeline", "typing-extensions",
+               "typing_extensions", "typing-inspection", "urllib3", "cython", "greenlet", "tzdata"}  # fmt: skip
+    assert {name.replace("_", "-") for name in imported} - brought == set(PACKAGES)
+
+
+def test_a_worker_that_differs_does_not_begin(tmp_path: Path) -> None:
+    """Scenario: the Python of an executor, with the archive alone: as the driver expects; another msgspec, other code,
+    another Python, or a package that nobody has. Outcome: the first begins; the others end with what differs."""
+    code = sent()
+    assert code.name is not None
+    archive = tmp_path / code.name
+    archive.write_bytes(code.content)
+    expected = json.loads(code.config[f"spark.executorEnv.{VARIABLE}"])
+    assert expected == described(("pipeline_assets", "resources"))
+    bare, other = a_python(tmp_path / "bare"), a_python(tmp_path / "other", msgspec="0.1.0")
+    assert daemon(archive, bare, json.dumps(expected)) == (True, "")
+    for python, changes, what, there in (
+        (other, {}, "msgspec", "0.1.0"),
+        (bare, {"code of resources": "0" * 16}, "code of resources", expected["code of resources"]),
+        (bare, {"pyarrow-of-theirs": "1.0"}, "pyarrow-of-theirs", None),
+        (bare, {"Python": "3.99"}, "Python", expected["Python"]),
+    ):
+        begins, said = daemon(archive, python, json.dumps(expected | changes))
+        assert not begins
+        (found,) = differences_in(said)
+        assert (found.what, found.here, found.there) == (what, (expected | changes)[what], there)
+        error = unfit_worker(f"{_LOST}org.apache.spark.SparkException: \nError from python worker:\n  {said}" * 2)
+        assert error is not None
+        assert error.subject == f"worker {found.host}"
+        assert what in error.reason
+    assert daemon(archive, bare, None) == (True, "")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (
+            'java.io.IOException: Cannot run program "/opt/python": error=2, No such file or directory\n'
+            "\tat org.apache.spark.api.python.PythonWorkerFactory.startDaemon(PythonWorkerFactory.scala:294)",
+            "worker 10.0.0.7: has no program /opt/python, which is to run tasks.",
+        ),
+        (
+            "org.apache.spark.SparkException: \nError from python worker:\n  /usr/bin/python3: Error while finding module "
+            "specification for 'resources.spark.worker_daemon' (ModuleNotFoundError: No module named 'resources')\n",
+            "worker 10.0.0.7: its Python finds no module resources.",
+        ),
+        (
+            "pyspark.errors.exceptions.base.PySparkRuntimeError: [PYTHON_VERSION_MISMATCH] Python in worker has different "
+            "version: 3.10 than that in driver: 3.11, PySpark cannot run with different minor versions.",
+            "worker 10.0.0.7: Python is 3.10 there and 3.11 here.",
+        ),
+        ('java.io.IOException: Cannot run program "chmod": error=2\n\tat org.apache.hadoop.util.Shell.run', None),
+        ("pyspark.errors.PythonException: ModuleNotFoundError: No module named 'acme'", None),
+    ],
+)
+def test_what_spark_says_of_a_worker_is_told_in_one_sentence(text: str, said: str | None) -> None:
+    """Scenario: failures of Spark as a cluster reported them. Outcome: those of a worker's Python name host and reason."""
+    error = unfit_worker(_LOST + text)
+    assert (error is None) == (said is None)
+    if said is not None:
+        assert str(error).startswith(said)
+
+
+def test_a_worker_that_comes_later_is_named_as_well() -> None:
+    """Scenario: in the middle of a load the failure of a worker's Python comes up, from within another one. Outcome: the worker
+    is named; it is not the engine that died."""
+
+    class Session:
+        """As much of a session as is asked for."""
+
+        class sparkContext:  # noqa: N801 - pyspark's name
+            """No process of ours."""
+
+            _gateway = None
+
+    def fail() -> None:
+        try:
+            raise RuntimeError(
+                f'{_LOST}Cannot run program "/opt/python"\n\tat org.apache.spark.api.python.PythonWorkerFactory'
+            )
+        except RuntimeError as error:
+            raise ValueError("while reading") from error
+
+    words = LastWords(lambda _: None)
+    said = r"worker 10\.0\.0\.7: has no program /opt/python"
+    with pytest.raises(WorkerError, match=said), naming_a_dead_engine(Session, words, "1g"):  # type: ignore[arg-type]
+        fail()
+    assert not issubclass(WorkerError, EngineError)
