@@ -684,6 +684,20 @@ def test_fields_of_the_resource_win_over_variables(
     assert "hidden" not in repr(store._place)
 
 
+def test_workers_are_told_where_the_bucket_is_and_no_credentials(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Scenario: a driver with endpoint, region and keys in variables hands landing to a worker that has none of them.
+    Outcome: the worker knows the place; keys are its own affair."""
+    monkeypatch.setenv("AWS_ENDPOINT_URL_S3", "http://store.internal:9000")
+    monkeypatch.setenv("AWS_REGION", "eu-central-1")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "hidden")
+    sent = pickle.dumps(a_store("s3://bucket", s3=S3Resource()))
+    for name in ("AWS_ENDPOINT_URL_S3", "AWS_REGION", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.delenv(name)
+    place = pickle.loads(sent).place
+    assert (place.endpoint_url, place.region_name) == ("http://store.internal:9000", "eu-central-1")
+    assert b"hidden" not in sent
+
+
 def test_missing_credentials_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("AWS_ACCESS_KEY_ID")
     monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
