@@ -4,7 +4,7 @@ Contains: what is compared, on both sides, and the line that crosses from a work
 Add here: another package that tasks import (`PACKAGES`).
 Does not contain: how code reaches workers (shipping.py), the error that an operator reads (workers.py).
 
-It runs before it is known what a worker has, so it imports the standard library alone, in the Python of three years ago.
+It runs before it is known what a worker has, so it imports the standard library alone.
 """
 
 from __future__ import annotations
@@ -92,12 +92,12 @@ def files_of(name: str) -> Iterator[tuple[str, bytes]]:
     archive = getattr(spec.loader, "archive", None)
     if archive is not None:
         with zipfile.ZipFile(archive) as packed:
-            for entry in sorted(packed.namelist()):
+            for entry in packed.namelist():
                 if entry == f"{name}.py" or entry.startswith(f"{name}/"):
                     yield entry, packed.read(entry)
         return
     for folder in sorted(spec.submodule_search_locations or ()):
-        for path in sorted(Path(folder).rglob("*")):
+        for path in Path(folder).rglob("*"):
             if path.is_file() and path.suffix != ".pyc":
                 yield f"{name}/{path.relative_to(folder).as_posix()}", path.read_bytes()
     if not spec.submodule_search_locations and spec.origin is not None:
@@ -105,14 +105,13 @@ def files_of(name: str) -> Iterator[tuple[str, bytes]]:
 
 
 def digest_of(files: Iterable[tuple[str, bytes]]) -> str | None:
-    """Of the modules among them, whatever they were imported from; None where there are none."""
-    digest, count = hashlib.sha256(), 0
-    for name, content in files:
-        if name.endswith(".py"):
-            digest.update(f"{name} {len(content)}\n".encode())
-            digest.update(content)
-            count += 1
-    return digest.hexdigest()[:16] if count else None
+    """Of the modules among them, whatever they were imported from, in whatever order they come; None where there are none."""
+    modules = sorted((name, content) for name, content in files if name.endswith(".py"))
+    digest = hashlib.sha256()
+    for name, content in modules:
+        digest.update(f"{name} {len(content)}\n".encode())
+        digest.update(content)
+    return digest.hexdigest()[:16] if modules else None
 
 
 def differences(expected: Mapping[str, str]) -> list[Difference]:

@@ -17,7 +17,7 @@ from pipeline_assets.domain.errors import EngineError, SettingsError, WorkerErro
 from pipeline_assets.domain.settings import Settings, ShippedCode
 from resources.spark.engine_life import LastWords, naming_a_dead_engine
 from resources.spark.shipping import Shipped, shipped
-from resources.spark.worker_check import PACKAGES, VARIABLE, described, differences_in
+from resources.spark.worker_check import PACKAGES, VARIABLE, described, differences_in, digest_of
 from resources.spark.workers import unfit_worker
 from tests.support.spark_cluster import a_python
 
@@ -70,12 +70,20 @@ def test_the_same_code_is_the_same_archive(tmp_path: Path, monkeypatch: pytest.M
     assert all(name.startswith(("pipeline_assets/", "resources/")) and name.endswith(".py") for name in names)
     package = tmp_path / "acme_tables"
     (package / "__pycache__").mkdir(parents=True)
-    for name in ("__init__.py", "cities.py", "cities.csv", "__pycache__/cities.cpython-311.pyc"):
+    (package / "cities").mkdir()
+    inside = ("__init__.py", "cities.py", "cities/of_france.py", "cities.csv")
+    for name in (*inside, "__pycache__/cities.cpython-311.pyc"):
         (package / name).write_text("x = 1\n")
     monkeypatch.syspath_prepend(tmp_path)
     theirs = sent(extra_aggregates=("acme_tables.cities:CITIES",))
     added = set(zipfile.ZipFile(BytesIO(theirs.content)).namelist()) - set(names)
-    assert added == {"acme_tables/__init__.py", "acme_tables/cities.py", "acme_tables/cities.csv"}
+    assert added == {f"acme_tables/{name}" for name in inside}
+    # A digest is of the content, whether that lies in folders or in an archive, which order names in their own ways.
+    with zipfile.ZipFile(BytesIO(theirs.content)) as packed:
+        expected = json.loads(theirs.config[f"spark.executorEnv.{VARIABLE}"])["code of acme_tables"]
+        assert (
+            digest_of((name, packed.read(name)) for name in packed.namelist() if name.startswith("acme_")) == expected
+        )
     (package / "cities.py").write_text("x = 2\n")
     changed = sent(extra_dimensions=("acme_tables.cities:CITIES",))
     assert len({first.name, theirs.name, changed.name}) == 3
