@@ -45,6 +45,7 @@ JAR_LICENCES: Mapping[str, str] = {
     "iceberg-spark-runtime-4.1_2.13": "Apache-2.0",
     "iceberg-aws-bundle": "Apache-2.0",
     "sqlite-jdbc": "Apache-2.0",
+    "hadoop-bare-naked-local-fs": "Apache-2.0",
     "postgresql": "BSD-2-Clause",
 }
 """Jar -> the licence in its POM."""

@@ -135,6 +135,8 @@ def read_beside_publishes(
             "catalog_name": name,
             "projects": PROJECT,
             "calendar_start": "2026-01-01",
+            # A correction may take a key from a final day; a large one would wait for a person.
+            "change_min_rows": 1_000_000,
         }
         order = functools.partial(_ordered, hand, settings, rng)
         order("load")

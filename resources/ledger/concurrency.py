@@ -21,6 +21,10 @@ from pipeline_assets.tables.registry import SOURCE_OF_TABLE
 from resources.ledger.changes import Changes
 from resources.ledger.schema import BATCHES, DELIVERIES, HOLDS, SLICES
 
+_HELD = "a person held it meanwhile"
+_NAMED = 3
+"""Most runs that a message names."""
+
 
 def moved_batches(connection: Connection, changes: Changes) -> set[BatchKey]:
     """The judged batches that another run judged or loaded since; raises PublishConflictError where both loaded one."""
@@ -39,7 +43,13 @@ def moved_batches(connection: Connection, changes: Changes) -> set[BatchKey]:
     if both:
         subject = f"{both[0]}" + (f" and {len(both) - 1} more" if len(both) > 1 else "")
         lost = {(QUARANTINE.key, Slice(key.arrival_date, key.project_id)) for key in both}
-        raise SliceConflictError(subject, "another run loaded it meanwhile", "The load lists and reads it again", lost)
+        runs = {
+            run
+            for key, _, run in _of_batches(connection, changes, BATCHES, BATCHES.c.verdict, BATCHES.c.run_id)
+            if key in both
+        }
+        reason = f"{_named(runs)} loaded it meanwhile"
+        raise SliceConflictError(subject, reason, "The load lists and reads it again", lost)
     moved = set()
     for key, read in reads.items():
         if accepted[key] != read.accepted or recorded.get(key) != read.judgement:
@@ -90,22 +100,25 @@ def unmoved_slices(connection: Connection, records: Sequence[SliceRecord]) -> li
     ]
 
 
-def require_none_moved(changes: Changes, unmoved: Collection[SliceRecord]) -> None:
+def require_none_moved(connection: Connection, changes: Changes, unmoved: Collection[SliceRecord]) -> None:
     """Raise SliceConflictError where the row of a derived slice stays, because another run published it or a person holds it.
 
     What was decided about it, and about those beside it, rests on a state that is not there any more.
     """
     written = {(record.table, record.key) for record in unmoved}
     places = {(record.table, record.key) for record in changes.slices if record.table not in SOURCE_OF_TABLE}
-    if places - written:
-        raise _conflict(places - written, "another run published it since it was read, or a person holds it")
+    lost = places - written
+    if lost:
+        published = lost - _held(connection, lost)
+        reason = f"{_winners(connection, published)} published it since it was read" if published else _HELD
+        raise _conflict(lost, reason)
 
 
-def require_rewritten(changes: Changes, rewritten: Collection[tuple[str, Slice]]) -> None:
+def require_rewritten(connection: Connection, changes: Changes, rewritten: Collection[tuple[str, Slice]]) -> None:
     """Raise SliceConflictError where the row of a slice did not name the files any more that others were made of."""
     moved = changes.rewritten.keys() - set(rewritten)
     if moved:
-        raise _conflict(moved, "another run recorded other files of it since they were read")
+        raise _conflict(moved, f"{_winners(connection, moved)} recorded other files of it since they were read")
 
 
 def require_inputs(connection: Connection, rests_on: Mapping[tuple[str, Slice], Digest]) -> None:
@@ -119,14 +132,14 @@ def require_inputs(connection: Connection, rests_on: Mapping[tuple[str, Slice], 
         present = {Slice(day, project): Digest.parse(digest) for day, project, digest in connection.execute(query)}
         moved |= {(table, key) for key in keys if present.get(key, EMPTY) != rests_on[table, key]}
     if moved:
-        raise _conflict(moved, "another run published it while slices were built from it")
+        raise _conflict(moved, f"{_winners(connection, moved)} published it while slices were built from it")
 
 
 def require_not_held(connection: Connection, slices: Collection[tuple[str, Slice]]) -> None:
     """Raise SliceConflictError where a person holds one of these (table, slice)."""
     held = _held(connection, slices)
     if held:
-        raise _conflict(held, "a person held it meanwhile")
+        raise _conflict(held, _HELD)
 
 
 def _held(connection: Connection, slices: Collection[tuple[str, Slice]]) -> set[tuple[str, Slice]]:
@@ -138,6 +151,25 @@ def _held(connection: Connection, slices: Collection[tuple[str, Slice]]) -> set[
         )
         held |= {(table, Slice(day, project_id)) for day, project_id in connection.execute(query)}
     return held & set(slices)
+
+
+def _winners(connection: Connection, slices: Collection[tuple[str, Slice]]) -> str:
+    """Who recorded these (table, slice) last."""
+    runs: set[str | None] = set()
+    for table, keys in _by_table(slices).items():
+        days = [key.event_date for key in keys]
+        query = sa.select(SLICES.c.event_date, SLICES.c.project_id, SLICES.c.run_id).where(
+            SLICES.c.table_name == table, SLICES.c.event_date.between(min(days), max(days))
+        )
+        runs |= {run for day, project_id, run in connection.execute(query) if Slice(day, project_id) in keys}
+    return _named(runs)
+
+
+def _named(runs: Iterable[str | None]) -> str:
+    """The runs by name; `another run` where none is on record."""
+    names = sorted({run for run in runs if run})
+    shown = ", ".join(names[:_NAMED]) + (f" and {len(names) - _NAMED} more" if len(names) > _NAMED else "")
+    return f"run {shown}" if names else "another run"
 
 
 def _by_table(slices: Iterable[tuple[str, Slice]]) -> dict[str, set[Slice]]:

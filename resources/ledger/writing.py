@@ -68,11 +68,11 @@ class LedgerWriting:
             self._replace_batch_days(batch, days)
         unmoved = unmoved_slices(connection, changes.slices)
         if is_strict:
-            require_none_moved(changes, unmoved)
+            require_none_moved(connection, changes, unmoved)
         self._upsert(SLICES, [slice_row(s) | stamp for s in unmoved])
         rewritten = self._name_files(changes)
         if is_strict:
-            require_rewritten(changes, rewritten)
+            require_rewritten(connection, changes, rewritten)
         for publication in changes.publications:
             row = publication_row(publication, self._now) | {"was_final": before.was_final(publication)}
             self._insert_once(PUBLICATIONS, row)

@@ -7,6 +7,7 @@ Does not contain: what is made of it (test_one_transaction.py), metrics of files
 
 from __future__ import annotations
 
+import os
 import re
 import sqlite3
 import uuid
@@ -28,7 +29,7 @@ from resources.iceberg.errors import is_conflict
 from resources.iceberg.lakehouse import Lakehouse
 from resources.iceberg.pointers import lock_pointers, swap_pointers
 from resources.iceberg.prepared import Prepared
-from resources.spark.session import configure_catalog
+from resources.spark.session import LOCAL_FILES, configure_catalog
 from tests.support.builders import PROJECT
 
 pytestmark = pytest.mark.slow
@@ -351,3 +352,18 @@ def test_a_data_file_is_the_same_after_its_text(lake: Lake) -> None:
     shown = str(file.partition().toString())
     pattern = r"PartitionData\{\w+=\d+, project_id=" + PROJECT + r"\}"
     holds(re.fullmatch(pattern, shown) is not None, "a partition as text names its values", "metadata.py")
+
+
+def test_local_files_are_made_without_a_process_for_each(lake: Lake) -> None:
+    """session.py: Hadoop's own class starts `chmod` for each file and its checksum; rights follow the umask all the same."""
+    io, probe = lake.java.io(), Path(lake.settings.warehouse_url) / "probe"
+    io.newOutputFile(f"file:{probe}").create().close()
+    files = lake.java_class("org.apache.hadoop.fs.Path")(f"file:{probe}").getFileSystem(io.conf())
+    holds(
+        str(files.getClass().getName()) == LOCAL_FILES,
+        "a table's files are made by the file system that the session names",
+        "session.py",
+    )
+    umask = os.umask(0)
+    os.umask(umask)
+    assert probe.stat().st_mode & 0o777 == 0o666 & ~umask

@@ -223,4 +223,4 @@ def test_the_cache_of_a_user_has_a_folder_for_exactly_these_jars(tmp_path: Path)
     first, other = (Path(path) for path in json.loads(done.stdout))
     assert first.parent == other.parent == tmp_path / "xdg" / "tidemark" / "jars"
     assert first != other
-    assert len(JARS) == 4
+    assert len(JARS) == 5

@@ -163,7 +163,7 @@ def test_a_batch_that_was_only_judged_keeps_the_newer_judgement(ledger: Ledger) 
 def test_a_batch_that_both_loaded_refuses_the_second_whole(ledger: Ledger) -> None:
     ledger.record(_judged(BatchVerdict.ACCEPTED, NOTHING, deliveries=[_delivery("theirs")]), "other")
     mine = _judged(BatchVerdict.ACCEPTED, NOTHING, deliveries=[_delivery("mine")], slices=[MINE])
-    with pytest.raises(PublishConflictError, match="another run loaded it meanwhile"):
+    with pytest.raises(PublishConflictError, match="run other loaded it meanwhile"):
         ledger.record(mine, "own")
     assert ledger.deliveries(Source.REGULAR, ["10001"], DAY, DAY)["object"].etag == "theirs"
     assert ledger.slices(TABLE, None) == {}

@@ -295,6 +295,10 @@ def test_inputs_must_be_what_slices_were_built_from(ledger: Ledger) -> None:
     assert lost(a=(KEY, MINE.digest), b=(NEXT, Digest(2, 2, 2)), c=(FAR, EMPTY)) == frozenset()
     assert lost(a=(KEY, MINE.digest), b=(NEXT, Digest(3, 3, 3))) == {(REFINED, NEXT)}
     assert lost(a=(KEY, EMPTY), b=(FAR, MINE.digest)) == {(REFINED, KEY), (REFINED, FAR)}
+    with pytest.raises(SliceConflictError, match="run own published it"), ledger.transaction() as connection:
+        LedgerWriting(connection).require_inputs({(REFINED, KEY): EMPTY})
+    with pytest.raises(SliceConflictError, match="another run published it"), ledger.transaction() as connection:
+        LedgerWriting(connection).require_inputs({(REFINED, FAR): MINE.digest})
 
 
 def test_nothing_is_published_that_a_person_holds(ledger: Ledger) -> None:
@@ -325,6 +329,11 @@ def test_a_derived_slice_that_another_run_published_is_a_conflict(ledger: Ledger
 
     late = Changes(slices=[replace(read, key=FAR), replace(MINE, read_hash="mine")])
     assert lost(late) == {(REFINED, KEY)}
+    with (
+        pytest.raises(SliceConflictError, match="run own published it since it was read"),
+        ledger.transaction() as connection,
+    ):
+        LedgerWriting(connection).record(late, "late", is_strict=True)
     assert FAR not in ledger.slices(REFINED, None)
     ledger.record(Changes(slices=[replace(MINE, table=RAW, file_hash="theirs")]), "other")
     assert lost(Changes(slices=[replace(MINE, table=RAW)])) == frozenset()

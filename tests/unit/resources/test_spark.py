@@ -76,6 +76,8 @@ def test_jars_lie_where_an_archive_of_classes_can_hold_them(tmp_path: Path) -> N
         found = engine_config(Settings(jars_dir=tmp_path, spark_master=elsewhere))
         assert found["spark.jars"] == ",".join(ours)
         assert "SharedArchiveFile" not in str(found)
+        # An executor would look for the class before the jar has reached it.
+        assert "spark.hadoop.fs.file.impl" not in found
 
 
 def test_nothing_that_a_person_sets_moves_the_zone() -> None:
