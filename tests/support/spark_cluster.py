@@ -83,10 +83,10 @@ class Cluster:
 
 
 @contextmanager
-def a_cluster(folder: Path, *cores: int, **variables: str) -> Iterator[Cluster]:
+def a_cluster(folder: Path, *cores: int, memory: str = "1g", **variables: str) -> Iterator[Cluster]:
     """A master, and a worker for each number of cores, which start Python wherever the driver says.
 
-    `variables`: of their environment, which executors inherit.
+    `memory`: of each worker, for its executors. `variables`: of their environment, which executors inherit.
     """
     with ExitStack() as stack:
 
@@ -98,7 +98,7 @@ def a_cluster(folder: Path, *cores: int, **variables: str) -> Iterator[Cluster]:
         cluster = Cluster(master.says(r"spark://[\w.]+:\d+"), folder)
         for number, count in enumerate(cores):
             place = ("--host", "127.0.0.1", "--webui-port", "0", "--work-dir", str(folder / "work" / str(number)))
-            room = ("--cores", str(count), "--memory", "1g")
+            room = ("--cores", str(count), "--memory", memory)
             cluster.workers.append(daemon("worker", number, *place, *room, cluster.url))
         for worker in cluster.workers:
             worker.says("Successfully registered with master")
