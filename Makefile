@@ -5,8 +5,12 @@ STAMP := $(VENV)/.installed
 JARS := .jars/.verified
 CLASSES := .jars/classes.jsa
 
+DEMO := $(if $(PROFILE),$(DEMO_$(PROFILE)),$(DEMO_embedded))
+DEMO_embedded := sample_export.demo
+DEMO_cluster := local_stack.demo
+
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-full test-fast crash-matrix two-writers readers mutations canaries bench labs images dev check audit sbom lock wheel wheel-test
+.PHONY: help setup demo up down test test-full test-fast crash-matrix two-writers readers mutations canaries bench labs images dev check audit sbom lock wheel wheel-test
 
 help: ## Show this help
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -25,8 +29,14 @@ setup: $(STAMP) ## Install the locked packages into .venv, fetch and verify the 
 	@$(VENV)/bin/python -m resources.spark.jars && touch $(JARS)
 	@$(MAKE) --no-print-directory $(CLASSES)
 
-demo: $(JARS) ## Load two weeks of sample exports, load them again, recover a lost part, and show the account
-	@$(VENV)/bin/python -m sample_export.demo
+demo: $(JARS) ## Load two weeks of sample exports, load them again, recover a lost part, and show the account (PROFILE=cluster: on what `make up` started)
+	@$(if $(DEMO),,$(error PROFILE=$(PROFILE) is none of the demo's profiles: write PROFILE=cluster, or leave it out))$(VENV)/bin/python -m $(DEMO)
+
+up: $(JARS) ## Start a whole deployment on this machine: PostgreSQL, S3, a Spark cluster, Dagster (STACK_PORT_...=...)
+	@$(VENV)/bin/python -m local_stack up $(ARGS)
+
+down: $(JARS) ## End it; its data stays in data/stack (ARGS=--wipe: goes too)
+	@$(VENV)/bin/python -m local_stack down $(ARGS)
 
 # Everything runs without it as well, only slower, so a JVM that cannot make one stops nothing.
 $(CLASSES): $(JARS) resources/spark/class_archive.py

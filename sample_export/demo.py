@@ -15,11 +15,13 @@ import sys
 import tempfile
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
 
+from pyiceberg.catalog import Catalog
 from pyiceberg.catalog.sql import SqlCatalog
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
@@ -38,6 +40,8 @@ from sample_export.spec import ExportSpec, Recovery
 DATA = PROJECT_ROOT / "data"
 OURS = DATA / ".demo"
 """Marks a data folder that the demo may empty."""
+_STACK = DATA / "stack"
+"""Of `make up`, which the demo leaves alone."""
 _DAYS = 14
 _LOST = 5
 """Day of the export, from 0, that loses events; it is recovered with the days beside it."""
@@ -64,6 +68,25 @@ def story(today: date) -> tuple[ExportSpec, Recovery]:
     return spec, Recovery(first_day=lost - beside, last_day=lost + beside, corrected_share=0.05)
 
 
+@dataclass(frozen=True)
+class Deployment:
+    """Where the story plays."""
+
+    folder: Path
+    """Holds the export below `landing`, as it was written, and `dagster_home` unless the variables name another one."""
+    variables: Mapping[str, str]
+    """Beside those that a person has of no deployment."""
+    catalog: Callable[[], Catalog]
+    ledger_url: str
+    deliver: Callable[[], None] = lambda: None
+    """Bring what was written to where loads look for it."""
+
+    @property
+    def landing(self) -> Path:
+        """Where exports are written."""
+        return self.folder / "landing"
+
+
 def main() -> int:
     """Tell the story; returns the exit code."""
     console = page()
@@ -71,56 +94,89 @@ def main() -> int:
         # Beside installed code nothing of a person's is kept.
         console.print("The demo belongs to a clone. Here, make a deployment: tidemark init DIR")
         return 1
-    spec, recovery = story(datetime.now(UTC).date())
-    if DATA.exists() and any(DATA.iterdir()) and not OURS.exists():
+    begun = [path for path in DATA.glob("*") if path != _STACK]
+    if begun and not OURS.exists():
         hint = " holds data that the demo did not write. Move it away, then run `make demo` again."
         console.print(line(styled(DATA, "red"), hint))
         return 1
-    shutil.rmtree(DATA, ignore_errors=True)
-    DATA.mkdir(parents=True)
+    for path in begun:
+        shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
+    DATA.mkdir(exist_ok=True)
     OURS.touch()
+    spec, recovery = story(datetime.now(UTC).date())
     started = time.monotonic()
-    landing = DATA / "landing"
-
-    console.rule("1  an export lands: 2 projects, 14 days, hourly objects")
-    exported = write_export(spec, landing)
-    console.print(
-        f"{exported.objects} objects, {exported.lines} lines, {exported.bad_lines} of them broken and "
-        f"{exported.blank_lines} blank; {_duplicates(exported)} ({exported.corrections} with another amount); "
-        f"{exported.late.total()} late facts; {exported.lost_events} events never arrived"
-    )
-    first, last = spec.arrival_days[0], spec.arrival_days[-1]
-    console.rule("2  daily_load")
-    if not _tidemark(console, "regular", first, last):
+    if not tell(console, embedded(DATA), spec, recovery):
         return 1
-    before = _State.read()
-    console.rule("3  the same again: nothing to do")
-    if not _tidemark(console, "regular", first, last):
-        return 1
-    again = _State.read()
-    console.rule(
-        f"4  a recovery export of {recovery.first_day} to {recovery.last_day}, overlapping what was delivered: backfill_load"
-    )
-    recovered = write_recovery(
-        spec, landing, recovery.first_day, recovery.last_day, corrected_share=recovery.corrected_share
-    )
-    console.print(f"{recovered.objects} objects, {recovered.lines} lines on the backfill prefix")
-    if not _tidemark(console, "backfill", recovery.first_day, recovery.last_day):
-        return 1
-    after = _State.read()
-    is_right = _tell(console, exported, recovered, before, again, after, account_of(spec, recovery))
     console.print()
     console.print(f"{time.monotonic() - started:.0f} s. Three things to try next:")
     for command, shows in (
         ("make dev", f"the same in Dagster: {_PAGE}"),
         (".venv/bin/tidemark status", "where every day stands"),
-        (f".venv/bin/tidemark explain {_sent_twice(spec)}", "an event that was sent twice, and which of its rows won"),
+        (f".venv/bin/tidemark explain {sent_twice(spec)}", "an event that was sent twice, and which of its rows won"),
     ):
         console.print(line("  ", styled(command, "bold"), f"  {shows}"))
-    return 0 if is_right else 1
+    return 0
 
 
-def _sent_twice(spec: ExportSpec) -> str:
+def embedded(folder: Path) -> Deployment:
+    """Everything below one folder, as settings have it where nobody says otherwise."""
+    variables = {
+        "TIDEMARK_LANDING_URL": str(folder / "landing"),
+        "TIDEMARK_WAREHOUSE_URL": str(folder / "warehouse"),
+        "TIDEMARK_CATALOG_URL": f"sqlite:///{folder}/catalog.db",
+        "TIDEMARK_HEALTH_REPORT": str(folder / "health_report.html"),
+    }
+    where = {"uri": f"sqlite:///{folder}/catalog.db", "warehouse": f"file://{folder}/warehouse"}
+    return Deployment(folder, variables, lambda: SqlCatalog("lake", **where), where["uri"])
+
+
+def tell(console: Console, deployment: Deployment, spec: ExportSpec, recovery: Recovery) -> bool:
+    """The story in a deployment that holds nothing yet; returns whether all of it came out as the exporter meant it."""
+    console.rule("1  an export lands: 2 projects, 14 days, hourly objects")
+    exported = write_export(spec, deployment.landing)
+    deployment.deliver()
+    console.print(
+        f"{exported.objects} objects, {exported.lines} lines, {exported.bad_lines} of them broken and "
+        f"{exported.blank_lines} blank; {_duplicates(exported)} ({exported.corrections} with another amount); "
+        f"{exported.late.total()} late facts; {exported.lost_events} events never arrived"
+    )
+    console.rule("2  daily_load")
+    if not load_regular(console, deployment, spec):
+        return False
+    before = _State(deployment)
+    console.rule("3  the same again: nothing to do")
+    if not load_regular(console, deployment, spec):
+        return False
+    again = _State(deployment)
+    console.rule(
+        f"4  a recovery export of {recovery.first_day} to {recovery.last_day}, overlapping what was delivered: backfill_load"
+    )
+    recovered = recover(deployment, spec, recovery)
+    console.print(f"{recovered.objects} objects, {recovered.lines} lines on the backfill prefix")
+    if not load_recovery(console, deployment, recovery):
+        return False
+    return _tell(console, exported, recovered, before, again, _State(deployment), account_of(spec, recovery))
+
+
+def load_regular(console: Console, deployment: Deployment, spec: ExportSpec) -> bool:
+    """Load all days of the export; returns whether all went well."""
+    return _tidemark(console, deployment, "regular", spec.arrival_days[0], spec.arrival_days[-1])
+
+
+def recover(deployment: Deployment, spec: ExportSpec, recovery: Recovery) -> ExportAccount:
+    """Write the recovery, and deliver it; returns what it holds."""
+    days = (recovery.first_day, recovery.last_day)
+    recovered = write_recovery(spec, deployment.landing, *days, corrected_share=recovery.corrected_share)
+    deployment.deliver()
+    return recovered
+
+
+def load_recovery(console: Console, deployment: Deployment, recovery: Recovery) -> bool:
+    """Load the recovery; returns whether all went well."""
+    return _tidemark(console, deployment, "backfill", recovery.first_day, recovery.last_day)
+
+
+def sent_twice(spec: ExportSpec) -> str:
     """The id of an event that the export holds more than once."""
     for project in spec.projects:
         for event in events_of(spec, project, spec.arrival_days[0]):
@@ -135,11 +191,11 @@ def _duplicates(account: ExportAccount) -> str:
     return f"{delivered} rows exported twice, {sent + moved} events sent twice, {moved} of them onto another day"
 
 
-def _tidemark(console: Console, source: str, first: date, last: date) -> bool:
+def _tidemark(console: Console, deployment: Deployment, source: str, first: date, last: date) -> bool:
     """Run the command as a person would; its table is long, so only its verdicts are counted here."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("TIDEMARK_")}
-    environment |= {"DAGSTER_HOME": str(DATA / "dagster_home")}
-    (DATA / "dagster_home").mkdir(exist_ok=True)
+    environment |= {"DAGSTER_HOME": str(deployment.folder / "dagster_home"), **deployment.variables}
+    Path(environment["DAGSTER_HOME"]).mkdir(exist_ok=True)
     command = [
         str(Path(sys.executable).parent / "tidemark"),
         "load",
@@ -191,8 +247,8 @@ def _errors() -> PlainConsole:
 class _State:
     """What tables and ledger say at one moment."""
 
-    def __init__(self) -> None:
-        catalog = SqlCatalog("lake", uri=f"sqlite:///{DATA}/catalog.db", warehouse=f"file://{DATA}/warehouse")
+    def __init__(self, deployment: Deployment) -> None:
+        catalog = deployment.catalog()
         self.rows = {
             name: catalog.load_table(name).scan().count()
             for name in (*_RAW.values(), "raw.quarantine", "refined.events")
@@ -200,7 +256,7 @@ class _State:
         self.revenue = defaultdict[str, Decimal](Decimal)
         for row in catalog.load_table("aggregates.daily_revenue").scan().to_arrow().to_pylist():
             self.revenue[row["currency"]] += row["revenue"]
-        ledger = Ledger(f"sqlite:///{DATA}/catalog.db")
+        ledger = Ledger(deployment.ledger_url)
         self.events = Counter[tuple[str, date]]()
         self.duplicates = Counter[tuple[str, date, str]]()
         for key, record in ledger.slices("refined/events", None).items():
@@ -213,11 +269,6 @@ class _State:
         for name, count in (run["verdicts"] if run else {}).items():
             self.verdicts[name.split()[1]] += count
         ledger.close()
-
-    @classmethod
-    def read(cls) -> _State:
-        """The state now."""
-        return cls()
 
     def figures(self) -> dict[str, str]:
         """What a table and the ledger hold, to be compared with `_expected`."""
