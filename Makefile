@@ -5,9 +5,9 @@ STAMP := $(VENV)/.installed
 JARS := .jars/.verified
 CLASSES := .jars/classes.jsa
 
-DEMO := $(if $(PROFILE),$(DEMO_$(PROFILE)),$(DEMO_embedded))
 DEMO_embedded := sample_export.demo
 DEMO_cluster := local_stack.demo
+DEMO := $(DEMO_$(or $(PROFILE),embedded))
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo up down test test-full test-fast crash-matrix two-writers readers mutations canaries bench labs images dev check audit sbom lock wheel wheel-test

@@ -12,9 +12,11 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import NoReturn
 
 from local_stack.environment import HOST, deployment, write_environment
+from local_stack.folder import StackFolder
 from local_stack.options import read_options
 from local_stack.server import ServerError, StackError
 from local_stack.stack import FOLDER, stages_of
@@ -25,7 +27,7 @@ from pipeline_assets.domain.errors import SettingsError, TidemarkError, UsageErr
 from pipeline_assets.domain.settings import PROJECT_ROOT
 
 
-def main(words: Sequence[str] | None = None) -> int:
+def main(words: Sequence[str] | None = None, folder: StackFolder = FOLDER) -> int:
     """Carry out a command; returns the exit code."""
     parser = argparse.ArgumentParser(prog="python -m local_stack", description="A whole deployment on this machine.")
     commands = parser.add_subparsers(dest="command", required=True)
@@ -40,8 +42,8 @@ def main(words: Sequence[str] | None = None) -> int:
         signal.signal(number, _leave)
     try:
         if asked.command == "up":
-            return _up()
-        return _down(wipe=asked.wipe) if asked.command == "down" else _status()
+            return _up(folder)
+        return _down(folder, wipe=asked.wipe) if asked.command == "down" else _status(folder)
     except TidemarkError as error:
         errors.print(f"{error.subject}: {error.reason}", style="red")
         errors.print(f"  fix: {error.hint}")
@@ -57,16 +59,16 @@ def _leave(number: int, _: object) -> NoReturn:
     raise SystemExit(128 + number)
 
 
-def _up() -> int:
+def _up(folder: StackFolder) -> int:
     options = read_options(os.environ)
     console = page()
-    with FOLDER.locked():
-        FOLDER.make()
-        variables = deployment(FOLDER, options)
-        stages = stages_of(FOLDER, options, variables)
-        supervisor = Supervisor(FOLDER, console.print)
+    with folder.locked():
+        folder.make()
+        variables = deployment(folder, options)
+        stages = stages_of(folder, options, variables)
+        supervisor = Supervisor(folder, console.print)
         started = supervisor.up(stages)
-        write_environment(FOLDER, variables)
+        write_environment(folder, variables)
         if not started:
             console.print("The set is already up.")
         code = _tell(supervisor, stages)
@@ -75,32 +77,38 @@ def _up() -> int:
             f"Dagster: http://{HOST}:{options.port('STACK_PORT_WEBSERVER')}/locations/tidemark/asset-groups/events"
         )
         console.print(f"Spark:   http://{HOST}:{options.port('STACK_PORT_SPARK_PAGE')}")
-        path = FOLDER.environment.relative_to(PROJECT_ROOT)
+        path = _shown(folder.environment)
         console.print(f"A shell of its deployment: . {path}, then .venv/bin/tidemark status")
     return code
 
 
-def _down(*, wipe: bool) -> int:
+def _down(folder: StackFolder, *, wipe: bool) -> int:
     console = page()
-    if not FOLDER.root.exists():
+    folder.require_ours()
+    if not folder.root.exists():
         console.print("The set is not up, and has no data.")
         return EXIT_OK
-    with FOLDER.locked():
-        ended = Supervisor(FOLDER, console.print).down()
+    with folder.locked():
+        ended = Supervisor(folder, console.print).down()
         if wipe:
-            FOLDER.wipe()
+            folder.wipe()
     said = f"{ended} servers ended." if ended else "The set was not up."
-    where = FOLDER.root.relative_to(PROJECT_ROOT)
+    where = _shown(folder.root)
     console.print(f"{said} {'Its data is removed.' if wipe else f'Its data stays in {where}.'}")
     return EXIT_OK
 
 
-def _status() -> int:
-    if not FOLDER.id:
+def _status(folder: StackFolder) -> int:
+    if not folder.id:
         raise StackError("the set", "is not up", "Start it: make up")
     options = read_options(os.environ)
-    stages = stages_of(FOLDER, options, deployment(FOLDER, options))
-    return _tell(Supervisor(FOLDER, lambda _: None), stages)
+    stages = stages_of(folder, options, deployment(folder, options))
+    return _tell(Supervisor(folder, lambda _: None), stages)
+
+
+def _shown(path: Path) -> str:
+    """As a person at the root of the clone would write it."""
+    return str(path.relative_to(PROJECT_ROOT) if path.is_relative_to(PROJECT_ROOT) else path)
 
 
 def _tell(supervisor: Supervisor, stages: Stages) -> int:

@@ -106,14 +106,20 @@ class StackFolder:
 
     def make(self) -> None:
         """Make it, where it is not there; raises UsageError for a folder that holds what no set wrote."""
-        if self.root.is_symlink() or (self.root.exists() and not self.id and any(self.root.iterdir())):
-            raise UsageError(str(self.root), "is no folder of the set", "Move it away, then run `make up` again")
+        self.require_ours()
         self.root.mkdir(parents=True, exist_ok=True)
         self.root.chmod(_PASSABLE)
         if not self.id:
             write_for_owner(self.root / _MARK, json.dumps({"id": secrets.token_hex(16)}))
         for folder in (self.run, self.root / "logs", self.objects, self.dagster_home, self.spark, self.tmp):
             folder.mkdir(mode=0o700, exist_ok=True)
+
+    def require_ours(self) -> None:
+        """Raise UsageError for a folder that holds what no set wrote."""
+        if self.root.is_symlink() or (self.root.exists() and not self.id and any(self.root.iterdir())):
+            raise UsageError(
+                str(self.root), "is no folder of the set", "Nothing was touched; move it away, then try again"
+            )
 
     def sweep(self) -> None:
         """Remove what only living processes need; the data stays."""
@@ -124,17 +130,13 @@ class StackFolder:
 
     def wipe(self) -> None:
         """Remove the folder with all its data; raises UsageError where it holds anything that the set did not write."""
-        if not self.root.exists() and not self.root.is_symlink():
-            return
+        self.require_ours()
         strange = sorted(path.name for path in self.root.iterdir() if path.name.removesuffix(_HALF) not in _OURS)
-        if self.root.is_symlink() or not self.id:
-            raise UsageError(str(self.root), "is no folder of the set", "Nothing was removed; look at it yourself")
         if strange:
             raise UsageError(str(self.root / strange[0]), "was not written by the set", "Move it away, then try again")
         # The mark goes last: what a kill leaves is still known for the set's.
         for path in sorted(self.root.iterdir(), key=lambda path: path.name == _MARK):
             shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
-        self.root.rmdir()
 
     def secrets(self) -> Mapping[str, str]:
         """Passwords and keys by name, made at the first call.
@@ -166,7 +168,7 @@ class StackFolder:
         finally:
             os.close(descriptor)
             with suppress(OSError):
-                # Made for the lock alone, it goes again: of a folder with anything in it this removes nothing.
+                # Emptied, or made for the lock alone, it goes: with anything in it, it stays.
                 self.root.rmdir()
 
 

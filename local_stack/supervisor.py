@@ -8,6 +8,7 @@ Does not contain: any one server, processes (processes.py).
 from __future__ import annotations
 
 import socket
+import subprocess
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -44,6 +45,7 @@ class Supervisor:
         """`say` is told what happens, a line each time."""
         self._folder = folder
         self._say = say
+        self._children: list[subprocess.Popen[bytes]] = []
 
     def up(self, stages: Stages) -> int:
         """Start what does not run; returns how many servers that were.
@@ -112,6 +114,7 @@ class Supervisor:
             server.prepare()
             begun.append(server.name)
             children.append((server, processes.start(server, self._folder, among.index(server)), time.monotonic()))
+            self._children.append(children[-1][1])
         for server, process, since in children:
             while not server.is_well():
                 code = process.poll()
@@ -144,8 +147,9 @@ class Supervisor:
     def _end(self, name: str, started: Started | None) -> bool:
         if not processes.stop(name, started, self._folder):
             return False
-        if started is not None and started.is_there:
-            return False
+        for child in self._children:
+            # Buried, where it was this process's own.
+            child.poll()
         processes.forget(name, self._folder)
         if started is not None:
             self._say(f"{name}: ended")
