@@ -10,7 +10,7 @@ DEMO_cluster := local_stack.demo
 DEMO := $(DEMO_$(or $(PROFILE),embedded))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo up down test test-full test-fast crash-matrix two-writers readers mutations canaries bench labs images dev check audit sbom lock wheel wheel-test
+.PHONY: help setup demo up down stack-test test test-full test-fast crash-matrix two-writers readers mutations canaries bench labs images dev check audit sbom lock wheel wheel-test
 
 help: ## Show this help
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -47,6 +47,9 @@ test: $(CLASSES) ## Run all tests
 
 test-full: $(CLASSES) ## Run the random scenarios as often as is claimed for them (about half an hour)
 	@$(VENV)/bin/python -m pytest -s --full tests/scenarios/test_order.py tests/scenarios/test_exactness.py tests/scenarios/test_difference.py
+
+stack-test: $(CLASSES) ## Start what `make up` starts in a folder of its own, load a day on it, end it and look for leftovers (some minutes)
+	@$(VENV)/bin/python -m pytest --full tests/scenarios/test_local_stack.py
 
 crash-matrix: $(CLASSES) ## Kill a load at every point x table, and what writes to landing; start again both ways
 	@$(VENV)/bin/python -m pytest -n 2 --full tests/scenarios/test_crash_matrix.py tests/scenarios/test_landing_crash_matrix.py

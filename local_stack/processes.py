@@ -25,6 +25,8 @@ from resources.this_process import identity, sight
 
 STACK_VARIABLE, SERVER_VARIABLE = "STACK_ID", "STACK_SERVER"
 """In the environment of all that a server starts: which set, which server of it."""
+_CHILDREN: list[subprocess.Popen[bytes]] = []
+"""Started by this process, which they may outlive; those that end before it are buried by it."""
 _PROC = Path("/proc")
 _STATE, _SESSION = 0, 3
 """Fields of /proc/<pid>/stat behind the command's name."""
@@ -71,6 +73,7 @@ def start(server: Server, folder: StackFolder, place: int) -> subprocess.Popen[b
         )
     finally:
         os.close(descriptor)
+    _CHILDREN.append(process)
     record = {
         "pid": process.pid,
         "started": identity(process.pid).started,
@@ -130,6 +133,7 @@ def stop(name: str, started: Started | None, folder: StackFolder) -> bool:
         for one in left():
             send(one, number)
         if _wait(lambda: not left(), patience):
+            _CHILDREN[:] = [child for child in _CHILDREN if child.poll() is None]
             return True
     return False
 

@@ -8,7 +8,6 @@ Does not contain: any one server, processes (processes.py).
 from __future__ import annotations
 
 import socket
-import subprocess
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -45,7 +44,6 @@ class Supervisor:
         """`say` is told what happens, a line each time."""
         self._folder = folder
         self._say = say
-        self._children: list[subprocess.Popen[bytes]] = []
 
     def up(self, stages: Stages) -> int:
         """Start what does not run; returns how many servers that were.
@@ -53,6 +51,7 @@ class Supervisor:
         Raises UsageError for a port that somebody else holds, ServerError for a server that does not come up: then all that
         this call started is ended again.
         """
+        self._folder.make()
         servers = [server for stage in stages for server in stage]
         running = {started.name: started for started in processes.on_record(self._folder) if started.is_there}
         self._require_same_ports(servers, running)
@@ -114,7 +113,6 @@ class Supervisor:
             server.prepare()
             begun.append(server.name)
             children.append((server, processes.start(server, self._folder, among.index(server)), time.monotonic()))
-            self._children.append(children[-1][1])
         for server, process, since in children:
             while not server.is_well():
                 code = process.poll()
@@ -147,9 +145,6 @@ class Supervisor:
     def _end(self, name: str, started: Started | None) -> bool:
         if not processes.stop(name, started, self._folder):
             return False
-        for child in self._children:
-            # Buried, where it was this process's own.
-            child.poll()
         processes.forget(name, self._folder)
         if started is not None:
             self._say(f"{name}: ended")
