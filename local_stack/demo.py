@@ -32,7 +32,8 @@ from pipeline_assets.domain.errors import TidemarkError, UsageError
 from pipeline_assets.domain.slices import Digest, Slice
 from pipeline_assets.tables.registry import EVERY_TABLE
 from resources.ledger.store import Ledger
-from sample_export.demo import Deployment, embedded, load_recovery, load_regular, recover, story, tell
+from sample_export.demo import embedded, load_recovery, load_regular, recover, story, tell
+from sample_export.demo_account import Deployment
 from sample_export.objects import write_export
 
 Digests = Mapping[tuple[str, Slice], Digest]

@@ -2,8 +2,8 @@
 
 Contains: the story of the demo and how it is told.
 Add here: another step a newcomer should see.
-Does not contain: anything the pipeline does; the demo only calls `tidemark` and reads tables and
-ledger.
+Does not contain: anything the pipeline does, which the demo calls as `tidemark`; what is read of tables
+and ledger (demo_account.py).
 """
 
 from __future__ import annotations
@@ -14,25 +14,21 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Mapping
 from datetime import UTC, date, datetime, timedelta
-from decimal import Decimal
 from pathlib import Path
 
-from pyiceberg.catalog import Catalog
 from pyiceberg.catalog.sql import SqlCatalog
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-from rich.table import Table
 
 from pipeline_assets.cli.terminal import PlainConsole, line, page, print_lines_of, styled
 from pipeline_assets.domain.plain_text import shown as shown_text
 from pipeline_assets.domain.settings import IS_CLONE, PROJECT_ROOT
 from pipeline_assets.tables.registry import AGGREGATES
-from resources.ledger.store import Ledger
 from sample_export.account import REASONS, ExportAccount
+from sample_export.demo_account import Deployment, State, tell_account
 from sample_export.events import events_of
 from sample_export.objects import account_of, write_export, write_recovery
 from sample_export.spec import ExportSpec, Recovery
@@ -45,7 +41,6 @@ _STACK = DATA / "stack"
 _DAYS = 14
 _LOST = 5
 """Day of the export, from 0, that loses events; it is recovered with the days beside it."""
-_RAW = {"regular": "raw.regular_events", "backfill": "raw.backfill_events"}
 _LOADED = ("raw/regular_events", "raw/backfill_events", "refined/events", *(table.key for table in AGGREGATES))
 _PAGE = "http://127.0.0.1:3000/locations/tidemark/asset-groups/events"
 
@@ -66,25 +61,6 @@ def story(today: date) -> tuple[ExportSpec, Recovery]:
     )
     beside = timedelta(days=1)
     return spec, Recovery(first_day=lost - beside, last_day=lost + beside, corrected_share=0.05)
-
-
-@dataclass(frozen=True)
-class Deployment:
-    """Where the story plays."""
-
-    folder: Path
-    """Holds the export below `landing`, as it was written, and `dagster_home` unless the variables name another one."""
-    variables: Mapping[str, str]
-    """Beside those that a person has of no deployment."""
-    catalog: Callable[[], Catalog]
-    ledger_url: str
-    deliver: Callable[[], None] = lambda: None
-    """Bring what was written to where loads look for it."""
-
-    @property
-    def landing(self) -> Path:
-        """Where exports are written."""
-        return self.folder / "landing"
 
 
 def main() -> int:
@@ -143,11 +119,11 @@ def tell(console: Console, deployment: Deployment, spec: ExportSpec, recovery: R
     console.rule("2  daily_load")
     if not load_regular(console, deployment, spec):
         return False
-    before = _State(deployment)
+    before = State(deployment)
     console.rule("3  the same again: nothing to do")
     if not load_regular(console, deployment, spec):
         return False
-    again = _State(deployment)
+    again = State(deployment)
     console.rule(
         f"4  a recovery export of {recovery.first_day} to {recovery.last_day}, overlapping what was delivered: backfill_load"
     )
@@ -155,7 +131,7 @@ def tell(console: Console, deployment: Deployment, spec: ExportSpec, recovery: R
     console.print(f"{recovered.objects} objects, {recovered.lines} lines on the backfill prefix")
     if not load_recovery(console, deployment, recovery):
         return False
-    return _tell(console, exported, recovered, before, again, _State(deployment), account_of(spec, recovery))
+    return tell_account(console, exported, recovered, before, again, State(deployment), account_of(spec, recovery))
 
 
 def load_regular(console: Console, deployment: Deployment, spec: ExportSpec) -> bool:
@@ -242,113 +218,6 @@ def _watched(command: list[str], environment: Mapping[str, str]) -> tuple[int, s
 
 def _errors() -> PlainConsole:
     return PlainConsole(stderr=True)
-
-
-class _State:
-    """What tables and ledger say at one moment."""
-
-    def __init__(self, deployment: Deployment) -> None:
-        catalog = deployment.catalog()
-        self.rows = {
-            name: catalog.load_table(name).scan().count()
-            for name in (*_RAW.values(), "raw.quarantine", "refined.events")
-        }
-        self.revenue = defaultdict[str, Decimal](Decimal)
-        for row in catalog.load_table("aggregates.daily_revenue").scan().to_arrow().to_pylist():
-            self.revenue[row["currency"]] += row["revenue"]
-        ledger = Ledger(deployment.ledger_url)
-        self.events = Counter[tuple[str, date]]()
-        self.duplicates = Counter[tuple[str, date, str]]()
-        for key, record in ledger.slices("refined/events", None).items():
-            self.events[key.project_id, key.event_date] = record.digest.rows
-            for reason in REASONS:
-                self.duplicates[key.project_id, key.event_date, reason] = int(record.figures.get(reason, 0))
-        self.publications = len(ledger.publications())
-        run = ledger.last_run()
-        self.verdicts = Counter[str]()
-        for name, count in (run["verdicts"] if run else {}).items():
-            self.verdicts[name.split()[1]] += count
-        ledger.close()
-
-    def figures(self) -> dict[str, str]:
-        """What a table and the ledger hold, to be compared with `_expected`."""
-        return _figures(self.rows, self.duplicates, self.revenue)
-
-
-def _expected(account: ExportAccount) -> dict[str, str]:
-    """The exporter's own account in the form of `_State.figures`."""
-    rows = dict.fromkeys(_RAW.values(), 0)
-    for (source, _, _), counts in account.arrivals.items():
-        rows[_RAW[source]] += counts.rows
-    rows |= {"raw.quarantine": account.bad_lines, "refined.events": account.events.total()}
-    revenue = defaultdict[str, Decimal](Decimal)
-    for (_, _, currency), amount in account.revenue.items():
-        revenue[currency] += amount
-    return _figures(rows, account.duplicates, revenue)
-
-
-def _figures(
-    rows: Mapping[str, int], duplicates: Mapping[tuple[str, date, str], int], revenue: Mapping[str, Decimal]
-) -> dict[str, str]:
-    totals = dict.fromkeys(REASONS, 0)
-    for (_, _, reason), count in duplicates.items():
-        totals[reason] += count
-    return (
-        {f"rows in {name}": f"{count:,}" for name, count in rows.items()}
-        | {f"left out: {reason.replace('_', ' ')}": f"{count:,}" for reason, count in totals.items()}
-        | {f"revenue {currency}": f"{revenue[currency]:,.2f}" for currency in sorted(revenue)}
-    )
-
-
-def _tell(
-    console: Console,
-    exported: ExportAccount,
-    recovered: ExportAccount,
-    before: _State,
-    again: _State,
-    after: _State,
-    both: ExportAccount,
-) -> bool:
-    """Show what was found beside what the exporter meant (`both`: with the recovery); returns whether it is the same."""
-    console.rule("5  the account: tables and ledger beside the exporter's own count")
-    table = Table("", "first load", "again", "expected", "recovered", "expected", box=None, pad_edge=False)
-    columns = [before.figures(), again.figures(), _expected(exported), after.figures(), _expected(both)]
-    for name in columns[-1]:
-        table.add_row(name, *(column.get(name, "0") for column in columns))
-    states = (before, again, after)
-    published = (before.publications, again.publications - before.publications, after.publications - again.publications)
-    shown = {"published": published} | {
-        verdict: tuple(state.verdicts[verdict] for state in states) for verdict in ("unchanged", "refused")
-    }
-    for verdict, (first, second, third) in shown.items():
-        table.add_row(f"slices {verdict} by the run", f"{first:,}", f"{second:,}", "", f"{third:,}")
-    console.print(table)
-    differing = [
-        f"{project} {day}: {reason}"
-        for state, account in ((before, exported), (again, exported), (after, both))
-        for project, day, reason in _differing(state, account)
-    ]
-    console.print(
-        f"The recovery brought {recovered.events.total():,} events, {exported.lost_events - both.lost_events} of them new. "
-        f"{len(both.events)} event days of a project were compared one by one, with the reasons of what was left out: "
-        f"{len(differing)} figures differ."
-    )
-    is_right = not differing and columns[0] == columns[1] == columns[2] and columns[3] == columns[4]
-    if is_right:
-        console.print(styled("Nothing is counted twice, nothing is lost.", "green"))
-    else:
-        broken = styled("Found and expected differ: this is a defect, please report it.", "red")
-        console.print(line(broken, f" {'; '.join(differing[:5])}"))
-    return is_right
-
-
-def _differing(state: _State, account: ExportAccount) -> Iterator[tuple[str, date, str]]:
-    for project, day in sorted(state.events.keys() | account.events.keys()):
-        if state.events[project, day] != account.events[project, day]:
-            yield project, day, "events"
-    for project, day, reason in sorted(state.duplicates.keys() | account.duplicates.keys()):
-        if state.duplicates[project, day, reason] != account.duplicates[project, day, reason]:
-            yield project, day, reason
 
 
 if __name__ == "__main__":
