@@ -41,6 +41,9 @@ def main(words: Sequence[str] | None = None, folder: StackFolder = FOLDER) -> in
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _leave)
     try:
+        if not hasattr(os, "pidfd_open"):
+            hint = "Take the containers: docs/deployment.md, As containers"
+            raise UsageError("this system", "cannot tell processes apart as Linux does", hint)
         if asked.command == "up":
             return _up(folder)
         return _down(folder, wipe=asked.wipe) if asked.command == "down" else _status(folder)

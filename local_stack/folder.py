@@ -116,6 +116,8 @@ class StackFolder:
 
     def require_ours(self) -> None:
         """Raise UsageError for a folder that holds what no set wrote."""
+        if self.root.exists() and not os.access(self.root, os.R_OK | os.W_OK | os.X_OK):
+            raise UsageError(str(self.root), "belongs to another user", "Run the command as that one")
         if self.root.is_symlink() or (self.root.exists() and not self.id and any(self.root.iterdir())):
             raise UsageError(
                 str(self.root), "is no folder of the set", "Nothing was touched; move it away, then try again"

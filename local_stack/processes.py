@@ -169,8 +169,11 @@ def bearers(stack_id: str) -> Iterator[tuple[Identity, str]]:
 
 
 def send(to: Identity, number: signal.Signals) -> None:
-    """Send a signal to this very process: its number cannot be given to another one meanwhile."""
-    with suppress(ProcessLookupError):
+    """Send a signal to this very process: its number cannot be given to another one meanwhile.
+
+    Another user's is not ours to end: it stays, and whoever asks is told.
+    """
+    with suppress(ProcessLookupError, PermissionError):
         descriptor = os.pidfd_open(to.pid)
         try:
             if sight(to) is Sight.THERE:

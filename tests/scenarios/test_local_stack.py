@@ -40,7 +40,7 @@ pytestmark = pytest.mark.slow
 
 @dataclass
 class Set:
-    """A set on free ports, in a folder that PostgreSQL's own user can reach."""
+    """A set on free ports, in a folder that PostgreSQL's own user can reach and whose name has a blank."""
 
     folder: StackFolder
     ports: dict[str, str]
@@ -84,7 +84,7 @@ def a_set() -> Iterator[Set]:
         pytest.skip("PostgreSQL is not installed: on Debian, apt-get install postgresql")
     place = Path(tempfile.mkdtemp(prefix="tidemark-stack-", dir="/tmp"))
     place.chmod(0o711)
-    made = Set(StackFolder(place / "stack"), dict(zip(read_options({}).ports, map(str, free_ports()), strict=False)))
+    made = Set(StackFolder(place / "a stack"), dict(zip(read_options({}).ports, map(str, free_ports()), strict=False)))
     try:
         yield made
     finally:
