@@ -5,8 +5,12 @@ STAMP := $(VENV)/.installed
 JARS := .jars/.verified
 CLASSES := .jars/classes.jsa
 
+DEMO_embedded := sample_export.demo
+DEMO_cluster := local_stack.demo
+DEMO := $(DEMO_$(or $(PROFILE),embedded))
+
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-full test-fast crash-matrix two-writers lost-workers readers mutations canaries bench labs images dev check audit sbom lock wheel wheel-test
+.PHONY: help setup demo up down stack-test test test-full test-fast crash-matrix two-writers lost-workers readers mutations canaries bench labs images dev check audit sbom lock wheel wheel-test
 
 help: ## Show this help
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -25,8 +29,14 @@ setup: $(STAMP) ## Install the locked packages into .venv, fetch and verify the 
 	@$(VENV)/bin/python -m resources.spark.jars && touch $(JARS)
 	@$(MAKE) --no-print-directory $(CLASSES)
 
-demo: $(JARS) ## Load two weeks of sample exports, load them again, recover a lost part, and show the account
-	@$(VENV)/bin/python -m sample_export.demo
+demo: $(JARS) ## Load two weeks of sample exports, load them again, recover a lost part, and show the account (PROFILE=cluster: on what `make up` started)
+	@$(if $(DEMO),,$(error PROFILE=$(PROFILE) is none of the demo's profiles: write PROFILE=cluster, or leave it out))$(VENV)/bin/python -m $(DEMO)
+
+up: $(JARS) ## Start a whole deployment on this machine: PostgreSQL, S3, a Spark cluster, Dagster (STACK_PORT_...=...)
+	@$(VENV)/bin/python -m local_stack up $(ARGS)
+
+down: $(JARS) ## End it; its data stays in data/stack (ARGS=--wipe: goes too)
+	@$(VENV)/bin/python -m local_stack down $(ARGS)
 
 # Everything runs without it as well, only slower, so a JVM that cannot make one stops nothing.
 $(CLASSES): $(JARS) resources/spark/class_archive.py
@@ -37,6 +47,9 @@ test: $(CLASSES) ## Run all tests
 
 test-full: $(CLASSES) ## Run the random scenarios as often as is claimed for them (about half an hour)
 	@$(VENV)/bin/python -m pytest -s --full tests/scenarios/test_order.py tests/scenarios/test_exactness.py tests/scenarios/test_difference.py
+
+stack-test: $(CLASSES) ## Start what `make up` starts in a folder of its own, load a day on it, end it and look for leftovers (some minutes)
+	@$(VENV)/bin/python -m pytest --full tests/scenarios/test_local_stack.py
 
 crash-matrix: $(CLASSES) ## Kill a load at every point x table, and what writes to landing; start again both ways
 	@$(VENV)/bin/python -m pytest -n 2 --full tests/scenarios/test_crash_matrix.py tests/scenarios/test_landing_crash_matrix.py

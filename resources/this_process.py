@@ -20,9 +20,9 @@ _STATE, _STARTED = 0, 19
 _ENDED = ("Z", "X", "x")
 
 
-def identity() -> Identity:
-    """Of this process."""
-    pid = os.getpid()
+def identity(pid: int | None = None) -> Identity:
+    """Of a process of this machine; of this one where none is named."""
+    pid = os.getpid() if pid is None else pid
     fields = _stat(pid)
     return Identity(socket.gethostname(), place(), pid, int(fields[_STARTED]) if fields else None)
 

@@ -2,8 +2,8 @@
 
 Contains: the story of the demo and how it is told.
 Add here: another step a newcomer should see.
-Does not contain: anything the pipeline does; the demo only calls `tidemark` and reads tables and
-ledger.
+Does not contain: anything the pipeline does, which the demo calls as `tidemark`; what is read of tables
+and ledger (demo_account.py).
 """
 
 from __future__ import annotations
@@ -14,23 +14,21 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Mapping
 from datetime import UTC, date, datetime, timedelta
-from decimal import Decimal
 from pathlib import Path
 
 from pyiceberg.catalog.sql import SqlCatalog
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-from rich.table import Table
 
 from pipeline_assets.cli.terminal import PlainConsole, line, page, print_lines_of, styled
 from pipeline_assets.domain.plain_text import shown as shown_text
 from pipeline_assets.domain.settings import IS_CLONE, PROJECT_ROOT
 from pipeline_assets.tables.registry import AGGREGATES
-from resources.ledger.store import Ledger
 from sample_export.account import REASONS, ExportAccount
+from sample_export.demo_account import Deployment, State, tell_account
 from sample_export.events import events_of
 from sample_export.objects import account_of, write_export, write_recovery
 from sample_export.spec import ExportSpec, Recovery
@@ -38,10 +36,11 @@ from sample_export.spec import ExportSpec, Recovery
 DATA = PROJECT_ROOT / "data"
 OURS = DATA / ".demo"
 """Marks a data folder that the demo may empty."""
+_STACK = DATA / "stack"
+"""Of `make up`, which the demo leaves alone."""
 _DAYS = 14
 _LOST = 5
 """Day of the export, from 0, that loses events; it is recovered with the days beside it."""
-_RAW = {"regular": "raw.regular_events", "backfill": "raw.backfill_events"}
 _LOADED = ("raw/regular_events", "raw/backfill_events", "refined/events", *(table.key for table in AGGREGATES))
 _PAGE = "http://127.0.0.1:3000/locations/tidemark/asset-groups/events"
 
@@ -71,56 +70,89 @@ def main() -> int:
         # Beside installed code nothing of a person's is kept.
         console.print("The demo belongs to a clone. Here, make a deployment: tidemark init DIR")
         return 1
-    spec, recovery = story(datetime.now(UTC).date())
-    if DATA.exists() and any(DATA.iterdir()) and not OURS.exists():
+    begun = [path for path in DATA.glob("*") if path != _STACK]
+    if begun and not OURS.exists():
         hint = " holds data that the demo did not write. Move it away, then run `make demo` again."
         console.print(line(styled(DATA, "red"), hint))
         return 1
-    shutil.rmtree(DATA, ignore_errors=True)
-    DATA.mkdir(parents=True)
+    for path in begun:
+        shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
+    DATA.mkdir(exist_ok=True)
     OURS.touch()
+    spec, recovery = story(datetime.now(UTC).date())
     started = time.monotonic()
-    landing = DATA / "landing"
-
-    console.rule("1  an export lands: 2 projects, 14 days, hourly objects")
-    exported = write_export(spec, landing)
-    console.print(
-        f"{exported.objects} objects, {exported.lines} lines, {exported.bad_lines} of them broken and "
-        f"{exported.blank_lines} blank; {_duplicates(exported)} ({exported.corrections} with another amount); "
-        f"{exported.late.total()} late facts; {exported.lost_events} events never arrived"
-    )
-    first, last = spec.arrival_days[0], spec.arrival_days[-1]
-    console.rule("2  daily_load")
-    if not _tidemark(console, "regular", first, last):
+    if not tell(console, embedded(DATA), spec, recovery):
         return 1
-    before = _State.read()
-    console.rule("3  the same again: nothing to do")
-    if not _tidemark(console, "regular", first, last):
-        return 1
-    again = _State.read()
-    console.rule(
-        f"4  a recovery export of {recovery.first_day} to {recovery.last_day}, overlapping what was delivered: backfill_load"
-    )
-    recovered = write_recovery(
-        spec, landing, recovery.first_day, recovery.last_day, corrected_share=recovery.corrected_share
-    )
-    console.print(f"{recovered.objects} objects, {recovered.lines} lines on the backfill prefix")
-    if not _tidemark(console, "backfill", recovery.first_day, recovery.last_day):
-        return 1
-    after = _State.read()
-    is_right = _tell(console, exported, recovered, before, again, after, account_of(spec, recovery))
     console.print()
     console.print(f"{time.monotonic() - started:.0f} s. Three things to try next:")
     for command, shows in (
         ("make dev", f"the same in Dagster: {_PAGE}"),
         (".venv/bin/tidemark status", "where every day stands"),
-        (f".venv/bin/tidemark explain {_sent_twice(spec)}", "an event that was sent twice, and which of its rows won"),
+        (f".venv/bin/tidemark explain {sent_twice(spec)}", "an event that was sent twice, and which of its rows won"),
     ):
         console.print(line("  ", styled(command, "bold"), f"  {shows}"))
-    return 0 if is_right else 1
+    return 0
 
 
-def _sent_twice(spec: ExportSpec) -> str:
+def embedded(folder: Path) -> Deployment:
+    """Everything below one folder, as settings have it where nobody says otherwise."""
+    variables = {
+        "TIDEMARK_LANDING_URL": str(folder / "landing"),
+        "TIDEMARK_WAREHOUSE_URL": str(folder / "warehouse"),
+        "TIDEMARK_CATALOG_URL": f"sqlite:///{folder}/catalog.db",
+        "TIDEMARK_HEALTH_REPORT": str(folder / "health_report.html"),
+    }
+    where = {"uri": f"sqlite:///{folder}/catalog.db", "warehouse": f"file://{folder}/warehouse"}
+    return Deployment(folder, variables, lambda: SqlCatalog("lake", **where), where["uri"])
+
+
+def tell(console: Console, deployment: Deployment, spec: ExportSpec, recovery: Recovery) -> bool:
+    """The story in a deployment that holds nothing yet; returns whether all of it came out as the exporter meant it."""
+    console.rule("1  an export lands: 2 projects, 14 days, hourly objects")
+    exported = write_export(spec, deployment.landing)
+    deployment.deliver()
+    console.print(
+        f"{exported.objects} objects, {exported.lines} lines, {exported.bad_lines} of them broken and "
+        f"{exported.blank_lines} blank; {_duplicates(exported)} ({exported.corrections} with another amount); "
+        f"{exported.late.total()} late facts; {exported.lost_events} events never arrived"
+    )
+    console.rule("2  daily_load")
+    if not load_regular(console, deployment, spec):
+        return False
+    before = State(deployment)
+    console.rule("3  the same again: nothing to do")
+    if not load_regular(console, deployment, spec):
+        return False
+    again = State(deployment)
+    console.rule(
+        f"4  a recovery export of {recovery.first_day} to {recovery.last_day}, overlapping what was delivered: backfill_load"
+    )
+    recovered = recover(deployment, spec, recovery)
+    console.print(f"{recovered.objects} objects, {recovered.lines} lines on the backfill prefix")
+    if not load_recovery(console, deployment, recovery):
+        return False
+    return tell_account(console, exported, recovered, before, again, State(deployment), account_of(spec, recovery))
+
+
+def load_regular(console: Console, deployment: Deployment, spec: ExportSpec) -> bool:
+    """Load all days of the export; returns whether all went well."""
+    return _tidemark(console, deployment, "regular", spec.arrival_days[0], spec.arrival_days[-1])
+
+
+def recover(deployment: Deployment, spec: ExportSpec, recovery: Recovery) -> ExportAccount:
+    """Write the recovery, and deliver it; returns what it holds."""
+    days = (recovery.first_day, recovery.last_day)
+    recovered = write_recovery(spec, deployment.landing, *days, corrected_share=recovery.corrected_share)
+    deployment.deliver()
+    return recovered
+
+
+def load_recovery(console: Console, deployment: Deployment, recovery: Recovery) -> bool:
+    """Load the recovery; returns whether all went well."""
+    return _tidemark(console, deployment, "backfill", recovery.first_day, recovery.last_day)
+
+
+def sent_twice(spec: ExportSpec) -> str:
     """The id of an event that the export holds more than once."""
     for project in spec.projects:
         for event in events_of(spec, project, spec.arrival_days[0]):
@@ -135,11 +167,11 @@ def _duplicates(account: ExportAccount) -> str:
     return f"{delivered} rows exported twice, {sent + moved} events sent twice, {moved} of them onto another day"
 
 
-def _tidemark(console: Console, source: str, first: date, last: date) -> bool:
+def _tidemark(console: Console, deployment: Deployment, source: str, first: date, last: date) -> bool:
     """Run the command as a person would; its table is long, so only its verdicts are counted here."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("TIDEMARK_")}
-    environment |= {"DAGSTER_HOME": str(DATA / "dagster_home")}
-    (DATA / "dagster_home").mkdir(exist_ok=True)
+    environment |= {"DAGSTER_HOME": str(deployment.folder / "dagster_home"), **deployment.variables}
+    Path(environment["DAGSTER_HOME"]).mkdir(exist_ok=True)
     command = [
         str(Path(sys.executable).parent / "tidemark"),
         "load",
@@ -186,118 +218,6 @@ def _watched(command: list[str], environment: Mapping[str, str]) -> tuple[int, s
 
 def _errors() -> PlainConsole:
     return PlainConsole(stderr=True)
-
-
-class _State:
-    """What tables and ledger say at one moment."""
-
-    def __init__(self) -> None:
-        catalog = SqlCatalog("lake", uri=f"sqlite:///{DATA}/catalog.db", warehouse=f"file://{DATA}/warehouse")
-        self.rows = {
-            name: catalog.load_table(name).scan().count()
-            for name in (*_RAW.values(), "raw.quarantine", "refined.events")
-        }
-        self.revenue = defaultdict[str, Decimal](Decimal)
-        for row in catalog.load_table("aggregates.daily_revenue").scan().to_arrow().to_pylist():
-            self.revenue[row["currency"]] += row["revenue"]
-        ledger = Ledger(f"sqlite:///{DATA}/catalog.db")
-        self.events = Counter[tuple[str, date]]()
-        self.duplicates = Counter[tuple[str, date, str]]()
-        for key, record in ledger.slices("refined/events", None).items():
-            self.events[key.project_id, key.event_date] = record.digest.rows
-            for reason in REASONS:
-                self.duplicates[key.project_id, key.event_date, reason] = int(record.figures.get(reason, 0))
-        self.publications = len(ledger.publications())
-        run = ledger.last_run()
-        self.verdicts = Counter[str]()
-        for name, count in (run["verdicts"] if run else {}).items():
-            self.verdicts[name.split()[1]] += count
-        ledger.close()
-
-    @classmethod
-    def read(cls) -> _State:
-        """The state now."""
-        return cls()
-
-    def figures(self) -> dict[str, str]:
-        """What a table and the ledger hold, to be compared with `_expected`."""
-        return _figures(self.rows, self.duplicates, self.revenue)
-
-
-def _expected(account: ExportAccount) -> dict[str, str]:
-    """The exporter's own account in the form of `_State.figures`."""
-    rows = dict.fromkeys(_RAW.values(), 0)
-    for (source, _, _), counts in account.arrivals.items():
-        rows[_RAW[source]] += counts.rows
-    rows |= {"raw.quarantine": account.bad_lines, "refined.events": account.events.total()}
-    revenue = defaultdict[str, Decimal](Decimal)
-    for (_, _, currency), amount in account.revenue.items():
-        revenue[currency] += amount
-    return _figures(rows, account.duplicates, revenue)
-
-
-def _figures(
-    rows: Mapping[str, int], duplicates: Mapping[tuple[str, date, str], int], revenue: Mapping[str, Decimal]
-) -> dict[str, str]:
-    totals = dict.fromkeys(REASONS, 0)
-    for (_, _, reason), count in duplicates.items():
-        totals[reason] += count
-    return (
-        {f"rows in {name}": f"{count:,}" for name, count in rows.items()}
-        | {f"left out: {reason.replace('_', ' ')}": f"{count:,}" for reason, count in totals.items()}
-        | {f"revenue {currency}": f"{revenue[currency]:,.2f}" for currency in sorted(revenue)}
-    )
-
-
-def _tell(
-    console: Console,
-    exported: ExportAccount,
-    recovered: ExportAccount,
-    before: _State,
-    again: _State,
-    after: _State,
-    both: ExportAccount,
-) -> bool:
-    """Show what was found beside what the exporter meant (`both`: with the recovery); returns whether it is the same."""
-    console.rule("5  the account: tables and ledger beside the exporter's own count")
-    table = Table("", "first load", "again", "expected", "recovered", "expected", box=None, pad_edge=False)
-    columns = [before.figures(), again.figures(), _expected(exported), after.figures(), _expected(both)]
-    for name in columns[-1]:
-        table.add_row(name, *(column.get(name, "0") for column in columns))
-    states = (before, again, after)
-    published = (before.publications, again.publications - before.publications, after.publications - again.publications)
-    shown = {"published": published} | {
-        verdict: tuple(state.verdicts[verdict] for state in states) for verdict in ("unchanged", "refused")
-    }
-    for verdict, (first, second, third) in shown.items():
-        table.add_row(f"slices {verdict} by the run", f"{first:,}", f"{second:,}", "", f"{third:,}")
-    console.print(table)
-    differing = [
-        f"{project} {day}: {reason}"
-        for state, account in ((before, exported), (again, exported), (after, both))
-        for project, day, reason in _differing(state, account)
-    ]
-    console.print(
-        f"The recovery brought {recovered.events.total():,} events, {exported.lost_events - both.lost_events} of them new. "
-        f"{len(both.events)} event days of a project were compared one by one, with the reasons of what was left out: "
-        f"{len(differing)} figures differ."
-    )
-    is_right = not differing and columns[0] == columns[1] == columns[2] and columns[3] == columns[4]
-    if is_right:
-        console.print(styled("Nothing is counted twice, nothing is lost.", "green"))
-    else:
-        broken = styled("Found and expected differ: this is a defect, please report it.", "red")
-        console.print(line(broken, f" {'; '.join(differing[:5])}"))
-    return is_right
-
-
-def _differing(state: _State, account: ExportAccount) -> Iterator[tuple[str, date, str]]:
-    for project, day in sorted(state.events.keys() | account.events.keys()):
-        if state.events[project, day] != account.events[project, day]:
-            yield project, day, "events"
-    for project, day, reason in sorted(state.duplicates.keys() | account.duplicates.keys()):
-        if state.duplicates[project, day, reason] != account.duplicates[project, day, reason]:
-            yield project, day, reason
 
 
 if __name__ == "__main__":

@@ -43,6 +43,25 @@ def require_supported_database(url: str) -> None:
         raise ValueError(msg)
 
 
+def require_supported_catalog(url: str) -> None:
+    """Raise ValueError for a catalog that is neither a supported database nor an address of a REST catalog."""
+    if not is_rest_catalog(url):
+        require_supported_database(url)
+        return
+    parsed = urlsplit(url) if is_web_address(url) else None
+    if parsed is None or parsed.query or not is_private_address(url) or "@" in parsed.netloc:
+        msg = (
+            "a REST catalog is https://host[:port][/path], or http:// on this machine, without a name, a password or a query; "
+            'its credential belongs to TIDEMARK_SPARK_CONFIG ("spark.sql.catalog.lake.credential")'
+        )
+        raise ValueError(msg)
+
+
+def is_rest_catalog(url: str) -> bool:
+    """Whether a catalog is asked over HTTP, and not in a database."""
+    return url.startswith(("http://", "https://"))
+
+
 METRICS_SUFFIX = ".prom"
 """The textfile collector of node_exporter reads no other files."""
 

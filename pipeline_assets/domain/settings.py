@@ -27,9 +27,11 @@ from pipeline_assets.domain.masking import MASK, URL_SETTINGS, is_secret_name, r
 from pipeline_assets.domain.places import (
     METRICS_SUFFIX,
     is_private_address,
+    is_rest_catalog,
     is_web_address,
     refusal_of_web_address,
     require_one_question,
+    require_supported_catalog,
     require_supported_database,
     require_supported_place,
 )
@@ -375,7 +377,13 @@ class Settings(BaseSettings):
             raise ValueError(msg)
         return value
 
-    @field_validator("catalog_url", "ledger_url", "golden_url")
+    @field_validator("catalog_url")
+    @classmethod
+    def _supported_catalog(cls, value: str) -> str:
+        require_supported_catalog(value)
+        return value
+
+    @field_validator("ledger_url", "golden_url")
     @classmethod
     def _supported_database(cls, value: str | None) -> str | None:
         if value is not None:
@@ -403,6 +411,9 @@ class Settings(BaseSettings):
 
     @model_validator(mode="after")
     def _default_ledger(self) -> Self:
+        if self.ledger_url is None and is_rest_catalog(self.catalog_url):
+            msg = "ledger_url: a REST catalog holds no ledger; name a database of the ledger's own"
+            raise ValueError(msg)
         if self.ledger_url is None:
             object.__setattr__(self, "ledger_url", self.catalog_url)
         return self

@@ -24,9 +24,9 @@ import sqlalchemy as sa
 from dagster_aws.s3 import S3Resource
 from sqlalchemy.engine import make_url
 
-from pipeline_assets.domain.errors import LedgerError
+from pipeline_assets.domain.errors import LedgerError, UsageError
 from pipeline_assets.domain.masking import masked
-from pipeline_assets.domain.places import local_path
+from pipeline_assets.domain.places import is_rest_catalog, local_path
 from pipeline_assets.domain.settings import ENV_PREFIX, Settings
 from pipeline_assets.inspection.scratch import drop_tables, scratch_settings
 from resources.iceberg.pointers import schema_of
@@ -93,8 +93,14 @@ def as_environment(settings: Settings) -> dict[str, str]:
 def scratch(spark: SparkSession, settings: Settings, project: str, first_day: date) -> Iterator[Scratch]:
     """A place for a drill; nothing of it stays, each thing being removed even where the removal of another one fails.
 
-    Raises LedgerError where the database does not let it make a schema.
+    Raises LedgerError where the database does not let it make a schema, UsageError for a REST catalog.
     """
+    if is_rest_catalog(settings.catalog_url):
+        # It knows no names of catalogs: the drill's tables would be the deployment's.
+        reason = "is a REST catalog, in which a drill's tables would be those of the deployment"
+        raise UsageError(
+            "catalog_url", reason, "Drill with another catalog: TIDEMARK_CATALOG_URL=sqlite:////tmp/drill.db"
+        )
     name = f"drill_{uuid.uuid4().hex[:8]}"
     url = f"{settings.warehouse_url.rstrip('/')}/_{name}"
     place = _place(url)

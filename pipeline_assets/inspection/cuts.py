@@ -15,6 +15,7 @@ from enum import StrEnum
 
 from pipeline_assets.domain.errors import LakehouseError, UsageError
 from pipeline_assets.domain.masking import masked
+from pipeline_assets.domain.places import is_rest_catalog
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import Source
 from pipeline_assets.tables.registry import EVERY_TABLE, SOURCE_OF_TABLE
@@ -115,9 +116,10 @@ def reading_lines(
     if engine is Engine.TRINO:
         return [f"SELECT * FROM {catalog}.{name} FOR VERSION AS OF {number};" for name, number in names.items()]
     if engine is Engine.PYICEBERG:
-        opened = f'catalog = SqlCatalog("{catalog}", uri="{masked(settings.catalog_url)}")'
+        kind, opens = ("rest", "RestCatalog") if is_rest_catalog(settings.catalog_url) else ("sql", "SqlCatalog")
+        opened = f'catalog = {opens}("{catalog}", uri="{masked(settings.catalog_url)}")'
         rows = [f'catalog.load_table("{name}").scan(snapshot_id={number})' for name, number in names.items()]
-        return ["from pyiceberg.catalog.sql import SqlCatalog", opened, *(f"{row}.to_arrow()" for row in rows)]
+        return [f"from pyiceberg.catalog.{kind} import {opens}", opened, *(f"{row}.to_arrow()" for row in rows)]
     places = {key: re.sub(r"^file:(//)?", "", table.location).replace("'", "''") for key, table in resting.items()}
     scans = [
         f"SELECT * FROM iceberg_scan('{places[key]}', snapshot_from_id = {number});"

@@ -51,13 +51,21 @@ _PASSING = (
     "SQLTransientConnectionException",
     "SQLNonTransientConnectionException",
     "CommitStateUnknownException",
+    "iceberg.exceptions.ServiceUnavailableException",
     "Connection refused",
     "Connection reset",
     "SdkClientException",
     "SlowDown",
     "Service: S3, Status Code: 5",
 )
-_SHUT = ("Failed to connect", "Failed to initialize catalog", "password authentication failed")
+_SHUT = (
+    "Failed to connect",
+    "Failed to initialize catalog",
+    "password authentication failed",
+    # A REST catalog that asks for a credential, and one that grants too little.
+    "iceberg.exceptions.NotAuthorizedException",
+    "iceberg.exceptions.ForbiddenException",
+)
 """Signs of a catalog that refuses us; looked for where nothing says that it may pass."""
 _EXPIRED = "Cannot find snapshot"
 _GONE = ("NotFoundException: Location does not exist", "NotFoundException: Failed to open input stream")

@@ -32,6 +32,8 @@ class Jar:
     name: str
     version: str
     sha256: str
+    classifier: str = ""
+    """Which of the files of one version."""
 
     @property
     def path(self) -> str:
@@ -41,7 +43,7 @@ class Jar:
     @property
     def file_name(self) -> str:
         """Name in the jars folder."""
-        return f"{self.name}-{self.version}.jar"
+        return "-".join(filter(None, (self.name, self.version, self.classifier))) + ".jar"
 
 
 JARS = (

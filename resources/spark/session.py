@@ -24,7 +24,7 @@ from pipeline_assets.domain.cluster_settings import require_cluster_settings
 from pipeline_assets.domain.errors import SettingsError
 from pipeline_assets.domain.machine import is_on_this_machine
 from pipeline_assets.domain.masking import MASK, NAMES_OF_SECRETS, is_secret_name
-from pipeline_assets.domain.places import local_path
+from pipeline_assets.domain.places import is_rest_catalog, local_path
 from pipeline_assets.domain.settings import Settings
 from resources.spark.class_archive import jvm_options
 from resources.spark.jars import available, jars_folder
@@ -108,16 +108,10 @@ def catalog_config(settings: Settings) -> dict[str, str]:
     prefix = f"spark.sql.catalog.{settings.catalog_name}"
     config = {
         prefix: "org.apache.iceberg.spark.SparkCatalog",
-        f"{prefix}.type": "jdbc",
-        f"{prefix}.jdbc.schema-version": "V1",
         f"{prefix}.cache-enabled": "false",
         f"{prefix}.table-default.commit.retry.num-retries": str(COMMIT_RETRIES),
     }
-    url = make_url(settings.catalog_url)
-    if url.get_backend_name() == "sqlite":
-        config[f"{prefix}.uri"] = f"jdbc:sqlite:{url.database}?journal_mode=WAL&busy_timeout=30000"
-    else:
-        config |= _server(prefix, url)
+    config |= _connection(prefix, settings.catalog_url)
     folder = local_path(settings.warehouse_url)
     if folder is not None:
         config[f"{prefix}.warehouse"] = f"file:{folder}"
@@ -133,6 +127,17 @@ def catalog_config(settings: Settings) -> dict[str, str]:
     if region:
         config[f"{prefix}.client.region"] = region
     return config
+
+
+def _connection(prefix: str, catalog_url: str) -> dict[str, str]:
+    """Which kind of catalog it is, and where."""
+    if is_rest_catalog(catalog_url):
+        return {f"{prefix}.type": "rest", f"{prefix}.uri": catalog_url}
+    kind = {f"{prefix}.type": "jdbc", f"{prefix}.jdbc.schema-version": "V1"}
+    url = make_url(catalog_url)
+    if url.get_backend_name() == "sqlite":
+        return kind | {f"{prefix}.uri": f"jdbc:sqlite:{url.database}?journal_mode=WAL&busy_timeout=30000"}
+    return kind | _server(prefix, url)
 
 
 def _server(prefix: str, url: URL) -> dict[str, str]:
@@ -163,6 +168,9 @@ def configure_catalog(spark: SparkSession, settings: Settings) -> None:
         Path(url.database).parent.mkdir(parents=True, exist_ok=True)
     known = spark.sparkContext._jsc.sc().conf()
     for key, value in catalog_config(settings).items():
+        # A REST catalog is told by a person which of its warehouses is meant, and with which credential.
+        if is_rest_catalog(settings.catalog_url) and key in settings.spark_config:
+            continue
         if is_secret_name(key):
             # Each job's entry in Spark's log of events repeats the session, and hides of it only what the settings of the start
             # name too: the name is enough.

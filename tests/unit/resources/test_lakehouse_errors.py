@@ -17,6 +17,7 @@ RACES = (
 PASSING = (
     "org.sqlite.SQLiteException: [SQLITE_BUSY] The database file is locked (database is locked)",
     "org.postgresql.util.PSQLException: FATAL: the database system is starting up",
+    "org.apache.iceberg.exceptions.ServiceUnavailableException: Service unavailable: the catalog is restarting",
 )
 
 
@@ -40,6 +41,15 @@ def test_a_full_disk_is_not_tried_again() -> None:
     ours = failure("refined/events", error)
     assert isinstance(ours, LakehouseError)
     assert "Make room" in str(ours)
+
+
+@pytest.mark.parametrize("kind", ["NotAuthorized", "Forbidden"])
+def test_a_rest_catalog_that_refuses_us_is_not_asked_again(kind: str) -> None:
+    error = Exception(f"org.apache.iceberg.exceptions.{kind}Exception: no such credential")
+    assert not may_pass(error)
+    ours = failure("refined/events", error)
+    assert isinstance(ours, LakehouseError)
+    assert "the catalog cannot be opened" in str(ours)
 
 
 def test_what_nobody_knows_stays_as_it_is() -> None:

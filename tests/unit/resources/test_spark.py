@@ -9,7 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from pipeline_assets.config import load_settings
+from pipeline_assets.domain.errors import SettingsError
 from pipeline_assets.domain.settings import PROJECT_ROOT, Settings
+from resources.publishing.promise import Promise, promise_of
 from resources.spark.class_archive import jvm_options
 from resources.spark.jars import DEFAULT_JARS_DIR, JARS
 from resources.spark.session import catalog_config, engine_config
@@ -38,6 +41,43 @@ def test_the_catalog_is_where_the_url_says(url: str, jdbc: str, secrets: dict[st
     prefix = "spark.sql.catalog.lake.jdbc."
     found = {key.removeprefix(prefix): value for key, value in config.items() if key.startswith(prefix)}
     assert {key: found[key] for key in ("user", "password") if key in found} == secrets
+
+
+def test_a_rest_catalog_is_where_its_address_says(tmp_path: Path) -> None:
+    """Scenario: a catalog that is asked over HTTP. Outcome: nothing of a database is told to the JVM, the address is, and where
+    files lie; it is the same for a bucket."""
+    for warehouse in (f"file://{tmp_path}", "s3://lake/tidemark"):
+        settings = Settings(
+            catalog_url="https://catalog.internal/api", ledger_url="sqlite:////data/ledger.db", warehouse_url=warehouse
+        )
+        config = catalog_config(settings)
+        assert config["spark.sql.catalog.lake.type"] == "rest"
+        assert config["spark.sql.catalog.lake.uri"] == "https://catalog.internal/api"
+        assert config["spark.sql.catalog.lake.warehouse"].startswith(("file:", "s3://lake/tidemark"))
+        assert not [key for key in config if "jdbc" in key]
+        assert promise_of(settings) is Promise.TABLE_BY_TABLE
+
+
+@pytest.mark.parametrize(
+    ("url", "ledger", "reason"),
+    [
+        ("https://catalog.internal/api", None, "a REST catalog holds no ledger"),
+        ("https://catalog.internal/api", "https://catalog.internal/api", "use sqlite"),
+        ("http://catalog.internal/api", "sqlite:////data/l.db", "a REST catalog is https://"),
+        ("https://me:secret@catalog.internal/api", "sqlite:////data/l.db", "a REST catalog is https://"),
+        ("https://catalog.internal/api?token=secret", "sqlite:////data/l.db", "a REST catalog is https://"),
+        ("https://", "sqlite:////data/l.db", "a REST catalog is https://"),
+    ],
+)
+def test_what_is_no_rest_catalog_is_refused_by_name(
+    url: str, ledger: str | None, reason: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TIDEMARK_CATALOG_URL", url)
+    if ledger is not None:
+        monkeypatch.setenv("TIDEMARK_LEDGER_URL", ledger)
+    with pytest.raises(SettingsError, match=reason) as caught:
+        load_settings()
+    assert "secret" not in str(caught.value)
 
 
 @pytest.mark.parametrize(

@@ -24,6 +24,7 @@ from pipeline_assets.domain.identity import RowFate
 from pipeline_assets.formats.amplitude.columns import DELIVERED_KEYS
 from sample_export import demo
 from sample_export.account import REASONS, ExportAccount
+from sample_export.demo_account import expected_figures
 from sample_export.events import KEYS
 from sample_export.objects import account_of, iter_export, write_export, write_recovery
 from sample_export.spec import ExportSpec, Recovery
@@ -263,9 +264,9 @@ def test_the_account_of_both_exports_equals_a_recount(tmp_path: Path, corrected_
 def test_the_demo_expects_a_figure_for_every_table_it_shows() -> None:
     """An account without a recovery still says that no rows came from one."""
     spec, recovery = demo.story(date(2026, 1, 15))
-    expected = demo._expected(account_of(spec))
+    expected = expected_figures(account_of(spec))
     assert expected["rows in raw.backfill_events"] == "0"
-    assert expected.keys() == demo._expected(account_of(spec, recovery)).keys()
+    assert expected.keys() == expected_figures(account_of(spec, recovery)).keys()
 
 
 def test_the_demo_ends_yesterday_with_the_same_figures(tmp_path: Path) -> None:
@@ -280,9 +281,27 @@ def test_the_demo_ends_yesterday_with_the_same_figures(tmp_path: Path) -> None:
         objects = [one for one in iter_export(spec, ExportAccount()) if not one.key.endswith("_complete")]
         told.append(
             (
-                demo._expected(account),
+                expected_figures(account),
                 {(project, (day - first).days): n for (project, day), n in account.events.items()},
                 [len(gzip.decompress(one.body).splitlines()) for one in objects],
             )
         )
     assert told[0] == told[1]
+
+
+def test_the_demo_empties_what_is_its_own_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Scenario: a folder with data of somebody else, then one of an earlier demo, each beside a set that `make up` started.
+    Outcome: the first is refused whole; of the second all goes but the set."""
+    data = tmp_path / "data"
+    for name, value in {"DATA": data, "OURS": data / ".demo", "_STACK": data / "stack"}.items():
+        monkeypatch.setattr(demo, name, value)
+    monkeypatch.setattr(demo, "tell", lambda *_: False)
+    (data / "stack" / "postgres").mkdir(parents=True)
+    (data / "warehouse").mkdir()
+    (data / "catalog.db").write_text("theirs")
+    assert demo.main() == 1
+    assert sorted(path.name for path in data.iterdir()) == ["catalog.db", "stack", "warehouse"]
+    (data / ".demo").touch()
+    assert demo.main() == 1
+    assert sorted(path.name for path in data.iterdir()) == [".demo", "stack"]
+    assert (data / "stack" / "postgres").is_dir()

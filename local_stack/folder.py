@@ -1,0 +1,186 @@
+"""The folder of the set: what lies where in it, whose it is, one command at a time, and emptying it.
+
+Contains: paths, the mark, the lock, the generated secrets, removing all of it.
+Add here: another file of the set.
+Does not contain: what processes write there.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import secrets
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from local_stack.server import StackError
+from pipeline_assets.domain.errors import UsageError
+
+_MARK = ".tidemark-stack"
+_OURS = frozenset(
+    {
+        _MARK,
+        "secrets.json",
+        "environment",
+        "run",
+        "logs",
+        "postgres",
+        "postgres.password",
+        "objects",
+        "s3proxy.properties",
+        "dagster_home",
+        "health_report.html",
+        "spark",
+        "tmp",
+        "demo",
+    }
+)
+_HALF = ".new"
+"""Behind the name of what is not whole yet."""
+_OWNER_ONLY = 0o600
+_PASSABLE = 0o711
+"""The database may run as another user, who has to come by; what lies in the folder nobody can list."""
+
+
+@dataclass(frozen=True)
+class StackFolder:
+    """`data/stack` of a clone."""
+
+    root: Path
+
+    @property
+    def run(self) -> Path:
+        """Which processes the set started."""
+        return self.root / "run"
+
+    @property
+    def environment(self) -> Path:
+        """Variables of the deployment that the set is; there while it is up."""
+        return self.root / "environment"
+
+    @property
+    def objects(self) -> Path:
+        """Buckets, as folders."""
+        return self.root / "objects"
+
+    @property
+    def postgres(self) -> Path:
+        """The database's cluster."""
+        return self.root / "postgres"
+
+    @property
+    def dagster_home(self) -> Path:
+        """Dagster's configuration and logs; runs and events lie in the database."""
+        return self.root / "dagster_home"
+
+    @property
+    def spark(self) -> Path:
+        """What workers keep of applications."""
+        return self.root / "spark"
+
+    @property
+    def tmp(self) -> Path:
+        """In place of /tmp, for all processes of the set."""
+        return self.root / "tmp"
+
+    @property
+    def demo(self) -> Path:
+        """The demo's export, and its embedded twin."""
+        return self.root / "demo"
+
+    def log(self, name: str) -> Path:
+        """What a server writes."""
+        return self.root / "logs" / f"{name}.log"
+
+    @property
+    def id(self) -> str:
+        """In the environment of every process of this set, and of no other; empty where there is no set."""
+        try:
+            return str(json.loads((self.root / _MARK).read_text("utf-8"))["id"])
+        except (OSError, ValueError, KeyError, TypeError):
+            return ""
+
+    def make(self) -> None:
+        """Make it, where it is not there; raises UsageError for a folder that holds what no set wrote."""
+        self.require_ours()
+        self.root.mkdir(parents=True, exist_ok=True)
+        self.root.chmod(_PASSABLE)
+        if not self.id:
+            write_for_owner(self.root / _MARK, json.dumps({"id": secrets.token_hex(16)}))
+        for folder in (self.run, self.root / "logs", self.objects, self.dagster_home, self.spark, self.tmp):
+            folder.mkdir(mode=0o700, exist_ok=True)
+
+    def require_ours(self) -> None:
+        """Raise UsageError for a folder that holds what no set wrote."""
+        if self.root.exists() and not os.access(self.root, os.R_OK | os.W_OK | os.X_OK):
+            raise UsageError(str(self.root), "belongs to another user", "Run the command as that one")
+        if self.root.is_symlink() or (self.root.exists() and not self.id and any(self.root.iterdir())):
+            raise UsageError(
+                str(self.root), "is no folder of the set", "Nothing was touched; move it away, then try again"
+            )
+
+    def sweep(self) -> None:
+        """Remove what only living processes need; the data stays."""
+        self.environment.unlink(missing_ok=True)
+        (self.root / "s3proxy.properties").unlink(missing_ok=True)
+        for folder in (self.run, self.tmp, self.spark):
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def wipe(self) -> None:
+        """Remove the folder with all its data; raises UsageError where it holds anything that the set did not write."""
+        self.require_ours()
+        strange = sorted(path.name for path in self.root.iterdir() if path.name.removesuffix(_HALF) not in _OURS)
+        if strange:
+            raise UsageError(str(self.root / strange[0]), "was not written by the set", "Move it away, then try again")
+        # The mark goes last: what a kill leaves is still known for the set's.
+        for path in sorted(self.root.iterdir(), key=lambda path: path.name == _MARK):
+            shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
+
+    def secrets(self) -> Mapping[str, str]:
+        """Passwords and keys by name, made at the first call.
+
+        Raises StackError where they are gone and a database is there that knows them.
+        """
+        path = self.root / "secrets.json"
+        if path.exists():
+            return {str(name): str(value) for name, value in json.loads(path.read_text("utf-8")).items()}
+        if self.postgres.exists():
+            hint = "Put the file back, or begin anew: make down ARGS=--wipe"
+            raise StackError(str(path), "is gone, and nobody else knows the passwords of the set's database", hint)
+        made = {name: secrets.token_hex(24) for name in ("postgres", "tidemark", "dagster", "s3", "spark")}
+        write_for_owner(path, json.dumps(made))
+        return made
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """One command at a time; raises UsageError where another one works on the set. Leaves no file behind."""
+        self.root.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(self.root, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                reason = "another command is starting or ending the set"
+                raise UsageError(str(self.root), reason, "Wait for it, then try again") from None
+            yield
+        finally:
+            os.close(descriptor)
+            with suppress(OSError):
+                # Emptied, or made for the lock alone, it goes: with anything in it, it stays.
+                self.root.rmdir()
+
+
+def write_for_owner(path: Path, text: str) -> None:
+    """Write a file that nobody else can read, whole or not at all."""
+    beside = path.with_name(f"{path.name}{_HALF}")
+    beside.unlink(missing_ok=True)
+    descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, _OWNER_ONLY)
+    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    beside.replace(path)

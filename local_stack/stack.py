@@ -1,0 +1,33 @@
+"""The set as a whole: which servers, in which order.
+
+Contains: putting them together.
+Add here: another server, in the stage after those that it needs.
+Does not contain: any one server, starting and ending them (supervisor.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from local_stack.dagster_servers import dagster_servers
+from local_stack.folder import StackFolder
+from local_stack.objects import objects
+from local_stack.options import Options
+from local_stack.postgres import postgres
+from local_stack.spark import master, workers
+from local_stack.supervisor import Stages
+from pipeline_assets.domain.settings import PROJECT_ROOT
+
+FOLDER = StackFolder(PROJECT_ROOT / "data" / "stack")
+
+
+def stages_of(folder: StackFolder, options: Options, deployment: Mapping[str, str]) -> Stages:
+    """All servers; raises UsageError and EngineError for what is not installed."""
+    secret, variables = folder.secrets()["spark"], dict(deployment)
+    first = (postgres(folder, options), objects(folder, options), master(folder, options, secret))
+    # Each process of Dagster needs the one before it.
+    return (
+        first,
+        workers(folder, options, secret, variables),
+        *([one] for one in dagster_servers(folder, options, variables)),
+    )

@@ -1,0 +1,184 @@
+"""A REST catalog for tests: the protocol's requests, answered by PyIceberg's own models over a catalog in a file.
+
+Contains: what Spark and PyIceberg ask of a catalog, and the errors that they are told.
+Add here: another request.
+Does not contain: credentials, views, commits of several tables.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, unquote, urlsplit
+
+from pyiceberg import exceptions
+from pyiceberg.catalog.rest import CreateTableRequest
+from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.table import CommitTableRequest, Table
+
+from tests.support.s3 import served
+
+_ERRORS: tuple[tuple[type[Exception], int], ...] = (
+    (exceptions.NoSuchNamespaceError, 404),
+    (exceptions.NoSuchTableError, 404),
+    (exceptions.NamespaceAlreadyExistsError, 409),
+    (exceptions.TableAlreadyExistsError, 409),
+    (exceptions.CommitFailedException, 409),
+)
+_SPLIT = "\x1f"
+
+
+@contextmanager
+def a_rest_catalog(folder: Path) -> Iterator[tuple[str, list[str]]]:
+    """Its address, and every request as `METHOD /path`, in order."""
+    folder.mkdir(parents=True, exist_ok=True)
+    catalog = SqlCatalog("rest", uri=f"sqlite:///{folder}/rest.db", warehouse=f"file://{folder}/warehouse")
+    asked: list[str] = []
+    # One after the other: what is atomic of a table here is the file's own.
+    lock = threading.Lock()
+
+    class Answer(BaseHTTPRequestHandler):
+        def _answer(self) -> None:
+            body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+            url = urlsplit(self.path)
+            with lock:
+                asked.append(f"{self.command} {unquote(url.path)}")
+                try:
+                    status, found = _respond(catalog, self.command, url.path, parse_qs(url.query), body)
+                except tuple(kind for kind, _ in _ERRORS) as error:
+                    status = next(status for kind, status in _ERRORS if isinstance(error, kind))
+                    found = _error(error, status)
+                except Exception as error:
+                    status, found = 500, _error(error, 500)
+            content = b"" if found is None or self.command == "HEAD" else json.dumps(found).encode()
+            self.send_response(status)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(content)))
+            self.end_headers()
+            self.wfile.write(content)
+
+        def do_GET(self) -> None:
+            self._answer()
+
+        def do_HEAD(self) -> None:
+            self._answer()
+
+        def do_POST(self) -> None:
+            self._answer()
+
+        def do_DELETE(self) -> None:
+            self._answer()
+
+        def log_message(self, *_: object) -> None: ...
+
+    try:
+        with served(Answer) as url:
+            yield url, asked
+    finally:
+        catalog.engine.dispose()
+
+
+def _error(error: Exception, status: int) -> dict[str, Any]:
+    # Clients know the names of Java's exceptions.
+    name = type(error).__name__.removesuffix("Error").removesuffix("Exception") + "Exception"
+    return {"error": {"message": str(error), "type": name, "code": status}}
+
+
+def _respond(
+    catalog: SqlCatalog, method: str, path: str, query: dict[str, list[str]], body: bytes
+) -> tuple[int, dict[str, Any] | None]:
+    for pattern, methods in _ROUTES.items():
+        found = re.fullmatch(pattern, path)
+        if found and method in methods:
+            words = [tuple(unquote(word).split(_SPLIT)) for word in found.groups()]
+            return methods[method](catalog, query, body, *words)
+    return 400, {"error": {"message": f"not served: {method} {path}", "type": "BadRequestException", "code": 400}}
+
+
+Answered = tuple[int, dict[str, Any] | None]
+Name = tuple[str, ...]
+
+
+def _config(*_: Any) -> Answered:
+    return 200, {"defaults": {}, "overrides": {}}
+
+
+def _namespaces(catalog: SqlCatalog, query: dict[str, list[str]], _: bytes) -> Answered:
+    parent = tuple(query["parent"][0].split(_SPLIT)) if "parent" in query else ()
+    return 200, {"namespaces": [list(name) for name in catalog.list_namespaces(parent)]}
+
+
+def _create_namespace(catalog: SqlCatalog, _: dict[str, list[str]], body: bytes) -> Answered:
+    asked = json.loads(body)
+    catalog.create_namespace(tuple(asked["namespace"]), asked.get("properties", {}))
+    return 200, {"namespace": asked["namespace"], "properties": asked.get("properties", {})}
+
+
+def _namespace(catalog: SqlCatalog, _: dict[str, list[str]], __: bytes, name: Name) -> Answered:
+    return 200, {"namespace": list(name), "properties": dict(catalog.load_namespace_properties(name))}
+
+
+def _change_namespace(catalog: SqlCatalog, _: dict[str, list[str]], body: bytes, name: Name) -> Answered:
+    asked = json.loads(body)
+    done = catalog.update_namespace_properties(name, set(asked.get("removals") or ()), asked.get("updates") or {})
+    return 200, {"removed": done.removed, "updated": done.updated, "missing": done.missing}
+
+
+def _tables(catalog: SqlCatalog, _: dict[str, list[str]], __: bytes, name: Name) -> Answered:
+    listed = catalog.list_tables(name)
+    return 200, {"identifiers": [{"namespace": list(one[:-1]), "name": one[-1]} for one in listed]}
+
+
+def _create(catalog: SqlCatalog, _: dict[str, list[str]], body: bytes, name: Name) -> Answered:
+    asked = CreateTableRequest.model_validate_json(body)
+    if asked.stage_create:
+        raise ValueError("a table is not created in steps here")
+    words = {"partition_spec": asked.partition_spec, "sort_order": asked.write_order}
+    given = {key: value for key, value in words.items() if value is not None}
+    made = catalog.create_table(
+        (*name, asked.name), asked.table_schema, asked.location, properties=asked.properties, **given
+    )
+    return _loaded(made)
+
+
+def _load(catalog: SqlCatalog, _: dict[str, list[str]], __: bytes, name: Name, table: Name) -> Answered:
+    return _loaded(catalog.load_table((*name, *table)))
+
+
+def _commit(catalog: SqlCatalog, _: dict[str, list[str]], body: bytes, name: Name, table: Name) -> Answered:
+    asked = json.loads(body)
+    asked.setdefault("identifier", {"namespace": list(name), "name": table[0]})
+    request = CommitTableRequest.model_validate_json(json.dumps(asked))
+    done = catalog.commit_table(catalog.load_table((*name, *table)), request.requirements, request.updates)
+    metadata = json.loads(done.metadata.model_dump_json())
+    return 200, {"metadata-location": done.metadata_location, "metadata": metadata}
+
+
+def _drop(catalog: SqlCatalog, _: dict[str, list[str]], __: bytes, name: Name, table: Name) -> Answered:
+    catalog.drop_table((*name, *table))
+    return 204, None
+
+
+def _loaded(table: Table) -> Answered:
+    metadata = json.loads(table.metadata.model_dump_json())
+    return 200, {"metadata-location": table.metadata_location, "metadata": metadata, "config": {}}
+
+
+def _there(answer: Callable[..., Answered]) -> Callable[..., Answered]:
+    return lambda *words: (204 if answer(*words)[0] == 200 else 404, None)
+
+
+_ROUTES: dict[str, dict[str, Callable[..., Answered]]] = {
+    "/v1/config": {"GET": _config},
+    "/v1/namespaces": {"GET": _namespaces, "POST": _create_namespace},
+    "/v1/namespaces/([^/]+)": {"GET": _namespace, "HEAD": _there(_namespace)},
+    "/v1/namespaces/([^/]+)/properties": {"POST": _change_namespace},
+    "/v1/namespaces/([^/]+)/tables": {"GET": _tables, "POST": _create},
+    "/v1/namespaces/([^/]+)/tables/([^/]+)": {"GET": _load, "HEAD": _there(_load), "POST": _commit, "DELETE": _drop},
+}

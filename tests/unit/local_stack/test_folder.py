@@ -1,0 +1,142 @@
+"""The set's folder is its own before anything in it is touched, keeps its secrets, and lets one command work at a time.
+
+Contains: the folder, the environment file, what may be chosen, what the commands say.
+Add here: another file of the set.
+Does not contain: processes (test_supervisor.py).
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from local_stack.__main__ import main
+from local_stack.environment import deployment, read_environment, write_environment
+from local_stack.folder import StackFolder
+from local_stack.options import read_options
+from local_stack.server import StackError
+from pipeline_assets.config import load_settings
+from pipeline_assets.domain.errors import UsageError
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> StackFolder:
+    made = StackFolder(tmp_path / "data with a blank" / "stack")
+    made.make()
+    return made
+
+
+def test_its_data_is_removed_when_it_is_asked_for(folder: StackFolder, capsys: pytest.CaptureFixture[str]) -> None:
+    folder.secrets()
+    (folder.objects / "bucket").mkdir()
+    assert main(["down"], folder) == 0
+    assert "The set was not up. Its data stays in" in capsys.readouterr().out
+    assert (folder.objects / "bucket").is_dir()
+    assert main(["down", "--wipe"], folder) == 0
+    assert not folder.root.exists()
+    assert main(["down", "--wipe"], folder) == 0
+    assert "The set is not up, and has no data." in capsys.readouterr().out
+    # Asking leaves nothing behind.
+    assert not folder.root.exists()
+
+
+def test_a_foreign_file_keeps_everything(folder: StackFolder, capsys: pytest.CaptureFixture[str]) -> None:
+    folder.secrets()
+    (folder.root / "notes.txt").write_text("mine")
+    assert main(["down", "--wipe"], folder) == 2
+    assert "notes.txt: was not written by the set" in capsys.readouterr().err
+    assert (folder.root / "secrets.json").exists()
+
+
+@pytest.mark.parametrize("command", [["up"], ["down"], ["down", "--wipe"]])
+@pytest.mark.parametrize("is_link", [False, True])
+def test_a_folder_of_somebody_else_is_not_touched(
+    folder: StackFolder, tmp_path: Path, command: list[str], is_link: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Neither one without the mark, nor a link to what may be a set elsewhere."""
+    foreign = StackFolder(tmp_path / "foreign")
+    if is_link:
+        foreign.root.symlink_to(folder.root)
+    else:
+        (foreign.root / "tmp").mkdir(parents=True)
+        (foreign.root / "tmp" / "theirs").write_text("theirs")
+    assert main(command, foreign) == 2
+    assert "foreign: is no folder of the set" in capsys.readouterr().err
+    assert (folder.tmp if is_link else foreign.root / "tmp" / "theirs").exists()
+
+
+def test_one_command_works_on_it_at_a_time(folder: StackFolder, capsys: pytest.CaptureFixture[str]) -> None:
+    with folder.locked():
+        assert main(["down"], folder) == 2
+    assert "another command is starting or ending the set" in capsys.readouterr().err
+    assert main(["down"], folder) == 0
+
+
+def test_secrets_are_made_once_for_their_owner_alone(folder: StackFolder) -> None:
+    made = folder.secrets()
+    assert folder.secrets() == made
+    assert len(set(made.values())) == len(made) == 5
+    other = StackFolder(folder.root.parent / "other")
+    other.make()
+    assert not set(other.secrets().values()) & set(made.values())
+    write_environment(folder, deployment(folder, read_options({})))
+    for name in ("secrets.json", "environment", ".tidemark-stack"):
+        assert stat.S_IMODE((folder.root / name).stat().st_mode) == 0o600, name
+    # A database that nobody can open is not begun anew in silence.
+    folder.postgres.mkdir()
+    (folder.root / "secrets.json").unlink()
+    with pytest.raises(StackError, match="make down ARGS=--wipe"):
+        folder.secrets()
+
+
+def test_the_environment_is_a_deployment(folder: StackFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is written is what a shell reads, and Tidemark takes every value of it."""
+    variables = deployment(folder, read_options({"STACK_PORT_S3": "19000"}))
+    write_environment(folder, variables)
+    assert read_environment(folder) == variables
+    shell = subprocess.run(
+        ["sh", "-c", f'. "{folder.environment}"; env -0'],
+        env={"PATH": os.environ["PATH"]},
+        capture_output=True,
+        check=True,
+    )
+    assert {f"{name}={value}" for name, value in variables.items()} <= set(shell.stdout.decode().split("\0"))
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    settings = load_settings()
+    assert settings.landing_url == "s3://landing"
+    assert settings.ledger_database_url.startswith("postgresql")
+    assert settings.spark_config["spark.driver.bindAddress"] == "127.0.0.1"
+    folder.environment.unlink()
+    with pytest.raises(StackError, match=r"the set: is not up. Start it: make up"):
+        read_environment(folder)
+
+
+def test_what_may_be_chosen() -> None:
+    options = read_options(
+        {"STACK_PORT_S3": "19000", "STACK_WORKER_MEMORY": "1536m", "STACK_ROOT": "of another program"}
+    )
+    assert (options.port("STACK_PORT_S3"), options.worker_memory_mib) == (19000, 1536)
+    assert len(set(options.ports.values())) == len(options.ports)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "reason"),
+    [
+        ("STACK_PORT_S3", "https", "is no port"),
+        ("STACK_PORT_S3", "80", "is no port"),
+        ("STACK_PORT_S3", "70000", "is no port"),
+        ("STACK_PORT_S3", "4001", "is port 4001, as is STACK_PORT_"),
+        ("STACK_PORT_MINIO", "9000", "is no setting of the set"),
+        ("STACK_WORKER_CORES", "0", "is no number of cores"),
+        ("STACK_WORKER_MEMORY", "1 GB", "is no amount of memory"),
+        ("STACK_WORKER_MEMORY", "200m", "is no amount of memory"),
+    ],
+)
+def test_what_may_not_be_chosen_is_refused_by_name(name: str, value: str, reason: str) -> None:
+    with pytest.raises(UsageError, match=reason):
+        read_options({name: value})

@@ -1,0 +1,228 @@
+"""A set of small real processes comes up in order or not at all, and nothing of it stays when it goes.
+
+Contains: starting, failing, ending, and telling the set's own processes from all others.
+Add here: another way in which a server misbehaves.
+Does not contain: the servers of the real set (test_servers.py), its folder and settings (test_folder.py).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import pytest
+
+from local_stack import processes
+from local_stack.folder import StackFolder
+from local_stack.processes import bearers, on_record
+from local_stack.server import Server, ServerError
+from local_stack.supervisor import Supervisor
+from pipeline_assets.domain.errors import UsageError
+
+LISTEN = "import socket, time; s = socket.create_server(('127.0.0.1', {port})); time.sleep(600)"
+FAIL = "import sys; print('one of its lines'); print('cannot open its database', file=sys.stderr); sys.exit(3)"
+DEAF = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); "
+CHILD = (
+    "import subprocess, sys; subprocess.Popen([sys.executable, '-S', '-c', 'import time; time.sleep(600)'], "
+    "start_new_session={apart}); "
+)
+
+
+def a_free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def listens(port: int) -> bool:
+    with suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
+        return True
+    return False
+
+
+def until(is_so: Callable[[], object]) -> None:
+    while not is_so():
+        time.sleep(0.02)
+
+
+@dataclass
+class Stack:
+    """A folder, what was said, and what was done."""
+
+    folder: StackFolder
+    said: list[str] = field(default_factory=list)
+    done: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.supervisor = Supervisor(self.folder, self.said.append)
+
+    def server(self, name: str, program: str = LISTEN, before: str = "", patience: float = 30) -> Server:
+        port = a_free_port()
+        return Server(
+            name=name,
+            command=(sys.executable, "-S", "-c", before + program.format(port=port)),
+            environment={"PATH": os.environ["PATH"]},
+            folder=self.folder.root,
+            ports={f"STACK_PORT_{name.upper()}": port},
+            is_well=lambda: listens(port),
+            prepare=lambda: self.done.append(f"prepare {name}"),
+            complete=lambda: self.done.append(f"complete {name}"),
+            patience_seconds=patience,
+        )
+
+    @property
+    def living(self) -> list[str]:
+        """Servers of all that bears the id of this set."""
+        return sorted(name for _, name in bearers(self.folder.id))
+
+    def pids(self) -> dict[str, int]:
+        return {started.name: started.identity.pid for started in on_record(self.folder)}
+
+
+@pytest.fixture
+def stack(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stack]:
+    # A server that does not listen is killed soon.
+    monkeypatch.setattr(processes, "_ASKED_SECONDS", 0.5)
+    monkeypatch.setattr(processes, "_TOLD_SECONDS", 0.5)
+    made = Stack(StackFolder(tmp_path / "stack"))
+    made.folder.make()
+    yield made
+    made.supervisor.down()
+    assert made.living == []
+
+
+def test_it_comes_up_in_order_once_and_goes_in_reverse_without_leftovers(stack: Stack) -> None:
+    """Scenario: two stages, one server with children within and outside its session; up twice, down twice. Outcome: the second
+    call of each does nothing; children go with their server; the data stays, what only processes need does not."""
+    stages = [
+        [stack.server("first"), stack.server("beside")],
+        [stack.server("last", before=CHILD.format(apart=True) + CHILD.format(apart=False))],
+    ]
+    assert stack.supervisor.up(stages) == 3
+    first_two = sorted(stack.done[2:4])
+    assert (stack.done[:2], first_two) == (["prepare first", "prepare beside"], ["complete beside", "complete first"])
+    assert stack.done[4:] == ["prepare last", "complete last"]
+    assert stack.living == ["beside", "first", "last", "last", "last"]
+    pids = stack.pids()
+    assert stack.supervisor.up(stages) == 0
+    assert stack.pids() == pids
+    assert [one.is_well for one in stack.supervisor.standings(stages)] == [True] * 3
+    (stack.folder.objects / "kept").write_text("data")
+    stack.said.clear()
+    assert stack.supervisor.down() == 3
+    assert (stack.living, stack.said) == ([], ["last: ended", "beside: ended", "first: ended"])
+    assert not stack.folder.run.exists()
+    assert not stack.folder.tmp.exists()
+    assert (stack.folder.objects / "kept").read_text() == "data"
+    assert stack.supervisor.down() == 0
+
+
+def test_a_server_that_fails_takes_with_it_what_was_started(stack: Stack) -> None:
+    running = stack.server("running")
+    stack.supervisor.up([[running]])
+    stages = [[running], [stack.server("fine")], [stack.server("broken", FAIL)], [stack.server("never")]]
+    with pytest.raises(ServerError) as caught:
+        stack.supervisor.up(stages)
+    error = caught.value
+    assert (error.subject, error.reason) == ("broken", "did not come up: it ended with exit code 3")
+    # Its standard output and its errors.
+    assert set(error.last_lines) == {"one of its lines", "cannot open its database"}
+    assert str(stack.folder.log("broken")) in error.hint
+    assert "prepare never" not in stack.done
+    # What ran before this call goes on.
+    assert (stack.living, list(stack.pids())) == (["running"], ["running"])
+
+
+def test_a_server_that_does_not_answer_is_given_up(stack: Stack) -> None:
+    with pytest.raises(ServerError, match=r"mute: did not come up: no answer within 0 s"):
+        stack.supervisor.up([[stack.server("mute", "import time; time.sleep(600)", patience=0.2)]])
+    assert stack.living == []
+
+
+def test_a_port_that_somebody_else_holds_is_refused_before_anything_starts(stack: Stack) -> None:
+    free, taken = stack.server("free"), stack.server("taken")
+    port = taken.ports["STACK_PORT_TAKEN"]
+    with socket.create_server(("127.0.0.1", port)), pytest.raises(UsageError) as caught:
+        stack.supervisor.up([[free], [taken]])
+    expected = f"STACK_PORT_TAKEN: port {port} of taken cannot be used: Address already in use. "
+    assert str(caught.value) == f"{expected}End what holds it, or name another one: make up STACK_PORT_TAKEN={port + 1}"
+    assert (stack.living, stack.done) == ([], [])
+
+
+def test_a_set_that_is_up_does_not_move_to_another_port(stack: Stack) -> None:
+    server = stack.server("server")
+    stack.supervisor.up([[server]])
+    moved = replace(server, ports={"STACK_PORT_SERVER": a_free_port()})
+    with pytest.raises(UsageError, match=r"and server runs on [0-9]+\. Unset it, or end the set first: make down"):
+        stack.supervisor.up([[moved]])
+
+
+def test_what_died_is_started_again_after_what_it_left_behind_ended(stack: Stack) -> None:
+    stages = [[stack.server("stays")], [stack.server("dies", before=CHILD.format(apart=True))]]
+    stack.supervisor.up(stages)
+    before = stack.pids()
+    os.kill(before["dies"], signal.SIGKILL)
+    until(lambda: stack.living == ["dies", "stays"])
+    assert stack.supervisor.up(stages) == 1
+    assert stack.pids()["stays"] == before["stays"]
+    assert stack.pids()["dies"] != before["dies"]
+    assert stack.living == ["dies", "dies", "stays"]
+
+
+def test_a_server_that_does_not_listen_is_killed(stack: Stack) -> None:
+    stack.supervisor.up([[stack.server("deaf", before=DEAF)]])
+    assert stack.supervisor.down() == 1
+    assert stack.living == []
+
+
+def test_a_process_that_has_the_number_of_a_former_one_is_left_alone(stack: Stack) -> None:
+    """Scenario: a record from before the machine started again, or from long ago, names a number that another program has now.
+    Outcome: nothing is sent to it, and the record goes."""
+    stack.supervisor.up([[stack.server("former")]])
+    os.kill(stack.pids()["former"], signal.SIGKILL)
+    until(lambda: not stack.living)
+    path = stack.folder.run / "former.json"
+    record = json.loads(path.read_text())
+    stranger = subprocess.Popen([sys.executable, "-S", "-c", "import time; time.sleep(600)"], start_new_session=True)
+    try:
+        for change in ({"pid": stranger.pid}, {"pid": stranger.pid, "boot": "another boot"}):
+            path.write_text(json.dumps(record | change))
+            assert stack.supervisor.down() == 0
+            assert not path.exists()
+            stack.folder.make()
+        assert stranger.poll() is None
+    finally:
+        stranger.kill()
+        stranger.wait()
+
+
+def test_what_is_on_no_record_is_found_by_the_id_of_the_set(stack: Stack) -> None:
+    """`make up` was killed between a start and its record; the processes of another set are not touched."""
+    other = Stack(StackFolder(stack.folder.root.parent / "other"))
+    other.folder.make()
+    other.supervisor.up([[other.server("other")]])
+    try:
+        stack.supervisor.up([[stack.server("lost")]])
+        (stack.folder.run / "lost.json").unlink()
+        assert stack.supervisor.down() == 1
+        assert (stack.living, other.living) == ([], ["other"])
+    finally:
+        other.supervisor.down()
+
+
+def test_the_last_log_is_kept_beside_the_new_one(stack: Stack) -> None:
+    for _ in range(2):
+        with pytest.raises(ServerError):
+            stack.supervisor.up([[stack.server("broken", FAIL)]])
+    log = stack.folder.log("broken")
+    assert log.read_text() == log.with_suffix(".log.1").read_text() != ""
+    assert log.stat().st_mode & 0o077 == 0
