@@ -72,6 +72,8 @@ _GONE = ("NotFoundException: Location does not exist", "NotFoundException: Faile
 _AHEAD = re.compile(r"Invalid update timestamp \S+: before [^\d\n]*(\d{10,14})?")
 """Iceberg commits nothing that is older by more than a minute than what the table holds."""
 _FULL = ("No space left on device", "File too large", "Disk quota exceeded", "database or disk is full")
+_NOT_A_CAUSE = ("at ", "Suppressed: ")
+"""Frames of a stack trace, which may be named after exceptions, and what failed beside the cause."""
 
 _T = TypeVar("_T")
 _TRIES, _FIRST_PAUSE_SECONDS = 7, 0.1
@@ -147,4 +149,5 @@ def failure(subject: str, error: Exception) -> TidemarkError | None:
 def first_line(error: Exception) -> str:
     """The line of a Java stack trace that says most."""
     lines = [line.strip() for line in str(error).splitlines() if "Exception" in line or "Error" in line]
+    lines = [line for line in lines if not line.startswith(_NOT_A_CAUSE)]
     return scrubbed(lines[-1] if lines else type(error).__name__)[:300]

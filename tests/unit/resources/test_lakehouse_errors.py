@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pipeline_assets.domain.errors import LakehouseError, LakehouseUnavailableError
-from resources.iceberg.errors import failure, is_conflict, may_pass
+from resources.iceberg.errors import failure, first_line, is_conflict, may_pass
 
 RACES = (
     # Two processes are the first to use an empty catalog; seen twice among rounds of three writers.
@@ -68,3 +68,12 @@ def test_a_commit_of_a_clock_that_was_ahead_is_named_and_not_tried_again(entry: 
     ours = failure("refined/events", error)
     assert isinstance(ours, LakehouseError)
     assert "its newest commit is of 2100-01-01 00:00:00 UTC, which lies ahead of this machine's clock" in str(ours)
+
+
+def test_of_a_trace_the_innermost_cause_is_told_and_no_frame_of_it() -> None:
+    trace = """org.apache.iceberg.exceptions.NotFoundException: Failed to open input stream for file: file:/w/a.parquet
+	Suppressed: software.amazon.awssdk.core.exception.SdkClientException: Request attempt 1 failure
+Caused by: java.nio.file.NoSuchFileException: /w/a.parquet
+	at java.base/sun.nio.fs.UnixException.rethrowAsIOException(UnixException.java:111)
+	... 55 more"""
+    assert first_line(Exception(trace)) == "Caused by: java.nio.file.NoSuchFileException: /w/a.parquet"
