@@ -110,12 +110,13 @@ def request(
     is_looked_at: Callable[[date], bool] = lambda _: True,
     waits: Sequence[str] = (),
     events: Sequence[dg.AssetMaterialization] = (),
+    nothing: str = "nothing to do: every published day matches its inputs",
 ) -> dg.SensorResult:
     """Runs for the due days, coalesced into ranges, or the reason why there are none.
 
     Recent days come first, with `priority`; then the oldest, with 0. `reach`: so many days before each due one are
     loaded with it, their late events may be among what arrived. `is_looked_at`: whether a day that is not due was
-    looked at. `waits`: what is not due yet, and why.
+    looked at. `waits`: what is not due yet, and why. `nothing`: what is said where there is nothing to say.
     """
     settings, cursor = tick.settings, tick.cursor
     covered = _covered(tick, job_name)
@@ -144,7 +145,7 @@ def request(
         if report:
             tick.context.log.info(report)
         return dg.SensorResult(run_requests=requests, cursor=cursor.as_text(), asset_events=list(events))
-    skip = report or "nothing to do: every published day matches its inputs"
+    skip = report or nothing
     return dg.SensorResult(skip_reason=skip, cursor=cursor.as_text(), asset_events=list(events))
 
 
