@@ -12,7 +12,7 @@ import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing
 from datetime import UTC, date, datetime, time, timedelta
-from itertools import chain, islice
+from itertools import chain, islice, product
 from typing import Any
 
 import sqlalchemy as sa
@@ -24,8 +24,8 @@ from pipeline_assets.domain.checks import Check, Evaluation
 from pipeline_assets.domain.deliveries import BatchKey
 from pipeline_assets.domain.input_state import InputDay, InputState
 from pipeline_assets.domain.lateness import LatenessSketch
-from pipeline_assets.domain.records import BatchDay, BatchRecord, DeliveryRecord, PublicationRecord, SliceRecord
 from pipeline_assets.domain.recorded_settings import on_record
+from pipeline_assets.domain.records import BatchDay, BatchRecord, DeliveryRecord, PublicationRecord, SliceRecord
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import BatchVerdict, Digest, Slice, Source, Verdict, widen
 from pipeline_assets.formats.registry import EXPORT_FORMAT
@@ -53,13 +53,12 @@ TABLES: tuple[Table, ...] = (RAW, *DERIVED)
 RUNS_A_DAY = 2
 """Loads that publish; sensors request one for each day, and one more heals or catches up."""
 _DIGESTS = {table.key: Digest(100_000, 3 << 60, 5 << 61) for table in TABLES}
-_CODE, _KEYS = RAW.code_version(Settings()), EXPORT_FORMAT.keys(Settings().marker_pattern)
 _ROWS_AT_ONCE = 20_000
 _LATE_DAYS = 3
 """Event days of a batch: its own and those before it."""
 _PROJECT = "\x01project"
 """Stands in a row for the project: rows of one day differ in it alone."""
-_BINS = {number: 1_000 for number in range(200, 224)}
+_BINS = dict.fromkeys(range(200, 224), 1000)
 
 Row = tuple[Any, ...]
 
@@ -70,7 +69,9 @@ def fill(ledger: Ledger, size: Size, settings: Settings) -> dict[str, int]:
         HEADS: lambda: ({"table_name": table.key, "snapshot_id": 1} for table in TABLES),
         BATCHES: lambda: _of_days(size.all_days, _batch),
         BATCH_DAYS: lambda: chain.from_iterable(_of_days(size.all_days, part) for part in _batch_days()),
-        SLICES: lambda: chain.from_iterable(_of_days(size.all_days, _slice_of(table, size, settings)) for table in TABLES),
+        SLICES: lambda: chain.from_iterable(
+            _of_days(size.all_days, _slice_of(table, size, settings)) for table in TABLES
+        ),
         PUBLICATIONS: lambda: chain.from_iterable(
             _of_days(size.all_days, _publication_of(table, size, settings)) for table in TABLES
         ),
@@ -78,7 +79,9 @@ def fill(ledger: Ledger, size: Size, settings: Settings) -> dict[str, int]:
         CUTS: lambda: chain.from_iterable(map(_cuts, size.all_days)),
         PROCESSES: lambda: chain.from_iterable(map(_processes, size.all_days)),
         NOTICES: lambda: map(_notice, size.all_days),
-        DELIVERIES: lambda: chain.from_iterable(map(_deliveries, size.all_days[-size.days_with_deliveries :])),
+        DELIVERIES: lambda: chain.from_iterable(
+            map(_deliveries_of(settings), size.all_days[-size.days_with_deliveries :])
+        ),
     }
     path = ledger.engine.url.database
     assert path is not None
@@ -119,9 +122,7 @@ def _of_projects(row: list[Any], projects: Iterable[str]) -> Iterator[Row]:
         yield tuple(row)
         return
     for project in projects:
-        yield tuple(
-            value.replace(_PROJECT, project) if number in places else value for number, value in enumerate(row)
-        )
+        yield tuple(value.replace(_PROJECT, project) if number in places else value for number, value in enumerate(row))
 
 
 def _of_days(days: Iterable[date], made: Callable[[date], dict[str, Any]]) -> Iterator[dict[str, Any]]:
@@ -140,13 +141,15 @@ def _snapshot(table: Table, day: date) -> int:
     return (1 << 61) + day.toordinal() * 100 + TABLES.index(table)
 
 
-def _deliveries(day: date) -> Iterator[dict[str, Any]]:
-    batch = BatchKey(Source.REGULAR, _PROJECT, day)
-    for hour in range(HOURS):
-        for shard in range(SHARDS):
+def _deliveries_of(settings: Settings) -> Callable[[date], Iterator[dict[str, Any]]]:
+    code, keys = RAW.code_version(settings), EXPORT_FORMAT.keys(settings.marker_pattern)
+
+    def made(day: date) -> Iterator[dict[str, Any]]:
+        batch = BatchKey(Source.REGULAR, _PROJECT, day)
+        for hour, shard in product(range(HOURS), range(SHARDS)):
             record = DeliveryRecord(
                 batch=batch,
-                object_key=_KEYS.format_delivery(batch, hour, shard),
+                object_key=keys.format_delivery(batch, hour, shard),
                 etag=etag(day, hour, shard),
                 size_bytes=500_000,
                 sha256=f"{day.toordinal():032x}{hour:016x}{shard:016x}",
@@ -156,9 +159,11 @@ def _deliveries(day: date) -> Iterator[dict[str, Any]]:
                 blank=0,
                 error=None,
                 is_accepted=True,
-                code_version=_CODE,
+                code_version=code,
             )
             yield delivery_row(record) | {"run_id": _run_id(day), "recorded_at": _stamp(day)}
+
+    return made
 
 
 def etag(day: date, hour: int, shard: int) -> str:
@@ -211,9 +216,15 @@ def _built_from(table: Table, key: Slice, size: Size, settings: Settings) -> Inp
 
 
 def _figures(table: Table) -> dict[str, float]:
-    measured = {name: 12_345 for name in getattr(table, "measures", {})}
+    measured = dict.fromkeys(getattr(table, "measures", {}), 12345)
     if table is REFINED_EVENTS:
-        names = ("delivery_duplicate", "rows_with_blank_id", "rows_without_id", "send_duplicate", "superseded_by_other_day")
+        names = (
+            "delivery_duplicate",
+            "rows_with_blank_id",
+            "rows_without_id",
+            "send_duplicate",
+            "superseded_by_other_day",
+        )
         measured = {**dict.fromkeys(names, 0), "late_rows": 800, "raw_rows": 100_100, "watermark_lag_seconds": 1_800}
     return {"rows": 100_000, **measured}
 

@@ -35,7 +35,9 @@ class SimulatedLanding(LandingStore):
     def __init__(self, size: Size, marker_pattern: str, more_days: int = 0) -> None:
         """`more_days`: so many days arrived after those that are on record."""
         super().__init__(Bucket("simulated", ""), EXPORT_FORMAT.keys(marker_pattern))
-        self._days = [date.fromordinal(size.all_days[0].toordinal() + number) for number in range(size.days + more_days)]
+        self._days = [
+            date.fromordinal(size.all_days[0].toordinal() + number) for number in range(size.days + more_days)
+        ]
         self._texts = [day.isoformat() for day in self._days]
         self._counting = threading.Lock()
         self._folders = frozenset(Source.REGULAR.prefix(project) for project in size.names)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import date, timedelta
 from pathlib import Path
 from typing import Any
@@ -138,7 +138,7 @@ def _doctor(place: Place) -> dict[str, Any]:
         found = [checkup.verdicts(), checkup.found_commits(size.names), checkup.processes()]
         unfinished = checkup.of_unfinished_runs(size.names)
         recent_lateness(ledger, settings, Source.REGULAR, size.names, size.last_day)
-        duplicates = ledger.summaries.check_figure("duplicate_keys_per_1000", size.names)
+        duplicates = ledger.summaries.slice_faults(size.names)
         sizes, marked = checkup.object_sizes(size.names, first), checkup.marked_days(size.names, first)
     return {"again": again.equal, "unfinished": unfinished, "rows": sum(map(len, (*found, duplicates, sizes, marked)))}
 

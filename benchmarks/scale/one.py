@@ -8,7 +8,9 @@ Does not contain: what is looked at (looks.py).
 from __future__ import annotations
 
 import json
+import os
 import resource
+import signal
 import sys
 import time
 from pathlib import Path
@@ -18,14 +20,32 @@ from benchmarks.scale.sizes import SIZES
 
 
 def main() -> int:
-    """`SIZE FOLDER LOOK`."""
-    size, folder, name = sys.argv[1:]
+    """`SIZE FOLDER LOOK LIMIT`, the limit in seconds."""
+    size, folder, name, limit = sys.argv[1:]
     imported_mb = _peak_mb()
+    signal.signal(signal.SIGALRM, _cut_off)
+    signal.alarm(int(limit))
     started = time.perf_counter()
-    found = LOOKS[name](Place(SIZES[size], Path(folder)))
+    try:
+        found = LOOKS[name](Place(SIZES[size], Path(folder)))
+    except (CutOffError, MemoryError) as error:
+        found = {"cut off": type(error).__name__}
+    signal.alarm(0)
     seconds = time.perf_counter() - started
-    print(json.dumps({"look": name, "seconds": seconds, "mb": _peak_mb(), "imported_mb": imported_mb, "found": found}))
-    return 0
+    cpu = time.process_time()
+    said = {"look": name, "seconds": seconds, "cpu": cpu, "mb": _peak_mb(), "imported_mb": imported_mb, "found": found}
+    sys.stdout.write(json.dumps(said) + "\n")
+    sys.stdout.flush()
+    # What was cut off is not waited for: threads may still be at it.
+    os._exit(0)
+
+
+class CutOffError(BaseException):
+    """The limit was reached; no look catches it."""
+
+
+def _cut_off(*_: object) -> None:
+    raise CutOffError
 
 
 def _peak_mb() -> float:

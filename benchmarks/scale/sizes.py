@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
 from pathlib import Path
+from typing import Any
 
 from pipeline_assets.domain.settings import Settings
 
@@ -60,14 +61,15 @@ class Size:
 
     def settings(self, folder: Path) -> Settings:
         """Of a deployment in a folder; its landing is simulated, so that no object of it is there."""
-        return Settings(
-            landing_url=f"{folder}/landing",
-            warehouse_url=f"file://{folder}/warehouse",
-            catalog_url=f"sqlite:///{folder}/catalog.db",
-            ledger_url=f"sqlite:///{folder}/ledger.db",
-            projects=self.names,
-            calendar_start=FIRST_DAY,
-        )
+        known: dict[str, Any] = {
+            "landing_url": f"{folder}/landing",
+            "warehouse_url": f"file://{folder}/warehouse",
+            "catalog_url": f"sqlite:///{folder}/catalog.db",
+            "ledger_url": f"sqlite:///{folder}/ledger.db",
+            "projects": self.names,
+            "calendar_start": FIRST_DAY,
+        }
+        return Settings(**known)
 
 
 SIZES = {

@@ -210,7 +210,12 @@ class LandingStore:
         return self._store
 
     def _listed_of_each(
-        self, source: Source, projects: Sequence[str], first_day: date, last_day: date, asked_for: tuple[date, date] | None
+        self,
+        source: Source,
+        projects: Sequence[str],
+        first_day: date,
+        last_day: date,
+        asked_for: tuple[date, date] | None,
     ) -> Iterable[tuple[str, Iterable[Listed]]]:
         """Project and its objects, in the order of the projects; a bucket is asked for several projects at once."""
 

@@ -83,11 +83,15 @@ class PendingLedger(Ledger):
         }
         return super().batches(projects, first, last) | own
 
-    def _nearest_arrivals(self, bounds: Mapping[str, date], source: Source | None, *, is_before: bool) -> dict[str, date]:
+    def _nearest_arrivals(
+        self, bounds: Mapping[str, date], source: Source | None, *, is_before: bool
+    ) -> dict[str, date]:
         """As the Ledger has it."""
         under = super()._nearest_arrivals
         found = under(bounds, source, is_before=is_before)
-        gone = {(key.project_id, key.arrival_date) for key in self._emptied(list(bounds)) if not self._is_held(key, source)}
+        gone = {
+            (key.project_id, key.arrival_date) for key in self._emptied(list(bounds)) if not self._is_held(key, source)
+        }
         while passed := {project: day for project, day in found.items() if (project, day) in gone}:
             further = under(passed, source, is_before=is_before)
             found = {project: day for project, day in found.items() if project not in passed} | further

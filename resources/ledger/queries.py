@@ -77,7 +77,9 @@ class Queries(ABC):
         """The same of the last arrival day before the one given."""
         return self._nearest_arrivals(before, source, is_before=True)
 
-    def _nearest_arrivals(self, bounds: Mapping[str, date], source: Source | None, *, is_before: bool) -> dict[str, date]:
+    def _nearest_arrivals(
+        self, bounds: Mapping[str, date], source: Source | None, *, is_before: bool
+    ) -> dict[str, date]:
         found: dict[str, list[date]] = {}
         sources = [source] if source is not None else list(Source)
         with self._read() as connection:
@@ -89,7 +91,9 @@ class Queries(ABC):
                     )
                 ).subquery("places")
                 days = [
-                    _nearest_day(kept, of, places, is_before=is_before) for kept in (DELIVERIES, BATCHES) for of in sources
+                    _nearest_day(kept, of, places, is_before=is_before)
+                    for kept in (DELIVERIES, BATCHES)
+                    for of in sources
                 ]
                 for project, *nearest in connection.execute(sa.select(places.c.project_id, *days)):
                     found[project] = [day for day in nearest if day is not None]

@@ -46,7 +46,7 @@ from pipeline_assets.tables.registry import DERIVED, DIMENSIONS
 from resources.ledger.arrival_summaries import ArrivalSummaries, RefusedLines
 from resources.ledger.revisions import Revision
 from resources.ledger.store import Ledger
-from resources.ledger.summaries import CheckFigure, Fault, Summaries
+from resources.ledger.summaries import CheckFigure, Fault
 from resources.publishing.promise import Promise, promise_of
 
 MOST_REVISIONS = 60
@@ -153,6 +153,7 @@ def read_health(ledger: Ledger, settings: Settings, now: datetime) -> HealthRepo
     since = span.last - timedelta(days=ARRIVAL_DAYS - 1)
     recent_from = max(span.first, span.last - timedelta(days=RECENT_DAYS - 1))
     refused = arrivals.refused_lines(projects)
+    figures = summaries.check_figures((MISMATCH, DUPLICATES), projects)
     late = lateness(arrivals.arrivals(Source.REGULAR, projects, since, span.last))
     in_reach = {project: one.without(settings.max_lateness_days) for project, one in late.items()}
     return HealthReport(
@@ -173,8 +174,8 @@ def read_health(ledger: Ledger, settings: Settings, now: datetime) -> HealthRepo
         of_project={name: volume([one for one in measured if one.project_id == name]) for name in projects},
         newest_day=newest,
         newest_lag={one.project_id: one.lag_seconds for one in measured if newest.get(one.project_id) == one.day},
-        mismatches=[*_mismatches(summaries, projects, batches), *_golden(ledger, settings, projects)],
-        duplicate_keys=summaries.check_figure(DUPLICATES, projects),
+        mismatches=[*_mismatches(batches), *figures[MISMATCH], *_golden(ledger, settings, projects)],
+        duplicate_keys=figures[DUPLICATES],
         lateness=late,
         late_times=_late_times(arrivals, projects, since, span.last),
         too_narrow=tuple(warnings_of(in_reach, settings)),
@@ -210,13 +211,12 @@ def _late_times(
     return {"": merged(own.values()), **own}
 
 
-def _mismatches(summaries: Summaries, projects: Sequence[str], batches: Sequence[Fault]) -> list[CheckFigure]:
-    of_batches = [
+def _mismatches(batches: Sequence[Fault]) -> list[CheckFigure]:
+    return [
         CheckFigure(table_of(fault), fault.day, fault.project_id, value)
         for fault in batches
         if (value := sum(one.figures.get(MISMATCH, 0) for one in fault.evaluations))
     ]
-    return [*of_batches, *summaries.check_figure(MISMATCH, projects)]
 
 
 def _golden(ledger: Ledger, settings: Settings, projects: Sequence[str]) -> list[CheckFigure]:

@@ -19,7 +19,15 @@ from pipeline_assets.load.staleness.scan import Stale, days_on_record, scan_stal
 from pipeline_assets.orchestration.assets import Clock
 from pipeline_assets.orchestration.jobs import DIMENSION_JOB, HEAL_JOB, HEAL_PRIORITY, JOB_OF_SOURCE
 from pipeline_assets.orchestration.live_runs import under_way
-from pipeline_assets.orchestration.sensors.requests import Due, Tick, default_status, digest, guarded, request
+from pipeline_assets.orchestration.sensors.requests import (
+    NOTHING_TO_DO,
+    Due,
+    Tick,
+    default_status,
+    digest,
+    guarded,
+    request,
+)
 from pipeline_assets.orchestration.specs import asset_key
 from pipeline_assets.tables.registry import GRAPH_TABLES
 from resources.ledger.store import Ledger
@@ -69,7 +77,11 @@ def _stale_days(tick: Tick) -> dg.SensorResult:
     ]
     looked_at = frozenset(days)
     is_all = len(days) == len(on_record)
-    nothing = f"nothing to do: every published day matches its inputs, of the {len(days)} of {len(on_record)} looked at now"
+    in_turn = (
+        ""
+        if is_all
+        else f", of the {len(days)} days of {len(on_record)} that this look is at; the others follow in turn"
+    )
     return request(
         tick,
         HEAL_JOB,
@@ -77,12 +89,12 @@ def _stale_days(tick: Tick) -> dg.SensorResult:
         priority=HEAL_PRIORITY,
         is_looked_at=lambda day: is_all or day in looked_at,
         waits=waits,
-        **({} if is_all else {"nothing": nothing}),
+        nothing=f"{NOTHING_TO_DO}{in_turn}",
     )
 
 
 def _days_to_look_at(tick: Tick, on_record: Sequence[date]) -> Sequence[date]:
-    """All days on record; where these are too many for one look, the recent ones and a part of the others, the next one each time."""
+    """All days on record; where these are too many for one look, the recent ones and the next part of the others."""
     room = max(1, MOST_SLICES // len(tick.settings.projects))
     if len(on_record) <= room:
         return on_record

@@ -29,6 +29,7 @@ from pipeline_assets.orchestration.tags import REASON_TAG, days_of, range_tags
 from resources.ledger.store import Ledger
 
 _NEWEST_RUNS = 200
+NOTHING_TO_DO = "nothing to do: every published day matches its inputs"
 
 
 def default_status(settings: Settings) -> dg.DefaultSensorStatus:
@@ -110,7 +111,7 @@ def request(
     is_looked_at: Callable[[date], bool] = lambda _: True,
     waits: Sequence[str] = (),
     events: Sequence[dg.AssetMaterialization] = (),
-    nothing: str = "nothing to do: every published day matches its inputs",
+    nothing: str = NOTHING_TO_DO,
 ) -> dg.SensorResult:
     """Runs for the due days, coalesced into ranges, or the reason why there are none.
 
