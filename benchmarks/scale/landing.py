@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from datetime import date
 from typing import Any, cast
 
-from benchmarks.scale.fill import etag
+from benchmarks.scale.rows import etag
 from benchmarks.scale.sizes import HOURS, SHARDS, Size
 from pipeline_assets.domain.deliveries import BatchKey
 from pipeline_assets.domain.slices import Source

@@ -83,7 +83,7 @@ class Queries(ABC):
         found: dict[str, list[date]] = {}
         sources = [source] if source is not None else list(Source)
         with self._read() as connection:
-            for part in in_parts(sorted(bounds.items())):
+            for part in in_parts(sorted(bounds.items()), width=2):
                 places = sa.union_all(
                     *(
                         sa.select(sa.literal(project).label("project_id"), sa.literal(day, sa.Date).label("bound"))

@@ -7,9 +7,10 @@ Does not contain: the decision about one slice (decide.py).
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from datetime import date, datetime
+from datetime import date, datetime, timedelta
 
 from pipeline_assets.domain.acceptance import Acceptances
 from pipeline_assets.domain.settings import Settings
@@ -76,13 +77,17 @@ def scan_stale_days(
 
 
 def _parts(ledger: Ledger, settings: Settings, days: Collection[date] | None) -> Iterator[set[Slice]]:
-    """The slices on record of these days (of all), some days after the other."""
+    """The slices on record of these days (of all), some days after the other.
+
+    By how many days a part spans, and not how many it has: what is read between its first and its last one is all in memory.
+    """
     wanted = sorted(days) if days is not None else days_on_record(ledger)
-    size = max(1, _SLICES_AT_ONCE // max(1, len(settings.projects)))
-    for start in range(0, len(wanted), size):
-        part = wanted[start : start + size]
-        found = ledger.slice_keys(_UPSTREAM, settings.projects, part[0], part[-1])
-        yield {key for key in found if key.event_date in set(part)}
+    span = timedelta(days=max(1, _SLICES_AT_ONCE // max(1, len(settings.projects))))
+    while wanted:
+        end = bisect_left(wanted, min(wanted[0], date.max - span) + span)
+        part, wanted = frozenset(wanted[:end]), wanted[end:]
+        found = ledger.slice_keys(_UPSTREAM, settings.projects, min(part), max(part))
+        yield {key for key in found if key.event_date in part}
 
 
 def _plans(ledger: Ledger, facts: Facts, table: Table, now: datetime) -> list[SlicePlan]:

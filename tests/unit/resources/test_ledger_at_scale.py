@@ -1,0 +1,106 @@
+"""What sensors, loads and pages ask of millions of rows is answered by an index: no table is read from end to end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from datetime import UTC, date, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from pipeline_assets.domain.settings import Settings
+from pipeline_assets.domain.slices import Source
+from pipeline_assets.inspection.health.report import read_health
+from pipeline_assets.load.late_arrivals import last_arrival
+from pipeline_assets.load.staleness.first_arrival import first_arrivals
+from resources.ledger.schema import METADATA
+from resources.ledger.store import Ledger
+
+PROJECTS = ("10001", "10002")
+DAY = date(2026, 2, 2)
+_NOON = datetime(2026, 2, 2, 12, tzinfo=UTC)
+TABLES = ["refined/events", "aggregates/daily_revenue"]
+
+
+@pytest.fixture
+def ledger(tmp_path: Path) -> Iterator[Ledger]:
+    with closing(Ledger(f"sqlite:///{tmp_path}/ledger.db")) as ledger:
+        yield ledger
+
+
+def plans_of(ledger: Ledger, ask: Callable[[Ledger], object]) -> list[str]:
+    """How SQLite would go about each statement that a question is asked by."""
+    asked: list[tuple[str, Any]] = []
+
+    def note(_: object, __: object, statement: str, parameters: Any, *rest: object) -> None:
+        asked.append((statement, parameters))
+
+    engine = ledger.engine
+    sa.event.listen(engine, "before_cursor_execute", note)
+    ask(ledger)
+    sa.event.remove(engine, "before_cursor_execute", note)
+    with engine.connect() as connection:
+        return [
+            row[3]
+            for statement, parameters in asked
+            if statement.lstrip().startswith("SELECT")
+            for row in connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {statement}", parameters)
+        ]
+
+
+def of_whole_tables(plans: list[str]) -> list[str]:
+    """Steps that read every row of one of the ledger's tables, and not the entries of an index that holds all they need."""
+    tables = tuple(f"SCAN {name}" for name in METADATA.tables)
+    return [step for step in plans if step.startswith(tables) and "COVERING INDEX" not in step]
+
+
+@pytest.mark.parametrize(
+    ("ask", "index"),
+    [
+        (lambda ledger: first_arrivals(ledger, Settings(), PROJECTS, DAY), "tidemark_deliveries_by_day"),
+        (lambda ledger: last_arrival(ledger, Source.REGULAR, PROJECTS, DAY), "tidemark_deliveries_by_day"),
+        (lambda ledger: ledger.event_days(TABLES), "COVERING INDEX"),
+        (lambda ledger: ledger.slice_keys(TABLES, PROJECTS, DAY, DAY), "COVERING INDEX"),
+        (lambda ledger: ledger.summaries.slice_verdicts(PROJECTS), "tidemark_slices_by_verdict"),
+        (lambda ledger: ledger.summaries.batch_verdicts(PROJECTS), "tidemark_batches_by_verdict"),
+        (lambda ledger: ledger.summaries.slice_faults(PROJECTS), "tidemark_slices_by_verdict (verdict="),
+        (lambda ledger: ledger.summaries.batch_faults(PROJECTS), "tidemark_batches_by_verdict (verdict="),
+        (lambda ledger: ledger.arrival_summaries.refused_lines(PROJECTS), "tidemark_deliveries_refused"),
+        (lambda ledger: ledger.revisions.all(TABLES, PROJECTS), "tidemark_publications_by_final (was_final="),
+        (lambda ledger: ledger.activity.seconds(), "tidemark_publications_by_number"),
+        (lambda ledger: ledger.checkup.built_again(PROJECTS), "COVERING INDEX"),
+    ],
+    ids=[
+        "first arrivals",
+        "last arrival",
+        "days on record",
+        "slices on record",
+        "verdicts of slices",
+        "verdicts of batches",
+        "red slices",
+        "open batches",
+        "refused lines",
+        "revisions",
+        "seconds of tables",
+        "built again",
+    ],
+)  # fmt: skip
+def test_a_question_about_years_reads_what_it_asks_for(
+    ledger: Ledger, ask: Callable[[Ledger], object], index: str
+) -> None:
+    plans = plans_of(ledger, ask)
+    assert any(index in step for step in plans), plans
+    assert of_whole_tables(plans) == []
+
+
+def test_the_texts_of_slices_are_read_once_for_the_page_of_health(ledger: Ledger) -> None:
+    """Scenario: the page asks for two figures, each among the evaluations of what is published and of what was refused. Outcome:
+    one statement looks through them; of the other tables of years only batches are read, for their first days."""
+    settings = Settings(projects=PROJECTS)
+    asked = plans_of(ledger, lambda of: read_health(of, settings, now=_NOON))
+    scans = of_whole_tables(asked)
+    assert len([step for step in scans if "tidemark_slices" in step]) == 1, scans
+    assert not [step for step in scans if "tidemark_publications" in step or "tidemark_deliveries" in step], scans
