@@ -10,7 +10,7 @@ Does not contain: what arrived (arrival_summaries.py), what figures mean and how
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import date
@@ -27,6 +27,7 @@ _Connect = Callable[[], AbstractContextManager[Connection]]
 _RED = [verdict.value for verdict in Verdict if not verdict.is_good]
 _OPEN = [verdict.value for verdict in BatchVerdict if verdict is not BatchVerdict.ACCEPTED]
 """Named one by one: by the verdicts that they have the few are found, by one that they have not nothing is."""
+_ROWS_AT_ONCE = 5_000
 
 
 @dataclass(frozen=True)
@@ -140,20 +141,19 @@ class Summaries:
                 for row in rows
             ]
 
-    def slice_figures(self, table: str, projects: Sequence[str]) -> list[SliceFigures]:
-        """What was measured of every slice of refined.events."""
+    def slice_figures(self, table: str, projects: Sequence[str]) -> Iterator[SliceFigures]:
+        """What was measured of every slice of refined.events, in no order; years of them are in memory only as they are kept."""
         names = ("raw_rows", "late_rows", "watermark_lag_seconds")
         measured = [SLICES.c.figures[name].as_float() for name in names]
         query = sa.select(SLICES.c.event_date, SLICES.c.project_id, SLICES.c.digest, *measured).where(
             SLICES.c.table_name == table, SLICES.c.project_id.in_(projects)
         )
-        found = []
         with self._read() as connection:
-            for day, project, digest, raw_rows, late_rows, lag in connection.execute(query):
+            rows_read = connection.execute(query, execution_options={"yield_per": _ROWS_AT_ONCE})
+            for day, project, digest, raw_rows, late_rows, lag in rows_read:
                 rows = Digest.parse(digest).rows
                 raw = rows if raw_rows is None else int(raw_rows)
-                found.append(SliceFigures(day, project, rows, raw, max(0, raw - rows), int(late_rows or 0), lag or 0.0))
-        return found
+                yield SliceFigures(day, project, rows, raw, max(0, raw - rows), int(late_rows or 0), lag or 0.0)
 
     def check_figures(self, names: Sequence[str], projects: Sequence[str]) -> dict[str, list[CheckFigure]]:
         """Figures that checks measured of slices that are published or refused, by name, where they are not zero.

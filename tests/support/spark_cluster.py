@@ -21,8 +21,8 @@ _PATIENCE_SECONDS = 60
 
 
 @contextmanager
-def a_cluster(folder: Path) -> Iterator[str]:
-    """URL of the master; its worker offers two cores, and starts Python wherever the driver says."""
+def a_cluster(folder: Path, cores: int = 2, memory: str = "1g") -> Iterator[str]:
+    """URL of the master; its worker offers so many cores and so much memory, and starts Python wherever the driver says."""
     with (
         _daemon("master.Master", ["--host", "127.0.0.1", "--port", "0", "--webui-port", "0"], folder) as log,
         _daemon(
@@ -31,9 +31,9 @@ def a_cluster(folder: Path) -> Iterator[str]:
                 "--host",
                 "127.0.0.1",
                 "--cores",
-                "2",
+                str(cores),
                 "--memory",
-                "1g",
+                memory,
                 "--webui-port",
                 "0",
                 "--work-dir",

@@ -35,7 +35,6 @@ from pipeline_assets.inspection.health.figures import (
     Volume,
     refused_by_reason,
     run_times,
-    volume,
     volumes,
 )
 from pipeline_assets.inspection.receivers import ReceiverTrouble, receiver_troubles
@@ -145,13 +144,9 @@ def read_health(ledger: Ledger, settings: Settings, now: datetime) -> HealthRepo
     )
     today = now.date()
     span = Span(shown.first, min(shown.last, today)) if shown and shown.first <= today else Span(today, today)
-    measured = summaries.slice_figures(REFINED_EVENTS.key, projects)
-    newest: dict[str, date] = {}
-    for one in measured:
-        if one.rows and one.day <= today:
-            newest[one.project_id] = max(newest.get(one.project_id, one.day), one.day)
     since = span.last - timedelta(days=ARRIVAL_DAYS - 1)
     recent_from = max(span.first, span.last - timedelta(days=RECENT_DAYS - 1))
+    measured = volumes(summaries.slice_figures(REFINED_EVENTS.key, projects), span, recent_from, projects, today)
     refused = arrivals.refused_lines(projects)
     figures = summaries.check_figures((MISMATCH, DUPLICATES), projects)
     late = lateness(arrivals.arrivals(Source.REGULAR, projects, since, span.last))
@@ -169,11 +164,11 @@ def read_health(ledger: Ledger, settings: Settings, now: datetime) -> HealthRepo
         strays=tuple(ledger.strays.all(projects)),
         troubles=tuple(receiver_troubles(ledger, settings)),
         golden_faults=tuple(faults_on_record(ledger, settings)),
-        volumes=volumes(measured, span),
-        recent=volume([one for one in measured if recent_from <= one.day <= span.last]),
-        of_project={name: volume([one for one in measured if one.project_id == name]) for name in projects},
-        newest_day=newest,
-        newest_lag={one.project_id: one.lag_seconds for one in measured if newest.get(one.project_id) == one.day},
+        volumes=measured.by_point,
+        recent=measured.recent,
+        of_project=measured.of_project,
+        newest_day=measured.newest_day,
+        newest_lag=measured.newest_lag,
         mismatches=[*_mismatches(batches), *figures[MISMATCH], *_golden(ledger, settings, projects)],
         duplicate_keys=figures[DUPLICATES],
         lateness=late,

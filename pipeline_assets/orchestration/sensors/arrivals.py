@@ -31,8 +31,8 @@ from pipeline_assets.orchestration.sensors.requests import Due, Tick, default_st
 from pipeline_assets.tables.raw_events import RAW_TABLES
 from resources.landing.store import LandingStore
 
-MOST_BATCHES = 3_000
-"""Days of projects whose objects one evaluation lists: with 120 names each, about 20 seconds."""
+MOST_BATCHES = 2_000
+"""Days of projects whose objects one evaluation lists: with 120 names each, some ten seconds."""
 
 
 def arrival_sensor(settings: Settings, source: Source) -> dg.SensorDefinition:

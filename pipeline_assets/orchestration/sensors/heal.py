@@ -32,7 +32,7 @@ from pipeline_assets.orchestration.specs import asset_key
 from pipeline_assets.tables.registry import GRAPH_TABLES
 from resources.ledger.store import Ledger
 
-MOST_SLICES = 20_000
+MOST_SLICES = 10_000
 """Days of projects that one evaluation looks at: about ten seconds."""
 
 
@@ -46,7 +46,7 @@ def heal_sensor(settings: Settings) -> dg.SensorDefinition:
         default_status=default_status(settings),
         description=(
             "Compares each published day with its inputs, from the ledger alone, and rebuilds the days that are "
-            "stale, missing or newly final. Where there are more than 20,000 days of projects, each look is at the newest "
+            "stale, missing or newly final. Where there are more than 10,000 days of projects, each look is at the newest "
             "days and a part of the others, another one each time. Waits while a load is under way."
         ),
     )
