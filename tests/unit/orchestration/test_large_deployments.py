@@ -16,6 +16,8 @@ from typing import Any
 
 import dagster as dg
 import pytest
+from dagster._core.definitions.run_request import InstigatorType
+from dagster._core.scheduler.instigation import TickStatus
 
 from benchmarks.scale import landing as simulated
 from benchmarks.scale.fill import fill
@@ -24,6 +26,7 @@ from benchmarks.scale.looks import LOOKS, Place
 from benchmarks.scale.sizes import SIZES
 from pipeline_assets.domain.input_state import Rejection
 from pipeline_assets.domain.records import SliceRecord
+from pipeline_assets.domain.settings import PROJECT_ROOT
 from pipeline_assets.domain.slices import Digest, Slice, Source, Verdict
 from pipeline_assets.load.staleness import scan
 from pipeline_assets.load.staleness.inputs import judging
@@ -207,6 +210,15 @@ def test_a_cursor_of_before_has_no_place_in_the_horizon() -> None:
     assert (cursor.sweep_from, cursor.horizon_from) == (date(2026, 2, 2), None)
     walked = replace(cursor, horizon_from=date(2026, 2, 1))
     assert Cursor.parse(walked.as_text()) == walked
+
+
+def test_looks_of_sensors_do_not_fill_dagsters_storage(tmp_path: Path) -> None:
+    """Scenario: the instance of this repository's dagster.yaml. Outcome: looks that requested nothing, 1,440 a day with the text
+    of a cursor each, go after two days; Dagster's own setting is seven."""
+    (tmp_path / "dagster.yaml").write_text((PROJECT_ROOT / "dagster.yaml").read_text("utf-8"))
+    with dg.DagsterInstance.from_config(str(tmp_path)) as instance:
+        kept = instance.get_tick_retention_settings(InstigatorType.SENSOR)
+    assert (kept[TickStatus.SKIPPED], kept[TickStatus.FAILURE], kept[TickStatus.SUCCESS]) == (2, 90, -1)
 
 
 def _between(first: date, last: date) -> list[date]:

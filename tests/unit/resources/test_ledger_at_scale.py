@@ -4,18 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import closing
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 import sqlalchemy as sa
 
+from pipeline_assets.domain.deliveries import BatchKey
+from pipeline_assets.domain.records import BatchRecord
 from pipeline_assets.domain.settings import Settings
-from pipeline_assets.domain.slices import Source
+from pipeline_assets.domain.slices import BatchVerdict, Source
 from pipeline_assets.inspection.health.report import read_health
 from pipeline_assets.load.late_arrivals import last_arrival
 from pipeline_assets.load.staleness.first_arrival import first_arrivals
+from resources.ledger.changes import Changes
 from resources.ledger.schema import METADATA
 from resources.ledger.store import Ledger
 
@@ -94,6 +97,42 @@ def test_a_question_about_years_reads_what_it_asks_for(
     plans = plans_of(ledger, ask)
     assert any(index in step for step in plans), plans
     assert of_whole_tables(plans) == []
+
+
+def test_nearest_arrivals_are_the_same_on_every_database(postgres: str, tmp_path: Path) -> None:
+    """Scenario: delivered days of two projects, and one whose objects moved while they were read. Outcome: each day leads to the
+    next and the last, of one source or either, also where more projects are asked about than one statement takes."""
+    far, many = DAY + timedelta(days=400), dict.fromkeys(map(str, range(20_000, 20_600)), DAY)
+    batches = [
+        BatchRecord(BatchKey(source, project, day), verdict, deliveries=number)
+        for source, project, day, verdict, number in (
+            (Source.REGULAR, "10001", DAY, BatchVerdict.ACCEPTED, 2),
+            (Source.REGULAR, "10001", far, BatchVerdict.MOVED, 1),
+            (Source.REGULAR, "10001", DAY + timedelta(days=1), BatchVerdict.REFUSED, 0),
+            (Source.BACKFILL, "10001", DAY + timedelta(days=2), BatchVerdict.ACCEPTED, 1),
+            (Source.REGULAR, "10002", far, BatchVerdict.ACCEPTED, 1),
+        )
+    ]
+    for url in (f"sqlite:///{tmp_path}/ledger.db", postgres.replace("postgresql:", "postgresql+psycopg2:")):
+        with closing(Ledger(url)) as ledger:
+            ledger.record(Changes(batches=batches), "run")
+            from_start = dict.fromkeys(PROJECTS, date.min)
+            assert ledger.next_arrivals(from_start) == {"10001": DAY, "10002": far}
+            assert ledger.next_arrivals({**many, "10001": DAY}) == {"10001": DAY + timedelta(days=2)}
+            assert ledger.next_arrivals({"10001": DAY}, Source.REGULAR) == {"10001": far}
+            assert ledger.next_arrivals({"10002": far}) == {}
+            assert ledger.previous_arrivals({"10001": far, "10002": far}, Source.REGULAR) == {"10001": DAY}
+            assert ledger.event_days(TABLES) == []
+            assert ledger.activity.seconds() == {}
+            assert ledger.revisions.all(TABLES, PROJECTS) == []
+            assert ledger.arrival_summaries.refused_lines(PROJECTS) == []
+            red = ledger.summaries.batch_faults(PROJECTS)
+            assert [(fault.day, fault.verdict) for fault in red] == [
+                (DAY + timedelta(days=1), "refused"),
+                (far, "moved"),
+            ]
+            assert sum(count.projects for count in ledger.summaries.batch_verdicts(PROJECTS)) == len(batches)
+            assert ledger.checkup.built_again(PROJECTS).equal == 0
 
 
 def test_the_texts_of_slices_are_read_once_for_the_page_of_health(ledger: Ledger) -> None:
