@@ -55,9 +55,10 @@ class Activity:
             # From one table's name to the next by the index, never over all that was published.
             table: str | None = _name_after(connection, "")
             while table is not None:
-                query = sa.select(PUBLICATIONS.c.seconds).where(
-                    PUBLICATIONS.c.table_name == table, PUBLICATIONS.c.seconds.is_not(None)
-                )
+                # No index leads with the table here, so that the newest number is the first that is looked at: an index of all
+                # of a table's publications would be read to its end to be put in their order.
+                is_of_table = sa.func.coalesce(PUBLICATIONS.c.table_name, "") == table
+                query = sa.select(PUBLICATIONS.c.seconds).where(is_of_table, PUBLICATIONS.c.seconds.is_not(None))
                 seconds = connection.execute(query.order_by(PUBLICATIONS.c.id.desc()).limit(1)).scalar()
                 if seconds is not None:
                     found[table] = float(seconds)

@@ -171,7 +171,11 @@ class Checkup:
         c = DELIVERIES.c
         place = (c.project_id, c.arrival_date)
         figures = (sa.func.count(), sa.func.max(c.size_bytes), sa.func.sum(c.size_bytes))
-        query = sa.select(*place, *figures).where(c.project_id.in_(projects), c.arrival_date >= first, c.is_accepted)
+        # The index leads with the source, so that both are named.
+        of_both = c.source.in_([source.value for source in Source])
+        query = sa.select(*place, *figures).where(
+            of_both, c.project_id.in_(projects), c.arrival_date >= first, c.is_accepted
+        )
         with self._read() as connection:
             rows = connection.execute(query.group_by(*place).order_by(*place))
             return [

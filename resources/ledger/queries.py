@@ -61,7 +61,10 @@ class Queries(ABC):
         with self._read() as connection:
             rows = connection.execute(
                 sa.select(BATCHES).where(
-                    BATCHES.c.project_id.in_(projects), BATCHES.c.arrival_date.between(first, last)
+                    # Named although it is all of them: the key leads with it.
+                    BATCHES.c.source.in_([source.value for source in Source]),
+                    BATCHES.c.project_id.in_(projects),
+                    BATCHES.c.arrival_date.between(first, last),
                 )
             ).mappings()
             return {record.key: record for record in map(batch_of, rows)}

@@ -95,7 +95,6 @@ PUBLICATIONS = _table(
     # Main may come back to a snapshot: set back behind our back, it follows another one then.
     sa.UniqueConstraint("table_name", "event_date", "project_id", "snapshot_id", "parent_id"),
     sa.Index("tidemark_publications_by_final", "was_final", "table_name"),
-    sa.Index("tidemark_publications_by_number", "table_name", "id"),
 )  # fmt: skip
 RUNS = _table(
     "runs", _key("run_id"), sa.Column("tables", sa.JSON), sa.Column("first_day", sa.Date),

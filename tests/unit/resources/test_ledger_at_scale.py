@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
+from pipeline_assets.domain.causes import Cause, CauseKind
 from pipeline_assets.domain.deliveries import BatchKey
-from pipeline_assets.domain.records import BatchRecord
+from pipeline_assets.domain.records import BatchRecord, PublicationRecord
 from pipeline_assets.domain.settings import Settings
-from pipeline_assets.domain.slices import BatchVerdict, Source
+from pipeline_assets.domain.slices import EMPTY, BatchVerdict, Slice, Source
 from pipeline_assets.inspection.health.report import read_health
 from pipeline_assets.load.late_arrivals import last_arrival
 from pipeline_assets.load.staleness.first_arrival import first_arrivals
@@ -73,8 +74,15 @@ def of_whole_tables(plans: list[str]) -> list[str]:
         (lambda ledger: ledger.summaries.batch_faults(PROJECTS), "tidemark_batches_by_verdict (verdict="),
         (lambda ledger: ledger.arrival_summaries.refused_lines(PROJECTS), "tidemark_deliveries_refused"),
         (lambda ledger: ledger.revisions.all(TABLES, PROJECTS), "tidemark_publications_by_final (was_final="),
-        (lambda ledger: ledger.activity.seconds(), "tidemark_publications_by_number"),
         (lambda ledger: ledger.checkup.built_again(PROJECTS), "COVERING INDEX"),
+        (lambda ledger: ledger.checkup.object_sizes(PROJECTS, DAY), "tidemark_deliveries_by_day (source="),
+        (lambda ledger: ledger.batches(PROJECTS, DAY, DAY), "(source=? AND project_id=? AND arrival_date>"),
+        (lambda ledger: ledger.deliveries(Source.REGULAR, PROJECTS, DAY, DAY), "(source=? AND project_id=?"),
+        (lambda ledger: ledger.batch_days(Source.REGULAR, PROJECTS, DAY, DAY), "(source=? AND project_id=?"),
+        (lambda ledger: ledger.batch_days_of(Source.REGULAR, "10001", [DAY]), "(source=? AND project_id=? AND event_date=?"),
+        (lambda ledger: ledger.slices(TABLES[0], PROJECTS, [DAY]), "(table_name=? AND event_date>"),
+        (lambda ledger: ledger.publications_of(TABLES[0], PROJECTS, [DAY]), "(table_name=? AND event_date=?"),
+        (lambda ledger: ledger.first_day(TABLES[0]), "(table_name=?"),
     ],
     ids=[
         "first arrivals",
@@ -87,8 +95,15 @@ def of_whole_tables(plans: list[str]) -> list[str]:
         "open batches",
         "refused lines",
         "revisions",
-        "seconds of tables",
         "built again",
+        "sizes of objects",
+        "batches of days",
+        "deliveries of days",
+        "days of batches",
+        "batches of a day",
+        "slices of days",
+        "publications of days",
+        "first day",
     ],
 )  # fmt: skip
 def test_a_question_about_years_reads_what_it_asks_for(
@@ -97,6 +112,18 @@ def test_a_question_about_years_reads_what_it_asks_for(
     plans = plans_of(ledger, ask)
     assert any(index in step for step in plans), plans
     assert of_whole_tables(plans) == []
+
+
+def test_what_a_table_took_last_is_told_by_its_newest_publication_alone(ledger: Ledger) -> None:
+    """Scenario: a table with publications. Outcome: they are walked from the newest number on, without sorting them."""
+    publication = PublicationRecord(
+        TABLES[0], Slice(DAY, "10001"), 7, 6, EMPTY, EMPTY, Cause.of(CauseKind.DELIVERY), "run", seconds=2
+    )
+    ledger.record(Changes(publications=[publication]), "run")
+    plans = plans_of(ledger, lambda of: of.activity.seconds())
+    assert ledger.activity.seconds() == {TABLES[0]: 2}
+    assert "SCAN tidemark_publications" in plans
+    assert not [step for step in plans if "TEMP B-TREE" in step]
 
 
 def test_nearest_arrivals_are_the_same_on_every_database(postgres: str, tmp_path: Path) -> None:

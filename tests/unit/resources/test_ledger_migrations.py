@@ -262,7 +262,6 @@ def test_a_ledger_of_version_9_gets_the_indexes_that_came_since_and_keeps_its_ro
         "batches_by_verdict",
         "slices_by_verdict",
         "publications_by_final",
-        "publications_by_number",
     )
     open_ledger(url)
     with connected(url) as connection:
