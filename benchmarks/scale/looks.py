@@ -21,7 +21,7 @@ from benchmarks.scale.sizes import Size
 from pipeline_assets.domain.acceptance import Acceptances
 from pipeline_assets.domain.days import days_between
 from pipeline_assets.domain.slices import Source
-from pipeline_assets.inspection.health.report import read_health
+from pipeline_assets.inspection.health.report import DUPLICATES, read_health
 from pipeline_assets.inspection.metrics.compute import read_samples
 from pipeline_assets.inspection.status import day_statuses, joined_statuses
 from pipeline_assets.load.deliveries.arrivals import plan_arrivals
@@ -133,7 +133,7 @@ def _doctor(place: Place) -> dict[str, Any]:
         found = [checkup.verdicts(), checkup.found_commits(size.names), checkup.processes()]
         unfinished = checkup.of_unfinished_runs(size.names)
         recent_lateness(ledger, settings, Source.REGULAR, size.names, size.last_day)
-        duplicates = ledger.summaries.slice_faults(size.names)
+        duplicates = ledger.summaries.check_figures([DUPLICATES], size.names)[DUPLICATES]
         sizes, marked = checkup.object_sizes(size.names, first), checkup.marked_days(size.names, first)
     return {"again": again.equal, "unfinished": unfinished, "rows": sum(map(len, (*found, duplicates, sizes, marked)))}
 
