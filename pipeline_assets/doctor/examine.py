@@ -150,7 +150,10 @@ def _keys(ledger: Ledger, projects: Sequence[str], now: datetime) -> Point:
     records = ledger.slices(REFINED_EVENTS.key, projects, [one.day for one in days if one.day >= first])
     figures = [record.figures for record in records.values()]
     without, blank = (int(sum(of.get(name, 0) for of in figures)) for name in ("rows_without_id", "rows_with_blank_id"))
-    twice = [f"{one.table} {one.day}/{one.project_id}" for one in ledger.summaries.check_figure(DUPLICATES, projects)]
+    twice = [
+        f"{one.table} {one.day}/{one.project_id}"
+        for one in ledger.summaries.check_figures([DUPLICATES], projects)[DUPLICATES]
+    ]
     before = first - timedelta(days=RECENT_DAYS)
     recent, earlier = (
         [one for one in days if since <= one.day < end] for since, end in ((first, date.max), (before, first))

@@ -18,8 +18,8 @@ from resources.ledger.store import Ledger
 
 def last_arrival(ledger: Ledger, source: Source, projects: Sequence[str], today: date) -> date:
     """The newest day on which anything of these projects arrived, as far as the ledger knows; today where nothing did."""
-    days = [day for days in ledger.arrival_days(projects, source).values() for day in days if day <= today]
-    return max(days, default=today)
+    after_today = dict.fromkeys(projects, today + timedelta(days=1))
+    return max(ledger.previous_arrivals(after_today, source).values(), default=today)
 
 
 def recent_lateness(

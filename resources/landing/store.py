@@ -33,6 +33,7 @@ from pipeline_assets.domain.slices import Source
 from pipeline_assets.formats.base import KeyStem, ObjectKeys
 from pipeline_assets.formats.registry import EXPORT_FORMAT
 from resources.failpoints import Failpoint, failpoint
+from resources.landing.at_once import each_at_once
 from resources.landing.backends import Bucket
 from resources.landing.errors import landing_errors
 from resources.landing.folder import Folder
@@ -105,9 +106,7 @@ class LandingStore:
         odd_objects: list[UnrecognizedObject] = []
         met: dict[str, set[date]] = {}
         strays: list[Delivery] = []
-        for project_id in projects:
-            with landing_errors(self.url):
-                listed = self._listed(source, project_id, first_day, last_day, asked_for)
+        for project_id, listed in self._listed_of_each(source, projects, first_day, last_day, asked_for):
             failpoint(Failpoint.DURING_LISTING, f"{source.value}/{project_id}")
             for entry in listed:
                 if entry.oddity:
@@ -209,6 +208,27 @@ class LandingStore:
             self._place.require()
             self._store, self._store_pid = self._place.open(), os.getpid()
         return self._store
+
+    def _listed_of_each(
+        self,
+        source: Source,
+        projects: Sequence[str],
+        first_day: date,
+        last_day: date,
+        asked_for: tuple[date, date] | None,
+    ) -> Iterable[tuple[str, Iterable[Listed]]]:
+        """Project and its objects, in the order of the projects; a bucket is asked for several projects at once."""
+
+        def listed(project_id: str) -> Iterable[Listed]:
+            with landing_errors(self.url):
+                return self._listed(source, project_id, first_day, last_day, asked_for)
+
+        if not self._place.is_ordered or len(projects) < 2:
+            return ((project_id, listed(project_id)) for project_id in projects)
+        with landing_errors(self.url):
+            # Once, before threads ask for it.
+            self._opened()
+        return each_at_once(listed, projects)
 
     def _listed(
         self, source: Source, project_id: str, first_day: date, last_day: date, asked_for: tuple[date, date] | None

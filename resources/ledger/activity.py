@@ -50,17 +50,20 @@ class Activity:
 
     def seconds(self) -> Mapping[str, float]:
         """Table -> seconds that the run which published it last took for it, up to its last record."""
-        newest = (
-            sa.select(PUBLICATIONS.c.table_name, sa.func.max(PUBLICATIONS.c.id).label("id"))
-            .where(PUBLICATIONS.c.seconds.is_not(None))
-            .group_by(PUBLICATIONS.c.table_name)
-            .subquery()
-        )
-        query = sa.select(PUBLICATIONS.c.table_name, PUBLICATIONS.c.seconds).join(
-            newest, PUBLICATIONS.c.id == newest.c.id
-        )
+        found = {}
         with self._read() as connection:
-            return {table: float(seconds) for table, seconds in connection.execute(query)}
+            # From one table's name to the next by the index, never over all that was published.
+            table: str | None = _name_after(connection, "")
+            while table is not None:
+                # No index leads with the table here, so that the newest number is the first that is looked at: an index of all
+                # of a table's publications would be read to its end to be put in their order.
+                is_of_table = sa.func.coalesce(PUBLICATIONS.c.table_name, "") == table
+                query = sa.select(PUBLICATIONS.c.seconds).where(is_of_table, PUBLICATIONS.c.seconds.is_not(None))
+                seconds = connection.execute(query.order_by(PUBLICATIONS.c.id.desc()).limit(1)).scalar()
+                if seconds is not None:
+                    found[table] = float(seconds)
+                table = _name_after(connection, table)
+        return found
 
     def processes(self) -> Processes:
         """How many processes are open, and how many died."""
@@ -70,3 +73,9 @@ class Activity:
         with self._read() as connection:
             opened, died = connection.execute(query).one()
         return Processes(int(opened), int(died))
+
+
+def _name_after(connection: Connection, name: str) -> str | None:
+    query = sa.select(sa.func.min(PUBLICATIONS.c.table_name)).where(PUBLICATIONS.c.table_name > name)
+    following: str | None = connection.execute(query).scalar()
+    return following

@@ -20,7 +20,7 @@ from sqlalchemy.engine import Connection
 
 from pipeline_assets.domain.lateness import LatenessSketch
 from pipeline_assets.domain.slices import EMPTY, Digest, Source
-from resources.ledger.schema import BATCH_DAYS, DELIVERIES
+from resources.ledger.schema import BATCH_DAYS, DELIVERIES, HAS_REFUSALS
 
 _Connect = Callable[[], AbstractContextManager[Connection]]
 
@@ -108,7 +108,7 @@ class ArrivalSummaries:
             sa.select(*columns, sa.func.count(), sa.func.coalesce(sa.func.sum(DELIVERIES.c.quarantined), 0))
             .where(
                 DELIVERIES.c.project_id.in_(projects),
-                sa.or_(DELIVERIES.c.quarantined > 0, DELIVERIES.c.error.is_not(None)),
+                HAS_REFUSALS,
             )
             .group_by(*columns)
         )

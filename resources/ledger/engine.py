@@ -42,10 +42,14 @@ _VALUES_PER_STATEMENT = 500
 """SQLite takes 32,766 values in one statement (999 before 3.32), PostgreSQL's protocol 65,535; history has no such bound."""
 
 
-def in_parts(values: Sequence[_T]) -> Iterator[Sequence[_T]]:
-    """Values of a condition whose number grows with history, in parts that every database takes in one statement."""
-    for start in range(0, len(values), _VALUES_PER_STATEMENT):
-        yield values[start : start + _VALUES_PER_STATEMENT]
+def in_parts(values: Sequence[_T], width: int = 1) -> Iterator[Sequence[_T]]:
+    """Values of a condition whose number grows with history, in parts that every database takes in one statement.
+
+    `width`: how many values of the statement each of these is.
+    """
+    size = _VALUES_PER_STATEMENT // width
+    for start in range(0, len(values), size):
+        yield values[start : start + size]
 
 
 def insert_into(connection: Connection, table: sa.Table) -> Any:

@@ -107,6 +107,15 @@ def _missing_columns(connection: Connection) -> None:
                 connection.execute(sa.text(f"ALTER TABLE {table.name} ADD COLUMN {column.name} {kind}"))
 
 
+def _missing_indexes(connection: Connection) -> None:
+    """Indexes are added to the tables that lack them."""
+    inspector = sa.inspect(connection)
+    for table in METADATA.sorted_tables:
+        if inspector.has_table(table.name):
+            for index in table.indexes:
+                index.create(connection, checkfirst=True)
+
+
 _STEPS: Mapping[int, Callable[[Connection], None]] = {
     1: _refused_beside_accepted,
     2: _publications_by_parent,
@@ -116,4 +125,5 @@ _STEPS: Mapping[int, Callable[[Connection], None]] = {
     6: _missing_columns,
     7: _missing_columns,
     8: _missing_columns,
+    9: _missing_indexes,
 }

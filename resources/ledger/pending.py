@@ -8,7 +8,7 @@ totals go to the ledger itself (store.py).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import date
 
@@ -83,19 +83,36 @@ class PendingLedger(Ledger):
         }
         return super().batches(projects, first, last) | own
 
-    def arrival_days(self, projects: Sequence[str], source: Source | None = None) -> dict[str, frozenset[date]]:
+    def _nearest_arrivals(
+        self, bounds: Mapping[str, date], source: Source | None, *, is_before: bool
+    ) -> dict[str, date]:
         """As the Ledger has it."""
-        found = super().arrival_days(projects, source)
+        under = super()._nearest_arrivals
+        found = under(bounds, source, is_before=is_before)
+        gone = {
+            (key.project_id, key.arrival_date) for key in self._emptied(list(bounds)) if not self._is_held(key, source)
+        }
+        while passed := {project: day for project, day in found.items() if (project, day) in gone}:
+            further = under(passed, source, is_before=is_before)
+            found = {project: day for project, day in found.items() if project not in passed} | further
+        nearer = max if is_before else min
+        for key in self._known():
+            bound = bounds.get(key.project_id)
+            if bound is None or source not in (None, key.source):
+                continue
+            if key.arrival_date < bound if is_before else key.arrival_date > bound:
+                found[key.project_id] = nearer(found.get(key.project_id, key.arrival_date), key.arrival_date)
+        return found
+
+    def _known(self) -> set[BatchKey]:
+        """Batches of which a delivery is known by what the load found out itself."""
         known = {record.batch for record in self._deliveries.values() if record is not None}
-        known |= {key for key, record in self._batches.items() if record.deliveries > 0}
-        for key in known:
-            if key.project_id in projects and source in (None, key.source):
-                found[key.project_id] = found.get(key.project_id, frozenset()) | {key.arrival_date}
-        for key in self._emptied(projects):
-            places = [replace(key, source=of) for of in ([source] if source is not None else Source)]
-            if key.project_id in found and not any(map(self._is_delivered, places)):
-                found[key.project_id] -= {key.arrival_date}
-        return {project: days for project, days in found.items() if days}
+        return known | {key for key, record in self._batches.items() if record.deliveries > 0}
+
+    def _is_held(self, batch: BatchKey, source: Source | None) -> bool:
+        """Whether a delivery of the day is known all the same, of the source or of either."""
+        places = [replace(batch, source=of) for of in ([source] if source is not None else Source)]
+        return any(map(self._is_delivered, places))
 
     def _emptied(self, projects: Sequence[str]) -> set[BatchKey]:
         """Batches of which the ledger underneath knows deliveries that are gone from here."""

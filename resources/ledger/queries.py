@@ -61,23 +61,47 @@ class Queries(ABC):
         with self._read() as connection:
             rows = connection.execute(
                 sa.select(BATCHES).where(
-                    BATCHES.c.project_id.in_(projects), BATCHES.c.arrival_date.between(first, last)
+                    # Named although it is all of them: the key leads with it.
+                    BATCHES.c.source.in_([source.value for source in Source]),
+                    BATCHES.c.project_id.in_(projects),
+                    BATCHES.c.arrival_date.between(first, last),
                 )
             ).mappings()
             return {record.key: record for record in map(batch_of, rows)}
 
-    def arrival_days(self, projects: Sequence[str], source: Source | None = None) -> dict[str, frozenset[date]]:
-        """Project -> arrival days with a known delivery of a source (of either where none is named), read or not."""
-        days_by_project: dict[str, set[date]] = {}
-        # A batch whose objects moved while they were read is known although no delivery of it is on record.
-        for table, is_known in ((DELIVERIES, sa.true()), (BATCHES, BATCHES.c.deliveries > 0)):
-            query = sa.select(table.c.project_id, table.c.arrival_date).distinct()
-            if source is not None:
-                query = query.where(table.c.source == source.value)
-            with self._read() as connection:
-                for project, day in connection.execute(query.where(table.c.project_id.in_(projects), is_known)):
-                    days_by_project.setdefault(project, set()).add(day)
-        return {project: frozenset(days) for project, days in days_by_project.items()}
+    def next_arrivals(self, after: Mapping[str, date], source: Source | None = None) -> dict[str, date]:
+        """Project -> the first arrival day after the one given, with a known delivery of the source (of either), read or not.
+
+        Each is looked up by itself: a project's history is never read as a whole.
+        """
+        return self._nearest_arrivals(after, source, is_before=False)
+
+    def previous_arrivals(self, before: Mapping[str, date], source: Source | None = None) -> dict[str, date]:
+        """The same of the last arrival day before the one given."""
+        return self._nearest_arrivals(before, source, is_before=True)
+
+    def _nearest_arrivals(
+        self, bounds: Mapping[str, date], source: Source | None, *, is_before: bool
+    ) -> dict[str, date]:
+        found: dict[str, list[date]] = {}
+        sources = [source] if source is not None else list(Source)
+        with self._read() as connection:
+            for part in in_parts(sorted(bounds.items()), width=2):
+                places = sa.union_all(
+                    *(
+                        sa.select(sa.literal(project).label("project_id"), sa.literal(day, sa.Date).label("bound"))
+                        for project, day in part
+                    )
+                ).subquery("places")
+                days = [
+                    _nearest_day(kept, of, places, is_before=is_before)
+                    for kept in (DELIVERIES, BATCHES)
+                    for of in sources
+                ]
+                for project, *nearest in connection.execute(sa.select(places.c.project_id, *days)):
+                    found[project] = [day for day in nearest if day is not None]
+        nearer = max if is_before else min
+        return {project: nearer(days) for project, days in found.items() if days}
 
     def _batches_of(self, source: Source, object_keys: Sequence[str]) -> set[BatchKey]:
         """The batches of these objects, of any version on record."""
@@ -138,6 +162,22 @@ class Queries(ABC):
         with self._read() as connection:
             records = map(slice_of, connection.execute(query).mappings())
             return {r.key: r for r in records if wanted is None or r.key.event_date in wanted}
+
+    def slice_keys(self, tables: Collection[str], projects: Sequence[str], first: date, last: date) -> set[Slice]:
+        """The slices on record of any of these tables, of days in the range."""
+        query = sa.select(SLICES.c.event_date, SLICES.c.project_id).where(
+            SLICES.c.table_name.in_(tables),
+            SLICES.c.project_id.in_(projects),
+            SLICES.c.event_date.between(first, last),
+        )
+        with self._read() as connection:
+            return {Slice(day, project) for day, project in connection.execute(query)}
+
+    def event_days(self, tables: Collection[str]) -> list[date]:
+        """The days on record of any of these tables, ascending."""
+        query = sa.select(SLICES.c.event_date).where(SLICES.c.table_name.in_(tables)).distinct()
+        with self._read() as connection:
+            return sorted(connection.execute(query).scalars())
 
     def first_day(self, table: str) -> date | None:
         """The first day of which a table holds rows, or held any before a person rolled them back; None where it never did."""
@@ -206,3 +246,17 @@ class Queries(ABC):
         with self._read() as connection:
             rows = connection.execute(query.order_by(RUNS.c.finished_at.desc()).limit(most)).all()
         return {run_id: list(steps or ()) for run_id, steps in rows}
+
+
+def _nearest_day(kept: sa.Table, source: Source, places: sa.Subquery, *, is_before: bool) -> sa.ScalarSelect[date]:
+    """The first day after (or the last before) the bound of a place, by the index that leads with source and project."""
+    day = kept.c.arrival_date
+    # A batch whose objects moved while they were read is known although no delivery of it is on record.
+    is_known = sa.true() if kept is DELIVERIES else kept.c.deliveries > 0
+    query = sa.select(day).where(
+        kept.c.source == source.value,
+        kept.c.project_id == places.c.project_id,
+        day < places.c.bound if is_before else day > places.c.bound,
+        is_known,
+    )
+    return query.order_by(day.desc() if is_before else day).limit(1).scalar_subquery()

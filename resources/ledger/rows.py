@@ -61,9 +61,15 @@ def delivery_of(row: RowMapping) -> DeliveryRecord:
         "is_accepted",
         "code_version",
     )
-    batch = BatchKey(Source(row["source"]), row["project_id"], row["arrival_date"])
+    batch = _batch_key(row["source"], row["project_id"], row["arrival_date"])
     reasons = tuple((row["line_reasons"] or {}).items())
     return DeliveryRecord(batch=batch, line_reasons=reasons, **{name: row[name] for name in names})
+
+
+@lru_cache(maxsize=1 << 14)
+def _batch_key(source: str, project_id: str, arrival_date: date) -> BatchKey:
+    """One value for all deliveries of a batch: a load of a month has a hundred of each in memory."""
+    return BatchKey(Source(source), project_id, arrival_date)
 
 
 def delivery_row(record: DeliveryRecord) -> dict[str, Any]:

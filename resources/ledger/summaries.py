@@ -10,7 +10,7 @@ Does not contain: what arrived (arrival_summaries.py), what figures mean and how
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import date
@@ -24,7 +24,10 @@ from pipeline_assets.domain.slices import BatchVerdict, Digest, Source, Verdict
 from resources.ledger.schema import BATCHES, RUNS, SLICES
 
 _Connect = Callable[[], AbstractContextManager[Connection]]
-_GOOD = [verdict.value for verdict in Verdict if verdict.is_good]
+_RED = [verdict.value for verdict in Verdict if not verdict.is_good]
+_OPEN = [verdict.value for verdict in BatchVerdict if verdict is not BatchVerdict.ACCEPTED]
+"""Named one by one: by the verdicts that they have the few are found, by one that they have not nothing is."""
+_ROWS_AT_ONCE = 5_000
 
 
 @dataclass(frozen=True)
@@ -121,7 +124,7 @@ class Summaries:
 
     def slice_faults(self, projects: Sequence[str]) -> list[Fault]:
         """The slices that are refused, waiting or held, in the order of days."""
-        query = sa.select(SLICES).where(SLICES.c.project_id.in_(projects), SLICES.c.verdict.not_in(_GOOD))
+        query = sa.select(SLICES).where(SLICES.c.project_id.in_(projects), SLICES.c.verdict.in_(_RED))
         with self._read() as connection:
             order = (SLICES.c.event_date, SLICES.c.project_id, SLICES.c.table_name)
             rows = connection.execute(query.order_by(*order)).mappings()
@@ -129,9 +132,7 @@ class Summaries:
 
     def batch_faults(self, projects: Sequence[str]) -> list[Fault]:
         """The batches that are refused, waiting or moved, in the order of days."""
-        query = sa.select(BATCHES).where(
-            BATCHES.c.project_id.in_(projects), BATCHES.c.verdict != BatchVerdict.ACCEPTED.value
-        )
+        query = sa.select(BATCHES).where(BATCHES.c.project_id.in_(projects), BATCHES.c.verdict.in_(_OPEN))
         with self._read() as connection:
             order = (BATCHES.c.arrival_date, BATCHES.c.project_id, BATCHES.c.source)
             rows = connection.execute(query.order_by(*order)).mappings()
@@ -140,35 +141,39 @@ class Summaries:
                 for row in rows
             ]
 
-    def slice_figures(self, table: str, projects: Sequence[str]) -> list[SliceFigures]:
-        """What was measured of every slice of refined.events."""
+    def slice_figures(self, table: str, projects: Sequence[str]) -> Iterator[SliceFigures]:
+        """What was measured of every slice of refined.events, in no order; years of them are in memory only as they are kept."""
         names = ("raw_rows", "late_rows", "watermark_lag_seconds")
         measured = [SLICES.c.figures[name].as_float() for name in names]
         query = sa.select(SLICES.c.event_date, SLICES.c.project_id, SLICES.c.digest, *measured).where(
             SLICES.c.table_name == table, SLICES.c.project_id.in_(projects)
         )
-        found = []
         with self._read() as connection:
-            for day, project, digest, raw_rows, late_rows, lag in connection.execute(query):
+            rows_read = connection.execute(query, execution_options={"yield_per": _ROWS_AT_ONCE})
+            for day, project, digest, raw_rows, late_rows, lag in rows_read:
                 rows = Digest.parse(digest).rows
                 raw = rows if raw_rows is None else int(raw_rows)
-                found.append(SliceFigures(day, project, rows, raw, max(0, raw - rows), int(late_rows or 0), lag or 0.0))
-        return found
+                yield SliceFigures(day, project, rows, raw, max(0, raw - rows), int(late_rows or 0), lag or 0.0)
 
-    def check_figure(self, name: str, projects: Sequence[str]) -> list[CheckFigure]:
-        """A figure that checks measured of slices that are published or refused, where it is not zero."""
-        found = []
-        for column in (SLICES.c.evaluations, SLICES.c.refused_evaluations):
-            text = sa.cast(column, sa.Text)
-            # Almost all are zero, which the text tells without reading it as JSON.
-            zeros = [text.not_like(f'%"{name}": {zero}{end}%') for zero in ("0", "0.0") for end in (",", "}")]
-            query = sa.select(SLICES.c.table_name, SLICES.c.event_date, SLICES.c.project_id, text).where(
-                SLICES.c.project_id.in_(projects), text.like(f'%"{name}":%'), *zeros
-            )
-            with self._read() as connection:
-                for table, day, project, evaluations in connection.execute(query):
-                    value = sum(one["figures"].get(name, 0) for one in json.loads(evaluations))
-                    found.append(CheckFigure(table, day, project, value))
+    def check_figures(self, names: Sequence[str], projects: Sequence[str]) -> dict[str, list[CheckFigure]]:
+        """Figures that checks measured of slices that are published or refused, by name, where they are not zero.
+
+        All are looked for in one pass: it reads the texts of every slice on record.
+        """
+        found: dict[str, list[CheckFigure]] = {name: [] for name in names}
+        texts = [sa.cast(column, sa.Text) for column in (SLICES.c.evaluations, SLICES.c.refused_evaluations)]
+        is_any = sa.or_(*(_is_not_zero(text, name) for text in texts for name in names))
+        query = sa.select(SLICES.c.table_name, SLICES.c.event_date, SLICES.c.project_id, *texts).where(
+            SLICES.c.project_id.in_(projects), is_any
+        )
+        with self._read() as connection:
+            for table, day, project, *evaluations in connection.execute(query):
+                for text in evaluations:
+                    measured = [one["figures"] for one in json.loads(text or "null") or ()]
+                    for name in names:
+                        value = sum(figures.get(name, 0) for figures in measured)
+                        if value:
+                            found[name].append(CheckFigure(table, day, project, value))
         return found
 
     def finished_runs(self) -> list[FinishedRun]:
@@ -195,10 +200,17 @@ class Summaries:
         query = (
             sa.select(place, day, table.c.verdict, sa.func.count())
             .where(table.c.project_id.in_(projects))
-            .group_by(place, day, table.c.verdict)
+            # In the order of an index that holds all of it.
+            .group_by(table.c.verdict, place, day)
         )
         with self._read() as connection:
             return [VerdictCount(*row) for row in connection.execute(query)]
+
+
+def _is_not_zero(text: sa.ColumnElement[str], name: str) -> sa.ColumnElement[bool]:
+    """Almost all are zero, which the text tells without reading it as JSON."""
+    zeros = [text.not_like(f'%"{name}": {zero}{end}%') for zero in ("0", "0.0") for end in (",", "}")]
+    return sa.and_(text.like(f'%"{name}":%'), *zeros)
 
 
 def _fault(row: RowMapping, place: str, day: date, evaluations: Any, deliveries: int = 0) -> Fault:

@@ -72,7 +72,7 @@ class KeyGrammar:
                 return self._unknown(source, project_id, key, wrong)
             if fields["prefix"] not in accepted:
                 return UnrecognizedObject(key, Oddity.WRONG_PREFIX, f"names {fields['prefix']}, but lies in {folder}/")
-            batch = BatchKey(source, project_id, arrival)
+            batch = _batch(source, project_id, arrival)
             return (
                 Marker(batch, hour, key)
                 if is_marker
@@ -139,6 +139,12 @@ class KeyGrammar:
         marker = self._marker_name(prefix, "YYYY-MM-DD", "H")
         expected = f"expected {prefix}/{prefix}_YYYY-MM-DD_H#n.json.gz or {prefix}/{marker}"
         return UnrecognizedObject(key, Oddity.UNKNOWN_NAME, f"{reason}; {expected}")
+
+
+@lru_cache(maxsize=1 << 14)
+def _batch(source: Source, project_id: str, arrival: date) -> BatchKey:
+    """One value for all objects of a batch."""
+    return BatchKey(source, project_id, arrival)
 
 
 def _accepted_prefixes(source: Source, project_id: str) -> tuple[str, ...]:

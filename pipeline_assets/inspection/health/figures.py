@@ -9,6 +9,7 @@ Does not contain: queries (resources/ledger/summaries.py), lateness (lateness.py
 from __future__ import annotations
 
 import math
+from array import array
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -71,8 +72,8 @@ class Volume:
     raw_rows: int
     removed: int
     late_rows: int
-    lags: tuple[float, ...]
-    """Seconds, one for each slice with rows."""
+    lags: Sequence[float]
+    """Seconds, one for each slice with rows, ascending; numbers without objects, since years of slices have as many."""
 
     @property
     def rows_a_day(self) -> float:
@@ -90,25 +91,66 @@ class Volume:
         return 1000 * self.late_rows / self.rows if self.rows else math.nan
 
 
-def volumes(slices: Iterable[SliceFigures], span: Span) -> dict[date, Volume]:
-    """Point -> what its slices measured."""
-    by_point: dict[date, list[SliceFigures]] = {}
+@dataclass(frozen=True)
+class Volumes:
+    """What all slices of refined.events took and gave, seen from several sides."""
+
+    by_point: Mapping[date, Volume]
+    """Of the days of a span."""
+    recent: Volume
+    of_project: Mapping[str, Volume]
+    """Of all days."""
+    newest_day: Mapping[str, date]
+    """Project -> its newest event day with rows, up to today."""
+    newest_lag: Mapping[str, float]
+    """Project -> seconds, of that day."""
+
+
+def volumes(
+    slices: Iterable[SliceFigures], span: Span, recent_from: date, projects: Iterable[str], today: date
+) -> Volumes:
+    """The sums of slices, each of which is looked at once and not kept."""
+    by_point: dict[date, _Sum] = {}
+    recent, of_project = _Sum(), {name: _Sum() for name in projects}
+    newest_day: dict[str, date] = {}
+    newest_lag: dict[str, float] = {}
     for one in slices:
         if span.first <= one.day <= span.last:
-            by_point.setdefault(span.point(one.day), []).append(one)
-    return {point: volume(of_point) for point, of_point in by_point.items()}
-
-
-def volume(slices: Sequence[SliceFigures]) -> Volume:
-    """The sum of some slices."""
-    return Volume(
-        len({one.day for one in slices if one.rows}),
-        sum(one.rows for one in slices),
-        sum(one.raw_rows for one in slices),
-        sum(one.removed for one in slices),
-        sum(one.late_rows for one in slices),
-        tuple(sorted(one.lag_seconds for one in slices if one.rows)),
+            by_point.setdefault(span.point(one.day), _Sum()).add(one)
+        if recent_from <= one.day <= span.last:
+            recent.add(one)
+        of_project[one.project_id].add(one)
+        if one.rows and newest_day.get(one.project_id, date.min) <= one.day <= today:
+            newest_day[one.project_id], newest_lag[one.project_id] = one.day, one.lag_seconds
+    return Volumes(
+        {point: found.volume() for point, found in by_point.items()},
+        recent.volume(),
+        {name: found.volume() for name, found in of_project.items()},
+        newest_day,
+        newest_lag,
     )
+
+
+class _Sum:
+    """Slices as they are added up."""
+
+    def __init__(self) -> None:
+        self._days: set[date] = set()
+        self._rows = self._raw_rows = self._removed = self._late_rows = 0
+        self._lags = array("d")
+
+    def add(self, one: SliceFigures) -> None:
+        self._rows += one.rows
+        self._raw_rows += one.raw_rows
+        self._removed += one.removed
+        self._late_rows += one.late_rows
+        if one.rows:
+            self._days.add(one.day)
+            self._lags.append(one.lag_seconds)
+
+    def volume(self) -> Volume:
+        lags = array("d", sorted(self._lags))
+        return Volume(len(self._days), self._rows, self._raw_rows, self._removed, self._late_rows, lags)
 
 
 @dataclass(frozen=True)

@@ -35,7 +35,6 @@ from pipeline_assets.inspection.health.figures import (
     Volume,
     refused_by_reason,
     run_times,
-    volume,
     volumes,
 )
 from pipeline_assets.inspection.receivers import ReceiverTrouble, receiver_troubles
@@ -46,7 +45,7 @@ from pipeline_assets.tables.registry import DERIVED, DIMENSIONS
 from resources.ledger.arrival_summaries import ArrivalSummaries, RefusedLines
 from resources.ledger.revisions import Revision
 from resources.ledger.store import Ledger
-from resources.ledger.summaries import CheckFigure, Fault, Summaries
+from resources.ledger.summaries import CheckFigure, Fault
 from resources.publishing.promise import Promise, promise_of
 
 MOST_REVISIONS = 60
@@ -145,14 +144,11 @@ def read_health(ledger: Ledger, settings: Settings, now: datetime) -> HealthRepo
     )
     today = now.date()
     span = Span(shown.first, min(shown.last, today)) if shown and shown.first <= today else Span(today, today)
-    measured = summaries.slice_figures(REFINED_EVENTS.key, projects)
-    newest: dict[str, date] = {}
-    for one in measured:
-        if one.rows and one.day <= today:
-            newest[one.project_id] = max(newest.get(one.project_id, one.day), one.day)
     since = span.last - timedelta(days=ARRIVAL_DAYS - 1)
     recent_from = max(span.first, span.last - timedelta(days=RECENT_DAYS - 1))
+    measured = volumes(summaries.slice_figures(REFINED_EVENTS.key, projects), span, recent_from, projects, today)
     refused = arrivals.refused_lines(projects)
+    figures = summaries.check_figures((MISMATCH, DUPLICATES), projects)
     late = lateness(arrivals.arrivals(Source.REGULAR, projects, since, span.last))
     in_reach = {project: one.without(settings.max_lateness_days) for project, one in late.items()}
     return HealthReport(
@@ -168,13 +164,13 @@ def read_health(ledger: Ledger, settings: Settings, now: datetime) -> HealthRepo
         strays=tuple(ledger.strays.all(projects)),
         troubles=tuple(receiver_troubles(ledger, settings)),
         golden_faults=tuple(faults_on_record(ledger, settings)),
-        volumes=volumes(measured, span),
-        recent=volume([one for one in measured if recent_from <= one.day <= span.last]),
-        of_project={name: volume([one for one in measured if one.project_id == name]) for name in projects},
-        newest_day=newest,
-        newest_lag={one.project_id: one.lag_seconds for one in measured if newest.get(one.project_id) == one.day},
-        mismatches=[*_mismatches(summaries, projects, batches), *_golden(ledger, settings, projects)],
-        duplicate_keys=summaries.check_figure(DUPLICATES, projects),
+        volumes=measured.by_point,
+        recent=measured.recent,
+        of_project=measured.of_project,
+        newest_day=measured.newest_day,
+        newest_lag=measured.newest_lag,
+        mismatches=[*_mismatches(batches), *figures[MISMATCH], *_golden(ledger, settings, projects)],
+        duplicate_keys=figures[DUPLICATES],
         lateness=late,
         late_times=_late_times(arrivals, projects, since, span.last),
         too_narrow=tuple(warnings_of(in_reach, settings)),
@@ -210,13 +206,12 @@ def _late_times(
     return {"": merged(own.values()), **own}
 
 
-def _mismatches(summaries: Summaries, projects: Sequence[str], batches: Sequence[Fault]) -> list[CheckFigure]:
-    of_batches = [
+def _mismatches(batches: Sequence[Fault]) -> list[CheckFigure]:
+    return [
         CheckFigure(table_of(fault), fault.day, fault.project_id, value)
         for fault in batches
         if (value := sum(one.figures.get(MISMATCH, 0) for one in fault.evaluations))
     ]
-    return [*of_batches, *summaries.check_figure(MISMATCH, projects)]
 
 
 def _golden(ledger: Ledger, settings: Settings, projects: Sequence[str]) -> list[CheckFigure]:

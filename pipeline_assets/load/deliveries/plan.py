@@ -213,6 +213,9 @@ class BatchPlan:
 
     def hour_of(self, object_key: str, settings: Settings) -> int | None:
         """The hour in the name of an object of this batch."""
+        listed = self.listed.get(object_key)
+        if listed is not None:
+            return listed.hour
         parsed = EXPORT_FORMAT.keys(settings.marker_pattern).parse(
             self.key.source, self.key.project_id, object_key, "", 0
         )

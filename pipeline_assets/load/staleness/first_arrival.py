@@ -8,9 +8,9 @@ Does not contain: what is believable (domain/arrival_days.py).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import date
+from datetime import date, timedelta
 
-from pipeline_assets.domain.arrival_days import first_believable
+from pipeline_assets.domain.arrival_days import ALONE, first_believable
 from pipeline_assets.domain.deliveries import Listing
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import Source
@@ -27,8 +27,24 @@ def first_arrivals(
     source: Source | None = None,
 ) -> dict[str, date]:
     """Project -> the first arrival day that a listing or the ledger knows; the ledger of one source or of either."""
-    known = ledger.arrival_days(projects, source)
+    known = _first_days(ledger, projects, today, source)
     for project, days in listing.arrival_days.items() if listing is not None else ():
-        known[project] = known.get(project, frozenset()) | days
+        known[project] = known.get(project, set()) | days
     firsts = {project: settings.first_arrival or first_believable(days, today) for project, days in known.items()}
     return {project: day for project, day in firsts.items() if day is not None}
+
+
+def _first_days(ledger: Ledger, projects: Sequence[str], today: date, source: Source | None) -> dict[str, set[date]]:
+    """Project -> its days on record from the first one until two lie near each other: what comes later changes nothing."""
+    days: dict[str, set[date]] = {}
+    passed = dict.fromkeys(projects, date.min)
+    while passed:
+        following = ledger.next_arrivals(passed, source)
+        for project, day in following.items():
+            days.setdefault(project, set()).add(day)
+        passed = {
+            project: day
+            for project, day in following.items()
+            if day - passed[project] > ALONE and day <= today + timedelta(days=1)
+        }
+    return days

@@ -7,9 +7,10 @@ Does not contain: the decision about one slice (decide.py).
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from bisect import bisect_left
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from datetime import date, datetime
+from datetime import date, datetime, timedelta
 
 from pipeline_assets.domain.acceptance import Acceptances
 from pipeline_assets.domain.settings import Settings
@@ -19,6 +20,10 @@ from pipeline_assets.load.staleness.facts import Facts
 from pipeline_assets.tables.registry import AS_OF_TABLES, DERIVED, DIMENSIONS
 from pipeline_assets.tables.table import Table
 from resources.ledger.store import Ledger
+
+_UPSTREAM = sorted({name for table in DERIVED for name in table.upstream})
+_SLICES_AT_ONCE = 6_000
+"""Slices whose records are in memory at once, with those of what they are built from: some 100 MB."""
 
 
 @dataclass(frozen=True)
@@ -33,37 +38,80 @@ class Stale:
     """Whether its rows would be, and not its verdict alone."""
 
 
+def days_on_record(ledger: Ledger) -> list[date]:
+    """The days that a scan of everything looks at, ascending."""
+    return ledger.event_days(_UPSTREAM)
+
+
 def scan_stale_days(
-    ledger: Ledger, settings: Settings, now: datetime, slices: Collection[Slice] | None = None
+    ledger: Ledger,
+    settings: Settings,
+    now: datetime,
+    slices: Collection[Slice] | None = None,
+    days: Collection[date] | None = None,
 ) -> dict[date, list[Stale]]:
     """Event day -> what of it is not as its recorded inputs and their verdicts say, over these slices or all on record.
 
-    Of dimensions only where all are asked for.
+    `days`: of all on record, those of these days. Of dimensions only where no slices are named. However many slices there
+    are, the records of so many at once are in memory as a month of 200 projects has.
     """
     present = [one for one in DIMENSIONS if any(ledger.first_day(table.key) is not None for table in one.tables)]
     of_dimensions = present if slices is None else []
-    if slices is None:
-        upstream = sorted({name for table in DERIVED for name in table.upstream})
-        slices = {key for name in upstream for key in ledger.slices(name, settings.projects)}
-    facts = Facts.read(ledger, settings, slices, (), now)
-    stale: dict[date, list[Stale]] = {}
     joined = [table for table in AS_OF_TABLES if table.dimension in present]
-    for table in (*DERIVED, *joined) if slices else ():
-        _add(stale, table, decide(facts.reading(ledger, [table]), table, (), Acceptances(), now))
+    stale: dict[date, list[Stale]] = {}
+    parts = _parts(ledger, settings, days) if slices is None else [slices]
+    for part in parts:
+        facts = Facts.read(ledger, settings, part, (), now)
+        for table in (*DERIVED, *joined) if part else ():
+            _add(stale, table, _plans(ledger, facts, table, now))
     for one in of_dimensions:
         # Of what is delivered landing alone tells: its sensor looks there.
         if one.intervals_are_delivered(settings):
             continue
-        days = {key.event_date for key in ledger.slices(one.snapshot.key, None)}
-        months = frozenset(Slice(one.validity.kind.slice_day(day), ALL_PROJECTS) for day in days)
+        known = {key.event_date for key in ledger.slices(one.snapshot.key, None)}
+        months = frozenset(Slice(one.validity.kind.slice_day(day), ALL_PROJECTS) for day in known)
         of_months = Facts(settings, months, {}, {}).reading(ledger, [one.validity])
-        _add(stale, one.validity, decide(of_months, one.validity, (), Acceptances(), now), settings.calendar_start)
+        plans = release_waits(decide(of_months, one.validity, (), Acceptances(), now))
+        _add(stale, one.validity, plans, settings.calendar_start)
     return stale
+
+
+def _parts(ledger: Ledger, settings: Settings, days: Collection[date] | None) -> Iterator[set[Slice]]:
+    """The slices on record of these days (of all), some days after the other.
+
+    By how many days a part spans, and not how many it has: what is read between its first and its last one is all in memory.
+    """
+    wanted = sorted(days) if days is not None else days_on_record(ledger)
+    span = timedelta(days=max(1, _SLICES_AT_ONCE // max(1, len(settings.projects))))
+    while wanted:
+        end = bisect_left(wanted, min(wanted[0], date.max - span) + span)
+        part, wanted = frozenset(wanted[:end]), wanted[end:]
+        found = ledger.slice_keys(_UPSTREAM, settings.projects, min(part), max(part))
+        yield {key for key in found if key.event_date in part}
+
+
+def _plans(ledger: Ledger, facts: Facts, table: Table, now: datetime) -> list[SlicePlan]:
+    """Plans for the slices of the facts; of slices that wait for days beyond these, those days are decided about as well."""
+    plans = decide(facts.reading(ledger, [table]), table, (), Acceptances(), now)
+    asked, decided_about = set(facts.slices), set(facts.slices)
+    while beyond := _waited_for(plans) - decided_about:
+        decided_about |= beyond
+        plans += decide(facts.extended(ledger, beyond, [table]), table, (), Acceptances(), now)
+    return [plan for plan in release_waits(plans) if plan.key in asked]
+
+
+def _waited_for(plans: Iterable[SlicePlan]) -> set[Slice]:
+    rejections = [
+        (plan.key.project_id, plan.record.rejection)
+        for plan in plans
+        if plan.todo is Todo.WAIT_TIED and plan.record is not None
+    ]
+    return {Slice(day, project) for project, found in rejections if found is not None for day in found.waits_for}
 
 
 def _add(stale: dict[date, list[Stale]], table: Table, plans: Sequence[SlicePlan], not_before: date = date.min) -> None:
     """`not_before`: a slice of several days is asked for by a later one of them where its first one cannot be."""
-    for plan in release_waits(plans):
+    for plan in plans:
         reason = _reason_to_load(plan)
         if reason is not None:
             state = f"{plan.todo.name} {plan.present} {plan.is_final}"

@@ -31,6 +31,9 @@ from pipeline_assets.orchestration.sensors.requests import Due, Tick, default_st
 from pipeline_assets.tables.raw_events import RAW_TABLES
 from resources.landing.store import LandingStore
 
+MOST_BATCHES = 2_000
+"""Days of projects whose objects one evaluation lists: with 120 names each, some ten seconds."""
+
 
 def arrival_sensor(settings: Settings, source: Source) -> dg.SensorDefinition:
     """The sensor of one source."""
@@ -125,18 +128,35 @@ def _waits(
 
 
 def _windows(settings: Settings, cursor: Cursor, today: date) -> list[tuple[date, date]]:
-    """The arrival days to list: all inside the redelivery horizon, and a part of the older ones, another one each time."""
+    """The arrival days to list: all inside the redelivery horizon, and a part of the older ones, another one each time.
+
+    Where these are too many days of projects for one look, only the newest days are in each, and of the rest of the horizon too a
+    part, most of the room that is left: what is delivered again is found some looks later.
+    """
     recent = max(settings.calendar_start, today - timedelta(days=settings.redelivery_horizon_days))
-    windows = [(recent, today)]
-    if recent > settings.calendar_start:
-        first = (
-            cursor.sweep_from if cursor.sweep_from and settings.calendar_start <= cursor.sweep_from < recent else None
-        )
-        first = first or settings.calendar_start
-        last = min(first + timedelta(days=settings.sensor_days_per_tick), recent) - timedelta(days=1)
-        windows.append((first, last))
-        cursor.sweep_from = last + timedelta(days=1)
+    room = max(1, MOST_BATCHES // len(settings.projects))
+    older = settings.sensor_days_per_tick if recent > settings.calendar_start else 0
+    newest = recent
+    if (today - recent).days + 1 + older > room:
+        newest = max(recent, today - timedelta(days=settings.reprocessing_window_days + 1))
+        left = max(2, room - (today - newest).days - 1)
+        older = min(older, max(1, left // 4))
+    windows = [(newest, today)]
+    if newest > recent:
+        part = _next_part(recent, newest, left - older, cursor.horizon_from)
+        windows.append(part)
+        cursor.horizon_from = part[1] + timedelta(days=1)
+    if older:
+        part = _next_part(settings.calendar_start, recent, older, cursor.sweep_from)
+        windows.append(part)
+        cursor.sweep_from = part[1] + timedelta(days=1)
     return windows
+
+
+def _next_part(start: date, end: date, days: int, goes_on: date | None) -> tuple[date, date]:
+    """So many days of [start, end) from where the walk goes on; behind the end it begins anew."""
+    first = goes_on if goes_on is not None and start <= goes_on < end else start
+    return first, min(first + timedelta(days=days), end) - timedelta(days=1)
 
 
 def _materializations(

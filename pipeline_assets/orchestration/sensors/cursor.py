@@ -42,7 +42,9 @@ class Cursor:
     reported: dict[str, str] = field(default_factory=dict)
     """Arrival day -> digest of what was reported to Dagster of its objects."""
     sweep_from: date | None = None
-    """Where the walk through old arrival days goes on."""
+    """Where the walk through old days goes on."""
+    horizon_from: date | None = None
+    """Where the walk through the redelivery horizon goes on, where it is too large for one look."""
 
     def as_of(self, now: datetime) -> Cursor:
         """With no time later than now: one that a clock wrote that was ahead is taken as now, and not waited for."""
@@ -63,6 +65,7 @@ class Cursor:
                 },
                 "told": self.reported,
                 "sweep_from": self.sweep_from.isoformat() if self.sweep_from else None,
+                "horizon_from": self.horizon_from.isoformat() if self.horizon_from else None,
             }
         )
 
@@ -81,6 +84,8 @@ class Cursor:
                 },
                 {date.fromisoformat(day).isoformat(): str(state) for day, state in raw["told"].items()},
                 date.fromisoformat(raw["sweep_from"]) if raw["sweep_from"] else None,
+                # Not in a cursor of an older version.
+                date.fromisoformat(raw["horizon_from"]) if raw.get("horizon_from") else None,
             )
         except (KeyError, TypeError, AttributeError) as error:
             msg = f"no cursor of this sensor: {error!r}"

@@ -7,6 +7,7 @@ Does not contain: what is stale (staleness/scan.py) and runs (requests.py).
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from datetime import date, timedelta
 
@@ -14,14 +15,25 @@ import dagster as dg
 
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import Source
-from pipeline_assets.load.staleness.scan import Stale, scan_stale_days
+from pipeline_assets.load.staleness.scan import Stale, days_on_record, scan_stale_days
 from pipeline_assets.orchestration.assets import Clock
 from pipeline_assets.orchestration.jobs import DIMENSION_JOB, HEAL_JOB, HEAL_PRIORITY, JOB_OF_SOURCE
 from pipeline_assets.orchestration.live_runs import under_way
-from pipeline_assets.orchestration.sensors.requests import Due, Tick, default_status, digest, guarded, request
+from pipeline_assets.orchestration.sensors.requests import (
+    NOTHING_TO_DO,
+    Due,
+    Tick,
+    default_status,
+    digest,
+    guarded,
+    request,
+)
 from pipeline_assets.orchestration.specs import asset_key
 from pipeline_assets.tables.registry import GRAPH_TABLES
 from resources.ledger.store import Ledger
+
+MOST_SLICES = 10_000
+"""Days of projects that one evaluation looks at: about ten seconds."""
 
 
 def heal_sensor(settings: Settings) -> dg.SensorDefinition:
@@ -34,7 +46,8 @@ def heal_sensor(settings: Settings) -> dg.SensorDefinition:
         default_status=default_status(settings),
         description=(
             "Compares each published day with its inputs, from the ledger alone, and rebuilds the days that are "
-            "stale, missing or newly final. Waits while a load is under way."
+            "stale, missing or newly final. Where there are more than 10,000 days of projects, each look is at the newest "
+            "days and a part of the others, another one each time. Waits while a load is under way."
         ),
     )
     def heal(context: dg.SensorEvaluationContext, clock: dg.ResourceParam[Clock]) -> dg.SensorResult:
@@ -48,7 +61,9 @@ def _stale_days(tick: Tick) -> dg.SensorResult:
     loads = [run for run in under_way(tick.context.instance, tick.ledger) if _is_load(run)]
     if loads:
         return tick.skip(f"loads under way: {len(loads)}; the sensor looks again when they have ended")
-    stale = scan_stale_days(tick.ledger, settings, tick.now)
+    on_record = days_on_record(tick.ledger)
+    days = _days_to_look_at(tick, on_record)
+    stale = scan_stale_days(tick.ledger, settings, tick.now, days=days)
     by_day, beyond = _by_day_to_ask_for(stale, settings, tick.ledger, tick.now.date())
     due = {
         day: Due(
@@ -60,7 +75,36 @@ def _stale_days(tick: Tick) -> dg.SensorResult:
     waits = [
         f"{day} is stale, but the calendar does not reach it; set TIDEMARK_CALENDAR_START earlier" for day in beyond
     ]
-    return request(tick, HEAL_JOB, due, priority=HEAL_PRIORITY, waits=waits)
+    looked_at = frozenset(days)
+    is_all = len(days) == len(on_record)
+    in_turn = (
+        ""
+        if is_all
+        else f", of the {len(days)} days of {len(on_record)} that this look is at; the others follow in turn"
+    )
+    return request(
+        tick,
+        HEAL_JOB,
+        due,
+        priority=HEAL_PRIORITY,
+        is_looked_at=lambda day: is_all or day in looked_at,
+        waits=waits,
+        nothing=f"{NOTHING_TO_DO}{in_turn}",
+    )
+
+
+def _days_to_look_at(tick: Tick, on_record: Sequence[date]) -> Sequence[date]:
+    """All days on record; where these are too many for one look, the recent ones and the next part of the others."""
+    room = max(1, MOST_SLICES // len(tick.settings.projects))
+    if len(on_record) <= room:
+        return on_record
+    recent = [day for day in on_record if tick.is_recent(day)]
+    others = on_record[: len(on_record) - len(recent)]
+    start = bisect_left(others, tick.cursor.sweep_from or date.min)
+    start = start if start < len(others) else 0
+    part = others[start : start + max(1, room - len(recent))]
+    tick.cursor.sweep_from = part[-1] + timedelta(days=1) if part else None
+    return [*part, *recent]
 
 
 def _is_load(run: dg.DagsterRun) -> bool:

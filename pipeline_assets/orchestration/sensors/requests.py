@@ -29,6 +29,7 @@ from pipeline_assets.orchestration.tags import REASON_TAG, days_of, range_tags
 from resources.ledger.store import Ledger
 
 _NEWEST_RUNS = 200
+NOTHING_TO_DO = "nothing to do: every published day matches its inputs"
 
 
 def default_status(settings: Settings) -> dg.DefaultSensorStatus:
@@ -110,12 +111,13 @@ def request(
     is_looked_at: Callable[[date], bool] = lambda _: True,
     waits: Sequence[str] = (),
     events: Sequence[dg.AssetMaterialization] = (),
+    nothing: str = NOTHING_TO_DO,
 ) -> dg.SensorResult:
     """Runs for the due days, coalesced into ranges, or the reason why there are none.
 
     Recent days come first, with `priority`; then the oldest, with 0. `reach`: so many days before each due one are
     loaded with it, their late events may be among what arrived. `is_looked_at`: whether a day that is not due was
-    looked at. `waits`: what is not due yet, and why.
+    looked at. `waits`: what is not due yet, and why. `nothing`: what is said where there is nothing to say.
     """
     settings, cursor = tick.settings, tick.cursor
     covered = _covered(tick, job_name)
@@ -144,7 +146,7 @@ def request(
         if report:
             tick.context.log.info(report)
         return dg.SensorResult(run_requests=requests, cursor=cursor.as_text(), asset_events=list(events))
-    skip = report or "nothing to do: every published day matches its inputs"
+    skip = report or nothing
     return dg.SensorResult(skip_reason=skip, cursor=cursor.as_text(), asset_events=list(events))
 
 

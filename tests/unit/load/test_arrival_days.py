@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import replace
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, timedelta
+from itertools import count
 from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from pipeline_assets.domain.arrival_days import asked_for, first_believable
+from pipeline_assets.domain.deliveries import BatchKey, Listing
 from pipeline_assets.domain.records import BatchRecord
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import BatchVerdict, Source
 from pipeline_assets.formats.amplitude.keys import KeyGrammar
+from pipeline_assets.load.late_arrivals import last_arrival
 from pipeline_assets.load.staleness.first_arrival import first_arrivals
 from resources.landing.store import LandingStore
 from resources.ledger.changes import Changes
@@ -22,9 +29,16 @@ from tests.support.builders import PROJECT, LandingFolder
 from tests.unit.load.test_batches import BATCH
 from tests.unit.resources.test_landing_store import Place, a_key, bucket, place  # noqa: F401 - fixtures
 
+_NUMBERS = count(10_000)
 TODAY = date(2026, 2, 10)
 START, NEXT = date(2026, 2, 2), date(2026, 2, 3)
 LONG_AGO, FAR = date(2006, 1, 1), date(2062, 1, 1)
+
+
+@pytest.fixture
+def ledger(tmp_path: Path) -> Iterator[Ledger]:
+    with closing(Ledger(f"sqlite:///{tmp_path}/ledger.db")) as ledger:
+        yield ledger
 
 
 @pytest.mark.parametrize(
@@ -60,6 +74,33 @@ def test_the_first_arrival_is_a_setting_or_what_listing_and_ledger_know_together
     assert first_arrivals(ledger, Settings(), [PROJECT], TODAY) == {PROJECT: BATCH.arrival_date}
     assert first_arrivals(ledger, settings, ["7"], TODAY) == {}
     ledger.close()
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    known=st.sets(st.integers(0, 160), max_size=6),
+    listed=st.sets(st.integers(0, 160), max_size=3),
+    today=st.integers(0, 160),
+)
+def test_the_first_arrival_is_told_without_reading_all_that_came_later(
+    ledger: Ledger, known: set[int], listed: set[int], today: int
+) -> None:
+    """Scenario: any days on record of any source, and any that a listing met. Outcome: what all of them together say."""
+    project = str(next(_NUMBERS))
+    days = [START + timedelta(days=number) for number in sorted(known)]
+    met = {START + timedelta(days=number) for number in listed}
+    batches = [
+        BatchRecord(BatchKey(list(Source)[number % 2], project, day), BatchVerdict.ACCEPTED, deliveries=1)
+        for number, day in enumerate(days)
+    ]
+    ledger.record(Changes(batches=batches), "run")
+    moment = START + timedelta(days=today)
+    listing = Listing(arrival_days={project: frozenset(met)} if met else {})
+    first = first_believable([*days, *met], moment)
+    expected = {project: first} if first is not None else {}
+    assert first_arrivals(ledger, Settings(), [project], moment, listing=listing) == expected
+    last = max((day for day in days[::2] if day <= moment), default=moment)
+    assert last_arrival(ledger, next(iter(Source)), [project], moment) == last
 
 
 def test_strays_are_kept_as_the_last_look_found_them(tmp_path: Path) -> None:

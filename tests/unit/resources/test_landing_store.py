@@ -837,3 +837,19 @@ def test_a_marker_that_a_folder_would_hide_is_refused(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match="hides"):
         a_store(str(tmp_path), pattern=pattern)
     assert a_store("s3://bucket", pattern=pattern)
+
+
+def test_a_bucket_with_many_projects_is_listed_as_project_by_project(bucket: Place) -> None:
+    """Scenario: more projects than are asked for at once, one without a folder, one with an odd object. Outcome: the listing of
+    all is what the listings of each are together, in the same order."""
+    projects = [str(10_001 + number) for number in range(20)]
+    for number, project in enumerate(projects[:-1]):
+        for hour in range(1 + number % 3):
+            bucket.put(f"{project}/{project}_{DAY}_{hour}#0.json.gz", b"x" * (number + 1))
+    bucket.put("10003/0odd.txt", b"x")
+    together = bucket.store.list(Source.REGULAR, projects, DAY, DAY)
+    apart = [bucket.store.list(Source.REGULAR, [project], DAY, DAY) for project in projects]
+    assert together.deliveries == tuple(found for one in apart for found in one.deliveries)
+    assert len(together.deliveries) == sum(1 + number % 3 for number in range(19))
+    assert [odd.key for odd in together.odd_objects] == ["10003/0odd.txt"]
+    assert together.arrival_days == {project: frozenset({DAY}) for project in projects[:-1]}

@@ -19,6 +19,7 @@ from pipeline_assets.domain.records import BatchDay, DeliveryRecord
 from pipeline_assets.domain.slices import Digest, Slice, Source
 from resources.ledger.changes import Changes
 from resources.ledger.schema import (
+    BATCHES,
     CUTS,
     DELIVERIES,
     GOLDEN_FAULTS,
@@ -253,6 +254,30 @@ def test_a_ledger_of_version_8_gets_what_came_since_and_keeps_its_rows(url: str)
         connection.exec_driver_sql("UPDATE tidemark_schema SET version = 8")
     open_ledger(url)
     assert rows_of(url) == expected
+
+
+def test_a_ledger_of_version_9_gets_the_indexes_that_came_since_and_keeps_its_rows(url: str) -> None:
+    new = (
+        "deliveries_refused",
+        "batches_by_verdict",
+        "slices_by_verdict",
+        "publications_by_final",
+    )
+    open_ledger(url)
+    with connected(url) as connection:
+        record = {"source": "regular", "project_id": PROJECT, "arrival_date": DAY, "verdict": "accepted"}
+        connection.execute(BATCHES.insert(), record)
+    expected = rows_of(url)
+    with connected(url) as connection:
+        for name in new:
+            connection.exec_driver_sql(f"DROP INDEX tidemark_{name}")
+        connection.exec_driver_sql("UPDATE tidemark_schema SET version = 9")
+    open_ledger(url)
+    assert rows_of(url) == expected
+    with connected(url) as connection:
+        inspector = sa.inspect(connection)
+        found = {one["name"] for table in METADATA.tables for one in inspector.get_indexes(table)}
+    assert {f"tidemark_{name}" for name in new} <= found
 
 
 @pytest.mark.parametrize("version", [6, 7, 8])

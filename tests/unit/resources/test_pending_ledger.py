@@ -174,7 +174,10 @@ def _answers(ledger: Ledger) -> dict[Any, Any]:
                 asked["deliveries", source, of, first, last, is_accepted] = found
             asked["batch_days", source, of, first, last] = ledger.batch_days(source, of, first, last)
     for of, source in product(reaches, (None, *Source)):
-        asked["arrival_days", of, source] = ledger.arrival_days(of, source)
+        for bound in (date.min, *DAYS, date.max):
+            bounds = dict.fromkeys(of, bound)
+            asked["next_arrivals", of, source, bound] = ledger.next_arrivals(bounds, source)
+            asked["previous_arrivals", of, source, bound] = ledger.previous_arrivals(bounds, source)
     for project, source, wanted in product(PROJECTS, Source, (DAYS, DAYS[1:2])):
         asked["batch_days_of", project, source, wanted] = ledger.batch_days_of(source, project, wanted)
     for table in TABLES:

@@ -1,0 +1,166 @@
+"""What somebody asks of a large deployment: the sensors' ticks, a load's plan, the shell's pages.
+
+Contains: one function per look, each through the product's own door.
+Add here: another look.
+Does not contain: measuring (measured.py), what the deployment holds (fill.py, landing.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import dataclass
+from datetime import date, timedelta
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+
+from benchmarks.scale.landing import SimulatedLanding
+from benchmarks.scale.sizes import Size
+from pipeline_assets.domain.acceptance import Acceptances
+from pipeline_assets.domain.days import days_between
+from pipeline_assets.domain.slices import Source
+from pipeline_assets.inspection.health.report import DUPLICATES, read_health
+from pipeline_assets.inspection.metrics.compute import read_samples
+from pipeline_assets.inspection.status import day_statuses, joined_statuses
+from pipeline_assets.load.deliveries.arrivals import plan_arrivals
+from pipeline_assets.load.late_arrivals import recent_lateness
+from pipeline_assets.load.request import LoadRequest
+from pipeline_assets.load.runtime import Runtime
+from pipeline_assets.load.staleness.facts import Facts, slices_to_look_at
+from pipeline_assets.load.staleness.neighbours import decide_with_neighbours
+from pipeline_assets.orchestration.assets import Clock
+from pipeline_assets.orchestration.sensors.arrivals import arrival_sensor
+from pipeline_assets.orchestration.sensors.heal import heal_sensor
+from pipeline_assets.tables.registry import DERIVED
+from resources.ledger.store import Ledger
+
+
+@dataclass(frozen=True)
+class Place:
+    """A filled deployment."""
+
+    size: Size
+    folder: Path
+
+    def landing(self, more_days: int = 0) -> SimulatedLanding:
+        """What arrived; `more_days` of it nobody loaded."""
+        return SimulatedLanding(self.size, self.size.settings(self.folder).marker_pattern, more_days)
+
+
+def _arrival_tick(more_days: int, *, is_empty: bool = False) -> Callable[[Place], dict[str, Any]]:
+    def look(place: Place) -> dict[str, Any]:
+        settings, landing = place.size.settings(place.folder), place.landing(more_days)
+        if is_empty:
+            settings = settings.model_copy(update={"ledger_url": f"sqlite:///{place.folder}/empty.db"})
+        now = place.size.now + timedelta(days=more_days)
+        found = _tick(arrival_sensor(settings, Source.REGULAR), None, now, landing)
+        return {"runs": len(found.run_requests or []), "pages": landing.pages, "cursor_kb": len(found.cursor) // 1_000}
+
+    return look
+
+
+def _tick(sensor: dg.SensorDefinition, cursor: str | None, now: Any, landing: Any = None) -> Any:
+    resources = {"clock": Clock(now), "landing": landing}
+    needed = {name: resources[name] for name in sensor.required_resource_keys}
+    with (
+        dg.DagsterInstance.ephemeral() as instance,
+        dg.build_sensor_context(instance=instance, cursor=cursor, resources=needed) as context,
+    ):
+        return sensor.evaluate_tick(context)
+
+
+def _heal(place: Place) -> dict[str, Any]:
+    found = _tick(heal_sensor(place.size.settings(place.folder)), None, place.size.now)
+    return {"runs": len(found.run_requests or []), "said": str(found.skip_message)[:80]}
+
+
+def _plan(days: int) -> Callable[[Place], dict[str, Any]]:
+    """What a load of the newest days does before it reads anything."""
+
+    def look(place: Place) -> dict[str, Any]:
+        size, settings, landing = place.size, place.size.settings(place.folder), place.landing()
+        chosen = size.all_days[-days:]
+        with closing(Ledger(settings.ledger_database_url)) as ledger:
+            runtime = Runtime(None, ledger, landing, settings)  # type: ignore[arg-type]  # no table is opened
+            request = LoadRequest(tuple(chosen), size.names, frozenset(), "a-look", size.now)
+            plan = plan_arrivals(runtime, request, Source.REGULAR)
+            slices = slices_to_look_at(ledger, settings, size.names, chosen)
+            facts = Facts.read(ledger, settings, slices, (), size.now)
+            plans = sum(
+                len(
+                    decide_with_neighbours(
+                        ledger, facts.reading(ledger, [table]), table, request.slices, Acceptances(), size.now
+                    )
+                )
+                for table in DERIVED
+            )
+        return {"batches": len(plan.batches), "slices": plans, "pages": landing.pages}
+
+    return look
+
+
+def _status(place: Place) -> dict[str, Any]:
+    settings, last = place.size.settings(place.folder), place.size.last_day
+    days = days_between(last - timedelta(days=13), last)
+    with closing(Ledger(settings.ledger_database_url)) as ledger:
+        statuses = day_statuses(ledger, place.size.names, days, tuple(Source))
+        statuses += joined_statuses(ledger, place.size.names, days, is_all_wanted=True)
+    return {"days": len(statuses)}
+
+
+def _page(place: Place) -> dict[str, Any]:
+    settings = place.size.settings(place.folder)
+    with closing(Ledger(settings.ledger_database_url)) as ledger:
+        report = read_health(ledger, settings, place.size.now)
+    return {"days": len(report.calendar.states) if report.calendar else 0}
+
+
+def _metrics(place: Place) -> dict[str, Any]:
+    settings = place.size.settings(place.folder)
+    with closing(Ledger(settings.ledger_database_url)) as ledger:
+        return {"samples": len(read_samples(ledger, settings, place.size.now, None))}
+
+
+def _doctor(place: Place) -> dict[str, Any]:
+    """The points that the ledger answers."""
+    size, settings = place.size, place.size.settings(place.folder)
+    first: date = size.last_day - timedelta(days=27)
+    with closing(Ledger(settings.ledger_database_url)) as ledger:
+        checkup = ledger.checkup
+        again = checkup.built_again(size.names)
+        found = [checkup.verdicts(), checkup.found_commits(size.names), checkup.processes()]
+        unfinished = checkup.of_unfinished_runs(size.names)
+        recent_lateness(ledger, settings, Source.REGULAR, size.names, size.last_day)
+        duplicates = ledger.summaries.check_figures([DUPLICATES], size.names)[DUPLICATES]
+        sizes, marked = checkup.object_sizes(size.names, first), checkup.marked_days(size.names, first)
+    return {"again": again.equal, "unfinished": unfinished, "rows": sum(map(len, (*found, duplicates, sizes, marked)))}
+
+
+def _listing(days: int | None) -> Callable[[Place], dict[str, Any]]:
+    """Landing alone: of the newest days, or key by key of all history."""
+
+    def look(place: Place) -> dict[str, Any]:
+        landing = place.landing()
+        first = place.size.last_day - timedelta(days=(days or place.size.days) - 1)
+        listing = landing.list(Source.REGULAR, place.size.names, first, place.size.last_day)
+        return {"objects": len(listing.deliveries), "pages": landing.pages}
+
+    return look
+
+
+LOOKS: dict[str, Callable[[Place], dict[str, Any]]] = {
+    "listing: a day": _listing(1),
+    "listing: a month": _listing(30),
+    "arrivals: nothing new": _arrival_tick(0),
+    "arrivals: a new day": _arrival_tick(1),
+    "arrivals: all is new": _arrival_tick(0, is_empty=True),
+    "heal": _heal,
+    "plan: a day": _plan(1),
+    "plan: 30 days": _plan(30),
+    "status": _status,
+    "page": _page,
+    "metrics": _metrics,
+    "doctor": _doctor,
+}

@@ -1,0 +1,225 @@
+"""Sensors of a deployment that is too large for one look: each evaluation is bounded, and all of it has its turn.
+
+Contains: the days that evaluations look at, on a simulated deployment (benchmarks/scale).
+Add here: another bound of an evaluation.
+Does not contain: how long looks take (`python -m benchmarks.scale`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import replace
+from datetime import date, timedelta
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+import pytest
+from dagster._core.definitions.run_request import InstigatorType
+from dagster._core.scheduler.instigation import TickStatus
+
+from benchmarks.scale import landing as simulated
+from benchmarks.scale.fill import fill
+from benchmarks.scale.landing import SimulatedLanding
+from benchmarks.scale.looks import LOOKS, Place
+from benchmarks.scale.sizes import SIZES
+from pipeline_assets.domain.input_state import Rejection
+from pipeline_assets.domain.records import SliceRecord
+from pipeline_assets.domain.settings import PROJECT_ROOT
+from pipeline_assets.domain.slices import Digest, Slice, Source, Verdict
+from pipeline_assets.load.staleness import scan
+from pipeline_assets.load.staleness.inputs import judging
+from pipeline_assets.load.staleness.scan import days_on_record, scan_stale_days
+from pipeline_assets.orchestration.assets import Clock
+from pipeline_assets.orchestration.sensors import arrivals, heal
+from pipeline_assets.orchestration.sensors.cursor import Cursor
+from pipeline_assets.tables.refined_events import REFINED_EVENTS
+from resources.ledger.changes import Changes
+from resources.ledger.store import Ledger
+
+SIZE = SIZES["tiny"]
+RAW = "raw/regular_events"
+DAYS = SIZE.all_days
+OTHER_ROWS = Digest(7, 7, 7)
+
+
+@pytest.fixture(scope="module")
+def filled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a ledger of 40 days of two projects."""
+    folder = tmp_path_factory.mktemp("scale")
+    settings = SIZE.settings(folder)
+    with closing(Ledger(settings.ledger_database_url)) as ledger:
+        written = fill(ledger, SIZE, settings)
+    assert written["tidemark_deliveries"] == SIZE.objects == 2 * 40 * 24 * 4
+    return folder
+
+
+@pytest.fixture
+def place(filled: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
+    """A copy of it, for a test that writes; a bucket that answers at once."""
+    monkeypatch.setattr(simulated, "PAGE_SECONDS", 0.0)
+    (tmp_path / "ledger.db").write_bytes((filled / "ledger.db").read_bytes())
+    return Place(SIZE, tmp_path)
+
+
+@pytest.fixture
+def ledger(place: Place) -> Iterator[Ledger]:
+    with closing(Ledger(place.size.settings(place.folder).ledger_database_url)) as ledger:
+        yield ledger
+
+
+def tick(sensor: dg.SensorDefinition, cursor: str | None, landing: Any = None, minutes: int = 0) -> Any:
+    resources = {"clock": Clock(SIZE.now + timedelta(minutes=minutes)), "landing": landing}
+    needed = {name: resources[name] for name in sensor.required_resource_keys}
+    with (
+        dg.DagsterInstance.ephemeral() as instance,
+        dg.build_sensor_context(instance=instance, cursor=cursor, resources=needed) as context,
+    ):
+        return sensor.evaluate_tick(context)
+
+
+def test_every_look_works_on_what_is_simulated(place: Place) -> None:
+    """Scenario: each look of the benchmark, smallest size. Outcome: nothing is due but what arrived; pages show all."""
+    found = {name: look(place) for name, look in LOOKS.items()}
+    assert found["listing: a day"]["objects"] == 2 * 96
+    assert [found[name]["runs"] for name in ("arrivals: nothing new", "arrivals: a new day", "heal")] == [0, 1, 0]
+    assert found["arrivals: all is new"]["runs"] > 0
+    assert found["plan: a day"]["batches"] == 2 * 4
+    assert found["page"]["days"] == 5 * len(DAYS)
+    assert found["doctor"]["again"] == found["doctor"]["unfinished"] == 0
+
+
+def test_heal_looks_at_recent_days_each_time_and_at_all_others_in_turn(
+    place: Place, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Scenario: 80 days of projects where one look is at 24; an old day and the newest are stale. Outcome: no look reads more
+    slices than it may; the newest day is asked for at once and the old one when its turn comes, until it is given up;
+    everything has been looked at after so many looks as it takes."""
+    monkeypatch.setattr(heal, "MOST_SLICES", 24)
+    settings = SIZE.settings(place.folder)
+    old = DAYS[20]
+    for day in (old, DAYS[-1]):
+        record = ledger.slices(RAW, ["10001"], [day])[Slice(day, "10001")]
+        ledger.record(Changes(slices=[replace(record, digest=OTHER_ROWS)]), "a-run")
+    seen: list[set[date]] = []
+
+    def looking(*args: Any, days: list[date]) -> Any:
+        seen.append(set(days))
+        return scan_stale_days(*args, days=days)
+
+    monkeypatch.setattr(heal, "scan_stale_days", looking)
+    cursor: str | None = None
+    asked: list[list[str]] = []
+    said: list[str] = []
+    for number in range(6):
+        found = tick(heal.heal_sensor(settings), cursor, minutes=5 * number)
+        cursor = found.cursor
+        asked.append([one.tags["dagster/asset_partition_range_start"] for one in found.run_requests or []])
+        said.append(str(found.skip_message))
+    assert all(len(days) <= 12 and set(DAYS[-4:]) <= days for days in seen)
+    assert set().union(*seen) == set(DAYS)
+    assert asked[0] == [str(DAYS[-2])]
+    (turn,) = [number for number, days in enumerate(seen[:5]) if old in days]
+    assert str(DAYS[19]) in asked[turn]
+    assert said[-1].startswith("given up until their state changes: ")
+
+
+def test_what_is_in_memory_at_once_is_bounded_by_days_that_lie_together(
+    place: Place, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Scenario: old days and recent ones are looked at, and none between. Outcome: no reading spans those between."""
+    monkeypatch.setattr(scan, "_SLICES_AT_ONCE", 10)
+    spans = []
+    read = Ledger.slices
+
+    def noted(of: Ledger, table: str, projects: Any, days: Any = None) -> Any:
+        if days:
+            spans.append((max(days) - min(days)).days)
+        return read(of, table, projects, days)
+
+    monkeypatch.setattr(Ledger, "slices", noted)
+    scan_stale_days(ledger, SIZE.settings(place.folder), SIZE.now, days=[*DAYS[:7], *DAYS[-3:]])
+    # Five days at once, and for refined the one before and after them.
+    assert spans
+    assert max(spans) <= 4 + 2
+
+
+def test_a_small_deployment_is_looked_at_whole(place: Place, ledger: Ledger) -> None:
+    found = tick(heal.heal_sensor(SIZE.settings(place.folder)), None)
+    assert found.skip_message == "nothing to do: every published day matches its inputs"
+    assert Cursor.parse(found.cursor).sweep_from is None
+    assert days_on_record(ledger) == DAYS
+
+
+def test_a_scan_in_parts_says_what_a_scan_of_everything_says(
+    place: Place, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Scenario: a stale day at the border of two parts; a day that waits to be published with one in another part, which is held.
+    Outcome: parts of any size say the same, and the day that waits stays so."""
+    settings = SIZE.settings(place.folder)
+    keys = [Slice(day, "10001") for day in DAYS]
+    raw = ledger.slices(RAW, ["10001"], [DAYS[9]])[keys[9]]
+    waiting: SliceRecord = ledger.slices(REFINED_EVENTS.key, ["10001"], [DAYS[24]])[keys[24]]
+    assert waiting.input_state is not None
+    rejection = Rejection(waiting.input_state, judging(REFINED_EVENTS, settings), (DAYS[27],))
+    tied = replace(waiting, input_state=None, rejection=rejection, verdict=Verdict.WAITING)
+    ledger.record(Changes(slices=[replace(raw, digest=OTHER_ROWS), tied]), "a-run")
+    ledger.interventions.hold({REFINED_EVENTS.key: [keys[27]]}, "a look", "a-run")
+    whole = scan_stale_days(ledger, settings, SIZE.now)
+    assert DAYS[9] in whole
+    assert not [one for one in whole.get(DAYS[24], ()) if one.table == REFINED_EVENTS.key]
+    for slices_at_once in (2, 10, 50):
+        monkeypatch.setattr(scan, "_SLICES_AT_ONCE", slices_at_once)
+        assert scan_stale_days(ledger, settings, SIZE.now) == whole
+
+
+def test_arrivals_are_listed_in_bounded_parts_of_which_the_newest_days_are_in_each(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Scenario: 40 days of two projects where one look lists 24 of theirs; then a day of the horizon is delivered anew. Outcome:
+    each look lists the newest days, no more than it may, and everything comes in turn, the horizon more often than older days."""
+    monkeypatch.setattr(arrivals, "MOST_BATCHES", 24)
+    settings = SIZE.settings(place.folder)
+    listed: list[set[date]] = []
+    cursor = None
+    for number in range(30):
+        landing = SimulatedLanding(SIZE, settings.marker_pattern)
+        asked: list[tuple[date, date]] = []
+        ask = landing.list
+
+        def noted(source: Source, projects: Any, first: date, last: date, *rest: Any, to=asked, ask=ask) -> Any:  # type: ignore[no-untyped-def]
+            to.append((first, last))
+            return ask(source, projects, first, last, *rest)
+
+        monkeypatch.setattr(landing, "list", noted)
+        found = tick(arrivals.arrival_sensor(settings, Source.REGULAR), cursor, landing, minutes=number)
+        assert not found.run_requests
+        cursor = found.cursor
+        listed.append({day for first, last in asked for day in _between(first, last)})
+    today = SIZE.now.date()
+    assert all(len(days) <= 12 and {today - timedelta(days=back) for back in range(5)} <= days for days in listed)
+    assert set().union(*listed) == set(_between(DAYS[0], today))
+    often = {day: sum(day in days for days in listed) for day in DAYS}
+    assert often[DAYS[15]] > often[DAYS[0]] > 0
+
+
+def test_a_cursor_of_before_has_no_place_in_the_horizon() -> None:
+    text = '{"seen": {}, "attempts": {}, "told": {}, "sweep_from": "2026-02-02"}'
+    cursor = Cursor.parse(text)
+    assert (cursor.sweep_from, cursor.horizon_from) == (date(2026, 2, 2), None)
+    walked = replace(cursor, horizon_from=date(2026, 2, 1))
+    assert Cursor.parse(walked.as_text()) == walked
+
+
+def test_looks_of_sensors_do_not_fill_dagsters_storage(tmp_path: Path) -> None:
+    """Scenario: the instance of this repository's dagster.yaml. Outcome: looks that requested nothing, 1,440 a day with the text
+    of a cursor each, go after two days; Dagster's own setting is seven."""
+    (tmp_path / "dagster.yaml").write_text((PROJECT_ROOT / "dagster.yaml").read_text("utf-8"))
+    with dg.DagsterInstance.from_config(str(tmp_path)) as instance:
+        kept = instance.get_tick_retention_settings(InstigatorType.SENSOR)
+    assert (kept[TickStatus.SKIPPED], kept[TickStatus.FAILURE], kept[TickStatus.SUCCESS]) == (2, 90, -1)
+
+
+def _between(first: date, last: date) -> list[date]:
+    return [first + timedelta(days=shift) for shift in range((last - first).days + 1)]

@@ -1,0 +1,172 @@
+"""What sensors, loads and pages ask of millions of rows is answered by an index: no table is read from end to end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from pipeline_assets.domain.causes import Cause, CauseKind
+from pipeline_assets.domain.deliveries import BatchKey
+from pipeline_assets.domain.records import BatchRecord, PublicationRecord
+from pipeline_assets.domain.settings import Settings
+from pipeline_assets.domain.slices import EMPTY, BatchVerdict, Slice, Source
+from pipeline_assets.inspection.health.report import read_health
+from pipeline_assets.load.late_arrivals import last_arrival
+from pipeline_assets.load.staleness.first_arrival import first_arrivals
+from resources.ledger.changes import Changes
+from resources.ledger.schema import METADATA
+from resources.ledger.store import Ledger
+
+PROJECTS = ("10001", "10002")
+DAY = date(2026, 2, 2)
+_NOON = datetime(2026, 2, 2, 12, tzinfo=UTC)
+TABLES = ["refined/events", "aggregates/daily_revenue"]
+
+
+@pytest.fixture
+def ledger(tmp_path: Path) -> Iterator[Ledger]:
+    with closing(Ledger(f"sqlite:///{tmp_path}/ledger.db")) as ledger:
+        yield ledger
+
+
+def plans_of(ledger: Ledger, ask: Callable[[Ledger], object]) -> list[str]:
+    """How SQLite would go about each statement that a question is asked by."""
+    asked: list[tuple[str, Any]] = []
+
+    def note(_: object, __: object, statement: str, parameters: Any, *rest: object) -> None:
+        asked.append((statement, parameters))
+
+    engine = ledger.engine
+    sa.event.listen(engine, "before_cursor_execute", note)
+    ask(ledger)
+    sa.event.remove(engine, "before_cursor_execute", note)
+    with engine.connect() as connection:
+        return [
+            row[3]
+            for statement, parameters in asked
+            if statement.lstrip().startswith("SELECT")
+            for row in connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {statement}", parameters)
+        ]
+
+
+def of_whole_tables(plans: list[str]) -> list[str]:
+    """Steps that read every row of one of the ledger's tables, and not the entries of an index that holds all they need."""
+    tables = tuple(f"SCAN {name}" for name in METADATA.tables)
+    return [step for step in plans if step.startswith(tables) and "COVERING INDEX" not in step]
+
+
+@pytest.mark.parametrize(
+    ("ask", "index"),
+    [
+        (lambda ledger: first_arrivals(ledger, Settings(), PROJECTS, DAY), "tidemark_deliveries_by_day"),
+        (lambda ledger: last_arrival(ledger, Source.REGULAR, PROJECTS, DAY), "tidemark_deliveries_by_day"),
+        (lambda ledger: ledger.event_days(TABLES), "COVERING INDEX"),
+        (lambda ledger: ledger.slice_keys(TABLES, PROJECTS, DAY, DAY), "COVERING INDEX"),
+        (lambda ledger: ledger.summaries.slice_verdicts(PROJECTS), "tidemark_slices_by_verdict"),
+        (lambda ledger: ledger.summaries.batch_verdicts(PROJECTS), "tidemark_batches_by_verdict"),
+        (lambda ledger: ledger.summaries.slice_faults(PROJECTS), "tidemark_slices_by_verdict (verdict="),
+        (lambda ledger: ledger.summaries.batch_faults(PROJECTS), "tidemark_batches_by_verdict (verdict="),
+        (lambda ledger: ledger.arrival_summaries.refused_lines(PROJECTS), "tidemark_deliveries_refused"),
+        (lambda ledger: ledger.revisions.all(TABLES, PROJECTS), "tidemark_publications_by_final (was_final="),
+        (lambda ledger: ledger.checkup.built_again(PROJECTS), "COVERING INDEX"),
+        (lambda ledger: ledger.checkup.object_sizes(PROJECTS, DAY), "tidemark_deliveries_by_day (source="),
+        (lambda ledger: ledger.batches(PROJECTS, DAY, DAY), "(source=? AND project_id=? AND arrival_date>"),
+        (lambda ledger: ledger.deliveries(Source.REGULAR, PROJECTS, DAY, DAY), "(source=? AND project_id=?"),
+        (lambda ledger: ledger.batch_days(Source.REGULAR, PROJECTS, DAY, DAY), "(source=? AND project_id=?"),
+        (lambda ledger: ledger.batch_days_of(Source.REGULAR, "10001", [DAY]), "(source=? AND project_id=? AND event_date=?"),
+        (lambda ledger: ledger.slices(TABLES[0], PROJECTS, [DAY]), "(table_name=? AND event_date>"),
+        (lambda ledger: ledger.publications_of(TABLES[0], PROJECTS, [DAY]), "(table_name=? AND event_date=?"),
+        (lambda ledger: ledger.first_day(TABLES[0]), "(table_name=?"),
+    ],
+    ids=[
+        "first arrivals",
+        "last arrival",
+        "days on record",
+        "slices on record",
+        "verdicts of slices",
+        "verdicts of batches",
+        "red slices",
+        "open batches",
+        "refused lines",
+        "revisions",
+        "built again",
+        "sizes of objects",
+        "batches of days",
+        "deliveries of days",
+        "days of batches",
+        "batches of a day",
+        "slices of days",
+        "publications of days",
+        "first day",
+    ],
+)  # fmt: skip
+def test_a_question_about_years_reads_what_it_asks_for(
+    ledger: Ledger, ask: Callable[[Ledger], object], index: str
+) -> None:
+    plans = plans_of(ledger, ask)
+    assert any(index in step for step in plans), plans
+    assert of_whole_tables(plans) == []
+
+
+def test_what_a_table_took_last_is_told_by_its_newest_publication_alone(ledger: Ledger) -> None:
+    """Scenario: a table with publications. Outcome: they are walked from the newest number on, without sorting them."""
+    publication = PublicationRecord(
+        TABLES[0], Slice(DAY, "10001"), 7, 6, EMPTY, EMPTY, Cause.of(CauseKind.DELIVERY), "run", seconds=2
+    )
+    ledger.record(Changes(publications=[publication]), "run")
+    plans = plans_of(ledger, lambda of: of.activity.seconds())
+    assert ledger.activity.seconds() == {TABLES[0]: 2}
+    assert "SCAN tidemark_publications" in plans
+    assert not [step for step in plans if "TEMP B-TREE" in step]
+
+
+def test_nearest_arrivals_are_the_same_on_every_database(postgres: str, tmp_path: Path) -> None:
+    """Scenario: delivered days of two projects, and one whose objects moved while they were read. Outcome: each day leads to the
+    next and the last, of one source or either, also where more projects are asked about than one statement takes."""
+    far, many = DAY + timedelta(days=400), dict.fromkeys(map(str, range(20_000, 20_600)), DAY)
+    batches = [
+        BatchRecord(BatchKey(source, project, day), verdict, deliveries=number)
+        for source, project, day, verdict, number in (
+            (Source.REGULAR, "10001", DAY, BatchVerdict.ACCEPTED, 2),
+            (Source.REGULAR, "10001", far, BatchVerdict.MOVED, 1),
+            (Source.REGULAR, "10001", DAY + timedelta(days=1), BatchVerdict.REFUSED, 0),
+            (Source.BACKFILL, "10001", DAY + timedelta(days=2), BatchVerdict.ACCEPTED, 1),
+            (Source.REGULAR, "10002", far, BatchVerdict.ACCEPTED, 1),
+        )
+    ]
+    for url in (f"sqlite:///{tmp_path}/ledger.db", postgres.replace("postgresql:", "postgresql+psycopg2:")):
+        with closing(Ledger(url)) as ledger:
+            ledger.record(Changes(batches=batches), "run")
+            from_start = dict.fromkeys(PROJECTS, date.min)
+            assert ledger.next_arrivals(from_start) == {"10001": DAY, "10002": far}
+            assert ledger.next_arrivals({**many, "10001": DAY}) == {"10001": DAY + timedelta(days=2)}
+            assert ledger.next_arrivals({"10001": DAY}, Source.REGULAR) == {"10001": far}
+            assert ledger.next_arrivals({"10002": far}) == {}
+            assert ledger.previous_arrivals({"10001": far, "10002": far}, Source.REGULAR) == {"10001": DAY}
+            assert ledger.event_days(TABLES) == []
+            assert ledger.activity.seconds() == {}
+            assert ledger.revisions.all(TABLES, PROJECTS) == []
+            assert ledger.arrival_summaries.refused_lines(PROJECTS) == []
+            red = ledger.summaries.batch_faults(PROJECTS)
+            assert [(fault.day, fault.verdict) for fault in red] == [
+                (DAY + timedelta(days=1), "refused"),
+                (far, "moved"),
+            ]
+            assert sum(count.projects for count in ledger.summaries.batch_verdicts(PROJECTS)) == len(batches)
+            assert ledger.checkup.built_again(PROJECTS).equal == 0
+
+
+def test_the_texts_of_slices_are_read_once_for_the_page_of_health(ledger: Ledger) -> None:
+    """Scenario: the page asks for two figures, each among the evaluations of what is published and of what was refused. Outcome:
+    one statement looks through them; of the other tables of years only batches are read, for their first days."""
+    settings = Settings(projects=PROJECTS)
+    asked = plans_of(ledger, lambda of: read_health(of, settings, now=_NOON))
+    scans = of_whole_tables(asked)
+    assert len([step for step in scans if "tidemark_slices" in step]) == 1, scans
+    assert not [step for step in scans if "tidemark_publications" in step or "tidemark_deliveries" in step], scans
