@@ -6,7 +6,7 @@ JARS := .jars/.verified
 CLASSES := .jars/classes.jsa
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-full test-fast crash-matrix two-writers readers mutations canaries bench labs images dev check audit sbom lock wheel wheel-test
+.PHONY: help setup demo test test-full test-fast crash-matrix two-writers readers faults mutations canaries bench labs images dev check audit sbom lock wheel wheel-test
 
 help: ## Show this help
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -46,6 +46,9 @@ two-writers: $(CLASSES) ## Let writers meet in 300 random rounds, on SQLite and 
 
 readers: $(CLASSES) ## Read in a loop beside 300 publishes for each catalog and promise: does all agree in every cut (hours; ARGS=...)
 	@$(VENV)/bin/python -m tests.readers $(ARGS)
+
+faults: $(CLASSES) ## Let S3, PostgreSQL, disks, workers and the clock fail under a real load, and print the table (most of an hour; ARGS=...)
+	@$(VENV)/bin/python -m tests.faults $(ARGS)
 
 mutations: $(CLASSES) ## Break the line that upholds each law and see a test fail (about twenty minutes)
 	@$(VENV)/bin/python -m tests.mutations $(ARGS)

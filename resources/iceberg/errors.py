@@ -16,7 +16,12 @@ from typing import TypeVar
 from py4j.protocol import Py4JError
 from pyspark.errors.exceptions.base import PySparkException
 
-from pipeline_assets.domain.errors import LakehouseError, LakehouseUnavailableError, TidemarkError
+from pipeline_assets.domain.errors import (
+    LakehouseError,
+    LakehouseUnavailableError,
+    TidemarkError,
+    WorkerLostError,
+)
 from pipeline_assets.domain.masking import scrubbed
 from pipeline_assets.domain.retry import tries
 
@@ -56,6 +61,8 @@ _PASSING = (
     "SdkClientException",
     "SlowDown",
     "Service: S3, Status Code: 5",
+    "Service: S3, Status Code: 408",
+    "Service: S3, Status Code: 429",
 )
 _SHUT = ("Failed to connect", "Failed to initialize catalog", "password authentication failed")
 """Signs of a catalog that refuses us; looked for where nothing says that it may pass."""
@@ -63,6 +70,14 @@ _EXPIRED = "Cannot find snapshot"
 _GONE = ("NotFoundException: Location does not exist", "NotFoundException: Failed to open input stream")
 _AHEAD = re.compile(r"Invalid update timestamp \S+: before [^\d\n]*(\d{10,14})?")
 """Iceberg commits nothing that is older by more than a minute than what the table holds."""
+_REFUSED = re.compile(r"([^:\n]*) \(Service: S3, Status Code: 40[0134]\b")
+"""What the store says of a request that it will never grant: S3's code is not part of the text, its sentence is."""
+_WORKER_GONE = "Python worker exited unexpectedly"
+_WORKER_HINT = (
+    "Nothing was published; load again. Where it happens each time, give this machine more memory, or Spark fewer cores "
+    "(TIDEMARK_SPARK_MASTER)"
+)
+_REFUSED_HINT = "Nothing was published. Check the credentials and rights of TIDEMARK_WAREHOUSE_URL, then load again"
 _FULL = ("No space left on device", "File too large", "Disk quota exceeded", "database or disk is full")
 
 _T = TypeVar("_T")
@@ -109,6 +124,10 @@ def failure(subject: str, error: Exception) -> TidemarkError | None:
     full = next((mark for mark in _FULL if mark in text), None)
     if full is not None:
         return LakehouseError(subject, f"cannot be written: {full}", "Make room for the warehouse, then load again")
+    if _WORKER_GONE in text:
+        return WorkerLostError(
+            subject, "a Python worker of Spark was killed, probably for want of memory", _WORKER_HINT
+        )
     ahead = _AHEAD.search(text)
     if ahead is not None:
         at = f"{datetime.fromtimestamp(int(ahead[1]) / 1000, UTC):%Y-%m-%d %H:%M:%S} UTC" if ahead[1] else "a time"
@@ -131,6 +150,12 @@ def failure(subject: str, error: Exception) -> TidemarkError | None:
         what = "catalog or warehouse is out of reach"
     elif is_conflict(error) or may_pass(error):
         what = "another writer was faster"
+    refused = _REFUSED.search(text)
+    if what is None and refused is not None:
+        said = scrubbed(refused[1].strip())[:300].rstrip(".")
+        return LakehouseError(
+            subject, f"the warehouse refused: {said if said != 'null' else refused[0].strip()}", _REFUSED_HINT
+        )
     if what is None:
         return None
     return LakehouseUnavailableError(subject, f"{what}: {first_line(error)}", "Nothing more was published; load again")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pipeline_assets.domain.errors import LakehouseError, LakehouseUnavailableError
+from pipeline_assets.domain.errors import LakehouseError, LakehouseUnavailableError, TransientError, WorkerLostError
 from resources.iceberg.errors import failure, is_conflict, may_pass
 
 RACES = (
@@ -40,6 +40,38 @@ def test_a_full_disk_is_not_tried_again() -> None:
     ours = failure("refined/events", error)
     assert isinstance(ours, LakehouseError)
     assert "Make room" in str(ours)
+
+
+def test_a_store_that_refuses_is_not_tried_again() -> None:
+    """As Java's client of S3 puts it: without S3's code, which its sentence stands for."""
+    error = Exception(
+        "An error occurred while calling o1.loadTable.\n: software.amazon.awssdk.services.s3.model.S3Exception: "
+        "The provided token has expired. (Service: S3, Status Code: 400, Request ID: 1, Extended Request ID: null)\n"
+        "\tat software.amazon.awssdk.services.s3.DefaultS3Client.getObject(DefaultS3Client.java:1)"
+    )
+    assert not may_pass(error)
+    ours = failure("refined/events", error)
+    assert isinstance(ours, LakehouseError)
+    assert str(ours).startswith(
+        "refined/events: the warehouse refused: The provided token has expired. Nothing was published."
+    )
+
+
+def test_a_store_that_asks_for_patience_is_tried_again() -> None:
+    error = Exception("S3Exception: Please reduce your request rate. (Service: S3, Status Code: 429, Request ID: 1)")
+    assert may_pass(error)
+    assert isinstance(failure("refined/events", error), LakehouseUnavailableError)
+
+
+def test_a_killed_python_worker_is_named_and_tried_again() -> None:
+    error = Exception(
+        "org.apache.spark.SparkException: Job aborted due to stage failure: Task 0 in stage 3.0 failed 1 times\n"
+        "Caused by: org.apache.spark.SparkException: Python worker exited unexpectedly (crashed)"
+    )
+    ours = failure("raw/regular_events", error)
+    assert isinstance(ours, WorkerLostError)
+    assert isinstance(ours, TransientError)
+    assert "a Python worker of Spark was killed" in str(ours)
 
 
 def test_what_nobody_knows_stays_as_it_is() -> None:

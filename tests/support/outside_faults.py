@@ -1,0 +1,287 @@
+"""The faults of the outside world that a load is run against: what is spoiled, when, and what is promised of it.
+
+Contains: one value for each fault.
+Add here: another fault (`FAULTS`).
+Does not contain: the deployment (fault_lake.py), running them and the table (tests/faults.py).
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+from tests.support.fault_lake import Lake, Story
+from tests.support.faulty_proxy import Fault
+from tests.support.faulty_wire import Cut, Moment
+
+_FAKETIME = sorted(Path("/usr/lib").glob("*/faketime/libfaketimeMT.so.1"))
+_AN_HOUR_AGO = "-3600"
+LATE_SECONDS = 65.0
+"""Longer than the client of landing waits for a byte."""
+_AWAY_SECONDS = 3.0
+
+
+class Promise(StrEnum):
+    """How a load may end that meets a fault."""
+
+    SUCCESS = "success"
+    """After bounded retries."""
+    SENTENCE = "one sentence"
+    """It exits 1, says one sentence, and readers see what they saw before."""
+
+
+def _nothing(_: Lake) -> None: ...
+
+
+@dataclass(frozen=True)
+class OutsideFault:
+    """One fault."""
+
+    name: str
+    where: str
+    promise: Promise
+    spoil: Callable[[Lake], None] = _nothing
+    """Before the load begins."""
+    point: str = ""
+    """Failpoint at which the load is paused, once."""
+    at_point: Callable[[Lake], None] = _nothing
+    says: str = ""
+    """Part of the sentence of a load that fails."""
+    story: Story = Story.SMALL
+    lacks: Callable[[], str] = lambda: ""
+    """What this machine lacks to run it, and the cure."""
+
+
+def _requests(fault: Fault, method: str, part: str, *, times: int | None = 1) -> Callable[[Lake], None]:
+    """The first so many turns of each such request; None for every turn."""
+
+    def spoil(lake: Lake) -> None:
+        lake.faults.late_seconds = LATE_SECONDS
+        lake.faults.choose = lambda asked, path, turn: (
+            fault if asked == method and part in path and (times is None or turn < times) else None
+        )
+
+    return spoil
+
+
+def _once(fault: Fault, method: str, part: str) -> Callable[[Lake], None]:
+    """One such request alone."""
+
+    def spoil(lake: Lake) -> None:
+        lake.faults.late_seconds = LATE_SECONDS
+        lake.faults.choose = lambda asked, path, _: (
+            fault if asked == method and part in path and not lake.faults.met.total() else None
+        )
+
+    return spoil
+
+
+def _all(fault: Fault) -> Callable[[Lake], None]:
+    def spoil(lake: Lake) -> None:
+        lake.faults.choose = lambda *_: fault
+
+    return spoil
+
+
+def _wire(cut: bytes, moment: Moment, after: bytes = b"", times: int = 1) -> Callable[[Lake], None]:
+    def spoil(lake: Lake) -> None:
+        lake.is_by_wire = True
+        lake.wire.cut = Cut(cut, moment, after, times)
+
+    return spoil
+
+
+def _restart(lake: Lake) -> None:
+    lake.server.stop()
+    threading.Timer(_AWAY_SECONDS, lake.server.start_again).start()
+
+
+def _stop(lake: Lake) -> None:
+    lake.server.stop()
+
+
+def _kill_workers(lake: Lake) -> None:
+    """SIGKILL to the Python workers of the load, once they read landing."""
+    killed: list[int] = []
+
+    def choose(method: str, path: str, _: int) -> None:
+        if method == "GET" and ".json.gz" in path and not killed:
+            killed.extend(_workers(lake.home))
+            for pid in killed:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            lake.faults.met[Fault.SLOW] += len(killed)
+
+    lake.faults.choose = choose
+
+
+def _workers(home: Path) -> list[int]:
+    """Processes of the load with this home that Spark's daemon of Python workers forked."""
+    parents: dict[int, int] = {}
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdecimal():
+            continue
+        with suppress(OSError, IndexError):
+            is_daemon = b"resources.spark.worker_daemon" in (entry / "cmdline").read_bytes()
+            if is_daemon and f"DAGSTER_HOME={home}".encode() in (entry / "environ").read_bytes().split(b"\0"):
+                parents[int(entry.name)] = int((entry / "stat").read_text().rsplit(")", 1)[1].split()[1])
+    return [pid for pid, parent in parents.items() if parent in parents]
+
+
+def _small_disk(lake: Lake) -> None:
+    lake.spark["spark.local.dir"] = str(lake.small_disk())
+
+
+def _clock_back(lake: Lake) -> None:
+    lake.environment |= _clock(lake, _AN_HOUR_AGO)
+
+
+def _clock_to_be_set(lake: Lake) -> None:
+    lake.environment |= _clock(lake, "+0")
+
+
+def _set_back(lake: Lake) -> None:
+    (lake.folder / "faketime").write_text(_AN_HOUR_AGO)
+
+
+def _clock(lake: Lake, offset: str) -> dict[str, str]:
+    """Variables that shift the clock of Python and of the JVM alike, by what the file says, and no clock that only counts."""
+    (lake.folder / "faketime").write_text(offset)
+    return {
+        "LD_PRELOAD": str(_FAKETIME[0]),
+        "FAKETIME_TIMESTAMP_FILE": str(lake.folder / "faketime"),
+        "FAKETIME_CACHE_DURATION": "1",
+        "FAKETIME_DONT_FAKE_MONOTONIC": "1",
+        "DONT_FAKE_MONOTONIC": "1",
+    }
+
+
+def _lacks_faketime() -> str:
+    return "" if _FAKETIME else "needs libfaketime: on Debian, apt-get install libfaketime"
+
+
+def _lacks_mount() -> str:
+    return "" if os.geteuid() == 0 else "needs the right to mount a small file system: run as root"
+
+
+_LANDING, _STAGING, _PUBLISHING, _LEDGER = "reading landing", "staging data files", "publishing", "ledger"
+_OBJECT, _FILE, _METADATA = ".json.gz", ".parquet", ".metadata.json"
+_COMMIT, _SWAP = b"COMMIT", b"UPDATE iceberg_tables"
+_OK, _SAYS = Promise.SUCCESS, Promise.SENTENCE
+_MET = Fault.THROTTLED
+_FOREVER = None
+
+FAULTS: dict[str, OutsideFault] = {
+    "burst-landing": OutsideFault("503 SlowDown, twice each", _LANDING, _OK, _requests(_MET, "GET", _OBJECT, times=2)),
+    "burst-staging": OutsideFault("503 SlowDown, twice each", _STAGING, _OK, _requests(_MET, "PUT", _FILE, times=2)),
+    "burst-publishing": OutsideFault(
+        "503 SlowDown, twice each", _PUBLISHING, _OK, point="before_publish",
+        at_point=_requests(_MET, "PUT", _METADATA, times=2),
+    ),
+    "forever-landing": OutsideFault(
+        "503 SlowDown, for ever", _LANDING, _SAYS, _requests(_MET, "GET", _OBJECT, times=_FOREVER), says="landing is out of reach"
+    ),
+    "forever-staging": OutsideFault(
+        "503 SlowDown, for ever", _STAGING, _SAYS, _requests(_MET, "PUT", _FILE, times=_FOREVER), says="warehouse is out of reach"
+    ),
+    "forever-publishing": OutsideFault(
+        "503 SlowDown, for ever", _PUBLISHING, _SAYS, point="before_publish",
+        at_point=_requests(_MET, "PUT", _METADATA, times=_FOREVER), says="out of reach",
+    ),
+    "throttled-landing": OutsideFault(
+        "429 with Retry-After, twice each", _LANDING, _OK, _requests(Fault.TOO_MANY, "GET", _OBJECT, times=2)
+    ),
+    "throttled-staging": OutsideFault(
+        "429 with Retry-After, twice each", _STAGING, _OK, _requests(Fault.TOO_MANY, "PUT", _FILE, times=2)
+    ),
+    "trickle": OutsideFault("answers trickle in", _LANDING, _OK, _requests(Fault.TRICKLE, "GET", "", times=1)),
+    "late-landing": OutsideFault(
+        f"one answer after {LATE_SECONDS:.0f} s, past the read timeout", _LANDING, _OK, _once(Fault.LATE, "GET", _OBJECT)
+    ),
+    "late-staging": OutsideFault(
+        f"one answer after {LATE_SECONDS:.0f} s, past the read timeout", _STAGING, _OK, _once(Fault.LATE, "PUT", _FILE)
+    ),
+    "reset-get": OutsideFault(
+        "reset in the middle of each object, once", _LANDING, _OK, _requests(Fault.RESET, "GET", _OBJECT)
+    ),
+    "reset-get-staging": OutsideFault(
+        "reset in the middle of each file read, once", _STAGING, _OK, _requests(Fault.RESET, "GET", _FILE)
+    ),
+    "reset-put": OutsideFault(
+        "reset in the middle of each upload, once", _STAGING, _OK, _requests(Fault.RESET_UPLOAD, "PUT", _FILE)
+    ),
+    "reset-multipart": OutsideFault(
+        "reset in the middle of each part of an upload, once", _STAGING, _OK,
+        _requests(Fault.RESET_UPLOAD, "PUT", "partNumber="), story=Story.LARGE,
+    ),
+    "lost-multipart": OutsideFault(
+        "the answer that ends an upload in parts is lost, once", _STAGING, _OK,
+        _requests(Fault.LOST_ANSWER, "POST", "uploadId="), story=Story.LARGE,
+    ),
+    "lost-metadata": OutsideFault(
+        "the answer to each metadata file is lost, once", _PUBLISHING, _OK, point="before_publish",
+        at_point=_requests(Fault.LOST_ANSWER, "PUT", _METADATA),
+    ),
+    "unknown-key": OutsideFault(
+        "403 InvalidAccessKeyId, from the first object on", _LANDING, _SAYS,
+        _requests(Fault.UNKNOWN_KEY, "GET", _OBJECT, times=_FOREVER), says="InvalidAccessKeyId",
+    ),
+    "expired-staging": OutsideFault(
+        "400 ExpiredToken from the first table on", _STAGING, _SAYS, point="after_stage:raw/regular_events",
+        at_point=_all(Fault.EXPIRED), says="ExpiredToken",
+    ),
+    "expired-publishing": OutsideFault(
+        "400 ExpiredToken from before the publish on", _PUBLISHING, _SAYS, point="before_publish",
+        at_point=_all(Fault.EXPIRED), says="ExpiredToken",
+    ),
+    "postgres-before": OutsideFault(
+        f"PostgreSQL stopped, back after {_AWAY_SECONDS:.0f} s: before the transaction", _PUBLISHING, _OK,
+        point="before_publish", at_point=_restart,
+    ),
+    "postgres-in": OutsideFault(
+        f"PostgreSQL stopped, back after {_AWAY_SECONDS:.0f} s: in the transaction", _PUBLISHING, _OK,
+        point="in_transaction", at_point=_restart,
+    ),
+    "commit-lost": OutsideFault(
+        "the answer to COMMIT is lost", _PUBLISHING, _OK,
+        _wire(_COMMIT, Moment.BEFORE_ANSWER, after=_SWAP),
+    ),
+    "commit-cut": OutsideFault(
+        "cut before COMMIT arrives", _PUBLISHING, _OK, _wire(_COMMIT, Moment.BEFORE_STATEMENT, after=_SWAP)
+    ),
+    "catalog-lost": OutsideFault(
+        "the answer to a staged commit is lost", _STAGING, _OK, _wire(_SWAP, Moment.BEFORE_ANSWER)
+    ),
+    "postgres-gone": OutsideFault(
+        "PostgreSQL stopped in the transaction, not back", _PUBLISHING, _SAYS, point="in_transaction", at_point=_stop,
+        says="the ledger is out of reach",
+    ),
+    "ledger-start": OutsideFault(
+        "cut while the ledger is read at the start", _LEDGER, _SAYS, _wire(b"FROM tidemark_", Moment.BEFORE_STATEMENT),
+        says="the ledger is out of reach",
+    ),
+    "disk-warehouse": OutsideFault(
+        "disk of the warehouse full", _STAGING, _SAYS, Lake.fill_warehouse,
+        says="Make room for the warehouse", story=Story.FOLDER, lacks=_lacks_mount,
+    ),
+    "disk-spark": OutsideFault(
+        "disk of spark.local.dir full", _STAGING, _SAYS, _small_disk,
+        says="spark.local.dir", story=Story.LARGE, lacks=_lacks_mount,
+    ),
+    "worker": OutsideFault("Python workers killed in a task", _LANDING, _OK, _kill_workers),
+    "clock-between": OutsideFault(
+        "clock set back an hour before the load", _STAGING, _SAYS, _clock_back, says="lies ahead of this machine's clock",
+        lacks=_lacks_faketime,
+    ),
+    "clock-during": OutsideFault(
+        "clock set back an hour during the load", _PUBLISHING, _SAYS, _clock_to_be_set, point="before_publish",
+        at_point=_set_back, says="lies ahead of this machine's clock", lacks=_lacks_faketime,
+    ),
+}  # fmt: skip
+"""Name on the command line -> fault, in the order of the table."""
