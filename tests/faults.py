@@ -14,7 +14,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from pipeline_assets.domain.plain_text import few
@@ -34,6 +34,8 @@ class Row:
     """None where it was not run."""
     struck: int
     """Requests and connections that failed."""
+    unmet: Sequence[str] = field(default=(), kw_only=True)
+    """What was to fail, and was never asked for."""
     is_intact: bool
     """A load that failed left to readers what they had seen."""
     is_converged: bool
@@ -54,6 +56,7 @@ class Row:
             f"{len(said)} lines instead of one sentence": len(said) != meant,
             f"does not say {fault.says!r}": not is_success and not any(fault.says in line for line in said),
             "the fault never struck": is_success and not self.struck and not fault.point,
+            f"never struck: {few(self.unmet, 6)}": bool(self.unmet),
             f"what readers see changed: {few(self.differing, 6)}": not self.is_intact,
             f"differs from a load without faults: {few([*self.differing, *self.next_said], 6)}": not self.is_converged,
         }
@@ -110,15 +113,16 @@ def _run(lake: Lake, fault: OutsideFault, before: Mapping[str, str], undisturbed
             fault.at_point(lake)
             victim.go_on()
         loaded = lake.ended(victim)
+    unmet = lake.unmet()
     struck = lake.heal()
     after = lake.digests()
     if loaded.code == 0:
-        return Row(fault, loaded, struck, True, after == undisturbed, _differing(after, undisturbed))
+        return Row(fault, loaded, struck, True, after == undisturbed, _differing(after, undisturbed), unmet=unmet)
     later = lake.load_calmly()
     converged = lake.digests()
     is_intact, is_converged = after == before, converged == undisturbed and later.code == 0
     differing = _differing(after, before) if not is_intact else _differing(converged, undisturbed)
-    return Row(fault, loaded, struck, is_intact, is_converged, differing, later.said)
+    return Row(fault, loaded, struck, is_intact, is_converged, differing, later.said, unmet=unmet)
 
 
 def _differing(found: Mapping[str, str], meant: Mapping[str, str]) -> list[str]:

@@ -8,6 +8,7 @@ Does not contain: what is tried (lakehouse.py, branches.py).
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -83,6 +84,8 @@ _FULL = ("No space left on device", "File too large", "Disk quota exceeded", "da
 _T = TypeVar("_T")
 _TRIES, _FIRST_PAUSE_SECONDS = 7, 0.1
 """A catalog may be away for about six seconds."""
+_PATIENCE_SECONDS = 60.0
+"""What has failed for longer was tried again by the store's own client, often enough: tries of tries would take hours."""
 
 
 def is_conflict(error: Exception) -> bool:
@@ -97,11 +100,12 @@ def may_pass(error: Exception) -> bool:
 
 def again(operation: Callable[[], _T]) -> _T:
     """The result of a metadata operation that another writer, or a catalog out of reach for a moment, may fail."""
+    until = time.monotonic() + _PATIENCE_SECONDS
     for is_last in tries(_TRIES, _FIRST_PAUSE_SECONDS):
         try:
             return operation()
         except FAILURES as error:
-            if is_last or not may_pass(error):
+            if is_last or not may_pass(error) or time.monotonic() > until:
                 raise
     raise AssertionError
 

@@ -16,7 +16,7 @@ import shutil
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import date
@@ -48,6 +48,12 @@ _SPARE_MEGABYTES = 2
 _KEYS = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test", "AWS_REGION": "us-east-1"}
 _NO_FAILURE = re.compile(r"\d\d:\d\d:\d\d |day  |\d{4}-\d\d-\d\d  |  details: ")
 """Lines of progress, of the table of days, and where the log is."""
+_IMPATIENT = {
+    "spark.sql.catalog.lake.s3.retry.num-retries": "3",
+    "spark.sql.catalog.lake.s3.retry.min-wait-ms": "200",
+}
+"""Java's client of S3 tries less long than it does by itself, which is most of a minute for each request."""
+_FIX = "  fix: "
 _TRIED_AGAIN = "SELECT count(*) FROM event_logs WHERE dagster_event_type = 'STEP_RESTARTED'"
 
 
@@ -150,6 +156,8 @@ class Lake:
     """Spark's configuration of the loads that follow, likewise."""
     is_by_wire: bool = False
     """Whether loads reach PostgreSQL through the proxy: one that is stopped refuses by itself."""
+    unmet: Callable[[], list[str]] = list
+    """Requests that were to fail, and were never made."""
     _story: Story | None = None
     _calm: _Calm | None = None
     _mounted: list[Path] = field(default_factory=list)
@@ -195,6 +203,7 @@ class Lake:
         self.environment.clear()
         self.spark.clear()
         self.is_by_wire = False
+        self.unmet = list
         if self.warehouse is not None:
             _mount(self.warehouse, f"remount,size={_WAREHOUSE_MEGABYTES}m")
         self.server.start_again()
@@ -287,7 +296,7 @@ class Lake:
             calendar_start=date(2026, 1, 1),
             spark_master="local[2]",
             spark_driver_memory="1g",
-            spark_config=SMALL | self.spark,
+            spark_config=SMALL | _IMPATIENT | self.spark,
         )
         inherited = {name: value for name, value in os.environ.items() if not name.startswith(("TIDEMARK_", "AWS_"))}
         told = {
@@ -352,8 +361,14 @@ def _hash(rows: Sequence[str]) -> str:
 
 
 def _said(log: str) -> tuple[str, ...]:
-    lines = (line.rstrip() for line in log.splitlines())
-    return tuple(line for line in lines if line and not _NO_FAILURE.match(line))
+    """Lines of failures; what the next line says to do belongs to the sentence."""
+    said: list[str] = []
+    for line in log.splitlines():
+        if said and line.startswith(_FIX):
+            said[-1] = f"{said[-1]}. {line.removeprefix(_FIX)}"
+        elif line.strip() and not _NO_FAILURE.match(line):
+            said.append(line.rstrip())
+    return tuple(said)
 
 
 def _mount(folder: Path, options: str) -> None:

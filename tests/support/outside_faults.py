@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
+from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -20,7 +21,7 @@ from tests.support.fault_lake import Lake, Story
 from tests.support.faulty_proxy import Fault
 from tests.support.faulty_wire import Cut, Moment
 
-_FAKETIME = sorted(Path("/usr/lib").glob("*/faketime/libfaketimeMT.so.1"))
+_FAKETIME = sorted(Path(os.environ.get("FAKETIME_ROOT", "/usr/lib")).glob("*/faketime/libfaketimeMT.so.1"))
 _AN_HOUR_AGO = "-3600"
 LATE_SECONDS = 65.0
 """Longer than the client of landing waits for a byte."""
@@ -58,26 +59,37 @@ class OutsideFault:
     """What this machine lacks to run it, and the cure."""
 
 
-def _requests(fault: Fault, method: str, part: str, *, times: int | None = 1) -> Callable[[Lake], None]:
-    """The first so many turns of each such request; None for every turn."""
+@dataclass(frozen=True)
+class _Rule:
+    """Requests that fail."""
+
+    fault: Fault
+    method: str
+    part: str
+    """Of the path and query."""
+    times: int | None = 1
+    """How often each such request fails before it goes well; None for ever."""
+    is_once: bool = False
+    """Only the first of all such requests."""
+
+
+def _requests(*rules: _Rule) -> Callable[[Lake], None]:
+    """Every rule has to strike for the fault to count as met."""
 
     def spoil(lake: Lake) -> None:
+        met: Counter[_Rule] = Counter()
+
+        def choose(method: str, path: str, turn: int) -> Fault | None:
+            for rule in rules:
+                is_meant = method == rule.method and rule.part in path and (rule.times is None or turn < rule.times)
+                if is_meant and not (rule.is_once and met[rule]):
+                    met[rule] += 1
+                    return rule.fault
+            return None
+
         lake.faults.late_seconds = LATE_SECONDS
-        lake.faults.choose = lambda asked, path, turn: (
-            fault if asked == method and part in path and (times is None or turn < times) else None
-        )
-
-    return spoil
-
-
-def _once(fault: Fault, method: str, part: str) -> Callable[[Lake], None]:
-    """One such request alone."""
-
-    def spoil(lake: Lake) -> None:
-        lake.faults.late_seconds = LATE_SECONDS
-        lake.faults.choose = lambda asked, path, _: (
-            fault if asked == method and part in path and not lake.faults.met.total() else None
-        )
+        lake.faults.choose = choose
+        lake.unmet = lambda: [f"{rule.fault} {rule.method} {rule.part}" for rule in rules if not met[rule]]
 
     return spoil
 
@@ -171,74 +183,65 @@ def _lacks_mount() -> str:
 
 
 _LANDING, _STAGING, _PUBLISHING, _LEDGER = "reading landing", "staging data files", "publishing", "ledger"
-_OBJECT, _FILE, _METADATA = ".json.gz", ".parquet", ".metadata.json"
+_EVERYWHERE = f"{_LANDING}, {_STAGING}, {_PUBLISHING}"
+_READ, _WRITTEN, _METADATA = ("GET", ".json.gz"), ("PUT", ".parquet"), ("PUT", ".metadata.json")
 _COMMIT, _SWAP = b"COMMIT", b"UPDATE iceberg_tables"
 _OK, _SAYS = Promise.SUCCESS, Promise.SENTENCE
-_MET = Fault.THROTTLED
-_FOREVER = None
+_BUSY, _FOREVER = Fault.THROTTLED, None
 
 FAULTS: dict[str, OutsideFault] = {
-    "burst-landing": OutsideFault("503 SlowDown, twice each", _LANDING, _OK, _requests(_MET, "GET", _OBJECT, times=2)),
-    "burst-staging": OutsideFault("503 SlowDown, twice each", _STAGING, _OK, _requests(_MET, "PUT", _FILE, times=2)),
-    "burst-publishing": OutsideFault(
-        "503 SlowDown, twice each", _PUBLISHING, _OK, point="before_publish",
-        at_point=_requests(_MET, "PUT", _METADATA, times=2),
+    "burst": OutsideFault(
+        "S3: 503 SlowDown, twice for each request", _EVERYWHERE, _OK,
+        _requests(*(_Rule(_BUSY, *of, times=2) for of in (_READ, _WRITTEN, _METADATA))),
+    ),
+    "throttled": OutsideFault(
+        "S3: 429 with Retry-After, once for each request", _EVERYWHERE, _OK,
+        _requests(*(_Rule(Fault.TOO_MANY, *of) for of in (_READ, _WRITTEN, _METADATA))),
     ),
     "forever-landing": OutsideFault(
-        "503 SlowDown, for ever", _LANDING, _SAYS, _requests(_MET, "GET", _OBJECT, times=_FOREVER), says="landing is out of reach"
+        "S3: 503 SlowDown, for ever", _LANDING, _SAYS, _requests(_Rule(_BUSY, *_READ, times=_FOREVER)),
+        says="landing is out of reach: SlowDown",
     ),
     "forever-staging": OutsideFault(
-        "503 SlowDown, for ever", _STAGING, _SAYS, _requests(_MET, "PUT", _FILE, times=_FOREVER), says="warehouse is out of reach"
+        "S3: 503 SlowDown, for ever", _STAGING, _SAYS, _requests(_Rule(_BUSY, *_WRITTEN, times=_FOREVER)),
+        says="warehouse is out of reach: SlowDown",
     ),
     "forever-publishing": OutsideFault(
-        "503 SlowDown, for ever", _PUBLISHING, _SAYS, point="before_publish",
-        at_point=_requests(_MET, "PUT", _METADATA, times=_FOREVER), says="out of reach",
+        "S3: 503 SlowDown, for ever", _PUBLISHING, _SAYS, point="before_publish",
+        at_point=_requests(_Rule(_BUSY, *_METADATA, times=_FOREVER)), says="out of reach",
     ),
-    "throttled-landing": OutsideFault(
-        "429 with Retry-After, twice each", _LANDING, _OK, _requests(Fault.TOO_MANY, "GET", _OBJECT, times=2)
+    "slow": OutsideFault(
+        f"S3: answers trickle in; one comes after {LATE_SECONDS:.0f} s, past the read timeout", f"{_LANDING}, {_STAGING}", _OK,
+        _requests(
+            _Rule(Fault.LATE, *_WRITTEN, is_once=True), _Rule(Fault.TRICKLE, *_READ), _Rule(Fault.TRICKLE, "GET", ".parquet")
+        ),
     ),
-    "throttled-staging": OutsideFault(
-        "429 with Retry-After, twice each", _STAGING, _OK, _requests(Fault.TOO_MANY, "PUT", _FILE, times=2)
+    "reset": OutsideFault(
+        "S3: reset in the middle of each object, file and upload, once", f"{_LANDING}, {_STAGING}", _OK,
+        _requests(
+            _Rule(Fault.RESET, *_READ), _Rule(Fault.RESET, "GET", ".parquet"), _Rule(Fault.RESET_UPLOAD, *_WRITTEN)
+        ),
     ),
-    "trickle": OutsideFault("answers trickle in", _LANDING, _OK, _requests(Fault.TRICKLE, "GET", "", times=1)),
-    "late-landing": OutsideFault(
-        f"one answer after {LATE_SECONDS:.0f} s, past the read timeout", _LANDING, _OK, _once(Fault.LATE, "GET", _OBJECT)
-    ),
-    "late-staging": OutsideFault(
-        f"one answer after {LATE_SECONDS:.0f} s, past the read timeout", _STAGING, _OK, _once(Fault.LATE, "PUT", _FILE)
-    ),
-    "reset-get": OutsideFault(
-        "reset in the middle of each object, once", _LANDING, _OK, _requests(Fault.RESET, "GET", _OBJECT)
-    ),
-    "reset-get-staging": OutsideFault(
-        "reset in the middle of each file read, once", _STAGING, _OK, _requests(Fault.RESET, "GET", _FILE)
-    ),
-    "reset-put": OutsideFault(
-        "reset in the middle of each upload, once", _STAGING, _OK, _requests(Fault.RESET_UPLOAD, "PUT", _FILE)
-    ),
-    "reset-multipart": OutsideFault(
-        "reset in the middle of each part of an upload, once", _STAGING, _OK,
-        _requests(Fault.RESET_UPLOAD, "PUT", "partNumber="), story=Story.LARGE,
-    ),
-    "lost-multipart": OutsideFault(
-        "the answer that ends an upload in parts is lost, once", _STAGING, _OK,
-        _requests(Fault.LOST_ANSWER, "POST", "uploadId="), story=Story.LARGE,
+    "multipart": OutsideFault(
+        "S3: reset in the middle of each part of an upload, and no answer to its end, once", _STAGING, _OK,
+        _requests(_Rule(Fault.RESET_UPLOAD, "PUT", "partNumber="), _Rule(Fault.LOST_ANSWER, "POST", "uploadId=")),
+        story=Story.LARGE,
     ),
     "lost-metadata": OutsideFault(
-        "the answer to each metadata file is lost, once", _PUBLISHING, _OK, point="before_publish",
-        at_point=_requests(Fault.LOST_ANSWER, "PUT", _METADATA),
+        "S3: the answer to each metadata file is lost, once", _PUBLISHING, _OK, point="before_publish",
+        at_point=_requests(_Rule(Fault.LOST_ANSWER, *_METADATA)),
     ),
     "unknown-key": OutsideFault(
-        "403 InvalidAccessKeyId, from the first object on", _LANDING, _SAYS,
-        _requests(Fault.UNKNOWN_KEY, "GET", _OBJECT, times=_FOREVER), says="InvalidAccessKeyId",
+        "S3: 403 InvalidAccessKeyId, from the first object on", _LANDING, _SAYS,
+        _requests(_Rule(Fault.UNKNOWN_KEY, *_READ, times=_FOREVER)), says="InvalidAccessKeyId",
     ),
     "expired-staging": OutsideFault(
-        "400 ExpiredToken from the first table on", _STAGING, _SAYS, point="after_stage:raw/regular_events",
-        at_point=_all(Fault.EXPIRED), says="ExpiredToken",
+        "S3: 400 ExpiredToken from the first table on", _STAGING, _SAYS, point="after_stage:raw/regular_events",
+        at_point=_all(Fault.EXPIRED), says="The provided token has expired",
     ),
     "expired-publishing": OutsideFault(
-        "400 ExpiredToken from before the publish on", _PUBLISHING, _SAYS, point="before_publish",
-        at_point=_all(Fault.EXPIRED), says="ExpiredToken",
+        "S3: 400 ExpiredToken from before the publish on", _PUBLISHING, _SAYS, point="before_publish",
+        at_point=_all(Fault.EXPIRED), says="The provided token has expired",
     ),
     "postgres-before": OutsideFault(
         f"PostgreSQL stopped, back after {_AWAY_SECONDS:.0f} s: before the transaction", _PUBLISHING, _OK,
@@ -249,22 +252,22 @@ FAULTS: dict[str, OutsideFault] = {
         point="in_transaction", at_point=_restart,
     ),
     "commit-lost": OutsideFault(
-        "the answer to COMMIT is lost", _PUBLISHING, _OK,
+        "PostgreSQL: the answer to COMMIT is lost", _PUBLISHING, _OK,
         _wire(_COMMIT, Moment.BEFORE_ANSWER, after=_SWAP),
     ),
     "commit-cut": OutsideFault(
-        "cut before COMMIT arrives", _PUBLISHING, _OK, _wire(_COMMIT, Moment.BEFORE_STATEMENT, after=_SWAP)
+        "PostgreSQL: cut before COMMIT arrives", _PUBLISHING, _OK, _wire(_COMMIT, Moment.BEFORE_STATEMENT, after=_SWAP)
     ),
     "catalog-lost": OutsideFault(
-        "the answer to a staged commit is lost", _STAGING, _OK, _wire(_SWAP, Moment.BEFORE_ANSWER)
+        "PostgreSQL: the answer to a staged commit is lost", _STAGING, _OK, _wire(_SWAP, Moment.BEFORE_ANSWER)
     ),
     "postgres-gone": OutsideFault(
         "PostgreSQL stopped in the transaction, not back", _PUBLISHING, _SAYS, point="in_transaction", at_point=_stop,
         says="the ledger is out of reach",
     ),
     "ledger-start": OutsideFault(
-        "cut while the ledger is read at the start", _LEDGER, _SAYS, _wire(b"FROM tidemark_", Moment.BEFORE_STATEMENT),
-        says="the ledger is out of reach",
+        "PostgreSQL: cut while the ledger is read at the start", _LEDGER, _SAYS,
+        _wire(b"FROM tidemark_", Moment.BEFORE_STATEMENT), says="the ledger is out of reach",
     ),
     "disk-warehouse": OutsideFault(
         "disk of the warehouse full", _STAGING, _SAYS, Lake.fill_warehouse,

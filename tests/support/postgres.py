@@ -45,8 +45,11 @@ class Server:
         return self._url(name)
 
     def copy_database(self, name: str, copy: str) -> None:
-        """A new database with all that another one holds, to which nobody may be connected."""
-        self._run("createdb", "-h", str(self.folder), "-p", str(self.port), "-U", self.superuser, "-T", name, copy)
+        """A new database with all that another one holds; connections to that one are cut."""
+        words = ("-h", str(self.folder), "-p", str(self.port), "-U", self.superuser)
+        cut = f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{name}'"
+        self._run("psql", *words, "-d", "postgres", "-c", cut)
+        self._run("createdb", *words, "-T", name, copy)
 
     def drop_database(self, name: str) -> None:
         """Remove a database, with all connections to it, where there is one."""

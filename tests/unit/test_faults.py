@@ -37,6 +37,7 @@ def test_what_ends_as_promised_is_told_in_one_line() -> None:
         (replace(_FAILED, loaded=Loaded(1, ("Traceback", "out of reach"), 0)), "2 lines instead of one sentence"),
         (replace(_FAILED, loaded=Loaded(1, ("something went wrong",), 0)), "does not say 'out of reach'"),
         (replace(_LOADED, struck=0), "the fault never struck"),
+        (replace(_LOADED, unmet=["GET .parquet"]), "never struck: GET .parquet"),
         (replace(_FAILED, is_intact=False, differing=["a"]), "what readers see changed: a"),
         (replace(_LOADED, is_converged=False, differing=["b"]), "differs from a load without faults: b"),
     ],
