@@ -22,6 +22,8 @@ from tests.support.fault_lake import FIRST, SECOND, Lake, Loaded, State, Story, 
 from tests.support.outside_faults import FAULTS, OutsideFault, Promise
 
 _HEADINGS = ("fault", "where", "outcome", "old state intact", "next run converges")
+_AGAIN = ("", "; the load begun again once", "; the load begun again twice")
+"""By how often that was."""
 _RULE = "|---" * len(_HEADINGS) + "|"
 
 
@@ -69,9 +71,8 @@ class Row:
         if loaded is None:
             return (fault.name, fault.where, f"not run: {fault.lacks()}", "-", "-")
         if loaded.code == 0:
-            cuts = f"{self.struck} failed and were made again" if self.struck else "waited for"
-            again = f", the load begun {loaded.tried_again} more times" if loaded.tried_again else ""
-            outcome = f"success: {cuts}{again}"
+            failed = f"; {self.struck} failed on the way" if self.struck else ""
+            outcome = f"success{failed}{_AGAIN[loaded.tried_again]}"
             intact = "new state"
         else:
             outcome = f"exit {loaded.code}: {' '.join(loaded.said)}"

@@ -22,7 +22,7 @@ def test_what_ends_as_promised_is_told_in_one_line() -> None:
     assert _FAILED.broken == _LOADED.broken == ()
     assert _FAILED.cells[2:] == ("exit 1: the ledger is out of reach: gone. Load again", "yes", "digests equal")
     assert _LOADED.cells[2:] == (
-        "success: 3 failed and were made again, the load begun 1 more times",
+        "success; 3 failed on the way; the load begun again once",
         "new state",
         "digests equal",
     )

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from py4j.protocol import Py4JError
 
 from pipeline_assets.domain.errors import LakehouseError, LakehouseUnavailableError, TransientError, WorkerLostError
-from resources.iceberg.errors import failure, is_conflict, may_pass
+from resources.iceberg import errors
+from resources.iceberg.errors import again, failure, is_conflict, may_pass
 
 RACES = (
     # Two processes are the first to use an empty catalog; seen twice among rounds of three writers.
@@ -61,6 +63,24 @@ def test_a_store_that_asks_for_patience_is_tried_again() -> None:
     error = Exception("S3Exception: Please reduce your request rate. (Service: S3, Status Code: 429, Request ID: 1)")
     assert may_pass(error)
     assert isinstance(failure("refined/events", error), LakehouseUnavailableError)
+
+
+@pytest.mark.parametrize(("patience", "tries"), [(60.0, 7), (-1.0, 1)])
+def test_what_was_tried_for_long_enough_is_not_tried_again(
+    patience: float, tries: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A client that tries for most of a minute by itself is not asked seven times more."""
+    monkeypatch.setattr(errors, "_FIRST_PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr(errors, "_PATIENCE_SECONDS", patience)
+    calls: list[int] = []
+
+    def operation() -> None:
+        calls.append(1)
+        raise Py4JError("SlowDown")
+
+    with pytest.raises(Py4JError):
+        again(operation)
+    assert len(calls) == tries
 
 
 def test_a_killed_python_worker_is_named_and_tried_again() -> None:
