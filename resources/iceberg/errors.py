@@ -79,6 +79,9 @@ _WORKER_HINT = (
     "(TIDEMARK_SPARK_MASTER)"
 )
 _REFUSED_HINT = "Nothing was published. Check the credentials and rights of TIDEMARK_WAREHOUSE_URL, then load again"
+_WRITER = re.compile(r"\bat org\.apache\.(spark|hadoop|iceberg|parquet)\.")
+"""Whose code was writing to the disk that is full: Spark's own does where it keeps what does not fit into memory."""
+_LOCAL_DISK_HINT = "Make room, or set spark.local.dir in spark_config to a larger disk; then load again"
 _FULL = ("No space left on device", "File too large", "Disk quota exceeded", "database or disk is full")
 
 _T = TypeVar("_T")
@@ -126,6 +129,8 @@ def failure(subject: str, error: Exception) -> TidemarkError | None:
     """The failure as ours, None where it is none of those known."""
     text = str(error)
     full = next((mark for mark in _FULL if mark in text), None)
+    if full is not None and _WRITER.findall(text.partition(full)[2])[:1] == ["spark"]:
+        return LakehouseError(subject, f"the disk of spark.local.dir is full: {full}", _LOCAL_DISK_HINT)
     if full is not None:
         return LakehouseError(subject, f"cannot be written: {full}", "Make room for the warehouse, then load again")
     if _WORKER_GONE in text:

@@ -42,7 +42,7 @@ from tests.support.small_spark import SMALL
 FIRST, SECOND = date(2026, 2, 2), date(2026, 2, 3)
 """Of the first nothing but a late part is new when a fault comes, of the second everything."""
 _LARGE_EVENTS = 8000
-_WAREHOUSE_MEGABYTES, _SPARK_MEGABYTES = 256, 1
+_WAREHOUSE_MEGABYTES, _SPARK_KILOBYTES = 256, 64
 _SPARE_MEGABYTES = 2
 """So much room has a warehouse's disk that is about to be full."""
 _KEYS = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test", "AWS_REGION": "us-east-1"}
@@ -210,11 +210,11 @@ class Lake:
         return self.faults.end() + self.wire.end()
 
     def small_disk(self) -> Path:
-        """A disk of so few megabytes that hardly anything goes there."""
+        """A disk of so few kilobytes that hardly anything goes there."""
         folder = self.folder / "small_disk"
         if not folder.is_dir():
             folder.mkdir()
-            _mount(folder, f"size={_SPARK_MEGABYTES}m")
+            _mount(folder, f"size={_SPARK_KILOBYTES}k")
             self._mounted.append(folder)
         return folder
 

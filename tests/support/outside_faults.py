@@ -275,7 +275,7 @@ FAULTS: dict[str, OutsideFault] = {
     ),
     "disk-spark": OutsideFault(
         "disk of spark.local.dir full", _STAGING, _SAYS, _small_disk,
-        says="spark.local.dir", story=Story.LARGE, lacks=_lacks_mount,
+        says="spark.local.dir", lacks=_lacks_mount,
     ),
     "worker": OutsideFault("Python workers killed in a task", _LANDING, _OK, _kill_workers),
     "clock-between": OutsideFault(

@@ -44,6 +44,30 @@ def test_a_full_disk_is_not_tried_again() -> None:
     assert "Make room" in str(ours)
 
 
+@pytest.mark.parametrize(
+    ("frame", "hint"),
+    [
+        (
+            "org.apache.spark.storage.TimeTrackingOutputStream.write(TimeTrackingOutputStream.java:59)",
+            "spark.local.dir",
+        ),
+        (
+            "org.apache.hadoop.fs.RawLocalFileSystem$LocalFSFileOutputStream.write(RawLocalFileSystem.java:1)",
+            "the warehouse",
+        ),
+    ],
+)
+def test_a_full_disk_is_told_by_who_writes_to_it(frame: str, hint: str) -> None:
+    error = Exception(
+        "org.apache.spark.SparkException: Job aborted due to stage failure: Lost task 0.0: java.io.IOException: "
+        f"No space left on device\n\tat java.base/sun.nio.ch.FileDispatcherImpl.write0(Native Method)\n\tat {frame}\n"
+        "\tat org.apache.spark.scheduler.Task.run(Task.scala:1)"
+    )
+    ours = failure("refined/events", error)
+    assert isinstance(ours, LakehouseError)
+    assert hint in str(ours)
+
+
 def test_a_store_that_refuses_is_not_tried_again() -> None:
     """As Java's client of S3 puts it: without S3's code, which its sentence stands for."""
     error = Exception(
