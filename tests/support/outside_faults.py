@@ -190,6 +190,15 @@ _OK, _SAYS = Promise.SUCCESS, Promise.SENTENCE
 _BUSY, _FOREVER = Fault.THROTTLED, None
 
 FAULTS: dict[str, OutsideFault] = {
+    # First: later on the state that faults meet would be older than the hour.
+    "clock-between": OutsideFault(
+        "clock set back an hour before the load", _STAGING, _SAYS, _clock_back, says="lies ahead of this machine's clock",
+        lacks=_lacks_faketime,
+    ),
+    "clock-during": OutsideFault(
+        "clock set back an hour during the load", _PUBLISHING, _SAYS, _clock_to_be_set, point="before_publish",
+        at_point=_set_back, says="lies ahead of this machine's clock", lacks=_lacks_faketime,
+    ),
     "burst": OutsideFault(
         "S3: 503 SlowDown, twice for each request", _EVERYWHERE, _OK,
         _requests(*(_Rule(_BUSY, *of, times=2) for of in (_READ, _WRITTEN, _METADATA))),
@@ -278,13 +287,5 @@ FAULTS: dict[str, OutsideFault] = {
         says="spark.local.dir", lacks=_lacks_mount,
     ),
     "worker": OutsideFault("Python workers killed in a task", _LANDING, _OK, _kill_workers),
-    "clock-between": OutsideFault(
-        "clock set back an hour before the load", _STAGING, _SAYS, _clock_back, says="lies ahead of this machine's clock",
-        lacks=_lacks_faketime,
-    ),
-    "clock-during": OutsideFault(
-        "clock set back an hour during the load", _PUBLISHING, _SAYS, _clock_to_be_set, point="before_publish",
-        at_point=_set_back, says="lies ahead of this machine's clock", lacks=_lacks_faketime,
-    ),
 }  # fmt: skip
 """Name on the command line -> fault, in the order of the table."""
