@@ -53,6 +53,7 @@ _IMPATIENT = {
     "spark.sql.catalog.lake.s3.retry.min-wait-ms": "200",
 }
 """Java's client of S3 tries less long than it does by itself, which is most of a minute for each request."""
+_TIME = re.compile(rb'("(?:timestamp-ms|last-updated-ms)"\s*:\s*)(\d+)')
 _FIX = "  fix: "
 _TRIED_AGAIN = "SELECT count(*) FROM event_logs WHERE dagster_event_type = 'STEP_RESTARTED'"
 
@@ -160,6 +161,8 @@ class Lake:
     """Requests that were to fail, and were never made."""
     _story: Story | None = None
     _calm: _Calm | None = None
+    _timely: dict[str, bytes] = field(default_factory=dict)
+    """Metadata files as they are when the clock is right."""
     _mounted: list[Path] = field(default_factory=list)
 
     @property
@@ -207,7 +210,17 @@ class Lake:
         if self.warehouse is not None:
             _mount(self.warehouse, f"remount,size={_WAREHOUSE_MEGABYTES}m")
         self.server.start_again()
+        for key, body in self._timely.items():
+            self.bucket.put_object(Key=key, Body=body)
+        self._timely.clear()
         return self.faults.end() + self.wire.end()
+
+    def set_clock_back(self) -> None:
+        """By an hour, as Iceberg sees it: the history of all tables lies an hour further ahead, until all goes well again."""
+        for item in list(self.bucket.objects.all()):
+            if item.key.endswith(".metadata.json"):
+                body = self._timely[item.key] = item.get()["Body"].read()
+                self.bucket.put_object(Key=item.key, Body=_TIME.sub(_an_hour_later, body))
 
     def small_disk(self) -> Path:
         """A disk of so few kilobytes that hardly anything goes there."""
@@ -369,6 +382,10 @@ def _said(log: str) -> tuple[str, ...]:
         elif line.strip() and not _NO_FAILURE.match(line):
             said.append(line.rstrip())
     return tuple(said)
+
+
+def _an_hour_later(time: re.Match[bytes]) -> bytes:
+    return time[1] + str(int(time[2]) + 3_600_000).encode()
 
 
 def _mount(folder: Path, options: str) -> None:

@@ -21,8 +21,6 @@ from tests.support.fault_lake import Lake, Story
 from tests.support.faulty_proxy import Fault
 from tests.support.faulty_wire import Cut, Moment
 
-_FAKETIME = sorted(Path(os.environ.get("FAKETIME_ROOT", "/usr/lib")).glob("*/faketime/libfaketimeMT.so.1"))
-_AN_HOUR_AGO = "-3600"
 LATE_SECONDS = 65.0
 """Longer than the client of landing waits for a byte."""
 _AWAY_SECONDS = 3.0
@@ -150,34 +148,6 @@ def _small_disk(lake: Lake) -> None:
     lake.spark["spark.local.dir"] = str(lake.small_disk())
 
 
-def _clock_back(lake: Lake) -> None:
-    lake.environment |= _clock(lake, _AN_HOUR_AGO)
-
-
-def _clock_to_be_set(lake: Lake) -> None:
-    lake.environment |= _clock(lake, "+0")
-
-
-def _set_back(lake: Lake) -> None:
-    (lake.folder / "faketime").write_text(_AN_HOUR_AGO)
-
-
-def _clock(lake: Lake, offset: str) -> dict[str, str]:
-    """Variables that shift the clock of Python and of the JVM alike, by what the file says, and no clock that only counts."""
-    (lake.folder / "faketime").write_text(offset)
-    return {
-        "LD_PRELOAD": str(_FAKETIME[0]),
-        "FAKETIME_TIMESTAMP_FILE": str(lake.folder / "faketime"),
-        "FAKETIME_CACHE_DURATION": "1",
-        "FAKETIME_DONT_FAKE_MONOTONIC": "1",
-        "DONT_FAKE_MONOTONIC": "1",
-    }
-
-
-def _lacks_faketime() -> str:
-    return "" if _FAKETIME else "needs libfaketime: on Debian, apt-get install libfaketime"
-
-
 def _lacks_mount() -> str:
     return "" if os.geteuid() == 0 else "needs the right to mount a small file system: run as root"
 
@@ -190,15 +160,6 @@ _OK, _SAYS = Promise.SUCCESS, Promise.SENTENCE
 _BUSY, _FOREVER = Fault.THROTTLED, None
 
 FAULTS: dict[str, OutsideFault] = {
-    # First: later on the state that faults meet would be older than the hour.
-    "clock-between": OutsideFault(
-        "clock set back an hour before the load", _STAGING, _SAYS, _clock_back, says="lies ahead of this machine's clock",
-        lacks=_lacks_faketime,
-    ),
-    "clock-during": OutsideFault(
-        "clock set back an hour during the load", _PUBLISHING, _SAYS, _clock_to_be_set, point="before_publish",
-        at_point=_set_back, says="lies ahead of this machine's clock", lacks=_lacks_faketime,
-    ),
     "burst": OutsideFault(
         "S3: 503 SlowDown, twice for each request", _EVERYWHERE, _OK,
         _requests(*(_Rule(_BUSY, *of, times=2) for of in (_READ, _WRITTEN, _METADATA))),
@@ -287,5 +248,12 @@ FAULTS: dict[str, OutsideFault] = {
         says="spark.local.dir", lacks=_lacks_mount,
     ),
     "worker": OutsideFault("Python workers killed in a task", _LANDING, _OK, _kill_workers),
+    "clock-between": OutsideFault(
+        "clock set back an hour before the load", _STAGING, _SAYS, Lake.set_clock_back, says="lies ahead of this machine's clock",
+    ),
+    "clock-during": OutsideFault(
+        "clock set back an hour during the load", _PUBLISHING, _SAYS, point="before_publish",
+        at_point=Lake.set_clock_back, says="lies ahead of this machine's clock",
+    ),
 }  # fmt: skip
 """Name on the command line -> fault, in the order of the table."""
