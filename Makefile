@@ -10,7 +10,7 @@ DEMO_cluster := local_stack.demo
 DEMO := $(DEMO_$(or $(PROFILE),embedded))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo up down stack-test test test-full test-fast crash-matrix two-writers lost-workers readers mutations canaries bench labs images dev check audit sbom lock wheel wheel-test
+.PHONY: help setup demo up down stack-test test test-full test-fast crash-matrix two-writers lost-workers readers faults mutations canaries bench labs images dev check audit sbom lock wheel wheel-test
 
 help: ## Show this help
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -62,6 +62,9 @@ lost-workers: $(CLASSES) ## Lose executors and workers of a Spark cluster in the
 
 readers: $(CLASSES) ## Read in a loop beside 300 publishes for each catalog and promise: does all agree in every cut (hours; ARGS=...)
 	@$(VENV)/bin/python -m tests.readers $(ARGS)
+
+faults: $(CLASSES) ## Let S3, PostgreSQL, disks, workers and the clock fail under a real load, and print the table (most of an hour; ARGS=...)
+	@$(VENV)/bin/python -m tests.faults $(ARGS)
 
 mutations: $(CLASSES) ## Break the line that upholds each law and see a test fail (about twenty minutes)
 	@$(VENV)/bin/python -m tests.mutations $(ARGS)

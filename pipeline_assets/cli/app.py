@@ -8,9 +8,9 @@ Does not contain: commands that correct (correct.py) or prove (inspect.py), what
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import closing
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from importlib.metadata import PackageNotFoundError, version
 from typing import Annotated
 
@@ -57,10 +57,11 @@ from pipeline_assets.cli.render_tables import fault_lines, mismatch_lines, print
 from pipeline_assets.cli.terminal import PlainConsole, page, plainly, terminal, write_json
 from pipeline_assets.config import load_settings
 from pipeline_assets.domain.days import days_between, parse_day, requested_range
-from pipeline_assets.domain.errors import UsageError
+from pipeline_assets.domain.errors import LedgerUnavailableError, UsageError
+from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import Source
 from pipeline_assets.inspection.receivers import receiver_troubles
-from pipeline_assets.inspection.status import day_statuses, dimension_statuses, joined_statuses
+from pipeline_assets.inspection.status import DayStatus, day_statuses, dimension_statuses, joined_statuses
 from pipeline_assets.load.golden import compare_recorded, faults_on_record
 from pipeline_assets.load.late_arrivals import too_narrow
 from resources.ledger.store import Ledger
@@ -198,17 +199,28 @@ def _load(
     with terminal(verbose=verbose) as console:
         failures = load_in_chunks(settings, source, days, projects, reasons, console, verbose=verbose)
         print_failures(console, failures, verbose)
-    with closing(Ledger(settings.ledger_database_url)) as ledger:
-        if source is LoadSource.DIMENSIONS:
-            statuses = dimension_statuses(ledger, days, is_all_wanted=True)
-        else:
-            statuses = day_statuses(ledger, chosen, days, sources=(Source(source.value),))
-        statuses += joined_statuses(ledger, chosen, days)
+    try:
+        statuses = _of_load(settings, source, chosen, days)
+    except LedgerUnavailableError:
+        # Then the run has said so.
+        if not failures:
+            raise
+        return EXIT_INCOMPLETE
     if as_json:
         write_json([status.to_json() for status in statuses])
     else:
         print_statuses(page(), statuses)
     return exit_code(statuses, failures)
+
+
+def _of_load(settings: Settings, source: LoadSource, projects: Sequence[str], days: Sequence[date]) -> list[DayStatus]:
+    """How each requested day is, by the ledger."""
+    with closing(Ledger(settings.ledger_database_url)) as ledger:
+        if source is LoadSource.DIMENSIONS:
+            statuses = dimension_statuses(ledger, days, is_all_wanted=True)
+        else:
+            statuses = day_statuses(ledger, projects, days, sources=(Source(source.value),))
+        return [*statuses, *joined_statuses(ledger, projects, days)]
 
 
 def _status(first: str | None, last: str | None, as_json: bool) -> int:

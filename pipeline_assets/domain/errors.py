@@ -114,6 +114,10 @@ class LakehouseUnavailableError(TransientError):
     """Catalog or warehouse could not be reached, or were too busy, beyond the retries."""
 
 
+class WorkerLostError(TransientError):
+    """A process that Spark works with died, and its task with it; another try starts another one."""
+
+
 class EngineError(PermanentError):
     """Spark's JVM died or ran out of memory: this process can do no more, and another one as small would end the same."""
 

@@ -262,8 +262,9 @@ class Draft:
 
     def abandon(self) -> None:
         """Drop every branch; nothing was published. What cannot be dropped is swept with the branches of dead runs."""
-        for own in self._tables.values():
-            with suppress(*FAILURES):
+        # Where one cannot be, the others need not be tried: a store that is away is waited for each time.
+        with suppress(*FAILURES):
+            for own in self._tables.values():
                 self._runtime.lakehouse.branches.drop(own.table, own.branches)
 
     def _change(self, own: _TableDraft) -> SliceChange:

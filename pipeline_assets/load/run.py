@@ -99,7 +99,8 @@ def _published(
                     reports[report.table] = merged(reports.get(report.table), report, draft.slices_of(report.table))
             finally:
                 runtime.narrow_events.release()
-            published = draft.publish(_run_row(runtime, request, reports.values()))
+            with lakehouse_failures("tables"):
+                published = draft.publish(_run_row(runtime, request, reports.values()))
         except SliceConflictError as conflict:
             if walk == runtime.settings.publish_attempts:
                 raise
@@ -181,7 +182,8 @@ def _as_published(
 ) -> TableReport:
     """With the snapshots that readers find."""
     own = published.get(report.table)
-    head = own.snapshot_id if own is not None else runtime.lakehouse.head(table_by_key(report.table))
+    with lakehouse_failures(report.table):
+        head = own.snapshot_id if own is not None else runtime.lakehouse.head(table_by_key(report.table))
     return replace(report, snapshot_id=head, pins=draft.published_pins(report.pins, published))
 
 

@@ -38,6 +38,9 @@ from resources.ledger.store import Ledger
 from resources.spark.engine_life import LastWords, naming_a_dead_engine
 from resources.spark.session import configure_catalog
 
+_RETRIES, _RETRY_PAUSE_SECONDS = 2, 10
+"""How often an op is begun again after what time may heal, beyond the retries of each request."""
+
 
 def production_ledger(settings: Settings) -> Ledger:
     """The ledger whose decisions the warehouse keeps as well; for jobs that record an operator's decisions."""
@@ -82,7 +85,10 @@ def op_runtime(
     except PublishConflictError as error:
         raise dg.Failure(str(error), allow_retries=True) from tellable(error)
     except TransientError as error:
-        raise dg.RetryRequested(max_retries=2, seconds_to_wait=10) from tellable(error)
+        if context.retry_number >= _RETRIES:
+            # Said as itself: Dagster tells of a retry that it does not grant by the name of the exception.
+            raise dg.Failure(str(error), allow_retries=False) from tellable(error)
+        raise dg.RetryRequested(max_retries=_RETRIES, seconds_to_wait=_RETRY_PAUSE_SECONDS) from tellable(error)
     except TidemarkError as error:
         raise dg.Failure(str(error), allow_retries=False) from tellable(error)
     except Exception as error:

@@ -8,6 +8,7 @@ Does not contain: what is tried (lakehouse.py, branches.py).
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -16,7 +17,12 @@ from typing import TypeVar
 from py4j.protocol import Py4JError
 from pyspark.errors.exceptions.base import PySparkException
 
-from pipeline_assets.domain.errors import LakehouseError, LakehouseUnavailableError, TidemarkError
+from pipeline_assets.domain.errors import (
+    LakehouseError,
+    LakehouseUnavailableError,
+    TidemarkError,
+    WorkerLostError,
+)
 from pipeline_assets.domain.masking import scrubbed
 from pipeline_assets.domain.retry import tries
 
@@ -54,9 +60,15 @@ _PASSING = (
     "iceberg.exceptions.ServiceUnavailableException",
     "Connection refused",
     "Connection reset",
+    "Premature end of Content-Length",
+    "EOFException: Reached the end of stream",
+    "NoHttpResponseException",
+    "SocketTimeoutException",
     "SdkClientException",
     "SlowDown",
     "Service: S3, Status Code: 5",
+    "Service: S3, Status Code: 408",
+    "Service: S3, Status Code: 429",
 )
 _SHUT = (
     "Failed to connect",
@@ -71,6 +83,17 @@ _EXPIRED = "Cannot find snapshot"
 _GONE = ("NotFoundException: Location does not exist", "NotFoundException: Failed to open input stream")
 _AHEAD = re.compile(r"Invalid update timestamp \S+: before [^\d\n]*(\d{10,14})?")
 """Iceberg commits nothing that is older by more than a minute than what the table holds."""
+_REFUSED = re.compile(r"([^:\n]*) \(Service: S3, Status Code: 40[0134]\b")
+"""What the store says of a request that it will never grant: S3's code is not part of the text, its sentence is."""
+_WORKER_GONE = "Python worker exited unexpectedly"
+_WORKER_HINT = (
+    "Nothing was published; load again. Where it happens each time, give this machine more memory, or Spark fewer cores "
+    "(TIDEMARK_SPARK_MASTER)"
+)
+_REFUSED_HINT = "Nothing was published. Check the credentials and rights of TIDEMARK_WAREHOUSE_URL, then load again"
+_WRITER = re.compile(r"\bat org\.apache\.(spark|hadoop|iceberg|parquet)\.")
+"""Whose code was writing to the disk that is full: Spark's own does where it keeps what does not fit into memory."""
+_LOCAL_DISK_HINT = "Make room, or set spark.local.dir in spark_config to a larger disk; then load again"
 _FULL = ("No space left on device", "File too large", "Disk quota exceeded", "database or disk is full")
 _NOT_A_CAUSE = ("at ", "Suppressed: ")
 """Frames of a stack trace, which may be named after exceptions, and what failed beside the cause."""
@@ -78,6 +101,8 @@ _NOT_A_CAUSE = ("at ", "Suppressed: ")
 _T = TypeVar("_T")
 _TRIES, _FIRST_PAUSE_SECONDS = 7, 0.1
 """A catalog may be away for about six seconds."""
+_PATIENCE_SECONDS = 60.0
+"""What has failed for longer was tried again by the store's own client, often enough: tries of tries would take hours."""
 
 
 def is_conflict(error: Exception) -> bool:
@@ -92,11 +117,12 @@ def may_pass(error: Exception) -> bool:
 
 def again(operation: Callable[[], _T]) -> _T:
     """The result of a metadata operation that another writer, or a catalog out of reach for a moment, may fail."""
+    until = time.monotonic() + _PATIENCE_SECONDS
     for is_last in tries(_TRIES, _FIRST_PAUSE_SECONDS):
         try:
             return operation()
         except FAILURES as error:
-            if is_last or not may_pass(error):
+            if is_last or not may_pass(error) or time.monotonic() > until:
                 raise
     raise AssertionError
 
@@ -117,8 +143,14 @@ def failure(subject: str, error: Exception) -> TidemarkError | None:
     """The failure as ours, None where it is none of those known."""
     text = str(error)
     full = next((mark for mark in _FULL if mark in text), None)
+    if full is not None and _WRITER.findall(text.partition(full)[2])[:1] == ["spark"]:
+        return LakehouseError(subject, f"the disk of spark.local.dir is full: {full}", _LOCAL_DISK_HINT)
     if full is not None:
         return LakehouseError(subject, f"cannot be written: {full}", "Make room for the warehouse, then load again")
+    if _WORKER_GONE in text:
+        return WorkerLostError(
+            subject, "a Python worker of Spark was killed, probably for want of memory", _WORKER_HINT
+        )
     ahead = _AHEAD.search(text)
     if ahead is not None:
         at = f"{datetime.fromtimestamp(int(ahead[1]) / 1000, UTC):%Y-%m-%d %H:%M:%S} UTC" if ahead[1] else "a time"
@@ -141,6 +173,12 @@ def failure(subject: str, error: Exception) -> TidemarkError | None:
         what = "catalog or warehouse is out of reach"
     elif is_conflict(error) or may_pass(error):
         what = "another writer was faster"
+    refused = _REFUSED.search(text)
+    if what is None and refused is not None:
+        said = scrubbed(refused[1].strip())[:300].rstrip(".")
+        return LakehouseError(
+            subject, f"the warehouse refused: {said if said != 'null' else refused[0].strip()}", _REFUSED_HINT
+        )
     if what is None:
         return None
     return LakehouseUnavailableError(subject, f"{what}: {first_line(error)}", "Nothing more was published; load again")

@@ -27,7 +27,8 @@ _TRIES, _FIRST_PAUSE_SECONDS = 7, 0.1
 """A server may be away for about six seconds."""
 
 
-_AWAY = ("Connection refused", "the database system is", "terminating connection", "database is locked")
+_AWAY = ("Connection refused", "the database system is", "terminating connection", "database is locked", "server closed the",
+         "Connection reset", "timed out", "timeout expired", "name resolution")  # fmt: skip
 """Signs of a database that time may bring back; any other failure to open one is for a person."""
 
 

@@ -96,14 +96,16 @@ class OneTransaction:
             ledger.record_run(request.run_id, {**request.run, "snapshots": snapshots})
 
     def _is_committed(self, prepared: Mapping[str, Prepared]) -> bool:
+        """Looked up beside no other transaction: one whose connection is gone may still be at work in the server."""
         changed = {key: one for key, one in prepared.items() if not one.is_empty}
-        if any(self._ledger.recorded_snapshots(key, [one.snapshot_id]) for key, one in changed.items()):
-            return True
-        # Of a publish that changed no content nothing but the pointers tells.
         with self._ledger.transaction() as connection:
             tables = [one.table for one in changed.values()]
             locations = lock_pointers(connection, self._lakehouse.catalog_name, tables)
-        return any(locations.get(key) == one.after for key, one in changed.items())
+            # Another writer may have moved the pointers on since; of a publish that changed no content nothing but them tells.
+            return any(
+                locations.get(key) == one.after or self._ledger.recorded_snapshots(key, [one.snapshot_id])
+                for key, one in changed.items()
+            )
 
 
 def _record_all(ledger: LedgerWriting, steps: Sequence[Changes], run_id: str) -> None:

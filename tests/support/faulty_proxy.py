@@ -1,4 +1,4 @@
-"""An HTTP proxy before an S3 server that fails as networks and servers do: errors, throttling, delays, cut answers.
+"""An HTTP proxy before an S3 server that fails as networks and servers do: errors, throttling, delays, cut requests and answers.
 
 Contains: the faults.
 Add here: another one.
@@ -28,19 +28,37 @@ class Fault(StrEnum):
 
     SERVER_ERROR = auto()
     THROTTLED = auto()
+    TOO_MANY = auto()
+    """Throttled, with the pause that the server asks for."""
     ARCHIVED = auto()
     """Refused for the object's own sake."""
+    EXPIRED = auto()
+    """Refused for the token's sake, as S3 does from the second on at which it ends."""
+    UNKNOWN_KEY = auto()
     SLOW = auto()
+    LATE = auto()
+    """Answered when the client has long given up waiting (`Faults.late_seconds`)."""
+    TRICKLE = auto()
+    """The answer's bytes come a few at a time."""
     RESET = auto()
     """Half of the answer, then the connection is cut."""
+    RESET_UPLOAD = auto()
+    """Cut in the middle of what the client sends; the server gets none of it."""
+    LOST_ANSWER = auto()
+    """The server does what was asked, and the connection is cut before its answer."""
 
 
 _SLOW_SECONDS = 1.5
+_TRICKLED_PARTS = 16
 _STATUS = {
-    Fault.SERVER_ERROR: (500, "InternalError"),
-    Fault.THROTTLED: (503, "SlowDown"),
-    Fault.ARCHIVED: (403, "InvalidObjectState"),
+    Fault.SERVER_ERROR: (500, "InternalError", "by the test"),
+    Fault.THROTTLED: (503, "SlowDown", "Please reduce your request rate."),
+    Fault.TOO_MANY: (429, "TooManyRequests", "Please reduce your request rate."),
+    Fault.ARCHIVED: (403, "InvalidObjectState", "by the test"),
+    Fault.EXPIRED: (400, "ExpiredToken", "The provided token has expired."),
+    Fault.UNKNOWN_KEY: (403, "InvalidAccessKeyId", "The AWS Access Key Id you provided does not exist in our records."),
 }
+"""Status, S3's code and S3's sentence: Java's client repeats the sentence, and not the code."""
 
 
 @dataclass
@@ -50,6 +68,7 @@ class Faults:
     choose: Callable[[str, str, int], Fault | None] = lambda method, path, turn: None
     """(method, path, how often this request was made before) -> what becomes of it."""
     met: Counter[Fault] = field(default_factory=Counter)
+    late_seconds: float = 0.0
     _turns: Counter[str] = field(default_factory=Counter)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -63,6 +82,15 @@ class Faults:
                 self.met[fault] += 1
             return fault
 
+    def end(self) -> int:
+        """All goes well from now on; how many requests did not."""
+        with self._lock:
+            self.choose = lambda method, path, turn: None
+            count = self.met.total()
+            self.met.clear()
+            self._turns.clear()
+            return count
+
 
 @contextmanager
 def a_faulty_proxy(target: str, faults: Faults) -> Iterator[str]:
@@ -71,28 +99,42 @@ def a_faulty_proxy(target: str, faults: Faults) -> Iterator[str]:
 
     class Proxy(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
+        # Headers and body go out at once: apart, each answer would wait for the client's acknowledgement.
+        wbufsize = -1
+        disable_nagle_algorithm = True
 
         def do_GET(self) -> None:
             fault = faults.of(self.command, self.path)
+            length = int(self.headers.get("Content-Length") or 0)
+            if fault is Fault.RESET_UPLOAD:
+                self.rfile.read(length // 2)
+                self._reset()
+                return
+            sent = self.rfile.read(length) if length else None
             if fault in _STATUS:
-                status, code = _STATUS[fault]
-                body = f"<Error><Code>{code}</Code><Message>by the test</Message></Error>".encode()
-                self._answer(status, [("Content-Type", "application/xml")], body)
+                status, code, text = _STATUS[fault]
+                body = f"<Error><Code>{code}</Code><Message>{text}</Message></Error>".encode()
+                asked = [("Retry-After", "1")] if fault is Fault.TOO_MANY else []
+                self._answer(status, [("Content-Type", "application/xml"), *asked], body)
                 return
             if fault is Fault.SLOW:
                 time.sleep(_SLOW_SECONDS)
-            length = int(self.headers.get("Content-Length") or 0)
+            if fault is Fault.LATE:
+                time.sleep(faults.late_seconds)
             connection = http.client.HTTPConnection(host, timeout=60)
             # The host that was signed is the proxy's.
-            connection.request(self.command, self.path, self.rfile.read(length) if length else None, dict(self.headers))
+            connection.request(self.command, self.path, sent, dict(self.headers))
             answer = connection.getresponse()
             body = answer.read()
             connection.close()
-            self._answer(answer.status, answer.getheaders(), body, is_cut=fault is Fault.RESET)
+            if fault is Fault.LOST_ANSWER:
+                self._reset()
+                return
+            self._answer(answer.status, answer.getheaders(), body, fault)
 
         do_HEAD = do_PUT = do_POST = do_DELETE = do_GET  # noqa: N815 - names that http.server calls
 
-        def _answer(self, status: int, headers: list[tuple[str, str]], body: bytes, *, is_cut: bool = False) -> None:
+        def _answer(self, status: int, headers: list[tuple[str, str]], body: bytes, fault: Fault | None = None) -> None:
             self.send_response(status)
             dropped = {"transfer-encoding", "connection", "server", "date"}
             kept = [(name, value) for name, value in headers if name.lower() not in dropped]
@@ -102,12 +144,28 @@ def a_faulty_proxy(target: str, faults: Faults) -> Iterator[str]:
                 self.send_header("Content-Length", str(len(body)))
             self.end_headers()
             if self.command != "HEAD":
-                self.wfile.write(body[: len(body) // 2] if is_cut else body)
-            if is_cut:
+                self._send(body, fault)
+            if fault is Fault.RESET:
+                self._reset()
+
+        def _send(self, body: bytes, fault: Fault | None) -> None:
+            if fault is Fault.RESET:
+                self.wfile.write(body[: len(body) // 2])
+                return
+            if fault is not Fault.TRICKLE:
+                self.wfile.write(body)
+                return
+            step = len(body) // _TRICKLED_PARTS + 1
+            for start in range(0, len(body), step):
+                self.wfile.write(body[start : start + step])
                 self.wfile.flush()
-                # Closed with zero linger, a socket sends a reset.
-                self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-                self.close_connection = True
+                time.sleep(_SLOW_SECONDS / _TRICKLED_PARTS)
+
+        def _reset(self) -> None:
+            self.wfile.flush()
+            # Closed with zero linger, a socket sends a reset.
+            self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            self.close_connection = True
 
         def log_message(self, *_: object) -> None: ...
 

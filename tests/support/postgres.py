@@ -44,6 +44,18 @@ class Server:
         self._run("createdb", "-h", str(self.folder), "-p", str(self.port), "-U", self.superuser, name)
         return self._url(name)
 
+    def copy_database(self, name: str, copy: str) -> None:
+        """A new database with all that another one holds; connections to that one are cut."""
+        words = ("-h", str(self.folder), "-p", str(self.port), "-U", self.superuser)
+        cut = f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{name}'"
+        self._run("psql", *words, "-d", "postgres", "-c", cut)
+        self._run("createdb", *words, "-T", name, copy)
+
+    def drop_database(self, name: str) -> None:
+        """Remove a database, with all connections to it, where there is one."""
+        words = ("--force", "--if-exists", name)
+        self._run("dropdb", "-h", str(self.folder), "-p", str(self.port), "-U", self.superuser, *words)
+
     def start(self) -> None:
         """Start it and wait until it answers."""
         options = f"-p {self.port} -k {self.folder} -c listen_addresses=127.0.0.1 -c fsync=off"
@@ -52,6 +64,12 @@ class Server:
     def stop(self) -> None:
         """Cut all connections and stop."""
         self._run("pg_ctl", "-w", "-D", f"{self.folder}/db", "-m", "fast", "stop")
+
+    def start_again(self) -> None:
+        """Start it where it does not run."""
+        asked = [*self.as_user, str(self.tools / "pg_ctl"), "-D", f"{self.folder}/db", "status"]
+        if subprocess.run(asked, check=False, capture_output=True, cwd="/").returncode:
+            self.start()
 
     def _url(self, database: str) -> str:
         return f"postgresql://{self.superuser}:{urllib.parse.quote(PASSWORD, safe='')}@127.0.0.1:{self.port}/{database}"

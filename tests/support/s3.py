@@ -7,10 +7,12 @@ Does not contain: what is done with it.
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
 from urllib.request import Request, urlopen
 
 BUCKET = "tidemark-test"
@@ -56,11 +58,19 @@ def a_server_that_answers(answer: Callable[[str], tuple[int, str]]) -> Iterator[
         yield url
 
 
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Clients die and hang up, in tests on purpose."""
+        if not isinstance(sys.exc_info()[1], ConnectionError):
+            super().handle_error(request, client_address)
+
+
 @contextmanager
 def served(handler: type[BaseHTTPRequestHandler], port: int = 0) -> Iterator[str]:
     """URL of an HTTP server on this machine, at a free port where none is named."""
-    server = ThreadingHTTPServer(("127.0.0.1", port), handler)
-    server.daemon_threads = True
+    server = _Server(("127.0.0.1", port), handler)
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
     thread.start()
     try:

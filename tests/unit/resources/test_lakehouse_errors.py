@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from py4j.protocol import Py4JError
 
-from pipeline_assets.domain.errors import LakehouseError, LakehouseUnavailableError
-from resources.iceberg.errors import failure, first_line, is_conflict, may_pass
+from pipeline_assets.domain.errors import LakehouseError, LakehouseUnavailableError, TransientError, WorkerLostError
+from resources.iceberg import errors
+from resources.iceberg.errors import again, failure, first_line, is_conflict, may_pass
 
 RACES = (
     # Two processes are the first to use an empty catalog; seen twice among rounds of three writers.
@@ -18,6 +20,10 @@ PASSING = (
     "org.sqlite.SQLiteException: [SQLITE_BUSY] The database file is locked (database is locked)",
     "org.postgresql.util.PSQLException: FATAL: the database system is starting up",
     "org.apache.iceberg.exceptions.ServiceUnavailableException: Service unavailable: the catalog is restarting",
+    # A store that cuts its answer in the middle of a file.
+    "org.apache.iceberg.exceptions.RuntimeIOException: Failed to fetch\nCaused by: org.apache.http.ConnectionClosedException: "
+    "Premature end of Content-Length delimited message body (expected: 100; received: 50)",
+    "java.net.SocketTimeoutException: Read timed out",
 )
 
 
@@ -50,6 +56,80 @@ def test_a_rest_catalog_that_refuses_us_is_not_asked_again(kind: str) -> None:
     ours = failure("refined/events", error)
     assert isinstance(ours, LakehouseError)
     assert "the catalog cannot be opened" in str(ours)
+
+
+@pytest.mark.parametrize(
+    ("frame", "hint"),
+    [
+        (
+            "org.apache.spark.storage.TimeTrackingOutputStream.write(TimeTrackingOutputStream.java:59)",
+            "spark.local.dir",
+        ),
+        (
+            "org.apache.hadoop.fs.RawLocalFileSystem$LocalFSFileOutputStream.write(RawLocalFileSystem.java:1)",
+            "the warehouse",
+        ),
+    ],
+)
+def test_a_full_disk_is_told_by_who_writes_to_it(frame: str, hint: str) -> None:
+    error = Exception(
+        "org.apache.spark.SparkException: Job aborted due to stage failure: Lost task 0.0: java.io.IOException: "
+        f"No space left on device\n\tat java.base/sun.nio.ch.FileDispatcherImpl.write0(Native Method)\n\tat {frame}\n"
+        "\tat org.apache.spark.scheduler.Task.run(Task.scala:1)"
+    )
+    ours = failure("refined/events", error)
+    assert isinstance(ours, LakehouseError)
+    assert hint in str(ours)
+
+
+def test_a_store_that_refuses_is_not_tried_again() -> None:
+    """As Java's client of S3 puts it: without S3's code, which its sentence stands for."""
+    error = Exception(
+        "An error occurred while calling o1.loadTable.\n: software.amazon.awssdk.services.s3.model.S3Exception: "
+        "The provided token has expired. (Service: S3, Status Code: 400, Request ID: 1, Extended Request ID: null)\n"
+        "\tat software.amazon.awssdk.services.s3.DefaultS3Client.getObject(DefaultS3Client.java:1)"
+    )
+    assert not may_pass(error)
+    ours = failure("refined/events", error)
+    assert isinstance(ours, LakehouseError)
+    assert str(ours).startswith(
+        "refined/events: the warehouse refused: The provided token has expired. Nothing was published."
+    )
+
+
+def test_a_store_that_asks_for_patience_is_tried_again() -> None:
+    error = Exception("S3Exception: Please reduce your request rate. (Service: S3, Status Code: 429, Request ID: 1)")
+    assert may_pass(error)
+    assert isinstance(failure("refined/events", error), LakehouseUnavailableError)
+
+
+@pytest.mark.parametrize(("patience", "tries"), [(60.0, 7), (-1.0, 1)])
+def test_what_was_tried_for_long_enough_is_not_tried_again(
+    patience: float, tries: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A client that tries for most of a minute by itself is not asked seven times more."""
+    monkeypatch.setattr(errors, "_FIRST_PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr(errors, "_PATIENCE_SECONDS", patience)
+    calls: list[int] = []
+
+    def operation() -> None:
+        calls.append(1)
+        raise Py4JError("SlowDown")
+
+    with pytest.raises(Py4JError):
+        again(operation)
+    assert len(calls) == tries
+
+
+def test_a_killed_python_worker_is_named_and_tried_again() -> None:
+    error = Exception(
+        "org.apache.spark.SparkException: Job aborted due to stage failure: Task 0 in stage 3.0 failed 1 times\n"
+        "Caused by: org.apache.spark.SparkException: Python worker exited unexpectedly (crashed)"
+    )
+    ours = failure("raw/regular_events", error)
+    assert isinstance(ours, WorkerLostError)
+    assert isinstance(ours, TransientError)
+    assert "a Python worker of Spark was killed" in str(ours)
 
 
 def test_what_nobody_knows_stays_as_it_is() -> None:

@@ -1,0 +1,409 @@
+"""A small deployment of its own for faults of the outside world: a bucket behind a proxy, PostgreSQL behind another one.
+
+Contains: starting it, a state to begin from again and again, the shell's load, what a reader sees.
+Add here: another part that may fail.
+Does not contain: the faults (outside_faults.py), what is promised of them (tests/faults.py).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import random
+import re
+import shutil
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, contextmanager, suppress
+from dataclasses import dataclass, field
+from datetime import date
+from enum import StrEnum, auto
+from pathlib import Path
+from typing import Any
+
+import boto3
+import sqlalchemy as sa
+from pyiceberg.table import StaticTable
+
+from pipeline_assets.domain.settings import PROJECT_ROOT, Settings
+from pipeline_assets.drill.process import Victim, a_victim
+from pipeline_assets.drill.sandbox import as_environment
+from pipeline_assets.tables.registry import ALL_TABLES
+from tests.support.builders import PROJECT, a_body, events_on
+from tests.support.faulty_proxy import Faults, a_faulty_proxy
+from tests.support.faulty_wire import Wire, a_faulty_wire
+from tests.support.postgres import Server, a_postgres
+from tests.support.s3 import BUCKET, a_working_server
+from tests.support.small_spark import SMALL
+
+FIRST, SECOND = date(2026, 2, 2), date(2026, 2, 3)
+"""Of the first nothing but a late part is new when a fault comes, of the second everything."""
+_LARGE_EVENTS = 8000
+_WAREHOUSE_MEGABYTES, _SPARK_KILOBYTES = 256, 64
+_SPARE_MEGABYTES = 2
+"""So much room has a warehouse's disk that is about to be full."""
+_KEYS = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test", "AWS_REGION": "us-east-1"}
+_NO_FAILURE = re.compile(r"\d\d:\d\d:\d\d |day  |\d{4}-\d\d-\d\d  |  details: ")
+"""Lines of progress, of the table of days, and where the log is."""
+_IMPATIENT = {
+    "spark.sql.catalog.lake.s3.retry.num-retries": "3",
+    "spark.sql.catalog.lake.s3.retry.min-wait-ms": "200",
+}
+"""Java's client of S3 tries less long than it does by itself, which is most of a minute for each request."""
+_TIME = re.compile(rb'("(?:timestamp-ms|last-updated-ms)"\s*:\s*)(\d+)')
+_FIX = "  fix: "
+_TRIED_AGAIN = "SELECT count(*) FROM event_logs WHERE dagster_event_type = 'STEP_RESTARTED'"
+
+
+class Story(StrEnum):
+    """What lies in landing when a fault comes, and where the tables are."""
+
+    SMALL = auto()
+    LARGE = auto()
+    """Files that are written in several requests."""
+    FOLDER = auto()
+    """The same, on a disk of its own instead of the bucket."""
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """What `tidemark load` did."""
+
+    code: int
+    said: tuple[str, ...]
+    """All that it wrote but its progress and the table of days."""
+    tried_again: int
+    """How often the whole load was begun again within the run."""
+
+
+@dataclass(frozen=True)
+class State:
+    """What the deployment holds, to be brought back."""
+
+    story: Story
+    database: str
+    """Of this name."""
+    objects: Mapping[str, bytes]
+    """Of the bucket."""
+    files: Path | None
+
+
+class _Calm:
+    """The shell's commands in a process that stays."""
+
+    def __init__(self, home: Path, environment: Mapping[str, str]) -> None:
+        home.mkdir(exist_ok=True)
+        self._log = (home / "calm.log").open("w+", encoding="utf-8")
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tests.support.commands"],
+            cwd=PROJECT_ROOT,
+            env=environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._log,
+            text=True,
+        )
+
+    def load(self, first: date, last: date) -> Loaded:
+        """A load; what it says is what it adds to its log."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        start = self._log.seek(0, os.SEEK_END)
+        self._process.stdin.write(json.dumps(_words(first, last)) + "\n")
+        self._process.stdin.flush()
+        line = self._process.stdout.readline()
+        self._log.seek(start)
+        said = _said(self._log.read())
+        if not line:
+            raise AssertionError(f"the process of calm loads died: {said[-20:]}")
+        answer = json.loads(line)
+        return Loaded(answer["code"], said + _said(answer["stderr"]), 0)
+
+    def end(self) -> None:
+        """Let it go."""
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        try:
+            self._process.wait(60)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+        with self._process, self._log:
+            pass
+
+
+def _words(first: date, last: date) -> list[str]:
+    return ["load", "--source", "regular", "--from", str(first), "--to", str(last)]
+
+
+@dataclass
+class Lake:
+    """The deployment, and the ways to spoil it."""
+
+    folder: Path
+    bucket: Any
+    s3_url: str
+    proxy_url: str
+    faults: Faults
+    server: Server
+    wire: Wire
+    warehouse: Path | None = None
+    """Where the tables lie in a folder instead of the bucket."""
+    environment: dict[str, str] = field(default_factory=dict)
+    """Variables of the loads that follow, beside what they always have."""
+    spark: dict[str, str] = field(default_factory=dict)
+    """Spark's configuration of the loads that follow, likewise."""
+    is_by_wire: bool = False
+    """Whether loads reach PostgreSQL through the proxy: one that is stopped refuses by itself."""
+    unmet: Callable[[], list[str]] = list
+    """Requests that were to fail, and were never made."""
+    _story: Story | None = None
+    _calm: _Calm | None = None
+    _timely: dict[str, bytes] = field(default_factory=dict)
+    """Metadata files as they are when the clock is right."""
+    _mounted: list[Path] = field(default_factory=list)
+
+    @property
+    def home(self) -> Path:
+        """Dagster's home of all loads."""
+        return self.folder / "dagster_home"
+
+    # -- the state that every fault meets ----------------------------------------------------------------------
+
+    def begin(self, story: Story) -> State:
+        """Load a day; then new deliveries lie there, and nobody has loaded them."""
+        self._empty(story)
+        self.server.database("lake")
+        self._deliver(FIRST, 10, 1)
+        done = self.load_calmly(FIRST, FIRST)
+        if done.code:
+            raise AssertionError(f"the first load failed: {done.said}")
+        self._deliver(FIRST, 11, 1)
+        for shard in range(4):
+            self._deliver(SECOND, 10, shard, is_large=story is not Story.SMALL)
+        name = f"kept_{story.value}"
+        self.server.copy_database("lake", name)
+        objects = {item.key: item.get()["Body"].read() for item in self.bucket.objects.all()}
+        files = None
+        if self.warehouse is not None:
+            files = self.folder / name
+            shutil.copytree(self.warehouse, files)
+        return State(story, name, objects, files)
+
+    def restore(self, state: State) -> None:
+        """As it was then; nothing is spoiled."""
+        self._empty(state.story)
+        self.server.copy_database(state.database, "lake")
+        for key, body in state.objects.items():
+            self.bucket.put_object(Key=key, Body=body)
+        if self.warehouse is not None and state.files is not None:
+            shutil.copytree(state.files, self.warehouse, dirs_exist_ok=True)
+
+    def heal(self) -> int:
+        """All goes well from now on; how many requests and connections did not."""
+        self.environment.clear()
+        self.spark.clear()
+        self.is_by_wire = False
+        self.unmet = list
+        if self.warehouse is not None:
+            _mount(self.warehouse, f"remount,size={_WAREHOUSE_MEGABYTES}m")
+        self.server.start_again()
+        for key, body in self._timely.items():
+            self.bucket.put_object(Key=key, Body=body)
+        self._timely.clear()
+        return self.faults.end() + self.wire.end()
+
+    def set_clock_back(self) -> None:
+        """By an hour, as Iceberg sees it: the history of all tables lies an hour further ahead, until all goes well again."""
+        for item in list(self.bucket.objects.all()):
+            if item.key.endswith(".metadata.json"):
+                body = self._timely[item.key] = item.get()["Body"].read()
+                self.bucket.put_object(Key=item.key, Body=_TIME.sub(_an_hour_later, body))
+
+    def small_disk(self) -> Path:
+        """A disk of so few kilobytes that hardly anything goes there."""
+        folder = self.folder / "small_disk"
+        if not folder.is_dir():
+            folder.mkdir()
+            _mount(folder, f"size={_SPARK_KILOBYTES}k")
+            self._mounted.append(folder)
+        return folder
+
+    def fill_warehouse(self) -> None:
+        """Leave hardly any room where the tables are."""
+        assert self.warehouse is not None
+        used = shutil.disk_usage(self.warehouse).used // 1024**2
+        _mount(self.warehouse, f"remount,size={used + _SPARE_MEGABYTES}m")
+
+    def close(self) -> None:
+        """Let go of processes and disks."""
+        self._end_calm()
+        for folder in self._mounted:
+            subprocess.run(["umount", "--lazy", str(folder)], check=True)
+        self._mounted.clear()
+
+    def _end_calm(self) -> None:
+        if self._calm is not None:
+            self._calm.end()
+            self._calm = None
+
+    def _empty(self, story: Story) -> None:
+        self.heal()
+        if story is not self._story:
+            # Its settings are those of the other story's tables.
+            self._end_calm()
+            self._story = story
+        self.server.drop_database("lake")
+        for item in self.bucket.objects.all():
+            item.delete()
+        self.warehouse = None
+        if story is Story.FOLDER:
+            self.warehouse = self.folder / "warehouse"
+            if not self.warehouse.is_dir():
+                self.warehouse.mkdir()
+                _mount(self.warehouse, f"size={_WAREHOUSE_MEGABYTES}m")
+                self._mounted.append(self.warehouse)
+            for entry in self.warehouse.iterdir():
+                shutil.rmtree(entry)
+
+    def _deliver(self, day: date, hour: int, shard: int, *, is_large: bool = False) -> None:
+        events = events_on(day, _LARGE_EVENTS // 4 if is_large else 25, prefix=f"h{hour}s{shard}")
+        if is_large:
+            # Compressed they are half as long still, so that a file takes several requests to write.
+            noise = random.Random(shard)
+            events = [{**event, "user_properties": {"noise": noise.randbytes(2000).hex()}} for event in events]
+        key = f"exports/{PROJECT}/{PROJECT}_{day}_{hour}#{shard}.json.gz"
+        self.bucket.put_object(Key=key, Body=a_body(events))
+
+    # -- loads -------------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def loading(self, first: date, last: date, point: str = "") -> Iterator[Victim]:
+        """`tidemark load` in a process of its own; it pauses at `point`, where one is named."""
+        # Of its own for each load: what Dagster counts is then what this load did.
+        shutil.rmtree(self.home, ignore_errors=True)
+        self.home.mkdir()
+        words = [str(Path(sys.executable).parent / "tidemark"), *_words(first, last)]
+        with a_victim(words, self._variables(self.home), point, self.home) as victim:
+            yield victim
+
+    def load_calmly(self, first: date = FIRST, last: date = SECOND) -> Loaded:
+        """A load that meets no fault, in a process that stays: most of the time of a process goes into its start."""
+        if self._calm is None:
+            self._calm = _Calm(self.folder / "calm_home", self._variables(self.folder / "calm_home"))
+        return self._calm.load(first, last)
+
+    def ended(self, victim: Victim) -> Loaded:
+        """Wait for the end of a load."""
+        code = victim.wait_until_it_ends()
+        return Loaded(code, _said(victim.log), self._tried_again())
+
+    def _variables(self, home: Path) -> dict[str, str]:
+        settings = Settings(
+            landing_url=f"s3://{BUCKET}/exports",
+            warehouse_url=f"s3://{BUCKET}/warehouse" if self.warehouse is None else str(self.warehouse),
+            catalog_url=self._database_url(self.wire.port if self.is_by_wire else self.server.port),
+            projects=(PROJECT,),
+            calendar_start=date(2026, 1, 1),
+            spark_master="local[2]",
+            spark_driver_memory="1g",
+            spark_config=SMALL | _IMPATIENT | self.spark,
+        )
+        inherited = {name: value for name, value in os.environ.items() if not name.startswith(("TIDEMARK_", "AWS_"))}
+        told = {
+            **_KEYS,
+            "AWS_ENDPOINT_URL_S3": self.proxy_url,
+            "NO_PROXY": "127.0.0.1,localhost",
+            "DAGSTER_HOME": str(home),
+            "DAGSTER_DISABLE_TELEMETRY": "1",
+            "PYTHONPATH": str(PROJECT_ROOT),
+        }
+        return {**inherited, **as_environment(settings), **told, **self.environment}
+
+    def _database_url(self, port: int) -> str:
+        return self.server.url.replace(f":{self.server.port}/postgres", f":{port}/lake")
+
+    def _tried_again(self) -> int:
+        count = 0
+        for path in self.home.glob("history/runs/*.db"):
+            with closing(sqlite3.connect(path)) as connection, suppress(sqlite3.OperationalError):
+                count += connection.execute(_TRIED_AGAIN).fetchone()[0]
+        return count
+
+    # -- what a reader sees ------------------------------------------------------------------------------------
+
+    def digests(self) -> dict[str, str]:
+        """Table and slice -> digest of its rows, as PyIceberg reads them by the catalog's pointers; and what the ledger tells."""
+        engine = sa.create_engine(self._database_url(self.server.port).replace("postgresql:", "postgresql+psycopg2:"))
+        with engine.connect() as connection:
+            pointers = connection.execute(
+                sa.text("SELECT table_namespace || '/' || table_name, metadata_location FROM iceberg_tables")
+            ).all()
+            recorded = connection.execute(
+                sa.text("SELECT table_name, event_date, project_id, digest FROM tidemark_slices")
+            ).all()
+        engine.dispose()
+        columns = {table.key: [column.name for column in table.columns] for table in ALL_TABLES}
+        found = {
+            f"{name} {place}": digest
+            for name, location in pointers
+            if name in columns
+            for place, digest in self._live(location, columns[name]).items()
+        }
+        return found | {f"ledger {name} {day} {project}": digest for name, day, project, digest in recorded}
+
+    def _live(self, location: str, columns: Sequence[str]) -> dict[str, str]:
+        properties = {
+            "s3.endpoint": self.s3_url,
+            "s3.access-key-id": "test",
+            "s3.secret-access-key": "test",
+            "s3.region": "us-east-1",
+        }
+        table = StaticTable.from_metadata(location, properties)
+        rows: dict[str, list[str]] = {}
+        for row in table.scan().to_arrow().to_pylist():
+            place = f"{row.get('event_date') or row.get('_arrival_date')} {row['project_id']}"
+            rows.setdefault(place, []).append(repr([row.get(name) for name in columns]))
+        return {place: f"{len(of)} rows {_hash(of)}" for place, of in rows.items()}
+
+
+def _hash(rows: Sequence[str]) -> str:
+    return hashlib.sha256("\n".join(sorted(rows)).encode()).hexdigest()[:16]
+
+
+def _said(log: str) -> tuple[str, ...]:
+    """Lines of failures; what the next line says to do belongs to the sentence."""
+    said: list[str] = []
+    for line in log.splitlines():
+        if said and line.startswith(_FIX):
+            said[-1] = f"{said[-1]}. {line.removeprefix(_FIX)}"
+        elif line.strip() and not _NO_FAILURE.match(line):
+            said.append(line.rstrip())
+    return tuple(said)
+
+
+def _an_hour_later(time: re.Match[bytes]) -> bytes:
+    return time[1] + str(int(time[2]) + 3_600_000).encode()
+
+
+def _mount(folder: Path, options: str) -> None:
+    subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(folder)], check=True, capture_output=True)
+
+
+@contextmanager
+def a_lake(folder: Path) -> Iterator[Lake]:
+    """A deployment that holds nothing yet."""
+    with ExitStack() as stack:
+        s3 = stack.enter_context(a_working_server())
+        server = stack.enter_context(a_postgres())
+        faults = Faults()
+        proxy = stack.enter_context(a_faulty_proxy(s3, faults))
+        wire = stack.enter_context(a_faulty_wire(server.port))
+        bucket = boto3.resource(
+            "s3", endpoint_url=s3, aws_access_key_id="test", aws_secret_access_key="test", region_name="us-east-1"
+        ).create_bucket(Bucket=BUCKET)
+        lake = Lake(folder, bucket, s3, proxy, faults, server, wire)
+        stack.callback(lake.close)
+        yield lake

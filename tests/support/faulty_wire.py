@@ -1,0 +1,129 @@
+"""A TCP proxy before PostgreSQL that cuts a connection before a statement, or between what it did and its answer.
+
+Contains: passing bytes on, looking for a moment in what clients send, cutting.
+Add here: another moment.
+Does not contain: a server that is stopped (postgres.py), what a load makes of it.
+"""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from enum import StrEnum, auto
+
+_STEP_BYTES = 65536
+
+
+class Moment(StrEnum):
+    """When a connection is cut."""
+
+    BEFORE_STATEMENT = auto()
+    """The server never sees the statement."""
+    BEFORE_ANSWER = auto()
+    """The server has done what the statement says, and the client never hears of it."""
+
+
+@dataclass
+class Cut:
+    """Which statements are cut off."""
+
+    statement: bytes
+    moment: Moment
+    after: bytes = b""
+    """Only on a connection that sent this before."""
+    times: int = 1
+    met: int = 0
+
+
+@dataclass
+class Wire:
+    """What is cut, now."""
+
+    target: int
+    """The server's port, on this machine."""
+    cut: Cut | None = None
+    port: int = 0
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def fate(self, sent: bytes, before: bytes) -> Moment | None:
+        """What becomes of a connection whose client sends this, after all that it sent before."""
+        with self._lock:
+            cut = self.cut
+            if cut is None or cut.met >= cut.times or cut.statement not in sent or cut.after not in before + sent:
+                return None
+            cut.met += 1
+            return cut.moment
+
+    def end(self) -> int:
+        """Nothing is cut from now on; how often something was."""
+        with self._lock:
+            cut, self.cut = self.cut, None
+            return cut.met if cut is not None else 0
+
+
+@contextmanager
+def a_faulty_wire(target: int) -> Iterator[Wire]:
+    """A proxy before the server at this port."""
+    wire = Wire(target)
+    listener = socket.create_server(("127.0.0.1", 0))
+    wire.port = listener.getsockname()[1]
+    thread = threading.Thread(target=_accept, args=(listener, wire), daemon=True)
+    thread.start()
+    try:
+        yield wire
+    finally:
+        # Whoever waits in `accept` is woken by a shutdown alone.
+        with suppress(OSError):
+            listener.shutdown(socket.SHUT_RDWR)
+        listener.close()
+        thread.join()
+
+
+def _accept(listener: socket.socket, wire: Wire) -> None:
+    while True:
+        try:
+            client, _ = listener.accept()
+        except OSError:
+            return
+        threading.Thread(target=_serve, args=(client, wire), daemon=True).start()
+
+
+def _serve(client: socket.socket, wire: Wire) -> None:
+    try:
+        server = socket.create_connection(("127.0.0.1", wire.target))
+    except OSError:
+        client.close()
+        return
+    is_deaf = threading.Event()
+    answers = threading.Thread(target=_pass_answers, args=(server, client, is_deaf), daemon=True)
+    answers.start()
+    before = b""
+    with suppress(OSError):
+        while sent := client.recv(_STEP_BYTES):
+            fate = wire.fate(sent, before)
+            before = (before + sent)[-4 * _STEP_BYTES :]
+            if fate is Moment.BEFORE_STATEMENT:
+                break
+            if fate is Moment.BEFORE_ANSWER:
+                is_deaf.set()
+                server.sendall(sent)
+                # Gone once the server has answered: `_pass_answers` ends with the first that it hears.
+                answers.join()
+                break
+            server.sendall(sent)
+    for end in (client, server):
+        with suppress(OSError):
+            end.shutdown(socket.SHUT_RDWR)
+        end.close()
+
+
+def _pass_answers(server: socket.socket, client: socket.socket, is_deaf: threading.Event) -> None:
+    with suppress(OSError):
+        while heard := server.recv(_STEP_BYTES):
+            if is_deaf.is_set():
+                return
+            client.sendall(heard)
+        client.shutdown(socket.SHUT_RDWR)
