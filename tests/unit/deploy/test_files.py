@@ -253,6 +253,8 @@ def test_settings_of_a_deployment_are_settings(monkeypatch: pytest.MonkeyPatch) 
     assert settings.spark_config["spark.driver.host"] == SERVICES["code-server"]["hostname"]
     assert settings.spark_master == SERVICES["spark-worker"]["environment"]["SPARK_MASTER_URL"]
     assert set(SERVICES["spark-worker"]["environment"]) >= {name for name in environment if name.startswith("AWS_")}
+    worker = SERVICES["spark-worker"]["environment"]
+    assert not [name for name, value in worker.items() if "POSTGRES" in f"{name}={value}"]
     (deployment,) = CHART["dagster-user-deployments"]["deployments"]
     known = {f"{ENV_PREFIX}{name.upper()}" for name in Settings.model_fields} | {"TIDEMARK_CONFIG"}
     assert set(deployment["env"]) <= known
