@@ -97,14 +97,14 @@ class OneTransaction:
 
     def _is_committed(self, prepared: Mapping[str, Prepared]) -> bool:
         """Looked up beside no other transaction: one whose connection is gone may still be at work in the server."""
-        changed = {key: one for key, one in prepared.items() if not one.is_empty}
         with self._ledger.transaction() as connection:
-            tables = [one.table for one in changed.values()]
+            tables = [one.table for one in prepared.values()]
             locations = lock_pointers(connection, self._lakehouse.catalog_name, tables)
             # Another writer may have moved the pointers on since; of a publish that changed no content nothing but them tells.
             return any(
-                locations.get(key) == one.after or self._ledger.recorded_snapshots(key, [one.snapshot_id])
-                for key, one in changed.items()
+                locations.get(key) == one.after
+                or (not one.is_empty and self._ledger.recorded_snapshots(key, [one.snapshot_id]))
+                for key, one in prepared.items()
             )
 
 

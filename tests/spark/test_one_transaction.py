@@ -290,7 +290,7 @@ def _lost_after(commit: Callable[[], None]) -> None:
 def test_whatever_keeps_it_from_its_end_leaves_all_as_it_was(lake: Lake) -> None:
     """Scenario: the same publish is stopped before its end, its commit fails, a person holds a slice after it was prepared, an
     input moves. Outcome: each time catalog and ledger are what they were, the conflict names its slice, and in the end the very
-    same publish succeeds, also where the answer to its commit is lost."""
+    same publish succeeds, also where the answer to its commit is lost; so does one that finds nothing to change."""
     key = lake.a_slice()
     request = lake.request(key, 2)
     at_rest = lake.everything()
@@ -329,6 +329,19 @@ def test_whatever_keeps_it_from_its_end_leaves_all_as_it_was(lake: Lake) -> None
     assert {name: one.snapshot_id for name, one in published.items()} == {
         table.key: lake.lakehouse.head(table) for table in BOTH
     }
+
+    # Main stays what it is in both, so nothing but the new metadata files tells that it was committed.
+    heads = [lake.lakehouse.head(table) for table in BOTH]
+    for table, head in zip(BOTH, heads, strict=True):
+        lake.lakehouse.branches.create(table, "given_up", head)
+    changes = [
+        lake.lakehouse.changes.of(table, head, head, [key], ["tidemark_given_up"])
+        for table, head in zip(BOTH, heads, strict=True)
+    ]
+    with _commit(lake, _lost_after):
+        again = lake.publish(replace(request, tables=changes, steps=[]))
+    assert all(one.is_empty for one in again.values())
+    assert (lake.rows(key), lake.unknown()) == ([2, 2], left)
 
 
 def test_others_who_write_meanwhile_lose_nothing(lake: Lake) -> None:
