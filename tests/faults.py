@@ -140,12 +140,15 @@ def _line(cells: Sequence[str]) -> str:
 
 
 def main(words: Sequence[str]) -> int:
-    """Exits 1 where a fault ended otherwise than promised."""
+    """Exits 1 where a fault ended otherwise than promised, and where none could be run."""
     # The store's server, which runs in this process, tells of each request.
     logging.getLogger("werkzeug").setLevel(logging.WARNING)
     parser = argparse.ArgumentParser(prog="make faults", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="FAULT", help=f"of {', '.join(FAULTS)}")
     chosen = parser.parse_args(words).names or list(FAULTS)
+    unknown = [name for name in chosen if name not in FAULTS]
+    if unknown:
+        parser.error(f"{', '.join(unknown)}: no such fault; there are {', '.join(FAULTS)}")
     folder = Path(tempfile.mkdtemp(prefix="faults-"))
     rows: list[Row] = []
     try:
@@ -164,7 +167,7 @@ def main(words: Sequence[str]) -> int:
     broken = sum(bool(row.broken) for row in rows)
     skipped = sum(row.loaded is None for row in rows)
     print(f"\n{len(rows)} faults, {skipped} not run, {broken} not as promised")
-    return 1 if broken else 0
+    return 1 if broken or skipped == len(rows) else 0
 
 
 if __name__ == "__main__":

@@ -64,6 +64,7 @@ from pipeline_assets.inspection.receivers import receiver_troubles
 from pipeline_assets.inspection.status import DayStatus, day_statuses, dimension_statuses, joined_statuses
 from pipeline_assets.load.golden import compare_recorded, faults_on_record
 from pipeline_assets.load.late_arrivals import too_narrow
+from resources.ledger.engine import OUT_OF_REACH
 from resources.ledger.store import Ledger
 from resources.publishing.promise import promise_of
 
@@ -202,8 +203,8 @@ def _load(
     try:
         statuses = _of_load(settings, source, chosen, days)
     except LedgerUnavailableError:
-        # Then the run has said so.
-        if not failures:
+        # The run may have failed for that, or before it and for something else.
+        if not any(OUT_OF_REACH in failure for failure in failures):
             raise
         return EXIT_INCOMPLETE
     if as_json:

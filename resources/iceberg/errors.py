@@ -83,17 +83,28 @@ _EXPIRED = "Cannot find snapshot"
 _GONE = ("NotFoundException: Location does not exist", "NotFoundException: Failed to open input stream")
 _AHEAD = re.compile(r"Invalid update timestamp \S+: before [^\d\n]*(\d{10,14})?")
 """Iceberg commits nothing that is older by more than a minute than what the table holds."""
-_REFUSED = re.compile(r"([^:\n]*) \(Service: S3, Status Code: 40[0134]\b")
-"""What the store says of a request that it will never grant: S3's code is not part of the text, its sentence is."""
+_REFUSED = re.compile(r"([^:\n]*) \(Service: (?:S3|Sts|SSO|SSO OIDC|SsoOidc), Status Code: 40[0134]\b")
+"""What the store, or who gives credentials for it, says of a request that it will never grant: its sentence, not S3's code."""
+_NO_CREDENTIALS = "Unable to load credentials"
+"""The client found none, or expired ones, before any request; it tells that as it tells of a network."""
 _WORKER_GONE = "Python worker exited unexpectedly"
 _WORKER_HINT = (
-    "Nothing was published; load again. Where it happens each time, give this machine more memory, or Spark fewer cores "
+    "Nothing more was published; load again. Where it happens each time, give this machine more memory, or Spark fewer cores "
     "(TIDEMARK_SPARK_MASTER)"
 )
-_REFUSED_HINT = "Nothing was published. Check the credentials and rights of TIDEMARK_WAREHOUSE_URL, then load again"
-_WRITER = re.compile(r"\bat org\.apache\.(spark|hadoop|iceberg|parquet)\.")
+_REFUSED_HINT = (
+    "Nothing more was published. Check the credentials and rights of TIDEMARK_WAREHOUSE_URL, then load again"
+)
+_WRITER = re.compile(r"\bat org\.apache\.(spark|iceberg\.aws\.s3|hadoop|iceberg|parquet)\.")
 """Whose code was writing to the disk that is full: Spark's own does where it keeps what does not fit into memory."""
-_LOCAL_DISK_HINT = "Make room, or set spark.local.dir in spark_config to a larger disk; then load again"
+_FULL_HERE = {
+    "spark": ("the disk of spark.local.dir is full", "set spark.local.dir in spark_config to a larger disk"),
+    "iceberg.aws.s3": (
+        "the disk where files wait for their upload is full",
+        "set spark.sql.catalog.<catalog_name>.s3.staging-dir in spark_config to a larger disk",
+    ),
+}
+"""Who was writing -> which disk of this machine that is, and where it is set; anybody else writes to the warehouse."""
 _FULL = ("No space left on device", "File too large", "Disk quota exceeded", "database or disk is full")
 _NOT_A_CAUSE = ("at ", "Suppressed: ")
 """Frames of a stack trace, which may be named after exceptions, and what failed beside the cause."""
@@ -112,7 +123,8 @@ def is_conflict(error: Exception) -> bool:
 
 def may_pass(error: Exception) -> bool:
     """Whether the same operation may do, tried again at once or a little later."""
-    return any(mark in str(error) for mark in (*_RACES, *_PASSING))
+    text = str(error)
+    return _NO_CREDENTIALS not in text and any(mark in text for mark in (*_RACES, *_PASSING))
 
 
 def again(operation: Callable[[], _T]) -> _T:
@@ -143,8 +155,10 @@ def failure(subject: str, error: Exception) -> TidemarkError | None:
     """The failure as ours, None where it is none of those known."""
     text = str(error)
     full = next((mark for mark in _FULL if mark in text), None)
-    if full is not None and _WRITER.findall(text.partition(full)[2])[:1] == ["spark"]:
-        return LakehouseError(subject, f"the disk of spark.local.dir is full: {full}", _LOCAL_DISK_HINT)
+    writer = _WRITER.search(text.partition(full)[2]) if full is not None else None
+    if writer is not None and writer[1] in _FULL_HERE:
+        reason, cure = _FULL_HERE[writer[1]]
+        return LakehouseError(subject, f"{reason}: {full}", f"Make room, or {cure}; then load again")
     if full is not None:
         return LakehouseError(subject, f"cannot be written: {full}", "Make room for the warehouse, then load again")
     if _WORKER_GONE in text:
@@ -164,6 +178,8 @@ def failure(subject: str, error: Exception) -> TidemarkError | None:
         reason = f"a file that the catalog names is not in the warehouse: {first_line(error)}"
         hint = "Check TIDEMARK_WAREHOUSE_URL; where files were lost or the catalog is too old: docs/operations.md"
         return LakehouseError(subject, reason, hint)
+    if _NO_CREDENTIALS in text:
+        return LakehouseError(subject, "credentials of the warehouse are missing or have expired", _REFUSED_HINT)
     what = None
     if any(mark in text for mark in _SHUT) and not any(mark in text for mark in _PASSING):
         return LakehouseError(

@@ -26,9 +26,22 @@ from resources.ledger.schema import SCHEMA_VERSION
 _TRIES, _FIRST_PAUSE_SECONDS = 7, 0.1
 """A server may be away for about six seconds."""
 
-
+_CLIENT = {
+    "connect_timeout": 10,
+    "keepalives_idle": 30,
+    "keepalives_interval": 10,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 60_000,
+}
+"""For libpq: a server that vanished without a word is noticed within a minute. Seconds, the last one milliseconds."""
+_LOCK_SECONDS = 300
+"""No transaction of ours takes a tenth of that; whoever holds a lock for longer hangs."""
+_SERVER = {"tcp_keepalives_idle": 30, "tcp_keepalives_interval": 10, "tcp_keepalives_count": 3}
+"""For the session: so does the server of a client, and ends its transaction with its locks. Seconds."""
+_LOCKED = "lock timeout"
+OUT_OF_REACH = "the ledger is out of reach"
 _AWAY = ("Connection refused", "the database system is", "terminating connection", "database is locked", "server closed the",
-         "Connection reset", "timed out", "timeout expired", "name resolution")  # fmt: skip
+         "Connection reset", "timed out", "timeout expired", "name resolution", _LOCKED)  # fmt: skip
 """Signs of a database that time may bring back; any other failure to open one is for a person."""
 
 
@@ -36,6 +49,15 @@ def _begin_sqlite(connection: Connection) -> None:
     """The driver left to itself commits each change of a schema; a write that starts as a read fails beside another one."""
     is_writing = connection.get_execution_options().get("is_writing")
     connection.exec_driver_sql("BEGIN IMMEDIATE" if is_writing else "BEGIN")
+
+
+def _bound_session(raw: Any, _: Any) -> None:
+    """Statements, because a pooler before the server takes no options with a connection."""
+    with raw.cursor() as cursor:
+        cursor.execute(f"SET lock_timeout = '{_LOCK_SECONDS}s'")
+        for name, seconds in _SERVER.items():
+            cursor.execute(f"SET {name} = {seconds}")
+    raw.commit()
 
 
 _T = TypeVar("_T")
@@ -91,7 +113,11 @@ def ledger_failures(url: str) -> Iterator[None]:
 
 
 def _unavailable(url: str, error: sa.exc.DBAPIError) -> LedgerUnavailableError:
-    reason = f"the ledger is out of reach: {scrubbed(' '.join(str(error.orig).split()))[:300]}"
+    if _LOCKED in str(error.orig):
+        reason = f"{OUT_OF_REACH}: another process has held its lock for {_LOCK_SECONDS} s"
+        hint = "Look for a hanging session in pg_stat_activity and end it; then do the same again"
+        return LedgerUnavailableError(masked(url), reason, hint)
+    reason = f"{OUT_OF_REACH}: {scrubbed(' '.join(str(error.orig).split()))[:300]}"
     return LedgerUnavailableError(masked(url), reason, "What was published stays; do the same again once it is there")
 
 
@@ -103,15 +129,20 @@ def open_engine(url: str) -> Engine:
     if parsed.get_backend_name() == "sqlite" and parsed.database:
         Path(parsed.database).parent.mkdir(parents=True, exist_ok=True)
     is_sqlite = parsed.get_backend_name() == "sqlite"
-    # A pooled connection that a server's restart has cut is found out before it is used.
+    # A pooled connection that a server's restart has cut is found out before it is used. What the URL says wins.
+    told = {name: value for name, value in _CLIENT.items() if name not in parsed.query}
     options: dict[str, Any] = (
-        {"connect_args": {"timeout": 30, "isolation_level": None}} if is_sqlite else {"pool_pre_ping": True}
+        {"connect_args": {"timeout": 30, "isolation_level": None}}
+        if is_sqlite
+        else {"pool_pre_ping": True, "connect_args": told}
     )
     # Parameters hold names and reasons that others wrote: an error that repeats the statement repeats none of them.
     engine = sa.create_engine(parsed, hide_parameters=True, **options)
     if is_sqlite:
         sa.event.listen(engine, "connect", lambda raw, _: raw.execute("PRAGMA journal_mode=WAL"))
         sa.event.listen(engine, "begin", _begin_sqlite)
+    else:
+        sa.event.listen(engine, "connect", _bound_session)
     try:
         with connected(engine) as connection:
             version = version_of(connection)

@@ -42,6 +42,8 @@ _ZONE = "-Duser.timezone=UTC"
 LOCAL_FILES = "com.globalmentor.apache.hadoop.fs.BareLocalFileSystem"
 """Hadoop's own class forks `chmod` twice for each file that it makes, 9 CPU-ms; a first small load makes a hundred files."""
 _ONLY_HERE = "127.0.0.1"
+_BOUNDS = {"socketTimeout": "300", "tcpKeepAlive": "true"}
+"""Of pgjdbc, in seconds."""
 _JVM_ADDRESS = "SPARK_LOCAL_IP"
 """The variable that says where the JVM's web page listens, should somebody switch it on: no setting of Spark does."""
 
@@ -147,6 +149,8 @@ def _server(prefix: str, url: URL) -> dict[str, str]:
     options = {name: value for name, value in url.query.items() if name not in login}
     login |= {"user": url.username} if url.username else {}
     login |= {"password": str(url.password)} if url.password else {}
+    # A server that vanishes without a word would hang the session; no statement of a catalog takes seconds.
+    login |= {name: value for name, value in _BOUNDS.items() if name not in options}
     query = f"?{urlencode(options, doseq=True)}" if options else ""
     place = f"{url.host or 'localhost'}:{url.port or 5432}/{url.database}"
     address = {f"{prefix}.uri": f"jdbc:postgresql://{place}{query}"}

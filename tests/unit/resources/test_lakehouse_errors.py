@@ -66,6 +66,10 @@ def test_a_rest_catalog_that_refuses_us_is_not_asked_again(kind: str) -> None:
             "spark.local.dir",
         ),
         (
+            "org.apache.iceberg.aws.s3.S3OutputStream.write(S3OutputStream.java:1)",
+            "s3.staging-dir",
+        ),
+        (
             "org.apache.hadoop.fs.RawLocalFileSystem$LocalFSFileOutputStream.write(RawLocalFileSystem.java:1)",
             "the warehouse",
         ),
@@ -93,8 +97,25 @@ def test_a_store_that_refuses_is_not_tried_again() -> None:
     ours = failure("refined/events", error)
     assert isinstance(ours, LakehouseError)
     assert str(ours).startswith(
-        "refined/events: the warehouse refused: The provided token has expired. Nothing was published."
+        "refined/events: the warehouse refused: The provided token has expired. Nothing more was published."
     )
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "software.amazon.awssdk.core.exception.SdkClientException: Unable to load credentials from any of the providers in the "
+        "chain AwsCredentialsProviderChain(credentialsProviders=[…]) : [ProfileCredentialsProvider(): Token is expired]",
+        "software.amazon.awssdk.services.sts.model.ExpiredTokenException: Token expired: 1764000000 must be before 1764000001 "
+        "(Service: Sts, Status Code: 400, Request ID: 1)",
+    ],
+)
+def test_credentials_that_ended_are_not_tried_again(text: str) -> None:
+    error = Exception(text)
+    assert not may_pass(error)
+    ours = failure("refined/events", error)
+    assert isinstance(ours, LakehouseError)
+    assert "Check the credentials" in str(ours)
 
 
 def test_a_store_that_asks_for_patience_is_tried_again() -> None:

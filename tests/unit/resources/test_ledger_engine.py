@@ -5,13 +5,14 @@ from __future__ import annotations
 import socket
 import threading
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
 
 import pytest
+import sqlalchemy as sa
 
 from pipeline_assets.domain.errors import LedgerUnavailableError
 from resources.ledger import engine
-from resources.ledger.engine import open_engine
+from resources.ledger.engine import ledger_failures, open_engine, writing
 
 
 @pytest.fixture
@@ -39,3 +40,26 @@ def test_a_database_that_hangs_up_may_come_back(hangs_up: int, monkeypatch: pyte
     with pytest.raises(LedgerUnavailableError, match="the ledger is out of reach") as failed:
         open_engine(f"postgresql://tidemark:geheim@127.0.0.1:{hangs_up}/lake")
     assert "geheim" not in str(failed.value)
+
+
+def test_a_session_that_hangs_holds_nobody_for_ever(postgres: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Scenario: a process holds the ledger's lock and does not go on; another one wants to write. Outcome: it gives up after the
+    bound and says why; both ends of each connection look for the other, unless the address says otherwise."""
+    monkeypatch.setattr(engine, "_LOCK_SECONDS", 1)
+    hanging, waiting = open_engine(postgres), open_engine(f"{postgres}?connect_timeout=77")
+    with writing(hanging) as held:
+        bounds = ("tcp_keepalives_idle", "tcp_keepalives_interval", "tcp_keepalives_count", "lock_timeout")
+        assert [held.execute(sa.text(f"SHOW {name}")).scalar() for name in bounds] == ["30", "10", "3", "1s"]
+        told = held.connection.dbapi_connection.get_dsn_parameters()  # type: ignore[union-attr]
+        assert {name: told[name] for name in ("connect_timeout", "keepalives_idle", "tcp_user_timeout")} == {
+            "connect_timeout": "10",
+            "keepalives_idle": "30",
+            "tcp_user_timeout": "60000",
+        }
+        expected = "another process has held its lock for 1 s"
+        with pytest.raises(LedgerUnavailableError, match=expected), ledger_failures(postgres), writing(waiting):
+            pass
+    with closing(waiting.raw_connection()) as free:
+        assert free.dbapi_connection.get_dsn_parameters()["connect_timeout"] == "77"  # type: ignore[union-attr]
+    for one in (hanging, waiting):
+        one.dispose()
