@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from pipeline_assets.domain.plain_text import few
+from pipeline_assets.drill.process import VictimError
 from tests.support.fault_lake import FIRST, SECOND, Lake, Loaded, State, Story, a_lake
 from tests.support.outside_faults import FAULTS, OutsideFault, Promise
 
@@ -109,12 +110,16 @@ def _begin(lake: Lake, story: Story) -> tuple[State, Mapping[str, str], Mapping[
 def _run(lake: Lake, fault: OutsideFault, before: Mapping[str, str], undisturbed: Mapping[str, str]) -> Row:
     fault.spoil(lake)
     with lake.loading(FIRST, SECOND, fault.point) as victim:
+        unmet = []
         if fault.point:
-            victim.wait_until_paused()
-            fault.at_point(lake)
-            victim.go_on()
+            try:
+                victim.wait_until_paused()
+                fault.at_point(lake)
+                victim.go_on()
+            except VictimError:
+                unmet = [f"the load ended before {fault.point}"]
         loaded = lake.ended(victim)
-    unmet = lake.unmet()
+    unmet += lake.unmet()
     struck = lake.heal()
     after = lake.digests()
     if loaded.code == 0:
