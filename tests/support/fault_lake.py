@@ -1,23 +1,21 @@
 """A small deployment of its own for faults of the outside world: a bucket behind a proxy, PostgreSQL behind another one.
 
-Contains: starting it, a state to begin from again and again, the shell's load, what a reader sees.
+Contains: starting it, a state to begin from again and again, the ways to spoil it.
 Add here: another part that may fail.
-Does not contain: the faults (outside_faults.py), what is promised of them (tests/faults.py).
+Does not contain: the faults (outside_faults.py), what is promised of them (tests/faults.py), what a load said
+(fault_loads.py), what a reader sees (fault_reader.py).
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
 import random
 import re
 import shutil
-import sqlite3
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing, contextmanager, suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from datetime import date
 from enum import StrEnum, auto
@@ -25,14 +23,13 @@ from pathlib import Path
 from typing import Any
 
 import boto3
-import sqlalchemy as sa
-from pyiceberg.table import StaticTable
 
 from pipeline_assets.domain.settings import PROJECT_ROOT, Settings
 from pipeline_assets.drill.process import Victim, a_victim
 from pipeline_assets.drill.sandbox import as_environment
-from pipeline_assets.tables.registry import ALL_TABLES
 from tests.support.builders import PROJECT, a_body, events_on
+from tests.support.fault_loads import CalmProcess, Loaded, said_in, tried_again, words_of_load
+from tests.support.fault_reader import digests
 from tests.support.faulty_proxy import Faults, a_faulty_proxy
 from tests.support.faulty_wire import Wire, a_faulty_wire
 from tests.support.postgres import Server, a_postgres
@@ -46,16 +43,12 @@ _WAREHOUSE_MEGABYTES, _SPARK_KILOBYTES = 256, 64
 _SPARE_MEGABYTES = 2
 """So much room has a warehouse's disk that is about to be full."""
 _KEYS = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test", "AWS_REGION": "us-east-1"}
-_NO_FAILURE = re.compile(r"\d\d:\d\d:\d\d |day  |\d{4}-\d\d-\d\d  |  details: ")
-"""Lines of progress, of the table of days, and where the log is."""
 _IMPATIENT = {
     "spark.sql.catalog.lake.s3.retry.num-retries": "3",
     "spark.sql.catalog.lake.s3.retry.min-wait-ms": "200",
 }
 """Java's client of S3 tries less long than it does by itself, which is most of a minute for each request."""
 _TIME = re.compile(rb'("(?:timestamp-ms|last-updated-ms)"\s*:\s*)(\d+)')
-_FIX = "  fix: "
-_TRIED_AGAIN = "SELECT count(*) FROM event_logs WHERE dagster_event_type = 'STEP_RESTARTED'"
 
 
 class Story(StrEnum):
@@ -69,17 +62,6 @@ class Story(StrEnum):
 
 
 @dataclass(frozen=True)
-class Loaded:
-    """What `tidemark load` did."""
-
-    code: int
-    said: tuple[str, ...]
-    """All that it wrote but its progress and the table of days."""
-    tried_again: int
-    """How often the whole load was begun again within the run."""
-
-
-@dataclass(frozen=True)
 class State:
     """What the deployment holds, to be brought back."""
 
@@ -89,53 +71,6 @@ class State:
     objects: Mapping[str, bytes]
     """Of the bucket."""
     files: Path | None
-
-
-class _Calm:
-    """The shell's commands in a process that stays."""
-
-    def __init__(self, home: Path, environment: Mapping[str, str]) -> None:
-        home.mkdir(exist_ok=True)
-        self._log = (home / "calm.log").open("w+", encoding="utf-8")
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.support.commands"],
-            cwd=PROJECT_ROOT,
-            env=environment,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._log,
-            text=True,
-        )
-
-    def load(self, first: date, last: date) -> Loaded:
-        """A load; what it says is what it adds to its log."""
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        start = self._log.seek(0, os.SEEK_END)
-        self._process.stdin.write(json.dumps(_words(first, last)) + "\n")
-        self._process.stdin.flush()
-        line = self._process.stdout.readline()
-        self._log.seek(start)
-        said = _said(self._log.read())
-        if not line:
-            raise AssertionError(f"the process of calm loads died: {said[-20:]}")
-        answer = json.loads(line)
-        return Loaded(answer["code"], said + _said(answer["stderr"]), 0)
-
-    def end(self) -> None:
-        """Let it go."""
-        assert self._process.stdin is not None
-        self._process.stdin.close()
-        try:
-            self._process.wait(60)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-        with self._process, self._log:
-            pass
-
-
-def _words(first: date, last: date) -> list[str]:
-    return ["load", "--source", "regular", "--from", str(first), "--to", str(last)]
 
 
 @dataclass
@@ -160,7 +95,7 @@ class Lake:
     unmet: Callable[[], list[str]] = list
     """Requests that were to fail, and were never made."""
     _story: Story | None = None
-    _calm: _Calm | None = None
+    _calm: CalmProcess | None = None
     _timely: dict[str, bytes] = field(default_factory=dict)
     """Metadata files as they are when the clock is right."""
     _mounted: list[Path] = field(default_factory=list)
@@ -285,20 +220,20 @@ class Lake:
         # Of its own for each load: what Dagster counts is then what this load did.
         shutil.rmtree(self.home, ignore_errors=True)
         self.home.mkdir()
-        words = [str(Path(sys.executable).parent / "tidemark"), *_words(first, last)]
+        words = [str(Path(sys.executable).parent / "tidemark"), *words_of_load(first, last)]
         with a_victim(words, self._variables(self.home), point, self.home) as victim:
             yield victim
 
     def load_calmly(self, first: date = FIRST, last: date = SECOND) -> Loaded:
         """A load that meets no fault, in a process that stays: most of the time of a process goes into its start."""
         if self._calm is None:
-            self._calm = _Calm(self.folder / "calm_home", self._variables(self.folder / "calm_home"))
+            self._calm = CalmProcess(self.folder / "calm_home", self._variables(self.folder / "calm_home"))
         return self._calm.load(first, last)
 
     def ended(self, victim: Victim) -> Loaded:
         """Wait for the end of a load."""
         code = victim.wait_until_it_ends()
-        return Loaded(code, _said(victim.log), self._tried_again())
+        return Loaded(code, said_in(victim.log), tried_again(self.home))
 
     def _variables(self, home: Path) -> dict[str, str]:
         settings = Settings(
@@ -325,63 +260,9 @@ class Lake:
     def _database_url(self, port: int) -> str:
         return self.server.url.replace(f":{self.server.port}/postgres", f":{port}/lake")
 
-    def _tried_again(self) -> int:
-        count = 0
-        for path in self.home.glob("history/runs/*.db"):
-            with closing(sqlite3.connect(path)) as connection, suppress(sqlite3.OperationalError):
-                count += connection.execute(_TRIED_AGAIN).fetchone()[0]
-        return count
-
-    # -- what a reader sees ------------------------------------------------------------------------------------
-
     def digests(self) -> dict[str, str]:
-        """Table and slice -> digest of its rows, as PyIceberg reads them by the catalog's pointers; and what the ledger tells."""
-        engine = sa.create_engine(self._database_url(self.server.port).replace("postgresql:", "postgresql+psycopg2:"))
-        with engine.connect() as connection:
-            pointers = connection.execute(
-                sa.text("SELECT table_namespace || '/' || table_name, metadata_location FROM iceberg_tables")
-            ).all()
-            recorded = connection.execute(
-                sa.text("SELECT table_name, event_date, project_id, digest FROM tidemark_slices")
-            ).all()
-        engine.dispose()
-        columns = {table.key: [column.name for column in table.columns] for table in ALL_TABLES}
-        found = {
-            f"{name} {place}": digest
-            for name, location in pointers
-            if name in columns
-            for place, digest in self._live(location, columns[name]).items()
-        }
-        return found | {f"ledger {name} {day} {project}": digest for name, day, project, digest in recorded}
-
-    def _live(self, location: str, columns: Sequence[str]) -> dict[str, str]:
-        properties = {
-            "s3.endpoint": self.s3_url,
-            "s3.access-key-id": "test",
-            "s3.secret-access-key": "test",
-            "s3.region": "us-east-1",
-        }
-        table = StaticTable.from_metadata(location, properties)
-        rows: dict[str, list[str]] = {}
-        for row in table.scan().to_arrow().to_pylist():
-            place = f"{row.get('event_date') or row.get('_arrival_date')} {row['project_id']}"
-            rows.setdefault(place, []).append(repr([row.get(name) for name in columns]))
-        return {place: f"{len(of)} rows {_hash(of)}" for place, of in rows.items()}
-
-
-def _hash(rows: Sequence[str]) -> str:
-    return hashlib.sha256("\n".join(sorted(rows)).encode()).hexdigest()[:16]
-
-
-def _said(log: str) -> tuple[str, ...]:
-    """Lines of failures; what the next line says to do belongs to the sentence."""
-    said: list[str] = []
-    for line in log.splitlines():
-        if said and line.startswith(_FIX):
-            said[-1] = f"{said[-1]}. {line.removeprefix(_FIX)}"
-        elif line.strip() and not _NO_FAILURE.match(line):
-            said.append(line.rstrip())
-    return tuple(said)
+        """What a reader sees, and what the ledger tells (`fault_reader.digests`)."""
+        return digests(self._database_url(self.server.port), self.s3_url)
 
 
 def _an_hour_later(time: re.Match[bytes]) -> bytes:
