@@ -208,7 +208,7 @@ class Lake:
         if is_large:
             # Compressed they are half as long still, so that a file takes several requests to write.
             noise = random.Random(shard)
-            events = [{**event, "user_properties": {"noise": noise.randbytes(2000).hex()}} for event in events]
+            events = [{**event, "user_properties": {"noise": noise.randbytes(6000).hex()}} for event in events]
         key = f"exports/{PROJECT}/{PROJECT}_{day}_{hour}#{shard}.json.gz"
         self.bucket.put_object(Key=key, Body=a_body(events))
 

@@ -187,10 +187,16 @@ FAULTS: dict[str, OutsideFault] = {
         ),
     ),
     "reset": OutsideFault(
-        "S3: reset in the middle of each object, file and upload, once", f"{_LANDING}, {_STAGING}", _OK,
+        "S3: reset in the middle of each object and upload, once, and of a file that is read", f"{_LANDING}, {_STAGING}", _OK,
         _requests(
-            _Rule(Fault.RESET, *_READ), _Rule(Fault.RESET, "GET", ".parquet"), _Rule(Fault.RESET_UPLOAD, *_WRITTEN)
+            _Rule(Fault.RESET, *_READ),
+            _Rule(Fault.RESET, "GET", ".parquet", is_once=True),
+            _Rule(Fault.RESET_UPLOAD, *_WRITTEN),
         ),
+    ),
+    "reset-each": OutsideFault(
+        "S3: reset in the middle of each file that is read", _STAGING, _SAYS,
+        _requests(_Rule(Fault.RESET, "GET", ".parquet", times=_FOREVER)), says="out of reach",
     ),
     "multipart": OutsideFault(
         "S3: reset in the middle of each part of an upload, and no answer to its end, once", _STAGING, _OK,
