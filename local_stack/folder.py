@@ -26,6 +26,7 @@ _OURS = frozenset(
         _MARK,
         "secrets.json",
         "environment",
+        "tidemark.toml",
         "run",
         "logs",
         "postgres",
@@ -61,6 +62,11 @@ class StackFolder:
     def environment(self) -> Path:
         """Variables of the deployment that the set is; there while it is up."""
         return self.root / "environment"
+
+    @property
+    def settings(self) -> Path:
+        """Settings of the deployment that no variable says; a person may change it."""
+        return self.root / "tidemark.toml"
 
     @property
     def objects(self) -> Path:

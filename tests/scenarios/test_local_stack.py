@@ -37,6 +37,9 @@ from tests.support.listening import heard_from_elsewhere, listening
 
 pytestmark = pytest.mark.slow
 
+OF_ANOTHER_DEPLOYMENT = {"AWS_PROFILE": "nobody", "AWS_ENDPOINT_URL_S3": "http://192.0.2.1", "PGSSLMODE": "require"}
+"""What a person's shell may hold."""
+
 
 @dataclass
 class Set:
@@ -74,7 +77,8 @@ class Set:
                 probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
                 probe.bind(("127.0.0.1", port))
         left = {path.name for path in self.folder.root.iterdir()}
-        assert left <= {".tidemark-stack", "secrets.json", "postgres", "objects", "dagster_home", "logs", "demo"}
+        data = {"postgres", "objects", "dagster_home", "logs", "demo"}
+        assert left <= {".tidemark-stack", "secrets.json", "tidemark.toml", *data}
         assert not (self.folder.postgres / "postmaster.pid").exists()
 
 
@@ -160,7 +164,7 @@ def test_a_load_on_the_whole_set(
     """
     if not is_full:
         pytest.skip("all servers and a load take minutes: make stack-test")
-    for name, value in a_set.ports.items():
+    for name, value in (a_set.ports | OF_ANOTHER_DEPLOYMENT).items():
         monkeypatch.setenv(name, value)
     assert main(["up"], a_set.folder) == 0
     assert main(["up"], a_set.folder) == 0
@@ -172,8 +176,17 @@ def test_a_load_on_the_whole_set(
     _deliver(_store(variables), tmp_path / "landing")
     load = ["load", "--source", "regular", "--from", "2026-01-05", "--to", "2026-01-05"]
     done = subprocess.run(
-        [sys.executable, "-m", "pipeline_assets.cli", *load],
-        env={**os.environ, **variables, "TMPDIR": str(tmp_path)},
+        [
+            "sh",
+            "-c",
+            '. "$0" && exec "$@"',
+            str(a_set.folder.environment),
+            sys.executable,
+            "-m",
+            "pipeline_assets.cli",
+            *load,
+        ],
+        env={**os.environ, "TMPDIR": str(tmp_path)},
         capture_output=True,
         text=True,
         check=False,
