@@ -104,6 +104,7 @@ def _down(folder: StackFolder, *, wipe: bool) -> int:
 
 
 def _status(folder: StackFolder) -> int:
+    folder.require_ours()
     if not folder.id:
         raise StackError("the set", "is not up", "Start it: make up")
     options = read_options(os.environ)

@@ -55,6 +55,7 @@ def main() -> int:
 
 
 def _main(console: Console, folder: StackFolder) -> int:
+    folder.require_ours()
     variables = read_environment(folder)
     store = _store(variables)
     _require_empty(store)
