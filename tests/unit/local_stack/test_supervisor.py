@@ -22,12 +22,15 @@ from pathlib import Path
 
 import pytest
 
-from local_stack import processes
+from local_stack import __main__ as commands
+from local_stack import postgres, processes
 from local_stack.__main__ import main
 from local_stack.demo import _main as _tell_the_demo
 from local_stack.folder import StackFolder
+from local_stack.options import read_options
 from local_stack.processes import bearers, on_record
 from local_stack.server import Server, ServerError
+from local_stack.stack import stages_of
 from local_stack.supervisor import Supervisor
 from pipeline_assets.cli.terminal import page
 from pipeline_assets.domain.errors import UsageError
@@ -168,6 +171,47 @@ def test_a_set_that_is_up_does_not_move_to_another_port(stack: Stack) -> None:
     moved = replace(server, ports={"STACK_PORT_SERVER": a_free_port()})
     with pytest.raises(UsageError, match=r"and server runs on [0-9]+\. Unset it, or end the set first: make down"):
         stack.supervisor.up([[moved]])
+
+
+def test_a_set_that_is_up_takes_no_other_choice(
+    stack: Stack, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Scenario: `make up` again, with more memory for a worker than the set was started with. Outcome: a refusal; what loads read
+    still asks for what workers have. With the first choice, the set is already up."""
+    server = stack.server("spark-worker-1")
+    monkeypatch.setattr(
+        commands, "stages_of", lambda folder, options, variables: [[replace(server, choices=options.chosen)]]
+    )
+    monkeypatch.setenv("STACK_WORKER_CORES", "3")
+    monkeypatch.setenv("STACK_WORKER_MEMORY", "1536m")
+    assert main(["up"], stack.folder) == 0
+    before, pids = stack.folder.environment.read_text(), stack.pids()
+    assert '"spark.executor.memory": "1536m"' in before
+    for name, value, refusal in (
+        ("STACK_WORKER_MEMORY", "2g", "is 2048m, and spark-worker-1 was started with 1536m fix: Give 1536m again, or"),
+        ("STACK_WORKER_CORES", "4", "is 4, and spark-worker-1 was started with 3 fix: Give 3 again, or"),
+        # Of a server that does not listen there itself.
+        ("STACK_PORT_S3", "9999", "is 9999, and spark-worker-1 was started with 9010 fix: Give 9010 again, or"),
+    ):
+        with monkeypatch.context() as another:
+            another.setenv(name, value)
+            assert main(["up"], stack.folder) == 2
+        said = " ".join(capsys.readouterr().err.split())
+        assert said == f"{name}: {refusal} end the set first: make down"
+    assert (stack.folder.environment.read_text(), stack.pids()) == (before, pids)
+    assert main(["up"], stack.folder) == 0
+    assert "The set is already up." in capsys.readouterr().out
+
+
+def test_every_server_of_the_set_is_told_all_choices(stack: Stack, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(postgres, "_tools", lambda: Path("/usr"))
+    monkeypatch.setattr(postgres, "_user", lambda _: None)
+    options = read_options({"STACK_WORKER_MEMORY": "2g", "STACK_WORKER_CORES": "3"})
+    servers = [server for stage in stages_of(stack.folder, options, {}) for server in stage]
+    assert len(servers) == 8
+    assert len(options.chosen) == len(options.ports) + 2
+    for server in servers:
+        assert server.choices == options.chosen
 
 
 def test_what_died_is_started_again_after_what_it_left_behind_ended(stack: Stack) -> None:
