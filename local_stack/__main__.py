@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from local_stack.environment import HOST, deployment, write_environment
+from local_stack.environment import HOST, deployment, keep_settings, without_other_stores, write_environment
 from local_stack.folder import StackFolder
 from local_stack.options import read_options
 from local_stack.server import ServerError, StackError
@@ -44,9 +44,10 @@ def main(words: Sequence[str] | None = None, folder: StackFolder = FOLDER) -> in
         if not hasattr(os, "pidfd_open"):
             hint = "Take the containers: docs/deployment.md, As containers"
             raise UsageError("this system", "cannot tell processes apart as Linux does", hint)
-        if asked.command == "up":
-            return _up(folder)
-        return _down(folder, wipe=asked.wipe) if asked.command == "down" else _status(folder)
+        with without_other_stores():
+            if asked.command == "up":
+                return _up(folder)
+            return _down(folder, wipe=asked.wipe) if asked.command == "down" else _status(folder)
     except TidemarkError as error:
         errors.print(f"{error.subject}: {error.reason}", style="red")
         errors.print(f"  fix: {error.hint}")
@@ -67,6 +68,7 @@ def _up(folder: StackFolder) -> int:
     console = page()
     with folder.locked():
         folder.make()
+        keep_settings(folder)
         variables = deployment(folder, options)
         stages = stages_of(folder, options, variables)
         supervisor = Supervisor(folder, console.print)
@@ -102,6 +104,7 @@ def _down(folder: StackFolder, *, wipe: bool) -> int:
 
 
 def _status(folder: StackFolder) -> int:
+    folder.require_ours()
     if not folder.id:
         raise StackError("the set", "is not up", "Start it: make up")
     options = read_options(os.environ)

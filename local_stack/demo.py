@@ -23,17 +23,18 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.catalog.sql import SqlCatalog
 from rich.console import Console
 
-from local_stack.environment import LANDING, WAREHOUSE, read_environment
+from local_stack.environment import LANDING, WAREHOUSE, read_environment, without_other_stores
 from local_stack.folder import StackFolder
 from local_stack.server import StackError
 from local_stack.stack import FOLDER
 from pipeline_assets.cli.terminal import PlainConsole, page, styled
-from pipeline_assets.domain.errors import TidemarkError, UsageError
+from pipeline_assets.config import CONFIG_VARIABLE
+from pipeline_assets.domain.errors import SettingsError, TidemarkError, UsageError
 from pipeline_assets.domain.slices import Digest, Slice
 from pipeline_assets.tables.registry import EVERY_TABLE
 from resources.ledger.store import Ledger
-from sample_export.demo import embedded, load_recovery, load_regular, recover, story, tell
-from sample_export.demo_account import Deployment
+from sample_export.demo import load_recovery, load_regular, recover, story, tell
+from sample_export.demo_place import SETTINGS, Deployment, embedded
 from sample_export.objects import write_export
 
 Digests = Mapping[tuple[str, Slice], Digest]
@@ -44,15 +45,17 @@ _MOST_SHOWN = 5
 def main() -> int:
     """Tell the story on the set, then compare; returns the exit code."""
     try:
-        return _main(page(), FOLDER)
+        with without_other_stores():
+            return _main(page(), FOLDER)
     except TidemarkError as error:
         errors = PlainConsole(stderr=True, soft_wrap=True)
         errors.print(f"{error.subject}: {error.reason}", style="red")
         errors.print(f"  fix: {error.hint}")
-        return 2 if isinstance(error, UsageError) else 1
+        return 2 if isinstance(error, UsageError | SettingsError) else 1
 
 
 def _main(console: Console, folder: StackFolder) -> int:
+    folder.require_ours()
     variables = read_environment(folder)
     store = _store(variables)
     _require_empty(store)
@@ -95,7 +98,8 @@ def _deployment(folder: StackFolder, variables: Mapping[str, str], store: Any) -
 
     return Deployment(
         place,
-        variables,
+        # The story is of its own projects, whichever a person gave to the set.
+        {**variables, CONFIG_VARIABLE: str(SETTINGS)},
         catalog,
         variables["TIDEMARK_CATALOG_URL"],
         deliver=lambda: _deliver(store, place / "landing"),

@@ -1,7 +1,7 @@
 """The environment of the deployment that the set is: Tidemark's settings, Dagster's, keys of the store; as values and as a file.
 
 Contains: variables of loads and of Dagster's processes, what every process of the set inherits, the
-file that shells read.
+file that shells read, keeping other deployments out.
 Add here: a setting that the set decides.
 Does not contain: what only one server gets (postgres.py, spark.py).
 """
@@ -11,19 +11,32 @@ from __future__ import annotations
 import json
 import os
 import shlex
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 
 from local_stack.folder import StackFolder, write_for_owner
 from local_stack.options import Options
 from local_stack.server import StackError
+from pipeline_assets.config import CONFIG_VARIABLE
+from sample_export.demo_place import OF_A_DEPLOYMENT, SETTINGS, of_this_machine
 
 HOST = "127.0.0.1"
 """Everything listens to this machine alone."""
 LANDING, WAREHOUSE = "landing", "warehouse"
 """Buckets."""
 REGION, S3_USER = "us-east-1", "tidemark"
-_DECIDED = ("TIDEMARK_", "DAGSTER_", "AWS_", "SPARK_", "PYSPARK_", "_SPARK_", "PG", "STACK_", "MAKE")
-"""Beginnings of variables that a person may have set for another deployment."""
+_DECIDED = (*OF_A_DEPLOYMENT, "SPARK_", "PYSPARK_", "_SPARK_", "STACK_", "MAKE")
+"""Beginnings of variables that no process of the set takes from a person."""
+_CLIENTS = ("AWS_", "PG")
+"""Of those that clients of stores and databases read by themselves."""
+_NO_PROFILES = dict.fromkeys(("AWS_CONFIG_FILE", "AWS_SHARED_CREDENTIALS_FILE"), os.devnull)
+"""A person's own say where the store is, and how it is spoken to."""
+_EXPORT = "export "
+_UNSET = (
+    "# The deployment that `make up` started. What names another one is unset first.\n"
+    rf"for _name in $(env | sed -nE 's/^(({'|'.join(OF_A_DEPLOYMENT)})[A-Za-z0-9_]*)=.*/\1/p')"
+    '; do unset "$_name"; done; unset _name\n'
+)
 _NO_PROXY = ("NO_PROXY", "no_proxy")
 
 
@@ -35,10 +48,15 @@ def inherited(folder: StackFolder) -> dict[str, str]:
 
 
 def deployment(folder: StackFolder, options: Options) -> dict[str, str]:
-    """The variables by which a load, a command or a process of Dagster works on the set."""
+    """The variables by which a load, a command or a process of Dagster works on the set.
+
+    They name every place, so that nothing leads elsewhere. Raises SettingsError where a person's own settings are wrong.
+    """
     secrets = folder.secrets()
     database = f"{HOST}:{options.port('STACK_PORT_POSTGRES')}"
     memory = f"{options.worker_memory_mib}m"
+    lake = f"postgresql://tidemark:{secrets['tidemark']}@{database}/tidemark"
+    store = f"http://{HOST}:{options.port('STACK_PORT_S3')}"
     spark = {
         "spark.authenticate": "true",
         "spark.authenticate.secret": secrets["spark"],
@@ -50,24 +68,51 @@ def deployment(folder: StackFolder, options: Options) -> dict[str, str]:
     return {
         "DAGSTER_HOME": str(folder.dagster_home),
         "DAGSTER_POSTGRES_URL": f"postgresql+psycopg2://dagster:{secrets['dagster']}@{database}/dagster",
-        "TIDEMARK_CATALOG_URL": f"postgresql://tidemark:{secrets['tidemark']}@{database}/tidemark",
+        CONFIG_VARIABLE: str(folder.settings),
+        "TIDEMARK_CATALOG_URL": lake,
+        "TIDEMARK_LEDGER_URL": lake,
+        "TIDEMARK_CATALOG_NAME": "lake",
         "TIDEMARK_LANDING_URL": f"s3://{LANDING}",
         "TIDEMARK_WAREHOUSE_URL": f"s3://{WAREHOUSE}/tidemark",
         "TIDEMARK_HEALTH_REPORT": str(folder.root / "health_report.html"),
         "TIDEMARK_SPARK_MASTER": f"spark://{HOST}:{options.port('STACK_PORT_SPARK')}",
         "TIDEMARK_SPARK_CONFIG": json.dumps(spark),
-        "AWS_ENDPOINT_URL": f"http://{HOST}:{options.port('STACK_PORT_S3')}",
+        **of_this_machine(),
+        "AWS_ENDPOINT_URL": store,
+        "AWS_ENDPOINT_URL_S3": store,
         "AWS_REGION": REGION,
         "AWS_ACCESS_KEY_ID": S3_USER,
         "AWS_SECRET_ACCESS_KEY": secrets["s3"],
+        **_NO_PROFILES,
         **dict.fromkeys(_NO_PROXY, f"{HOST},localhost"),
     }
 
 
+def keep_settings(folder: StackFolder) -> None:
+    """Begin the file of settings that no variable says; one that is there is a person's."""
+    if not folder.settings.exists():
+        write_for_owner(folder.settings, SETTINGS.read_text("utf-8"))
+
+
+@contextmanager
+def without_other_stores() -> Iterator[None]:
+    """For the time of a command: clients in this process find no store and no database but those that they are told."""
+    taken = {name: value for name, value in os.environ.items() if name.startswith(_CLIENTS)}
+    for name in taken:
+        del os.environ[name]
+    os.environ.update(_NO_PROFILES)
+    try:
+        yield
+    finally:
+        for name in _NO_PROFILES:
+            os.environ.pop(name, None)
+        os.environ.update(taken)
+
+
 def write_environment(folder: StackFolder, variables: Mapping[str, str]) -> None:
     """For shells: `. data/stack/environment`."""
-    lines = [f"export {name}={shlex.quote(value)}\n" for name, value in sorted(variables.items())]
-    write_for_owner(folder.environment, "".join(lines))
+    lines = [f"{_EXPORT}{name}={shlex.quote(value)}\n" for name, value in sorted(variables.items())]
+    write_for_owner(folder.environment, "".join((_UNSET, *lines)))
 
 
 def read_environment(folder: StackFolder) -> dict[str, str]:
@@ -76,5 +121,5 @@ def read_environment(folder: StackFolder) -> dict[str, str]:
         lines = folder.environment.read_text("utf-8").splitlines()
     except FileNotFoundError:
         raise StackError("the set", "is not up", "Start it: make up") from None
-    words = (shlex.split(line)[1] for line in lines)
+    words = (shlex.split(line)[1] for line in lines if line.startswith(_EXPORT))
     return dict(word.split("=", 1) for word in words)

@@ -26,6 +26,7 @@ _OURS = frozenset(
         _MARK,
         "secrets.json",
         "environment",
+        "tidemark.toml",
         "run",
         "logs",
         "postgres",
@@ -61,6 +62,11 @@ class StackFolder:
     def environment(self) -> Path:
         """Variables of the deployment that the set is; there while it is up."""
         return self.root / "environment"
+
+    @property
+    def settings(self) -> Path:
+        """Settings of the deployment that no variable says; a person may change it."""
+        return self.root / "tidemark.toml"
 
     @property
     def objects(self) -> Path:
@@ -99,36 +105,54 @@ class StackFolder:
     @property
     def id(self) -> str:
         """In the environment of every process of this set, and of no other; empty where there is no set."""
+        return self._mark()["id"]
+
+    def _mark(self) -> dict[str, str]:
+        """The set's id, and where it was when it came up; that is empty while it is down."""
         try:
-            return str(json.loads((self.root / _MARK).read_text("utf-8"))["id"])
+            mark = json.loads((self.root / _MARK).read_text("utf-8"))
+            return {"id": str(mark["id"]), "up_at": str(mark["up_at"])}
         except (OSError, ValueError, KeyError, TypeError):
-            return ""
+            return {"id": "", "up_at": ""}
+
+    def _write_mark(self, stack_id: str, up_at: str) -> None:
+        write_for_owner(self.root / _MARK, json.dumps({"id": stack_id, "up_at": up_at}))
 
     def make(self) -> None:
-        """Make it, where it is not there; raises UsageError for a folder that holds what no set wrote."""
+        """Make it, where it is not there; raises UsageError for a folder that holds what no set wrote, or another set's."""
         self.require_ours()
         self.root.mkdir(parents=True, exist_ok=True)
         self.root.chmod(_PASSABLE)
-        if not self.id:
-            write_for_owner(self.root / _MARK, json.dumps({"id": secrets.token_hex(16)}))
+        if not self._mark()["up_at"]:
+            # While it was down it may have been copied: each copy has an id of its own from here on.
+            self._write_mark(secrets.token_hex(16), str(self.root.resolve()))
         for folder in (self.run, self.root / "logs", self.objects, self.dagster_home, self.spark, self.tmp):
             folder.mkdir(mode=0o700, exist_ok=True)
 
     def require_ours(self) -> None:
-        """Raise UsageError for a folder that holds what no set wrote."""
+        """Raise UsageError for a folder that holds what no set wrote, or that came here while its servers may have run."""
         if self.root.exists() and not os.access(self.root, os.R_OK | os.W_OK | os.X_OK):
             raise UsageError(str(self.root), "belongs to another user", "Run the command as that one")
         if self.root.is_symlink() or (self.root.exists() and not self.id and any(self.root.iterdir())):
             raise UsageError(
                 str(self.root), "is no folder of the set", "Nothing was touched; move it away, then try again"
             )
+        up_at = self._mark()["up_at"]
+        if up_at not in ("", str(self.root.resolve())):
+            reason = f"was copied or moved while the set was up, at {up_at}, and its servers are that one's"
+            hint = (
+                "Nothing was touched; remove a copy by hand, or move the folder back and end the set there: make down"
+            )
+            raise UsageError(str(self.root), reason, hint)
 
     def sweep(self) -> None:
-        """Remove what only living processes need; the data stays."""
+        """Remove what only living processes need; the data stays, and may be copied and moved."""
         self.environment.unlink(missing_ok=True)
         (self.root / "s3proxy.properties").unlink(missing_ok=True)
         for folder in (self.run, self.tmp, self.spark):
             shutil.rmtree(folder, ignore_errors=True)
+        if self.id:
+            self._write_mark(self.id, "")
 
     def wipe(self) -> None:
         """Remove the folder with all its data; raises UsageError where it holds anything that the set did not write."""

@@ -39,6 +39,12 @@ class Options:
     worker_memory_mib: int
     """Of each worker, which gives all of it to one executor."""
 
+    @property
+    def chosen(self) -> dict[str, str]:
+        """Setting -> value, of all there are."""
+        ports = {name: str(port) for name, port in self.ports.items()}
+        return {**ports, _CORES: str(self.worker_cores), _MEMORY: f"{self.worker_memory_mib}m"}
+
     def port(self, setting: str) -> int:
         """Of a server."""
         return self.ports[setting]

@@ -43,6 +43,7 @@ class Started:
     identity: Identity
     stop_signal: signal.Signals
     ports: dict[str, int]
+    choices: dict[str, str]
     place: int
     """Among the servers, by the order of starting."""
 
@@ -80,6 +81,7 @@ def start(server: Server, folder: StackFolder, place: int) -> subprocess.Popen[b
         "boot": identity().place,
         "stop_signal": int(server.stop_signal),
         "ports": dict(server.ports),
+        "choices": dict(server.choices),
         "place": place,
     }
     write_for_owner(folder.run / f"{server.name}.json", json.dumps(record))
@@ -99,7 +101,8 @@ def on_record(folder: StackFolder) -> list[Started]:
             record = json.loads(path.read_text("utf-8"))
             process = Identity("", record["boot"], int(record["pid"]), record["started"])
             stop_signal = signal.Signals(record["stop_signal"])
-            found.append(Started(path.stem, process, stop_signal, record["ports"], int(record["place"])))
+            place = int(record["place"])
+            found.append(Started(path.stem, process, stop_signal, record["ports"], record["choices"], place))
     return sorted(found, key=lambda started: started.place)
 
 
@@ -141,7 +144,8 @@ def stop(name: str, started: Started | None, folder: StackFolder) -> bool:
 def members(name: str, started: Started | None, folder: StackFolder) -> set[Identity]:
     """Living processes of a server: those that bear its name and the set's id, and those of its session while it leads it.
 
-    Some programs write over their environment, and some leave their parent's session; none does both.
+    A child of PostgreSQL is neither: it leads a session of its own, and its title lies where its environment was. It ends when
+    its parent does; while one is left, PostgreSQL's own lock on its data folder lets no other server begin there.
     """
     found = {one for one, its_name in bearers(folder.id) if its_name == name}
     if started is not None and started.is_there:

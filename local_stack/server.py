@@ -45,6 +45,8 @@ class Server:
     """Where it runs."""
     ports: Mapping[str, int] = field(default_factory=dict)
     """Setting -> port of this machine that the server listens to."""
+    choices: Mapping[str, str] = field(default_factory=dict)
+    """Setting -> value, of all that the set was started with: no server of it can take another one while it runs."""
     is_well: Callable[[], bool]
     """Whether it answers; raises nothing."""
     prepare: Callable[[], None] = _nothing

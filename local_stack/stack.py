@@ -8,6 +8,7 @@ Does not contain: any one server, starting and ending them (supervisor.py).
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from local_stack.dagster_servers import dagster_servers
 from local_stack.folder import StackFolder
@@ -25,9 +26,10 @@ def stages_of(folder: StackFolder, options: Options, deployment: Mapping[str, st
     """All servers; raises UsageError and EngineError for what is not installed."""
     secret, variables = folder.secrets()["spark"], dict(deployment)
     first = (postgres(folder, options), objects(folder, options), master(folder, options, secret))
-    # Each process of Dagster needs the one before it.
-    return (
+    stages = (
         first,
         workers(folder, options, secret, variables),
+        # Each process of Dagster needs the one before it.
         *([one] for one in dagster_servers(folder, options, variables)),
     )
+    return [[replace(server, choices=options.chosen) for server in stage] for stage in stages]

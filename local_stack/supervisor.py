@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import socket
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from local_stack import processes
@@ -48,13 +48,13 @@ class Supervisor:
     def up(self, stages: Stages) -> int:
         """Start what does not run; returns how many servers that were.
 
-        Raises UsageError for a port that somebody else holds, ServerError for a server that does not come up: then all that
-        this call started is ended again.
+        Raises UsageError for a port that somebody else holds and for a choice other than that of a server that runs,
+        ServerError for a server that does not come up: then all that this call started is ended again.
         """
         self._folder.make()
         servers = [server for stage in stages for server in stage]
         running = {started.name: started for started in processes.on_record(self._folder) if started.is_there}
-        self._require_same_ports(servers, running)
+        _require_same(servers, running)
         missing = [server for server in servers if server.name not in running]
         for server in missing:
             # What an earlier one left behind when it died.
@@ -96,16 +96,6 @@ class Supervisor:
             for stage in stages
             for server in stage
         ]
-
-    def _require_same_ports(self, servers: Sequence[Server], running: dict[str, Started]) -> None:
-        for server in servers:
-            started = running.get(server.name)
-            if started is None:
-                continue
-            for setting, port in server.ports.items():
-                if started.ports.get(setting) != port:
-                    reason = f"is {port}, and {server.name} runs on {started.ports.get(setting)}"
-                    raise UsageError(setting, reason, "Unset it, or end the set first: make down")
 
     def _start(self, servers: Sequence[Server], among: Sequence[Server], begun: list[str]) -> None:
         children = []
@@ -149,6 +139,22 @@ class Supervisor:
         if started is not None:
             self._say(f"{name}: ended")
         return True
+
+
+def _require_same(servers: Sequence[Server], running: Mapping[str, Started]) -> None:
+    """Servers know of one another: a load asks for all the memory that a worker has, a worker for its master's port."""
+    pairs = [(server, running[server.name]) for server in servers if server.name in running]
+    for server, started in pairs:
+        for setting, port in server.ports.items():
+            if started.ports.get(setting) != port:
+                reason = f"is {port}, and {server.name} runs on {started.ports.get(setting)}"
+                raise UsageError(setting, reason, "Unset it, or end the set first: make down")
+    for server, started in pairs:
+        for setting, value in server.choices.items():
+            other = started.choices.get(setting)
+            if other != value:
+                reason = f"is {value}, and {server.name} was started with {other}"
+                raise UsageError(setting, reason, f"Give {other} again, or end the set first: make down")
 
 
 def _require_free(server: Server) -> None:

@@ -2,13 +2,12 @@
 
 Contains: the story of the demo and how it is told.
 Add here: another step a newcomer should see.
-Does not contain: anything the pipeline does, which the demo calls as `tidemark`; what is read of tables
-and ledger (demo_account.py).
+Does not contain: anything the pipeline does, which the demo calls as `tidemark`; where it plays
+(demo_place.py); what is read of tables and ledger (demo_account.py).
 """
 
 from __future__ import annotations
 
-import os
 import shutil
 import subprocess
 import sys
@@ -19,16 +18,17 @@ from collections.abc import Mapping
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 
-from pyiceberg.catalog.sql import SqlCatalog
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from pipeline_assets.cli.terminal import PlainConsole, line, page, print_lines_of, styled
+from pipeline_assets.domain.errors import SettingsError
 from pipeline_assets.domain.plain_text import shown as shown_text
 from pipeline_assets.domain.settings import IS_CLONE, PROJECT_ROOT
 from pipeline_assets.tables.registry import AGGREGATES
 from sample_export.account import REASONS, ExportAccount
-from sample_export.demo_account import Deployment, State, tell_account
+from sample_export.demo_account import State, tell_account
+from sample_export.demo_place import Deployment, embedded
 from sample_export.events import events_of
 from sample_export.objects import account_of, write_export, write_recovery
 from sample_export.spec import ExportSpec, Recovery
@@ -75,13 +75,18 @@ def main() -> int:
         hint = " holds data that the demo did not write. Move it away, then run `make demo` again."
         console.print(line(styled(DATA, "red"), hint))
         return 1
+    try:
+        place = embedded(DATA)
+    except SettingsError as error:
+        console.print(line(styled(error.subject, "red"), f": {error.reason}. {error.hint}"))
+        return 1
     for path in begun:
         shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
     DATA.mkdir(exist_ok=True)
     OURS.touch()
     spec, recovery = story(datetime.now(UTC).date())
     started = time.monotonic()
-    if not tell(console, embedded(DATA), spec, recovery):
+    if not tell(console, place, spec, recovery):
         return 1
     console.print()
     console.print(f"{time.monotonic() - started:.0f} s. Three things to try next:")
@@ -92,18 +97,6 @@ def main() -> int:
     ):
         console.print(line("  ", styled(command, "bold"), f"  {shows}"))
     return 0
-
-
-def embedded(folder: Path) -> Deployment:
-    """Everything below one folder, as settings have it where nobody says otherwise."""
-    variables = {
-        "TIDEMARK_LANDING_URL": str(folder / "landing"),
-        "TIDEMARK_WAREHOUSE_URL": str(folder / "warehouse"),
-        "TIDEMARK_CATALOG_URL": f"sqlite:///{folder}/catalog.db",
-        "TIDEMARK_HEALTH_REPORT": str(folder / "health_report.html"),
-    }
-    where = {"uri": f"sqlite:///{folder}/catalog.db", "warehouse": f"file://{folder}/warehouse"}
-    return Deployment(folder, variables, lambda: SqlCatalog("lake", **where), where["uri"])
 
 
 def tell(console: Console, deployment: Deployment, spec: ExportSpec, recovery: Recovery) -> bool:
@@ -169,8 +162,7 @@ def _duplicates(account: ExportAccount) -> str:
 
 def _tidemark(console: Console, deployment: Deployment, source: str, first: date, last: date) -> bool:
     """Run the command as a person would; its table is long, so only its verdicts are counted here."""
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("TIDEMARK_")}
-    environment |= {"DAGSTER_HOME": str(deployment.folder / "dagster_home"), **deployment.variables}
+    environment = deployment.environment()
     Path(environment["DAGSTER_HOME"]).mkdir(exist_ok=True)
     command = [
         str(Path(sys.executable).parent / "tidemark"),

@@ -1,47 +1,26 @@
 """The account at the end of the demo: what tables and ledger hold, beside what the exporter meant.
 
-Contains: where the demo plays, reading its state, the table of figures and the verdict.
+Contains: reading a deployment's state, the table of figures and the verdict.
 Add here: another figure to compare.
-Does not contain: the story (demo.py), the exporter's own count (account.py).
+Does not contain: the story (demo.py), where it plays (demo_place.py), the exporter's own count (account.py).
 """
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
 from datetime import date
 from decimal import Decimal
-from pathlib import Path
 
-from pyiceberg.catalog import Catalog
 from rich.console import Console
 from rich.table import Table
 
 from pipeline_assets.cli.terminal import line, styled
 from resources.ledger.store import Ledger
 from sample_export.account import REASONS, ExportAccount
+from sample_export.demo_place import Deployment
 
 _RAW = {"regular": "raw.regular_events", "backfill": "raw.backfill_events"}
-
-
-@dataclass(frozen=True)
-class Deployment:
-    """Where the story plays."""
-
-    folder: Path
-    """Holds the export below `landing`, as it was written, and `dagster_home` unless the variables name another one."""
-    variables: Mapping[str, str]
-    """Beside those that a person has of no deployment."""
-    catalog: Callable[[], Catalog]
-    ledger_url: str
-    deliver: Callable[[], None] = lambda: None
-    """Bring what was written to where loads look for it."""
-
-    @property
-    def landing(self) -> Path:
-        """Where exports are written."""
-        return self.folder / "landing"
 
 
 class State:

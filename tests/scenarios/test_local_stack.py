@@ -37,6 +37,9 @@ from tests.support.listening import heard_from_elsewhere, listening
 
 pytestmark = pytest.mark.slow
 
+OF_ANOTHER_DEPLOYMENT = {"AWS_PROFILE": "nobody", "AWS_ENDPOINT_URL_S3": "http://192.0.2.1", "PGSSLMODE": "require"}
+"""What a person's shell may hold."""
+
 
 @dataclass
 class Set:
@@ -74,7 +77,8 @@ class Set:
                 probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
                 probe.bind(("127.0.0.1", port))
         left = {path.name for path in self.folder.root.iterdir()}
-        assert left <= {".tidemark-stack", "secrets.json", "postgres", "objects", "dagster_home", "logs", "demo"}
+        data = {"postgres", "objects", "dagster_home", "logs", "demo"}
+        assert left <= {".tidemark-stack", "secrets.json", "tidemark.toml", *data}
         assert not (self.folder.postgres / "postmaster.pid").exists()
 
 
@@ -156,14 +160,18 @@ def test_a_load_on_the_whole_set(
 ) -> None:
     """Scenario: all servers come up, `tidemark load` runs on the cluster with what the environment file says, and all go.
 
-    Outcome: Spark's master saw the load and Dagster shows its run; no secret lies in a log; nothing but data stays.
+    Outcome: what the shell has of another deployment changes nothing; Spark's master saw the load and Dagster shows its run; no
+    secret lies in a log; nothing but data stays.
     """
     if not is_full:
         pytest.skip("all servers and a load take minutes: make stack-test")
     for name, value in a_set.ports.items():
         monkeypatch.setenv(name, value)
-    assert main(["up"], a_set.folder) == 0
-    assert main(["up"], a_set.folder) == 0
+    with monkeypatch.context() as shell:
+        for name, value in OF_ANOTHER_DEPLOYMENT.items():
+            shell.setenv(name, value)
+        assert main(["up"], a_set.folder) == 0
+        assert main(["up"], a_set.folder) == 0
     assert "The set is already up." in capsys.readouterr().out
     a_set.require_private()
     variables = read_environment(a_set.folder)
@@ -172,8 +180,17 @@ def test_a_load_on_the_whole_set(
     _deliver(_store(variables), tmp_path / "landing")
     load = ["load", "--source", "regular", "--from", "2026-01-05", "--to", "2026-01-05"]
     done = subprocess.run(
-        [sys.executable, "-m", "pipeline_assets.cli", *load],
-        env={**os.environ, **variables, "TMPDIR": str(tmp_path)},
+        [
+            "sh",
+            "-c",
+            '. "$0" && exec "$@"',
+            str(a_set.folder.environment),
+            sys.executable,
+            "-m",
+            "pipeline_assets.cli",
+            *load,
+        ],
+        env={**os.environ, **OF_ANOTHER_DEPLOYMENT, "TMPDIR": str(tmp_path)},
         capture_output=True,
         text=True,
         check=False,

@@ -1,25 +1,22 @@
 """The set's folder is its own before anything in it is touched, keeps its secrets, and lets one command work at a time.
 
-Contains: the folder, the environment file, what may be chosen, what the commands say.
+Contains: the folder, what may be chosen, what the commands say.
 Add here: another file of the set.
-Does not contain: processes (test_supervisor.py).
+Does not contain: processes (test_supervisor.py), the environment (test_environment.py).
 """
 
 from __future__ import annotations
 
-import os
 import stat
-import subprocess
 from pathlib import Path
 
 import pytest
 
 from local_stack.__main__ import main
-from local_stack.environment import deployment, read_environment, write_environment
+from local_stack.environment import deployment, write_environment
 from local_stack.folder import StackFolder
 from local_stack.options import read_options
 from local_stack.server import StackError
-from pipeline_assets.config import load_settings
 from pipeline_assets.domain.errors import UsageError
 
 
@@ -91,29 +88,6 @@ def test_secrets_are_made_once_for_their_owner_alone(folder: StackFolder) -> Non
     (folder.root / "secrets.json").unlink()
     with pytest.raises(StackError, match="make down ARGS=--wipe"):
         folder.secrets()
-
-
-def test_the_environment_is_a_deployment(folder: StackFolder, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is written is what a shell reads, and Tidemark takes every value of it."""
-    variables = deployment(folder, read_options({"STACK_PORT_S3": "19000"}))
-    write_environment(folder, variables)
-    assert read_environment(folder) == variables
-    shell = subprocess.run(
-        ["sh", "-c", f'. "{folder.environment}"; env -0'],
-        env={"PATH": os.environ["PATH"]},
-        capture_output=True,
-        check=True,
-    )
-    assert {f"{name}={value}" for name, value in variables.items()} <= set(shell.stdout.decode().split("\0"))
-    for name, value in variables.items():
-        monkeypatch.setenv(name, value)
-    settings = load_settings()
-    assert settings.landing_url == "s3://landing"
-    assert settings.ledger_database_url.startswith("postgresql")
-    assert settings.spark_config["spark.driver.bindAddress"] == "127.0.0.1"
-    folder.environment.unlink()
-    with pytest.raises(StackError, match=r"the set: is not up. Start it: make up"):
-        read_environment(folder)
 
 
 def test_what_may_be_chosen() -> None:

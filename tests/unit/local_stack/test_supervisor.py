@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -21,11 +22,17 @@ from pathlib import Path
 
 import pytest
 
-from local_stack import processes
+from local_stack import __main__ as commands
+from local_stack import postgres, processes
+from local_stack.__main__ import main
+from local_stack.demo import _main as _tell_the_demo
 from local_stack.folder import StackFolder
+from local_stack.options import read_options
 from local_stack.processes import bearers, on_record
 from local_stack.server import Server, ServerError
+from local_stack.stack import stages_of
 from local_stack.supervisor import Supervisor
+from pipeline_assets.cli.terminal import page
 from pipeline_assets.domain.errors import UsageError
 
 LISTEN = "import socket, time; s = socket.create_server(('127.0.0.1', {port})); time.sleep(600)"
@@ -166,6 +173,47 @@ def test_a_set_that_is_up_does_not_move_to_another_port(stack: Stack) -> None:
         stack.supervisor.up([[moved]])
 
 
+def test_a_set_that_is_up_takes_no_other_choice(
+    stack: Stack, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Scenario: `make up` again, with more memory for a worker than the set was started with. Outcome: a refusal; what loads read
+    still asks for what workers have. With the first choice, the set is already up."""
+    server = stack.server("spark-worker-1")
+    monkeypatch.setattr(
+        commands, "stages_of", lambda folder, options, variables: [[replace(server, choices=options.chosen)]]
+    )
+    monkeypatch.setenv("STACK_WORKER_CORES", "3")
+    monkeypatch.setenv("STACK_WORKER_MEMORY", "1536m")
+    assert main(["up"], stack.folder) == 0
+    before, pids = stack.folder.environment.read_text(), stack.pids()
+    assert '"spark.executor.memory": "1536m"' in before
+    for name, value, refusal in (
+        ("STACK_WORKER_MEMORY", "2g", "is 2048m, and spark-worker-1 was started with 1536m fix: Give 1536m again, or"),
+        ("STACK_WORKER_CORES", "4", "is 4, and spark-worker-1 was started with 3 fix: Give 3 again, or"),
+        # Of a server that does not listen there itself.
+        ("STACK_PORT_S3", "9999", "is 9999, and spark-worker-1 was started with 9010 fix: Give 9010 again, or"),
+    ):
+        with monkeypatch.context() as another:
+            another.setenv(name, value)
+            assert main(["up"], stack.folder) == 2
+        said = " ".join(capsys.readouterr().err.split())
+        assert said == f"{name}: {refusal} end the set first: make down"
+    assert (stack.folder.environment.read_text(), stack.pids()) == (before, pids)
+    assert main(["up"], stack.folder) == 0
+    assert "The set is already up." in capsys.readouterr().out
+
+
+def test_every_server_of_the_set_is_told_all_choices(stack: Stack, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(postgres, "_tools", lambda: Path("/usr"))
+    monkeypatch.setattr(postgres, "_user", lambda _: None)
+    options = read_options({"STACK_WORKER_MEMORY": "2g", "STACK_WORKER_CORES": "3"})
+    servers = [server for stage in stages_of(stack.folder, options, {}) for server in stage]
+    assert len(servers) == 8
+    assert len(options.chosen) == len(options.ports) + 2
+    for server in servers:
+        assert server.choices == options.chosen
+
+
 def test_what_died_is_started_again_after_what_it_left_behind_ended(stack: Stack) -> None:
     stages = [[stack.server("stays")], [stack.server("dies", before=CHILD.format(apart=True))]]
     stack.supervisor.up(stages)
@@ -217,6 +265,49 @@ def test_what_is_on_no_record_is_found_by_the_id_of_the_set(stack: Stack) -> Non
         assert (stack.living, other.living) == ([], ["other"])
     finally:
         other.supervisor.down()
+
+
+@pytest.mark.parametrize("how", ["copied", "moved"])
+def test_a_folder_that_came_from_elsewhere_ends_and_starts_nothing(
+    stack: Stack, how: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Scenario: the folder is copied or moved while its servers run. Outcome: there every command refuses and touches nothing;
+    the servers go on; where the folder was, they are ended as ever."""
+    stack.supervisor.up([[stack.server("server")]])
+    stack.folder.environment.write_text("export A=b\n")
+    was, here = stack.folder.root, StackFolder(stack.folder.root.parent / how)
+    shutil.copytree(was, here.root) if how == "copied" else was.rename(here.root)
+    before = sorted(here.root.rglob("*"))
+    for command in (["down"], ["down", "--wipe"], ["up"], ["status"]):
+        assert main(command, here) == 2, command
+        said = " ".join(capsys.readouterr().err.split())
+        assert f"{how}: was copied or moved while the set was up, at {was}" in said
+        assert "remove a copy by hand, or move the folder back and end the set there: make down" in said
+    with pytest.raises(UsageError, match="was copied or moved"):
+        _tell_the_demo(page(), here)
+    assert sorted(here.root.rglob("*")) == before
+    assert [name for _, name in bearers(here.id)] == ["server"]
+    if how == "moved":
+        here.root.rename(was)
+    assert stack.supervisor.down() == 1
+
+
+def test_a_copy_of_a_set_that_is_down_is_a_set_of_its_own(stack: Stack) -> None:
+    """Scenario: a set was up and down; its folder is copied, then moved; each set comes up. Outcome: each ends its own alone."""
+    stack.supervisor.up([[stack.server("first")]])
+    stack.supervisor.down()
+    copy = Stack(StackFolder(stack.folder.root.parent / "copy"))
+    shutil.copytree(stack.folder.root, copy.folder.root)
+    moved = StackFolder(stack.folder.root.parent / "moved")
+    stack.folder.root.rename(moved.root)
+    stack.folder, stack.supervisor = moved, Supervisor(moved, stack.said.append)
+    try:
+        assert copy.supervisor.up([[copy.server("server")]]) == 1
+        assert stack.supervisor.up([[stack.server("server")]]) == 1
+        assert copy.supervisor.down() == 1
+        assert (copy.living, stack.living) == ([], ["server"])
+    finally:
+        copy.supervisor.down()
 
 
 def test_the_last_log_is_kept_beside_the_new_one(stack: Stack) -> None:

@@ -305,3 +305,19 @@ def test_the_demo_empties_what_is_its_own_alone(tmp_path: Path, monkeypatch: pyt
     assert demo.main() == 1
     assert sorted(path.name for path in data.iterdir()) == [".demo", "stack"]
     assert (data / "stack" / "postgres").is_dir()
+
+
+def test_the_demo_names_wrong_settings_before_it_empties_anything(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = tmp_path / "data"
+    for name, value in {"DATA": data, "OURS": data / ".demo"}.items():
+        monkeypatch.setattr(demo, name, value)
+    data.mkdir()
+    (data / ".demo").touch()
+    (data / "catalog.db").write_text("of an earlier demo")
+    (tmp_path / "tidemark.toml").write_text("jars_dirs = 'misspelt'")
+    monkeypatch.chdir(tmp_path)
+    assert demo.main() == 1
+    assert "jars_dirs: is not a setting. Correct its name or remove it" in " ".join(capsys.readouterr().out.split())
+    assert (data / "catalog.db").exists()
