@@ -81,8 +81,10 @@ _SHUT = (
 """Signs of a catalog that refuses us; looked for where nothing says that it may pass."""
 _EXPIRED = "Cannot find snapshot"
 _GONE = ("NotFoundException: Location does not exist", "NotFoundException: Failed to open input stream")
-_AHEAD = re.compile(r"Invalid update timestamp \S+: before [^\d\n]*(\d{10,14})?")
-"""Iceberg commits nothing that is older by more than a minute than what the table holds."""
+_AHEAD = re.compile(
+    r"(?:Invalid update timestamp \S+: before |Expected sorted snapshot log entries)[^\d\n]*(\d{10,14})?"
+)
+"""Iceberg commits nothing that is older by more than a minute than what the table holds, or than main's newest snapshot."""
 _REFUSED = re.compile(r"([^:\n]*) \(Service: (?:S3|Sts|SSO|SSO OIDC|SsoOidc), Status Code: 40[0134]\b")
 """What the store, or who gives credentials for it, says of a request that it will never grant: its sentence, not S3's code."""
 _NO_CREDENTIALS = "Unable to load credentials"

@@ -117,7 +117,7 @@ def _unavailable(url: str, error: sa.exc.DBAPIError) -> LedgerUnavailableError:
         reason = f"{OUT_OF_REACH}: another process has held its lock for {_LOCK_SECONDS} s"
         hint = "Look for a hanging session in pg_stat_activity and end it; then do the same again"
         return LedgerUnavailableError(masked(url), reason, hint)
-    reason = f"{OUT_OF_REACH}: {scrubbed(' '.join(str(error.orig).split()))[:300]}"
+    reason = f"{OUT_OF_REACH}: {scrubbed(' '.join(str(error.orig).split()))[:300].rstrip('.?')}"
     return LedgerUnavailableError(masked(url), reason, "What was published stays; do the same again once it is there")
 
 

@@ -171,6 +171,13 @@ def test_a_commit_of_a_clock_that_was_ahead_is_named_and_not_tried_again(entry: 
     assert "its newest commit is of 2100-01-01 00:00:00 UTC, which lies ahead of this machine's clock" in str(ours)
 
 
+def test_a_clock_that_was_set_back_during_a_load_is_named() -> None:
+    """What is staged on this machine's earlier time follows a snapshot of main of its later one."""
+    ours = failure("refined/events", Exception("IllegalArgumentException: [BUG] Expected sorted snapshot log entries."))
+    assert isinstance(ours, LakehouseError)
+    assert "lies ahead of this machine's clock" in str(ours)
+
+
 def test_of_a_trace_the_innermost_cause_is_told_and_no_frame_of_it() -> None:
     trace = """org.apache.iceberg.exceptions.NotFoundException: Failed to open input stream for file: file:/w/a.parquet
 	Suppressed: software.amazon.awssdk.core.exception.SdkClientException: Request attempt 1 failure
