@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import io
-import json
 import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -18,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from pipeline_assets.domain.errors import SettingsError
 from pipeline_assets.domain.settings import Settings, ShippedCode
-from resources.spark.worker_check import VARIABLE, described, files_of
+from resources.spark.worker_check import VARIABLE, described, encoded, files_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -53,7 +52,7 @@ class Shipped:
 def shipped(settings: Settings, config: Mapping[str, str]) -> Shipped:
     """For the workers of a cluster, beside `config`; raises SettingsError for code that no archive can bring."""
     packages = _packages(settings)
-    expected = {_EXPECTED: json.dumps(described(packages), separators=(",", ":"))}
+    expected = {_EXPECTED: encoded(described(packages))}
     if settings.spark_ship_code is ShippedCode.INSTALLED:
         return Shipped(expected)
     files = {name: body for package in packages for name, body in _sent_files(package)}

@@ -9,6 +9,7 @@ It runs before it is known what a worker has, so it imports the standard library
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import json
 import os
@@ -71,6 +72,17 @@ def described(code: Iterable[str]) -> dict[str, str]:
     return found
 
 
+def encoded(found: Mapping[str, str]) -> str:
+    """What `described` found, as the value of VARIABLE: YARN writes it into a script of a shell, unescaped."""
+    return base64.urlsafe_b64encode(json.dumps(found).encode()).decode()
+
+
+def decoded(value: str) -> dict[str, str]:
+    """What `encoded` wrote."""
+    found: dict[str, str] = json.loads(base64.urlsafe_b64decode(value))
+    return found
+
+
 def _version(name: str) -> str:
     if name == "pyspark":
         # A cluster brings its own with Spark, as a folder that nothing installed.
@@ -127,7 +139,7 @@ def require_same() -> None:
     expected = os.environ.get(VARIABLE)
     if expected is None:
         return
-    found = differences(json.loads(expected))
+    found = differences(decoded(expected))
     if found:
         sys.exit("\n".join(_MARK + json.dumps(asdict(difference)) for difference in found))
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -17,7 +16,15 @@ from pipeline_assets.domain.errors import EngineError, SettingsError, WorkerErro
 from pipeline_assets.domain.settings import Settings, ShippedCode
 from resources.spark.engine_life import LastWords, naming_a_dead_engine
 from resources.spark.shipping import Shipped, shipped
-from resources.spark.worker_check import PACKAGES, VARIABLE, described, differences_in, digest_of
+from resources.spark.worker_check import (
+    PACKAGES,
+    VARIABLE,
+    decoded,
+    described,
+    differences_in,
+    digest_of,
+    encoded,
+)
 from resources.spark.workers import unfit_worker
 from tests.support.spark_cluster import a_python
 
@@ -80,7 +87,7 @@ def test_the_same_code_is_the_same_archive(tmp_path: Path, monkeypatch: pytest.M
     assert added == {f"acme_tables/{name}" for name in inside}
     # A digest is of the content, whether that lies in folders or in an archive, which order names in their own ways.
     with zipfile.ZipFile(BytesIO(theirs.content)) as packed:
-        expected = json.loads(theirs.config[f"spark.executorEnv.{VARIABLE}"])["code of acme_tables"]
+        expected = decoded(theirs.config[f"spark.executorEnv.{VARIABLE}"])["code of acme_tables"]
         assert (
             digest_of((name, packed.read(name)) for name in packed.namelist() if name.startswith("acme_")) == expected
         )
@@ -113,6 +120,16 @@ def test_folders_of_code_that_a_user_names_come_after() -> None:
     assert told.config["spark.executorEnv.PYTHONPATH"] == f"{told.name}:/their/folder"
 
 
+def test_what_is_expected_passes_through_the_shell_that_starts_a_container() -> None:
+    """Scenario: YARN writes variables of executors into a script, in quotation marks; bash ends at the first failure.
+    Outcome: what arrives is what the driver has."""
+    value = sent().config[f"spark.executorEnv.{VARIABLE}"]
+    script = f'set -o pipefail -e\nexport {VARIABLE}="{value}"\nprintenv {VARIABLE}'
+    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert decoded(done.stdout.rstrip("\n")) == described(("pipeline_assets", "resources"))
+
+
 def test_all_packages_that_tasks_import_are_compared() -> None:
     """Scenario: the modules of tasks are imported. Outcome: what they bring is compared, but for what others bring with them."""
     program = f"import sys\nfor name in {TASKS!r}: __import__(name)\nprint(*{{name.partition('.')[0] for name in sys.modules}})"
@@ -132,17 +149,17 @@ def test_a_worker_that_differs_does_not_begin(tmp_path: Path) -> None:
     assert code.name is not None
     archive = tmp_path / code.name
     archive.write_bytes(code.content)
-    expected = json.loads(code.config[f"spark.executorEnv.{VARIABLE}"])
+    expected = decoded(code.config[f"spark.executorEnv.{VARIABLE}"])
     assert expected == described(("pipeline_assets", "resources"))
     bare, other = a_python(tmp_path / "bare"), a_python(tmp_path / "other", msgspec="0.1.0")
-    assert daemon(archive, bare, json.dumps(expected)) == (True, "")
+    assert daemon(archive, bare, encoded(expected)) == (True, "")
     for python, changes, what, there in (
         (other, {}, "msgspec", "0.1.0"),
         (bare, {"code of resources": "0" * 16}, "code of resources", expected["code of resources"]),
         (bare, {"pyarrow-of-theirs": "1.0"}, "pyarrow-of-theirs", None),
         (bare, {"Python": "3.99"}, "Python", expected["Python"]),
     ):
-        begins, said = daemon(archive, python, json.dumps(expected | changes))
+        begins, said = daemon(archive, python, encoded(expected | changes))
         assert not begins
         (found,) = differences_in(said)
         assert (found.what, found.here, found.there) == (what, (expected | changes)[what], there)
