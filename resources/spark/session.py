@@ -31,7 +31,7 @@ from resources.spark.jars import available, jars_folder
 from resources.spark.java import require_java
 from resources.spark.jvm_names import remember_names
 from resources.spark.shipping import shipped
-from resources.spark.workers import require_same_workers
+from resources.spark.workers import require_same_workers, waiting_for_workers
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -70,6 +70,7 @@ def engine_config(settings: Settings) -> dict[str, str]:
         **(nowhere_else if is_local else {}),
         "spark.sql.shuffle.partitions": "8",
         "spark.python.daemon.module": "resources.spark.worker_daemon",
+        **waiting_for_workers(settings.spark_master, settings.spark_config),
         **settings.spark_config,
     }
     if settings.spark_master == "local" or settings.spark_master.startswith("local["):

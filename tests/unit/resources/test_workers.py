@@ -15,6 +15,7 @@ import pytest
 from pipeline_assets.domain.errors import EngineError, SettingsError, WorkerError
 from pipeline_assets.domain.settings import Settings, ShippedCode
 from resources.spark.engine_life import LastWords, naming_a_dead_engine
+from resources.spark.session import engine_config
 from resources.spark.shipping import Shipped, shipped
 from resources.spark.worker_check import (
     PACKAGES,
@@ -25,7 +26,7 @@ from resources.spark.worker_check import (
     digest_of,
     encoded,
 )
-from resources.spark.workers import unfit_worker
+from resources.spark.workers import Attempt, unfit_among, unfit_worker, waiting_for_workers
 from tests.support.spark_cluster import a_python
 
 TASKS = (
@@ -198,6 +199,34 @@ def test_what_spark_says_of_a_worker_is_told_in_one_sentence(text: str, said: st
     assert (error is None) == (said is None)
     if said is not None:
         assert str(error).startswith(said)
+
+
+def test_an_unfit_worker_beside_fit_ones_is_named() -> None:
+    """Scenario: the first attempt of a task fails, because the worker has no Python or another package, or because its
+    executor is lost; the second succeeds elsewhere. Outcome: the error, though the job succeeds; a lost executor is none."""
+    program = 'Cannot run program "/opt/python": error=2\n\tat org.apache.spark.api.python.PythonWorkerFactory'
+    other = 'tidemark-worker {"host": "ip-10-0-0-7", "what": "msgspec", "here": "0.22.0", "there": "0.1.0"}\n'
+    fit, lost = Attempt("0", "10.0.0.6", None), "ExecutorLostFailure (executor 1 exited unrelated to the running tasks)"
+    for failure, said in (
+        (program, "worker 10.0.0.7: has no program /opt/python"),
+        (other, "worker ip-10-0-0-7: msgspec is 0.1.0 there and 0.22.0 here"),
+        (lost, None),
+    ):
+        unfit = unfit_among([fit, Attempt("1", "10.0.0.7", failure), fit])
+        assert (unfit is None) == (said is None)
+        assert str(unfit).startswith(str(said))
+
+
+def test_executors_that_are_asked_for_at_once_are_waited_for() -> None:
+    """Scenario: a standalone cluster, also with executors on demand; other clusters; one machine; a person's own patience.
+    Outcome: a session waits for the cores it may have where Spark would not, unless these come when there is work."""
+    ratio, patience = "spark.scheduler.minRegisteredResourcesRatio", "spark.scheduler.maxRegisteredResourcesWaitingTime"
+    assert set(waiting_for_workers("spark://host:7077", {})) == {ratio, patience}
+    for master in ("yarn", "k8s://https://host:6443", "local[2]"):
+        assert waiting_for_workers(master, {}) == {}
+    assert waiting_for_workers("spark://host:7077", {"spark.dynamicAllocation.enabled": "true"}) == {}
+    patient = engine_config(Settings(spark_master="spark://host:7077", spark_config={patience: "1m"}))
+    assert (patient[ratio], patient[patience]) == ("1.0", "1m")
 
 
 def test_a_worker_that_comes_later_is_named_as_well() -> None:
