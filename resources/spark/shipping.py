@@ -12,7 +12,7 @@ import io
 import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
 from pipeline_assets.domain.errors import SettingsError
@@ -87,11 +87,13 @@ def _sent_files(package: str) -> list[tuple[str, bytes]]:
 
 
 def _archive(files: Mapping[str, bytes]) -> bytes:
+    # Python finds a folder without `__init__.py` in an archive only by an entry of its own.
+    folders = {f"{folder}/": b"" for name in files for folder in PurePosixPath(name).parents if folder.name}
     body = io.BytesIO()
     with zipfile.ZipFile(body, "w") as archive:
-        for name, content in sorted(files.items()):
+        for name, content in sorted({**folders, **files}.items()):
             entry = zipfile.ZipInfo(name, _EPOCH)
             entry.compress_type = zipfile.ZIP_DEFLATED
-            entry.external_attr = 0o644 << 16
+            entry.external_attr = (0o40755 if name in folders else 0o100644) << 16
             archive.writestr(entry, content)
     return body.getvalue()

@@ -101,18 +101,27 @@ def files_of(name: str) -> Iterator[tuple[str, bytes]]:
     spec = find_spec(name)
     if spec is None:
         return
+    folders = [Path(folder) for folder in spec.submodule_search_locations or ()]
     archive = getattr(spec.loader, "archive", None)
+    if archive is None and folders and folders[0].parent.is_file():
+        # A package without `__init__.py`, whose loader tells nothing. What was sent is whole; what is installed comes after.
+        archive = folders[0].parent
     if archive is not None:
         with zipfile.ZipFile(archive) as packed:
-            for entry in packed.namelist():
-                if entry == f"{name}.py" or entry.startswith(f"{name}/"):
-                    yield entry, packed.read(entry)
+            for entry in packed.infolist():
+                of_it = entry.filename == f"{name}.py" or entry.filename.startswith(f"{name}/")
+                if of_it and not entry.is_dir():
+                    yield entry.filename, packed.read(entry)
         return
-    for folder in sorted(spec.submodule_search_locations or ()):
-        for path in Path(folder).rglob("*"):
-            if path.is_file() and path.suffix != ".pyc":
-                yield f"{name}/{path.relative_to(folder).as_posix()}", path.read_bytes()
-    if not spec.submodule_search_locations and spec.origin is not None:
+    found = set()
+    for folder in folders:
+        for path in folder.rglob("*"):
+            place = path.relative_to(folder)
+            # Of a package that lies in several folders, Python takes the first module of a name.
+            if path.is_file() and path.suffix != ".pyc" and place not in found:
+                found.add(place)
+                yield f"{name}/{place.as_posix()}", path.read_bytes()
+    if not folders and spec.origin is not None:
         yield f"{name}.py", Path(spec.origin).read_bytes()
 
 

@@ -51,6 +51,11 @@ def sent(**settings: object) -> Shipped:
     return shipped(Settings(**{**places, **settings}), {})
 
 
+def modules_in(content: bytes) -> set[str]:
+    """Names of an archive's files."""
+    return {name for name in zipfile.ZipFile(BytesIO(content)).namelist() if not name.endswith("/")}
+
+
 def daemon(archive: Path, python: Path, expected: str | None) -> tuple[bool, str]:
     """Whether the Python of an executor begins, started as Spark does in the folder that its files come to; and what it says."""
     inherited = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "SPARK"))}
@@ -73,8 +78,8 @@ def test_the_same_code_is_the_same_archive(tmp_path: Path, monkeypatch: pytest.M
     Outcome: a name for each content; modules of ours, all of theirs, no bytecode."""
     first, again = sent(), sent()
     assert (first.name, first.content) == (again.name, again.content)
-    names = zipfile.ZipFile(BytesIO(first.content)).namelist()
-    assert {"resources/spark/worker_daemon.py", "pipeline_assets/transforms/write_objects.py"} <= set(names)
+    names = modules_in(first.content)
+    assert {"resources/spark/worker_daemon.py", "pipeline_assets/transforms/write_objects.py"} <= names
     assert all(name.startswith(("pipeline_assets/", "resources/")) and name.endswith(".py") for name in names)
     package = tmp_path / "acme_tables"
     (package / "__pycache__").mkdir(parents=True)
@@ -84,7 +89,7 @@ def test_the_same_code_is_the_same_archive(tmp_path: Path, monkeypatch: pytest.M
         (package / name).write_text("x = 1\n")
     monkeypatch.syspath_prepend(tmp_path)
     theirs = sent(extra_aggregates=("acme_tables.cities:CITIES",))
-    added = set(zipfile.ZipFile(BytesIO(theirs.content)).namelist()) - set(names)
+    added = modules_in(theirs.content) - names
     assert added == {f"acme_tables/{name}" for name in inside}
     # A digest is of the content, whether that lies in folders or in an archive, which order names in their own ways.
     with zipfile.ZipFile(BytesIO(theirs.content)) as packed:
@@ -96,6 +101,34 @@ def test_the_same_code_is_the_same_archive(tmp_path: Path, monkeypatch: pytest.M
     changed = sent(extra_dimensions=("acme_tables.cities:CITIES",))
     assert len({first.name, theirs.name, changed.name}) == 3
     assert changed.config[f"spark.executorEnv.{VARIABLE}"] != theirs.config[f"spark.executorEnv.{VARIABLE}"]
+
+
+@pytest.mark.parametrize("package_file", ["__init__.py", "of_italy.py"])
+def test_folders_without_an_init_file_are_found_in_the_archive(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, package_file: str
+) -> None:
+    """Scenario: a user's package with a subfolder that has no `__init__.py`, or which has none itself; a worker has an older copy
+    installed. Outcome: the archive's modules are imported, and compare equal to the driver's."""
+    for where in ("driver", "worker"):
+        (tmp_path / where / "acme" / "cities").mkdir(parents=True)
+        for name in (package_file, "cities/of_france.py", f"only_of_{where}.py"):
+            (tmp_path / where / "acme" / name).write_text(f"PLACE = '{where}'\n")
+    monkeypatch.syspath_prepend(tmp_path / "driver")
+    code = sent(extra_aggregates=("acme.cities.of_france:CITIES",))
+    assert code.name is not None
+    archive = tmp_path / code.name
+    archive.write_bytes(code.content)
+    program = (
+        "from acme.cities import of_france; from resources.spark.worker_check import digest_of, files_of;"
+        "print(of_france.PLACE, digest_of(files_of('acme')))"
+    )
+    # Without what is installed: Python, and what a worker's variables say.
+    path = f"{archive}:{tmp_path / 'worker'}"
+    done = subprocess.run(
+        [sys.executable, "-S", "-c", program], env={"PYTHONPATH": path}, capture_output=True, text=True, check=False
+    )
+    expected = decoded(code.config[f"spark.executorEnv.{VARIABLE}"])["code of acme"]
+    assert (done.stdout, done.stderr) == (f"driver {expected}\n", "")
 
 
 def test_what_cannot_be_sent_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
