@@ -29,8 +29,14 @@ URL_SETTINGS = (
     "export_api_url",
     "jars_url",
 )
-NAMES_OF_SECRETS = r"(?i)secret|passw|passphrase|passfile|pwd|token|credential|access[._-]?key|private[._-]?key"
-"""A setting or option of such a name holds a secret; Spark is told the same (`spark.redaction.regex`)."""
+NAMES_OF_SECRETS = (
+    r"(?i)secret|passw|passphrase|passfile|pwd|token|credential|(?:access|private|api)[._-]?key"
+    r"|authorization|\.header\."
+)
+"""A setting or option of such a name holds a secret; Spark is told the same (`spark.redaction.regex`).
+
+A REST catalog is sent headers, by which it may know us whatever they are called.
+"""
 _SECRET_VARIABLES = ("AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "PGPASSWORD", "TIDEMARK_NOTIFY_SECRET")
 _URL_VARIABLES = (
     *(f"TIDEMARK_{name.upper()}" for name in URL_SETTINGS),

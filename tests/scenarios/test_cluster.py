@@ -38,7 +38,7 @@ DAY = date(2026, 2, 2)
 EVENTS = 10
 SHARDS = 5
 _MARK = b"tidemark-worker "
-SHOWN_NOWHERE = ("TIDEMARK_CATALOG_URL", "AWS_SECRET_ACCESS_KEY")
+SHOWN_NOWHERE = ("TIDEMARK_CATALOG_URL", "TIDEMARK_SPARK_CONFIG", "AWS_SECRET_ACCESS_KEY")
 ON_DEMAND = {
     "spark.cores.max": "2",
     "spark.executor.cores": "1",
@@ -66,6 +66,8 @@ class _Deployment:
     python: Path
     """That workers have."""
     aws: dict[str, str]
+    header: Canary
+    """That the catalog is told; a database does not ask for it."""
     page: int = field(default_factory=_free_port)
     """Port of the driver's own pages."""
 
@@ -117,6 +119,7 @@ class _Deployment:
             "spark.executor.memory": "600m",
             "spark.executor.extraJavaOptions": f"-XX:+UseSerialGC {FIRST_COMPILER}",
             "spark.cores.max": "1",
+            f"spark.sql.catalog.{self.settings.catalog_name}.header.Authorization": f"Bearer {self.header.value}",
             "spark.ui.enabled": "true",
             "spark.ui.port": str(self.page),
             "spark.eventLog.enabled": "true",
@@ -199,7 +202,8 @@ def _a_world(pipeline: Any, bucket: Any, tmp_path: Path) -> Iterator[_World]:
         p = pipeline(landing_url=f"s3://{BUCKET}/exports", warehouse_url=f"s3://{BUCKET}/warehouse", catalog_url=url)
         with watched_command_lines(secrets) as watched, a_cluster(written / "cluster", 1, 1, **keys) as cluster:
             python = a_python(tmp_path / "bare")
-            yield _World(_Deployment(p.settings, cluster, written, python, keys | place), p, secrets, watched)
+            header = secrets["TIDEMARK_SPARK_CONFIG"]
+            yield _World(_Deployment(p.settings, cluster, written, python, keys | place, header), p, secrets, watched)
 
 
 @pytest.mark.parametrize("lost", ["worker", "executor"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 import traceback
 import uuid
 from collections.abc import Callable
@@ -224,6 +225,22 @@ def test_the_jvm_and_dagster_are_told_secrets_where_they_hide_them() -> None:
     assert engine_config(settings)["spark.hadoop.fs.s3a.secret.key"] == CANARY
     assert _is_clean(str(spark_resource(settings).spark_config))
     assert "secret" in engine_config(settings)["spark.redaction.regex"]
+
+
+@pytest.mark.parametrize(
+    "name", ["header.Authorization", "header.X-Api-Key", "header.x-tenant", "rest.authorization", "api.key", "apikey"]
+)
+def test_what_a_rest_catalog_knows_us_by_is_a_secret(name: str) -> None:
+    """Scenario: a header or a key for the server of the catalog. Outcome: Dagster's page of the resource, which is also what the
+    JVM is started with, has it not; Spark's redaction covers its name; no output shows it."""
+    key = f"spark.sql.catalog.lake.{name}"
+    settings = Settings(spark_config={key: f"Bearer {CANARY}", "spark.sql.catalog.lake.scope": "all"})
+    told = spark_resource(settings).spark_config
+    assert _is_clean(str(told))
+    assert told["spark.sql.catalog.lake.scope"] == "all"
+    assert re.search(engine_config(settings)["spark.redaction.regex"], key)
+    assert _is_clean(repr(settings))
+    assert _is_clean(scrubbed(f"refused: Bearer {CANARY}"))
 
 
 @pytest.mark.slow
