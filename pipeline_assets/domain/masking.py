@@ -37,6 +37,8 @@ NAMES_OF_SECRETS = (
 
 A REST catalog is sent headers, by which it may know us whatever they are called.
 """
+_PLACE_OF_SECRET = re.compile(r"spark\.executorEnv\.[A-Z0-9_]+_(?:FILE|URI|DIR|PATH)")
+"""Variables that say where an executor finds a role's credentials, such as `AWS_WEB_IDENTITY_TOKEN_FILE`."""
 _SECRET_VARIABLES = ("AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "PGPASSWORD", "TIDEMARK_NOTIFY_SECRET")
 _URL_VARIABLES = (
     *(f"TIDEMARK_{name.upper()}" for name in URL_SETTINGS),
@@ -149,7 +151,7 @@ def remember_secret(value: str) -> None:
 
 def is_secret_name(name: str) -> bool:
     """Whether a setting or option of this name holds a secret."""
-    return re.search(NAMES_OF_SECRETS, name) is not None
+    return re.search(NAMES_OF_SECRETS, name) is not None and _PLACE_OF_SECRET.fullmatch(name) is None
 
 
 def scrubbed(text: str) -> str:

@@ -179,7 +179,7 @@ def configure_catalog(spark: SparkSession, settings: Settings) -> None:
         Path(url.database).parent.mkdir(parents=True, exist_ok=True)
     known = spark.sparkContext._jsc.sc().conf()
     for key, value in catalog_config(settings).items():
-        if is_secret_name(key):
+        if is_secret_name(key) and not known.contains(key):
             # Each job's entry in Spark's log of events repeats the session, and hides of it only what the settings of the start
             # name too: the name is enough.
             known.set(key, MASK)

@@ -186,6 +186,7 @@ def test_places_without_a_secret_may_stand_in_the_file(shell: Callable[..., Any]
     (tmp_path / "tidemark.toml").write_text(
         'landing_url = "s3://bucket/a@b"\nledger_url = "postgresql://tide@db.internal:5432/lake?sslmode=require"\n'
         'notify_urls = ["https://bi.internal/tidemark"]\n[spark_config]\n"spark.x" = "y"\n'
+        '"spark.executorEnv.AWS_WEB_IDENTITY_TOKEN_FILE" = "/var/run/token"\n'
     )
     assert "holds a secret" not in shell("status").output
     with pytest.MonkeyPatch.context() as patch:
