@@ -110,9 +110,14 @@ def _each(sequence: Any) -> list[Any]:
 
 
 def unfit_among(attempts: Iterable[Attempt]) -> WorkerError | None:
-    """The error of the first attempt that says that its worker cannot run our tasks; None where none does."""
+    """The error of the first attempt that says that its worker cannot run our tasks, before any other job; None where none does."""
     failures = ((attempt.failure, attempt.host) for attempt in attempts if attempt.failure is not None)
-    return next(filter(None, (unfit_worker(failure, host) for failure, host in failures)), None)
+    unfit = next(filter(None, (unfit_worker(failure, host) for failure, host in failures)), None)
+    return (
+        None
+        if unfit is None
+        else WorkerError(unfit.subject, unfit.reason, f"{unfit.hint}; nothing was read or written")
+    )
 
 
 def unfit_worker(text: str, host: str = "a worker") -> WorkerError | None:
@@ -147,4 +152,4 @@ def _error(found: list[Difference]) -> WorkerError:
     hint = "Install there what deploy/build/requirements.lock names, with the same Python"
     if any(one.what.startswith("code of ") for one in found):
         hint = 'Install the same Tidemark there, or let code be sent: spark_ship_code = "archive"'
-    return WorkerError(f"worker {first.host}", told, f"{hint}; nothing was read or written")
+    return WorkerError(f"worker {first.host}", told, hint)

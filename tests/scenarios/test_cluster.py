@@ -278,11 +278,13 @@ def test_an_unfit_worker_beside_a_fit_one_runs_no_task(
         with world.d.load("beside", mixed, **patient) as refused:
             assert refused.wait(180) == 1, world.d.said("beside")
         assert said in world.d.said("beside")
+        assert "nothing was read or written" in world.d.said("beside")
         assert not list(bucket.objects.filter(Prefix="warehouse/raw"))
         with world.d.load("later", mixed, **world.d.armed, **ON_DEMAND) as ended:
             assert ended.wait(180) == 1, world.d.said("later")
         assert world.d.paused.exists()
         assert said in world.d.said("later")
+        assert "nothing was" not in world.d.said("later")
         for ended_before in world.d.cluster.folder.glob("work/*/app-*"):
             shutil.rmtree(ended_before, ignore_errors=True)
         world.d.paused.unlink()

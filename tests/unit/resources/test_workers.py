@@ -248,6 +248,10 @@ def test_an_unfit_worker_beside_fit_ones_is_named() -> None:
         unfit = unfit_among([fit, Attempt("1", "10.0.0.7", failure), fit])
         assert (unfit is None) == (said is None)
         assert str(unfit).startswith(str(said))
+        assert unfit is None or unfit.hint.endswith("; nothing was read or written")
+    # In the middle of a load nobody knows.
+    for failure in (program, other):
+        assert "nothing was" not in str(unfit_worker(failure))
 
 
 def test_executors_that_are_asked_for_at_once_are_waited_for() -> None:
