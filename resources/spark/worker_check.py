@@ -22,7 +22,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
-from pathlib import Path
+from pathlib import Path, PurePath, PurePosixPath
 
 VARIABLE = "TIDEMARK_WORKERS_HAVE"
 """Tells a worker what the driver has; where it is not set, nothing is compared."""
@@ -97,7 +97,10 @@ def _of_code(name: str) -> str:
 
 
 def files_of(name: str) -> Iterator[tuple[str, bytes]]:
-    """A top-level package's or module's files, by their names in an archive, but for bytecode; nothing where there is none."""
+    """A top-level package's or module's files, by their names in an archive; nothing where there is none.
+
+    Not of it: bytecode, and whatever is hidden, such as settings, a history, a virtual environment of whoever writes it.
+    """
     spec = find_spec(name)
     if spec is None:
         return
@@ -110,7 +113,7 @@ def files_of(name: str) -> Iterator[tuple[str, bytes]]:
         with zipfile.ZipFile(archive) as packed:
             for entry in packed.infolist():
                 of_it = entry.filename == f"{name}.py" or entry.filename.startswith(f"{name}/")
-                if of_it and not entry.is_dir():
+                if of_it and not entry.is_dir() and _travels(PurePosixPath(entry.filename)):
                     yield entry.filename, packed.read(entry)
         return
     found = set()
@@ -118,11 +121,15 @@ def files_of(name: str) -> Iterator[tuple[str, bytes]]:
         for path in folder.rglob("*"):
             place = path.relative_to(folder)
             # Of a package that lies in several folders, Python takes the first module of a name.
-            if path.is_file() and path.suffix != ".pyc" and place not in found:
+            if place not in found and _travels(place) and path.is_file():
                 found.add(place)
                 yield f"{name}/{place.as_posix()}", path.read_bytes()
     if not folders and spec.origin is not None:
         yield f"{name}.py", Path(spec.origin).read_bytes()
+
+
+def _travels(place: PurePath) -> bool:
+    return place.suffix != ".pyc" and not any(part.startswith(".") or part == "__pycache__" for part in place.parts)
 
 
 def digest_of(files: Iterable[tuple[str, bytes]]) -> str | None:

@@ -110,7 +110,7 @@ def _each(sequence: Any) -> list[Any]:
 
 
 def unfit_among(attempts: Iterable[Attempt]) -> WorkerError | None:
-    """The error of the first attempt that says that its worker cannot run our tasks, before any other job; None where none does."""
+    """The error of the first attempt whose worker cannot run our tasks, told before there is any; None where each can."""
     failures = ((attempt.failure, attempt.host) for attempt in attempts if attempt.failure is not None)
     unfit = next(filter(None, (unfit_worker(failure, host) for failure, host in failures)), None)
     return (

@@ -74,18 +74,18 @@ def daemon(archive: Path, python: Path, expected: str | None) -> tuple[bool, str
 
 
 def test_the_same_code_is_the_same_archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Scenario: sent twice; then with a table of a user's own, whose package has data beside it, and after a change of that.
-    Outcome: a name for each content; modules of ours, all of theirs, no bytecode."""
+    """Scenario: sent twice; then with a table of a user's own, whose package has data beside it, and what is hidden; after a
+    change of it. Outcome: a name for each content; modules of ours, all of theirs, nothing hidden, no bytecode."""
     first, again = sent(), sent()
     assert (first.name, first.content) == (again.name, again.content)
     names = modules_in(first.content)
     assert {"resources/spark/worker_daemon.py", "pipeline_assets/transforms/write_objects.py"} <= names
     assert all(name.startswith(("pipeline_assets/", "resources/")) and name.endswith(".py") for name in names)
     package = tmp_path / "acme_tables"
-    (package / "__pycache__").mkdir(parents=True)
-    (package / "cities").mkdir()
     inside = ("__init__.py", "cities.py", "cities/of_france.py", "cities.csv")
-    for name in (*inside, "__pycache__/cities.cpython-311.pyc"):
+    outside = ("__pycache__/cities.cpython-311.pyc", "__pycache__/left.py", "old.pyc", ".env", ".git/hooks/hook.py")
+    for name in (*inside, *outside, ".venv/lib/python3.11/site-packages/six.py", "cities/.cache/one.py"):
+        (package / name).parent.mkdir(parents=True, exist_ok=True)
         (package / name).write_text("x = 1\n")
     monkeypatch.syspath_prepend(tmp_path)
     theirs = sent(extra_aggregates=("acme_tables.cities:CITIES",))
@@ -97,6 +97,9 @@ def test_the_same_code_is_the_same_archive(tmp_path: Path, monkeypatch: pytest.M
         assert (
             digest_of((name, packed.read(name)) for name in packed.namelist() if name.startswith("acme_")) == expected
         )
+    # Nor is what stays behind a difference, where a worker has the package installed.
+    (package / ".git" / "hooks" / "hook.py").write_text("x = 2\n")
+    assert sent(extra_dimensions=("acme_tables.cities:CITIES",)).config == theirs.config
     (package / "cities.py").write_text("x = 2\n")
     changed = sent(extra_dimensions=("acme_tables.cities:CITIES",))
     assert len({first.name, theirs.name, changed.name}) == 3
