@@ -152,4 +152,6 @@ def _error(found: list[Difference]) -> WorkerError:
     hint = "Install there what deploy/build/requirements.lock names, with the same Python"
     if any(one.what.startswith("code of ") for one in found):
         hint = 'Install the same Tidemark there, or let code be sent: spark_ship_code = "archive"'
+    if any(one.there is None for one in found):
+        hint = f"{hint}; where code is sent, repeat a PYTHONPATH of the worker's own as spark.executorEnv.PYTHONPATH"
     return WorkerError(f"worker {first.host}", told, hint)

@@ -204,6 +204,8 @@ def test_a_worker_that_differs_does_not_begin(tmp_path: Path) -> None:
         assert error is not None
         assert error.subject == f"worker {found.host}"
         assert what in error.reason
+        # Its own PYTHONPATH is replaced by ours.
+        assert ("spark.executorEnv.PYTHONPATH" in error.hint) == (there is None)
     assert daemon(archive, bare, None) == (True, "")
 
 
