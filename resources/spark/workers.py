@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 _ROUNDS = 10
 """Of tiny jobs; an executor that had no task in so many takes none."""
 _MOST_ATTEMPTS = 10_000
+_MESSAGES_MS = 30_000
 _WAIT = {
     "spark.scheduler.minRegisteredResourcesRatio": "1.0",
     "spark.scheduler.maxRegisteredResourcesWaitingTime": "10s",
@@ -92,8 +94,10 @@ def executors_of(context: SparkContext) -> set[str]:
 
 def attempts_of(context: SparkContext, known: Collection[int]) -> list[Attempt]:
     """All attempts of all tasks of the session's jobs that have ended, but for `known` ones."""
-    # What Spark knows of its tasks it learns by messages, some of which may be on their way.
-    context._jsc.sc().listenerBus().waitUntilEmpty()
+    # What Spark knows of its tasks it learns by messages. A person's listener may be slow to take them; what is not known
+    # by then is left to executors, which compare themselves.
+    with suppress(Py4JJavaError):
+        context._jsc.sc().listenerBus().waitUntilEmpty(_MESSAGES_MS)
     tracker, store = context.statusTracker(), context._jsc.sc().statusStore()
     jobs = [tracker.getJobInfo(job) for job in tracker.getJobIdsForGroup() if job not in known]
     stages = sorted({stage for job in jobs if job is not None for stage in job.stageIds})
