@@ -57,7 +57,7 @@ crash-matrix: $(CLASSES) ## Kill a load at every point x table, and what writes 
 two-writers: $(CLASSES) ## Let writers meet in 300 random rounds, on SQLite and on PostgreSQL (about two and a half hours; ARGS=...)
 	@$(VENV)/bin/python -m tests.two_writers $(ARGS)
 
-lost-workers: $(CLASSES) ## Lose executors and workers of a Spark cluster in the middle of loads, and meet unfit ones (about ten minutes)
+lost-workers: $(CLASSES) ## Lose executors and workers of a Spark cluster in the middle of loads, and meet unfit ones (a quarter of an hour)
 	@$(VENV)/bin/python -m pytest --full tests/scenarios/test_cluster.py
 
 readers: $(CLASSES) ## Read in a loop beside 300 publishes for each catalog and promise: does all agree in every cut (hours; ARGS=...)

@@ -29,8 +29,16 @@ URL_SETTINGS = (
     "export_api_url",
     "jars_url",
 )
-NAMES_OF_SECRETS = r"(?i)secret|passw|passphrase|passfile|pwd|token|credential|access[._-]?key|private[._-]?key"
-"""A setting or option of such a name holds a secret; Spark is told the same (`spark.redaction.regex`)."""
+NAMES_OF_SECRETS = (
+    r"(?i)secret|passw|passphrase|passfile|pwd|token|credential|(?:access|private|api)[._-]?key"
+    r"|authorization|\.header\."
+)
+"""A setting or option of such a name holds a secret; Spark is told the same (`spark.redaction.regex`).
+
+A REST catalog is sent headers, by which it may know us whatever they are called.
+"""
+_PLACE_OF_SECRET = re.compile(r"spark\.executorEnv\.[A-Z0-9_]+_(?:FILE|URI|DIR|PATH)")
+"""Variables that say where an executor finds a role's credentials, such as `AWS_WEB_IDENTITY_TOKEN_FILE`."""
 _SECRET_VARIABLES = ("AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "PGPASSWORD", "TIDEMARK_NOTIFY_SECRET")
 _URL_VARIABLES = (
     *(f"TIDEMARK_{name.upper()}" for name in URL_SETTINGS),
@@ -143,7 +151,7 @@ def remember_secret(value: str) -> None:
 
 def is_secret_name(name: str) -> bool:
     """Whether a setting or option of this name holds a secret."""
-    return re.search(NAMES_OF_SECRETS, name) is not None
+    return re.search(NAMES_OF_SECRETS, name) is not None and _PLACE_OF_SECRET.fullmatch(name) is None
 
 
 def scrubbed(text: str) -> str:

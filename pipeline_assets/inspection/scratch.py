@@ -7,13 +7,16 @@ Does not contain: what is done there (verify.py, drill/).
 
 from __future__ import annotations
 
+import os
 import tempfile
 import uuid
 from collections.abc import Iterator
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pipeline_assets.domain.machine import is_on_this_machine
 from pipeline_assets.domain.places import local_path
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.load.runtime import Runtime
@@ -49,20 +52,26 @@ def replay_settings(settings: Settings, folder: str, warehouse_url: str) -> Sett
     return scratch_settings(settings, name, warehouse_url, catalog_url=catalog_url, ledger_url=None)
 
 
+def replay_warehouse(settings: Settings, folder: str) -> str:
+    """Below a temporary folder, if Spark's workers see it; else beside the deployment's tables, under a name that nothing has."""
+    if local_path(settings.warehouse_url) is not None and is_on_this_machine(settings.spark_master):
+        return f"{folder}/warehouse"
+    return f"{settings.warehouse_url.rstrip('/')}/_proof_{uuid.uuid4().hex[:8]}"
+
+
 @contextmanager
 def replay_runtime(runtime: Runtime) -> Iterator[Runtime]:
     """A runtime for a replay: its tables lie beside the warehouse where workers must reach them, else in a temporary folder."""
     with tempfile.TemporaryDirectory(prefix="tidemark-proof-") as folder:
-        is_local = local_path(runtime.settings.warehouse_url) is not None
-        warehouse = f"{runtime.settings.warehouse_url.rstrip('/')}/_proof_{uuid.uuid4().hex[:8]}"
-        settings = replay_settings(runtime.settings, folder, f"{folder}/warehouse" if is_local else warehouse)
+        warehouse = replay_warehouse(runtime.settings, folder)
+        settings = replay_settings(runtime.settings, folder, warehouse)
         configure_catalog(runtime.spark, settings)
         lakehouse = Lakehouse(runtime.spark, settings.catalog_name)
         with closing(Ledger(settings.ledger_database_url)) as ledger:
             try:
                 yield replace(runtime, lakehouse=lakehouse, ledger=ledger, settings=settings)
             finally:
-                if not is_local:
+                if not warehouse.startswith(f"{folder}/"):
                     remove_scratch(runtime.spark, settings)
 
 
@@ -74,6 +83,7 @@ def remove_scratch(spark: SparkSession, settings: Settings) -> None:
     """
     objects = LakeObjects(settings.warehouse_url)
     with ExitStack() as removals:
+        removals.callback(_remove_empty_folders, local_path(settings.warehouse_url))
         # Run in the opposite order.
         removals.callback(_drop_namespaces, spark, settings)
         # The mark of this warehouse, metadata that no table names any more, and the files of a table that was not dropped.
@@ -99,6 +109,14 @@ def _drop_namespaces(spark: SparkSession, settings: Settings) -> None:
     with ExitStack() as removals:
         for namespace in {table.identifier.split(".")[0] for table in EVERY_TABLE}:
             removals.callback(spark.sql, f"DROP NAMESPACE IF EXISTS {settings.catalog_name}.{namespace}")
+
+
+def _remove_empty_folders(root: Path | None) -> None:
+    """What files leave behind on a disk; a bucket has no folders."""
+    if root is not None:
+        for parent, _, _ in os.walk(root, topdown=False):
+            with suppress(OSError):
+                Path(parent).rmdir()
 
 
 def _delete_all(objects: LakeObjects) -> None:

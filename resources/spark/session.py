@@ -31,7 +31,7 @@ from resources.spark.jars import available, jars_folder
 from resources.spark.java import require_java
 from resources.spark.jvm_names import remember_names
 from resources.spark.shipping import shipped
-from resources.spark.workers import require_same_workers
+from resources.spark.workers import require_same_workers, waiting_for_workers
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -72,6 +72,7 @@ def engine_config(settings: Settings) -> dict[str, str]:
         **(nowhere_else if is_local else {}),
         "spark.sql.shuffle.partitions": "8",
         "spark.python.daemon.module": "resources.spark.worker_daemon",
+        **waiting_for_workers(settings.spark_master, settings.spark_config),
         **settings.spark_config,
     }
     if settings.spark_master == "local" or settings.spark_master.startswith("local["):
@@ -106,8 +107,18 @@ def _in_utc(config: Mapping[str, str]) -> dict[str, str]:
 
 
 def catalog_config(settings: Settings) -> dict[str, str]:
-    """Configuration of the Iceberg catalog; may be set on a running session, before the catalog's first use."""
+    """Configuration of the Iceberg catalog; may be set on a running session, before the catalog's first use.
+
+    A REST catalog is told by a person which of its warehouses is meant, and with which credential; of a database they may say
+    what we leave open.
+    """
     prefix = f"spark.sql.catalog.{settings.catalog_name}"
+    theirs = {key: value for key, value in settings.spark_config.items() if f"{key}.".startswith(f"{prefix}.")}
+    ours = _catalog_config(prefix, settings)
+    return ours | theirs if is_rest_catalog(settings.catalog_url) else theirs | ours
+
+
+def _catalog_config(prefix: str, settings: Settings) -> dict[str, str]:
     config = {
         prefix: "org.apache.iceberg.spark.SparkCatalog",
         f"{prefix}.cache-enabled": "false",
@@ -172,10 +183,7 @@ def configure_catalog(spark: SparkSession, settings: Settings) -> None:
         Path(url.database).parent.mkdir(parents=True, exist_ok=True)
     known = spark.sparkContext._jsc.sc().conf()
     for key, value in catalog_config(settings).items():
-        # A REST catalog is told by a person which of its warehouses is meant, and with which credential.
-        if is_rest_catalog(settings.catalog_url) and key in settings.spark_config:
-            continue
-        if is_secret_name(key):
+        if is_secret_name(key) and not known.contains(key):
             # Each job's entry in Spark's log of events repeats the session, and hides of it only what the settings of the start
             # name too: the name is enough.
             known.set(key, MASK)

@@ -9,16 +9,15 @@ from __future__ import annotations
 
 import hashlib
 import io
-import json
 import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
 from pipeline_assets.domain.errors import SettingsError
 from pipeline_assets.domain.settings import Settings, ShippedCode
-from resources.spark.worker_check import VARIABLE, described, files_of
+from resources.spark.worker_check import VARIABLE, described, encoded, files_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -53,7 +52,7 @@ class Shipped:
 def shipped(settings: Settings, config: Mapping[str, str]) -> Shipped:
     """For the workers of a cluster, beside `config`; raises SettingsError for code that no archive can bring."""
     packages = _packages(settings)
-    expected = {_EXPECTED: json.dumps(described(packages), separators=(",", ":"))}
+    expected = {_EXPECTED: encoded(described(packages))}
     if settings.spark_ship_code is ShippedCode.INSTALLED:
         return Shipped(expected)
     files = {name: body for package in packages for name, body in _sent_files(package)}
@@ -88,11 +87,13 @@ def _sent_files(package: str) -> list[tuple[str, bytes]]:
 
 
 def _archive(files: Mapping[str, bytes]) -> bytes:
+    # Python finds a folder without `__init__.py` in an archive only by an entry of its own.
+    folders = {f"{folder}/": b"" for name in files for folder in PurePosixPath(name).parents if folder.name}
     body = io.BytesIO()
     with zipfile.ZipFile(body, "w") as archive:
-        for name, content in sorted(files.items()):
+        for name, content in sorted({**folders, **files}.items()):
             entry = zipfile.ZipInfo(name, _EPOCH)
             entry.compress_type = zipfile.ZIP_DEFLATED
-            entry.external_attr = 0o644 << 16
+            entry.external_attr = (0o40755 if name in folders else 0o100644) << 16
             archive.writestr(entry, content)
     return body.getvalue()

@@ -9,6 +9,7 @@ It runs before it is known what a worker has, so it imports the standard library
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import json
 import os
@@ -21,7 +22,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
-from pathlib import Path
+from pathlib import Path, PurePath, PurePosixPath
 
 VARIABLE = "TIDEMARK_WORKERS_HAVE"
 """Tells a worker what the driver has; where it is not set, nothing is compared."""
@@ -71,6 +72,17 @@ def described(code: Iterable[str]) -> dict[str, str]:
     return found
 
 
+def encoded(found: Mapping[str, str]) -> str:
+    """What `described` found, as the value of VARIABLE: YARN writes it into a script of a shell, unescaped."""
+    return base64.urlsafe_b64encode(json.dumps(found).encode()).decode()
+
+
+def decoded(value: str) -> dict[str, str]:
+    """What `encoded` wrote."""
+    found: dict[str, str] = json.loads(base64.urlsafe_b64decode(value))
+    return found
+
+
 def _version(name: str) -> str:
     if name == "pyspark":
         # A cluster brings its own with Spark, as a folder that nothing installed.
@@ -85,23 +97,39 @@ def _of_code(name: str) -> str:
 
 
 def files_of(name: str) -> Iterator[tuple[str, bytes]]:
-    """A top-level package's or module's files, by their names in an archive, but for bytecode; nothing where there is none."""
+    """A top-level package's or module's files, by their names in an archive; nothing where there is none.
+
+    Not of it: bytecode, and whatever is hidden, such as settings, a history, a virtual environment of whoever writes it.
+    """
     spec = find_spec(name)
     if spec is None:
         return
+    folders = [Path(folder) for folder in spec.submodule_search_locations or ()]
     archive = getattr(spec.loader, "archive", None)
+    if archive is None and folders and folders[0].parent.is_file():
+        # A package without `__init__.py`, whose loader tells nothing. What was sent is whole; what is installed comes after.
+        archive = folders[0].parent
     if archive is not None:
         with zipfile.ZipFile(archive) as packed:
-            for entry in packed.namelist():
-                if entry == f"{name}.py" or entry.startswith(f"{name}/"):
-                    yield entry, packed.read(entry)
+            for entry in packed.infolist():
+                of_it = entry.filename == f"{name}.py" or entry.filename.startswith(f"{name}/")
+                if of_it and not entry.is_dir() and _travels(PurePosixPath(entry.filename)):
+                    yield entry.filename, packed.read(entry)
         return
-    for folder in sorted(spec.submodule_search_locations or ()):
-        for path in Path(folder).rglob("*"):
-            if path.is_file() and path.suffix != ".pyc":
-                yield f"{name}/{path.relative_to(folder).as_posix()}", path.read_bytes()
-    if not spec.submodule_search_locations and spec.origin is not None:
+    found = set()
+    for folder in folders:
+        for path in folder.rglob("*"):
+            place = path.relative_to(folder)
+            # Of a package that lies in several folders, Python takes the first module of a name.
+            if place not in found and _travels(place) and path.is_file():
+                found.add(place)
+                yield f"{name}/{place.as_posix()}", path.read_bytes()
+    if not folders and spec.origin is not None:
         yield f"{name}.py", Path(spec.origin).read_bytes()
+
+
+def _travels(place: PurePath) -> bool:
+    return place.suffix != ".pyc" and not any(part.startswith(".") or part == "__pycache__" for part in place.parts)
 
 
 def digest_of(files: Iterable[tuple[str, bytes]]) -> str | None:
@@ -127,7 +155,7 @@ def require_same() -> None:
     expected = os.environ.get(VARIABLE)
     if expected is None:
         return
-    found = differences(json.loads(expected))
+    found = differences(decoded(expected))
     if found:
         sys.exit("\n".join(_MARK + json.dumps(asdict(difference)) for difference in found))
 

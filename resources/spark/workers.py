@@ -1,6 +1,6 @@
-"""Workers that cannot run our tasks, named before the first of these: one tiny job, and the error that it ends in.
+"""Workers that cannot run our tasks, named before the first of these: tiny jobs, and the error that they end in.
 
-Contains: the job, the reading of what a cluster says of its workers.
+Contains: the jobs and their attempts, how long they wait for executors, the reading of what a cluster says of its workers.
 Add here: another way in which the Python of a worker does not start.
 Does not contain: what is compared (worker_check.py), where code comes from (shipping.py).
 """
@@ -8,44 +8,131 @@ Does not contain: what is compared (worker_check.py), where code comes from (shi
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from collections.abc import Collection, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
-from py4j.protocol import Py4JError
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
 
 from pipeline_assets.domain.errors import WorkerError
 from resources.spark.worker_check import PYTHON, Difference, differences_in
 
 if TYPE_CHECKING:
+    from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
+_ROUNDS = 10
+"""Of tiny jobs; an executor that had no task in so many takes none."""
+_MOST_ATTEMPTS = 10_000
+_MESSAGES_MS = 30_000
+_WAIT = {
+    "spark.scheduler.minRegisteredResourcesRatio": "1.0",
+    "spark.scheduler.maxRegisteredResourcesWaitingTime": "10s",
+}
 _HOST = re.compile(r"Lost task \S+ in stage \S+ \(TID \d+\) \((?P<host>[^\s()]+) executor")
 _NO_PROGRAM = re.compile(r'Cannot run program "(?P<program>[^"\n]+)"')
 _NO_MODULE = re.compile(r"No module named '(?P<name>[\w.]+)'")
 _OTHER_PYTHON = re.compile(r"different version: (?P<there>\d+\.\d+) than that in driver:? (?P<here>\d+\.\d+)")
 
 
-def require_same_workers(session: SparkSession) -> None:
-    """Run one task that does nothing on each executor that is there; raises WorkerError, which names what differs.
+@dataclass(frozen=True)
+class Attempt:
+    """One try of a task."""
 
-    The Python of an executor compares itself when it starts (worker_daemon.py): so does that of an executor which comes later.
+    executor: str
+    host: str
+    failure: str | None
+    """In Spark's words; None where it did not fail."""
+
+
+def waiting_for_workers(master: str, config: Mapping[str, str]) -> dict[str, str]:
+    """Settings of a session that lets all executors come before its first job, for at most some seconds.
+
+    A standalone cluster expects the cores of `spark.cores.max`, and waits for none of its own accord; YARN and Kubernetes wait
+    for four fifths of the executors that they were asked for. Executors that come on demand are not waited for.
+    """
+    is_on_demand = config.get("spark.dynamicAllocation.enabled", "").lower() == "true"
+    return {} if is_on_demand or not master.startswith("spark://") else _WAIT
+
+
+def require_same_workers(session: SparkSession) -> None:
+    """Run a task that does nothing on each executor; raises WorkerError, which names what differs on one of them.
+
+    Executors that come meanwhile are asked as well. The Python of an executor compares itself when it starts
+    (worker_daemon.py): so does that of one which comes later.
     """
     context = session.sparkContext
-    executors = len(context._jsc.sc().statusTracker().getExecutorInfos()) - 1
-    try:
-        context.parallelize(range(max(1, executors)), max(1, executors)).count()
-    except Py4JError as error:
-        found = unfit_worker(str(error))
-        if found is None:
-            raise
-        raise found from error
+    asked: set[str] = set()
+    for _ in range(_ROUNDS):
+        known = set(context.statusTracker().getJobIdsForGroup())
+        # Spark gives tasks that are wanted nowhere in particular to one idle executor after the other.
+        tasks = max(1, len(executors_of(context)))
+        try:
+            context.parallelize(range(tasks), tasks).count()
+        except (Py4JJavaError, PySparkException) as error:
+            unfit = unfit_among(attempts_of(context, known))
+            if unfit is None:
+                raise
+            raise unfit from error
+        attempts = attempts_of(context, known)
+        # What fails on one executor is tried on another one: the job succeeds where some are fit.
+        unfit = unfit_among(attempts)
+        if unfit is not None:
+            raise unfit
+        asked |= {attempt.executor for attempt in attempts}
+        if executors_of(context) <= asked:
+            return
 
 
-def unfit_worker(text: str) -> WorkerError | None:
-    """The error where Spark's words say that the Python of a worker did not start, or is not the driver's; None otherwise."""
+def executors_of(context: SparkContext) -> set[str]:
+    """The ids of those that Spark knows and did not lose."""
+    listed = context._jsc.sc().statusStore().executorList(True)
+    return {executor.id() for executor in _each(listed)} - {"driver"}
+
+
+def attempts_of(context: SparkContext, known: Collection[int]) -> list[Attempt]:
+    """All attempts of all tasks of the session's jobs that have ended, but for `known` ones."""
+    # What Spark knows of its tasks it learns by messages. A person's listener may be slow to take them; what is not known
+    # by then is left to executors, which compare themselves.
+    with suppress(Py4JJavaError):
+        context._jsc.sc().listenerBus().waitUntilEmpty(_MESSAGES_MS)
+    tracker, store = context.statusTracker(), context._jsc.sc().statusStore()
+    jobs = [tracker.getJobInfo(job) for job in tracker.getJobIdsForGroup() if job not in known]
+    stages = sorted({stage for job in jobs if job is not None for stage in job.stageIds})
+    return [
+        Attempt(task.executorId(), task.host(), said.get() if (said := task.errorMessage()).isDefined() else None)
+        for stage in stages
+        for task in _each(store.taskList(stage, 0, _MOST_ATTEMPTS))
+    ]
+
+
+def _each(sequence: Any) -> list[Any]:
+    """The items of a sequence of Scala's."""
+    return [sequence.apply(index) for index in range(sequence.size())]
+
+
+def unfit_among(attempts: Iterable[Attempt]) -> WorkerError | None:
+    """The error of the first attempt whose worker cannot run our tasks, told before there is any; None where each can."""
+    failures = ((attempt.failure, attempt.host) for attempt in attempts if attempt.failure is not None)
+    unfit = next(filter(None, (unfit_worker(failure, host) for failure, host in failures)), None)
+    return (
+        None
+        if unfit is None
+        else WorkerError(unfit.subject, unfit.reason, f"{unfit.hint}; nothing was read or written")
+    )
+
+
+def unfit_worker(text: str, host: str = "a worker") -> WorkerError | None:
+    """The error where Spark's words say that the Python of a worker did not start, or is not the driver's; None otherwise.
+
+    `host`: of the worker, where the words name none.
+    """
     found = differences_in(text)
     if found:
         return _error(found)
-    host = match["host"] if (match := _HOST.search(text)) else "a worker"
+    host = match["host"] if (match := _HOST.search(text)) else host
     if match := _OTHER_PYTHON.search(text):
         return _error([Difference(host, PYTHON, match["here"], match["there"])])
     if "PythonWorkerFactory" in text and (match := _NO_PROGRAM.search(text)):
@@ -69,4 +156,6 @@ def _error(found: list[Difference]) -> WorkerError:
     hint = "Install there what deploy/build/requirements.lock names, with the same Python"
     if any(one.what.startswith("code of ") for one in found):
         hint = 'Install the same Tidemark there, or let code be sent: spark_ship_code = "archive"'
-    return WorkerError(f"worker {first.host}", told, f"{hint}; nothing was read or written")
+    if any(one.there is None for one in found):
+        hint = f"{hint}; where code is sent, repeat a PYTHONPATH of the worker's own as spark.executorEnv.PYTHONPATH"
+    return WorkerError(f"worker {first.host}", told, hint)

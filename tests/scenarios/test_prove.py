@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
+from pipeline_assets.domain.places import local_path
 from pipeline_assets.domain.slices import Source
-from pipeline_assets.inspection.scratch import replay_settings
+from pipeline_assets.inspection.scratch import replay_runtime, replay_settings
 from pipeline_assets.inspection.verify import Proof, ReplayMatch, prove
 from pipeline_assets.load.runtime import Runtime
 from resources.iceberg.lakehouse import Lakehouse
@@ -194,3 +195,20 @@ def test_what_a_person_let_go_is_proven_and_what_came_since_is_named(pipeline: A
     differing = [one for one in proof.slices if one.match is not ReplayMatch.EQUAL]
     assert {one.match for one in differing} == {ReplayMatch.UNPROVEN}
     assert {one.reason for one in differing} == {f"{since} is in landing and not loaded"}
+
+
+def test_a_replay_on_a_disk_that_workers_share_leaves_nothing_there(pipeline: Any, tmp_path: Path) -> None:
+    """Scenario: workers elsewhere see the warehouse's folder. Outcome: the replay's tables lie in it, and are gone afterwards."""
+    p = pipeline()
+    shared = p.settings.model_copy(update={"spark_master": "spark://host:7077", "spark_shared_disk": True})
+    runtime = Runtime(p.lakehouse, p.ledger, LandingStore.from_settings(p.settings), shared)
+    warehouse = local_path(shared.warehouse_url)
+    assert warehouse is not None
+    before = sorted(warehouse.rglob("*")) if warehouse.exists() else []
+    with replay_runtime(runtime) as scratch:
+        place = local_path(scratch.settings.warehouse_url)
+        assert place is not None
+        scratch.spark.sql(f"CREATE TABLE {scratch.settings.catalog_name}.raw.regular_events (n INT) USING iceberg")
+        assert warehouse in place.parents
+        assert list(place.glob("raw/regular_events/metadata/*.metadata.json"))
+    assert sorted(warehouse.rglob("*")) == before

@@ -12,6 +12,15 @@ from pipeline_assets.domain.settings import Settings
 
 BUCKETS = {"landing_url": "s3://bucket/landing", "warehouse_url": "s3://bucket/warehouse"}
 KEY = "spark.executorEnv.AWS_SECRET_ACCESS_KEY"
+ROLE = (
+    "AWS_WEB_IDENTITY_TOKEN_FILE",
+    "AWS_SHARED_CREDENTIALS_FILE",
+    "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
+    "AWS_CONTAINER_CREDENTIALS_FULL_URI",
+    "TOKEN_DIR",
+    "CREDENTIALS_PATH",
+)
+"""Where a worker finds the credentials of its role: nothing that opens anything."""
 
 
 @pytest.mark.parametrize(
@@ -25,6 +34,14 @@ KEY = "spark.executorEnv.AWS_SECRET_ACCESS_KEY"
         ({"warehouse_url": "/mnt/lake", "spark_shared_disk": True}, None),
         ({"spark_config": {KEY: "word"}}, f"spark_config: {KEY}: is a secret that the cluster's own pages show."),
         ({"spark_config": {"spark.executorEnv.TZ": "UTC", "spark.hadoop.fs.s3a.secret.key": "word"}}, None),
+        *(({"spark_config": {f"spark.executorEnv.{name}": "/var/run/role"}}, None) for name in ROLE),
+        *(
+            (
+                {"spark_config": {f"spark.executorEnv.{name}": "word"}},
+                f"spark_config: spark.executorEnv.{name}: is a secret",
+            )
+            for name in ("AWS_SESSION_TOKEN", "TOKEN_FILE_CONTENT", "PASSFILE")
+        ),
         ({"catalog_url": "sqlite:////data/catalog.db"}, None),
     ],
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 import traceback
 import uuid
 from collections.abc import Callable
@@ -185,6 +186,7 @@ def test_places_without_a_secret_may_stand_in_the_file(shell: Callable[..., Any]
     (tmp_path / "tidemark.toml").write_text(
         'landing_url = "s3://bucket/a@b"\nledger_url = "postgresql://tide@db.internal:5432/lake?sslmode=require"\n'
         'notify_urls = ["https://bi.internal/tidemark"]\n[spark_config]\n"spark.x" = "y"\n'
+        '"spark.executorEnv.AWS_WEB_IDENTITY_TOKEN_FILE" = "/var/run/token"\n'
     )
     assert "holds a secret" not in shell("status").output
     with pytest.MonkeyPatch.context() as patch:
@@ -224,6 +226,22 @@ def test_the_jvm_and_dagster_are_told_secrets_where_they_hide_them() -> None:
     assert engine_config(settings)["spark.hadoop.fs.s3a.secret.key"] == CANARY
     assert _is_clean(str(spark_resource(settings).spark_config))
     assert "secret" in engine_config(settings)["spark.redaction.regex"]
+
+
+@pytest.mark.parametrize(
+    "name", ["header.Authorization", "header.X-Api-Key", "header.x-tenant", "rest.authorization", "api.key", "apikey"]
+)
+def test_what_a_rest_catalog_knows_us_by_is_a_secret(name: str) -> None:
+    """Scenario: a header or a key for the server of the catalog. Outcome: Dagster's page of the resource, which is also what the
+    JVM is started with, has it not; Spark's redaction covers its name; no output shows it."""
+    key = f"spark.sql.catalog.lake.{name}"
+    settings = Settings(spark_config={key: f"Bearer {CANARY}", "spark.sql.catalog.lake.scope": "all"})
+    told = spark_resource(settings).spark_config
+    assert _is_clean(str(told))
+    assert told["spark.sql.catalog.lake.scope"] == "all"
+    assert re.search(engine_config(settings)["spark.redaction.regex"], key)
+    assert _is_clean(repr(settings))
+    assert _is_clean(scrubbed(f"refused: Bearer {CANARY}"))
 
 
 @pytest.mark.slow

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from pipeline_assets.domain.settings import Settings
-from pipeline_assets.inspection.scratch import drop_tables, remove_scratch
+from pipeline_assets.inspection.scratch import drop_tables, remove_scratch, replay_warehouse
 from pipeline_assets.tables.registry import EVERY_TABLE
 
 NAMESPACES = {table.identifier.split(".")[0] for table in EVERY_TABLE}
@@ -48,12 +48,33 @@ def test_what_cannot_be_dropped_keeps_no_file_and_no_other_table(warehouse: Path
             remove_scratch(engine, settings)
     else:
         remove_scratch(engine, settings)
-    assert [path for path in warehouse.rglob("*") if path.is_file()] == []
+    assert not warehouse.exists()
+    assert warehouse.parent.is_dir()
     tables = [f"DROP TABLE IF EXISTS scratch.{table.identifier} PURGE" for table in EVERY_TABLE]
     assert engine.statements[: len(tables)] == tables
     namespaces = engine.statements[len(tables) :]
     assert set(namespaces) == {f"DROP NAMESPACE IF EXISTS scratch.{name}" for name in NAMESPACES}
     assert engine.files == [2] * len(tables) + [0] * len(namespaces)
+
+
+def test_a_replay_lies_where_workers_write() -> None:
+    """Scenario: one machine, and a cluster, whose workers share a disk; a bucket. Outcome: a temporary folder where
+    this machine alone writes; else a new place beside the deployment's tables."""
+    for warehouse, master, beside in (
+        ("/data/lake", "local[4]", None),
+        ("file:///data/lake/", "local[4]", None),
+        ("/data/lake", "spark://host:7077", "/data/lake/_proof_"),
+        ("file:///data/lake/", "yarn", "file:///data/lake/_proof_"),
+        ("s3://bucket/lake", "local[4]", "s3://bucket/lake/_proof_"),
+        ("s3://bucket/lake", "spark://host:7077", "s3://bucket/lake/_proof_"),
+    ):
+        settings = Settings(warehouse_url=warehouse, spark_master=master, spark_shared_disk=True)
+        found = {replay_warehouse(settings, "/tmp/proof") for _ in range(2)}
+        if beside is None:
+            assert found == {"/tmp/proof/warehouse"}
+        else:
+            assert len(found) == 2
+            assert all(place.startswith(beside) for place in found)
 
 
 def test_a_drill_keeps_no_table_because_another_one_cannot_be_dropped(warehouse: Path) -> None:

@@ -65,6 +65,26 @@ def test_a_rest_catalog_is_where_its_address_says(tmp_path: Path) -> None:
         assert promise_of(settings) is Promise.TABLE_BY_TABLE
 
 
+def test_a_person_knows_better_of_a_rest_catalog_alone() -> None:
+    """Scenario: a REST catalog and a database, of which Spark's settings say the kind, the warehouse, a header; those of another
+    catalog stand beside. Outcome: a person's values win for REST; a database keeps ours, and gets what we leave open."""
+    prefix, rest, database = "spark.sql.catalog.lake", "https://catalog.internal/api", "sqlite:////data/catalog.db"
+    theirs = {prefix: "acme.Catalog", f"{prefix}.warehouse": "analytics", f"{prefix}.header.X-Tenant": "acme"}
+    for url, wins in ((rest, True), (database, False)):
+        config = catalog_config(
+            Settings(
+                catalog_url=url,
+                ledger_url="sqlite:////data/ledger.db",
+                warehouse_url="s3://lake/tidemark",
+                spark_config=theirs | {f"{prefix}2.warehouse": "other"},
+            )
+        )
+        assert config[prefix] == ("acme.Catalog" if wins else "org.apache.iceberg.spark.SparkCatalog")
+        assert config[f"{prefix}.warehouse"] == ("analytics" if wins else "s3://lake/tidemark")
+        assert config[f"{prefix}.header.X-Tenant"] == "acme"
+        assert f"{prefix}2.warehouse" not in config
+
+
 @pytest.mark.parametrize(
     ("url", "ledger", "reason"),
     [

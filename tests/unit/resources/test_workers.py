@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -16,9 +15,18 @@ import pytest
 from pipeline_assets.domain.errors import EngineError, SettingsError, WorkerError
 from pipeline_assets.domain.settings import Settings, ShippedCode
 from resources.spark.engine_life import LastWords, naming_a_dead_engine
+from resources.spark.session import engine_config
 from resources.spark.shipping import Shipped, shipped
-from resources.spark.worker_check import PACKAGES, VARIABLE, described, differences_in, digest_of
-from resources.spark.workers import unfit_worker
+from resources.spark.worker_check import (
+    PACKAGES,
+    VARIABLE,
+    decoded,
+    described,
+    differences_in,
+    digest_of,
+    encoded,
+)
+from resources.spark.workers import Attempt, unfit_among, unfit_worker, waiting_for_workers
 from tests.support.spark_cluster import a_python
 
 TASKS = (
@@ -43,6 +51,11 @@ def sent(**settings: object) -> Shipped:
     return shipped(Settings(**{**places, **settings}), {})
 
 
+def modules_in(content: bytes) -> set[str]:
+    """Names of an archive's files."""
+    return {name for name in zipfile.ZipFile(BytesIO(content)).namelist() if not name.endswith("/")}
+
+
 def daemon(archive: Path, python: Path, expected: str | None) -> tuple[bool, str]:
     """Whether the Python of an executor begins, started as Spark does in the folder that its files come to; and what it says."""
     inherited = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "SPARK"))}
@@ -61,33 +74,64 @@ def daemon(archive: Path, python: Path, expected: str | None) -> tuple[bool, str
 
 
 def test_the_same_code_is_the_same_archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Scenario: sent twice; then with a table of a user's own, whose package has data beside it, and after a change of that.
-    Outcome: a name for each content; modules of ours, all of theirs, no bytecode."""
+    """Scenario: sent twice; then with a table of a user's own, whose package has data beside it, and what is hidden; after a
+    change of it. Outcome: a name for each content; modules of ours, all of theirs, nothing hidden, no bytecode."""
     first, again = sent(), sent()
     assert (first.name, first.content) == (again.name, again.content)
-    names = zipfile.ZipFile(BytesIO(first.content)).namelist()
-    assert {"resources/spark/worker_daemon.py", "pipeline_assets/transforms/write_objects.py"} <= set(names)
+    names = modules_in(first.content)
+    assert {"resources/spark/worker_daemon.py", "pipeline_assets/transforms/write_objects.py"} <= names
     assert all(name.startswith(("pipeline_assets/", "resources/")) and name.endswith(".py") for name in names)
     package = tmp_path / "acme_tables"
-    (package / "__pycache__").mkdir(parents=True)
-    (package / "cities").mkdir()
     inside = ("__init__.py", "cities.py", "cities/of_france.py", "cities.csv")
-    for name in (*inside, "__pycache__/cities.cpython-311.pyc"):
+    outside = ("__pycache__/cities.cpython-311.pyc", "__pycache__/left.py", "old.pyc", ".env", ".git/hooks/hook.py")
+    for name in (*inside, *outside, ".venv/lib/python3.11/site-packages/six.py", "cities/.cache/one.py"):
+        (package / name).parent.mkdir(parents=True, exist_ok=True)
         (package / name).write_text("x = 1\n")
     monkeypatch.syspath_prepend(tmp_path)
     theirs = sent(extra_aggregates=("acme_tables.cities:CITIES",))
-    added = set(zipfile.ZipFile(BytesIO(theirs.content)).namelist()) - set(names)
+    added = modules_in(theirs.content) - names
     assert added == {f"acme_tables/{name}" for name in inside}
     # A digest is of the content, whether that lies in folders or in an archive, which order names in their own ways.
     with zipfile.ZipFile(BytesIO(theirs.content)) as packed:
-        expected = json.loads(theirs.config[f"spark.executorEnv.{VARIABLE}"])["code of acme_tables"]
+        expected = decoded(theirs.config[f"spark.executorEnv.{VARIABLE}"])["code of acme_tables"]
         assert (
             digest_of((name, packed.read(name)) for name in packed.namelist() if name.startswith("acme_")) == expected
         )
+    # Nor is what stays behind a difference, where a worker has the package installed.
+    (package / ".git" / "hooks" / "hook.py").write_text("x = 2\n")
+    assert sent(extra_dimensions=("acme_tables.cities:CITIES",)).config == theirs.config
     (package / "cities.py").write_text("x = 2\n")
     changed = sent(extra_dimensions=("acme_tables.cities:CITIES",))
     assert len({first.name, theirs.name, changed.name}) == 3
     assert changed.config[f"spark.executorEnv.{VARIABLE}"] != theirs.config[f"spark.executorEnv.{VARIABLE}"]
+
+
+@pytest.mark.parametrize("package_file", ["__init__.py", "of_italy.py"])
+def test_folders_without_an_init_file_are_found_in_the_archive(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, package_file: str
+) -> None:
+    """Scenario: a user's package with a subfolder that has no `__init__.py`, or which has none itself; a worker has an older copy
+    installed. Outcome: the archive's modules are imported, and compare equal to the driver's."""
+    for where in ("driver", "worker"):
+        (tmp_path / where / "acme" / "cities").mkdir(parents=True)
+        for name in (package_file, "cities/of_france.py", f"only_of_{where}.py"):
+            (tmp_path / where / "acme" / name).write_text(f"PLACE = '{where}'\n")
+    monkeypatch.syspath_prepend(tmp_path / "driver")
+    code = sent(extra_aggregates=("acme.cities.of_france:CITIES",))
+    assert code.name is not None
+    archive = tmp_path / code.name
+    archive.write_bytes(code.content)
+    program = (
+        "from acme.cities import of_france; from resources.spark.worker_check import digest_of, files_of;"
+        "print(of_france.PLACE, digest_of(files_of('acme')))"
+    )
+    # Without what is installed: Python, and what a worker's variables say.
+    path = f"{archive}:{tmp_path / 'worker'}"
+    done = subprocess.run(
+        [sys.executable, "-S", "-c", program], env={"PYTHONPATH": path}, capture_output=True, text=True, check=False
+    )
+    expected = decoded(code.config[f"spark.executorEnv.{VARIABLE}"])["code of acme"]
+    assert (done.stdout, done.stderr) == (f"driver {expected}\n", "")
 
 
 def test_what_cannot_be_sent_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -113,6 +157,16 @@ def test_folders_of_code_that_a_user_names_come_after() -> None:
     assert told.config["spark.executorEnv.PYTHONPATH"] == f"{told.name}:/their/folder"
 
 
+def test_what_is_expected_passes_through_the_shell_that_starts_a_container() -> None:
+    """Scenario: YARN writes variables of executors into a script, in quotation marks; bash ends at the first failure.
+    Outcome: what arrives is what the driver has."""
+    value = sent().config[f"spark.executorEnv.{VARIABLE}"]
+    script = f'set -o pipefail -e\nexport {VARIABLE}="{value}"\nprintenv {VARIABLE}'
+    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert decoded(done.stdout.rstrip("\n")) == described(("pipeline_assets", "resources"))
+
+
 def test_all_packages_that_tasks_import_are_compared() -> None:
     """Scenario: the modules of tasks are imported. Outcome: what they bring is compared, but for what others bring with them."""
     program = f"import sys\nfor name in {TASKS!r}: __import__(name)\nprint(*{{name.partition('.')[0] for name in sys.modules}})"
@@ -132,17 +186,17 @@ def test_a_worker_that_differs_does_not_begin(tmp_path: Path) -> None:
     assert code.name is not None
     archive = tmp_path / code.name
     archive.write_bytes(code.content)
-    expected = json.loads(code.config[f"spark.executorEnv.{VARIABLE}"])
+    expected = decoded(code.config[f"spark.executorEnv.{VARIABLE}"])
     assert expected == described(("pipeline_assets", "resources"))
     bare, other = a_python(tmp_path / "bare"), a_python(tmp_path / "other", msgspec="0.1.0")
-    assert daemon(archive, bare, json.dumps(expected)) == (True, "")
+    assert daemon(archive, bare, encoded(expected)) == (True, "")
     for python, changes, what, there in (
         (other, {}, "msgspec", "0.1.0"),
         (bare, {"code of resources": "0" * 16}, "code of resources", expected["code of resources"]),
         (bare, {"pyarrow-of-theirs": "1.0"}, "pyarrow-of-theirs", None),
         (bare, {"Python": "3.99"}, "Python", expected["Python"]),
     ):
-        begins, said = daemon(archive, python, json.dumps(expected | changes))
+        begins, said = daemon(archive, python, encoded(expected | changes))
         assert not begins
         (found,) = differences_in(said)
         assert (found.what, found.here, found.there) == (what, (expected | changes)[what], there)
@@ -150,6 +204,8 @@ def test_a_worker_that_differs_does_not_begin(tmp_path: Path) -> None:
         assert error is not None
         assert error.subject == f"worker {found.host}"
         assert what in error.reason
+        # Its own PYTHONPATH is replaced by ours.
+        assert ("spark.executorEnv.PYTHONPATH" in error.hint) == (there is None)
     assert daemon(archive, bare, None) == (True, "")
 
 
@@ -181,6 +237,38 @@ def test_what_spark_says_of_a_worker_is_told_in_one_sentence(text: str, said: st
     assert (error is None) == (said is None)
     if said is not None:
         assert str(error).startswith(said)
+
+
+def test_an_unfit_worker_beside_fit_ones_is_named() -> None:
+    """Scenario: the first attempt of a task fails, because the worker has no Python or another package, or because its
+    executor is lost; the second succeeds elsewhere. Outcome: the error, though the job succeeds; a lost executor is none."""
+    program = 'Cannot run program "/opt/python": error=2\n\tat org.apache.spark.api.python.PythonWorkerFactory'
+    other = 'tidemark-worker {"host": "ip-10-0-0-7", "what": "msgspec", "here": "0.22.0", "there": "0.1.0"}\n'
+    fit, lost = Attempt("0", "10.0.0.6", None), "ExecutorLostFailure (executor 1 exited unrelated to the running tasks)"
+    for failure, said in (
+        (program, "worker 10.0.0.7: has no program /opt/python"),
+        (other, "worker ip-10-0-0-7: msgspec is 0.1.0 there and 0.22.0 here"),
+        (lost, None),
+    ):
+        unfit = unfit_among([fit, Attempt("1", "10.0.0.7", failure), fit])
+        assert (unfit is None) == (said is None)
+        assert str(unfit).startswith(str(said))
+        assert unfit is None or unfit.hint.endswith("; nothing was read or written")
+    # In the middle of a load nobody knows.
+    for failure in (program, other):
+        assert "nothing was" not in str(unfit_worker(failure))
+
+
+def test_executors_that_are_asked_for_at_once_are_waited_for() -> None:
+    """Scenario: a standalone cluster, also with executors on demand; other clusters; one machine; a person's own patience.
+    Outcome: a session waits for the cores it may have where Spark would not, unless these come when there is work."""
+    ratio, patience = "spark.scheduler.minRegisteredResourcesRatio", "spark.scheduler.maxRegisteredResourcesWaitingTime"
+    assert set(waiting_for_workers("spark://host:7077", {})) == {ratio, patience}
+    for master in ("yarn", "k8s://https://host:6443", "local[2]"):
+        assert waiting_for_workers(master, {}) == {}
+    assert waiting_for_workers("spark://host:7077", {"spark.dynamicAllocation.enabled": "true"}) == {}
+    patient = engine_config(Settings(spark_master="spark://host:7077", spark_config={patience: "1m"}))
+    assert (patient[ratio], patient[patience]) == ("1.0", "1m")
 
 
 def test_a_worker_that_comes_later_is_named_as_well() -> None:
