@@ -206,4 +206,4 @@ def first_line(error: Exception) -> str:
     """The line of a Java stack trace that says most."""
     lines = [line.strip() for line in str(error).splitlines() if "Exception" in line or "Error" in line]
     lines = [line for line in lines if not line.startswith(_NOT_A_CAUSE)]
-    return scrubbed(lines[-1] if lines else type(error).__name__)[:300]
+    return scrubbed(lines[-1].lstrip(": ") if lines else type(error).__name__)[:300]
