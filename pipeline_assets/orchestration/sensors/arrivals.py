@@ -26,7 +26,7 @@ from pipeline_assets.load.staleness.first_arrival import first_arrivals
 from pipeline_assets.orchestration.assets import Clock
 from pipeline_assets.orchestration.jobs import JOB_OF_SOURCE, PRIORITIES
 from pipeline_assets.orchestration.landing_assets import delivered
-from pipeline_assets.orchestration.sensors.cursor import Cursor
+from pipeline_assets.orchestration.sensors.cursor import Cursor, Subject
 from pipeline_assets.orchestration.sensors.requests import Due, Tick, default_status, digest, guarded, request
 from pipeline_assets.tables.raw_events import RAW_TABLES
 from resources.landing.store import LandingStore
@@ -100,7 +100,7 @@ def _arrivals(tick: Tick, source: Source, landing: LandingStore) -> dg.SensorRes
         tick,
         JOB_OF_SOURCE[source],
         {
-            day: Due(
+            Subject(day, day): Due(
                 digest(state_of(plans[key], settings) for key in keys),
                 "; ".join(dict.fromkeys(status.due[key] for key in keys)),
             )
@@ -108,7 +108,7 @@ def _arrivals(tick: Tick, source: Source, landing: LandingStore) -> dg.SensorRes
         },
         priority=PRIORITIES[source],
         reach=settings.reprocessing_window_days,
-        is_looked_at=lambda day: any(first <= day <= last for first, last in windows),
+        is_looked_at=lambda subject: any(first <= subject.day <= last for first, last in windows),
         waits=_waits(source, status, firsts, strays, settings),
         events=_materializations(source, plans, status, settings, cursor),
     )

@@ -24,17 +24,20 @@ from benchmarks.scale.fill import fill
 from benchmarks.scale.landing import SimulatedLanding
 from benchmarks.scale.looks import LOOKS, Place
 from benchmarks.scale.sizes import SIZES
+from pipeline_assets.domain.deliveries import BatchKey
 from pipeline_assets.domain.input_state import Rejection
 from pipeline_assets.domain.records import SliceRecord
-from pipeline_assets.domain.settings import PROJECT_ROOT
+from pipeline_assets.domain.settings import PROJECT_ROOT, Settings
 from pipeline_assets.domain.slices import Digest, Slice, Source, Verdict
 from pipeline_assets.load.staleness import scan
 from pipeline_assets.load.staleness.inputs import judging
-from pipeline_assets.load.staleness.scan import days_on_record, scan_stale_days
+from pipeline_assets.load.staleness.scan import Stale, days_on_record, scan_stale_days
 from pipeline_assets.orchestration.assets import Clock
 from pipeline_assets.orchestration.sensors import arrivals, heal
 from pipeline_assets.orchestration.sensors.cursor import Cursor
+from pipeline_assets.orchestration.tags import REASON_TAG
 from pipeline_assets.tables.refined_events import REFINED_EVENTS
+from pipeline_assets.tables.registry import DIMENSIONS
 from resources.ledger.changes import Changes
 from resources.ledger.store import Ledger
 
@@ -123,6 +126,86 @@ def test_heal_looks_at_recent_days_each_time_and_at_all_others_in_turn(
     (turn,) = [number for number, days in enumerate(seen[:5]) if old in days]
     assert str(DAYS[19]) in asked[turn]
     assert said[-1].startswith("given up until their state changes: ")
+
+
+def test_what_was_given_up_is_told_by_each_look_whatever_days_it_is_at(
+    place: Place, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Scenario: one old day is stale and stays so. Outcome: it is asked for three times, once a round; the look that meets it the
+    fourth time says that it is given up, and so does each look after it; when it is healed, the next look at it is the last."""
+    asked = _looks_at_a_stale_day(place, ledger, monkeypatch, DAYS[20])
+    assert [days for days, _ in asked if days] == [[DAYS[19]]] * 3
+    said = [text for _, text in asked]
+    first = next(number for number, text in enumerate(said) if "given up" in text)
+    assert f"given up until their state changes: {DAYS[19]} (refined/events" in said[first]
+    assert len(said) - first > 4
+    assert all(f"{DAYS[19]} (when it was looked at last)" in text for text in said[first + 1 : first + 4])
+    assert not any("given up" in text for text in said[:first])
+
+
+def _looks_at_a_stale_day(
+    place: Place, ledger: Ledger, monkeypatch: pytest.MonkeyPatch, day: date, settings: Settings | None = None
+) -> list[tuple[list[date], str]]:
+    """What 24 looks, each at 24 of 80 days of projects, five a round, asked for and said."""
+    monkeypatch.setattr(heal, "MOST_SLICES", 24)
+    record = ledger.slices(RAW, ["10001"], [day])[Slice(day, "10001")]
+    ledger.record(Changes(slices=[replace(record, digest=OTHER_ROWS)]), "a-run")
+    cursor: str | None = None
+    found = []
+    for number in range(24):
+        look = tick(heal.heal_sensor(settings or SIZE.settings(place.folder)), cursor, minutes=10 * number)
+        cursor = look.cursor
+        found.append((_first_days(look), str(look.skip_message)))
+    return found
+
+
+def _first_days(look: Any) -> list[date]:
+    return [date.fromisoformat(one.tags["dagster/asset_partition_range_start"]) for one in look.run_requests or []]
+
+
+def test_a_day_outside_of_the_calendar_is_tried_as_often_as_any_although_a_recent_day_is_loaded_for_it(
+    place: Place, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Scenario: a stale day before the calendar, of which events arrived last on a recent day, which each look is at. Outcome:
+    that day is asked for three times, not once a round without end."""
+    outside, arrival = DAYS[2], DAYS[-2]
+    batch = BatchKey(Source.REGULAR, "10001", arrival)
+    known = ledger.batch_days_of(Source.REGULAR, "10001", [arrival])[arrival][batch]
+    ledger.record(Changes(batch_days={batch: {arrival: known, outside: known}}), "a-run")
+    settings = SIZE.settings(place.folder).model_copy(update={"calendar_start": DAYS[10]})
+    asked = _looks_at_a_stale_day(place, ledger, monkeypatch, outside, settings)
+    assert [days for days, _ in asked if days] == [[arrival]] * 3
+    assert f"given up until their state changes: {outside} (" in " ".join(text for _, text in asked)
+    assert f"{outside} (when it was looked at last)" in asked[-1][1] + asked[-2][1]
+
+
+def test_an_interval_of_a_dimension_is_tried_apart_from_the_days_of_the_look(
+    place: Place, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Scenario: an interval that stays stale lies on an old day, which is stale itself; after twelve looks its state is another
+    one. Outcome: three attempts of each state of the interval, three of the day, whichever looks they are in."""
+    (dimension,) = DIMENSIONS
+    day, state = DAYS[19], ["s1"]
+
+    def with_interval(*args: Any, days: list[date]) -> Any:
+        found = scan_stale_days(*args, days=days)
+        found.setdefault(day, []).append(Stale(dimension.validity.key, "is stale", state[0], True))
+        return found
+
+    monkeypatch.setattr(heal, "scan_stale_days", with_interval)
+    monkeypatch.setattr(heal, "MOST_SLICES", 24)
+    record = ledger.slices(RAW, ["10001"], [DAYS[20]])[Slice(DAYS[20], "10001")]
+    ledger.record(Changes(slices=[replace(record, digest=OTHER_ROWS)]), "a-run")
+    cursor: str | None = None
+    reasons = []
+    for number in range(24):
+        state[0] = "s1" if number < 12 else "s2"
+        look = tick(heal.heal_sensor(SIZE.settings(place.folder)), cursor, minutes=10 * number)
+        cursor = look.cursor
+        reasons += [(number, one.tags[REASON_TAG]) for one in look.run_requests or [] if day in _first_days(look)]
+    of_interval = [number for number, why in reasons if dimension.validity.key in why]
+    of_day = [number for number, why in reasons if REFINED_EVENTS.key in why]
+    assert (len(of_interval), len([number for number in of_interval if number < 12]), len(of_day)) == (6, 3, 3)
 
 
 def test_what_is_in_memory_at_once_is_bounded_by_days_that_lie_together(
