@@ -11,6 +11,7 @@ import argparse
 import json
 import os
 import shutil
+import sqlite3
 import subprocess
 import sys
 import tempfile
@@ -33,7 +34,7 @@ from resources.ledger.store import Ledger
 TICK_SECONDS = 60
 """Dagster cuts off a sensor's evaluation after so long, unless its environment says otherwise."""
 MOST_MB = 2_000
-_SENSORS = ("arrivals", "heal")
+_SENSORS = ("arrivals", "recoveries", "heal")
 _SNAPSHOTS, _PROJECTS_OF_METADATA = (50, 150), 20
 _RUNS, _PARTITIONS = 20, (100, 400)
 
@@ -100,6 +101,7 @@ def _filled(folder: Path, size: Size, console: Console) -> Size:
             written = fill(ledger, size, settings)
         told = ", ".join(f"{name.removeprefix('tidemark_')} {rows:,}" for name, rows in written.items())
         console.print(f"{size.name}: {told}")
+    _forget_statistics(own / "ledger.db")
     mb = (own / "ledger.db").stat().st_size / 1e6
     on_record = size.projects * size.days_with_deliveries * HOURS * SHARDS
     console.print(
@@ -107,6 +109,14 @@ def _filled(folder: Path, size: Size, console: Console) -> Size:
         f"record; ledger {mb:,.0f} MB"
     )
     return size
+
+
+def _forget_statistics(ledger: Path) -> None:
+    """Of a ledger that was kept: nobody runs ANALYZE on one of a deployment, and with its figures other indexes are taken."""
+    with closing(sqlite3.connect(ledger)) as connection:
+        for name in ("sqlite_stat1", "sqlite_stat4"):
+            connection.execute(f"DROP TABLE IF EXISTS {name}")
+        connection.commit()
 
 
 def _looks(folder: Path, sizes: Sequence[Size], names: Sequence[str], limit: int, console: Console) -> Iterator[Look]:

@@ -78,7 +78,6 @@ def fill(ledger: Ledger, size: Size, settings: Settings) -> dict[str, int]:
         connection.execute("PRAGMA cache_size=-1000000")
         for table, made in rows.items():
             written[table.name] = _insert(connection, table, made(), size)
-        connection.execute("ANALYZE")
         connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     return written
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 import time
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import date
 from typing import Any, cast
 
@@ -30,17 +30,15 @@ PAGE_SECONDS = 0.03
 
 
 class SimulatedLanding(LandingStore):
-    """Landing in a bucket, of regular exports alone; everything but the requests is the store's own."""
+    """Landing in a bucket; everything but the requests is the store's own."""
 
-    def __init__(self, size: Size, marker_pattern: str, more_days: int = 0) -> None:
-        """`more_days`: so many days arrived after those that are on record."""
+    def __init__(self, size: Size, marker_pattern: str, more_days: int = 0, recovered: Sequence[date] = ()) -> None:
+        """`more_days`: so many days arrived after those that are on record. `recovered`: days of the backfill prefix."""
         super().__init__(Bucket("simulated", ""), EXPORT_FORMAT.keys(marker_pattern))
-        self._days = [
-            date.fromordinal(size.all_days[0].toordinal() + number) for number in range(size.days + more_days)
-        ]
-        self._texts = [day.isoformat() for day in self._days]
+        days = [date.fromordinal(size.all_days[0].toordinal() + number) for number in range(size.days + more_days)]
+        self._days = {Source.REGULAR.prefix(project): days for project in size.names}
+        self._days |= {Source.BACKFILL.prefix(project): sorted(recovered) for project in size.names}
         self._counting = threading.Lock()
-        self._folders = frozenset(Source.REGULAR.prefix(project) for project in size.names)
         self.pages = 0
         """Requests that a bucket would have been sent."""
 
@@ -49,12 +47,13 @@ class SimulatedLanding(LandingStore):
 
     def _scan(self, folder: str, after: str = "", before: str = "") -> Iterator[Listed]:
         self._page()
-        if folder not in self._folders:
-            return
         named = 0
         stem = f"{folder}/{folder}_"
-        start = bisect_left(self._texts, after.removeprefix(stem)[:10]) if after.startswith(stem) else 0
-        for day in self._days[start:]:
+        days = self._days.get(folder, [])
+        start = bisect_left(days, after.removeprefix(stem)[:10], key=date.isoformat) if after.startswith(stem) else 0
+        # Behind the dates of this folder lie names that carry another prefix; there are none.
+        start = len(days) if after > f"{stem}:" else start
+        for day in days[start:]:
             for key, entry_etag, size in self._keys_of(folder, day):
                 if before and key >= before:
                     return

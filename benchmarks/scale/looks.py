@@ -7,6 +7,7 @@ Does not contain: measuring (measured.py), what the deployment holds (fill.py, l
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass
@@ -44,9 +45,10 @@ class Place:
     size: Size
     folder: Path
 
-    def landing(self, more_days: int = 0) -> SimulatedLanding:
-        """What arrived; `more_days` of it nobody loaded."""
-        return SimulatedLanding(self.size, self.size.settings(self.folder).marker_pattern, more_days)
+    def landing(self, more_days: int = 0, recovered_days: int = 0) -> SimulatedLanding:
+        """What arrived; `more_days` of it, and the recovered days, which are the oldest, nobody loaded."""
+        recovered = self.size.all_days[:recovered_days]
+        return SimulatedLanding(self.size, self.size.settings(self.folder).marker_pattern, more_days, recovered)
 
 
 def _arrival_tick(more_days: int, *, is_empty: bool = False) -> Callable[[Place], dict[str, Any]]:
@@ -57,6 +59,18 @@ def _arrival_tick(more_days: int, *, is_empty: bool = False) -> Callable[[Place]
         now = place.size.now + timedelta(days=more_days)
         found = _tick(arrival_sensor(settings, Source.REGULAR), None, now, landing)
         return {"runs": len(found.run_requests or []), "pages": landing.pages, "cursor_kb": len(found.cursor) // 1_000}
+
+    return look
+
+
+def _recovery_tick(days: int) -> Callable[[Place], dict[str, Any]]:
+    """Of the sensor of recoveries, where so many of the oldest days of all projects were recovered whole."""
+
+    def look(place: Place) -> dict[str, Any]:
+        settings, landing = place.size.settings(place.folder), place.landing(recovered_days=days)
+        found = _tick(arrival_sensor(settings, Source.BACKFILL), None, place.size.now, landing)
+        seen = len({name.split("/")[2] for name in json.loads(found.cursor)["seen"]})
+        return {"days": seen, "pages": landing.pages, "cursor_kb": len(found.cursor) // 1_000}
 
     return look
 
@@ -156,6 +170,8 @@ LOOKS: dict[str, Callable[[Place], dict[str, Any]]] = {
     "arrivals: nothing new": _arrival_tick(0),
     "arrivals: a new day": _arrival_tick(1),
     "arrivals: all is new": _arrival_tick(0, is_empty=True),
+    "recoveries: none": _recovery_tick(0),
+    "recoveries: a quarter": _recovery_tick(91),
     "heal": _heal,
     "plan: a day": _plan(1),
     "plan: 30 days": _plan(30),

@@ -8,6 +8,7 @@ Does not contain: the grammar of keys (formats/), listing and reading
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import date
 from enum import StrEnum
@@ -97,3 +98,16 @@ class Listing:
     """Project -> arrival days met of deliveries and markers under the source's prefix; among them the first, wherever it lies."""
     strays: tuple[Delivery, ...] = ()
     """Deliveries that arrived outside of the days that anybody will ask for; where these were named."""
+
+    @classmethod
+    def joined(cls, parts: Sequence[Listing]) -> Listing:
+        """Listings of one source and range as one; no project may be in two of them."""
+        if len(parts) == 1:
+            return parts[0]
+        return cls(
+            tuple(sorted(delivery for part in parts for delivery in part.deliveries)),
+            tuple(sorted(marker for part in parts for marker in part.markers)),
+            tuple(sorted(odd for part in parts for odd in part.odd_objects)),
+            {project: days for part in parts for project, days in part.arrival_days.items()},
+            tuple(sorted(stray for part in parts for stray in part.strays)),
+        )

@@ -121,7 +121,7 @@ class Settings(BaseSettings):
     """Whether sensors run from the start; else an operator switches each on in the UI, once."""
     sensor_days_per_tick: int = Field(30, ge=1)
     """Most arrival days that one evaluation of a sensor requests, and that it looks at beyond the redelivery horizon; fewer of
-    very many projects, since a look is bounded."""
+    very many names, since a look is bounded."""
     sensor_attempts: int = Field(3, ge=1)
     """How often a sensor requests the same state of a day before it leaves the day to an operator."""
 

@@ -2,18 +2,18 @@
 
 Contains: one look at a prefix of landing, and the source assets' figures.
 Add here: what an evaluation looks at.
-Does not contain: when a batch is due (deliveries/readiness.py) and runs (requests.py).
+Does not contain: the days of a look (windows.py), when a batch is due (deliveries/readiness.py) and runs (requests.py).
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
-from datetime import date, timedelta
+from datetime import date
 
 import dagster as dg
 
-from pipeline_assets.domain.arrival_days import asked_for, describe_strays
+from pipeline_assets.domain.arrival_days import describe_strays
 from pipeline_assets.domain.days import days_between
 from pipeline_assets.domain.deliveries import BatchKey, Delivery
 from pipeline_assets.domain.settings import Completeness, Settings
@@ -26,13 +26,11 @@ from pipeline_assets.load.staleness.first_arrival import first_arrivals
 from pipeline_assets.orchestration.assets import Clock
 from pipeline_assets.orchestration.jobs import JOB_OF_SOURCE, PRIORITIES
 from pipeline_assets.orchestration.landing_assets import delivered
-from pipeline_assets.orchestration.sensors.cursor import Cursor
+from pipeline_assets.orchestration.sensors.cursor import Cursor, Subject
 from pipeline_assets.orchestration.sensors.requests import Due, Tick, default_status, digest, guarded, request
+from pipeline_assets.orchestration.sensors.windows import list_windows
 from pipeline_assets.tables.raw_events import RAW_TABLES
 from resources.landing.store import LandingStore
-
-MOST_BATCHES = 2_000
-"""Days of projects whose objects one evaluation lists: with 120 names each, some ten seconds."""
 
 
 def arrival_sensor(settings: Settings, source: Source) -> dg.SensorDefinition:
@@ -65,14 +63,11 @@ def _arrivals(tick: Tick, source: Source, landing: LandingStore) -> dg.SensorRes
         return tick.skip(
             f"TIDEMARK_CALENDAR_START {settings.calendar_start} lies in the future, so there is no day to list"
         )
-    windows = _windows(settings, cursor, today)
+    found = list_windows(landing, source, settings, cursor, today)
     plans: dict[BatchKey, BatchPlan] = {}
     elsewhere: set[BatchKey] = set()
     strays: tuple[Delivery, ...] = ()
-    for first, last in windows:
-        # Of the recent days, which come first, what lies outside of all days is asked for as well.
-        asked = asked_for(settings, today) if last == today else None
-        listing = landing.list(source, settings.projects, first, last, asked)
+    for (first, last), listing in found:
         strays += listing.strays
         recorded = Recorded.read(tick.ledger, source, settings.projects, first, last)
         relocated = find_relocated(source, listing, recorded.accepted, landing, tick.ledger, settings)
@@ -100,7 +95,7 @@ def _arrivals(tick: Tick, source: Source, landing: LandingStore) -> dg.SensorRes
         tick,
         JOB_OF_SOURCE[source],
         {
-            day: Due(
+            Subject(day, day): Due(
                 digest(state_of(plans[key], settings) for key in keys),
                 "; ".join(dict.fromkeys(status.due[key] for key in keys)),
             )
@@ -108,7 +103,7 @@ def _arrivals(tick: Tick, source: Source, landing: LandingStore) -> dg.SensorRes
         },
         priority=PRIORITIES[source],
         reach=settings.reprocessing_window_days,
-        is_looked_at=lambda day: any(first <= day <= last for first, last in windows),
+        is_looked_at=lambda subject: any(first <= subject.day <= last for (first, last), _ in found),
         waits=_waits(source, status, firsts, strays, settings),
         events=_materializations(source, plans, status, settings, cursor),
     )
@@ -125,38 +120,6 @@ def _waits(
             f"landing lists nothing for {names}; check TIDEMARK_LANDING_URL and TIDEMARK_PROJECTS if it should"
         )
     return waits
-
-
-def _windows(settings: Settings, cursor: Cursor, today: date) -> list[tuple[date, date]]:
-    """The arrival days to list: all inside the redelivery horizon, and a part of the older ones, another one each time.
-
-    Where these are too many days of projects for one look, only the newest days are in each, and of the rest of the horizon too a
-    part, most of the room that is left: what is delivered again is found some looks later.
-    """
-    recent = max(settings.calendar_start, today - timedelta(days=settings.redelivery_horizon_days))
-    room = max(1, MOST_BATCHES // len(settings.projects))
-    older = settings.sensor_days_per_tick if recent > settings.calendar_start else 0
-    newest = recent
-    if (today - recent).days + 1 + older > room:
-        newest = max(recent, today - timedelta(days=settings.reprocessing_window_days + 1))
-        left = max(2, room - (today - newest).days - 1)
-        older = min(older, max(1, left // 4))
-    windows = [(newest, today)]
-    if newest > recent:
-        part = _next_part(recent, newest, left - older, cursor.horizon_from)
-        windows.append(part)
-        cursor.horizon_from = part[1] + timedelta(days=1)
-    if older:
-        part = _next_part(settings.calendar_start, recent, older, cursor.sweep_from)
-        windows.append(part)
-        cursor.sweep_from = part[1] + timedelta(days=1)
-    return windows
-
-
-def _next_part(start: date, end: date, days: int, goes_on: date | None) -> tuple[date, date]:
-    """So many days of [start, end) from where the walk goes on; behind the end it begins anew."""
-    first = goes_on if goes_on is not None and start <= goes_on < end else start
-    return first, min(first + timedelta(days=days), end) - timedelta(days=1)
 
 
 def _materializations(

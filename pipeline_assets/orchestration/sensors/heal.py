@@ -19,6 +19,7 @@ from pipeline_assets.load.staleness.scan import Stale, days_on_record, scan_stal
 from pipeline_assets.orchestration.assets import Clock
 from pipeline_assets.orchestration.jobs import DIMENSION_JOB, HEAL_JOB, HEAL_PRIORITY, JOB_OF_SOURCE
 from pipeline_assets.orchestration.live_runs import under_way
+from pipeline_assets.orchestration.sensors.cursor import Subject
 from pipeline_assets.orchestration.sensors.requests import (
     NOTHING_TO_DO,
     Due,
@@ -29,11 +30,13 @@ from pipeline_assets.orchestration.sensors.requests import (
     request,
 )
 from pipeline_assets.orchestration.specs import asset_key
-from pipeline_assets.tables.registry import GRAPH_TABLES
+from pipeline_assets.tables.registry import DIMENSIONS, GRAPH_TABLES
 from resources.ledger.store import Ledger
 
 MOST_SLICES = 10_000
 """Days of projects that one evaluation looks at: about ten seconds."""
+_OF_EACH_LOOK = frozenset(one.validity.key for one in DIMENSIONS)
+"""Tables that each look is at whole."""
 
 
 def heal_sensor(settings: Settings) -> dg.SensorDefinition:
@@ -64,13 +67,13 @@ def _stale_days(tick: Tick) -> dg.SensorResult:
     on_record = days_on_record(tick.ledger)
     days = _days_to_look_at(tick, on_record)
     stale = scan_stale_days(tick.ledger, settings, tick.now, days=days)
-    by_day, beyond = _by_day_to_ask_for(stale, settings, tick.ledger, tick.now.date())
+    by_subject, beyond = _by_subject(stale, settings, tick.ledger, tick.now.date())
     due = {
-        day: Due(
+        subject: Due(
             digest(stale_slice.state for stale_slice in slices),
             "; ".join(dict.fromkeys(f"{stale_slice.table} {stale_slice.reason}" for stale_slice in slices)),
         )
-        for day, slices in by_day.items()
+        for subject, slices in by_subject.items()
     }
     waits = [
         f"{day} is stale, but the calendar does not reach it; set TIDEMARK_CALENDAR_START earlier" for day in beyond
@@ -87,7 +90,7 @@ def _stale_days(tick: Tick) -> dg.SensorResult:
         HEAL_JOB,
         due,
         priority=HEAL_PRIORITY,
-        is_looked_at=lambda day: is_all or day in looked_at,
+        is_looked_at=lambda subject: is_all or bool(subject.table) or subject.day in looked_at,
         waits=waits,
         nothing=f"{NOTHING_TO_DO}{in_turn}",
     )
@@ -114,15 +117,16 @@ def _is_load(run: dg.DagsterRun) -> bool:
     return not {asset_key(table) for table in GRAPH_TABLES}.isdisjoint(run.asset_selection or ())
 
 
-def _by_day_to_ask_for(
+def _by_subject(
     by_day: Mapping[date, Sequence[Stale]], settings: Settings, ledger: Ledger, today: date
-) -> tuple[dict[date, list[Stale]], list[date]]:
+) -> tuple[dict[Subject, list[Stale]], list[date]]:
     """A day outside the calendar has no partition: it is built with a day in whose reach the last arrival with events of it lies.
 
+    Each look is at all intervals of dimensions, whatever days it is at, so that these are tried apart from the day they lie on.
     Second: the days that no day of the calendar reaches.
     """
     reach = timedelta(days=settings.reprocessing_window_days)
-    asked: dict[date, list[Stale]] = {}
+    found: dict[Subject, list[Stale]] = {}
     beyond = []
     for day, stale in by_day.items():
         days = {day}
@@ -138,8 +142,10 @@ def _by_day_to_ask_for(
                 for batch in batches
                 if settings.calendar_start - reach <= batch.arrival_date <= today
             }
-        if days:
-            asked.setdefault(max(days), []).extend(stale)
-        else:
+        if not days:
             beyond.append(day)
-    return asked, beyond
+            continue
+        for stale_slice in stale:
+            table = stale_slice.table if stale_slice.table in _OF_EACH_LOOK else ""
+            found.setdefault(Subject(day, max(days), table), []).append(stale_slice)
+    return found, beyond

@@ -24,7 +24,7 @@ from pipeline_assets.domain.settings import Settings
 from pipeline_assets.orchestration.dead_runs import DIED_TAG
 from pipeline_assets.orchestration.event_text import LONGEST_TAG, description
 from pipeline_assets.orchestration.live_runs import under_way
-from pipeline_assets.orchestration.sensors.cursor import Admission, Cursor, admit, attempted
+from pipeline_assets.orchestration.sensors.cursor import Cursor, Subject, admit, attempted
 from pipeline_assets.orchestration.tags import REASON_TAG, days_of, range_tags
 from resources.ledger.store import Ledger
 
@@ -59,10 +59,10 @@ class Tick:
 
 @dataclass(frozen=True)
 class Due:
-    """A day to load."""
+    """Why a subject is due."""
 
     state: str
-    """A digest of what makes it due: when that changes, its attempts are counted anew."""
+    """A digest of that: when it changes, attempts are counted anew."""
     reason: str
 
 
@@ -104,44 +104,53 @@ def guarded(
 def request(
     tick: Tick,
     job_name: str,
-    due: Mapping[date, Due],
+    due: Mapping[Subject, Due],
     *,
     priority: int,
     reach: int = 0,
-    is_looked_at: Callable[[date], bool] = lambda _: True,
+    is_looked_at: Callable[[Subject], bool] = lambda _: True,
     waits: Sequence[str] = (),
     events: Sequence[dg.AssetMaterialization] = (),
     nothing: str = NOTHING_TO_DO,
 ) -> dg.SensorResult:
-    """Runs for the due days, coalesced into ranges, or the reason why there are none.
+    """Runs for what is due, days coalesced into ranges, or the reason why there are none.
 
     Recent days come first, with `priority`; then the oldest, with 0. `reach`: so many days before each due one are
-    loaded with it, their late events may be among what arrived. `is_looked_at`: whether a day that is not due was
+    loaded with it, their late events may be among what arrived. `is_looked_at`: whether a subject that is not due was
     looked at. `waits`: what is not due yet, and why. `nothing`: what is said where there is nothing to say.
     """
     settings, cursor = tick.settings, tick.cursor
     covered = _covered(tick, job_name)
-    free = {day: due_day.state for day, due_day in due.items() if day not in covered}
+    states = {subject: why.state for subject, why in due.items()}
+    free = {subject: state for subject, state in states.items() if subject.loaded_day not in covered}
     has_died = died_on(tick.context.instance, job_name)
     admission = admit(free, cursor.attempts, tick.now, settings.sensor_attempts, has_died)
-    by_urgency = sorted(admission.admitted, key=lambda day: (not tick.is_recent(day), day))
-    chosen = sorted(by_urgency[: settings.sensor_days_per_tick])
-    states = {day: due_day.state for day, due_day in due.items()}
-    cursor.attempts = attempted(states, cursor.attempts, chosen, tick.now, is_looked_at)
+    admitted = {subject.loaded_day for subject in admission.admitted}
+    by_urgency = sorted(admitted, key=lambda day: (not tick.is_recent(day), day))
+    chosen_days = sorted(by_urgency[: settings.sensor_days_per_tick])
+    chosen = [subject for subject in admission.admitted if subject.loaded_day in chosen_days]
+    cursor.attempts = attempted(states, cursor.attempts, chosen, tick.now, is_looked_at, admission.given_up)
     # With the time of the attempt: Dagster never launches a key again, and a state may come back after a failure.
-    key = digest(f"{day} {cursor.attempts[day]}" for day in chosen)
+    key = digest(f"{subject.text} {cursor.attempts[subject]}" for subject in chosen)
     requests = []
-    for days in _ranges(chosen, reach, settings):
-        reasons = [(day, due[day].reason) for day in days if day in chosen]
-        is_recent = any(tick.is_recent(day) for day, _ in reasons)
-        why = few([f"{day}: {reason}" for day, reason in reasons]) or f"late events of the arrivals after {days[-1]}"
+    for days in _ranges(chosen_days, reach, settings):
+        is_recent = any(tick.is_recent(day) for day in days if day in chosen_days)
+        reasons = [f"{subject}: {due[subject].reason}" for subject in chosen if subject.loaded_day in days]
+        why = few(reasons) or f"late events of the arrivals after {days[-1]}"
         tags = {
             **range_tags(days[0], days[-1]),
             "dagster/priority": str(priority if is_recent else 0),
             REASON_TAG: shown(why, LONGEST_TAG),
         }
         requests.append(dg.RunRequest(run_key=f"{job_name}:{days[0]}:{days[-1]}:{key}", tags=tags))
-    report = _report(due, admission, sorted(due.keys() & covered), waits)
+    loading = sorted({subject.loaded_day for subject in due} & covered)
+    # A look at a part of all says of the others what their own look found.
+    given_up = [f"{subject} ({due[subject].reason})" for subject in admission.given_up] + [
+        f"{subject} (when it was looked at last)"
+        for subject, attempt in sorted(cursor.attempts.items())
+        if attempt.is_given_up and subject not in due and subject.loaded_day not in covered
+    ]
+    report = _report(given_up, admission.paused, loading, waits)
     if requests:
         if report:
             tick.context.log.info(report)
@@ -150,14 +159,15 @@ def request(
     return dg.SensorResult(skip_reason=skip, cursor=cursor.as_text(), asset_events=list(events))
 
 
-def _report(due: Mapping[date, Due], admission: Admission, loading: Sequence[date], waits: Sequence[str]) -> str:
+def _report(given_up: Sequence[str], paused: Sequence[Subject], loading: Sequence[date], waits: Sequence[str]) -> str:
     """What is not requested, and why; may be empty."""
     parts = []
-    if admission.given_up:
-        named = few([f"{day} ({due[day].reason})" for day in admission.given_up])
-        parts.append(f"given up until their state changes: {named}; read their failed runs, then load the days by hand")
-    if admission.paused:
-        parts.append(f"tried before, to be tried again after a pause: {few(map(str, admission.paused))}")
+    if given_up:
+        parts.append(
+            f"given up until their state changes: {few(given_up)}; read their failed runs, then load the days by hand"
+        )
+    if paused:
+        parts.append(f"tried before, to be tried again after a pause: {few(map(str, paused))}")
     if loading:
         parts.append(f"a run is loading {few(map(str, loading))}")
     if waits:

@@ -21,7 +21,7 @@ from pipeline_assets.load.staleness.decide import SlicePlan, Todo
 from pipeline_assets.orchestration.assets import Clock
 from pipeline_assets.orchestration.jobs import DIMENSION_JOB, PRIORITY_OF_DIMENSIONS
 from pipeline_assets.orchestration.landing_assets import snapshot_delivered, source_of
-from pipeline_assets.orchestration.sensors.cursor import Cursor
+from pipeline_assets.orchestration.sensors.cursor import Cursor, Subject
 from pipeline_assets.orchestration.sensors.requests import Due, Tick, default_status, digest, guarded, request
 from pipeline_assets.tables.registry import DIMENSIONS
 from pipeline_assets.tables.table import Table
@@ -88,7 +88,7 @@ def _arrivals(tick: Tick, landing: LandingStore) -> dg.SensorResult:
         tick,
         DIMENSION_JOB,
         {
-            day: Due(
+            Subject(day, day): Due(
                 digest(f"{name} {state}" for name, state, _ in of_day),
                 "; ".join(f"{name} {reason}" for name, _, reason in of_day),
             )

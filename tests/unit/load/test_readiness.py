@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
 from typing import Any
@@ -16,7 +17,7 @@ from pipeline_assets.domain.slices import BatchVerdict, Source
 from pipeline_assets.load.deliveries.batch import Recorded, judge_absent, plan_batches
 from pipeline_assets.load.deliveries.readiness import ArrivalStatus, HourObservation, evaluate_arrivals, state_of
 from pipeline_assets.load.staleness.coverage import lacks_hours
-from pipeline_assets.orchestration.sensors.cursor import Attempt, Cursor, admit, attempted
+from pipeline_assets.orchestration.sensors.cursor import Attempt, Cursor, Subject, admit, attempted
 from tests.unit.load.test_batches import (
     BATCH,
     DAY,
@@ -213,7 +214,7 @@ def test_another_state_is_another_reason_to_try() -> None:
 
 
 def test_attempts_are_bounded_and_pause_longer_each_time() -> None:
-    day, other = date(2026, 2, 2), date(2026, 2, 3)
+    day, other = (Subject(one, one) for one in (date(2026, 2, 2), date(2026, 2, 3)))
     assert admit({day: STATE}, {}, NOON, 3).admitted == (day,)
     attempts = attempted({day: STATE, other: STATE}, {}, [day], NOON)
     assert attempts == {day: Attempt(STATE, 1, NOON)}
@@ -233,11 +234,41 @@ def test_attempts_are_bounded_and_pause_longer_each_time() -> None:
     assert attempted({}, second, [], NOON, lambda looked_at: looked_at != day) == second
 
 
+def test_another_state_counts_anew_whether_or_not_it_was_looked_at() -> None:
+    """Scenario: a day was given up, and another state of it is due, in a look that did not count as one at the day. Outcome: the
+    first attempt of three; nothing is left of those before, and what was given up is not any more."""
+    day = Subject(DAY, DAY)
+    before = {day: Attempt("s1", 3, NOON, is_given_up=True)}
+    assert attempted({day: "s2"}, before, [day], PAST, lambda _: False) == {day: Attempt("s2", 1, PAST)}
+    assert attempted({day: "s2"}, before, [], PAST, lambda _: False) == {}
+    assert attempted({day: "s1"}, {day: Attempt("s1", 3, NOON)}, [], PAST, given_up=[day]) == before
+    assert attempted({}, before, [], PAST, lambda _: False) == before
+
+
+def test_what_is_due_of_one_day_for_several_reasons_is_counted_apart() -> None:
+    """Scenario: a day outside of the calendar, an interval and a day of its own are all built by loading the same day."""
+    own, outside, interval = Subject(DAY, DAY), Subject(date(2015, 1, 1), DAY), Subject(DAY, DAY, "dimensions/items")
+    attempts = attempted(dict.fromkeys([own, outside, interval], STATE), {}, [outside, interval], NOON)
+    assert admit(dict.fromkeys([own, outside, interval], STATE), attempts, NOON, 3).admitted == (own,)
+    asked: list[date] = []
+    admit({outside: STATE}, {outside: Attempt(STATE, 3, NOON)}, PAST, 3, lambda day: bool(asked.append(day)))
+    assert asked == [DAY]
+    assert attempted({}, attempts, [], NOON, lambda subject: subject != outside) == {outside: Attempt(STATE, 1, NOON)}
+    cursor = Cursor(attempts=attempts)
+    assert Cursor.parse(cursor.as_text()) == cursor
+
+
 def test_a_cursor_comes_back_as_it_was() -> None:
     cursor = Cursor(
-        {f"{BATCH}/1": HourObservation("x", NOON)}, {DAY: Attempt(STATE, 2, NOON)}, {"2026-02-02": "y"}, DAY
+        {f"{BATCH}/1": HourObservation("x", NOON)},
+        {Subject(DAY, DAY): Attempt(STATE, 2, NOON)},
+        {"2026-02-02": "y"},
+        DAY,
     )
     assert Cursor.parse(cursor.as_text()) == cursor
+    older = json.loads(cursor.as_text())
+    older["attempts"] = {str(DAY): [STATE, 2, NOON.isoformat()]}
+    assert Cursor.parse(json.dumps(older)) == cursor
     assert Cursor.parse(None) == Cursor()
     for text in (
         "{",
@@ -272,10 +303,11 @@ def test_a_time_later_than_now_is_taken_as_now_and_not_waited_for() -> None:
     ahead = NOON + timedelta(days=30)
     quiet = {"hours_complete_by": Completeness.QUIET}
     seen = a_status([a_delivery(10)], now=ahead, **quiet).observations
-    cursor = Cursor(dict(seen), {DAY: Attempt(STATE, 1, ahead)}).as_of(NOON)
+    day = Subject(DAY, DAY)
+    cursor = Cursor(dict(seen), {day: Attempt(STATE, 1, ahead)}).as_of(NOON)
     later = NOON + timedelta(minutes=15)
     assert a_status([a_delivery(10)], now=later, seen=cursor.as_of(later).seen, **quiet).due == {BATCH: "new hours: 1"}
-    assert admit({DAY: STATE}, cursor.attempts, later, 3).admitted == (DAY,)
+    assert admit({day: STATE}, cursor.attempts, later, 3).admitted == (day,)
     assert Cursor.parse(cursor.as_text()) == cursor == cursor.as_of(later)
 
 

@@ -7,7 +7,7 @@ Does not contain: how long looks take (`python -m benchmarks.scale`).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
 from datetime import date, timedelta
@@ -24,17 +24,20 @@ from benchmarks.scale.fill import fill
 from benchmarks.scale.landing import SimulatedLanding
 from benchmarks.scale.looks import LOOKS, Place
 from benchmarks.scale.sizes import SIZES
+from pipeline_assets.domain.deliveries import BatchKey, Listing
 from pipeline_assets.domain.input_state import Rejection
 from pipeline_assets.domain.records import SliceRecord
-from pipeline_assets.domain.settings import PROJECT_ROOT
+from pipeline_assets.domain.settings import PROJECT_ROOT, Settings
 from pipeline_assets.domain.slices import Digest, Slice, Source, Verdict
 from pipeline_assets.load.staleness import scan
 from pipeline_assets.load.staleness.inputs import judging
-from pipeline_assets.load.staleness.scan import days_on_record, scan_stale_days
+from pipeline_assets.load.staleness.scan import Stale, days_on_record, scan_stale_days
 from pipeline_assets.orchestration.assets import Clock
-from pipeline_assets.orchestration.sensors import arrivals, heal
+from pipeline_assets.orchestration.sensors import arrivals, heal, windows
 from pipeline_assets.orchestration.sensors.cursor import Cursor
+from pipeline_assets.orchestration.tags import REASON_TAG
 from pipeline_assets.tables.refined_events import REFINED_EVENTS
+from pipeline_assets.tables.registry import DIMENSIONS
 from resources.ledger.changes import Changes
 from resources.ledger.store import Ledger
 
@@ -42,6 +45,7 @@ SIZE = SIZES["tiny"]
 RAW = "raw/regular_events"
 DAYS = SIZE.all_days
 OTHER_ROWS = Digest(7, 7, 7)
+FIRST, LAST = "dagster/asset_partition_range_start", "dagster/asset_partition_range_end"
 
 
 @pytest.fixture(scope="module")
@@ -115,7 +119,7 @@ def test_heal_looks_at_recent_days_each_time_and_at_all_others_in_turn(
     for number in range(6):
         found = tick(heal.heal_sensor(settings), cursor, minutes=5 * number)
         cursor = found.cursor
-        asked.append([one.tags["dagster/asset_partition_range_start"] for one in found.run_requests or []])
+        asked.append([one.tags[FIRST] for one in found.run_requests or []])
         said.append(str(found.skip_message))
     assert all(len(days) <= 12 and set(DAYS[-4:]) <= days for days in seen)
     assert set().union(*seen) == set(DAYS)
@@ -123,6 +127,86 @@ def test_heal_looks_at_recent_days_each_time_and_at_all_others_in_turn(
     (turn,) = [number for number, days in enumerate(seen[:5]) if old in days]
     assert str(DAYS[19]) in asked[turn]
     assert said[-1].startswith("given up until their state changes: ")
+
+
+def test_what_was_given_up_is_told_by_each_look_whatever_days_it_is_at(
+    place: Place, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Scenario: one old day is stale and stays so. Outcome: it is asked for three times, once a round; the look that meets it the
+    fourth time says that it is given up, and so does each look after it; when it is healed, the next look at it is the last."""
+    asked = _looks_at_a_stale_day(place, ledger, monkeypatch, DAYS[20])
+    assert [days for days, _ in asked if days] == [[DAYS[19]]] * 3
+    said = [text for _, text in asked]
+    first = next(number for number, text in enumerate(said) if "given up" in text)
+    assert f"given up until their state changes: {DAYS[19]} (refined/events" in said[first]
+    assert len(said) - first > 4
+    assert all(f"{DAYS[19]} (when it was looked at last)" in text for text in said[first + 1 : first + 4])
+    assert not any("given up" in text for text in said[:first])
+
+
+def _looks_at_a_stale_day(
+    place: Place, ledger: Ledger, monkeypatch: pytest.MonkeyPatch, day: date, settings: Settings | None = None
+) -> list[tuple[list[date], str]]:
+    """What 24 looks, each at 24 of 80 days of projects, five a round, asked for and said."""
+    monkeypatch.setattr(heal, "MOST_SLICES", 24)
+    record = ledger.slices(RAW, ["10001"], [day])[Slice(day, "10001")]
+    ledger.record(Changes(slices=[replace(record, digest=OTHER_ROWS)]), "a-run")
+    cursor: str | None = None
+    found = []
+    for number in range(24):
+        look = tick(heal.heal_sensor(settings or SIZE.settings(place.folder)), cursor, minutes=10 * number)
+        cursor = look.cursor
+        found.append((_first_days(look), str(look.skip_message)))
+    return found
+
+
+def _first_days(look: Any) -> list[date]:
+    return [date.fromisoformat(one.tags[FIRST]) for one in look.run_requests or []]
+
+
+def test_a_day_outside_of_the_calendar_is_tried_as_often_as_any_although_a_recent_day_is_loaded_for_it(
+    place: Place, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Scenario: a stale day before the calendar, of which events arrived last on a recent day, which each look is at. Outcome:
+    that day is asked for three times, not once a round without end."""
+    outside, arrival = DAYS[2], DAYS[-2]
+    batch = BatchKey(Source.REGULAR, "10001", arrival)
+    known = ledger.batch_days_of(Source.REGULAR, "10001", [arrival])[arrival][batch]
+    ledger.record(Changes(batch_days={batch: {arrival: known, outside: known}}), "a-run")
+    settings = SIZE.settings(place.folder).model_copy(update={"calendar_start": DAYS[10]})
+    asked = _looks_at_a_stale_day(place, ledger, monkeypatch, outside, settings)
+    assert [days for days, _ in asked if days] == [[arrival]] * 3
+    assert f"given up until their state changes: {outside} (" in " ".join(text for _, text in asked)
+    assert f"{outside} (when it was looked at last)" in asked[-1][1] + asked[-2][1]
+
+
+def test_an_interval_of_a_dimension_is_tried_apart_from_the_days_of_the_look(
+    place: Place, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Scenario: an interval that stays stale lies on an old day, which is stale itself; after twelve looks its state is another
+    one. Outcome: three attempts of each state of the interval, three of the day, whichever looks they are in."""
+    (dimension,) = DIMENSIONS
+    day, state = DAYS[19], ["s1"]
+
+    def with_interval(*args: Any, days: list[date]) -> Any:
+        found = scan_stale_days(*args, days=days)
+        found.setdefault(day, []).append(Stale(dimension.validity.key, "is stale", state[0], True))
+        return found
+
+    monkeypatch.setattr(heal, "scan_stale_days", with_interval)
+    monkeypatch.setattr(heal, "MOST_SLICES", 24)
+    record = ledger.slices(RAW, ["10001"], [DAYS[20]])[Slice(DAYS[20], "10001")]
+    ledger.record(Changes(slices=[replace(record, digest=OTHER_ROWS)]), "a-run")
+    cursor: str | None = None
+    reasons = []
+    for number in range(24):
+        state[0] = "s1" if number < 12 else "s2"
+        look = tick(heal.heal_sensor(SIZE.settings(place.folder)), cursor, minutes=10 * number)
+        cursor = look.cursor
+        reasons += [(number, one.tags[REASON_TAG]) for one in look.run_requests or [] if day in _first_days(look)]
+    of_interval = [number for number, why in reasons if dimension.validity.key in why]
+    of_day = [number for number, why in reasons if REFINED_EVENTS.key in why]
+    assert (len(of_interval), len([number for number in of_interval if number < 12]), len(of_day)) == (6, 3, 3)
 
 
 def test_what_is_in_memory_at_once_is_bounded_by_days_that_lie_together(
@@ -174,34 +258,104 @@ def test_a_scan_in_parts_says_what_a_scan_of_everything_says(
         assert scan_stale_days(ledger, settings, SIZE.now) == whole
 
 
+def _looks_at_landing(
+    settings: Settings, source: Source, monkeypatch: pytest.MonkeyPatch, looks: int, recovered: Sequence[date] = ()
+) -> tuple[list[list[tuple[date, date]]], list[list[tuple[date, date]]]]:
+    """What looks, one every 20 minutes, listed and what they asked for; what they ask for is not loaded."""
+    listed: list[list[tuple[date, date]]] = []
+    asked: list[list[tuple[date, date]]] = []
+    cursor = None
+    for number in range(looks):
+        landing = SimulatedLanding(SIZE, settings.marker_pattern, recovered=recovered)
+        of_look: list[tuple[date, date]] = []
+        ask = landing.list
+
+        def noted(of: Source, projects: Any, first: date, last: date, *rest: Any, to=of_look, ask=ask) -> Any:  # type: ignore[no-untyped-def]
+            to.append((first, last))
+            return ask(of, projects, first, last, *rest)
+
+        monkeypatch.setattr(landing, "list", noted)
+        found = tick(arrivals.arrival_sensor(settings, source), cursor, landing, minutes=20 * number)
+        cursor = found.cursor
+        listed.append(of_look)
+        tags = [one.tags for one in found.run_requests or []]
+        asked.append([(date.fromisoformat(one[FIRST]), date.fromisoformat(one[LAST])) for one in tags])
+    return listed, asked
+
+
 def test_arrivals_are_listed_in_bounded_parts_of_which_the_newest_days_are_in_each(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Scenario: 40 days of two projects where one look lists 24 of theirs; then a day of the horizon is delivered anew. Outcome:
     each look lists the newest days, no more than it may, and everything comes in turn, the horizon more often than older days."""
-    monkeypatch.setattr(arrivals, "MOST_BATCHES", 24)
+    monkeypatch.setattr(windows, "MOST_BATCHES", 24)
     settings = SIZE.settings(place.folder)
-    listed: list[set[date]] = []
-    cursor = None
-    for number in range(30):
-        landing = SimulatedLanding(SIZE, settings.marker_pattern)
-        asked: list[tuple[date, date]] = []
-        ask = landing.list
-
-        def noted(source: Source, projects: Any, first: date, last: date, *rest: Any, to=asked, ask=ask) -> Any:  # type: ignore[no-untyped-def]
-            to.append((first, last))
-            return ask(source, projects, first, last, *rest)
-
-        monkeypatch.setattr(landing, "list", noted)
-        found = tick(arrivals.arrival_sensor(settings, Source.REGULAR), cursor, landing, minutes=number)
-        assert not found.run_requests
-        cursor = found.cursor
-        listed.append({day for first, last in asked for day in _between(first, last)})
+    listed, asked = _looks_at_landing(settings, Source.REGULAR, monkeypatch, 10)
+    days = [{day for first, last in look for day in _between(first, last)} for look in listed]
     today = SIZE.now.date()
-    assert all(len(days) <= 12 and {today - timedelta(days=back) for back in range(5)} <= days for days in listed)
-    assert set().union(*listed) == set(_between(DAYS[0], today))
-    often = {day: sum(day in days for days in listed) for day in DAYS}
+    assert not any(asked)
+    assert all(len(look) <= 12 and {today - timedelta(days=back) for back in range(5)} <= look for look in days)
+    assert set().union(*days) == set(_between(DAYS[0], today))
+    often = {day: sum(day in look for look in days) for day in DAYS}
     assert often[DAYS[15]] > often[DAYS[0]] > 0
+
+
+def test_recoveries_of_old_days_are_found_as_soon_as_in_a_small_deployment(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Scenario: the same bound, and seven old days were recovered. Outcome: each look at the backfill prefix is at the whole
+    horizon and at as many older days as the setting says; what was recovered is asked for in one run, when it rested."""
+    settings = SIZE.settings(place.folder).model_copy(update={"sensor_days_per_tick": 10})
+    whole = _looks_at_landing(settings, Source.BACKFILL, monkeypatch, 3, DAYS[1:8])
+    monkeypatch.setattr(windows, "MOST_BATCHES", 24)
+    assert _looks_at_landing(settings, Source.BACKFILL, monkeypatch, 3, DAYS[1:8]) == whole
+    recent = SIZE.now.date() - timedelta(days=settings.redelivery_horizon_days)
+    listed, asked = whole
+    assert listed == [[(recent, SIZE.now.date()), (DAYS[0], recent - timedelta(days=1))]] * 3
+    assert asked[:2] == [[], [(DAYS[0], DAYS[7])]]
+
+
+def test_many_recovered_names_are_listed_in_parts(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Scenario: all of 14 days of both projects was recovered, 240 names a day, and a look is at 2,000 names. Outcome: no
+    look is at more than these; the newest days are in each, and everything is asked for in turn."""
+    monkeypatch.setattr(windows, "MOST_BATCHES", 12)
+    monkeypatch.setattr(windows, "MOST_NAMES", 2_000)
+    few_days = {"calendar_start": DAYS[26], "redelivery_horizon_days": 10}
+    settings = SIZE.settings(place.folder).model_copy(update=few_days)
+    listed, asked = _looks_at_landing(settings, Source.BACKFILL, monkeypatch, 10, DAYS[26:])
+    today = SIZE.now.date()
+    # The last three windows are those of the look; those before were given up when they proved too large.
+    looked_at = [{day for first, last in look[-3:] for day in _between(first, last)} for look in listed]
+    assert all(240 * len(days & set(DAYS)) <= 2_000 for days in looked_at)
+    assert all({today - timedelta(days=back) for back in range(5)} <= days for days in looked_at)
+    requested = {day for look in asked for first, last in look for day in _between(first, last)}
+    assert requested == set(DAYS[26:])
+
+
+def test_a_round_of_ten_years_takes_as_many_looks_as_is_written() -> None:
+    """Outcome: what `docs/scale.md` says of how late a change of an old day is found, for a day of the calendar."""
+    today = date(2026, 1, 1)
+    for projects, regular in ((10, 121), (40, 329), (100, 1_208), (200, 3_622)):
+        names = tuple(str(10_000 + number) for number in range(projects))
+        settings = Settings(projects=names, calendar_start=today - timedelta(days=3_652))
+        assert _looks_of_a_round(Source.BACKFILL, settings, today) == 121
+        assert _looks_of_a_round(Source.REGULAR, settings, today) == regular
+
+
+def _looks_of_a_round(source: Source, settings: Settings, today: date) -> int:
+    cursor, looks = Cursor(), 0
+    landing = NoLanding()
+    while cursor.sweep_from is None or looks == 0 or cursor.sweep_from < today - timedelta(days=30):
+        windows.list_windows(landing, source, settings, cursor, today)  # type: ignore[arg-type]  # what is asked is nothing here
+        looks += 1
+    return looks
+
+
+class NoLanding:
+    """Lists nothing."""
+
+    def list(self, *_: Any) -> Listing:
+        return Listing()
 
 
 def test_a_cursor_of_before_has_no_place_in_the_horizon() -> None:

@@ -850,6 +850,7 @@ def test_a_bucket_with_many_projects_is_listed_as_project_by_project(bucket: Pla
     together = bucket.store.list(Source.REGULAR, projects, DAY, DAY)
     apart = [bucket.store.list(Source.REGULAR, [project], DAY, DAY) for project in projects]
     assert together.deliveries == tuple(found for one in apart for found in one.deliveries)
+    assert together == Listing.joined(apart)
     assert len(together.deliveries) == sum(1 + number % 3 for number in range(19))
     assert [odd.key for odd in together.odd_objects] == ["10003/0odd.txt"]
     assert together.arrival_days == {project: frozenset({DAY}) for project in projects[:-1]}
