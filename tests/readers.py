@@ -30,6 +30,7 @@ from resources.publishing.promise import Promise
 from tests.support.builders import PROJECT, LandingFolder
 from tests.support.random_exports import DAYS, Vendor
 from tests.support.reader import Seen, a_reader
+from tests.support.writer import MANY_LOADS
 from tests.two_writers import Hand, databases, places, promise_named
 
 _DAYS = DAYS[:5]
@@ -218,7 +219,7 @@ def main() -> int:
     console = Console(width=160)
     tell = functools.partial(console.print, highlight=False)
     accounts = []
-    hand = Hand()
+    hand = Hand(MANY_LOADS)
     try:
         for catalog in chosen.catalog:
             for promise in chosen.promise:

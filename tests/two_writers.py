@@ -35,7 +35,7 @@ from resources.publishing.promise import Promise
 from tests.support.builders import PROJECT, LandingFolder
 from tests.support.postgres import a_postgres
 from tests.support.random_exports import DAYS, KINDS, WINDOW, Files, Vendor, change, first_exports
-from tests.support.writer import TABLES
+from tests.support.writer import MANY_LOADS, TABLES
 
 WRITERS = 3
 _ROUNDS_OF_A_LAKE = 15
@@ -49,12 +49,12 @@ _KINDS = ("overlapping", "overlapping", "disjoint", "same source", "three at onc
 class Hand:
     """A writer's process."""
 
-    def __init__(self) -> None:
-        """Start it; it answers as soon as its session is up."""
+    def __init__(self, *options: str) -> None:
+        """Start it with options of support/writer.py; it answers as soon as its session is up."""
         environment = {name: value for name, value in os.environ.items() if not name.startswith("TIDEMARK_")}
         self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115 - as long as the process
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.support.writer"],
+            [sys.executable, "-m", "tests.support.writer", *options],
             cwd=PROJECT_ROOT,
             env=environment,
             stdin=subprocess.PIPE,
@@ -157,9 +157,9 @@ class Meeting:
 
 
 @contextmanager
-def all_hands(writers: int = WRITERS) -> Iterator[list[Hand]]:
+def all_hands(writers: int = WRITERS, *options: str) -> Iterator[list[Hand]]:
     """Two or three writers; their sessions serve one lake after the other, and know each catalog by a name of its own."""
-    hands = [Hand() for _ in range(writers)]
+    hands = [Hand(*options) for _ in range(writers)]
     try:
         yield hands
     finally:
@@ -359,7 +359,7 @@ def main() -> int:
     console = Console(width=160)
     accounts = []
     for catalog in chosen.catalogs:
-        with all_hands(chosen.writers) as hands:
+        with all_hands(chosen.writers, MANY_LOADS) as hands:
             tell = functools.partial(console.print, highlight=False)
             accounts.append(run_rounds(hands, catalog, chosen.rounds, chosen.seed, tell, chosen.promise))
     console.print(page_of(accounts))

@@ -30,6 +30,7 @@ FIRST_COMPILER = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m"
 """For a process of a few loads: the second compiler pays for itself from about the tenth on. Without it the JVM reserves
 only 48 MB for code, which many rounds of writers would fill."""
 SMALL = small_config(FIRST_COMPILER)
+BOTH_COMPILERS = small_config("")
 
 
 def small_session(master: str, memory: str, **config: str) -> SparkSession:

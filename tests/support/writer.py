@@ -42,11 +42,13 @@ from resources.landing.store import LandingStore
 from resources.ledger.store import Ledger
 from resources.spark.session import configure_catalog
 from tests.support.reference import by_slice, raw_rows, refined_rows, winners
-from tests.support.small_spark import SMALL, small_session
+from tests.support.small_spark import BOTH_COMPILERS, SMALL, small_session
 
 NOW = datetime(2026, 2, 20, tzinfo=UTC)
 """Inside the redelivery horizon, so that what is withdrawn leaves raw."""
 EVENT_COUNTS = "aggregates/event_counts"
+MANY_LOADS = "--many-loads"
+"""The process will load so often that the JVM's second compiler pays for itself."""
 TABLES = ("raw/regular_events", "raw/backfill_events", "refined/events", EVENT_COUNTS)
 _PAUSED_AT = (
     Failpoint.DURING_LISTING,
@@ -214,7 +216,7 @@ def main() -> None:
     answers = sys.stdout
     # Whatever else is printed, by Spark or by a library, must not be taken for an answer.
     sys.stdout = sys.stderr
-    writer = Writer(small_session("local[1]", "1g", **SMALL))
+    writer = Writer(small_session("local[1]", "1g", **(BOTH_COMPILERS if MANY_LOADS in sys.argv else SMALL)))
     for line in sys.stdin:
         answers.write(json.dumps(writer(json.loads(line))) + "\n")
         answers.flush()
