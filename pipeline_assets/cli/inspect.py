@@ -205,9 +205,11 @@ def _drill(is_full: bool, as_json: bool, verbose: bool) -> int:
     from pipeline_assets.cli.render_drill import drill_json, print_drill  # noqa: PLC0415 - `status` starts without Spark
     from pipeline_assets.cli.runtime import open_runtime  # noqa: PLC0415 - `status` starts without Spark
     from pipeline_assets.drill.drill import PROJECT, carry_out  # noqa: PLC0415 - `status` starts without Spark
+    from pipeline_assets.drill.sandbox import require_catalog_of_its_own  # noqa: PLC0415 - `status` starts without Spark
     from pipeline_assets.drill.scenarios import planned  # noqa: PLC0415 - `status` starts without Spark
 
     settings = load_settings()
+    require_catalog_of_its_own(settings)
     # A terminated drill removes what it made, like one that is interrupted.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(EXIT_INCOMPLETE))
     with (

@@ -24,7 +24,7 @@ _RESTS = timedelta(days=7)
 _OVERDUE = timedelta(days=14)
 """Beyond its retention: so much older must no snapshot be."""
 ATOMIC = Question("atomic", "Is each publish one commit, and nothing left half done?")
-PROMISE = Question("one transaction", "Do all tables and the ledger change at the same moment?")
+PROMISE = Question("one transaction", "Do all tables change at the same moment?")
 SEPARATE_PREFIXES = Question("separate prefixes", "Do recoveries lie apart from the regular exports?")
 RECOVERY = Question("recovery", "Can lost hours be fetched again, and was it tried?")
 MAINTENANCE = Question("maintenance", "Is the lakehouse looked after?")
@@ -86,9 +86,12 @@ def atomic(heads: Sequence[TableHead], working: Sequence[ProcessOnRecord], dead:
 
 def one_transaction(promise: Promise) -> Point:
     """Whether a reader of several tables finds them as one load left them, whenever it looks."""
-    if promise is Promise.ONE_TRANSACTION:
+    if promise is not Promise.TABLE_BY_TABLE:
         return PROMISE.green(promise.sentence)
-    hint = "Leave TIDEMARK_LEDGER_URL unset, or let it name the catalog's database (TIDEMARK_CATALOG_URL)"
+    hint = (
+        "Leave TIDEMARK_LEDGER_URL unset, or let it name the catalog's database (TIDEMARK_CATALOG_URL); for a REST catalog that"
+        " keeps transactions: TIDEMARK_CATALOG_TRANSACTIONS=true"
+    )
     return PROMISE.yellow(promise.sentence, hint)
 
 

@@ -76,6 +76,9 @@ class Settings(BaseSettings):
     """SQLAlchemy URL of the Iceberg catalog: `sqlite:////abs/catalog.db` or `postgresql://…`."""
     ledger_url: str | None = None
     """SQLAlchemy URL of the ledger; the catalog's unless set."""
+    catalog_transactions: bool = False
+    """Whether a REST catalog commits several tables at once, all or none: what its own documentation says of
+    `POST /v1/{prefix}/transactions/commit`."""
     catalog_name: str = Field("lake", pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")
     """How Spark and PyIceberg call the catalog; part of statements."""
 
@@ -417,6 +420,16 @@ class Settings(BaseSettings):
             raise ValueError(msg)
         if self.ledger_url is None:
             object.__setattr__(self, "ledger_url", self.catalog_url)
+        return self
+
+    @model_validator(mode="after")
+    def _transactions_of_a_server(self) -> Self:
+        if self.catalog_transactions and not is_rest_catalog(self.catalog_url):
+            msg = (
+                "catalog_transactions is of a REST catalog; into a database a load publishes in one transaction where it holds "
+                "the ledger too (ledger_url)"
+            )
+            raise ValueError(msg)
         return self
 
     @model_validator(mode="after")

@@ -89,18 +89,22 @@ def as_environment(settings: Settings) -> dict[str, str]:
     return {f"{ENV_PREFIX}{name.upper()}": _as_variable(value) for name, value in values.items()}
 
 
+def require_catalog_of_its_own(settings: Settings) -> None:
+    """Raise UsageError for a REST catalog: it knows no names of catalogs, so the drill's tables would be the deployment's."""
+    if is_rest_catalog(settings.catalog_url):
+        reason = "is a REST catalog, in which a drill's tables would be those of the deployment"
+        raise UsageError(
+            "catalog_url", reason, "Drill with another catalog: TIDEMARK_CATALOG_URL=sqlite:////tmp/drill.db"
+        )
+
+
 @contextmanager
 def scratch(spark: SparkSession, settings: Settings, project: str, first_day: date) -> Iterator[Scratch]:
     """A place for a drill; nothing of it stays, each thing being removed even where the removal of another one fails.
 
     Raises LedgerError where the database does not let it make a schema, UsageError for a REST catalog.
     """
-    if is_rest_catalog(settings.catalog_url):
-        # It knows no names of catalogs: the drill's tables would be the deployment's.
-        reason = "is a REST catalog, in which a drill's tables would be those of the deployment"
-        raise UsageError(
-            "catalog_url", reason, "Drill with another catalog: TIDEMARK_CATALOG_URL=sqlite:////tmp/drill.db"
-        )
+    require_catalog_of_its_own(settings)
     name = f"drill_{uuid.uuid4().hex[:8]}"
     url = f"{settings.warehouse_url.rstrip('/')}/_{name}"
     place = _place(url)

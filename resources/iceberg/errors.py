@@ -129,6 +129,11 @@ def may_pass(error: Exception) -> bool:
     return _NO_CREDENTIALS not in text and any(mark in text for mark in (*_RACES, *_PASSING))
 
 
+def is_unanswered(error: Exception) -> bool:
+    """Whether nobody knows what became of a commit."""
+    return any(mark in str(error) for mark in _PASSING)
+
+
 def again(operation: Callable[[], _T]) -> _T:
     """The result of a metadata operation that another writer, or a catalog out of reach for a moment, may fail."""
     until = time.monotonic() + _PATIENCE_SECONDS

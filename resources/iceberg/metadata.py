@@ -90,7 +90,7 @@ class JavaTables:
     def namespace_properties(self, namespace: str) -> dict[str, str]:
         """What the catalog keeps of a namespace; nothing where it knows none of this name."""
         self._activate()
-        catalog = self.spark._jsparkSession.sessionState().catalogManager().catalog(self.catalog_name)
+        catalog = self._spark_catalog()
         gateway: Any = self.spark.sparkContext._gateway
         names = gateway.new_array(self.java_class("java.lang.String"), 1)
         names[0] = namespace
@@ -103,6 +103,14 @@ class JavaTables:
         self._activate()
         loader = self.java_class("org.apache.iceberg.spark.Spark3Util")
         return loader.loadIcebergTable(self.spark._jsparkSession, self.identifier(table))
+
+    def catalog(self) -> Any:
+        """Iceberg's catalog itself."""
+        self._activate()
+        return self._spark_catalog().icebergCatalog()
+
+    def _spark_catalog(self) -> Any:
+        return self.spark._jsparkSession.sessionState().catalogManager().catalog(self.catalog_name)
 
     def _activate(self) -> None:
         # A run's op may live in a thread of its own, where table loading needs the session made active.

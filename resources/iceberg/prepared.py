@@ -1,8 +1,8 @@
-"""A change of one table that is whole but invisible: snapshot and metadata file are written, no catalog names them.
+"""A change of one table that is whole but invisible: its snapshot is written, its metadata made, no catalog names them.
 
 Contains: Iceberg's public API for that, applied and never committed; tests/spark/test_iceberg_api.py holds what is used of it.
 Add here: what else a table's next metadata must say.
-Does not contain: naming it in the catalog (pointers.py), the diff (slice_change.py).
+Does not contain: naming it in a catalog (pointers.py, catalog_commit.py), the diff (slice_change.py).
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from resources.failpoints import Failpoint, failpoint
 from resources.iceberg.errors import FAILURES, again
 from resources.iceberg.metadata import JavaTables, SliceFiles
 from resources.iceberg.slice_change import (
+    Published,
     SliceChange,
     files_of_base,
     load,
@@ -35,8 +36,8 @@ MAIN = "main"
 
 
 @dataclass(frozen=True)
-class Prepared:
-    """One table's next state."""
+class Applied:
+    """One table as a change leaves it; its snapshot's manifests are written."""
 
     table: Table
     snapshot_id: int
@@ -44,22 +45,51 @@ class Prepared:
     """Main's head that it follows."""
     files: Mapping[Slice, SliceFiles]
     """The live files of every slice that it changes."""
-    before: str
-    """Metadata file that it follows; while the catalog names another one, it may not be swapped in."""
-    after: str
-    """Its own metadata file."""
 
     @property
     def is_empty(self) -> bool:
         """Whether main stays what it is."""
         return self.snapshot_id == self.parent_id
 
+    @property
+    def published(self) -> Published:
+        """What main shows once a catalog names it."""
+        return Published(self.snapshot_id, self.parent_id, self.files, is_empty=self.is_empty)
 
-def prepare(tables: JavaTables, change: SliceChange, run_id: str) -> Prepared:
+
+@dataclass(frozen=True)
+class NextState(Applied):
+    """Its metadata is in memory alone: the catalog writes it."""
+
+    base: Any
+    """Java TableMetadata that it follows."""
+    metadata: Any
+    """Java TableMetadata."""
+
+
+@dataclass(frozen=True)
+class Prepared(Applied):
+    """Its metadata is a file, which nobody reads yet."""
+
+    before: str
+    """Metadata file that it follows; while the catalog names another one, it may not be swapped in."""
+    after: str
+    """Its own metadata file."""
+
+
+def next_state(tables: JavaTables, change: SliceChange, run_id: str) -> NextState:
     """Apply a change to main's head as it is now; nothing that anybody reads is changed.
 
     Raises SliceConflictError where main changed in one of the slices since the change's base.
     """
+    try:
+        return again(lambda: _applied(tables, load(tables, change.table), change, run_id))
+    except FAILURES as error:
+        raise refusal(tables, change, error) from error
+
+
+def prepare(tables: JavaTables, change: SliceChange, run_id: str) -> Prepared:
+    """The same, and its metadata file."""
     try:
         return again(lambda: _prepared(tables, change, run_id))
     except FAILURES as error:
@@ -75,6 +105,17 @@ def discard(tables: JavaTables, prepared: Prepared) -> None:
 
 def _prepared(tables: JavaTables, change: SliceChange, run_id: str) -> Prepared:
     java = load(tables, change.table)
+    state = _applied(tables, java, change, run_id)
+    operations = java.operations()
+    before = str(state.base.metadataFileLocation())
+    after = str(operations.metadataFileLocation(_next_name(before)))
+    parser = tables.java_class("org.apache.iceberg.TableMetadataParser")
+    parser.write(state.metadata, operations.io().newOutputFile(after))
+    failpoint(Failpoint.AFTER_APPLY, change.table.key)
+    return Prepared(change.table, state.snapshot_id, state.parent_id, state.files, before, after)
+
+
+def _applied(tables: JavaTables, java: Any, change: SliceChange, run_id: str) -> NextState:
     old = files_of_base(tables, java, change)
     operations = java.operations()
     standing = nothing_to_swap(tables, java, change, old, int(java.currentSnapshot().snapshotId()))
@@ -94,12 +135,7 @@ def _prepared(tables: JavaTables, change: SliceChange, run_id: str) -> Prepared:
     for branch in change.branches:
         if refs.containsKey(branch):
             metadata = metadata.removeRef(branch)
-    before = str(base.metadataFileLocation())
-    after = str(operations.metadataFileLocation(_next_name(before)))
-    parser = tables.java_class("org.apache.iceberg.TableMetadataParser")
-    parser.write(metadata.build(), operations.io().newOutputFile(after))
-    failpoint(Failpoint.AFTER_APPLY, change.table.key)
-    return Prepared(change.table, snapshot_id, parent_id, change.files_by_slice, before, after)
+    return NextState(change.table, snapshot_id, parent_id, change.files_by_slice, base, metadata.build())
 
 
 def _builder(tables: JavaTables, base: Any) -> Any:

@@ -2,8 +2,8 @@
 
 Contains: making a change, preparing and committing it.
 Add here: another origin of the files that slices consist of afterwards.
-Does not contain: staging (lakehouse.py), what is written to a catalog (prepared.py, table_commit.py), the publish of several
-tables (resources/publishing/).
+Does not contain: staging (lakehouse.py), what is written to a catalog (prepared.py, catalog_commit.py, table_commit.py), the
+publish of several tables (resources/publishing/).
 """
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 from pipeline_assets.domain.errors import LakehouseError
 from pipeline_assets.domain.slices import Slice
+from resources.iceberg.catalog_commit import commit_together
 from resources.iceberg.metadata import JavaTables
-from resources.iceberg.prepared import Prepared, discard, prepare
+from resources.iceberg.prepared import NextState, Prepared, discard, next_state, prepare
 from resources.iceberg.slice_change import Published, SliceChange, load
 from resources.iceberg.table_commit import commit_change
 
@@ -53,6 +54,14 @@ class SliceChanges:
     def discard(self, prepared: Prepared) -> None:
         """Forget a prepared change that was not and will not be published."""
         discard(self._tables, prepared)
+
+    def next_state(self, change: SliceChange, run_id: str) -> NextState:
+        """The same, for a catalog that writes metadata itself."""
+        return next_state(self._tables, change, run_id)
+
+    def commit_together(self, states: Sequence[NextState]) -> None:
+        """States of several tables, in one commit of a REST catalog; raises PublishConflictError (catalog_commit.py)."""
+        commit_together(self._tables, states)
 
     def commit(self, change: SliceChange, name: str, run_id: str, *, branch: str | None = None) -> Published:
         """A change committed to main, or to a branch; `name` tells this commit from others of the run.

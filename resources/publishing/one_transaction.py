@@ -1,14 +1,14 @@
 """Publish all tables of a run and everything that is recorded of it in one transaction (ARCHITECTURE, laws 2 and 10).
 
-Contains: prepare, lock, compare, swap the pointers, write the ledger; a commit whose answer was lost.
-Add here: another condition that is asked for inside of the transaction.
-Does not contain: what is prepared (resources/iceberg/prepared.py), the conditions on records
-(resources/ledger/concurrency.py), deployments whose catalog is elsewhere (table_by_table.py).
+Contains: prepare, lock, compare, swap the pointers; a commit whose answer was lost.
+Add here: another look at the catalog inside of the transaction.
+Does not contain: what is prepared (resources/iceberg/prepared.py), what the ledger is told and asked (recording.py),
+deployments whose catalog is elsewhere (tables_together.py, table_by_table.py).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from sqlalchemy.engine import Connection
@@ -18,16 +18,14 @@ from pipeline_assets.domain.errors import (
     LakehouseUnavailableError,
     LedgerUnavailableError,
     PublishConflictError,
-    SliceConflictError,
 )
 from resources.failpoints import Failpoint, failpoint
 from resources.iceberg.errors import FAILURES
 from resources.iceberg.pointers import lock_pointers, swap_pointers
 from resources.iceberg.prepared import Prepared
 from resources.iceberg.slice_change import Published
-from resources.ledger.changes import Changes
-from resources.ledger.writing import LedgerWriting
-from resources.publishing.request import PublishRequest, naming_published
+from resources.publishing.recording import record_publish
+from resources.publishing.request import PublishRequest
 
 if TYPE_CHECKING:
     from resources.iceberg.lakehouse import Lakehouse
@@ -50,8 +48,8 @@ class OneTransaction:
                 prepared[change.table.key] = self._lakehouse.changes.prepare(change, request.run_id)
             with self._ledger.transaction() as connection:
                 self._follow_present_heads(connection, request, prepared)
-                published = {key: _published(one) for key, one in prepared.items()}
-                self._write(connection, request, published)
+                published = {key: one.published for key, one in prepared.items()}
+                record_publish(connection, request, published)
                 for change in request.tables:
                     self._lakehouse.changes.require_restorable(change)
                 swap_pointers(connection, self._lakehouse.catalog_name, list(prepared.values()))
@@ -84,17 +82,6 @@ class OneTransaction:
                 prepared[change.table.key] = self._lakehouse.changes.prepare(change, request.run_id)
                 self._lakehouse.changes.discard(former)
 
-    def _write(self, connection: Connection, request: PublishRequest, published: Mapping[str, Published]) -> None:
-        steps = [naming_published(step, table, published, request.stand_ins) for table, step in request.steps]
-        ledger = LedgerWriting(connection)
-        _record_all(ledger, steps, request.run_id)
-        ledger.require_inputs(request.rests_on)
-        if request.minds_holds:
-            ledger.require_not_held({(change.table.key, key) for change in request.tables for key in change.slices})
-        snapshots = ledger.record_cut(request.run_id)
-        if request.run is not None:
-            ledger.record_run(request.run_id, {**request.run, "snapshots": snapshots})
-
     def _is_committed(self, prepared: Mapping[str, Prepared]) -> bool:
         """Looked up beside no other transaction: one whose connection is gone may still be at work in the server."""
         with self._ledger.transaction() as connection:
@@ -106,21 +93,3 @@ class OneTransaction:
                 or (not one.is_empty and self._ledger.recorded_snapshots(key, [one.snapshot_id]))
                 for key, one in prepared.items()
             )
-
-
-def _record_all(ledger: LedgerWriting, steps: Sequence[Changes], run_id: str) -> None:
-    """Record every step, or raise what all of them lose to other writers: found out one by one, each would cost a walk."""
-    conflicts: list[SliceConflictError] = []
-    for step in steps:
-        try:
-            ledger.record(step, run_id, is_strict=True)
-        except SliceConflictError as conflict:
-            conflicts.append(conflict)
-    if conflicts:
-        first = conflicts[0]
-        lost = frozenset().union(*(conflict.slices for conflict in conflicts))
-        raise SliceConflictError(first.subject, first.reason, first.hint, lost)
-
-
-def _published(one: Prepared) -> Published:
-    return Published(one.snapshot_id, one.parent_id, one.files, is_empty=one.is_empty)

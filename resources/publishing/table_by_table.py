@@ -1,9 +1,9 @@
 """Publish a run's tables one after another, each followed by its ledger rows: where no transaction spans them.
 
 Contains: the order of commits and records; taking back a restore whose files vanished.
-Add here: a catalog that commits several tables at once, of its own.
-Does not contain: the commit of one table (resources/iceberg/table_commit.py), what a run that died in between left
-(pipeline_assets/load/ledger_sync.py).
+Add here: what the order of commits must mind.
+Does not contain: the commit of one table (resources/iceberg/table_commit.py), a catalog that commits several at once
+(tables_together.py), what a run that died in between left (pipeline_assets/load/ledger_sync.py).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class TableByTable:
-    """For a ledger in another database than the catalog."""
+    """For a ledger in another database than the catalog, or a REST catalog that commits one table at a time."""
 
     def __init__(self, lakehouse: Lakehouse, ledger: Ledger) -> None:
         """Of this lake and its ledger."""

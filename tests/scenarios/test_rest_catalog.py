@@ -1,4 +1,4 @@
-"""A lake whose catalog is asked over HTTP: table by table, with the ledger in a database of its own."""
+"""A lake whose catalog is asked over HTTP, with the ledger in a database of its own: table by table, or all tables at once."""
 
 from __future__ import annotations
 
@@ -11,19 +11,26 @@ from pyiceberg.catalog.rest import RestCatalog
 
 from pipeline_assets.domain.errors import UsageError
 from pipeline_assets.drill.sandbox import scratch
+from resources import failpoints
+from resources.failpoints import Failpoint
 from resources.publishing.promise import Promise, promise_of
 from tests.support.builders import events_on
-from tests.support.rest_catalog import a_rest_catalog
+from tests.support.reference import require_known
+from tests.support.rest_catalog import TRANSACTIONS, a_rest_catalog
 
 pytestmark = pytest.mark.slow
 DAY = date(2026, 2, 2)
 
 
-def test_a_lake_in_a_rest_catalog(pipeline: Any, tmp_path: Path) -> None:
-    """Scenario: a catalog that knows the REST protocol alone; a day is loaded, loaded again, corrected and rolled back.
+def _dies_after_the_commit(point: Failpoint, _: str) -> None:
+    if point is Failpoint.AFTER_COMMIT:
+        raise RuntimeError("it dies here")
 
-    Outcome: as in a database, table by table; PyIceberg reads what was published over the same protocol; a drill, whose tables
-    would be the lake's own, is refused.
+
+def test_a_lake_in_a_rest_catalog(pipeline: Any, tmp_path: Path) -> None:
+    """Scenario: a catalog that knows the REST protocol alone; a day is loaded, and loaded again.
+
+    Outcome: as in a database, table by table; a drill, whose tables would be the lake's own, is refused.
     """
     with a_rest_catalog(tmp_path / "rest") as (url, asked):
         p = pipeline(catalog_url=url, ledger_url=f"sqlite:///{tmp_path}/ledger.db")
@@ -37,13 +44,46 @@ def test_a_lake_in_a_rest_catalog(pipeline: Any, tmp_path: Path) -> None:
         assert p.load(DAY).success
         assert p.snapshots() == snapshots
         assert p.verdict("refined/events", DAY) == "unchanged"
-        p.deliver(DAY, events_on(DAY, 5, prefix="late"), shard=2)
-        assert p.load(DAY).success
-        reader = RestCatalog("lake", uri=url)
-        assert reader.load_table("refined.events").scan().count() == 15
         with (
             pytest.raises(UsageError, match="a drill's tables would be those of the deployment"),
             scratch(p.spark, p.settings, "10001", DAY),
         ):
             pass
+        p.ledger.close()
+
+
+def test_a_load_that_dies_between_catalog_and_ledger_is_found_by_the_next(pipeline: Any, tmp_path: Path) -> None:
+    """Scenario: a server that keeps transactions; a day is loaded, more arrives, and the load ends after the server's commit and
+    before the ledger's. Outcome: each publish is one request, and no table has one of its own; readers see tables that agree; the
+    next load records what they show, of the run that did it, and counts nothing twice."""
+    with a_rest_catalog(tmp_path / "rest") as (url, asked):
+        p = pipeline(catalog_url=url, ledger_url=f"sqlite:///{tmp_path}/ledger.db", catalog_transactions=True)
+        assert promise_of(p.settings) is Promise.TABLES_TOGETHER
+        p.deliver(DAY, events_on(DAY, 10))
+        run = p.load(DAY)
+        assert run.success, run.failure()
+        assert asked.count(f"POST {TRANSACTIONS}") == 1
+        require_known(p)
+
+        p.deliver(DAY, events_on(DAY, 5, prefix="late"), shard=2)
+        before = [record.number for record in p.ledger.publications()]
+        failpoints.watch(_dies_after_the_commit)
+        try:
+            died = p.load(DAY)
+        finally:
+            failpoints.watch()
+        assert "it dies here" in died.failure()
+        reader = RestCatalog("lake", uri=url)
+        assert reader.load_table("refined.events").scan().count() == 15
+        counted = reader.load_table("aggregates.event_counts").scan().to_arrow()
+        assert sum(counted["events"].to_pylist()) == 15
+        assert [record.number for record in p.ledger.publications()] == before
+
+        assert p.load(DAY).success
+        require_known(p)
+        assert p.count("refined/events", DAY) == 15
+        added = [record for record in p.ledger.publications() if record.number not in before]
+        assert {record.run_id for record in added} == {died.result.run_id}
+        assert {record.table for record in added} >= {"raw/regular_events", "refined/events", "aggregates/event_counts"}
+        assert p.verdict("refined/events", DAY) == "unchanged"
         p.ledger.close()

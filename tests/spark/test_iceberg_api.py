@@ -42,9 +42,11 @@ BY_NAME: Mapping[str, tuple[str, ...]] = {
     "org.apache.iceberg.SchemaParser": ("toJson",),
     "org.apache.iceberg.SnapshotChanges": ("builderFor",),
     "org.apache.iceberg.TableMetadata": (
-        "buildFrom", "currentSnapshot", "lastUpdatedMillis", "metadataFileLocation", "previousFiles", "refs", "uuid",
+        "buildFrom", "changes", "currentSnapshot", "lastUpdatedMillis", "metadataFileLocation", "previousFiles", "refs", "uuid",
     ),
     "org.apache.iceberg.TableMetadataParser": ("read", "write"),
+    "org.apache.iceberg.catalog.TableCommit": ("create",),
+    "org.apache.iceberg.catalog.TableIdentifier": ("parse",),
     "org.apache.iceberg.expressions.Expressions": ("alwaysFalse", "and", "equal", "in", "or"),
     "org.apache.iceberg.spark.Spark3Util": ("loadIcebergTable",),
     "org.apache.iceberg.util.JsonUtil": ("mapper",),
@@ -77,6 +79,8 @@ REACHED: Mapping[str, tuple[str, ...]] = {
     "org.apache.iceberg.TableScan": ("filter", "includeColumnStats", "planFiles", "useSnapshot"),
     "org.apache.iceberg.FileScanTask": ("deletes", "file"),
     "org.apache.iceberg.DataFile": ("fileSizeInBytes", "location", "partition", "recordCount"),
+    "org.apache.iceberg.rest.RESTCatalog": ("commitTransaction",),
+    "org.apache.iceberg.spark.SparkCatalog": ("icebergCatalog",),
     "org.apache.iceberg.io.FileIO": ("deleteFile", "newInputFile", "newOutputFile"),
     "org.apache.iceberg.io.SupportsBulkOperations": ("deleteFiles",),
 }  # fmt: skip

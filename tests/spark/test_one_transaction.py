@@ -262,7 +262,7 @@ def test_both_tables_and_the_ledger_change_at_the_same_moment(lake: Lake) -> Non
 
 
 @contextmanager
-def _commit(lake: Lake, end: Callable[[Callable[[], None]], None]) -> Iterator[None]:
+def commit_ends(lake: Lake, end: Callable[[Callable[[], None]], None]) -> Iterator[None]:
     """The next commit to the database ends in this way."""
     dialect = lake.ledger.engine.dialect
     whole = dialect.do_commit
@@ -278,11 +278,11 @@ def _commit(lake: Lake, end: Callable[[Callable[[], None]], None]) -> Iterator[N
         dialect.do_commit = whole
 
 
-def _lost_before(_commit: Callable[[], None]) -> None:
+def lost_before(_commit: Callable[[], None]) -> None:
     raise sqlite3.OperationalError("disk I/O error")
 
 
-def _lost_after(commit: Callable[[], None]) -> None:
+def lost_after(commit: Callable[[], None]) -> None:
     commit()
     raise sqlite3.OperationalError("disk I/O error")
 
@@ -298,7 +298,7 @@ def test_whatever_keeps_it_from_its_end_leaves_all_as_it_was(lake: Lake) -> None
     with at(Failpoint.IN_TRANSACTION, "", _stop), pytest.raises(Stop):
         lake.publish(request)
     assert lake.everything() == at_rest
-    with _commit(lake, _lost_before), pytest.raises(LedgerUnavailableError):
+    with commit_ends(lake, lost_before), pytest.raises(LedgerUnavailableError):
         lake.publish(request)
     assert lake.everything() == at_rest
 
@@ -323,7 +323,7 @@ def test_whatever_keeps_it_from_its_end_leaves_all_as_it_was(lake: Lake) -> None
     assert {**lake.everything(), "tidemark_holds": at_rest["tidemark_holds"]} == at_rest
     assert (lake.rows(key), lake.unknown()) == ([0, 0], left)
 
-    with _commit(lake, _lost_after):
+    with commit_ends(lake, lost_after):
         published = lake.publish(request)
     assert lake.rows(key) == [2, 2]
     assert {name: one.snapshot_id for name, one in published.items()} == {
@@ -338,7 +338,7 @@ def test_whatever_keeps_it_from_its_end_leaves_all_as_it_was(lake: Lake) -> None
         lake.lakehouse.changes.of(table, head, head, [key], ["tidemark_given_up"])
         for table, head in zip(BOTH, heads, strict=True)
     ]
-    with _commit(lake, _lost_after):
+    with commit_ends(lake, lost_after):
         again = lake.publish(replace(request, tables=changes, steps=[]))
     assert all(one.is_empty for one in again.values())
     assert (lake.rows(key), lake.unknown()) == ([2, 2], left)

@@ -2,7 +2,7 @@
 
 Contains: what Spark and PyIceberg ask of a catalog, and the errors that they are told.
 Add here: another request.
-Does not contain: credentials, views, commits of several tables.
+Does not contain: credentials, views.
 """
 
 from __future__ import annotations
@@ -10,17 +10,19 @@ from __future__ import annotations
 import json
 import re
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
+import sqlalchemy as sa
 from pyiceberg import exceptions
 from pyiceberg.catalog.rest import CreateTableRequest
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import CommitTableRequest, Table
+from sqlalchemy.orm import Session
 
 from tests.support.s3 import served
 
@@ -34,9 +36,27 @@ _ERRORS: tuple[tuple[type[Exception], int], ...] = (
 _SPLIT = "\x1f"
 
 
+Answered = tuple[int, dict[str, Any] | None]
+Name = tuple[str, ...]
+TRANSACTIONS = "/v1/transactions/commit"
+
+
+class NoAnswerError(Exception):
+    """The connection ends without a word."""
+
+
+def _as_asked(_: str, respond: Callable[[], Answered]) -> Answered:
+    return respond()
+
+
 @contextmanager
-def a_rest_catalog(folder: Path) -> Iterator[tuple[str, list[str]]]:
-    """Its address, and every request as `METHOD /path`, in order."""
+def a_rest_catalog(
+    folder: Path, answer: Callable[[str, Callable[[], Answered]], Answered] = _as_asked
+) -> Iterator[tuple[str, list[str]]]:
+    """Its address, and every request as `METHOD /path`, in order.
+
+    `answer`: is handed each request, and what carries it out; it may raise NoAnswerError.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     catalog = SqlCatalog("rest", uri=f"sqlite:///{folder}/rest.db", warehouse=f"file://{folder}/warehouse")
     asked: list[str] = []
@@ -48,9 +68,14 @@ def a_rest_catalog(folder: Path) -> Iterator[tuple[str, list[str]]]:
             body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
             url = urlsplit(self.path)
             with lock:
-                asked.append(f"{self.command} {unquote(url.path)}")
+                request = f"{self.command} {unquote(url.path)}"
+                asked.append(request)
+                query = parse_qs(url.query)
                 try:
-                    status, found = _respond(catalog, self.command, url.path, parse_qs(url.query), body)
+                    status, found = answer(request, lambda: _respond(catalog, self.command, url.path, query, body))
+                except NoAnswerError:
+                    self.close_connection = True
+                    return
                 except tuple(kind for kind, _ in _ERRORS) as error:
                     status = next(status for kind, status in _ERRORS if isinstance(error, kind))
                     found = _error(error, status)
@@ -93,16 +118,12 @@ def _error(error: Exception, status: int) -> dict[str, Any]:
 def _respond(
     catalog: SqlCatalog, method: str, path: str, query: dict[str, list[str]], body: bytes
 ) -> tuple[int, dict[str, Any] | None]:
-    for pattern, methods in _ROUTES.items():
+    for pattern, methods in ROUTES.items():
         found = re.fullmatch(pattern, path)
         if found and method in methods:
             words = [tuple(unquote(word).split(_SPLIT)) for word in found.groups()]
             return methods[method](catalog, query, body, *words)
     return 400, {"error": {"message": f"not served: {method} {path}", "type": "BadRequestException", "code": 400}}
-
-
-Answered = tuple[int, dict[str, Any] | None]
-Name = tuple[str, ...]
 
 
 def _config(*_: Any) -> Answered:
@@ -160,6 +181,31 @@ def _commit(catalog: SqlCatalog, _: dict[str, list[str]], body: bytes, name: Nam
     return 200, {"metadata-location": done.metadata_location, "metadata": metadata}
 
 
+def _commit_all(catalog: SqlCatalog, _: dict[str, list[str]], body: bytes) -> Answered:
+    """Every table's metadata is written first, then one transaction names all of it."""
+    swaps = []
+    for asked in json.loads(body)["table-changes"]:
+        request = CommitTableRequest.model_validate_json(json.dumps(asked))
+        table = catalog.load_table((*request.identifier.namespace.root, request.identifier.name))
+        staged = catalog._update_and_stage_table(table, table.name(), request.requirements, request.updates)
+        catalog._write_metadata(staged.metadata, staged.io, staged.metadata_location)
+        swaps.append((table, staged.metadata_location))
+    with Session(catalog.engine) as session:
+        for table, location in swaps:
+            *namespace, name = table.name()
+            row = {"namespace": ".".join(namespace), "name": name, "before": table.metadata_location, "after": location}
+            if session.execute(_SWAP, row).rowcount != 1:
+                raise exceptions.CommitFailedException(f"{name} was changed meanwhile")
+        session.commit()
+    return 204, None
+
+
+_SWAP = sa.text(
+    "UPDATE iceberg_tables SET metadata_location = :after, previous_metadata_location = :before"
+    " WHERE table_namespace = :namespace AND table_name = :name AND metadata_location = :before"
+)
+
+
 def _drop(catalog: SqlCatalog, _: dict[str, list[str]], __: bytes, name: Name, table: Name) -> Answered:
     catalog.drop_table((*name, *table))
     return 204, None
@@ -174,8 +220,23 @@ def _there(answer: Callable[..., Answered]) -> Callable[..., Answered]:
     return lambda *words: (204 if answer(*words)[0] == 200 else 404, None)
 
 
-_ROUTES: dict[str, dict[str, Callable[..., Answered]]] = {
+def endpoints(without: Sequence[str] = ()) -> list[str]:
+    """What the server says that it serves."""
+    # The protocol names them so.
+    names = {
+        "/v1/namespaces/([^/]+)/tables/([^/]+)": "/v1/{prefix}/namespaces/{namespace}/tables/{table}",
+        "/v1/namespaces/([^/]+)/tables": "/v1/{prefix}/namespaces/{namespace}/tables",
+        "/v1/namespaces/([^/]+)/properties": "/v1/{prefix}/namespaces/{namespace}/properties",
+        "/v1/namespaces/([^/]+)": "/v1/{prefix}/namespaces/{namespace}",
+        "/v1/namespaces": "/v1/{prefix}/namespaces",
+        TRANSACTIONS: "/v1/{prefix}/transactions/commit",
+    }
+    return [f"{method} {names[path]}" for path in names if path not in without for method in ROUTES[path]]
+
+
+ROUTES: dict[str, dict[str, Callable[..., Answered]]] = {
     "/v1/config": {"GET": _config},
+    TRANSACTIONS: {"POST": _commit_all},
     "/v1/namespaces": {"GET": _namespaces, "POST": _create_namespace},
     "/v1/namespaces/([^/]+)": {"GET": _namespace, "HEAD": _there(_namespace)},
     "/v1/namespaces/([^/]+)/properties": {"POST": _change_namespace},

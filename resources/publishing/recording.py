@@ -1,0 +1,49 @@
+"""What the ledger is told of a publish of all tables, and asked before, in one transaction that somebody else ends.
+
+Contains: the steps' records, inputs and holds, the cut that belongs together since, the run.
+Add here: another condition that is asked for inside of the transaction.
+Does not contain: making tables visible (one_transaction.py, tables_together.py), the conditions on records
+(resources/ledger/concurrency.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from sqlalchemy.engine import Connection
+
+from pipeline_assets.domain.errors import SliceConflictError
+from resources.iceberg.slice_change import Published
+from resources.ledger.changes import Changes
+from resources.ledger.writing import LedgerWriting
+from resources.publishing.request import PublishRequest, naming_published
+
+
+def record_publish(connection: Connection, request: PublishRequest, published: Mapping[str, Published]) -> None:
+    """Write everything that is recorded of a publish; raises PublishConflictError where another run wrote what it rests on.
+
+    `published`: table -> what main of it shows once the publish is done.
+    """
+    steps = [naming_published(step, table, published, request.stand_ins) for table, step in request.steps]
+    ledger = LedgerWriting(connection)
+    _record_all(ledger, steps, request.run_id)
+    ledger.require_inputs(request.rests_on)
+    if request.minds_holds:
+        ledger.require_not_held({(change.table.key, key) for change in request.tables for key in change.slices})
+    snapshots = ledger.record_cut(request.run_id)
+    if request.run is not None:
+        ledger.record_run(request.run_id, {**request.run, "snapshots": snapshots})
+
+
+def _record_all(ledger: LedgerWriting, steps: Sequence[Changes], run_id: str) -> None:
+    """Record every step, or raise what all of them lose to other writers: found out one by one, each would cost a walk."""
+    conflicts: list[SliceConflictError] = []
+    for step in steps:
+        try:
+            ledger.record(step, run_id, is_strict=True)
+        except SliceConflictError as conflict:
+            conflicts.append(conflict)
+    if conflicts:
+        first = conflicts[0]
+        lost = frozenset().union(*(conflict.slices for conflict in conflicts))
+        raise SliceConflictError(first.subject, first.reason, first.hint, lost)
