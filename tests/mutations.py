@@ -67,8 +67,8 @@ MUTATIONS = (
         "tests/scenarios/test_difference.py::test_files_that_vanish_meanwhile_are_noticed",
     ),
     Mutation(
-        2, "a publish does not ask whether its inputs are what they were", "resources/publishing/one_transaction.py",
-        "        ledger.require_inputs(request.rests_on)", "        pass",
+        2, "a publish does not ask whether its inputs are what they were", "resources/publishing/recording.py",
+        "    ledger.require_inputs(request.rests_on)", "    pass",
         "tests/spark/test_one_transaction.py::test_whatever_keeps_it_from_its_end_leaves_all_as_it_was",
     ),
     Mutation(

@@ -53,6 +53,8 @@ def lock_pointers(connection: Connection, catalog: str, tables: Collection[Table
 def swap_pointers(connection: Connection, catalog: str, prepared: Sequence[Prepared]) -> None:
     """Make each pointer name the prepared metadata; raises PublishConflictError where one names another than it follows."""
     for one in prepared:
+        if not one.is_written:
+            continue
         namespace, name = _name(one.table)
         statement = (
             sa.update(_TABLES)

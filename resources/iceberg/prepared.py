@@ -74,7 +74,12 @@ class Prepared(Applied):
     before: str
     """Metadata file that it follows; while the catalog names another one, it may not be swapped in."""
     after: str
-    """Its own metadata file."""
+    """Its own metadata file; the same where there is nothing to change."""
+
+    @property
+    def is_written(self) -> bool:
+        """Whether it has a metadata file of its own."""
+        return self.after != self.before
 
 
 def next_state(tables: JavaTables, change: SliceChange, run_id: str) -> NextState:
@@ -98,9 +103,18 @@ def prepare(tables: JavaTables, change: SliceChange, run_id: str) -> Prepared:
 
 def discard(tables: JavaTables, prepared: Prepared) -> None:
     """Remove the metadata file of a change that no catalog will ever name; its manifests stay for maintenance."""
+    if not prepared.is_written:
+        return
     # What cannot be removed now is one that a killed process left: maintenance knows those.
     with suppress(*FAILURES):
         load(tables, prepared.table).io().deleteFile(prepared.after)
+
+
+def was_named(tables: JavaTables, prepared: Prepared) -> bool:
+    """Whether the catalog names the prepared metadata file, or did before others moved its pointer on."""
+    metadata = load(tables, prepared.table).operations().current()
+    named = [str(metadata.metadataFileLocation()), *(str(entry.file()) for entry in metadata.previousFiles())]
+    return prepared.is_written and prepared.after in named
 
 
 def _prepared(tables: JavaTables, change: SliceChange, run_id: str) -> Prepared:
@@ -108,6 +122,8 @@ def _prepared(tables: JavaTables, change: SliceChange, run_id: str) -> Prepared:
     state = _applied(tables, java, change, run_id)
     operations = java.operations()
     before = str(state.base.metadataFileLocation())
+    if state.metadata.changes().isEmpty():
+        return Prepared(change.table, state.snapshot_id, state.parent_id, state.files, before, before)
     after = str(operations.metadataFileLocation(_next_name(before)))
     parser = tables.java_class("org.apache.iceberg.TableMetadataParser")
     parser.write(state.metadata, operations.io().newOutputFile(after))

@@ -9,18 +9,22 @@ publish of several tables (resources/publishing/).
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 from pipeline_assets.domain.errors import LakehouseError
 from pipeline_assets.domain.slices import Slice
 from resources.iceberg.catalog_commit import commit_together
 from resources.iceberg.metadata import JavaTables
-from resources.iceberg.prepared import NextState, Prepared, discard, next_state, prepare
+from resources.iceberg.prepared import NextState, Prepared, discard, next_state, prepare, was_named
 from resources.iceberg.slice_change import Published, SliceChange, load
 from resources.iceberg.table_commit import commit_change
 
 if TYPE_CHECKING:
     from pipeline_assets.tables.table import Table
+
+_ASKED_AT_ONCE = 16
+"""Files that a store is asked for side by side: a year that goes back is thousands of them."""
 
 
 class SliceChanges:
@@ -55,6 +59,10 @@ class SliceChanges:
         """Forget a prepared change that was not and will not be published."""
         discard(self._tables, prepared)
 
+    def was_named(self, prepared: Prepared) -> bool:
+        """Whether a catalog shows a prepared change, or did before others came."""
+        return was_named(self._tables, prepared)
+
     def next_state(self, change: SliceChange, run_id: str) -> NextState:
         """The same, for a catalog that writes metadata itself."""
         return next_state(self._tables, change, run_id)
@@ -87,6 +95,9 @@ class SliceChanges:
 
     def _require_there(self, table: Table, paths: Iterable[str]) -> None:
         store = load(self._tables, table).io()
-        for path in sorted(paths):
-            if not store.newInputFile(path).exists():
-                raise LakehouseError(path, "is gone, so its rows cannot be restored", "Choose a later state")
+        wanted = sorted(paths)
+        with ThreadPoolExecutor(_ASKED_AT_ONCE) as pool:
+            found = pool.map(lambda path: bool(store.newInputFile(path).exists()), wanted)
+            for path, is_there in zip(wanted, found, strict=True):
+                if not is_there:
+                    raise LakehouseError(path, "is gone, so its rows cannot be restored", "Choose a later state")

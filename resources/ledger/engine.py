@@ -108,8 +108,11 @@ def ledger_failures(url: str) -> Iterator[None]:
     """Turn failures that time may heal into ours."""
     try:
         yield
-    except (sa.exc.OperationalError, sa.exc.InterfaceError) as error:
-        raise _unavailable(url, error) from error
+    except sa.exc.DBAPIError as error:
+        # The end of some connections is told as an error of no kind.
+        if isinstance(error, (sa.exc.OperationalError, sa.exc.InterfaceError)) or error.connection_invalidated:
+            raise _unavailable(url, error) from error
+        raise
 
 
 def _unavailable(url: str, error: sa.exc.DBAPIError) -> LedgerUnavailableError:

@@ -88,16 +88,25 @@ class LedgerWriting:
         """Raise SliceConflictError where a person holds one of these (table, slice)."""
         require_not_held(self._connection, slices)
 
-    def record_cut(self, run_id: str) -> dict[str, int]:
-        """Keep which snapshots of all tables belong together since; returns table -> snapshot."""
+    def record_cut(self, run_id: str, published: Mapping[str, int]) -> dict[str, int]:
+        """Keep which snapshots of all tables belong together since; returns table -> snapshot.
+
+        `published`: table -> what main shows by this publish. It wins over the ledger's head of a table, which is doubted where
+        another writer's commit came before; of a doubted one that was not published the former cut knows better, and of
+        quarantine, of which the ledger keeps no head.
+        """
         rows = self._connection.execute(sa.select(HEADS.c.table_name, HEADS.c.snapshot_id)).all()
-        heads = {name: head_of(int(number)).snapshot_id for name, number in rows}
-        last = self._connection.execute(sa.select(CUTS.c.snapshots).order_by(CUTS.c.number.desc()).limit(1)).scalar()
-        snapshots = {name: str(heads[name]) for name in sorted(heads)}
-        if snapshots != last:
+        heads = {name: head_of(int(number)) for name, number in rows}
+        former = self._connection.execute(sa.select(CUTS.c.snapshots).order_by(CUTS.c.number.desc()).limit(1)).scalar()
+        found = {name: head.snapshot_id for name, head in heads.items()}
+        found |= {name: int(number) for name, number in (former or {}).items()}
+        found |= {name: head.snapshot_id for name, head in heads.items() if head.is_trusted}
+        found |= published
+        snapshots = {name: str(found[name]) for name in sorted(found)}
+        if snapshots != former:
             row = {"run_id": run_id, "published_at": self._now, "snapshots": snapshots}
             self._connection.execute(CUTS.insert(), row)
-        return heads
+        return found
 
     def record_run(self, run_id: str, values: Mapping[str, Any]) -> None:
         """Write or complete the row of a run."""

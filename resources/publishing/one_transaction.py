@@ -46,12 +46,13 @@ class OneTransaction:
         try:
             for change in request.tables:
                 prepared[change.table.key] = self._lakehouse.changes.prepare(change, request.run_id)
+            for change in request.tables:
+                # Thousands of requests, perhaps: others wait for the transaction.
+                self._lakehouse.changes.require_restorable(change)
             with self._ledger.transaction() as connection:
                 self._follow_present_heads(connection, request, prepared)
                 published = {key: one.published for key, one in prepared.items()}
                 record_publish(connection, request, published)
-                for change in request.tables:
-                    self._lakehouse.changes.require_restorable(change)
                 swap_pointers(connection, self._lakehouse.catalog_name, list(prepared.values()))
                 failpoint(Failpoint.IN_TRANSACTION)
         except LedgerUnavailableError:
@@ -84,12 +85,5 @@ class OneTransaction:
 
     def _is_committed(self, prepared: Mapping[str, Prepared]) -> bool:
         """Looked up beside no other transaction: one whose connection is gone may still be at work in the server."""
-        with self._ledger.transaction() as connection:
-            tables = [one.table for one in prepared.values()]
-            locations = lock_pointers(connection, self._lakehouse.catalog_name, tables)
-            # Another writer may have moved the pointers on since; of a publish that changed no content nothing but them tells.
-            return any(
-                locations.get(key) == one.after
-                or (not one.is_empty and self._ledger.recorded_snapshots(key, [one.snapshot_id]))
-                for key, one in prepared.items()
-            )
+        with self._ledger.transaction():
+            return any(self._lakehouse.changes.was_named(one) for one in prepared.values())

@@ -30,7 +30,7 @@ def record_publish(connection: Connection, request: PublishRequest, published: M
     ledger.require_inputs(request.rests_on)
     if request.minds_holds:
         ledger.require_not_held({(change.table.key, key) for change in request.tables for key in change.slices})
-    snapshots = ledger.record_cut(request.run_id)
+    snapshots = ledger.record_cut(request.run_id, {table: one.snapshot_id for table, one in published.items()})
     if request.run is not None:
         ledger.record_run(request.run_id, {**request.run, "snapshots": snapshots})
 

@@ -48,7 +48,7 @@ class TableByTable:
                 raise PartlyPublishedError(conflict, published, number) from conflict
         with self._ledger.transaction() as connection:
             writing = LedgerWriting(connection)
-            snapshots = writing.record_cut(request.run_id)
+            snapshots = writing.record_cut(request.run_id, {table: one.snapshot_id for table, one in published.items()})
             if request.run is not None:
                 writing.record_run(request.run_id, {**request.run, "snapshots": snapshots})
         return published

@@ -57,11 +57,11 @@ class TablesTogether:
         changes = self._lakehouse.changes
         states = [changes.next_state(change, request.run_id) for change in request.tables]
         published = {state.table.key: state.published for state in states}
+        for change in request.tables:
+            changes.require_restorable(change)
         with self._ledger.transaction() as connection:
             # Written first: what the ledger refuses must not be visible, and its locks keep other runs from between.
             record_publish(connection, request, published)
-            for change in request.tables:
-                changes.require_restorable(change)
             failpoint(Failpoint.IN_TRANSACTION)
             changes.commit_together(states)
             failpoint(Failpoint.AFTER_COMMIT)

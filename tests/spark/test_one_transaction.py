@@ -338,10 +338,26 @@ def test_whatever_keeps_it_from_its_end_leaves_all_as_it_was(lake: Lake) -> None
         lake.lakehouse.changes.of(table, head, head, [key], ["tidemark_given_up"])
         for table, head in zip(BOTH, heads, strict=True)
     ]
-    with commit_ends(lake, lost_after):
+
+    def lost_after_and_moved_on(commit: Callable[[], None]) -> None:
+        commit()
+        for table, head in zip(BOTH, heads, strict=True):
+            lake.lakehouse.branches.create(table, "another", head)
+        raise sqlite3.OperationalError("disk I/O error")
+
+    with commit_ends(lake, lost_after_and_moved_on):
         again = lake.publish(replace(request, tables=changes, steps=[]))
     assert all(one.is_empty for one in again.values())
     assert (lake.rows(key), lake.unknown()) == ([2, 2], left)
+
+    # Nothing is left to change: pointers stay, and the file that they name is nobody's to discard.
+    for table in BOTH:
+        lake.lakehouse.branches.drop(table, ["tidemark_another"])
+    pointers = [lake.pointer(table) for table in BOTH]
+    with commit_ends(lake, lost_before), pytest.raises(LedgerUnavailableError):
+        lake.publish(replace(request, tables=changes, steps=[]))
+    lake.publish(replace(request, tables=changes, steps=[]))
+    assert ([lake.pointer(table) for table in BOTH], lake.rows(key)) == (pointers, [2, 2])
 
 
 def test_others_who_write_meanwhile_lose_nothing(lake: Lake) -> None:
@@ -364,6 +380,9 @@ def test_others_who_write_meanwhile_lose_nothing(lake: Lake) -> None:
     newest, theirs = lake.lakehouse.commits(BOTH[0], None)[:2]
     assert newest.snapshot_id == published[BOTH[0].key].snapshot_id
     assert (newest.parent_id, theirs.run_id) == (theirs.snapshot_id, "theirs")
+    cut = lake.ledger.cuts.of_run(request.run_id)
+    assert cut is not None
+    assert dict(cut.snapshots) == {table.key: lake.lakehouse.head(table) for table in BOTH}
     # Nobody recorded the foreign commit: the next load compares.
     assert not (lake.ledger.head(BOTH[0].key) or Head(0)).is_trusted
     for table in BOTH:

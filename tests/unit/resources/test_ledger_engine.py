@@ -42,6 +42,18 @@ def test_a_database_that_hangs_up_may_come_back(hangs_up: int, monkeypatch: pyte
     assert "geheim" not in str(failed.value)
 
 
+def test_a_connection_that_ends_without_a_kind_may_come_back() -> None:
+    """Scenario: a driver tells the end of a connection as an error of no kind; another error is no end. Outcome: the first is
+    tried again, the second passes as it is."""
+    ended = sa.exc.DatabaseError(
+        "COMMIT", {}, Exception("SSL SYSCALL error: EOF detected"), connection_invalidated=True
+    )
+    with pytest.raises(LedgerUnavailableError, match="EOF detected"), ledger_failures("postgresql://db/lake"):
+        raise ended
+    with pytest.raises(sa.exc.DataError), ledger_failures("postgresql://db/lake"):
+        raise sa.exc.DataError("INSERT", {}, Exception("too long"))
+
+
 def test_a_session_that_hangs_holds_nobody_for_ever(postgres: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Scenario: a process holds the ledger's lock and does not go on; another one wants to write. Outcome: it gives up after the
     bound and says why; both ends of each connection look for the other, unless the address says otherwise."""

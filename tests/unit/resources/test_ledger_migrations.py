@@ -314,7 +314,7 @@ def test_a_ledger_of_version_8_keeps_its_rows_and_its_next_publish_is_the_first_
     with closing(Ledger(url)) as ledger:
         for _ in range(2):
             with ledger.transaction() as connection:
-                assert LedgerWriting(connection).record_cut("run-9") == {"raw/regular_events": SNAPSHOT}
+                assert LedgerWriting(connection).record_cut("run-9", {}) == {"raw/regular_events": SNAPSHOT}
     with connected(url) as connection:
         cuts = connection.execute(sa.select(CUTS.c.number, CUTS.c.run_id, CUTS.c.snapshots)).all()
         names = {one["name"] for one in sa.inspect(connection).get_indexes(CUTS.name)}

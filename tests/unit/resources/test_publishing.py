@@ -20,6 +20,7 @@ from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import EMPTY, Digest, Slice, Verdict
 from pipeline_assets.tables.active_users import ACTIVE_USERS
 from pipeline_assets.tables.event_counts import EVENT_COUNTS
+from pipeline_assets.tables.quarantine import QUARANTINE
 from pipeline_assets.tables.refined_events import REFINED_EVENTS
 from pipeline_assets.tables.table import Table
 from resources.iceberg.pointers import lock_pointers, share_a_database, swap_pointers
@@ -245,28 +246,34 @@ def test_records_name_what_readers_find() -> None:
 
 
 def test_a_cut_is_kept_for_each_publish_that_moved_a_table(ledger: Ledger) -> None:
-    """Scenario: heads move, move not, one is doubted, one moves. Outcome: a row for each new set of snapshots, in their order,
-    with the run; the snapshots given back are those of every table, exact to the last digit."""
+    """Scenario: heads move, move not, one is doubted, another table moves, one moves. Outcome: a row for each new set of
+    snapshots, in their order, with the run; they are what main shows: what a publish says of its own tables, also of one whose
+    head is doubted since another writer came before, and of quarantine, which has no head; exact to the last digit."""
     large = 6_012_345_678_901_234_567
 
-    def cut(run_id: str, *heads: tuple[str, int, int | None]) -> dict[str, int]:
+    def cut(run_id: str, *heads: tuple[str, int, int | None], quarantine: int | None = None) -> dict[str, int]:
+        published = {name: number for name, number, _ in heads}
+        published |= {QUARANTINE.key: quarantine} if quarantine is not None else {}
         with ledger.transaction() as connection:
             writing = LedgerWriting(connection)
             for head in heads:
                 writing.record(Changes(head=head), run_id)
-            return writing.record_cut(run_id)
+            return writing.record_cut(run_id, published)
 
     assert cut("first", (RAW, large, None), (REFINED, 2, None)) == {RAW: large, REFINED: 2}
     assert cut("nothing moved") == {RAW: large, REFINED: 2}
-    # Another writer committed in between: the ledger still says what it agreed with.
-    assert cut("doubts", (REFINED, 9, 8)) == {RAW: large, REFINED: 2}
+    # Another writer committed in between: the ledger doubts its head, and main shows what was published on top.
+    assert cut("on theirs", (REFINED, 9, 8)) == {RAW: large, REFINED: 9}
     assert ledger.head(REFINED) == Head(2, is_trusted=False)
-    assert cut("second", (REFINED, 10, None)) == {RAW: large, REFINED: 10}
+    assert cut("raw alone", (RAW, large + 1, large), quarantine=5) == {RAW: large + 1, REFINED: 9, QUARANTINE.key: 5}
+    assert cut("second", (REFINED, 10, None)) == {RAW: large + 1, REFINED: 10, QUARANTINE.key: 5}
     with ledger.transaction() as connection:
         rows = connection.execute(sa.select(CUTS.c.run_id, CUTS.c.snapshots).order_by(CUTS.c.number)).all()
-    assert [tuple(row) for row in rows] == [
-        ("first", {RAW: str(large), REFINED: "2"}),
-        ("second", {RAW: str(large), REFINED: "10"}),
+    assert [(run, snapshots.get(RAW), snapshots[REFINED]) for run, snapshots in rows] == [
+        ("first", str(large), "2"),
+        ("on theirs", str(large), "9"),
+        ("raw alone", str(large + 1), "9"),
+        ("second", str(large + 1), "10"),
     ]
 
 
