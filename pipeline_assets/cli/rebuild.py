@@ -67,8 +67,8 @@ def rebuild(
     """Rebuild published days with the present code and settings beside main, while loads go on.
 
     `start` builds and reports what would change, and goes on with a rebuild that was interrupted. `show` prints the
-    report, or lists all rebuilds. `swap` makes main what was reported, one commit per table; `abandon` forgets it; `undo`
-    takes a swap back and holds its days. Exits 0 when all of it is done, 1 when a slice is left out or something failed,
+    report, or lists all rebuilds. `swap` publishes all of its tables at once; `abandon` forgets it; `undo` takes a swap
+    back and holds its days. Exits 0 when all of it is done, 1 when a slice is left out or something failed,
     2 on bad usage.
     """
     given = {"table": table, "first": first, "last": last, "project": project}

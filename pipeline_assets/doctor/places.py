@@ -23,7 +23,7 @@ _RESTS = timedelta(days=7)
 """Maintenance may rest so long; it is meant for every night."""
 _OVERDUE = timedelta(days=14)
 """Beyond its retention: so much older must no snapshot be."""
-ATOMIC = Question("atomic", "Is each publish one commit, and nothing left half done?")
+ATOMIC = Question("atomic", "Do tables and ledger agree, and is nothing left half done?")
 PROMISE = Question("one transaction", "Do all tables change at the same moment?")
 SEPARATE_PREFIXES = Question("separate prefixes", "Do recoveries lie apart from the regular exports?")
 RECOVERY = Question("recovery", "Can lost hours be fetched again, and was it tried?")

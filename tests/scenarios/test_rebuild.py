@@ -1,4 +1,4 @@
-"""Published days are built again beside main while loads go on, reported, swapped in by one commit per table, and taken back."""
+"""Published days are built again beside main while loads go on, reported, swapped in by one publish, and taken back."""
 
 from __future__ import annotations
 
@@ -177,7 +177,7 @@ def told(spark: Any, tmp_path: Path, is_full: bool) -> Iterator[Told]:
 def test_two_months_are_rebuilt_while_loads_go_on(told: Told, is_full: bool, tmp_path: Path) -> None:
     """Scenario: revenue gets another meaning and a longer window makes two rows one event; days (with --full sixty) are rebuilt,
     killed twice, with daily loads and late facts in the middle; report, swap, undo. Outcome: main shows nothing of it until the
-    swap, which is one commit per table; what loads brought meanwhile is in it; a load then finds nothing to do; the undo brings
+    swap, which is one snapshot per table; what loads brought meanwhile is in it; a load then finds nothing to do; the undo brings
     back exactly what was before."""
     p, days = told.p, span(60 if is_full else 7)
     deliver(p, days)
@@ -320,7 +320,7 @@ def test_every_point_of_a_rebuild_is_killed_at() -> None:
 def test_a_rebuild_killed_everywhere_is_the_same(told: Told, is_full: bool) -> None:
     """Scenario: a rebuild of two tables is killed at each of its points (with --full by SIGKILL, in a process of its own), one
     after the other, and started again each time; its swap as well. Outcome: until the swap main is untouched; after each kill
-    of the swap both tables are as before, or both as rebuilt; in the end main is as rebuilt, with one commit per table,
+    of the swap both tables are as before, or both as rebuilt; in the end main is as rebuilt, with one snapshot per table,
     every change on record once, and no branch left."""
     p, days = told.p, span(4)
     p.change(days_per_run=2)

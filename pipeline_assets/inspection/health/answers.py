@@ -185,7 +185,7 @@ def rebuild_questions(rebuilds: Iterable[RebuildRecord]) -> list[Question]:
 _TO_DO = {
     RebuildState.BUILDING: "Slices of it are still to be computed; if its run is dead, the same start goes on with it",
     RebuildState.READY: "Look at the report; then swap it in, or abandon it",
-    RebuildState.SWAPPING: "Its swap was interrupted, so tables may show it in part; complete it, or take it back",
+    RebuildState.SWAPPING: "Its swap was interrupted, before or after it was published; complete it, or take it back",
 }
 
 

@@ -1,1 +1,1 @@
-"""The derived half of a load: building stale slices, judging them, publishing those that pass and differ."""
+"""The derived half of a load: building stale slices, judging them, accepting those that pass and differ."""

@@ -34,7 +34,7 @@ from resources.iceberg.slice_change import Published
 from resources.ledger.changes import Changes
 
 _PIN_TRIES, _FIRST_PAUSE_SECONDS = 8, 0.1
-"""A run that is between its commit and its ledger entry needs a moment."""
+"""Another run may publish between the pins and the records; table by table, it also needs a moment to record its commit."""
 
 
 def rebuild_stale(runtime: LoadRuntime, request: LoadRequest, table: Table, facts: Facts) -> TableReport:
@@ -73,7 +73,7 @@ def _pinned(
             request.accepted,
             request.now,
         )
-        # The records that were read may be newer than the pins: written by a run whose commit came after them.
+        # The records that were read may be newer than the pins: written by a run that published after them.
         if all(runtime.draft.still_pins(name, pin) for name, pin in (own | pins).items()):
             return own[table.key], pins, decided
     raise PublishConflictError(table.key, "what it is built from kept changing", "Load the days again later")

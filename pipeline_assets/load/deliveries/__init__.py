@@ -1,1 +1,1 @@
-"""The raw half of a load: which deliveries changed, reading them, judging batches, publishing event days."""
+"""The raw half of a load: which deliveries changed, reading them, judging batches, accepting event days."""

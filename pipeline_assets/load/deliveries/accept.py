@@ -1,4 +1,4 @@
-"""Accept deliveries into a raw table: read what changed, judge each batch, publish the event days it changed.
+"""Accept deliveries into a raw table: read what changed, judge each batch, accept the event days it changed.
 
 Contains: the order of the raw half of the load path (ARCHITECTURE, One load), and what is recorded
 at its end.

@@ -1,8 +1,8 @@
-"""Check staged rows against what was parsed, publish the event days that changed, and say what the ledger is to hold.
+"""Check staged rows against what was parsed, accept the event days that changed, and say what the ledger is to hold.
 
-Contains: from a staged snapshot to a commit of a raw table and its ledger rows.
+Contains: from a staged snapshot to what the load's draft publishes of a raw table, and its ledger rows.
 Add here: what is checked of raw before it is seen.
-Does not contain: writing rows (stage.py), writing the ledger (accept.py).
+Does not contain: writing rows (stage.py), what is recorded of batches (accept.py), publishing (draft.py).
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ from resources.iceberg.slice_change import Published as StagedPublication
 
 @dataclass(frozen=True)
 class Published:
-    """What was committed, and what the ledger is to say of it."""
+    """What was accepted into the draft, and what the ledger is to say of it."""
 
     slices: Mapping[Slice, Digest]
-    """Event days that this run published by now, its former attempts included."""
+    """Event days that this run accepted by now, its former attempts included."""
     batch_days: Mapping[BatchKey, Mapping[date, BatchDay]] = field(default_factory=dict)
     """Batch -> event day -> its rows, of all batches that were staged."""
     records: tuple[SliceRecord, ...] = ()
     publications: tuple[PublicationRecord, ...] = ()
     head: tuple[str, int, int | None] | None = None
-    """(table, new snapshot, the snapshot it follows); None where nothing was committed."""
+    """(table, staged snapshot, the snapshot it follows); None where no day changed."""
 
 
 def publish(attempt: Attempt, judged: Judged, staged: Staged | None) -> Published:
-    """Audit the staged rows and publish the event days that they change."""
+    """Audit the staged rows and accept the event days that they change into the draft, which the load publishes at its end."""
     if staged is None:
         return Published(attempt.published_before)
     table = attempt.table
@@ -56,7 +56,7 @@ def publish(attempt: Attempt, judged: Judged, staged: Staged | None) -> Publishe
         _require_parsed_rows(judged, plan, staged.present[plan.key], days[plan.key])
     failpoint(Failpoint.AFTER_AUDIT, table.key)
     changed = _changed_slices(before, days)
-    # As of the base: what others publish beside this commit, or on top of it, is theirs to tell.
+    # As of the base: what others publish meanwhile is theirs to tell.
     standing = _standing(attempt, changed)
     publication = attempt.runtime.draft.accept(staged.snapshot, changed.keys(), is_whole=True) if changed else None
     if publication is None:
