@@ -33,8 +33,8 @@ def sync_ledger(runtime: Runtime, table: Table, run_id: str) -> int:
     """Main's snapshot id, after making the ledger agree with it.
 
     Nothing is read where the ledger already knows this snapshot. A slice with other files but the same digest was
-    compacted; one with another digest was published by a foreign hand, or, where tables are published one after another, by a
-    run that died before it recorded its commit: both are recorded as publications and left without known inputs, so that the
+    compacted; one with another digest was published by a foreign hand, or, where the ledger lies elsewhere than the catalog, by
+    a run that died before it recorded its commit: both are recorded as publications and left without known inputs, so that the
     load recomputes them. Raises PublishConflictError where other runs keep settling the same table.
     """
     for _ in range(runtime.settings.publish_attempts):

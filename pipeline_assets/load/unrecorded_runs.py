@@ -1,7 +1,7 @@
 """Runs of ours that committed to a table without a row in this ledger.
 
-Contains: which run changed a slice that the ledger knows otherwise. Only where a publish goes table by table, so that a run
-may die between commit and record, or where another ledger's deployment wrote to the table.
+Contains: which run changed a slice that the ledger knows otherwise. Only where the ledger lies elsewhere than the catalog, so
+that a run may die between commit and record, or where another ledger's deployment wrote to the table.
 Add here: another trace that such a run leaves.
 Does not contain: what follows of it (ledger_sync.py), publishing (resources/publishing/).
 """

@@ -34,7 +34,7 @@ from resources.iceberg.slice_change import Published
 from resources.ledger.changes import Changes
 
 _PIN_TRIES, _FIRST_PAUSE_SECONDS = 8, 0.1
-"""Another run may publish between the pins and the records; table by table, it also needs a moment to record its commit."""
+"""Another run may publish between pins and records; where the ledger lies elsewhere, it needs a moment to record its commit."""
 
 
 def rebuild_stale(runtime: LoadRuntime, request: LoadRequest, table: Table, facts: Facts) -> TableReport:
