@@ -26,7 +26,7 @@ from pipeline_assets.domain.golden_notices import golden_results
 from pipeline_assets.domain.plain_text import few
 from pipeline_assets.domain.records import SliceRecord
 from pipeline_assets.domain.settings import Settings
-from pipeline_assets.domain.slices import EMPTY, Slice
+from pipeline_assets.domain.slices import EMPTY
 from pipeline_assets.formats.golden_csv import GoldenNames
 from pipeline_assets.load.runtime import Runtime
 from pipeline_assets.tables.registry import DERIVED, measures_of
@@ -120,12 +120,3 @@ def _published(record: SliceRecord, measure: GoldenMeasure) -> Decimal | None:
     if record.digest == EMPTY:
         return Decimal(0)
     return figure_of(record.figures, measure.name)
-
-
-def mismatched(comparisons: Sequence[GoldenComparison]) -> dict[Slice, list[GoldenComparison]]:
-    """Slice -> the totals of it that do not agree."""
-    found: dict[Slice, list[GoldenComparison]] = {}
-    for one in comparisons:
-        if not one.is_good:
-            found.setdefault(one.total.key, []).append(one)
-    return found

@@ -164,18 +164,18 @@ class Lake:
         return {str(name) for name in self.lakehouse._tables.load(table).refs()}
 
 
-@pytest.fixture(scope="module")
-def lake(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lake]:
-    folder = tmp_path_factory.mktemp("one_transaction")
+@contextmanager
+def a_lake(spark: Any, folder: Path, promise: Promise, **places: Any) -> Iterator[Lake]:
+    """Empty tables below a folder, and a ledger that knows them; `places`: of catalog and ledger."""
     settings = Settings(
         landing_url=str(folder / "landing"),
         warehouse_url=str(folder / "warehouse"),
-        catalog_url=f"sqlite:///{folder}/catalog.db",
         catalog_name=f"lake_{uuid.uuid4().hex[:8]}",
         projects=(PROJECT,),
         calendar_start=date(2026, 1, 1),
+        **places,
     )
-    assert promise_of(settings) is Promise.ONE_TRANSACTION
+    assert promise_of(settings) is promise
     configure_catalog(spark, settings)
     lakehouse = Lakehouse(spark, settings.catalog_name)
     for table in BOTH:
@@ -184,6 +184,13 @@ def lake(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lake]
         for table in BOTH:
             ledger.record(Changes(head=(table.key, lakehouse.head(table), None)), "first")
         yield Lake(settings, lakehouse, ledger)
+
+
+@pytest.fixture(scope="module")
+def lake(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lake]:
+    folder = tmp_path_factory.mktemp("one_transaction")
+    with a_lake(spark, folder, Promise.ONE_TRANSACTION, catalog_url=f"sqlite:///{folder}/catalog.db") as made:
+        yield made
 
 
 @contextmanager

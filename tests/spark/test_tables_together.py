@@ -13,7 +13,6 @@ import uuid
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass, replace
-from datetime import date
 from typing import Any
 
 import pytest
@@ -26,16 +25,13 @@ from pipeline_assets.domain.errors import (
     SliceConflictError,
 )
 from pipeline_assets.domain.records import Head
-from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import Digest
 from resources.failpoints import Failpoint
 from resources.iceberg import catalog_commit
 from resources.iceberg.lakehouse import Lakehouse
-from resources.ledger.changes import Changes
-from resources.ledger.store import Ledger
-from resources.publishing.promise import Promise, promise_of
+from resources.publishing.promise import Promise
 from resources.spark.session import configure_catalog
-from tests.spark.test_one_transaction import BOTH, Lake, Stop, at, commit_ends, lost_before
+from tests.spark.test_one_transaction import BOTH, Lake, Stop, a_lake, at, commit_ends, lost_before
 from tests.support import rest_catalog
 from tests.support.builders import PROJECT
 from tests.support.rest_catalog import TRANSACTIONS, Answered, NoAnswerError, a_rest_catalog, endpoints
@@ -61,25 +57,9 @@ def _served(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tu
     folder = tmp_path_factory.mktemp("tables_together")
     server = Server([])
     with a_rest_catalog(folder / "rest", server.answer) as (url, server.asked):
-        settings = Settings(
-            landing_url=str(folder / "landing"),
-            warehouse_url=str(folder / "warehouse"),
-            catalog_url=url,
-            catalog_transactions=True,
-            ledger_url=f"sqlite:///{folder}/ledger.db",
-            catalog_name=f"lake_{uuid.uuid4().hex[:8]}",
-            projects=(PROJECT,),
-            calendar_start=date(2026, 1, 1),
-        )
-        assert promise_of(settings) is Promise.TABLES_TOGETHER
-        configure_catalog(spark, settings)
-        lakehouse = Lakehouse(spark, settings.catalog_name)
-        for table in BOTH:
-            lakehouse.ensure(table)
-        with closing(Ledger(settings.ledger_database_url)) as ledger:
-            for table in BOTH:
-                ledger.record(Changes(head=(table.key, lakehouse.head(table), None)), "first")
-            yield Lake(settings, lakehouse, ledger), server
+        places = {"catalog_url": url, "catalog_transactions": True, "ledger_url": f"sqlite:///{folder}/ledger.db"}
+        with a_lake(spark, folder, Promise.TABLES_TOGETHER, **places) as made:
+            yield made, server
 
 
 @pytest.fixture
