@@ -31,7 +31,7 @@ from tests.support.builders import PROJECT, LandingFolder
 from tests.support.random_exports import DAYS, Vendor
 from tests.support.reader import Seen, a_reader
 from tests.support.writer import MANY_LOADS
-from tests.two_writers import Hand, databases, places, promise_named
+from tests.two_writers import OF_DATABASES, Hand, databases, places, promise_named
 
 _DAYS = DAYS[:5]
 _TABLES = tuple(table.key for table in ASSET_TABLES)
@@ -212,7 +212,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.readers", description=__doc__)
     parser.add_argument("--publishes", type=int, default=300, help="for each catalog and promise")
     parser.add_argument("--catalog", nargs="*", default=["sqlite", "postgresql"], choices=["sqlite", "postgresql"])
-    parser.add_argument("--promise", nargs="*", type=promise_named, default=list(Promise))
+    parser.add_argument("--promise", nargs="*", type=promise_named, default=OF_DATABASES)
     parser.add_argument("--minutes", type=float, default=float("inf"), help="most, for each catalog and promise")
     parser.add_argument("--seed", type=int, default=7)
     chosen = parser.parse_args()

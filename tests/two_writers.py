@@ -38,6 +38,8 @@ from tests.support.random_exports import DAYS, KINDS, WINDOW, Files, Vendor, cha
 from tests.support.writer import MANY_LOADS, TABLES
 
 WRITERS = 3
+OF_DATABASES = (Promise.ONE_TRANSACTION, Promise.TABLE_BY_TABLE)
+"""What a catalog in a database may promise."""
 _ROUNDS_OF_A_LAKE = 15
 """Then empty tables again, so that first publications meet as well."""
 _CHECKED_EVERY = 3
@@ -343,8 +345,11 @@ def page_of(accounts: Sequence[Account]) -> Table:
 
 
 def promise_named(text: str) -> Promise:
-    """`one-transaction` or `table-by-table`; raises ValueError."""
-    return Promise(text.replace("-", " "))
+    """`one-transaction` or `table-by-table`; raises ValueError for any other."""
+    promise = Promise(text.replace("-", " "))
+    if promise not in OF_DATABASES:
+        raise ValueError(text)
+    return promise
 
 
 def main() -> int:
