@@ -1,9 +1,9 @@
-"""Publish all tables of a run and everything that is recorded of it in one transaction (ARCHITECTURE, laws 2 and 10).
+"""Publish all tables of a run, and the ledger rows of the run, in one SQL transaction (ARCHITECTURE, laws 2 and 10).
 
-Contains: prepare, lock, compare, swap the pointers; a commit whose answer was lost.
-Add here: another look at the catalog inside of the transaction.
-Does not contain: what is prepared (resources/iceberg/prepared.py), what the ledger is told and asked (recording.py),
-deployments whose catalog is elsewhere (tables_together.py, table_by_table.py).
+Contains: the order of prepare, lock, compare and swap; finding out whether a commit succeeded when its answer was lost.
+Add here: another check of the catalog inside the transaction.
+Does not contain: preparing a table (resources/iceberg/prepared.py), the ledger's rows and checks (recording.py),
+deployments whose catalog lies elsewhere (tables_together.py, table_by_table.py).
 """
 
 from __future__ import annotations
@@ -33,21 +33,24 @@ if TYPE_CHECKING:
 
 
 class OneTransaction:
-    """For a ledger that lies in the database of Iceberg's SQL catalog."""
+    """The publisher of a deployment whose ledger lies in the database of Iceberg's SQL catalog."""
 
     def __init__(self, lakehouse: Lakehouse, ledger: Ledger) -> None:
-        """Of this lake and its ledger."""
+        """Publish to this lakehouse and record in this ledger."""
         self._lakehouse, self._ledger = lakehouse, ledger
 
     def publish(self, request: PublishRequest) -> Mapping[str, Published]:
-        """All of it or nothing; raises PublishConflictError, with nothing changed, where another writer was there."""
+        """Publish the whole request or nothing; returns table -> what main shows since.
+
+        Raises PublishConflictError, with nothing changed, where another writer changed what the request rests on.
+        """
         failpoint(Failpoint.BEFORE_PUBLISH)
         prepared: dict[str, Prepared] = {}
         try:
             for change in request.tables:
                 prepared[change.table.key] = self._lakehouse.changes.prepare(change, request.run_id)
             for change in request.tables:
-                # Thousands of requests, perhaps: others wait for the transaction.
+                # Before the transaction: this may take thousands of requests, and other writers would wait for them.
                 self._lakehouse.changes.require_restorable(change)
             with self._ledger.transaction() as connection:
                 self._follow_present_heads(connection, request, prepared)
@@ -56,26 +59,26 @@ class OneTransaction:
                 swap_pointers(connection, self._lakehouse.catalog_name, list(prepared.values()))
                 failpoint(Failpoint.IN_TRANSACTION)
         except LedgerUnavailableError:
-            # The answer to the commit may be what was lost.
+            # The commit may have succeeded, and only its answer was lost.
             if not self._is_committed(prepared):
                 self._discard(prepared)
                 raise
         except (PublishConflictError, LakehouseError, LakehouseUnavailableError, *FAILURES):
-            # All raised before the commit.
+            # All of these are raised before the commit.
             self._discard(prepared)
             raise
         failpoint(Failpoint.AFTER_PUBLISH)
         return published
 
     def _discard(self, prepared: Mapping[str, Prepared]) -> None:
-        """Nobody reads what was prepared; newest of its table, it would be taken for its state where a catalog is lost."""
+        """Remove metadata files that no catalog names: `tidemark attach` would take the newest of them for the table's state."""
         for one in prepared.values():
             self._lakehouse.changes.discard(one)
 
     def _follow_present_heads(
         self, connection: Connection, request: PublishRequest, prepared: dict[str, Prepared]
     ) -> None:
-        """Apply anew where a pointer moved since: nobody moves one any more until the transaction ends."""
+        """Prepare a table again where its pointer moved since; the lock keeps all pointers in place from here on."""
         locations = lock_pointers(connection, self._lakehouse.catalog_name, [change.table for change in request.tables])
         for change in request.tables:
             former = prepared[change.table.key]
@@ -84,6 +87,9 @@ class OneTransaction:
                 self._lakehouse.changes.discard(former)
 
     def _is_committed(self, prepared: Mapping[str, Prepared]) -> bool:
-        """Looked up beside no other transaction: one whose connection is gone may still be at work in the server."""
+        """Whether the catalog names what was prepared.
+
+        Asked under the ledger's lock: a transaction whose connection is gone may still be at work in the server.
+        """
         with self._ledger.transaction():
             return any(self._lakehouse.changes.was_named(one) for one in prepared.values())

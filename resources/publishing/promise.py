@@ -1,4 +1,4 @@
-"""Which promise a deployment's publishes keep, and the publisher that keeps it.
+"""Which promise the publishes of a deployment keep, and which publisher keeps it.
 
 Contains: the one place that knows the difference.
 Add here: another place for a catalog or a ledger.
@@ -50,7 +50,7 @@ class Promise(StrEnum):
 
 
 def promise_of(settings: Settings) -> Promise:
-    """What the places of catalog and ledger allow."""
+    """The strongest promise that the places of catalog and ledger allow."""
     if settings.catalog_transactions:
         return Promise.TABLES_TOGETHER
     shared = share_a_database(settings.ledger_database_url, settings.catalog_url)
@@ -65,5 +65,5 @@ _PUBLISHERS: Mapping[Promise, Callable[[Lakehouse, Ledger], Publisher]] = {
 
 
 def publisher_of(settings: Settings, lakehouse: Lakehouse, ledger: Ledger) -> Publisher:
-    """The strongest that the deployment allows."""
+    """The publisher that keeps the deployment's promise."""
     return _PUBLISHERS[promise_of(settings)](lakehouse, ledger)

@@ -1,7 +1,7 @@
-"""What the ledger is told of a publish of all tables, and asked before, in one transaction that somebody else ends.
+"""The ledger's part of a publish: rows to write and conditions to check, in a transaction that the caller ends.
 
-Contains: the steps' records, inputs and holds, the cut that belongs together since, the run.
-Add here: another condition that is asked for inside of the transaction.
+Contains: the records of each step, the checks of inputs and holds, the cut, the run.
+Add here: another condition that is checked inside the transaction.
 Does not contain: making tables visible (one_transaction.py, tables_together.py), the conditions on records
 (resources/ledger/concurrency.py).
 """
@@ -20,7 +20,7 @@ from resources.publishing.request import PublishRequest, naming_published
 
 
 def record_publish(connection: Connection, request: PublishRequest, published: Mapping[str, Published]) -> None:
-    """Write everything that is recorded of a publish; raises PublishConflictError where another run wrote what it rests on.
+    """Write all ledger rows of a publish; raises PublishConflictError where another run changed what it rests on.
 
     `published`: table -> what main of it shows once the publish is done.
     """
@@ -36,7 +36,7 @@ def record_publish(connection: Connection, request: PublishRequest, published: M
 
 
 def _record_all(ledger: LedgerWriting, steps: Sequence[Changes], run_id: str) -> None:
-    """Record every step, or raise what all of them lose to other writers: found out one by one, each would cost a walk."""
+    """Record every step; raises one SliceConflictError with the lost slices of all steps, because each conflict costs a walk."""
     conflicts: list[SliceConflictError] = []
     for step in steps:
         try:

@@ -1,4 +1,4 @@
-"""Publish a run's tables one after another, each followed by its ledger rows: where no transaction spans them.
+"""Publish the tables of a run one after another, each followed by its ledger rows, where no transaction spans them.
 
 Contains: the order of commits and records; taking back a restore whose files vanished.
 Add here: what the order of commits must mind.
@@ -23,14 +23,17 @@ if TYPE_CHECKING:
 
 
 class TableByTable:
-    """For a ledger in another database than the catalog, or a REST catalog that commits one table at a time."""
+    """The publisher of a deployment whose ledger lies elsewhere and whose catalog commits one table at a time."""
 
     def __init__(self, lakehouse: Lakehouse, ledger: Ledger) -> None:
-        """Of this lake and its ledger."""
+        """Publish to this lakehouse and record in this ledger."""
         self._lakehouse, self._ledger = lakehouse, ledger
 
     def publish(self, request: PublishRequest) -> Mapping[str, Published]:
-        """One commit and one ledger transaction for each table; raises PublishConflictError, with later tables as they were."""
+        """Publish each table in one commit, then one ledger transaction; returns table -> what main shows since.
+
+        Raises PublishConflictError where another writer was faster; the tables after that one stay as they were.
+        """
         changes = {change.table.key: change for change in request.tables}
         published: dict[str, Published] = {}
         recorded = [table for table, _ in request.steps]
@@ -59,7 +62,7 @@ class TableByTable:
             if not published.is_empty:
                 self._lakehouse.changes.require_restorable(change)
         except LakehouseError as gone:
-            # What was there before goes back: nobody may be left with a table that names files that are gone.
+            # Put the former files back: a table must not name files that are gone.
             before = self._lakehouse.changes.of(change.table, published.snapshot_id, change.base_id, change.slices)
             self._lakehouse.changes.commit(before, f"{request.name}_undone", request.run_id)
             reason = "vanished during the rollback; its slice is unchanged"

@@ -1,9 +1,9 @@
-"""Publish all tables of a run in one commit of the catalog, from inside of the ledger's transaction, which ends after it.
+"""Publish all tables of a run in one commit of a REST catalog, inside the ledger's transaction, which ends right after it.
 
-Contains: what is asked and written first, the commit, applying anew what others moved meanwhile.
-Add here: another look at the catalog before its commit.
-Does not contain: the commit of several tables (resources/iceberg/catalog_commit.py), what the ledger is told and asked
-(recording.py), what a run left that died between both commits (pipeline_assets/load/ledger_sync.py).
+Contains: the order of both transactions; trying again where other writers moved a table's metadata meanwhile.
+Add here: another check before the catalog's commit.
+Does not contain: the commit of several tables (resources/iceberg/catalog_commit.py), the ledger's rows and checks
+(recording.py), finding the commit of a run that died between both transactions (pipeline_assets/load/ledger_sync.py).
 """
 
 from __future__ import annotations
@@ -23,27 +23,28 @@ if TYPE_CHECKING:
     from resources.ledger.store import Ledger
 
 _TRIES, _FIRST_PAUSE_SECONDS = 8, 0.1
-"""Others that stage branches move a table's metadata as well: each time what is published is applied anew."""
+"""Other writers move a table's metadata whenever they stage a branch; each time the request is prepared again."""
 
 
 class TablesTogether:
-    """For a REST catalog that commits several tables at once, and a ledger in a database of its own."""
+    """The publisher of a deployment whose REST catalog commits several tables at once; the ledger has its own database."""
 
     def __init__(self, lakehouse: Lakehouse, ledger: Ledger) -> None:
-        """Of this lake and its ledger."""
+        """Publish to this lakehouse and record in this ledger."""
         self._lakehouse, self._ledger = lakehouse, ledger
 
     def publish(self, request: PublishRequest) -> Mapping[str, Published]:
-        """All tables or none; raises PublishConflictError, with nothing changed, where another writer was there.
+        """Publish all tables or none; returns table -> what main shows since.
 
-        Where the process dies after the catalog's commit, the ledger lacks it until the next run looks at the tables.
+        Raises PublishConflictError, with nothing changed, where another writer changed what the request rests on. If the
+        process dies after the catalog's commit, the next run finds that commit in the tables and records it.
         """
         failpoint(Failpoint.BEFORE_PUBLISH)
         for is_last in tries(_TRIES, _FIRST_PAUSE_SECONDS):
             try:
                 published = self._published(request)
             except SliceConflictError:
-                # Slices were lost: the load builds them again.
+                # Another writer changed the same slices: the load has to build them again.
                 raise
             except PublishConflictError:
                 if is_last:
@@ -60,7 +61,7 @@ class TablesTogether:
         for change in request.tables:
             changes.require_restorable(change)
         with self._ledger.transaction() as connection:
-            # Written first: what the ledger refuses must not be visible, and its locks keep other runs from between.
+            # The ledger comes first: what it refuses must not become visible, and its lock keeps other runs out.
             record_publish(connection, request, published)
             failpoint(Failpoint.IN_TRANSACTION)
             changes.commit_together(states)
