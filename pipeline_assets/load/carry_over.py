@@ -31,8 +31,12 @@ def carry_over(runtime: Runtime, table: Table, head: int) -> None:
     Live rows are measured by both versions. Where the former one finds what is on record, it is the same content; what differs is
     doubted, so that settling takes it for a change behind our back.
     """
-    recorded = runtime.ledger.digests.former_slices(table.key)
+    digests = runtime.ledger.digests
+    if digests.are_present(table.key):
+        return
+    recorded = digests.former_slices(table.key)
     if not recorded:
+        digests.note_present(table.key)
         return
     runtime.log(f"{table.key}: {len(recorded)} slices were measured by a former version; reading them once")
     rows = runtime.lakehouse.read(table, head).where(slices_condition(table, recorded))
@@ -43,9 +47,9 @@ def carry_over(runtime: Runtime, table: Table, head: int) -> None:
         for key, digest in recorded.items()
         if key in former and _sum(former[key]) == digest
     }
-    runtime.ledger.digests.rename(table.key, same, _batch_days(runtime, table, same, former, present))
+    digests.rename(table.key, same, _batch_days(runtime, table, same, former, present))
     if recorded.keys() - same.keys():
-        runtime.ledger.digests.doubt(table.key, recorded.keys() - same.keys())
+        digests.doubt(table.key, recorded.keys() - same.keys())
 
 
 def _arrival(table: Table) -> dict[str, bool]:

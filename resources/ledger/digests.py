@@ -44,8 +44,21 @@ class DigestsOnRecord:
         """`read` and `write` open a connection, the latter in a transaction."""
         self._read, self._write = read, write
 
+    def are_present(self, table: str) -> bool:
+        """Whether every digest of the table's slices is known to be of the present version."""
+        query = sa.select(HEADS.c.row_hash_version).where(HEADS.c.table_name == table)
+        with self._read() as connection:
+            return bool(connection.execute(query).scalar() == ROW_HASH_VERSION)
+
+    def note_present(self, table: str) -> None:
+        """Remember that no slice of the table has a former digest: only a ledger of before could bring one."""
+        with self._write() as connection:
+            connection.execute(
+                HEADS.update().where(HEADS.c.table_name == table).values(row_hash_version=ROW_HASH_VERSION)
+            )
+
     def former_slices(self, table: str) -> dict[Slice, Digest]:
-        """The slices of a table whose digest another version measured."""
+        """The slices of a table whose digest another version measured; reads all rows of the table's slices."""
         query = sa.select(SLICES.c.event_date, SLICES.c.project_id, SLICES.c.digest).where(
             SLICES.c.table_name == table, _is_former(SLICES.c.digest)
         )

@@ -126,4 +126,5 @@ _STEPS: Mapping[int, Callable[[Connection], None]] = {
     7: _missing_columns,
     8: _missing_columns,
     9: _missing_indexes,
+    10: _missing_columns,
 }

@@ -11,7 +11,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-SCHEMA_VERSION = 10
+SCHEMA_VERSION = 11
 METADATA = sa.MetaData()
 
 
@@ -37,7 +37,11 @@ def _of_a_slice() -> list[sa.Column[Any]]:
 
 
 SCHEMA = _table("schema", sa.Column("version", sa.Integer, nullable=False))
-HEADS = _table("heads", _key("table_name"), sa.Column("snapshot_id", sa.BigInteger, nullable=False))
+HEADS = _table(
+    "heads", _key("table_name"), sa.Column("snapshot_id", sa.BigInteger, nullable=False),
+    # The version of the row hash that all digests of the table's slices are known to have.
+    sa.Column("row_hash_version", sa.Integer),
+)  # fmt: skip
 DELIVERIES = _table(
     "deliveries", _key("source"), _key("object_key"), _key("is_accepted", sa.Boolean),
     sa.Column("project_id", sa.String, nullable=False),

@@ -48,6 +48,8 @@ def _as_a_former_version_left_it(p: Pipeline) -> None:
             if source is not None and arrival is not None
         }
         p.ledger.digests.rename(table.key, slices, days)
+    with p.ledger.engine.begin() as connection:
+        connection.exec_driver_sql("UPDATE tidemark_heads SET row_hash_version = NULL")
 
 
 def _sum(parts: Any) -> Digest:

@@ -26,6 +26,21 @@ STATE = InputState({InputDay(RAW, DAY): FORMER, InputDay(RAW, OTHER): FORMER}, c
 REJECTION = Rejection(STATE, judged_by="2-ab (1, 2)", waits_for=(OTHER,))
 
 
+def test_a_table_without_former_digests_is_asked_once(tmp_path: Path) -> None:
+    """Scenario: a table that the ledger does not know, one with slices, another one; a ledger that is begun anew. Outcome: what
+    was found out of one is remembered of it alone, as long as its head is on record, whatever head that is."""
+    with closing(Ledger(f"sqlite:///{tmp_path}/ledger.db")) as ledger:
+        ledger.digests.note_present(RAW)
+        assert not ledger.digests.are_present(RAW)
+        for table in (RAW, REFINED):
+            ledger.record(Changes(head=(table, 7, None)), "run")
+        ledger.digests.note_present(RAW)
+        ledger.record(Changes(head=(RAW, 8, 7)), "run")
+        ledger.record(Changes(head=(RAW, 12, 11)), "run")
+        assert (ledger.digests.are_present(RAW), ledger.digests.are_present(REFINED)) == (True, False)
+        assert ledger.head(RAW) == Head(8, is_trusted=False)
+
+
 def test_a_digest_is_renamed_in_every_place(tmp_path: Path) -> None:
     """Scenario: a raw slice, its batch day and publications, and a refined slice and a publication built from it, by version 1.
     Outcome: the slice's digest has its present name everywhere; other days, other content and other entries keep theirs."""
