@@ -7,33 +7,32 @@ Does not contain: which changes are told of (notices.py).
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from typing import Any
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from datetime import date
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from pipeline_assets.domain.notices import Arrivals
-from pipeline_assets.domain.slices import Slice
+from pipeline_assets.domain.slices import Slice, Source
+from resources.ledger.engine import in_parts
 from resources.ledger.schema import BATCH_DAYS, DELIVERIES, EXCLUSIONS
 
 Place = tuple[str, Slice]
 """Table and slice; of a raw table's deliveries, their arrival day."""
+_Batch = tuple[str, str, date]
+"""Source, project and arrival day, as the ledger's rows have them."""
 
 
 def arrivals_since(connection: Connection, since: Mapping[Place, str]) -> dict[Place, Arrivals]:
     """What arrived since these times, each of its own slice, in batches that hold rows of its day."""
     if not since:
         return {}
-    days = [key.event_date for _, key in since]
     earliest = min(since.values())
-    of_batch = [
-        BATCH_DAYS.c.event_date.between(min(days), max(days)),
-        BATCH_DAYS.c.project_id.in_({key.project_id for _, key in since}),
-    ]
-    delivered = _recorded_since(connection, DELIVERIES, DELIVERIES.c.recorded_at, earliest, of_batch)
-    excluded = _recorded_since(connection, EXCLUSIONS, EXCLUSIONS.c.excluded_at, earliest, of_batch)
-    lifted = _recorded_since(connection, EXCLUSIONS, EXCLUSIONS.c.lifted_at, earliest, of_batch)
+    batches = _batches_of(connection, {key for _, key in since})
+    delivered = _recorded_since(connection, DELIVERIES.c.recorded_at, earliest, batches)
+    excluded = _recorded_since(connection, EXCLUSIONS.c.excluded_at, earliest, batches)
+    lifted = _recorded_since(connection, EXCLUSIONS.c.lifted_at, earliest, batches)
     return {
         place: Arrivals.of(
             _later(delivered.get(place[1], ()), at),
@@ -43,20 +42,54 @@ def arrivals_since(connection: Connection, since: Mapping[Place, str]) -> dict[P
     }
 
 
-def _recorded_since(
-    connection: Connection, table: sa.Table, at: sa.Column[str], since: str, of_batch: Sequence[Any]
-) -> dict[Slice, list[tuple[str, str]]]:
-    """Event day -> object and time, of rows of this table whose batch holds, or held, rows of that day."""
-    names = ("source", "project_id", "arrival_date")
-    same_batch = [table.c[name] == BATCH_DAYS.c[name] for name in names]
-    accepted = [DELIVERIES.c.is_accepted] if table is DELIVERIES else []
-    query = sa.select(BATCH_DAYS.c.event_date, BATCH_DAYS.c.project_id, table.c.object_key, at).where(
-        *of_batch, *same_batch, *accepted, at > since
-    )
-    found: dict[Slice, list[tuple[str, str]]] = {}
-    for day, project, object_key, recorded_at in connection.execute(query):
-        found.setdefault(Slice(day, project), []).append((object_key, recorded_at))
+def _batches_of(connection: Connection, slices: Collection[Slice]) -> dict[_Batch, list[Slice]]:
+    """Batches that hold, or held, rows of these slices -> which of the slices."""
+    found: dict[_Batch, list[Slice]] = {}
+    # The indexes begin with source and project.
+    for (source, project), days in _grouped(
+        (one.value, key.project_id, key.event_date) for one in Source for key in slices
+    ):
+        for part in in_parts(days):
+            query = sa.select(BATCH_DAYS.c.arrival_date, BATCH_DAYS.c.event_date).where(
+                BATCH_DAYS.c.source == source, BATCH_DAYS.c.project_id == project, BATCH_DAYS.c.event_date.in_(part)
+            )
+            for arrival, day in connection.execute(query):
+                found.setdefault((source, project, arrival), []).append(Slice(day, project))
     return found
+
+
+def _recorded_since(
+    connection: Connection, at: sa.Column[str], since: str, batches: Mapping[_Batch, Sequence[Slice]]
+) -> dict[Slice, list[tuple[str, str]]]:
+    """Slice -> object and time, of rows with a later time in the table of the column `at`, of these batches.
+
+    The batches are asked for by their key: a join would leave it to the database to read every delivery that is on record.
+    """
+    table = at.table
+    accepted = [DELIVERIES.c.is_accepted] if table is DELIVERIES else []
+    found: dict[Slice, list[tuple[str, str]]] = {}
+    for (source, project), arrivals in _grouped(batches):
+        for part in in_parts(arrivals):
+            query = sa.select(table.c.arrival_date, table.c.object_key, at).where(
+                table.c.source == source,
+                table.c.project_id == project,
+                table.c.arrival_date.in_(part),
+                *accepted,
+                at > since,
+            )
+            for arrival, object_key, recorded_at in connection.execute(query):
+                for key in batches[source, project, arrival]:
+                    found.setdefault(key, []).append((object_key, recorded_at))
+    return found
+
+
+def _grouped(places: Iterable[_Batch]) -> Iterator[tuple[tuple[str, str], list[date]]]:
+    """Source and project -> the days."""
+    found: dict[tuple[str, str], set[date]] = {}
+    for source, project, day in places:
+        found.setdefault((source, project), set()).add(day)
+    for place in sorted(found):
+        yield place, sorted(found[place])
 
 
 def _later(objects: Collection[tuple[str, str]], at: str) -> list[str]:

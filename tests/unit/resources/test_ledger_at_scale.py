@@ -13,12 +13,13 @@ import sqlalchemy as sa
 
 from pipeline_assets.domain.causes import Cause, CauseKind
 from pipeline_assets.domain.deliveries import BatchKey
-from pipeline_assets.domain.records import BatchRecord, PublicationRecord
+from pipeline_assets.domain.records import BatchDay, BatchRecord, PublicationRecord
 from pipeline_assets.domain.settings import Settings
-from pipeline_assets.domain.slices import EMPTY, BatchVerdict, Slice, Source
+from pipeline_assets.domain.slices import EMPTY, BatchVerdict, Digest, Slice, Source
 from pipeline_assets.inspection.health.report import read_health
 from pipeline_assets.load.late_arrivals import last_arrival
 from pipeline_assets.load.staleness.first_arrival import first_arrivals
+from resources.ledger.arrivals import arrivals_since
 from resources.ledger.changes import Changes
 from resources.ledger.schema import METADATA
 from resources.ledger.store import Ledger
@@ -61,6 +62,14 @@ def of_whole_tables(plans: list[str]) -> list[str]:
     return [step for step in plans if step.startswith(tables) and "COVERING INDEX" not in step]
 
 
+def arrived_since(ledger: Ledger) -> object:
+    """Asked by a publish that changes a final day, while others wait for its transaction."""
+    batch = BatchKey(Source.REGULAR, PROJECTS[0], DAY)
+    ledger.record(Changes(batch_days={batch: {DAY: BatchDay(Digest(1, 1, 1))}}), "run")
+    with ledger.transaction() as connection:
+        return arrivals_since(connection, {(TABLES[0], Slice(DAY, PROJECTS[0])): "2026-02-02"})
+
+
 @pytest.mark.parametrize(
     ("ask", "index"),
     [
@@ -75,6 +84,7 @@ def of_whole_tables(plans: list[str]) -> list[str]:
         (lambda ledger: ledger.arrival_summaries.refused_lines(PROJECTS), "tidemark_deliveries_refused"),
         (lambda ledger: ledger.revisions.all(TABLES, PROJECTS), "tidemark_publications_by_final (was_final="),
         (lambda ledger: ledger.digests.are_present("refined/events"), "tidemark_heads"),
+        (arrived_since, "tidemark_deliveries_by_day (source=? AND project_id=? AND arrival_date=?"),
         (lambda ledger: ledger.checkup.built_again(PROJECTS), "COVERING INDEX"),
         (lambda ledger: ledger.checkup.object_sizes(PROJECTS, DAY), "tidemark_deliveries_by_day (source="),
         (lambda ledger: ledger.batches(PROJECTS, DAY, DAY), "(source=? AND project_id=? AND arrival_date>"),
@@ -97,6 +107,7 @@ def of_whole_tables(plans: list[str]) -> list[str]:
         "refused lines",
         "revisions",
         "hashes of a table",
+        "what arrived since a change",
         "built again",
         "sizes of objects",
         "batches of days",
