@@ -276,6 +276,35 @@ def test_pods_are_pinned_unprivileged_and_read_only() -> None:
     assert CHART["global"]["dagsterHome"].startswith("/var/lib/tidemark")
 
 
+def test_no_service_of_the_chart_is_called_as_settings_are() -> None:
+    (deployment,) = CHART["dagster-user-deployments"]["deployments"]
+    variables = deployment["name"].upper().replace("-", "_")
+    assert not variables.startswith(ENV_PREFIX.rstrip("_"))
+    assert f"{variables}_PORT" not in ENTRYPOINT
+
+
+def test_the_pool_is_made_where_runs_are_and_no_command_line_holds_a_secret() -> None:
+    """Only the daemon's pod has the instance that runs are kept in by its chart; the code server is given it by the secret."""
+    told = (PROJECT_ROOT / "docs/deployment.md").read_text("utf-8").partition("### On Kubernetes")[2]
+    (release,) = re.findall(r"helm upgrade --install (\S+) dagster/dagster", told)
+    assert re.findall(r"kubectl exec (\S+) -- dagster instance", told) == [f"deploy/{release}-dagster-daemon"]
+    assert "DAGSTER_POSTGRES_URL=postgresql+psycopg2://dagster:" in told
+    assert CHART["postgresql"]["postgresqlUsername"] == CHART["postgresql"]["postgresqlDatabase"] == "dagster"
+    assert "--from-literal" not in told
+
+
+def test_where_a_service_is_is_taken_for_no_port() -> None:
+    """Scenario: services of a cluster are called as the processes of a container. Outcome: each port is its default."""
+    names = ("CODE_SERVER_PORT", "WEBSERVER_PORT", "SPARK_MASTER_PORT", "SPARK_WORKER_PORT")
+    shown = "here=/opt/x/bin; . deploy/container/environment.sh; echo " + " ".join(f'"[${{{name}:-}}]"' for name in names)
+    for value, told in (("tcp://10.0.0.7:9", "[4000] [] [] []"), ("4001", "[4001] [4001] [4001] [4001]")):
+        done = subprocess.run(
+            ["sh", "-euc", shown], env={"PATH": "/usr/bin:/bin"} | dict.fromkeys(names, value),
+            capture_output=True, text=True, check=True, cwd=PROJECT_ROOT,
+        )  # fmt: skip
+        assert done.stdout.strip() == told
+
+
 def test_every_deployment_has_the_same_instance_of_dagster() -> None:
     plain = yaml.safe_load((PROJECT_ROOT / "dagster.yaml").read_text("utf-8"))
     of_image = yaml.safe_load((DEPLOY / "container/dagster.yaml").read_text("utf-8"))

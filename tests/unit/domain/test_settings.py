@@ -189,3 +189,28 @@ def test_a_url_of_the_vendor_that_cannot_be_asked_is_refused_without_showing_it(
     with pytest.raises(SettingsError, match="TIDEMARK_EXPORT_API_URL: it is not https") as caught:
         load_settings()
     assert url not in str(caught.value)
+
+
+def test_what_kubernetes_says_of_a_service_is_no_setting(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Scenario: the cluster has services `tidemark` and `tidemark-web`. Outcome: every pod starts; a port that a person means is refused."""
+    for service in ("TIDEMARK", "TIDEMARK_WEB"):
+        for name, value in {
+            "SERVICE_HOST": "10.0.0.7",
+            "SERVICE_PORT": "4000",
+            "SERVICE_PORT_GRPC": "4000",
+            "PORT": "tcp://10.0.0.7:4000",
+            "PORT_4000_TCP": "tcp://10.0.0.7:4000",
+            "PORT_4000_TCP_PROTO": "tcp",
+            "PORT_4000_TCP_PORT": "4000",
+            "PORT_4000_TCP_ADDR": "10.0.0.7",
+        }.items():
+            monkeypatch.setenv(f"{service}_{name}", value)
+    load_settings()
+    monkeypatch.setenv("TIDEMARK_PORT", "4000")
+    with pytest.raises(SettingsError, match="TIDEMARK_PORT: is not a setting"):
+        load_settings()
+
+
+@pytest.mark.parametrize("name", Settings.model_fields)
+def test_no_setting_is_called_as_kubernetes_calls_a_service(name: str) -> None:
+    assert not name.endswith(("service_host", "_port", "_tcp"))
