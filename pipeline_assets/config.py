@@ -138,7 +138,11 @@ def _read_toml(path: Path) -> dict[str, Any]:
 def _refuse_unknown_variables() -> None:
     known = {f"{ENV_PREFIX}{name.upper()}" for name in Settings.model_fields} | {CONFIG_VARIABLE, _SIGNING}
     for name, value in os.environ.items():
-        if name.startswith(_TEST_PREFIX) or EXPORT_CREDENTIALS.fullmatch(name) or _OF_A_SERVICE.fullmatch(f"{name}={value}"):
+        if (
+            name.startswith(_TEST_PREFIX)
+            or EXPORT_CREDENTIALS.fullmatch(name)
+            or _OF_A_SERVICE.fullmatch(f"{name}={value}")
+        ):
             continue
         if name.upper().startswith(ENV_PREFIX) and name.upper() not in known:
             raise SettingsError(

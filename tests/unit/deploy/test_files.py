@@ -296,7 +296,9 @@ def test_the_pool_is_made_where_runs_are_and_no_command_line_holds_a_secret() ->
 def test_where_a_service_is_is_taken_for_no_port() -> None:
     """Scenario: services of a cluster are called as the processes of a container. Outcome: each port is its default."""
     names = ("CODE_SERVER_PORT", "WEBSERVER_PORT", "SPARK_MASTER_PORT", "SPARK_WORKER_PORT")
-    shown = "here=/opt/x/bin; . deploy/container/environment.sh; echo " + " ".join(f'"[${{{name}:-}}]"' for name in names)
+    shown = "here=/opt/x/bin; . deploy/container/environment.sh; echo " + " ".join(
+        f'"[${{{name}:-}}]"' for name in names
+    )
     for value, told in (("tcp://10.0.0.7:9", "[4000] [] [] []"), ("4001", "[4001] [4001] [4001] [4001]")):
         done = subprocess.run(
             ["sh", "-euc", shown], env={"PATH": "/usr/bin:/bin"} | dict.fromkeys(names, value),
