@@ -21,7 +21,8 @@ from pydantic_settings import SettingsError as UnreadableVariableError
 
 from pipeline_assets.domain.cluster_settings import require_cluster_settings
 from pipeline_assets.domain.errors import SettingsError, UsageError
-from pipeline_assets.domain.masking import EXPORT_CREDENTIALS, URL_SETTINGS, holds_secret, remember
+from pipeline_assets.domain.masking import EXPORT_CREDENTIALS, URL_SETTINGS, collector_headers, holds_secret, remember
+from pipeline_assets.domain.places import is_private_address
 from pipeline_assets.domain.settings import ENV_PREFIX, IS_CLONE, PROJECT_ROOT, Settings
 
 CONFIG_VARIABLE = "TIDEMARK_CONFIG"
@@ -80,7 +81,17 @@ def load_settings(**overrides: Any) -> Settings:
     }
     settings = settings.model_copy(update=resolved)
     require_cluster_settings(settings)
+    _require_private_collector(settings)
     return settings
+
+
+def _require_private_collector(settings: Settings) -> None:
+    if settings.trace_url is not None and collector_headers() and not is_private_address(settings.trace_url):
+        raise SettingsError(
+            f"{ENV_PREFIX}TRACE_URL",
+            "is http:// and not of this machine, so that the keys of OTEL_EXPORTER_OTLP_HEADERS would travel in the clear",
+            "Write https://, or unset the headers where the collector asks for none",
+        )
 
 
 def _default_paths() -> dict[str, Any]:

@@ -192,7 +192,7 @@ def test_a_url_of_the_vendor_that_cannot_be_asked_is_refused_without_showing_it(
 
 
 def test_what_kubernetes_says_of_a_service_is_no_setting(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Scenario: a cluster has services `tidemark` and `tidemark-web`. Outcome: every pod starts; a mistaken setting is refused."""
+    """Scenario: a cluster has services `tidemark` and `tidemark-web`. Outcome: pods start; a mistaken setting is refused."""
     for service in ("TIDEMARK", "TIDEMARK_WEB"):
         for name, value in {
             "SERVICE_HOST": "10.0.0.7",

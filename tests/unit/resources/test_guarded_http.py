@@ -125,7 +125,9 @@ def test_a_proxy_without_a_scheme_is_asked_by_http(name: str, monkeypatch: pytes
 
 @pytest.mark.usefixtures("no_proxy")
 @pytest.mark.parametrize("name", ["HTTPS_PROXY", "https_proxy", "ALL_PROXY"])
-@pytest.mark.parametrize("server", ["socks5://{}proxy.example:1080", "ftp://{}proxy.example", "http://{}proxy.example:p"])
+@pytest.mark.parametrize(
+    "server", ["socks5://{}proxy.example:1080", "ftp://{}proxy.example", "http://{}proxy.example:p"]
+)
 def test_a_proxy_that_cannot_be_used_is_named_without_what_it_holds(
     server: str, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
