@@ -11,10 +11,12 @@ if [ ! -f "$DAGSTER_HOME/dagster.yaml" ]; then
     cat "$config" >"$DAGSTER_HOME/dagster.yaml.$$"
     mv "$DAGSTER_HOME/dagster.yaml.$$" "$DAGSTER_HOME/dagster.yaml"
 fi
+# Not the folder that it starts in: what lies there may be called as our packages are.
+app=$(dirname "$here")/app
 bind=${BIND_ADDRESS:-0.0.0.0}
 case ${1:-code-server} in
     code-server)
-        exec dagster code-server start -h "$bind" -p "${CODE_SERVER_PORT:-4000}" -m pipeline_assets.definitions -a defs
+        exec dagster code-server start -h "$bind" -p "${CODE_SERVER_PORT:-4000}" -m pipeline_assets.definitions -a defs -d "$app"
         ;;
     webserver)
         exec dagster-webserver -w "$here/workspace.yaml" -h "$bind" -p "${WEBSERVER_PORT:-3000}"

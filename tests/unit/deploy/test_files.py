@@ -271,7 +271,7 @@ def test_pods_are_pinned_unprivileged_and_read_only() -> None:
         assert pod["securityContext"]["capabilities"]["drop"] == ["ALL"]
         assert {mount["mountPath"] for mount in pod["volumeMounts"]} >= {"/tmp", "/var/lib/tidemark"}
         assert {mount["name"] for mount in pod["volumeMounts"]} <= {volume["name"] for volume in pod["volumes"]}
-    arguments = " ".join(deployment["codeServerArgs"])
+    arguments = " ".join(deployment["codeServerArgs"]).replace("/opt/tidemark/app", '"$app"')
     assert f'code-server start -h "$bind" -p "${{CODE_SERVER_PORT:-{deployment["port"]}}}" {arguments}' in ENTRYPOINT
     assert CHART["global"]["dagsterHome"].startswith("/var/lib/tidemark")
 
