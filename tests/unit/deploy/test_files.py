@@ -106,7 +106,20 @@ def test_an_image_is_pinned_unprivileged_and_built_by_scripts_alone() -> None:
 
 def test_what_is_secret_or_made_here_stays_out_of_an_image() -> None:
     ignored = (PROJECT_ROOT / ".dockerignore").read_text("utf-8").split()
-    assert {".git", ".venv", ".jars", "data", "**/.env"} <= set(ignored)
+    assert {".git", ".venv", ".jars", "data", "**/.env", "**/*.env", "postgresql-password"} <= set(ignored)
+
+
+@pytest.mark.skipif(not (PROJECT_ROOT / ".git").exists(), reason="a copy without its history ignores nothing")
+def test_files_of_secrets_that_documents_name_are_never_committed() -> None:
+    told = (PROJECT_ROOT / "docs/deployment.md").read_text("utf-8")
+    names = set(re.findall(r"--(?:from-)?env-file[= ](\S+)", told)) | set(
+        re.findall(r"--from-file=(postgresql\S+)", told)
+    )
+    assert names >= {"tidemark.env", "tidemark-secrets.env", "deploy/.env", "postgresql-password"}
+    done = subprocess.run(
+        ["git", "check-ignore", "--no-index", *names], cwd=PROJECT_ROOT, capture_output=True, text=True, check=False
+    )
+    assert set(done.stdout.split()) == names
 
 
 def pins(path: Path) -> dict[str, tuple[str, frozenset[str]]]:
@@ -233,14 +246,14 @@ def test_no_password_has_a_default() -> None:
     found = list(secrets_in(SERVICES, "services"))
     assert len(found) > 5
     for place, value in found:
-        if value != "tidemark" or not place.endswith("_USER"):
+        if value != "postgres" or not place.endswith("POSTGRES_USER"):
             assert _GIVEN.fullmatch(value), f"{place}: {value}"
     assert list(secrets_in(CHART, "chart")) == []
 
 
 def test_settings_of_a_deployment_are_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     environment = SERVICES["code-server"]["environment"]
-    given = {"TIDEMARK_PROJECTS": "10001", "TIDEMARK_CALENDAR_START": "2026-01-01", "POSTGRES_PASSWORD": "x1"}
+    given = {"TIDEMARK_PROJECTS": "10001", "TIDEMARK_CALENDAR_START": "2026-01-01", "CATALOG_PASSWORD": "x1"}
     told = {
         name: _GIVEN.sub(lambda match: given[match[1]], value)
         for name, value in environment.items()
@@ -254,7 +267,7 @@ def test_settings_of_a_deployment_are_settings(monkeypatch: pytest.MonkeyPatch) 
     assert settings.spark_master == SERVICES["spark-worker"]["environment"]["SPARK_MASTER_URL"]
     assert set(SERVICES["spark-worker"]["environment"]) >= {name for name in environment if name.startswith("AWS_")}
     worker = SERVICES["spark-worker"]["environment"]
-    assert not [name for name, value in worker.items() if "POSTGRES" in f"{name}={value}"]
+    assert not [name for name, value in worker.items() if "postgres" in f"{name}={value}".lower()]
     (deployment,) = CHART["dagster-user-deployments"]["deployments"]
     known = {f"{ENV_PREFIX}{name.upper()}" for name in Settings.model_fields} | {"TIDEMARK_CONFIG"}
     assert set(deployment["env"]) <= known
