@@ -42,7 +42,16 @@ from pipeline_assets.domain.slices import Source
 
 ENV_PREFIX = "TIDEMARK_"
 PROJECT_ROOT = Path(__file__).resolve().parents[2]
-IS_CLONE = (PROJECT_ROOT / "pyproject.toml").is_file()
+PROJECT_NAME = "tidemark-pipeline"
+
+
+def _is_clone(root: Path) -> bool:
+    # What others leave beside installed packages may be called so as well.
+    project = root / "pyproject.toml"
+    return project.is_file() and f'\nname = "{PROJECT_NAME}"\n' in project.read_text("utf-8", errors="replace")
+
+
+IS_CLONE = _is_clone(PROJECT_ROOT)
 """Whether the code is that of a clone; where it was installed, nothing that belongs to it lies beside it."""
 _LARGEST_PROJECT = (1 << 63) - 1
 

@@ -189,6 +189,52 @@ def test_what_is_asked_of_a_script_wrongly_is_refused() -> None:
         assert reason in done.stderr
 
 
+def _begun(folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    """A command in a container whose Dagster home is kept."""
+    for place, name in ((DEPLOY / "container", "bin"), (PROJECT_ROOT, "app")):
+        (folder / name).mkdir(exist_ok=True)
+        for path in [*place.glob("*.sh"), *place.glob("*.yaml")]:
+            shutil.copyfile(path, folder / name / path.name)
+    return subprocess.run(
+        ["sh", str(folder / "bin/entrypoint.sh"), "true"],
+        env={"PATH": "/usr/bin:/bin", "DAGSTER_HOME": str(folder / "home"), **environment},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+
+
+_DATABASE = {"DAGSTER_POSTGRES_URL": "postgresql://dagster@db/dagster"}
+
+
+@pytest.mark.parametrize("is_marked", [True, False])
+def test_a_home_that_was_begun_without_a_database_is_moved_to_one_and_says_so(is_marked: bool, tmp_path: Path) -> None:
+    """Scenario: a volume's first use was a command, later ones are given a database. Outcome: runs are kept there from then on; a
+    command without it changes nothing."""
+    instance = tmp_path / "home" / "dagster.yaml"
+    assert _begun(tmp_path).returncode == 0
+    if not is_marked:
+        instance.write_text((PROJECT_ROOT / "dagster.yaml").read_text("utf-8"))
+    assert "storage" not in yaml.safe_load(instance.read_text())
+    moved = _begun(tmp_path, **_DATABASE)
+    assert (moved.returncode, "kept in PostgreSQL from now on" in moved.stderr) == (0, True)
+    assert "storage" in yaml.safe_load(instance.read_text())
+    for environment in ({}, _DATABASE):
+        again = _begun(tmp_path, **environment)
+        assert (again.returncode, again.stderr) == (0, "")
+        assert "storage" in yaml.safe_load(instance.read_text())
+
+
+def test_a_persons_own_instance_is_left_alone_and_refused_where_it_forgets_the_database(tmp_path: Path) -> None:
+    instance = tmp_path / "home" / "dagster.yaml"
+    instance.parent.mkdir()
+    instance.write_text("nux: {enabled: false}\n")
+    assert _begun(tmp_path).returncode == 0
+    refused = _begun(tmp_path, **_DATABASE)
+    assert (refused.returncode, "does not name DAGSTER_POSTGRES_URL" in refused.stderr) == (2, True)
+    assert instance.read_text() == "nux: {enabled: false}\n"
+    instance.write_text("storage: {postgres: {postgres_url: {env: DAGSTER_POSTGRES_URL}}}\n")
+    assert _begun(tmp_path, **_DATABASE).returncode == 0
+
+
 @pytest.mark.skipif(shutil.which("apt-get") is None, reason="the image is Debian's, this machine is not")
 def test_packages_of_the_distribution_are_there() -> None:
     environment = {"PATH": "/usr/sbin:/usr/bin:/bin", "APT_OPTIONS": "--simulate"}
