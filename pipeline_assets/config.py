@@ -8,6 +8,7 @@ Does not contain: the values themselves (settings.py).
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import tomllib
 from collections.abc import Mapping
@@ -20,7 +21,8 @@ from pydantic_settings import SettingsError as UnreadableVariableError
 
 from pipeline_assets.domain.cluster_settings import require_cluster_settings
 from pipeline_assets.domain.errors import SettingsError, UsageError
-from pipeline_assets.domain.masking import EXPORT_CREDENTIALS, URL_SETTINGS, holds_secret, remember
+from pipeline_assets.domain.masking import EXPORT_CREDENTIALS, URL_SETTINGS, collector_headers, holds_secret, remember
+from pipeline_assets.domain.places import is_private_address
 from pipeline_assets.domain.settings import ENV_PREFIX, IS_CLONE, PROJECT_ROOT, Settings
 
 CONFIG_VARIABLE = "TIDEMARK_CONFIG"
@@ -30,6 +32,11 @@ TEMPLATES = Path(__file__).parent / "deployment"
 """Files of a deployment as they are installed with the code; in a clone links to its own, so that there is one of each."""
 _TEST_PREFIX = "TIDEMARK_CRASH_"
 """Tests and drills switch failpoints on by variables that are no settings (resources/failpoints.py)."""
+_OF_A_SERVICE = re.compile(
+    rf"{ENV_PREFIX}(?:[A-Z0-9_]+_)?(?:SERVICE_HOST=.*|SERVICE_PORT(?:_[A-Z0-9_]+)?=[0-9]+"
+    r"|PORT=(?:tcp|udp|sctp)://.*|PORT_[0-9]+_(?:TCP|UDP|SCTP)(?:_(?:PROTO|PORT|ADDR))?=.*)"
+)
+"""What Kubernetes tells every pod of a service whose name begins with `tidemark`."""
 _UNTOLD = frozenset({*URL_SETTINGS, "spark_config", "notify_urls", "trace_url"})
 _SIGNING = f"{ENV_PREFIX}NOTIFY_SECRET"
 """What signs notices is no setting: it comes from the environment alone."""
@@ -74,7 +81,17 @@ def load_settings(**overrides: Any) -> Settings:
     }
     settings = settings.model_copy(update=resolved)
     require_cluster_settings(settings)
+    _require_private_collector(settings)
     return settings
+
+
+def _require_private_collector(settings: Settings) -> None:
+    if settings.trace_url is not None and collector_headers() and not is_private_address(settings.trace_url):
+        raise SettingsError(
+            f"{ENV_PREFIX}TRACE_URL",
+            "is http:// and not of this machine, so that the keys of OTEL_EXPORTER_OTLP_HEADERS would travel in the clear",
+            "Write https://, or unset the headers where the collector asks for none",
+        )
 
 
 def _default_paths() -> dict[str, Any]:
@@ -131,8 +148,12 @@ def _read_toml(path: Path) -> dict[str, Any]:
 
 def _refuse_unknown_variables() -> None:
     known = {f"{ENV_PREFIX}{name.upper()}" for name in Settings.model_fields} | {CONFIG_VARIABLE, _SIGNING}
-    for name in os.environ:
-        if name.startswith(_TEST_PREFIX) or EXPORT_CREDENTIALS.fullmatch(name):
+    for name, value in os.environ.items():
+        if (
+            name.startswith(_TEST_PREFIX)
+            or EXPORT_CREDENTIALS.fullmatch(name)
+            or _OF_A_SERVICE.fullmatch(f"{name}={value}")
+        ):
             continue
         if name.upper().startswith(ENV_PREFIX) and name.upper() not in known:
             raise SettingsError(

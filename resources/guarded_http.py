@@ -7,6 +7,7 @@ Does not contain: which addresses are refused (pipeline_assets/domain/addresses.
 
 from __future__ import annotations
 
+import os
 import socket
 from collections.abc import Callable, Sequence
 from urllib.request import getproxies, proxy_bypass
@@ -14,6 +15,7 @@ from urllib.request import getproxies, proxy_bypass
 import httpx
 
 from pipeline_assets.domain.addresses import is_loopback, refusal_of_address
+from pipeline_assets.domain.errors import SettingsError
 
 _MOST_ADDRESSES = 4
 """Of one name that are tried, one after the other."""
@@ -35,26 +37,46 @@ def addresses_of(host: str, port: int) -> list[str]:
     return list(dict.fromkeys(str(address[0]) for *_, address in found))
 
 
-def guarded_client(url: str, timeout: httpx.Timeout | None = None, resolve: Resolve = addresses_of) -> httpx.Client:
+def guarded_client(
+    url: str, timeout: httpx.Timeout | None = None, resolve: Resolve = addresses_of, *, is_secret: bool = True
+) -> httpx.Client:
     """A client for requests to one URL; redirects are not followed, and no answer is unpacked unasked.
 
-    A request raises ForbiddenAddressError. Where the environment names a proxy for the URL, names are resolved by it, and
-    what they lead to is its operator's to bound; this machine itself is never asked through one.
+    A request raises ForbiddenAddressError; SettingsError is raised here for a proxy that cannot be used. Where the
+    environment names a proxy for the URL, names are resolved by it, and what they lead to is its operator's to bound; this
+    machine itself is never asked through one. `is_secret`: what is sent goes to another machine by https alone.
     """
     # An encoded body would be unpacked without bounds.
     headers = {"Accept-Encoding": "identity"}
     parsed = httpx.URL(url)
     proxies = {} if is_loopback(parsed.host) or proxy_bypass(parsed.host) else getproxies()
-    if proxy := proxies.get(parsed.scheme) or proxies.get("all"):
-        return httpx.Client(proxy=proxy, timeout=timeout, headers=headers, follow_redirects=False)
-    return httpx.Client(transport=_Guarded(resolve), timeout=timeout, headers=headers, follow_redirects=False)
+    for kind in (parsed.scheme, "all"):
+        if proxy := proxies.get(kind):
+            # Others read a proxy without a scheme so as well.
+            given = proxy if "://" in proxy else f"http://{proxy}"
+            try:
+                return httpx.Client(proxy=given, timeout=timeout, headers=headers, follow_redirects=False)
+            except (ValueError, ImportError, httpx.InvalidURL):
+                # Its words hold the proxy's password.
+                raise _unusable_proxy(kind) from None
+    return httpx.Client(
+        transport=_Guarded(resolve, is_secret=is_secret), timeout=timeout, headers=headers, follow_redirects=False
+    )
+
+
+def _unusable_proxy(kind: str) -> SettingsError:
+    named = [name for name in os.environ if name.lower() == f"{kind}_proxy"]
+    hint = "Set it to http://host:port or https://host:port, or name the host that is asked in NO_PROXY"
+    return SettingsError(
+        min(named, default=f"{kind}_proxy", key=str.isupper), "names a proxy that cannot be used", hint
+    )
 
 
 class _Guarded(httpx.BaseTransport):
     """Connects to the address that was looked at, so that a name that changes its mind in between leads nowhere else."""
 
-    def __init__(self, resolve: Resolve) -> None:
-        self._resolve = resolve
+    def __init__(self, resolve: Resolve, *, is_secret: bool) -> None:
+        self._resolve, self._is_secret = resolve, is_secret
         self._inner = httpx.HTTPTransport()
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
@@ -86,7 +108,7 @@ class _Guarded(httpx.BaseTransport):
             raise httpx.ConnectError(f"its name cannot be resolved ({error})", request=request) from error
         for address in found:
             reason = refusal_of_address(address)
-            if reason is None and url.scheme != "https" and not is_loopback(address):
+            if reason is None and self._is_secret and url.scheme != "https" and not is_loopback(address):
                 reason = "is not this machine, so that secrets would travel in the clear"
             if reason is not None:
                 msg = f"leads to {address}, which {reason}"

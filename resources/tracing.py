@@ -11,8 +11,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+import httpx
+
 from pipeline_assets.domain.errors import SettingsError
-from pipeline_assets.domain.masking import scrubbed
+from pipeline_assets.domain.masking import collector_headers, scrubbed
+from resources.guarded_http import guarded_client
 
 if TYPE_CHECKING:
     from opentelemetry.context import Context
@@ -32,10 +35,10 @@ class LoadTrace:
     def __init__(self, url: str, name: str, attributes: Attributes, began: int) -> None:
         """Begin at a time in nanoseconds since 1970. Raises SettingsError where OpenTelemetry is not installed."""
         try:
-            from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter  # noqa: PLC0415 - optional
+            from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans  # noqa: PLC0415 - optional
             from opentelemetry.sdk.resources import Resource  # noqa: PLC0415 - optional
             from opentelemetry.sdk.trace import TracerProvider  # noqa: PLC0415 - optional
-            from opentelemetry.sdk.trace.export import SimpleSpanProcessor, SpanExportResult  # noqa: PLC0415 - optional
+            from opentelemetry.sdk.trace.export import SimpleSpanProcessor  # noqa: PLC0415 - optional
             from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter  # noqa: PLC0415 - optional
             from opentelemetry.trace import set_span_in_context  # noqa: PLC0415 - optional
         except ImportError as error:
@@ -49,8 +52,7 @@ class LoadTrace:
         self._provider = TracerProvider(resource=Resource.create({"service.name": _SERVICE}), shutdown_on_exit=False)
         self._provider.add_span_processor(SimpleSpanProcessor(self._kept))
         self._tracer = self._provider.get_tracer(_SERVICE)
-        self._exporter = OTLPSpanExporter(endpoint=f"{url.rstrip('/')}/v1/traces", timeout=_SECONDS)
-        self._success, self._below, self._url = SpanExportResult.SUCCESS, set_span_in_context, url
+        self._encode, self._below, self._url = encode_spans, set_span_in_context, url
         self._root = self._tracer.start_span(name, attributes=dict(attributes), start_time=began)
 
     def table(self, table: str, began: int, ended: int, attributes: Attributes, steps: Sequence[Step]) -> None:
@@ -67,13 +69,22 @@ class LoadTrace:
             self._fail(self._root, error)
         self._root.end(ended)
         try:
-            done = self._exporter.export(self._kept.get_finished_spans())
+            refusal = self._refusal(self._encode(self._kept.get_finished_spans()).SerializeToString())
         except Exception as failure:
             return f"{self._url}: {failure}"
         finally:
-            self._exporter.shutdown()  # type: ignore[no-untyped-call]  # the library leaves it without types
             self._provider.shutdown()
-        return None if done is self._success else f"{self._url}: the collector did not take them"
+        return None if refusal is None else f"{self._url}: {refusal}"
+
+    def _refusal(self, spans: bytes) -> str | None:
+        """Send them; why the collector did not take them, None where it did."""
+        url, keys = f"{self._url.rstrip('/')}/v1/traces", collector_headers()
+        headers = {"Content-Type": "application/x-protobuf", "User-Agent": "tidemark", **keys}
+        with (
+            guarded_client(url, httpx.Timeout(_SECONDS), is_secret=bool(keys)) as client,
+            client.stream("POST", url, content=spans, headers=headers) as response,
+        ):
+            return None if response.is_success else f"the collector answered {response.status_code}"
 
     def _steps(self, context: Context, steps: Sequence[Step]) -> None:
         for step in steps:

@@ -19,6 +19,7 @@ from email.utils import parsedate_to_datetime
 
 import httpx
 
+from pipeline_assets.domain.errors import SettingsError
 from resources.guarded_http import ForbiddenAddressError, guarded_client
 
 SIGNATURE_HEADER = "Tidemark-Signature"
@@ -63,6 +64,8 @@ def post(url: str, body: bytes, secret: str | None, *, attempts: int, deadline: 
         client = guarded_client(url)
     except httpx.InvalidURL:
         return Answer(is_taken=False, reason="its address cannot be read")
+    except SettingsError as error:
+        return Answer(is_taken=False, reason=f"it cannot be reached: {error.subject} {error.reason}")
     with client:
         for attempt in range(attempts):
             left = deadline - time.monotonic()

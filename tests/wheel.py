@@ -254,8 +254,7 @@ def main() -> int:
     (wheel,) = (PROJECT_ROOT / "dist").glob("tidemark_pipeline-*.whl")
     chosen = tuple(options.python or PYTHONS)
     pythons = [python for python in chosen if is_there(python)]
-    for python in set(chosen) - set(pythons):
-        tell(f"Python {python} is not on this machine: not tried")
+    missing = [python for python in chosen if python not in pythons]
     root = Path(tempfile.mkdtemp(prefix="tidemark-wheel-"))
     try:
         with a_repository(root / "maven") as url:
@@ -266,13 +265,34 @@ def main() -> int:
             for number, python in enumerate(pythons):
                 tell(f"== the wheel on Python {python}")
                 use(root / python, python, wheel, url, clone, is_first=number == 0)
+            for python in pythons[-1:]:
+                tell(f"== the newest packages that the wheel takes, on Python {python}")
+                begin_with_newest(root / "newest", python, wheel, url)
     except WheelError as failure:
         print(f"FAILED: {failure}", file=sys.stderr)
         return 1
     finally:
         shutil.rmtree(root, ignore_errors=True)
     print(f"the wheel works on Python {', '.join(pythons)}" if pythons else "FAILED: no Python was tried")
+    if missing:
+        # The last thing that is read.
+        print(f"NOT TRIED: Python {', '.join(missing)}, which is not on this machine (uv python install {missing[0]})")
     return 0 if pythons else 1
+
+
+def begin_with_newest(folder: Path, python: str, wheel: Path, url: str) -> None:
+    """What a person gets who installs the wheel alone: no lock bounds the packages that come with it."""
+    environment = folder / "environment"
+    uv("venv", "--no-python-downloads", "--python", python, str(environment))
+    uv("pip", "install", "--python", str(environment / "bin" / "python"), str(wheel))
+    person = Person(folder, environment / "bin", url)
+    person.run("tidemark", "--version", said=f"tidemark {version('tidemark-pipeline')}")
+    person.run("tidemark", "init", ".", said="NEXT_STEPS.md")
+    person.run("python", "-m", "sample_export", "--out", "data/landing", "--days", "2", "--events-per-day", "60")
+    person.run("tidemark", "status", *DAYS)
+    person.run(
+        "python", "-c", "import pipeline_assets.definitions as p; print(type(p.defs()).__name__)", said="Definitions"
+    )
 
 
 def deploy_clone(clone: Person) -> None:

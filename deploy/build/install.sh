@@ -26,7 +26,8 @@ touch "$prefix/.tidemark"
 
 for part in pipeline_assets resources sample_export pyproject.toml README.md LICENSE dagster.yaml; do
     rm -rf "${prefix:?}/app/$part"
-    cp -R "$source/$part" "$prefix/app/$part"
+    # Files of a new deployment are links in a clone, to what does not come along.
+    cp -RL "$source/$part" "$prefix/app/$part"
 done
 for part in entrypoint.sh health.sh environment.sh dagster.yaml workspace.yaml; do
     cp "$source/deploy/container/$part" "$prefix/bin/$part"

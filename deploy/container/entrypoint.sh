@@ -5,16 +5,38 @@ here=$(cd "$(dirname "$0")" && pwd)
 . "$here/environment.sh"
 : "${DAGSTER_HOME:?names no folder; give the container a volume that Dagster may write to}"
 mkdir -p "$DAGSTER_HOME"
-if [ ! -f "$DAGSTER_HOME/dagster.yaml" ]; then
-    # With a database, runs and events are kept there; a command alone may do without.
-    if [ -n "${DAGSTER_POSTGRES_URL:-}" ]; then config=$here/dagster.yaml; else config=$(dirname "$here")/app/dagster.yaml; fi
-    cat "$config" >"$DAGSTER_HOME/dagster.yaml.$$"
-    mv "$DAGSTER_HOME/dagster.yaml.$$" "$DAGSTER_HOME/dagster.yaml"
+# Not the folder that it starts in: what lies there may be called as our packages are.
+app=$(dirname "$here")/app
+instance=$DAGSTER_HOME/dagster.yaml
+mark='# Written by the container at its start. Take this line away, and the file is yours and stays as it is.'
+is_ours() {
+    [ ! -e "$instance" ] || [ "$(head -n 1 "$instance")" = "$mark" ] || cmp -s "$instance" "$app/dagster.yaml"
+}
+write_instance() {
+    # Containers that share the folder have processes of the same number.
+    written=$(mktemp "$DAGSTER_HOME/.dagster.yaml.XXXXXX")
+    { printf '%s\n' "$mark" && cat "$1"; } >"$written"
+    mv "$written" "$instance"
+}
+# With a database, runs and events are kept there; a command alone may do without.
+if [ -n "${DAGSTER_POSTGRES_URL:-}" ]; then
+    if is_ours; then
+        if [ -e "$instance" ] && ! grep -q '^storage:' "$instance"; then
+            printf '%s: runs and events are kept in PostgreSQL from now on; earlier ones stay in %s\n' "$instance" "$DAGSTER_HOME" >&2
+        fi
+        write_instance "$here/dagster.yaml"
+    elif ! grep -q DAGSTER_POSTGRES_URL "$instance"; then
+        printf '%s: does not name DAGSTER_POSTGRES_URL, which is set\n' "$instance" >&2
+        printf '  fix: Name it there as %s does, or unset it where runs and events are kept elsewhere\n' "$here/dagster.yaml" >&2
+        exit 2
+    fi
+elif [ ! -e "$instance" ]; then
+    write_instance "$app/dagster.yaml"
 fi
 bind=${BIND_ADDRESS:-0.0.0.0}
 case ${1:-code-server} in
     code-server)
-        exec dagster code-server start -h "$bind" -p "${CODE_SERVER_PORT:-4000}" -m pipeline_assets.definitions -a defs
+        exec dagster code-server start -h "$bind" -p "${CODE_SERVER_PORT:-4000}" -m pipeline_assets.definitions -a defs -d "$app"
         ;;
     webserver)
         exec dagster-webserver -w "$here/workspace.yaml" -h "$bind" -p "${WEBSERVER_PORT:-3000}"

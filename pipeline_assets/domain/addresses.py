@@ -26,6 +26,16 @@ _METADATA_NAMES = frozenset(
 )
 _TRANSLATED = ip_network("64:ff9b::/96")
 """IPv4 behind a translator (RFC 6052)."""
+_OF_NO_MACHINE = tuple(
+    ip_network(text)
+    for text in (
+        "0.0.0.0/8",  # this network: some systems take all of it for themselves
+        "64:ff9b:1::/48",  # IPv4 behind a translator, which alone knows where in the address it stands (RFC 8215)
+        "::ffff:0:0:0/96",  # the same (RFC 2765)
+    )
+)
+_ISATAP = frozenset({0x5EFE, 0x200_5EFE})
+"""What an interface's number begins with whose rest is an IPv4 address (RFC 5214)."""
 _LABEL = re.compile(r"(?!-)[A-Za-z0-9_-]{1,63}(?<!-)")
 
 
@@ -41,7 +51,7 @@ def refusal_of_address(text: str) -> str | None:
     for one in (address, *_within(address)):
         if one.is_link_local or any(one in network for network in _METADATA if network.version == one.version):
             return "is where a machine or its cloud serves its own keys"
-        if one.is_multicast or one.is_unspecified:
+        if one.is_multicast or one.is_unspecified or any(one in network for network in _OF_NO_MACHINE):
             return "is not the address of one machine"
         if one.is_reserved and not isinstance(one, IPv6Address):
             return "is reserved"
@@ -77,14 +87,17 @@ def is_loopback(host: str) -> bool:
         address = ip_address(bare)
     except ValueError:
         return False
-    return any(one.is_loopback for one in (address, *_within(address)))
+    # Others that hold such an address lead to a relay or a translator first, and that is another machine.
+    mapped = address.ipv4_mapped if isinstance(address, IPv6Address) else None
+    return address.is_loopback or (mapped is not None and mapped.is_loopback)
 
 
 def _within(address: IPv4Address | IPv6Address) -> list[IPv4Address]:
     """The IPv4 addresses that an IPv6 one stands for."""
-    if isinstance(address, IPv4Address):
+    if isinstance(address, IPv4Address) or address.is_loopback:
         return []
     found = [address.ipv4_mapped, address.sixtofour, *(address.teredo or ())]
-    if address in _TRANSLATED or int(address) >> 32 == 0:
-        found.append(IPv4Address(int(address) & 0xFFFFFFFF))
+    number = int(address)
+    if address in _TRANSLATED or number >> 32 == 0 or (number >> 32) & 0xFFFF_FFFF in _ISATAP:
+        found.append(IPv4Address(number & 0xFFFF_FFFF))
     return [one for one in found if one is not None]

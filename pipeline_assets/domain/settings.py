@@ -14,10 +14,12 @@ from datetime import date
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, Self
+from urllib.parse import urlsplit
 
 from pydantic import Field, field_validator, model_validator
 from pydantic_settings import BaseSettings, NoDecode, PydanticBaseSettingsSource, SettingsConfigDict
 
+from pipeline_assets.domain.addresses import refusal_of_host
 from pipeline_assets.domain.change_bounds import KEYS_CHANGED, KEYS_REMOVED, ChangeBound, require_named_bounds
 from pipeline_assets.domain.dimensions import MissingSnapshot
 from pipeline_assets.domain.errors import SettingsError
@@ -40,7 +42,16 @@ from pipeline_assets.domain.slices import Source
 
 ENV_PREFIX = "TIDEMARK_"
 PROJECT_ROOT = Path(__file__).resolve().parents[2]
-IS_CLONE = (PROJECT_ROOT / "pyproject.toml").is_file()
+PROJECT_NAME = "tidemark-pipeline"
+
+
+def _is_clone(root: Path) -> bool:
+    # What others leave beside installed packages may be called so as well.
+    project = root / "pyproject.toml"
+    return project.is_file() and f'\nname = "{PROJECT_NAME}"\n' in project.read_text("utf-8", errors="replace")
+
+
+IS_CLONE = _is_clone(PROJECT_ROOT)
 """Whether the code is that of a clone; where it was installed, nothing that belongs to it lies beside it."""
 _LARGEST_PROJECT = (1 << 63) - 1
 
@@ -333,6 +344,10 @@ class Settings(BaseSettings):
         # What is wrong is not repeated: it may hold a key.
         if value is not None and not re.fullmatch(r"https?://[A-Za-z0-9.-]+(:[0-9]{1,5})?(/[A-Za-z0-9._/-]*)?", value):
             msg = "it is not http://host[:port][/path] or https://…; keys belong to OTEL_EXPORTER_OTLP_HEADERS"
+            raise ValueError(msg)
+        refusal = None if value is None else refusal_of_host(urlsplit(value).hostname or "")
+        if refusal is not None:
+            msg = f"names a host that {refusal}"
             raise ValueError(msg)
         return value
 

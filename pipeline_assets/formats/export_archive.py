@@ -7,7 +7,6 @@ Does not contain: the grammar of names (base.py), gzip framing (gzip_lines.py), 
 
 from __future__ import annotations
 
-import io
 import struct
 import zipfile
 import zlib
@@ -69,9 +68,6 @@ class Member:
 
 _MOST_DIRECTORY_BYTES = 16 * 1024**2
 """Of the list of names at the end of a zip, which is read at once: 100,000 files and more, where a day has a few hundred."""
-_END, _END_64 = b"PK\x05\x06", b"PK\x06\x06"
-_END_BYTES = 22 + 65_535 + 76
-"""What ends a zip, with the longest comment and the records of a large one. Source: APPNOTE.TXT 6.3, 4.3.14 and 4.3.16."""
 
 
 @dataclass(frozen=True)
@@ -132,31 +128,44 @@ def opened_member(file: IO[bytes], member: Member) -> Iterator[IO[bytes]]:
 
 @contextmanager
 def _opened(subject: str, file: IO[bytes]) -> Iterator[zipfile.ZipFile]:
-    directory = _directory_bytes(file)
-    if directory > _MOST_DIRECTORY_BYTES:
-        reason = f"lists its files in {directory:,} bytes, at most {_MOST_DIRECTORY_BYTES:,}; nothing of it was written"
-        raise ExportContentError(subject, reason, "Ask the vendor what it exports for these hours")
     try:
-        archive = zipfile.ZipFile(file)
+        archive = zipfile.ZipFile(cast("IO[bytes]", _BoundedReads(file, _MOST_DIRECTORY_BYTES)))
+    except _TooMuchAtOnceError as error:
+        reason = (
+            f"lists its files in {error.size:,} bytes, at most {_MOST_DIRECTORY_BYTES:,}; nothing of it was written"
+        )
+        raise ExportContentError(subject, reason, "Ask the vendor what it exports for these hours") from None
     except _READ_FAILURES as error:
         raise ExportContentError(subject, f"the archive is cut or damaged ({error})", _AGAIN) from None
     with archive:
         yield archive
 
 
-def _directory_bytes(file: IO[bytes]) -> int:
-    """What the end of a zip says of the size of its directory; 0 where there is no such end."""
-    size = file.seek(0, io.SEEK_END)
-    file.seek(max(0, size - _END_BYTES))
-    tail = file.read()
-    file.seek(0)
-    at, at_64 = tail.rfind(_END), tail.rfind(_END_64)
-    if at < 0 or len(tail) < at + 22:
-        return 0
-    (directory,) = struct.unpack_from("<L", tail, at + 12)
-    if directory == 0xFFFFFFFF and 0 <= at_64 <= len(tail) - 48:
-        (directory,) = struct.unpack_from("<Q", tail, at_64 + 40)
-    return int(directory)
+class _TooMuchAtOnceError(Exception):
+    """More was asked for than a list of names may hold; no OSError, which zipfile takes for the end of a file."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__(size)
+        self.size = size
+
+
+class _BoundedReads:
+    """A file of which no single read takes more than a bound.
+
+    A zip says in several records how long its directory is, and zipfile alone decides which of them it believes.
+    """
+
+    def __init__(self, file: IO[bytes], most: int) -> None:
+        self._file, self._most = file, most
+        self.seek, self.tell, self.seekable = file.seek, file.tell, file.seekable
+
+    def read(self, size: int = -1, /) -> bytes:
+        if size > self._most:
+            raise _TooMuchAtOnceError(size)
+        found = self._file.read(size if size >= 0 else self._most + 1)
+        if len(found) > self._most:
+            raise _TooMuchAtOnceError(len(found))
+        return found
 
 
 def _delivery(subject: str, grammar: ObjectKeys, project_id: str, info: zipfile.ZipInfo) -> Delivery:

@@ -144,7 +144,7 @@ class _Round:
         return Told(self._receiver.place, sent, left, reason, self._refused, self._refusal)
 
     def _mark_failed(self, reason: str) -> None:
-        """Else each further round would begin another request beside the one that hangs."""
+        """Else nobody would be shown it, and each further round would begin another request beside one that hangs."""
         with suppress(TidemarkError), closing(Ledger(self._ledger_url)) as ledger:
             ledger.outbox.mark_failed(self._receiver.id, reason, None)
 
@@ -161,6 +161,7 @@ class _Round:
         except Exception as error:
             # Whatever it is, no load fails for it.
             self._reason = f"sending failed ({type(error).__name__})"
+            self._mark_failed(self._reason)
 
     def _send_all(self, ledger: Ledger) -> None:
         outbox, receiver = ledger.outbox, self._receiver.id

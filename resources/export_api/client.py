@@ -40,6 +40,8 @@ _STEP_BYTES = 1024**2
 _LARGEST_ANSWER = 5 * 1024**3
 """The vendor exports 4 GB at once and answers 400 to more."""
 _CONNECT_SECONDS = 30.0
+_LONGEST_ANSWER_SECONDS = 4 * 3600.0
+"""Of one answer, however steadily it trickles: the largest comes so with 370 KB in a second."""
 _BODY_BYTES = 4096
 """Of an answer that is no archive."""
 
@@ -177,7 +179,7 @@ class ExportApi:
         announced = response.headers.get("content-length", "")
         self._require_room(file, int(announced) if announced.isdecimal() else 0)
         size = 0
-        for part in response.iter_raw(_STEP_BYTES):
+        for part in _steps(response, _STEP_BYTES):
             if not size:
                 require_archive(subject, response, part)
             size += len(part)
@@ -202,12 +204,26 @@ class ExportApi:
 
 
 def _beginning(response: httpx.Response) -> str:
-    body = b""
-    for part in response.iter_raw(_BODY_BYTES):
-        body += part
-        if len(body) >= _BODY_BYTES:
-            break
+    body = next(_steps(response, _BODY_BYTES), b"")
     return body[:_BODY_BYTES].decode("utf-8", "replace")
+
+
+def _steps(response: httpx.Response, step_bytes: int) -> Iterator[bytes]:
+    """Its bytes, in parts of at least a step but for the last; raises PassingError where all take too long.
+
+    The timeout of a client is that of each silence.
+    """
+    deadline = time.monotonic() + _LONGEST_ANSWER_SECONDS
+    step = bytearray()
+    for part in response.iter_raw():
+        if time.monotonic() > deadline:
+            raise PassingError(f"the answer was not whole after {_LONGEST_ANSWER_SECONDS:,.0f} s")
+        step += part
+        if len(step) >= step_bytes:
+            yield bytes(step)
+            step.clear()
+    if step:
+        yield bytes(step)
 
 
 def _answered_at(response: httpx.Response) -> datetime:

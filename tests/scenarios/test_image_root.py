@@ -176,6 +176,14 @@ def test_nobody_who_runs_it_may_write_any_of_it(container: Container) -> None:
     assert installed.returncode != 0
 
 
+def test_a_container_begins_a_deployment(container: Container) -> None:
+    folder = container.own / "begun"
+    done = container.run(*container.command("tidemark", "init", str(folder))[len(container.as_user) :])
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert {path.name for path in folder.iterdir()} >= {"tidemark.toml", "workspace.yaml", "dagster.yaml"}
+    assert not [path for path in (container.root / "app").rglob("*") if path.is_symlink()]
+
+
 def test_a_container_loads_a_day_and_says_how_it_stands(container: Container) -> None:
     """Scenario: a container of the image runs commands, as a user who owns one folder. Outcome: a day is loaded with the class
     archive of the build, figures are told, and nothing was written elsewhere."""

@@ -38,6 +38,10 @@ class Collector:
 
     url: str = ""
     spans: list[Received] = field(default_factory=list)
+    headers: list[dict[str, str]] = field(default_factory=list)
+    """Of each request, by name in lower case."""
+    moved_to: str = ""
+    """Where it leads whoever sends it anything; empty where it takes it."""
 
     def below(self, span: Received) -> list[Received]:
         """Its children, in the order in which they began."""
@@ -59,6 +63,13 @@ def a_collector() -> Iterator[Collector]:
             body = self.rfile.read(int(self.headers["Content-Length"]))
             if self.headers.get("Content-Encoding") == "gzip":
                 body = gzip.decompress(body)
+            collector.headers.append({name.lower(): value for name, value in self.headers.items()})
+            if collector.moved_to:
+                self.send_response(307)
+                self.send_header("Location", collector.moved_to)
+                self.send_header("Content-Length", "0")
+                self.end_headers()
+                return
             if self.path == "/v1/traces":
                 collector.spans += _spans(ExportTraceServiceRequest.FromString(body))
             self.send_response(200 if self.path == "/v1/traces" else 404)

@@ -37,6 +37,8 @@ class Answer:
     is_announced: bool = True
     """Whether the length of the body is announced; else the end of the connection is the end of the body."""
     silence_seconds: float = 0.0
+    trickle_seconds: float = 0.0
+    """Before each byte of the body."""
 
 
 @dataclass(frozen=True)
@@ -165,7 +167,12 @@ def a_vendor(*projects: str) -> Iterator[Vendor]:
             self.close_connection = True
             # A client that waited too long is gone.
             with suppress(ConnectionError):
-                self.wfile.write(given.body[: given.cut_after])
+                if not given.trickle_seconds:
+                    self.wfile.write(given.body[: given.cut_after])
+                    return
+                for byte in given.body[: given.cut_after]:
+                    time.sleep(given.trickle_seconds)
+                    self.wfile.write(bytes([byte]))
 
         def log_message(self, *_: object) -> None: ...
 

@@ -106,7 +106,20 @@ def test_an_image_is_pinned_unprivileged_and_built_by_scripts_alone() -> None:
 
 def test_what_is_secret_or_made_here_stays_out_of_an_image() -> None:
     ignored = (PROJECT_ROOT / ".dockerignore").read_text("utf-8").split()
-    assert {".git", ".venv", ".jars", "data", "**/.env"} <= set(ignored)
+    assert {".git", ".venv", ".jars", "data", "**/.env", "**/*.env", "postgresql-password"} <= set(ignored)
+
+
+@pytest.mark.skipif(not (PROJECT_ROOT / ".git").exists(), reason="a copy without its history ignores nothing")
+def test_files_of_secrets_that_documents_name_are_never_committed() -> None:
+    told = (PROJECT_ROOT / "docs/deployment.md").read_text("utf-8")
+    names = set(re.findall(r"--(?:from-)?env-file[= ](\S+)", told)) | set(
+        re.findall(r"--from-file=(postgresql\S+)", told)
+    )
+    assert names >= {"tidemark.env", "tidemark-secrets.env", "deploy/.env", "postgresql-password"}
+    done = subprocess.run(
+        ["git", "check-ignore", "--no-index", *names], cwd=PROJECT_ROOT, capture_output=True, text=True, check=False
+    )
+    assert set(done.stdout.split()) == names
 
 
 def pins(path: Path) -> dict[str, tuple[str, frozenset[str]]]:
@@ -176,6 +189,52 @@ def test_what_is_asked_of_a_script_wrongly_is_refused() -> None:
         assert reason in done.stderr
 
 
+def _begun(folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    """A command in a container whose Dagster home is kept."""
+    for place, name in ((DEPLOY / "container", "bin"), (PROJECT_ROOT, "app")):
+        (folder / name).mkdir(exist_ok=True)
+        for path in [*place.glob("*.sh"), *place.glob("*.yaml")]:
+            shutil.copyfile(path, folder / name / path.name)
+    return subprocess.run(
+        ["sh", str(folder / "bin/entrypoint.sh"), "true"],
+        env={"PATH": "/usr/bin:/bin", "DAGSTER_HOME": str(folder / "home"), **environment},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+
+
+_DATABASE = {"DAGSTER_POSTGRES_URL": "postgresql://dagster@db/dagster"}
+
+
+@pytest.mark.parametrize("is_marked", [True, False])
+def test_a_home_that_was_begun_without_a_database_is_moved_to_one_and_says_so(is_marked: bool, tmp_path: Path) -> None:
+    """Scenario: a volume's first use was a command, later ones are given a database. Outcome: runs are kept there from then on; a
+    command without it changes nothing."""
+    instance = tmp_path / "home" / "dagster.yaml"
+    assert _begun(tmp_path).returncode == 0
+    if not is_marked:
+        instance.write_text((PROJECT_ROOT / "dagster.yaml").read_text("utf-8"))
+    assert "storage" not in yaml.safe_load(instance.read_text())
+    moved = _begun(tmp_path, **_DATABASE)
+    assert (moved.returncode, "kept in PostgreSQL from now on" in moved.stderr) == (0, True)
+    assert "storage" in yaml.safe_load(instance.read_text())
+    for environment in ({}, _DATABASE):
+        again = _begun(tmp_path, **environment)
+        assert (again.returncode, again.stderr) == (0, "")
+        assert "storage" in yaml.safe_load(instance.read_text())
+
+
+def test_a_persons_own_instance_is_left_alone_and_refused_where_it_forgets_the_database(tmp_path: Path) -> None:
+    instance = tmp_path / "home" / "dagster.yaml"
+    instance.parent.mkdir()
+    instance.write_text("nux: {enabled: false}\n")
+    assert _begun(tmp_path).returncode == 0
+    refused = _begun(tmp_path, **_DATABASE)
+    assert (refused.returncode, "does not name DAGSTER_POSTGRES_URL" in refused.stderr) == (2, True)
+    assert instance.read_text() == "nux: {enabled: false}\n"
+    instance.write_text("storage: {postgres: {postgres_url: {env: DAGSTER_POSTGRES_URL}}}\n")
+    assert _begun(tmp_path, **_DATABASE).returncode == 0
+
+
 @pytest.mark.skipif(shutil.which("apt-get") is None, reason="the image is Debian's, this machine is not")
 def test_packages_of_the_distribution_are_there() -> None:
     environment = {"PATH": "/usr/sbin:/usr/bin:/bin", "APT_OPTIONS": "--simulate"}
@@ -233,14 +292,14 @@ def test_no_password_has_a_default() -> None:
     found = list(secrets_in(SERVICES, "services"))
     assert len(found) > 5
     for place, value in found:
-        if value != "tidemark" or not place.endswith("_USER"):
+        if value != "postgres" or not place.endswith("POSTGRES_USER"):
             assert _GIVEN.fullmatch(value), f"{place}: {value}"
     assert list(secrets_in(CHART, "chart")) == []
 
 
 def test_settings_of_a_deployment_are_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     environment = SERVICES["code-server"]["environment"]
-    given = {"TIDEMARK_PROJECTS": "10001", "TIDEMARK_CALENDAR_START": "2026-01-01", "POSTGRES_PASSWORD": "x1"}
+    given = {"TIDEMARK_PROJECTS": "10001", "TIDEMARK_CALENDAR_START": "2026-01-01", "CATALOG_PASSWORD": "x1"}
     told = {
         name: _GIVEN.sub(lambda match: given[match[1]], value)
         for name, value in environment.items()
@@ -254,7 +313,7 @@ def test_settings_of_a_deployment_are_settings(monkeypatch: pytest.MonkeyPatch) 
     assert settings.spark_master == SERVICES["spark-worker"]["environment"]["SPARK_MASTER_URL"]
     assert set(SERVICES["spark-worker"]["environment"]) >= {name for name in environment if name.startswith("AWS_")}
     worker = SERVICES["spark-worker"]["environment"]
-    assert not [name for name, value in worker.items() if "POSTGRES" in f"{name}={value}"]
+    assert not [name for name, value in worker.items() if "postgres" in f"{name}={value}".lower()]
     (deployment,) = CHART["dagster-user-deployments"]["deployments"]
     known = {f"{ENV_PREFIX}{name.upper()}" for name in Settings.model_fields} | {"TIDEMARK_CONFIG"}
     assert set(deployment["env"]) <= known
@@ -271,9 +330,40 @@ def test_pods_are_pinned_unprivileged_and_read_only() -> None:
         assert pod["securityContext"]["capabilities"]["drop"] == ["ALL"]
         assert {mount["mountPath"] for mount in pod["volumeMounts"]} >= {"/tmp", "/var/lib/tidemark"}
         assert {mount["name"] for mount in pod["volumeMounts"]} <= {volume["name"] for volume in pod["volumes"]}
-    arguments = " ".join(deployment["codeServerArgs"])
+    arguments = " ".join(deployment["codeServerArgs"]).replace("/opt/tidemark/app", '"$app"')
     assert f'code-server start -h "$bind" -p "${{CODE_SERVER_PORT:-{deployment["port"]}}}" {arguments}' in ENTRYPOINT
     assert CHART["global"]["dagsterHome"].startswith("/var/lib/tidemark")
+
+
+def test_no_service_of_the_chart_is_called_as_settings_are() -> None:
+    (deployment,) = CHART["dagster-user-deployments"]["deployments"]
+    variables = deployment["name"].upper().replace("-", "_")
+    assert not variables.startswith(ENV_PREFIX.rstrip("_"))
+    assert f"{variables}_PORT" not in ENTRYPOINT
+
+
+def test_the_pool_is_made_where_runs_are_and_no_command_line_holds_a_secret() -> None:
+    """Only the daemon's pod has the instance that runs are kept in by its chart; the code server is given it by the secret."""
+    told = (PROJECT_ROOT / "docs/deployment.md").read_text("utf-8").partition("### On Kubernetes")[2]
+    (release,) = re.findall(r"helm upgrade --install (\S+) dagster/dagster", told)
+    assert re.findall(r"kubectl exec (\S+) -- dagster instance", told) == [f"deploy/{release}-dagster-daemon"]
+    assert "DAGSTER_POSTGRES_URL=postgresql+psycopg2://dagster:" in told
+    assert CHART["postgresql"]["postgresqlUsername"] == CHART["postgresql"]["postgresqlDatabase"] == "dagster"
+    assert "--from-literal" not in told
+
+
+def test_where_a_service_is_is_taken_for_no_port() -> None:
+    """Scenario: services of a cluster are called as the processes of a container. Outcome: each port is its default."""
+    names = ("CODE_SERVER_PORT", "WEBSERVER_PORT", "SPARK_MASTER_PORT", "SPARK_WORKER_PORT")
+    shown = "here=/opt/x/bin; . deploy/container/environment.sh; echo " + " ".join(
+        f'"[${{{name}:-}}]"' for name in names
+    )
+    for value, told in (("tcp://10.0.0.7:9", "[4000] [] [] []"), ("4001", "[4001] [4001] [4001] [4001]")):
+        done = subprocess.run(
+            ["sh", "-euc", shown], env={"PATH": "/usr/bin:/bin"} | dict.fromkeys(names, value),
+            capture_output=True, text=True, check=True, cwd=PROJECT_ROOT,
+        )  # fmt: skip
+        assert done.stdout.strip() == told
 
 
 def test_every_deployment_has_the_same_instance_of_dagster() -> None:

@@ -28,7 +28,14 @@ FORBIDDEN = [
     "::169.254.169.254",
     "64:ff9b::a9fe:a9fe",
     "2002:a9fe:a9fe::1",
+    "64:ff9b:1::a9fe:a9fe",
+    "64:ff9b:1:a9fe:a9:fe00::",
+    "::ffff:0:169.254.169.254",
+    "2606:4700::5efe:169.254.169.254",
+    "2606:4700::200:5efe:169.254.169.254",
     "0.0.0.0",
+    "0.0.0.1",
+    "::ffff:0.1.2.3",
     "::",
     "224.0.0.1",
     "ff02::1",
@@ -43,7 +50,16 @@ SPELLED = [
     "169.254.169.254.",
 ]
 NAMES = ["metadata.google.internal", "METADATA.google.internal.", "instance-data", "metadata"]
-ALLOWED = ["8.8.8.8", "10.1.2.3", "192.168.0.9", "fd12:3456::1", "2606:4700::1111", "127.0.0.1", "::1"]
+ALLOWED = [
+    "8.8.8.8",
+    "10.1.2.3",
+    "192.168.0.9",
+    "fd12:3456::1",
+    "2606:4700::1111",
+    "2606:4700::5efe:8.8.8.8",
+    "127.0.0.1",
+    "::1",
+]
 
 
 @pytest.mark.parametrize("address", FORBIDDEN)
@@ -62,6 +78,12 @@ def test_another_spelling_leads_nowhere_else(host: str) -> None:
     for name, value in (("notify_urls", (f"https://{host}/x",)), ("export_api_url", f"https://{host}/x")):
         with pytest.raises(ValueError, match="host"):
             Settings(**{name: value})
+
+
+@pytest.mark.parametrize("host", ["2002:7f00:1::", "64:ff9b::127.0.0.1", "2606:4700::5efe:127.0.0.1", "::127.0.0.1"])
+def test_what_a_relay_brings_to_this_machine_is_not_this_machine(host: str) -> None:
+    assert not is_loopback(host)
+    assert "in the clear" in str(refusal_of_web_address(f"http://[{host}]/x"))
 
 
 @pytest.mark.parametrize("address", ALLOWED)

@@ -12,7 +12,7 @@ from pipeline_assets.config import load_settings
 from pipeline_assets.domain import machine
 from pipeline_assets.domain.errors import SettingsError
 from pipeline_assets.domain.places import local_path
-from pipeline_assets.domain.settings import PROJECT_ROOT, Settings
+from pipeline_assets.domain.settings import PROJECT_ROOT, Settings, _is_clone
 from pipeline_assets.tables.raw_events import REGULAR_EVENTS
 
 
@@ -189,3 +189,35 @@ def test_a_url_of_the_vendor_that_cannot_be_asked_is_refused_without_showing_it(
     with pytest.raises(SettingsError, match="TIDEMARK_EXPORT_API_URL: it is not https") as caught:
         load_settings()
     assert url not in str(caught.value)
+
+
+def test_what_kubernetes_says_of_a_service_is_no_setting(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Scenario: a cluster has services `tidemark` and `tidemark-web`. Outcome: pods start; a mistaken setting is refused."""
+    for service in ("TIDEMARK", "TIDEMARK_WEB"):
+        for name, value in {
+            "SERVICE_HOST": "10.0.0.7",
+            "SERVICE_PORT": "4000",
+            "SERVICE_PORT_GRPC": "4000",
+            "PORT": "tcp://10.0.0.7:4000",
+            "PORT_4000_TCP": "tcp://10.0.0.7:4000",
+            "PORT_4000_TCP_PROTO": "tcp",
+            "PORT_4000_TCP_PORT": "4000",
+            "PORT_4000_TCP_ADDR": "10.0.0.7",
+        }.items():
+            monkeypatch.setenv(f"{service}_{name}", value)
+    load_settings()
+    monkeypatch.setenv("TIDEMARK_PORT", "4000")
+    with pytest.raises(SettingsError, match="TIDEMARK_PORT: is not a setting"):
+        load_settings()
+
+
+def test_a_project_of_another_beside_the_code_makes_no_clone(tmp_path: Path) -> None:
+    (tmp_path / "pyproject.toml").write_text('[project]\nname = "analytics"\n')
+    assert not _is_clone(tmp_path)
+    assert _is_clone(PROJECT_ROOT)
+    assert not _is_clone(tmp_path / "nowhere")
+
+
+@pytest.mark.parametrize("name", Settings.model_fields)
+def test_no_setting_is_called_as_kubernetes_calls_a_service(name: str) -> None:
+    assert not name.endswith(("service_host", "_port", "_tcp"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import logging
+import time
 from collections.abc import Iterator
 from datetime import UTC, date, datetime, timedelta
 from email.utils import format_datetime
@@ -68,6 +69,20 @@ def test_an_archive_is_streamed_and_counted(vendor: Vendor) -> None:
         assert sum(counted) == answer.size_bytes > 100
     assert answer.file.closed
     assert [one.path for one in vendor.asked] == ["/api/2/export?start=20260202T05&end=20260202T07"]
+
+
+@pytest.mark.parametrize("status", [200, 503])
+def test_an_answer_that_trickles_without_end_is_given_up(
+    vendor: Vendor, status: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The timeout is that of a silence, and there is none."""
+    monkeypatch.setattr(client, "_LONGEST_ANSWER_SECONDS", 0.3)
+    vendor.always(Answer(status, b"PK" + b"." * 200, trickle_seconds=0.02))
+    begun = time.monotonic()
+    with pytest.raises(ExportUnavailableError, match="the answer was not whole after"):
+        Asking(vendor, export_attempts=2)()
+    assert time.monotonic() - begun < 3
+    assert len(vendor.asked) == 2
 
 
 def test_a_url_with_a_path_is_asked_as_it_is(vendor: Vendor) -> None:

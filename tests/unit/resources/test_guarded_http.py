@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ssl
+import sys
 import threading
 import time
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
@@ -15,8 +17,10 @@ from typing import Any
 import httpx
 import pytest
 
+from pipeline_assets.domain.errors import SettingsError
 from resources import guarded_http, webhooks
 from resources.guarded_http import ForbiddenAddressError, addresses_of, guarded_client
+from resources.webhooks import Answer
 from tests.support.s3 import served
 from tests.support.webhook import a_webhook
 
@@ -101,6 +105,40 @@ def test_this_machine_is_never_asked_through_a_proxy(monkeypatch: pytest.MonkeyP
     # Any other name is resolved by the proxy, which is not there.
     with guarded_client("https://hooks.example/x") as client, pytest.raises(httpx.ConnectError):
         client.get("https://hooks.example/x")
+
+
+@pytest.fixture
+def no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
+    for kind in ("http", "https", "all", "no"):
+        for name in (f"{kind}_proxy", f"{kind}_PROXY".upper()):
+            monkeypatch.delenv(name, raising=False)
+
+
+@pytest.mark.usefixtures("no_proxy")
+@pytest.mark.parametrize("name", ["HTTPS_PROXY", "https_proxy", "ALL_PROXY"])
+def test_a_proxy_without_a_scheme_is_asked_by_http(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As curl and requests read it."""
+    monkeypatch.setenv(name, "someone:s3cret-word@127.0.0.1:1")
+    with guarded_client("https://hooks.example/x") as client, pytest.raises(httpx.ConnectError):
+        client.get("https://hooks.example/x")
+
+
+@pytest.mark.usefixtures("no_proxy")
+@pytest.mark.parametrize("name", ["HTTPS_PROXY", "https_proxy", "ALL_PROXY"])
+@pytest.mark.parametrize(
+    "server", ["socks5://{}proxy.example:1080", "ftp://{}proxy.example", "http://{}proxy.example:p"]
+)
+def test_a_proxy_that_cannot_be_used_is_named_without_what_it_holds(
+    server: str, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "socksio", None)
+    monkeypatch.setenv(name, server.format("someone:s3cret-word@"))
+    with pytest.raises(SettingsError) as refused:
+        guarded_client("https://hooks.example/x")
+    assert str(refused.value).startswith(f"{name}: names a proxy that cannot be used. ")
+    assert "s3cret-word" not in "".join(traceback.format_exception(refused.value))
+    answer = webhooks.post("https://hooks.example/x", b"{}", None, attempts=3, deadline=time.monotonic() + 5)
+    assert answer == Answer(is_taken=False, reason=f"it cannot be reached: {name} names a proxy that cannot be used")
 
 
 def test_a_name_that_is_none_is_out_of_reach() -> None:

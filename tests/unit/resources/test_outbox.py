@@ -390,6 +390,8 @@ def test_sent_and_not_marked_is_sent_again_under_the_same_id(
     with monkeypatch.context() as dying:
         dying.setattr("resources.ledger.outbox.Outbox.mark_sent", lambda *_: 1 / 0)
         send_notices(lite, settings)
+    receiver = lite.outbox.receivers()[receiver_id(webhook.url)]
+    assert (receiver.failures, receiver.error) == (1, "sending failed (ZeroDivisionError)")
     send_notices(lite, settings)
     first, second = webhook.taken
     assert first == second

@@ -1,0 +1,52 @@
+"""A folder that has a `resources` of its own is told of it, in place of errors about what that one lacks."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from pipeline_assets.domain.settings import PROJECT_ROOT
+
+
+def _imported(folder: Path, module: str) -> subprocess.CompletedProcess[str]:
+    """As Dagster does it with `-m`: its working directory comes before everything else."""
+    words = f"import sys; sys.path[:0] = [{str(folder)!r}, {str(PROJECT_ROOT)!r}]; import {module}"
+    return subprocess.run([sys.executable, "-P", "-c", words], capture_output=True, text=True, check=False, cwd="/")
+
+
+@pytest.mark.parametrize("module", ["pipeline_assets.definitions", "pipeline_assets.cli.app"])
+def test_another_package_of_the_name_is_named_with_its_place(module: str, tmp_path: Path) -> None:
+    foreign = tmp_path / "resources" / "__init__.py"
+    foreign.parent.mkdir()
+    foreign.write_text("raise SystemExit('imported')")
+    done = _imported(tmp_path, module)
+    assert done.returncode == 1
+    last = done.stderr.splitlines()[-1]
+    assert last.startswith(f"ImportError: resources: {foreign} would be imported in place of Tidemark's package")
+    assert "rename that package" in last
+
+
+def test_a_folder_of_the_name_that_is_no_package_is_in_nobodys_way(tmp_path: Path) -> None:
+    (tmp_path / "resources").mkdir()
+    (tmp_path / "resources" / "notes.py").write_text("")
+    assert _imported(tmp_path, "pipeline_assets.domain.errors").returncode == 0
+
+
+def test_a_link_to_the_clone_is_the_clone(tmp_path: Path) -> None:
+    for name in ("resources", "pipeline_assets"):
+        (tmp_path / "whole").mkdir(exist_ok=True)
+        (tmp_path / "whole" / name).symlink_to(PROJECT_ROOT / name)
+    (tmp_path / "resources").symlink_to(PROJECT_ROOT / "resources")
+    for folder in (tmp_path / "whole", tmp_path):
+        assert _imported(folder, "pipeline_assets.domain.errors").returncode == 0
+
+
+def test_dagster_takes_nothing_from_the_folder_of_a_workspace(tmp_path: Path) -> None:
+    """A workspace names no working directory, so that Dagster puts none before what is installed."""
+    from dagster._core.workspace.load import location_origins_from_yaml_paths
+
+    (origin,) = location_origins_from_yaml_paths([str(PROJECT_ROOT / "workspace.yaml")])
+    assert origin.loadable_target_origin.working_directory is None  # type: ignore[union-attr]
