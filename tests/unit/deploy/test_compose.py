@@ -57,7 +57,7 @@ def test_each_service_is_given_the_secrets_of_its_work_alone() -> None:
 
 def test_every_secret_of_the_file_is_documented() -> None:
     needed = set(re.findall(r"\$\{(\w+):\?", (DEPLOY / "docker-compose.yml").read_text("utf-8")))
-    (block,) = re.findall(r"names\n```sh\n(.*?)```", DOCUMENTED, re.DOTALL)
+    (block,) = re.findall(r"sets\n```sh\n(.*?)```", DOCUMENTED, re.DOTALL)
     assert set(re.findall(r"^(\w+)=", block, re.MULTILINE)) == needed
 
 
