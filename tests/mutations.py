@@ -67,7 +67,7 @@ MUTATIONS = (
         "tests/scenarios/test_difference.py::test_files_that_vanish_meanwhile_are_noticed",
     ),
     Mutation(
-        2, "a publish does not ask whether its inputs are what they were", "resources/publishing/one_transaction.py",
+        2, "a publish does not ask whether its inputs are what they were", "resources/publishing/recording.py",
         "        ledger.require_inputs(request.rests_on)", "        pass",
         "tests/spark/test_one_transaction.py::test_whatever_keeps_it_from_its_end_leaves_all_as_it_was",
     ),
@@ -140,6 +140,11 @@ MUTATIONS = (
         10, "the ledger is believed without a look at the table", "pipeline_assets/load/ledger_sync.py",
         "        if known == Head(head) or ", "        if known is not None or ",
         "tests/scenarios/test_recovery.py::test_a_writer_that_comes_second_publishes_nothing",
+    ),
+    Mutation(
+        10, "a publish does not ask what persons excluded meanwhile", "resources/ledger/writing.py",
+        "            require_decisions(connection, changes)", "            pass",
+        "tests/unit/resources/test_ledger_races.py::test_an_object_that_is_excluded_while_it_is_loaded_is_not_published",
     ),
     Mutation(
         11, "maintenance and loads work on the files of another catalog", "resources/iceberg/lake_identity.py",

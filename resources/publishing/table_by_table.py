@@ -39,8 +39,7 @@ class TableByTable:
         for number, (table, step) in enumerate(request.steps):
             try:
                 if table in changes and table not in published:
-                    if request.minds_holds:
-                        self._require_not_held(changes[table])
+                    self._require_as_decided(request, changes[table])
                     published[table] = self._commit(request, changes[table])
                 failpoint(Failpoint.BEFORE_LEDGER, table)
                 self._ledger.record(naming_published(step, table, published, request.stand_ins), request.run_id)
@@ -67,6 +66,11 @@ class TableByTable:
         self._lakehouse.branches.drop(change.table, change.branches)
         return published
 
-    def _require_not_held(self, change: SliceChange) -> None:
+    def _require_as_decided(self, request: PublishRequest, change: SliceChange) -> None:
+        """What persons decided since does not speak against this table; a moment later it may."""
         with self._ledger.transaction() as connection:
-            LedgerWriting(connection).require_not_held({(change.table.key, key) for key in change.slices})
+            writing = LedgerWriting(connection)
+            if request.minds_holds:
+                writing.require_not_held({(change.table.key, key) for key in change.slices})
+            for step in (step for table, step in request.steps if table == change.table.key):
+                writing.require_decisions(step)
