@@ -15,6 +15,7 @@ from pipeline_assets.domain.errors import LakehouseError, SliceConflictError
 from resources.failpoints import Failpoint, failpoint
 from resources.iceberg.slice_change import Published, SliceChange
 from resources.ledger.writing import LedgerWriting
+from resources.publishing.recording import require_publishable
 from resources.publishing.request import PartlyPublishedError, PublishRequest, naming_published
 
 if TYPE_CHECKING:
@@ -31,6 +32,8 @@ class TableByTable:
 
     def publish(self, request: PublishRequest) -> Mapping[str, Published]:
         """One commit and one ledger transaction for each table; raises PublishConflictError, with later tables as they were."""
+        with self._ledger.transaction() as connection:
+            require_publishable(connection, request)
         changes = {change.table.key: change for change in request.tables}
         published: dict[str, Published] = {}
         recorded = [table for table, _ in request.steps]
@@ -50,6 +53,8 @@ class TableByTable:
             snapshots = writing.record_cut(request.run_id)
             if request.run is not None:
                 writing.record_run(request.run_id, {**request.run, "snapshots": snapshots})
+            if request.alongside is not None:
+                request.alongside.write(connection)
         return published
 
     def _commit(self, request: PublishRequest, change: SliceChange) -> Published:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from pipeline_assets.domain.errors import PublishConflictError, SliceConflictError
+from pipeline_assets.domain.errors import PublishConflictError, SliceConflictError, TakenOverError
 from pipeline_assets.domain.retry import tries
 from resources.failpoints import Failpoint, failpoint
 from resources.iceberg.slice_change import Published
@@ -42,8 +42,8 @@ class TablesTogether:
         for is_last in tries(_TRIES, _FIRST_PAUSE_SECONDS):
             try:
                 published = self._published(request)
-            except SliceConflictError:
-                # Slices were lost: the load builds them again.
+            except (SliceConflictError, TakenOverError):
+                # Slices were lost, and are built again; or another run goes on with all of it.
                 raise
             except PublishConflictError:
                 if is_last:
