@@ -68,7 +68,7 @@ MUTATIONS = (
     ),
     Mutation(
         2, "a publish does not ask whether its inputs are what they were", "resources/publishing/recording.py",
-        "        ledger.require_inputs(request.rests_on)", "        pass",
+        "    ledger.require_inputs(request.rests_on)", "    pass",
         "tests/spark/test_one_transaction.py::test_whatever_keeps_it_from_its_end_leaves_all_as_it_was",
     ),
     Mutation(
