@@ -142,6 +142,21 @@ MUTATIONS = (
         "tests/scenarios/test_recovery.py::test_a_writer_that_comes_second_publishes_nothing",
     ),
     Mutation(
+        10, "a publish does not ask what persons excluded meanwhile", "resources/ledger/writing.py",
+        "            require_decisions(connection, changes)", "            pass",
+        "tests/unit/resources/test_ledger_races.py::test_an_object_that_is_excluded_while_it_is_loaded_is_not_published",
+    ),
+    Mutation(
+        10, "a swap does not ask whether another run has the rebuild by now", "resources/publishing/recording.py",
+        "        request.alongside.require(connection)\n    steps", "        pass\n    steps",
+        "tests/unit/resources/test_publishing.py::test_what_else_a_publish_is_about_is_asked_before_a_table_changes",
+    ),
+    Mutation(
+        10, "a swap does not ask for what its slices were built from", "pipeline_assets/operations/rebuild/swap.py",
+        "        rests_on=inputs,", "        rests_on={},",
+        "tests/unit/operations/test_rebuild_swap.py::test_a_swap_rests_on_what_its_slices_were_built_from_and_judged_beside",
+    ),
+    Mutation(
         11, "maintenance and loads work on the files of another catalog", "resources/iceberg/lake_identity.py",
         "        if marks.are_equal:", "        if True:",
         f"{_LOST}::test_another_catalog_touches_nothing_and_attach_brings_the_lake_back",

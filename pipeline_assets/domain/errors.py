@@ -102,6 +102,10 @@ class SliceConflictError(PublishConflictError):
         self.slices = frozenset(slices)
 
 
+class TakenOverError(PublishConflictError):
+    """Another run took over what ours worked on; nothing of ours was published, and no other try would do."""
+
+
 class ReadTwiceError(PublishConflictError):
     """An object that had to be read twice was another one the second time; nothing of either reading was used."""
 

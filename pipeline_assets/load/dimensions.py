@@ -52,7 +52,7 @@ def list_dimensions(runtime: Runtime, request: LoadRequest) -> Listings:
             log_odd_objects(listing, table.key, calendar, runtime.log)
             days, (one, several) = listing.days_within(*calendar), _what(table, runtime.settings)
             if days or is_in_use(runtime.ledger, dimension):
-                listings[table.key] = listing
+                listings[table.key] = replace(listing, exclusions=exclusions)
                 runtime.log(f"{table.key}: landing holds {several} of {len(days)} days")
             else:
                 told = f"landing holds no {one} of the dimension at all, so there is nothing to load"
@@ -107,7 +107,9 @@ def dimension_facts(
         return facts
     if table.reads_history(runtime.settings):
         return _as_delivered(runtime, request, facts, table, listings[table.key])
-    return _as_listed(runtime.ledger, facts, table, listings[table.key], request.now.date())
+    listing = listings[table.key]
+    # What was decided since is asked for with the publish (Changes.exclusions).
+    return replace(_as_listed(runtime.ledger, facts, table, listing, request.now.date()), exclusions=listing.exclusions)
 
 
 def _as_delivered(
@@ -119,7 +121,7 @@ def _as_delivered(
     months = facts.slices | months_of(table, history, known.keys())
     is_there = history is not None and history.is_good and history.version != EXCLUDED
     delivered = dict.fromkeys(months, history.delivery) if history is not None and is_there else {}
-    return replace(facts, slices=months, history=history, delivered=delivered)
+    return replace(facts, slices=months, history=history, delivered=delivered, exclusions=listing.exclusions)
 
 
 def _as_listed(ledger: Ledger, facts: Facts, table: Table, listing: SnapshotListing, today: date) -> Facts:

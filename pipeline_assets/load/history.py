@@ -16,7 +16,7 @@ from pipeline_assets.domain.checks import Evaluation
 from pipeline_assets.domain.slices import ALL_PROJECTS, Digest
 from pipeline_assets.load.build.history_checks import judge_doubled, judge_history, judge_unread
 from pipeline_assets.load.deliveries.read import naming_what_workers_met
-from pipeline_assets.load.deliveries.snapshot_exclusions import exclusions_of_dimensions, is_ruled_out
+from pipeline_assets.load.deliveries.snapshot_exclusions import is_ruled_out
 from pipeline_assets.load.deliveries.snapshots import SnapshotListing
 from pipeline_assets.load.draft import LoadRuntime
 from pipeline_assets.load.request import LoadRequest
@@ -49,7 +49,7 @@ def look_at_history(
     records = runtime.ledger.slices(table.key, [ALL_PROJECTS])
     last = max(days_on_record(table, records), default=None)
     own = records.get(month_of(table, last)) if last is not None else None
-    is_excluded = is_ruled_out(exclusions_of_dimensions(runtime.ledger), own)
+    is_excluded = is_ruled_out(listing.exclusions, own)
     if last is not None and (day is None or day < last):
         if not is_excluded:
             log(f"{table.key}: landing no longer holds the intervals as of {last}; those that are published stay")

@@ -106,6 +106,10 @@ def _published(
                 raise
             runtime.log(f"{conflict.subject}: {conflict.reason}; nothing was published yet, and it is built again")
             draft.give_up(conflict)
+            if listings.keys() & {table for table, _ in conflict.slices}:
+                # With what was excluded since; tables are made for those that were listed first.
+                fresh = list_dimensions(runtime, request)
+                listings = {key: listing for key, listing in fresh.items() if key in listings}
         else:
             return list(reports.values()), published
     raise AssertionError

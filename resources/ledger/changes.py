@@ -24,6 +24,8 @@ class BatchAsRead:
     """Object -> etag of the version whose rows raw holds."""
     judgement: tuple[str, str | None] | None
     """Verdict and input state; None where it was not on record."""
+    exclusions: frozenset[tuple[str, str]] = frozenset()
+    """(object, etag) of the versions that persons had excluded."""
 
 
 @dataclass
@@ -45,6 +47,9 @@ class Changes:
     """(table, new snapshot, the snapshot it follows): recorded only where the ledger knows the latter, or if None."""
     read_batches: dict[BatchKey, BatchAsRead] = field(default_factory=dict)
     """What was on record of each batch when it was judged: another run may have judged or loaded it since."""
+    exclusions: frozenset[tuple[str, str]] | None = None
+    """(object, etag) of the excluded versions of objects of dimensions as the slices were decided about; None of all slices that
+    are read from no object."""
 
     def without(self, slices: Collection[tuple[str, Slice]], batches: Collection[BatchKey]) -> Changes:
         """The same but for what is told of these (table, slice) and batches."""

@@ -1,13 +1,13 @@
-"""What another run recorded since this one read it, and must not be written over.
+"""What another run, or a person, recorded since this run read it, and must not be written over.
 
-Contains: the comparisons, inside of the transaction that writes.
+Contains: the comparisons, inside of the transaction that writes; what persons decided meanwhile.
 Add here: another row that two runs may write.
 Does not contain: the writes (store.py).
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence, Set
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
@@ -15,11 +15,11 @@ from sqlalchemy.engine import Connection
 from pipeline_assets.domain.deliveries import BatchKey
 from pipeline_assets.domain.errors import SliceConflictError
 from pipeline_assets.domain.records import SliceRecord
-from pipeline_assets.domain.slices import EMPTY, Digest, Slice, Source, Verdict
+from pipeline_assets.domain.slices import ALL_PROJECTS, EMPTY, Digest, Slice, Source, Verdict
 from pipeline_assets.tables.quarantine import QUARANTINE
 from pipeline_assets.tables.registry import SOURCE_OF_TABLE
 from resources.ledger.changes import Changes
-from resources.ledger.schema import BATCHES, DELIVERIES, HOLDS, SLICES
+from resources.ledger.schema import BATCHES, DELIVERIES, EXCLUSIONS, HOLDS, SLICES
 
 _HELD = "a person held it meanwhile"
 _NAMED = 3
@@ -27,7 +27,10 @@ _NAMED = 3
 
 
 def moved_batches(connection: Connection, changes: Changes) -> set[BatchKey]:
-    """The judged batches that another run judged or loaded since; raises PublishConflictError where both loaded one."""
+    """The judged batches that another run judged or loaded since, or of which a person excluded an object or included it again.
+
+    Raises PublishConflictError where both loaded one.
+    """
     if not changes.read_batches:
         return set()
     accepted: dict[BatchKey, dict[str, str]] = {key: {} for key in changes.read_batches}
@@ -37,30 +40,79 @@ def moved_batches(connection: Connection, changes: Changes) -> set[BatchKey]:
         accepted.setdefault(key, {})[object_key] = etag
     judged = _of_batches(connection, changes, BATCHES, BATCHES.c.verdict, BATCHES.c.input_state)
     recorded = {key: (verdict, input_state) for key, verdict, input_state in judged}
-    loaded = {delivery.batch for delivery in changes.deliveries} | changes.batch_days.keys()
-    reads = changes.read_batches
+    loaded, reads = _loaded(changes), changes.read_batches
     both = sorted(key for key, read in reads.items() if accepted[key] != read.accepted and key in loaded)
     if both:
-        subject = f"{both[0]}" + (f" and {len(both) - 1} more" if len(both) > 1 else "")
-        lost = {(QUARANTINE.key, Slice(key.arrival_date, key.project_id)) for key in both}
         runs = {
             run
             for key, _, run in _of_batches(connection, changes, BATCHES, BATCHES.c.verdict, BATCHES.c.run_id)
             if key in both
         }
-        reason = f"{_named(runs)} loaded it meanwhile"
-        raise SliceConflictError(subject, reason, "The load lists and reads it again", lost)
-    moved = set()
+        raise _lost_batches(both, f"{_named(runs)} loaded it meanwhile")
+    moved = set(_decided_since(connection, changes))
     for key, read in reads.items():
         if accepted[key] != read.accepted or recorded.get(key) != read.judgement:
             moved.add(key)
     return moved
 
 
+def require_decisions(connection: Connection, changes: Changes) -> None:
+    """Raise SliceConflictError where a person excluded objects, or included them again, since this step was planned.
+
+    Of a batch that it loads, and of the dimension that it builds slices of.
+    """
+    if batches := {key: said for key, said in _decided_since(connection, changes).items() if key in _loaded(changes)}:
+        keys = sorted(batches)
+        raise _lost_batches(keys, batches[keys[0]])
+    slices = {(record.table, record.key) for record in changes.slices}
+    slices |= {(publication.table, publication.key) for publication in changes.publications}
+    if changes.exclusions is not None and slices:
+        query = sa.select(EXCLUSIONS.c.object_key, EXCLUSIONS.c.etag).where(
+            EXCLUSIONS.c.project_id == ALL_PROJECTS, EXCLUSIONS.c.lifted_at.is_(None)
+        )
+        standing = frozenset((object_key, etag) for object_key, etag in connection.execute(query))
+        if standing != changes.exclusions:
+            raise _conflict(slices, _decided(changes.exclusions, standing))
+
+
+def _decided_since(connection: Connection, changes: Changes) -> dict[BatchKey, str]:
+    """The judged batches of which other versions are excluded by now, and what a person did."""
+    if not changes.read_batches:
+        return {}
+    standing: dict[BatchKey, set[tuple[str, str]]] = {key: set() for key in changes.read_batches}
+    for key, object_key, etag in _of_batches(
+        connection, changes, EXCLUSIONS, EXCLUSIONS.c.object_key, EXCLUSIONS.c.etag
+    ):
+        standing.setdefault(key, set()).add((object_key, etag))
+    return {
+        key: _decided(read.exclusions, standing[key])
+        for key, read in changes.read_batches.items()
+        if standing[key] != read.exclusions
+    }
+
+
+def _decided(before: Set[tuple[str, str]], since: Set[tuple[str, str]]) -> str:
+    """What a person did, by the first object of it."""
+    if since - before:
+        return f"a person excluded {min(since - before)[0]} meanwhile"
+    return f"a person included {min(before - since)[0]} again meanwhile"
+
+
+def _loaded(changes: Changes) -> set[BatchKey]:
+    """Batches whose deliveries or rows a step changes."""
+    return {delivery.batch for delivery in changes.deliveries} | changes.batch_days.keys()
+
+
+def _lost_batches(batches: Sequence[BatchKey], reason: str) -> SliceConflictError:
+    subject = f"{batches[0]}" + (f" and {len(batches) - 1} more" if len(batches) > 1 else "")
+    lost = {(QUARANTINE.key, Slice(key.arrival_date, key.project_id)) for key in batches}
+    return SliceConflictError(subject, reason, "The load lists and reads it again", lost)
+
+
 def _of_batches(
     connection: Connection, changes: Changes, table: sa.Table, *columns: sa.Column[str]
 ) -> list[tuple[BatchKey, str, str]]:
-    """Batch and two columns of the rows (of deliveries: accepted ones) in reach of the judged batches."""
+    """Batch and two columns of the rows in reach of the judged batches: accepted deliveries, exclusions that stand."""
     keys = changes.read_batches
     days, sources = [key.arrival_date for key in keys], {key.source.value for key in keys}
     query = sa.select(table.c.source, table.c.project_id, table.c.arrival_date, *columns).where(
@@ -68,6 +120,8 @@ def _of_batches(
     )
     if table is DELIVERIES:
         query = query.where(DELIVERIES.c.is_accepted)
+    if table is EXCLUSIONS:
+        query = query.where(EXCLUSIONS.c.lifted_at.is_(None))
     rows = connection.execute(query)
     return [(BatchKey(Source(source), project, day), first, second) for source, project, day, first, second in rows]
 

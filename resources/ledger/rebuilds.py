@@ -1,6 +1,6 @@
 """Rebuilds on record: what was asked for, how far each is, and what it made of each slice.
 
-Contains: questions about rebuilds and the transactions that write them.
+Contains: questions about rebuilds, the transactions that write them, what a publish writes of one.
 Add here: another question.
 Does not contain: what a rebuild is (pipeline_assets/domain/rebuilds.py), what main holds (store.py).
 """
@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, RowMapping
 
-from pipeline_assets.domain.errors import PublishConflictError, UsageError
+from pipeline_assets.domain.errors import TakenOverError, UsageError
 from pipeline_assets.domain.rebuilds import RebuildRecord, RebuildState, RebuiltSlice, ReportedSlice, SliceDifference
 from pipeline_assets.domain.slices import Digest, Slice
 from resources.ledger.rows import slice_of, slice_row
@@ -74,7 +74,7 @@ class Rebuilds:
             return replace(started, number=int(number))
 
     def claim(self, rebuild: RebuildRecord, run_id: str) -> RebuildRecord:
-        """From now on this run works on it; raises PublishConflictError where another one came first."""
+        """From now on this run works on it; raises TakenOverError where another one came first."""
         is_as_read = REBUILDS.c.run_id.is_(None) if rebuild.run_id is None else REBUILDS.c.run_id == rebuild.run_id
         with self._write() as connection:
             claimed = connection.execute(
@@ -85,10 +85,10 @@ class Rebuilds:
         return replace(rebuild, run_id=run_id)
 
     def change(self, rebuild: RebuildRecord, **values: Any) -> RebuildRecord:
-        """Write what became of it; raises PublishConflictError where another run works on it by now."""
+        """Write what became of it; raises TakenOverError where another run works on it by now."""
         changed = replace(rebuild, **values)
         with self._write() as connection:
-            self._require_own(connection, rebuild)
+            _require_own(connection, rebuild)
             connection.execute(REBUILDS.update().where(REBUILDS.c.number == rebuild.number).values(_row(changed)))
         return changed
 
@@ -105,12 +105,12 @@ class Rebuilds:
     def report(self, rebuild: RebuildRecord, state: RebuildState) -> RebuildRecord:
         """What it made of each slice is what a person is shown from now on, whatever it makes of it later.
 
-        One transaction with its state; raises PublishConflictError as `change` does.
+        One transaction with its state; raises TakenOverError as `change` does.
         """
         changed = replace(rebuild, state=state)
         own = REBUILT_SLICES.c.rebuild == rebuild.number
         with self._write() as connection:
-            self._require_own(connection, rebuild)
+            _require_own(connection, rebuild)
             for row in connection.execute(sa.select(REBUILT_SLICES).where(own)).mappings().all():
                 one = _slice_of(row)
                 told = ReportedSlice(one.record.digest, one.record.figures, one.goes)
@@ -122,10 +122,10 @@ class Rebuilds:
     def record(self, rebuild: RebuildRecord, slices: Iterable[RebuiltSlice]) -> None:
         """Write what it made of these slices, in place of what it made before; what was reported of them stays.
 
-        Raises PublishConflictError as `change` does.
+        Raises TakenOverError as `change` does.
         """
         with self._write() as connection:
-            self._require_own(connection, rebuild)
+            _require_own(connection, rebuild)
             for one in slices:
                 place = _place(rebuild, one)
                 reported = connection.execute(sa.select(REBUILT_SLICES.c.reported).where(*place)).scalar()
@@ -137,10 +137,32 @@ class Rebuilds:
         with self._read() as connection:
             return int(connection.execute(sa.select(sa.func.max(PUBLICATIONS.c.id))).scalar() or 0)
 
-    def _require_own(self, connection: Connection, rebuild: RebuildRecord) -> None:
-        query = sa.select(REBUILDS.c.run_id).where(REBUILDS.c.number == rebuild.number)
-        if connection.execute(query).scalar() != rebuild.run_id:
-            raise _taken(rebuild)
+
+@dataclass(frozen=True)
+class SwapOfRebuild:
+    """What the publish of a rebuild asks and writes of it (resources/publishing/request.py, Alongside)."""
+
+    rebuild: RebuildRecord
+    """As the run that swaps it in has it."""
+
+    def require(self, connection: Connection) -> None:
+        """Raise TakenOverError where another run works on it by now, or somebody answered it."""
+        _require_own(connection, self.rebuild)
+        query = sa.select(REBUILDS.c.state).where(REBUILDS.c.number == self.rebuild.number)
+        if connection.execute(query).scalar() != self.rebuild.state.value:
+            raise _taken(self.rebuild)
+
+    def write(self, connection: Connection) -> None:
+        """Main shows it; raises TakenOverError as `require` does."""
+        self.require(connection)
+        swapped = replace(self.rebuild, state=RebuildState.SWAPPED, finished_at=_now())
+        connection.execute(REBUILDS.update().where(REBUILDS.c.number == self.rebuild.number).values(_row(swapped)))
+
+
+def _require_own(connection: Connection, rebuild: RebuildRecord) -> None:
+    query = sa.select(REBUILDS.c.run_id).where(REBUILDS.c.number == rebuild.number)
+    if connection.execute(query).scalar() != rebuild.run_id:
+        raise _taken(rebuild)
 
 
 def _open_like(connection: Connection, asked: RebuildRecord) -> RebuildRecord | None:
@@ -159,8 +181,8 @@ def _open_like(connection: Connection, asked: RebuildRecord) -> RebuildRecord | 
     return same
 
 
-def _taken(rebuild: RebuildRecord) -> PublishConflictError:
-    return PublishConflictError(
+def _taken(rebuild: RebuildRecord) -> TakenOverError:
+    return TakenOverError(
         f"rebuild {rebuild.number}", "another run works on it by now", "See how far it is: tidemark rebuild show"
     )
 

@@ -22,6 +22,7 @@ from pipeline_assets.domain.slices import Digest, Slice
 from resources.ledger.changes import Changes
 from resources.ledger.concurrency import (
     moved_batches,
+    require_decisions,
     require_inputs,
     require_none_moved,
     require_not_held,
@@ -53,11 +54,14 @@ class LedgerWriting:
     def record(self, changes: Changes, run_id: str, *, is_strict: bool = False) -> None:
         """Write one step's changes.
 
-        `is_strict`: a row of a derived slice that another run wrote meanwhile is a conflict, and not left alone. Raises
-        PublishConflictError where another run loaded a batch that this step loaded too.
+        `is_strict`: a row of a derived slice that another run wrote meanwhile is a conflict, and not left alone; so is an
+        exclusion that a person decided or lifted meanwhile. Raises PublishConflictError where another run loaded a batch that
+        this step loaded too.
         """
         connection, stamp = self._connection, {"run_id": run_id, "recorded_at": self._now}
         moved = moved_batches(connection, changes)
+        if is_strict:
+            require_decisions(connection, changes)
         before = read_before(connection, changes)
         batches = [batch for batch in changes.batches if batch.key not in moved]
         self._forget(changes.forgotten_deliveries, is_accepted=True)
@@ -83,6 +87,10 @@ class LedgerWriting:
     def require_inputs(self, rests_on: Mapping[tuple[str, Slice], Digest]) -> None:
         """Raise SliceConflictError where a slice that published ones were built from is another one by now."""
         require_inputs(self._connection, rests_on)
+
+    def require_decisions(self, changes: Changes) -> None:
+        """Raise SliceConflictError where a person excluded objects of a step, or included them again, since it was planned."""
+        require_decisions(self._connection, changes)
 
     def require_not_held(self, slices: Collection[tuple[str, Slice]]) -> None:
         """Raise SliceConflictError where a person holds one of these (table, slice)."""

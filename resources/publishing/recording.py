@@ -1,6 +1,6 @@
 """The ledger's part of a publish: rows to write and conditions to check, in a transaction that the caller ends.
 
-Contains: the records of each step, the checks of inputs and holds, the cut, the run.
+Contains: the records of each step, the checks of inputs, holds and decisions, the cut, the run, what is written alongside.
 Add here: another condition that is checked inside the transaction.
 Does not contain: making tables visible (one_transaction.py, tables_together.py), the conditions on records
 (resources/ledger/concurrency.py).
@@ -24,6 +24,8 @@ def record_publish(connection: Connection, request: PublishRequest, published: M
 
     `published`: table -> what main of it shows once the publish is done.
     """
+    if request.alongside is not None:
+        request.alongside.require(connection)
     steps = [naming_published(step, table, published, request.stand_ins) for table, step in request.steps]
     ledger = LedgerWriting(connection)
     _record_all(ledger, steps, request.run_id)
@@ -33,6 +35,22 @@ def record_publish(connection: Connection, request: PublishRequest, published: M
     snapshots = ledger.record_cut(request.run_id, {table: one.snapshot_id for table, one in published.items()})
     if request.run is not None:
         ledger.record_run(request.run_id, {**request.run, "snapshots": snapshots})
+    if request.alongside is not None:
+        request.alongside.write(connection)
+
+
+def require_publishable(connection: Connection, request: PublishRequest) -> None:
+    """Ask the same as far as it can be asked before anything is written; raises PublishConflictError as `record_publish` does.
+
+    What the publish records itself is an input that is not there yet.
+    """
+    if request.alongside is not None:
+        request.alongside.require(connection)
+    ledger = LedgerWriting(connection)
+    recorded = {(record.table, record.key) for _, step in request.steps for record in step.slices}
+    ledger.require_inputs({place: digest for place, digest in request.rests_on.items() if place not in recorded})
+    for _, step in request.steps:
+        ledger.require_decisions(step)
 
 
 def _record_all(ledger: LedgerWriting, steps: Sequence[Changes], run_id: str) -> None:

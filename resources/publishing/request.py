@@ -11,10 +11,22 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
+from sqlalchemy.engine import Connection
+
 from pipeline_assets.domain.errors import SliceConflictError
 from pipeline_assets.domain.slices import Digest, Slice
 from resources.iceberg.slice_change import Published, SliceChange
 from resources.ledger.changes import Changes
+
+
+class Alongside(Protocol):
+    """Something more that is asked and written with a publish, on the ledger's connection."""
+
+    def require(self, connection: Connection) -> None:
+        """Raise PublishConflictError where nothing may be published."""
+
+    def write(self, connection: Connection) -> None:
+        """Write what is true since, as late as the transaction allows; raises as `require` does."""
 
 
 @dataclass(frozen=True)
@@ -36,6 +48,8 @@ class PublishRequest:
     """Whether a slice that a person holds by now must not be published."""
     run: Mapping[str, Any] | None = None
     """The run's row, without the snapshots of its tables; None where the run is not recorded yet."""
+    alongside: Alongside | None = None
+    """What else it is about."""
 
 
 class PartlyPublishedError(SliceConflictError):

@@ -15,6 +15,7 @@ from pipeline_assets.domain.errors import LakehouseError, SliceConflictError
 from resources.failpoints import Failpoint, failpoint
 from resources.iceberg.slice_change import Published, SliceChange
 from resources.ledger.writing import LedgerWriting
+from resources.publishing.recording import require_publishable
 from resources.publishing.request import PartlyPublishedError, PublishRequest, naming_published
 
 if TYPE_CHECKING:
@@ -34,6 +35,8 @@ class TableByTable:
 
         Raises PublishConflictError where another writer was faster; the tables after that one stay as they were.
         """
+        with self._ledger.transaction() as connection:
+            require_publishable(connection, request)
         changes = {change.table.key: change for change in request.tables}
         published: dict[str, Published] = {}
         recorded = [table for table, _ in request.steps]
@@ -42,8 +45,7 @@ class TableByTable:
         for number, (table, step) in enumerate(request.steps):
             try:
                 if table in changes and table not in published:
-                    if request.minds_holds:
-                        self._require_not_held(changes[table])
+                    self._require_as_decided(request, changes[table])
                     published[table] = self._commit(request, changes[table])
                 failpoint(Failpoint.BEFORE_LEDGER, table)
                 self._ledger.record(naming_published(step, table, published, request.stand_ins), request.run_id)
@@ -54,6 +56,8 @@ class TableByTable:
             snapshots = writing.record_cut(request.run_id, {table: one.snapshot_id for table, one in published.items()})
             if request.run is not None:
                 writing.record_run(request.run_id, {**request.run, "snapshots": snapshots})
+            if request.alongside is not None:
+                request.alongside.write(connection)
         return published
 
     def _commit(self, request: PublishRequest, change: SliceChange) -> Published:
@@ -70,6 +74,11 @@ class TableByTable:
         self._lakehouse.branches.drop(change.table, change.branches)
         return published
 
-    def _require_not_held(self, change: SliceChange) -> None:
+    def _require_as_decided(self, request: PublishRequest, change: SliceChange) -> None:
+        """What persons decided since does not speak against this table; a moment later it may."""
         with self._ledger.transaction() as connection:
-            LedgerWriting(connection).require_not_held({(change.table.key, key) for key in change.slices})
+            writing = LedgerWriting(connection)
+            if request.minds_holds:
+                writing.require_not_held({(change.table.key, key) for key in change.slices})
+            for step in (step for table, step in request.steps if table == change.table.key):
+                writing.require_decisions(step)

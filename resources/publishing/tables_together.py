@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from pipeline_assets.domain.errors import PublishConflictError, SliceConflictError
+from pipeline_assets.domain.errors import PublishConflictError, SliceConflictError, TakenOverError
 from pipeline_assets.domain.retry import tries
 from resources.failpoints import Failpoint, failpoint
 from resources.iceberg.slice_change import Published
@@ -43,8 +43,8 @@ class TablesTogether:
         for is_last in tries(_TRIES, _FIRST_PAUSE_SECONDS):
             try:
                 published = self._published(request)
-            except SliceConflictError:
-                # Another writer changed the same slices: the load has to build them again.
+            except (SliceConflictError, TakenOverError):
+                # The load has to build lost slices again; another run goes on with what it took over.
                 raise
             except PublishConflictError:
                 if is_last:

@@ -30,6 +30,8 @@ from pipeline_assets.orchestration.assets import Clock
 from pipeline_assets.tables.active_item_events import ACTIVE_ITEM_EVENTS
 from pipeline_assets.tables.item import ITEM
 from pipeline_assets.tables.refined_events import REFINED_EVENTS
+from resources import failpoints
+from resources.failpoints import Failpoint
 from resources.landing.store import LandingStore
 from tests.scenarios import shops
 from tests.scenarios.test_shell import Shell
@@ -289,6 +291,34 @@ def test_bad_and_missing_snapshots(pipeline: Any) -> None:
     done = load_items(p, third, accept=accept, lift={f"dimensions/item/{third}.csv": "it was right"})
     assert done.success, done.failure()
     assert (p.count(SNAPSHOTS, third), active_events(p)[third, "2"]) == (2, 2)
+
+
+def test_a_snapshot_that_is_excluded_while_it_is_loaded_is_not_published(pipeline: Any) -> None:
+    """Scenario: a load has staged two snapshots when a person excludes the second one, of which the load that follows finds
+    nothing published. Outcome: the load lists landing again and publishes the first alone; the second day says why it waits."""
+    p = pipeline()
+    p.now = datetime(2026, 2, 20, tzinfo=UTC)
+    _, wrong = (deliver_items(p, day, THEN) for day in (FIRST, SECOND))
+    tries: list[Failpoint] = []
+
+    def watcher(point: Failpoint, _: str) -> None:
+        if point is Failpoint.BEFORE_PUBLISH:
+            tries.append(point)
+            if len(tries) == 1:
+                failpoints.watch()
+                load_items(p, SECOND, exclude={wrong: "the wrong items"})
+                failpoints.watch(watcher)
+
+    failpoints.watch(watcher)
+    try:
+        load_items(p, FIRST, SECOND)
+    finally:
+        failpoints.watch()
+
+    assert len(tries) == 2
+    assert (p.count(SNAPSHOTS, FIRST), p.count(SNAPSHOTS, SECOND)) == (3, 0)
+    assert p.verdict(SNAPSHOTS, FIRST, ALL_PROJECTS) == "published"
+    assert "is excluded: the wrong items" in _record(p, SNAPSHOTS, SECOND, ALL_PROJECTS).reason
 
 
 def _runtime(p: Any) -> Runtime:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
@@ -11,6 +13,8 @@ import pytest
 from pipeline_assets.domain.causes import CauseKind
 from pipeline_assets.domain.records import Exclusion
 from pipeline_assets.domain.slices import Source
+from resources import failpoints
+from resources.failpoints import Failpoint
 from tests.support.builders import LATER, PROJECT, events_on
 from tests.support.reference import require_known
 
@@ -149,6 +153,69 @@ def test_a_broken_object_is_excluded_and_its_day_goes_green(pipeline: Any) -> No
     assert run.success, run.failure()
     assert p.count(REFINED) == 10
     assert p.ledger.deliveries(Source.REGULAR, [PROJECT], DAY, DAY, is_accepted=False) == {}
+
+
+@contextmanager
+def _before_the_publish(act: Callable[[], None]) -> Iterator[list[str]]:
+    """Something happens when a load is about to publish for the first time; gives one text per publish that it tries."""
+    tries: list[str] = []
+
+    def watcher(point: Failpoint, _: str) -> None:
+        if point is Failpoint.BEFORE_PUBLISH:
+            tries.append(point)
+            if len(tries) == 1:
+                failpoints.watch()
+                act()
+                failpoints.watch(watcher)
+
+    failpoints.watch(watcher)
+    try:
+        yield tries
+    finally:
+        failpoints.watch()
+
+
+def test_what_a_person_decides_while_a_load_is_under_way_is_what_it_publishes(pipeline: Any) -> None:
+    """Scenario: a load has staged another object of an old day, when a person excludes it, and the load that follows finds
+    nothing of it in raw; later a load has staged the day without it, excluded once more, when a person includes it again.
+    Outcome: the load gives the batch up, plans it with the decision, and says so; the object's rows are not there, then stay."""
+    p = pipeline()
+    p.now = LATER
+    right = p.deliver(DAY, events_on(DAY, 20), hour=1)
+    assert p.load(DAY).success
+    wrong = p.deliver(DAY, events_on(DAY, 5, prefix="wrong"), hour=2)
+
+    def exclude() -> None:
+        done = p.load(DAY, exclude={wrong: "a test account"})
+        assert done.success, done.failure()
+
+    with _before_the_publish(exclude) as tries:
+        run = p.load(DAY, accept=_accept(DAY))
+
+    assert run.success, run.failure()
+    assert len(tries) == 2
+    assert p.count(RAW) == p.count(REFINED) == 20
+    assert list(p.ledger.deliveries(Source.REGULAR, [PROJECT], DAY, DAY)) == [right]
+    (batch,) = p.ledger.batches([PROJECT], DAY, DAY).values()
+    assert batch.reason == "1 excluded: a test account"
+    require_known(p)
+
+    assert p.load(DAY, lift={wrong: "it counts"}, accept=_accept(DAY)).success
+    assert p.count(REFINED) == 25
+
+    def include() -> None:
+        done = p.load(DAY, lift={wrong: "it counts, once more"})
+        assert done.success, done.failure()
+
+    with _before_the_publish(include) as tries:
+        run = p.load(DAY, exclude={wrong: "a mistake"}, accept=_accept(DAY))
+
+    assert run.success, run.failure()
+    assert len(tries) == 2
+    assert p.count(RAW) == p.count(REFINED) == 25
+    (batch,) = p.ledger.batches([PROJECT], DAY, DAY).values()
+    assert batch.reason is None
+    require_known(p)
 
 
 def test_what_cannot_be_excluded_is_said(pipeline: Any) -> None:

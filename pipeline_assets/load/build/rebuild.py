@@ -21,6 +21,7 @@ from pipeline_assets.load.build.builders import builder_of
 from pipeline_assets.load.build.competing_rows import CompetingRows
 from pipeline_assets.load.build.step import JudgedSlice, StagedSlices, TablePlan
 from pipeline_assets.load.build.verdicts import judge, stand
+from pipeline_assets.load.deliveries.snapshot_exclusions import versions_of
 from pipeline_assets.load.draft import Draft, LoadRuntime
 from pipeline_assets.load.request import LoadRequest, TableReport
 from pipeline_assets.load.staleness.decide import SlicePlan, Todo, release_waits, resolve
@@ -47,7 +48,10 @@ def rebuild_stale(runtime: LoadRuntime, request: LoadRequest, table: Table, fact
     decisions, competing = _resolved(runtime, request, table, pins, decided)
     failpoint(Failpoint.AFTER_PIN, table.key)
     name = runtime.draft.next_attempt()
-    plan = TablePlan(runtime, request, table, base_id, pins, name, decisions, started_at, competing)
+    exclusions = None if facts.exclusions is None else versions_of(facts.exclusions)
+    plan = TablePlan(
+        runtime, request, table, base_id, pins, name, decisions, started_at, competing, exclusions=exclusions
+    )
     judged = _carry_out(plan, runtime.draft)
     outcomes = sorted(
         (judged_slice.outcome for judged_slice in judged), key=lambda outcome: (not outcome.is_requested, outcome.key)
@@ -164,7 +168,7 @@ def _inputs_of_published(
 
 
 def _changes(plan: TablePlan, judged: Sequence[JudgedSlice], publication: Published | None) -> Changes:
-    changes = Changes()
+    changes = Changes(exclusions=plan.exclusions)
     files = publication.files if publication else {}
     for record in sorted((judged_slice.record for judged_slice in judged), key=lambda record: record.key):
         is_written = record.key in files

@@ -43,6 +43,9 @@ class TablePlan:
     """Slices that the staged snapshot holds as they are now, beside those to build: of all others it holds older states, and
     the table's own snapshot the present ones. None where it was staged on the table's own, so that it holds all."""
 
+    exclusions: frozenset[tuple[str, str]] | None = None
+    """As Changes keeps them."""
+
     @property
     def to_build(self) -> dict[Slice, SlicePlan]:
         """The slices that are built."""

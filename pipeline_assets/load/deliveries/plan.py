@@ -25,6 +25,7 @@ from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import BatchVerdict, Source
 from pipeline_assets.formats.registry import EXPORT_FORMAT
 from pipeline_assets.load.deliveries.completeness import completeness
+from pipeline_assets.load.deliveries.snapshot_exclusions import versions_of
 from pipeline_assets.load.staleness.coverage import HOURS_A_DAY
 from resources.ledger.changes import BatchAsRead
 
@@ -147,7 +148,8 @@ class BatchPlan:
         """What of the ledger this plan rests on."""
         prior = self.prior
         standing = None if prior is None else (prior.verdict.value, prior.input_state)
-        return BatchAsRead({key: record.etag for key, record in self.recorded.items()}, standing)
+        accepted = {key: record.etag for key, record in self.recorded.items()}
+        return BatchAsRead(accepted, standing, versions_of(self.exclusions))
 
     @property
     def known_bytes(self) -> dict[str, str]:

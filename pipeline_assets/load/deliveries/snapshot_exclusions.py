@@ -1,6 +1,6 @@
 """Objects of dimensions that an operator excluded: they are no part of what landing is taken to hold.
 
-Contains: which listed object is excluded, and whether a recorded version is.
+Contains: which listed object is excluded, and whether a recorded version is; the versions that exclusions of any object name.
 Add here: another way to tell that an object is an excluded one.
 Does not contain: excluding (operations/exclude.py), listing (snapshots.py), exports (batch.py, known_bytes.py).
 """
@@ -8,7 +8,7 @@ Does not contain: excluding (operations/exclude.py), listing (snapshots.py), exp
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import date
 from typing import TYPE_CHECKING
@@ -27,9 +27,14 @@ Exclusions = Mapping[str, tuple[Exclusion, ...]]
 """Object key -> the exclusions of its versions that stand."""
 
 
-def exclusions_of_dimensions(ledger: Ledger) -> Exclusions:
+def exclusions_of_dimensions(ledger: Ledger) -> dict[str, tuple[Exclusion, ...]]:
     """Of all objects of dimensions."""
     return ledger.interventions.exclusions(Source.REGULAR, [ALL_PROJECTS], date.min, date.max)
+
+
+def versions_of(exclusions: Mapping[str, Sequence[Exclusion]]) -> frozenset[tuple[str, str]]:
+    """(object, etag) of what they name."""
+    return frozenset((key, one.etag) for key, own in exclusions.items() for one in own)
 
 
 def by_version(exclusions: Exclusions) -> Callable[[Listed], str | None]:
@@ -43,9 +48,12 @@ def by_version(exclusions: Exclusions) -> Callable[[Listed], str | None]:
 
 
 def by_bytes(
-    exclusions: Exclusions, landing: LandingStore, ledger: Ledger, run_id: str
+    exclusions: dict[str, tuple[Exclusion, ...]], landing: LandingStore, ledger: Ledger, run_id: str
 ) -> Callable[[Listed], str | None]:
-    """The same, also of excluded bytes that came again under another etag, which is recorded of that version as well."""
+    """The same, also of excluded bytes that came again under another etag, which is recorded of that version as well.
+
+    It joins `exclusions` then.
+    """
     known = by_version(exclusions)
 
     def reason(entry: Listed) -> str | None:
@@ -60,7 +68,8 @@ def by_bytes(
         same = [one for one in own if one.sha256 == sha256]
         if not same:
             return None
-        ledger.interventions.exclude([replace(same[-1], etag=entry.etag)], run_id)
+        exclusions[entry.key] = (*own, replace(same[-1], etag=entry.etag))
+        ledger.interventions.exclude(exclusions[entry.key][-1:], run_id)
         return same[-1].reason
 
     return reason
@@ -75,10 +84,10 @@ def sha256_of(landing: LandingStore, key: str, etag: str) -> str:
         return digest.hexdigest()
 
 
-def is_ruled_out(exclusions: Exclusions, record: SliceRecord | None) -> bool:
+def is_ruled_out(exclusions: Exclusions | None, record: SliceRecord | None) -> bool:
     """Whether what is published of a slice was read from an excluded version."""
     delivered = record.input_state.delivered if record is not None and record.input_state is not None else None
-    if delivered is None:
+    if delivered is None or exclusions is None:
         return False
     key, etag, *_ = [*delivered.split(" "), "", ""]
     return any(one.names(etag, None) for one in exclusions.get(key, ()))

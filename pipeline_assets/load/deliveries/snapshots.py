@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from pipeline_assets.domain.dimensions import SnapshotDelivery
 from pipeline_assets.formats.snapshot_objects import SnapshotPart, folder_of, parse_name
+from pipeline_assets.load.deliveries.snapshot_exclusions import Exclusions
 
 if TYPE_CHECKING:
     from resources.landing.place import Listed
@@ -32,6 +33,8 @@ class SnapshotListing:
     """Objects that are no part of a snapshot."""
     excluded: Mapping[date, str] = field(default_factory=dict)
     """Day of which an operator excluded an object -> why; it may hold another one beside."""
+    exclusions: Exclusions = field(default_factory=dict)
+    """All that stood when landing was listed for a load."""
 
     def days_within(self, first: date, last: date) -> list[date]:
         """Those that can be loaded, ascending; a name outside of them says nothing of when the dimension began."""

@@ -47,8 +47,9 @@ class Facts:
     """Table that is delivered -> the first day that it holds any of, or that landing does."""
     item_counts: Mapping[date, int] | None = None
     """Day -> items on record, of the snapshots that those of the slices are compared with; None where nobody asked."""
-    exclusions: Exclusions = field(default_factory=dict)
-    """Of objects of dimensions: a slice that was read from an excluded version is not what landing is taken to hold."""
+    exclusions: Exclusions | None = None
+    """Of objects of dimensions, as landing was listed: a slice that was read from an excluded version is not what landing is
+    taken to hold. None of a table of which landing was not listed."""
     excluded: Mapping[Slice, str] = field(default_factory=dict)
     """Slice of which landing holds an excluded object -> why."""
     history: History | None = None

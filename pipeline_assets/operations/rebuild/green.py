@@ -8,13 +8,13 @@ Does not contain: which slices (choose.py), what cannot go alone (together.py), 
 from __future__ import annotations
 
 import time
-from collections.abc import Collection
-from dataclasses import replace
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from pipeline_assets.domain.days import chunks, days_between
 from pipeline_assets.domain.rebuilds import RebuildRecord, RebuildState, RebuiltSlice
-from pipeline_assets.domain.slices import EMPTY, Slice
+from pipeline_assets.domain.slices import EMPTY, Digest, Slice
 from pipeline_assets.load.build.builders import builder_of
 from pipeline_assets.load.build.rebuild import write_build
 from pipeline_assets.load.build.step import StagedSlices, TablePlan
@@ -23,7 +23,7 @@ from pipeline_assets.load.ledger_sync import sync_ledger
 from pipeline_assets.load.request import LoadRequest
 from pipeline_assets.load.runtime import Runtime
 from pipeline_assets.operations.rebuild.choose import Chosen, GreenSlices, accepted, choose
-from pipeline_assets.operations.rebuild.neighbours import refused_beside
+from pipeline_assets.operations.rebuild.neighbours import digests_beside, refused_beside
 from pipeline_assets.operations.rebuild.report import differences
 from pipeline_assets.operations.rebuild.together import keep_together
 from pipeline_assets.tables.registry import table_by_key
@@ -52,17 +52,30 @@ def build(runtime: Runtime, rebuild: RebuildRecord, now: datetime) -> RebuildRec
     return runtime.ledger.rebuilds.report(rebuild, RebuildState.READY)
 
 
-def catch_up(runtime: Runtime, rebuild: RebuildRecord, now: datetime) -> dict[str, int]:
+@dataclass(frozen=True)
+class MainAsRead:
+    """Main from before a look at a rebuild: what was built and judged rests on it."""
+
+    heads: Mapping[str, int] = field(default_factory=dict)
+    """Table -> snapshot."""
+    beside: Mapping[tuple[str, Slice], Digest] = field(default_factory=dict)
+    """(table, slice) -> digest, of slices that may give rows to those of the rebuild."""
+
+
+def catch_up(runtime: Runtime, rebuild: RebuildRecord, now: datetime) -> MainAsRead:
     """Build what is not current, until a look finds nothing or main has moved often enough.
 
-    Returns table -> main's snapshot from before the last look at it.
+    Returns main from before the last look.
     """
-    heads: dict[str, int] = {}
+    main = MainAsRead()
+    tables = [table_by_key(name) for name in rebuild.tables]
     for _ in range(runtime.settings.publish_attempts):
-        heads = {name: sync_ledger(runtime, table_by_key(name), rebuild.run_id or "") for name in rebuild.tables}
+        heads = {table.key: sync_ledger(runtime, table, rebuild.run_id or "") for table in tables}
+        beside = {place: one for table in tables for place, one in digests_beside(runtime, rebuild, table).items()}
+        main = MainAsRead(heads, beside)
         if not _look(runtime, rebuild, now):
             break
-    return heads
+    return main
 
 
 def _look(runtime: Runtime, rebuild: RebuildRecord, now: datetime) -> int:

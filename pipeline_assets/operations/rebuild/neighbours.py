@@ -11,10 +11,10 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 from pipeline_assets.domain.checks import Check
-from pipeline_assets.domain.rebuilds import RebuiltSlice
+from pipeline_assets.domain.rebuilds import RebuildRecord, RebuiltSlice
 from pipeline_assets.domain.records import SliceRecord
 from pipeline_assets.domain.settings import Settings
-from pipeline_assets.domain.slices import EMPTY, Slice, neighbourhood
+from pipeline_assets.domain.slices import EMPTY, Digest, Slice, neighbourhood
 from pipeline_assets.load.runtime import Runtime
 from pipeline_assets.load.staleness.decide import SlicePlan, Todo
 from pipeline_assets.load.staleness.inputs import Match, compare, judging
@@ -54,6 +54,19 @@ def states_beside(
         elif other in main and main[other].digest != EMPTY:
             days.append(f"{other.event_date} {main[other].digest}")
     return ", ".join(days)
+
+
+def digests_beside(runtime: Runtime, rebuild: RebuildRecord, table: Table) -> dict[tuple[str, Slice], Digest]:
+    """What main holds of a rebuild's slices and of those around them: (table, slice) -> digest, EMPTY where there is nothing.
+
+    Nothing of a table whose slices give each other no rows.
+    """
+    window = table.kind.exchange_days(runtime.settings)
+    if not window:
+        return {}
+    near = neighbourhood(rebuild.slices, window)
+    main = runtime.ledger.slices(table.key, rebuild.projects, {key.event_date for key in near})
+    return {(table.key, key): main[key].digest if key in main else EMPTY for key in near}
 
 
 def refused_beside(record: SliceRecord, beside: str) -> SliceRecord:

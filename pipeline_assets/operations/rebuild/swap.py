@@ -8,24 +8,25 @@ Does not contain: building (green.py), the publish itself (resources/publishing/
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from dataclasses import dataclass, field, replace
+from datetime import datetime
 
 from pipeline_assets.domain.acceptance import Acceptances
 from pipeline_assets.domain.causes import Cause, CauseKind
 from pipeline_assets.domain.changes import Baseline
-from pipeline_assets.domain.errors import PublishConflictError, UsageError
+from pipeline_assets.domain.errors import PublishConflictError, TakenOverError, UsageError
 from pipeline_assets.domain.plain_text import few
 from pipeline_assets.domain.rebuilds import RebuildRecord, RebuildState, RebuiltSlice
 from pipeline_assets.domain.records import PublicationRecord, SliceRecord
-from pipeline_assets.domain.slices import Slice, Verdict
+from pipeline_assets.domain.slices import Digest, Slice, Verdict, neighbourhood
 from pipeline_assets.load.ledger_sync import sync_ledger
 from pipeline_assets.load.runtime import Runtime
 from pipeline_assets.load.staleness.decide import decide
 from pipeline_assets.load.staleness.facts import Facts
+from pipeline_assets.load.staleness.inputs import rests_on
 from pipeline_assets.operations.rebuild.as_reported import no_longer_as_reported
 from pipeline_assets.operations.rebuild.choose import GreenSlices
-from pipeline_assets.operations.rebuild.green import catch_up
+from pipeline_assets.operations.rebuild.green import MainAsRead, catch_up
 from pipeline_assets.operations.rebuild.together import keep_together
 from pipeline_assets.tables.registry import table_by_key
 from pipeline_assets.tables.table import Table
@@ -34,6 +35,7 @@ from resources.iceberg.errors import lakehouse_failures
 from resources.iceberg.metadata import NO_FILES, SliceFiles
 from resources.iceberg.slice_change import SliceChange
 from resources.ledger.changes import Changes
+from resources.ledger.rebuilds import SwapOfRebuild
 from resources.publishing.promise import publisher_of
 from resources.publishing.request import PublishRequest
 
@@ -44,21 +46,22 @@ class Swapped:
 
     rebuild: RebuildRecord
     slices: GreenSlices
-    published: Mapping[str, frozenset[Slice]]
-    """Table -> slices that main shows since, of this run."""
 
 
 def swap(runtime: Runtime, rebuild: RebuildRecord, who: str, why: str | None, now: datetime) -> Swapped:
     """Make main what the rebuild says, slice by slice that goes; the rest of main stays.
 
     A swap that was killed is completed by the same again. Raises UsageError where there is no report to accept, or where what
-    main caught up with would change a reported slice beyond bounds; PublishConflictError where loads keep winning.
+    main caught up with would change a reported slice beyond bounds; PublishConflictError where loads keep winning, or another
+    run took the rebuild over.
     """
+    if rebuild.state is RebuildState.SWAPPED and _has_branches(runtime, rebuild):
+        return _ended(runtime, rebuild)
     if rebuild.state not in (RebuildState.READY, RebuildState.SWAPPING):
         raise _not_to_be_swapped(rebuild)
     for attempt in range(runtime.settings.publish_attempts):
         try:
-            heads = catch_up(runtime, rebuild, now)
+            main = catch_up(runtime, rebuild, now)
             keep_together(runtime, rebuild, now)
         except PublishConflictError as conflict:
             raise _conflict(runtime, rebuild, conflict) from conflict
@@ -70,19 +73,29 @@ def swap(runtime: Runtime, rebuild: RebuildRecord, who: str, why: str | None, no
             for name in rebuild.tables:
                 failpoint(Failpoint.BEFORE_SWAP, name)
                 with lakehouse_failures(name):
-                    swaps.append(_swap_of(runtime, rebuild, table_by_key(name), green[name], heads[name], now))
+                    swaps.append(_swap_of(runtime, rebuild, table_by_key(name), green[name], main, now))
             _publish(runtime, rebuild, swaps)
+        except TakenOverError:
+            raise
         except PublishConflictError as conflict:
             runtime.log(f"rebuild {rebuild.number}: {conflict.subject}: {conflict.reason}; catching up")
             if attempt == runtime.settings.publish_attempts - 1:
                 raise _conflict(runtime, rebuild, conflict) from conflict
             continue
         break
-    published = {one.table.key: one.changed for one in swaps}
+    return _ended(runtime, runtime.ledger.rebuilds.get(rebuild.number))
+
+
+def _ended(runtime: Runtime, rebuild: RebuildRecord) -> Swapped:
+    """Main shows it: its branches are needed no more."""
     failpoint(Failpoint.AFTER_SWAPS)
-    rebuild = runtime.ledger.rebuilds.change(rebuild, state=RebuildState.SWAPPED, finished_at=_now())
     drop_branches(runtime, rebuild)
-    return Swapped(rebuild, green, published)
+    return Swapped(rebuild, runtime.ledger.rebuilds.slices(rebuild))
+
+
+def _has_branches(runtime: Runtime, rebuild: RebuildRecord) -> bool:
+    branches = runtime.lakehouse.branches
+    return any(branches.head(table_by_key(name), rebuild.branch) is not None for name in rebuild.tables)
 
 
 def drop_branches(runtime: Runtime, rebuild: RebuildRecord) -> None:
@@ -192,18 +205,33 @@ class _TableSwap:
     change: SliceChange | None
     """None where main shows all of it already."""
     record: Changes
+    rests_on: Mapping[tuple[str, Slice], Digest] = field(default_factory=dict)
+    """(table, slice) -> what the slices were built from, and what changed ones were judged beside."""
 
 
 def _publish(runtime: Runtime, rebuild: RebuildRecord, swaps: Sequence[_TableSwap]) -> None:
+    inputs: dict[tuple[str, Slice], Digest] = {}
+    for one in swaps:
+        _add(inputs, one.rests_on)
     request = PublishRequest(
         rebuild.run_id or "",
         f"swap_{rebuild.number}",
         [one.change for one in swaps if one.change is not None],
         [(one.table.key, one.record) for one in swaps],
+        rests_on=inputs,
+        alongside=SwapOfRebuild(rebuild),
     )
     publisher_of(runtime.settings, runtime.lakehouse, runtime.ledger).publish(request)
     for one in swaps:
         runtime.log(f"rebuild {rebuild.number}: {one.table.key}: {len(one.changed)} slices swapped in")
+
+
+def _add(inputs: dict[tuple[str, Slice], Digest], more: Mapping[tuple[str, Slice], Digest]) -> None:
+    """Join what slices rest on; raises PublishConflictError where two rest on different states of the same slice."""
+    for place, digest in more.items():
+        if inputs.setdefault(place, digest) != digest:
+            reason = "changed while slices were built from it one after another"
+            raise PublishConflictError(f"{place[0]} {place[1]}", reason, "The swap builds the older ones again")
 
 
 def _swap_of(
@@ -211,7 +239,7 @@ def _swap_of(
     rebuild: RebuildRecord,
     table: Table,
     rebuilt: Mapping[Slice, RebuiltSlice],
-    base_id: int,
+    main: MainAsRead,
     now: datetime,
 ) -> _TableSwap:
     """The change of one table, and what is recorded of it."""
@@ -221,8 +249,13 @@ def _swap_of(
     held = runtime.ledger.interventions.holds(table.key, rebuild.projects)
     if held.keys() & going.keys():
         raise PublishConflictError(table.key, "a person held a day of it meanwhile", "The swap looks at it again")
-    main = runtime.ledger.slices(table.key, rebuild.projects, {key.event_date for key in going})
-    changed = frozenset(key for key, one in going.items() if key not in main or main[key].digest != one.record.digest)
+    base_id = main.heads[table.key]
+    published = runtime.ledger.slices(table.key, rebuild.projects, {key.event_date for key in going})
+    changed = frozenset(
+        key for key, one in going.items() if key not in published or published[key].digest != one.record.digest
+    )
+    near = neighbourhood(changed, table.kind.exchange_days(runtime.settings)) - going.keys()
+    inputs = {place: digest for place, digest in main.beside.items() if place[0] == table.key and place[1] in near}
     changes, files, change = Changes(), dict[Slice, SliceFiles](), None
     if changed:
         head = runtime.lakehouse.branches.head(table, rebuild.branch)
@@ -236,7 +269,7 @@ def _swap_of(
         files = change.files_by_slice
         changes.head = (table.key, base_id, base_id)
         for key in sorted(changed):
-            record, prior = going[key].record, main.get(key)
+            record, prior = going[key].record, published.get(key)
             changes.publications.append(
                 PublicationRecord(
                     table.key,
@@ -256,7 +289,9 @@ def _swap_of(
             )
     facts = Facts.read(runtime.ledger, runtime.settings, going.keys(), [table], now)
     for plan in decide(facts, table, going.keys(), Acceptances(), now):
-        one, prior = going[plan.key], main.get(plan.key)
+        one, prior = going[plan.key], published.get(plan.key)
+        if one.record.input_state is not None:
+            _add(inputs, rests_on(table, runtime.settings, plan.key, one.record.input_state, plan.months))
         is_published, was_hash = plan.key in changed, prior.file_hash if prior is not None else None
         record = replace(
             one.record,
@@ -268,7 +303,7 @@ def _swap_of(
             baseline=_baseline(one, prior, plan.is_final),
         )
         changes.slices.append(record)
-    return _TableSwap(table, changed, change, changes)
+    return _TableSwap(table, changed, change, changes, inputs)
 
 
 def _baseline(one: RebuiltSlice, prior: SliceRecord | None, is_final: bool) -> Baseline | None:
@@ -278,7 +313,3 @@ def _baseline(one: RebuiltSlice, prior: SliceRecord | None, is_final: bool) -> B
     if not one.is_changed and prior is not None and prior.baseline is not None:
         return prior.baseline
     return Baseline(one.record.figures, content=str(one.record.digest))
-
-
-def _now() -> str:
-    return datetime.now(UTC).isoformat()

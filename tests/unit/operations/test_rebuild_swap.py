@@ -13,17 +13,22 @@ from typing import Any
 import pytest
 
 from pipeline_assets.domain.causes import Cause, CauseKind
-from pipeline_assets.domain.errors import PublishConflictError, TransientError, UsageError
+from pipeline_assets.domain.errors import PublishConflictError, TakenOverError, TransientError, UsageError
+from pipeline_assets.domain.input_state import InputDay, InputState
 from pipeline_assets.domain.rebuilds import RebuildRecord, RebuildState, RebuiltSlice, SliceDifference
 from pipeline_assets.domain.records import PublicationRecord, SliceRecord
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import EMPTY, Digest, Slice, Verdict
 from pipeline_assets.operations.rebuild import answer, green, swap
+from pipeline_assets.operations.rebuild.green import MainAsRead
+from pipeline_assets.operations.rebuild.neighbours import digests_beside
 from pipeline_assets.operations.rollback_plan import RollbackRequest
 from pipeline_assets.operations.slice_restores import restores_of
 from resources.iceberg.metadata import SliceFiles
 from resources.ledger.changes import Changes
+from resources.ledger.rebuilds import SwapOfRebuild
 from resources.ledger.store import Ledger
+from resources.publishing.request import PublishRequest
 
 REFINED, REVENUE, PROJECT, DAY = "refined/events", "aggregates/daily_revenue", "10001", date(2026, 2, 2)
 KEY, NEXT = Slice(DAY, PROJECT), Slice(DAY + timedelta(days=1), PROJECT)
@@ -61,19 +66,24 @@ class Story:
         patch.setattr(answer, "roll_back", lambda _, request: self.restored.append(request) or [])
         self.swap_of = swap._swap_of
         patch.setattr(swap, "_swap_of", lambda _, __, table, rebuilt, *___: self._swap_of(table, rebuilt))
+        self.really_publish = swap._publish
         patch.setattr(swap, "_publish", self._table_by_table)
 
-    def _catch_up(self, _: Any, rebuild: RebuildRecord, __: datetime) -> dict[str, int]:
+    def _catch_up(self, _: Any, rebuild: RebuildRecord, __: datetime) -> MainAsRead:
         self.ledger.rebuilds.record(rebuild, self.steps.pop(0)() if self.steps else [])
-        return dict.fromkeys(rebuild.tables, 1)
+        return MainAsRead(dict.fromkeys(rebuild.tables, 1))
 
     def _swap_of(self, table: Any, rebuilt: Any) -> Any:
         going = frozenset(key for key, one in rebuilt.items() if one.goes)
         return SimpleNamespace(table=table, rebuilt=rebuilt, changed=going)
 
     def _table_by_table(self, _: Any, rebuild: RebuildRecord, swaps: Sequence[Any]) -> None:
+        with self.ledger.transaction() as connection:
+            SwapOfRebuild(rebuild).require(connection)
         for one in swaps:
             self.commit(rebuild, one.table, one.rebuilt)
+        with self.ledger.transaction() as connection:
+            SwapOfRebuild(rebuild).write(connection)
 
     def publish(self, rebuild: RebuildRecord, table: Any, rebuilt: Any) -> frozenset[Slice]:
         going = frozenset(key for key, one in rebuilt.items() if one.goes)
@@ -201,6 +211,22 @@ def test_other_events_of_the_same_number_need_another_look(
     assert story.swapped == [f"{table} {KEY}"]
 
 
+def test_a_swap_that_was_taken_over_tells_so_and_answers_nothing(story: Story) -> None:
+    """Scenario: another run takes the rebuild over and abandons it, right before the swap publishes. Outcome: the swap ends with
+    that, nothing is published, the rebuild stays abandoned."""
+    story.reported(made(1000, 1))
+
+    def taken(_: Any, rebuild: RebuildRecord, table: Any, rebuilt: Any, *__: Any) -> Any:
+        answer.abandon(story.runtime, story.ledger.rebuilds.claim(rebuild, "another"), "ann", None)
+        return story._swap_of(table, rebuilt)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(swap, "_swap_of", taken)
+        with pytest.raises(TakenOverError, match="another run works on it by now"):
+            story.swap()
+    assert (story.state, story.swapped) == (RebuildState.ABANDONED, [])
+
+
 # -- a swap that stops -------------------------------------------------------------------------------------------
 
 
@@ -284,11 +310,14 @@ def test_files_that_are_not_on_record_are_not_published(story: Story) -> None:
         changes=SimpleNamespace(of=change_of),
     )
     refined = swap.table_by_key(REFINED)
-    assert story.swap_of(story.runtime, story.rebuild, refined, going, 1, NOW).changed == {KEY, NEXT}
+    assert story.swap_of(story.runtime, story.rebuild, refined, going, MainAsRead({REFINED: 1}), NOW).changed == {
+        KEY,
+        NEXT,
+    }
     assert staged == [(5, frozenset({KEY, NEXT}))]
     files[NEXT] = SliceFiles(frozenset({"b", "c"}), 1000)
     with pytest.raises(PublishConflictError, match="its green branch holds other files than were recorded"):
-        story.swap_of(story.runtime, story.rebuild, refined, going, 1, NOW)
+        story.swap_of(story.runtime, story.rebuild, refined, going, MainAsRead({REFINED: 1}), NOW)
     assert len(staged) == 1
 
 
@@ -303,9 +332,97 @@ def test_what_a_swap_publishes_can_be_replayed_with_its_settings(story: Story) -
         changes=SimpleNamespace(of=lambda *_: SimpleNamespace(files_by_slice=files)),
     )
     refined = swap.table_by_key(REFINED)
-    (record,) = story.swap_of(story.runtime, story.rebuild, refined, going, 1, NOW).record.publications
+    (record,) = story.swap_of(
+        story.runtime, story.rebuild, refined, going, MainAsRead({REFINED: 1}), NOW
+    ).record.publications
     assert record.settings == refined.recorded_settings(story.runtime.settings)
     assert record.settings["dedupe_window_days"] == 0
+
+
+def test_a_swap_rests_on_what_its_slices_were_built_from_and_judged_beside(story: Story) -> None:
+    """Scenario: of two days that go one is what main holds already; a third one is near, a fourth in reach of the unchanged one
+    alone. Outcome: the publish asks for the inputs of both, as they were built, for the neighbour that stays of the changed one
+    as main held it before the last look, and for the rebuild; refined that goes is an input of revenue as it will be."""
+    story.runtime.settings = story.runtime.settings.model_copy(update={"dedupe_window_days": 1})
+    before, after, far = (Slice(DAY + timedelta(days=shift), PROJECT) for shift in (-1, 1, 2))
+    raw, files = "raw/regular_events", SliceFiles(frozenset({"a"}), 1000)
+    inputs = InputState({InputDay(raw, key.event_date): Digest(5, 5, 5) for key in (KEY, NEXT)})
+    going = {
+        key: made(1000, content, key=key, file_hash=files.file_hash, input_state=inputs)
+        for key, content in ((KEY, 1), (NEXT, 7))
+    }
+    below = made(3, 3, REVENUE, input_state=InputState({InputDay(REFINED, DAY): going[KEY].record.digest}))
+    below = replace(below, record=replace(below.record, file_hash=files.file_hash))
+    story.reported(*going.values(), below, tables=(REFINED, REVENUE))
+    story.ledger.record(Changes(slices=[replace(going[NEXT].record, input_state=None)]), "load")
+    story.runtime.lakehouse = SimpleNamespace(
+        branches=SimpleNamespace(head=lambda *_: 5),
+        slice_files=lambda _, __, slices: dict.fromkeys(slices, files),
+        changes=SimpleNamespace(
+            of=lambda table, _, __, slices: SimpleNamespace(table=table, files_by_slice=dict.fromkeys(slices, files))
+        ),
+    )
+    held = {(REFINED, key): Digest(number, 1, 1) for number, key in enumerate((before, KEY, after, far), 1)}
+    main = MainAsRead({REFINED: 1, REVENUE: 1}, held)
+    swaps = [
+        story.swap_of(story.runtime, story.rebuild, swap.table_by_key(name), of_table, main, NOW)
+        for name, of_table in story.ledger.rebuilds.slices(story.rebuild).items()
+    ]
+    asked = list[PublishRequest]()
+    publisher = SimpleNamespace(publish=asked.append)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(swap, "publisher_of", lambda *_: publisher)
+        story.really_publish(story.runtime, story.rebuild, swaps)
+
+    (request,) = asked
+    assert [set(one.changed) for one in swaps] == [{KEY}, {KEY}]
+    assert request.alongside == SwapOfRebuild(story.rebuild)
+    expected = {place: digest for place, digest in request.rests_on.items() if digest != EMPTY}
+    assert expected == {
+        (raw, KEY): Digest(5, 5, 5),
+        (raw, NEXT): Digest(5, 5, 5),
+        (REFINED, KEY): going[KEY].record.digest,
+        (REFINED, before): held[REFINED, before],
+    }
+    assert (REFINED, after) not in request.rests_on, "it goes itself"
+    assert (REFINED, far) not in request.rests_on
+    assert {key for table, key in request.rests_on if table == raw} == {before, KEY, NEXT, far}
+    other = replace(going[NEXT].record, input_state=InputState({InputDay(raw, DAY): Digest(6, 6, 6)}))
+    with pytest.raises(PublishConflictError, match=f"{raw} {KEY}: changed while slices were built from it"):
+        story.swap_of(
+            story.runtime, story.rebuild, swap.table_by_key(REFINED),
+            {**going, NEXT: replace(going[NEXT], record=other)}, main, NOW,
+        )  # fmt: skip
+
+
+def test_what_lies_around_a_rebuild_is_read_of_tables_that_exchange_rows(story: Story) -> None:
+    story.runtime.settings = story.runtime.settings.model_copy(update={"dedupe_window_days": 1})
+    story.reported(made(1000, 1))
+    near = Slice(DAY - timedelta(days=1), PROJECT)
+    story.ledger.record(Changes(slices=[SliceRecord(REFINED, near, Verdict.PUBLISHED, digest=PUBLISHED)]), "load")
+    refined, revenue = swap.table_by_key(REFINED), swap.table_by_key(REVENUE)
+    found = digests_beside(story.runtime, story.rebuild, refined)
+    assert found == {
+        (REFINED, Slice(DAY + timedelta(days=shift), PROJECT)): PUBLISHED if shift == -1 else EMPTY
+        for shift in (-1, 0, 1, 2)
+    }
+    assert digests_beside(story.runtime, story.rebuild, revenue) == {}
+
+
+def test_a_swap_that_died_over_its_branches_is_ended_by_the_same_again(story: Story) -> None:
+    """Scenario: main shows a rebuild and its process dies; the swap is asked for again, then once more. Outcome: the first drops
+    the branches and publishes nothing; the second one is refused, since there is nothing left to do."""
+    story.reported(made(1000, 1))
+    story.swap()
+    branches = {REFINED}
+    story.runtime.lakehouse = SimpleNamespace(
+        branches=SimpleNamespace(head=lambda table, _: 5 if table.key in branches else None)
+    )
+    assert story.swap(run_id="swap-2").rebuild.state is RebuildState.SWAPPED
+    assert story.swapped == [f"{REFINED} {KEY}"]
+    branches.clear()
+    with pytest.raises(UsageError, match="rebuild 1: is swapped"):
+        story.swap(run_id="swap-3")
 
 
 # -- an undo -----------------------------------------------------------------------------------------------------

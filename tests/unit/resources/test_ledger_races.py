@@ -11,11 +11,12 @@ from pathlib import Path
 import pytest
 
 from pipeline_assets.domain.causes import Cause, CauseKind
-from pipeline_assets.domain.deliveries import BatchKey
+from pipeline_assets.domain.deliveries import BatchKey, dimension_batch
 from pipeline_assets.domain.errors import PublishConflictError, SliceConflictError
 from pipeline_assets.domain.input_state import InputDay, InputState
-from pipeline_assets.domain.records import BatchRecord, DeliveryRecord, Head, PublicationRecord, SliceRecord
-from pipeline_assets.domain.slices import BatchVerdict, Digest, Slice, Source, Verdict
+from pipeline_assets.domain.records import BatchRecord, DeliveryRecord, Exclusion, Head, PublicationRecord, SliceRecord
+from pipeline_assets.domain.slices import ALL_PROJECTS, BatchVerdict, Digest, Slice, Source, Verdict
+from pipeline_assets.tables.quarantine import QUARANTINE
 from resources.ledger.changes import BatchAsRead, Changes
 from resources.ledger.store import Ledger
 from resources.ledger.writing import LedgerWriting
@@ -167,3 +168,90 @@ def test_a_batch_that_both_loaded_refuses_the_second_whole(ledger: Ledger) -> No
         ledger.record(mine, "own")
     assert ledger.deliveries(Source.REGULAR, ["10001"], DAY, DAY)["object"].etag == "theirs"
     assert ledger.slices(TABLE, None) == {}
+
+
+# -- what persons decide meanwhile -------------------------------------------------------------------------------
+
+OUT = Exclusion(BATCH, "object", "mine", "sha", "a test account")
+
+
+def _strictly(ledger: Ledger, changes: Changes) -> None:
+    with ledger.transaction() as connection:
+        LedgerWriting(connection).record(changes, "load", is_strict=True)
+
+
+@pytest.mark.parametrize("is_new", [True, False])
+def test_an_object_that_is_excluded_while_it_is_loaded_is_not_published(ledger: Ledger, is_new: bool) -> None:
+    """Scenario: a person excludes a version while a load that stages it is under way; another load has judged the batch without
+    it, or not yet. Outcome: a conflict that names the place of the batch, with nothing written; planned with the exclusion the
+    same load goes through; one of another batch stands in nobody's way."""
+    mine = _judged(BatchVerdict.ACCEPTED, NOTHING, deliveries=[_delivery("mine")])
+    other = replace(OUT, batch=replace(BATCH, project_id="10002"), object_key="other")
+    ledger.interventions.exclude([other], "person")
+    _strictly(ledger, replace(mine, deliveries=[]))
+    ledger.interventions.exclude([OUT], "person")
+    if not is_new:
+        ledger.record(_judged(BatchVerdict.ACCEPTED, NOTHING), "the person's load")
+
+    with pytest.raises(SliceConflictError, match="a person excluded object meanwhile") as conflict:
+        _strictly(ledger, mine)
+
+    assert conflict.value.slices == {(QUARANTINE.key, Slice(DAY, BATCH.project_id))}
+    assert ledger.deliveries(Source.REGULAR, ["10001"], DAY, DAY) == {}
+    read = (BatchVerdict.ACCEPTED.value, BatchVerdict.ACCEPTED.value)
+    with_it = BatchAsRead({}, read, frozenset({("object", "mine")}))
+    _strictly(ledger, _judged(BatchVerdict.ACCEPTED, with_it, deliveries=[replace(_delivery("other"), object_key="b")]))
+    assert list(ledger.deliveries(Source.REGULAR, ["10001"], DAY, DAY)) == ["b"]
+
+
+def test_an_object_that_is_included_again_while_it_is_withdrawn_stays(ledger: Ledger) -> None:
+    """Scenario: a load takes an excluded version out; a person lifts the exclusion before it publishes. Outcome: a conflict."""
+    ledger.record(_judged(BatchVerdict.ACCEPTED, NOTHING, deliveries=[_delivery("mine")]), "former")
+    ledger.interventions.exclude([OUT], "person")
+    as_read = BatchAsRead({"object": "mine"}, None, frozenset({("object", "mine")}))
+    withdrawal = Changes(
+        forgotten_deliveries=[(BATCH, "object")], batch_days={BATCH: {}}, read_batches={BATCH: as_read}
+    )
+    ledger.interventions.lift([OUT], "it was right", "person")
+
+    with pytest.raises(SliceConflictError, match="a person included object again meanwhile"):
+        _strictly(ledger, withdrawal)
+
+    assert list(ledger.deliveries(Source.REGULAR, ["10001"], DAY, DAY)) == ["object"]
+    ledger.interventions.exclude([OUT], "person")
+    _strictly(ledger, withdrawal)
+    assert ledger.deliveries(Source.REGULAR, ["10001"], DAY, DAY) == {}
+
+
+def test_a_batch_that_was_judged_before_an_exclusion_leaves_the_row_to_who_knows_it(ledger: Ledger) -> None:
+    """Nothing of it is loaded, so nothing is lost: the person's load judges it, whichever of both comes first."""
+    with_it = replace(NOTHING, exclusions=frozenset({("object", "mine")}))
+    ledger.interventions.exclude([OUT], "person")
+    _strictly(ledger, _judged(BatchVerdict.REFUSED, NOTHING))
+    assert ledger.batches([BATCH.project_id], DAY, DAY) == {}
+    _strictly(ledger, _judged(BatchVerdict.ACCEPTED, with_it))
+    assert ledger.batches([BATCH.project_id], DAY, DAY)[BATCH].verdict is BatchVerdict.ACCEPTED
+
+
+def test_a_snapshot_that_is_excluded_while_it_is_built_is_not_published(ledger: Ledger) -> None:
+    """Scenario: an object of a dimension is excluded, or included again, after landing was listed for a step. Outcome: a conflict
+    that names all slices of the step; none for a table that is read from no object, nor for a step without slices."""
+    items = replace(MINE, table="dimensions/item_snapshot", key=Slice(DAY, ALL_PROJECTS))
+    out = Exclusion(dimension_batch(DAY), "dimensions/item/2026-02-02.csv", "v1", "sha", "the wrong items")
+    step = Changes(slices=[items], exclusions=frozenset())
+    ledger.interventions.exclude([out], "person")
+
+    with pytest.raises(SliceConflictError, match=f"a person excluded {out.object_key} meanwhile") as lost:
+        _strictly(ledger, step)
+
+    assert lost.value.slices == {(items.table, items.key)}
+    assert ledger.slices(items.table, None) == {}
+    _strictly(ledger, replace(step, slices=[]))
+    _strictly(ledger, replace(step, slices=[MINE], exclusions=None))
+    knowing = replace(step, exclusions=frozenset({(out.object_key, "v1")}))
+    ledger.interventions.lift([out], "they were right", "person")
+    with pytest.raises(SliceConflictError, match=f"a person included {out.object_key} again meanwhile"):
+        _strictly(ledger, knowing)
+    ledger.interventions.exclude([out], "person")
+    _strictly(ledger, knowing)
+    assert list(ledger.slices(items.table, None)) == [items.key]

@@ -8,16 +8,24 @@ from contextlib import closing
 from dataclasses import replace
 from datetime import date, timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import sqlalchemy as sa
+from sqlalchemy.engine import Connection
 
 from pipeline_assets.domain.causes import Cause, CauseKind
-from pipeline_assets.domain.errors import LedgerUnavailableError, PublishConflictError, SliceConflictError
-from pipeline_assets.domain.records import Head, PublicationRecord, SliceRecord
+from pipeline_assets.domain.deliveries import BatchKey
+from pipeline_assets.domain.errors import (
+    LedgerUnavailableError,
+    PublishConflictError,
+    SliceConflictError,
+    TakenOverError,
+)
+from pipeline_assets.domain.records import DeliveryRecord, Exclusion, Head, PublicationRecord, SliceRecord
 from pipeline_assets.domain.settings import Settings
-from pipeline_assets.domain.slices import EMPTY, Digest, Slice, Verdict
+from pipeline_assets.domain.slices import EMPTY, Digest, Slice, Source, Verdict
 from pipeline_assets.tables.active_users import ACTIVE_USERS
 from pipeline_assets.tables.event_counts import EVENT_COUNTS
 from pipeline_assets.tables.quarantine import QUARANTINE
@@ -26,12 +34,15 @@ from pipeline_assets.tables.table import Table
 from resources.iceberg.pointers import lock_pointers, share_a_database, swap_pointers
 from resources.iceberg.prepared import Prepared
 from resources.iceberg.slice_change import Published
-from resources.ledger.changes import Changes
+from resources.ledger.changes import BatchAsRead, Changes
 from resources.ledger.schema import CUTS
 from resources.ledger.store import Ledger
 from resources.ledger.writing import LedgerWriting
+from resources.publishing.one_transaction import OneTransaction
 from resources.publishing.promise import Promise, promise_of
-from resources.publishing.request import naming_published
+from resources.publishing.request import PublishRequest, naming_published
+from resources.publishing.table_by_table import TableByTable
+from resources.publishing.tables_together import TablesTogether
 
 CATALOG = "lake"
 TABLES = (EVENT_COUNTS, ACTIVE_USERS)
@@ -275,6 +286,109 @@ def test_a_cut_is_kept_for_each_publish_that_moved_a_table(ledger: Ledger) -> No
         ("raw alone", str(large + 1), "9"),
         ("second", str(large + 1), "10"),
     ]
+
+
+# -- what is asked and written with a publish ----------------------------------------------------------------------
+
+
+class Recorded:
+    """Something alongside a publish, which keeps when it was asked and written, and may refuse."""
+
+    def __init__(self, told: list[str]) -> None:
+        self.told, self.is_taken = told, False
+
+    def require(self, _: Connection) -> None:
+        self.told.append("asked")
+        if self.is_taken:
+            raise TakenOverError("rebuild 1", "another run works on it by now", "Look")
+
+    def write(self, _: Connection) -> None:
+        self.told.append("written")
+
+
+class Changing:
+    """The lakehouse's part, played: it tells of commits alone."""
+
+    catalog_name = CATALOG
+
+    def __init__(self, told: list[str]) -> None:
+        self.told, self.changes, self.branches = told, self, SimpleNamespace(drop=lambda *_: None)
+
+    def prepare(self, change: Any, _: str) -> Prepared:
+        return _prepared(change.table)
+
+    def discard(self, _: Prepared) -> None:
+        self.told.append("discarded")
+
+    def next_state(self, change: Any, _: str) -> Any:
+        return SimpleNamespace(table=change.table, published=Published(2, 1, {}))
+
+    def require_restorable(self, _: Any) -> None:
+        pass
+
+    def commit_together(self, states: Any) -> None:
+        self.told += [f"committed {state.table.key}" for state in states]
+
+    def commit(self, change: Any, *_: str) -> Published:
+        self.told.append(f"committed {change.table.key}")
+        return Published(2, 1, {})
+
+
+def _request(alongside: Recorded | None = None, **more: Any) -> PublishRequest:
+    changes: list[Any] = [SimpleNamespace(table=table, slices={KEY}, branches=()) for table in TABLES]
+    steps = [(table.key, Changes(slices=[replace(MINE, table=table.key)])) for table in TABLES]
+    return PublishRequest("own", "own", changes, steps, alongside=alongside, **more)
+
+
+COMMITS = [f"committed {table.key}" for table in TABLES]
+
+
+@pytest.mark.parametrize(
+    ("publisher", "expected", "refused"),
+    [
+        (OneTransaction, ["asked", "written"], ["discarded"] * 2),
+        (TablesTogether, ["asked", "written", *COMMITS], []),
+        (TableByTable, ["asked", *COMMITS, "written"], []),
+    ],
+)
+@pytest.mark.parametrize("catalog", ["sqlite"], indirect=True)
+def test_what_else_a_publish_is_about_is_asked_before_a_table_changes(
+    catalog: Ledger, publisher: Any, expected: list[str], refused: list[str]
+) -> None:
+    """Scenario: a publish is about something more, which another run took over; then it is the run's own. Outcome: by whatever
+    promise nothing is published and recorded then, at the first try; else it is written, last of what the ledger is told."""
+    told: list[str] = []
+    alongside = Recorded(told)
+    alongside.is_taken = True
+    with pytest.raises(TakenOverError):
+        publisher(Changing(told), catalog).publish(_request(alongside))
+    assert told == ["asked", *refused]
+    assert catalog.slices(COUNTS, None) == {}
+
+    told.clear()
+    alongside.is_taken = False
+    publisher(Changing(told), catalog).publish(_request(alongside))
+    assert told == expected
+    assert catalog.slices(COUNTS, None)[KEY].file_hash == "mine"
+
+
+@pytest.mark.parametrize("publisher", [OneTransaction, TablesTogether, TableByTable])
+@pytest.mark.parametrize("catalog", ["sqlite"], indirect=True)
+def test_what_moved_or_was_decided_meanwhile_changes_no_table(catalog: Ledger, publisher: Any) -> None:
+    """Scenario: an input is another one by now; a person excludes an object of a batch that is loaded; an input is what the
+    publish makes it. Outcome: by whatever promise the first two are conflicts, before any table changes; the third is none."""
+    told: list[str] = []
+    with pytest.raises(SliceConflictError, match="while slices were built from it"):
+        publisher(Changing(told), catalog).publish(_request(rests_on={(REFINED, KEY): MINE.digest}))
+    batch = BatchKey(Source.REGULAR, "10001", DAY)
+    catalog.interventions.exclude([Exclusion(batch, "object", "e", "sha", "a test account")], "person")
+    delivery = DeliveryRecord(batch, "object", "e", 1, "sha", 1, 1, 0, 0, None, is_accepted=True)
+    loaded = Changes(deliveries=[delivery], read_batches={batch: BatchAsRead({}, None)})
+    with pytest.raises(SliceConflictError, match="a person excluded object meanwhile"):
+        publisher(Changing(told), catalog).publish(replace(_request(), steps=[*_request().steps, (COUNTS, loaded)]))
+    assert [one for one in told if one != "discarded"] == []
+    publisher(Changing(told), catalog).publish(_request(rests_on={(COUNTS, KEY): MINE.digest}))
+    assert catalog.slices(COUNTS, None)[KEY].file_hash == "mine"
 
 
 # -- conditions --------------------------------------------------------------------------------------------------

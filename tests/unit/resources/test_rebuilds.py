@@ -10,11 +10,12 @@ from pathlib import Path
 import pytest
 
 from pipeline_assets.domain.changes import Baseline, KeyChange
-from pipeline_assets.domain.errors import PublishConflictError, UsageError
+from pipeline_assets.domain.errors import PublishConflictError, TakenOverError, UsageError
 from pipeline_assets.domain.input_state import InputDay, InputState, Rejection
 from pipeline_assets.domain.rebuilds import RebuildRecord, RebuildState, RebuiltSlice, ReportedSlice, SliceDifference
 from pipeline_assets.domain.records import SliceRecord
 from pipeline_assets.domain.slices import EMPTY, Digest, Slice, Verdict
+from resources.ledger.rebuilds import SwapOfRebuild
 from resources.ledger.store import Ledger
 
 DAY, PROJECT = date(2026, 2, 2), "10001"
@@ -80,6 +81,34 @@ def test_who_was_overtaken_writes_nothing(ledger: Ledger) -> None:
     assert ledger.rebuilds.slices(begun) == {REFINED: {}, COUNTS: {}}
     ledger.rebuilds.record(second, slices)
     assert ledger.rebuilds.slices(second)[REFINED].keys() == {KEY}
+
+
+def test_a_swap_is_written_by_the_run_that_has_the_rebuild_and_by_no_other(ledger: Ledger) -> None:
+    """Scenario: a swap pauses; another run takes the rebuild over, and abandons it; a second one is answered by the same run, a
+    third one by nobody. Outcome: the first two are told so and write nothing, the third is swapped, once."""
+
+    def swapped(rebuild: RebuildRecord) -> None:
+        with ledger.transaction() as connection:
+            SwapOfRebuild(rebuild).write(connection)
+
+    paused = ledger.rebuilds.change(ledger.rebuilds.begin(asked()), state=RebuildState.SWAPPING)
+    other = ledger.rebuilds.claim(paused, "run-2")
+    with pytest.raises(TakenOverError, match="another run works on it by now"):
+        swapped(paused)
+    ledger.rebuilds.change(other, state=RebuildState.ABANDONED)
+    for rebuild in (paused, replace(paused, run_id="run-2")):
+        with pytest.raises(TakenOverError), ledger.transaction() as connection:
+            SwapOfRebuild(rebuild).require(connection)
+        with pytest.raises(TakenOverError):
+            swapped(rebuild)
+    assert ledger.rebuilds.get(paused.number).state is RebuildState.ABANDONED
+
+    own = ledger.rebuilds.change(ledger.rebuilds.begin(asked()), state=RebuildState.SWAPPING, answered_by="bob")
+    swapped(own)
+    found = ledger.rebuilds.get(own.number)
+    assert (found.state, found.answered_by, found.finished_at is not None) == (RebuildState.SWAPPED, "bob", True)
+    with pytest.raises(TakenOverError):
+        swapped(own)
 
 
 def test_a_slice_comes_back_as_it_was_written(ledger: Ledger) -> None:
