@@ -170,7 +170,7 @@ class ExportFormat:
     rank_columns: tuple[str, str]
     """Times that rank the rows of one event: the latest value of the first column wins, the second breaks ties."""
     received_column: str
-    """When the exporter received the row (UTC); lateness is measured from the time of the event to this time."""
+    """When the exporter received the row (UTC); lateness is measured from the event, its time or its day, to this time."""
     keys: Callable[[str], ObjectKeys]
     """Called with the setting `marker_pattern`; raises SettingsError for a pattern whose names cannot be parsed again."""
     line_parser: Callable[[str, date, int], LineParser]

@@ -160,7 +160,7 @@ def _total(
 
 
 def _fields(line: bytes) -> Sequence[str] | None:
-    """The fields of one line; None for what is not UTF-8 or not CSV."""
+    """The fields of one line; None if it is not UTF-8 or not CSV."""
     try:
         (fields,) = csv.reader([line.decode("utf-8")], strict=True)
     except (UnicodeDecodeError, csv.Error, ValueError):

@@ -28,11 +28,11 @@ class Line:
     """One line of an object."""
 
     number: int
-    """From 1."""
+    """Line number, from 1."""
     offset: int
-    """Bytes from the start of the decompressed object."""
+    """Offset of the line, in bytes from the start of the decompressed object."""
     text: bytes
-    """Without the line break."""
+    """The bytes of the line without its line break."""
     left_out: int = 0
     """Bytes at its end that were not kept, if it exceeds the longest allowed line."""
     is_blank_beyond: bool = True

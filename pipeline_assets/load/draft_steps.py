@@ -19,7 +19,7 @@ from pipeline_assets.tables.raw_events import RAW_TABLES
 from resources.ledger.changes import Changes
 
 Place = tuple[str, Slice]
-"""(table, slice)."""
+"""(table key, slice)."""
 
 
 def batches_of(step: Changes) -> set[BatchKey]:

@@ -27,7 +27,7 @@ def observed(
 ) -> Iterator[TableReport]:
     """Yield the same reports, each after it was logged and traced; without listeners nothing is measured.
 
-    A failure to trace never fails the load.
+    A failure to trace or to log never fails the load.
     """
     settings = runtime.settings
     if settings.trace_url is None and settings.json_log is None:

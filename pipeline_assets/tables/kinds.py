@@ -23,7 +23,7 @@ class TableKind(ABC):
     """The questions that load, diff, release and rollback ask of any table, so that no code branches on its name."""
 
     name: str
-    """For messages."""
+    """The kind's name in messages."""
     delivered_by: tuple[Source, ...] = ()
     """Sources whose deliveries for its day a slice waits for; if empty, the slice waits for its upstream slices of that day."""
     bounds_keys: bool = False
@@ -106,7 +106,7 @@ class Aggregate(TableKind):
     name = "aggregate"
 
     def input_days(self, upstream: str, day: date, settings: Settings) -> tuple[date, ...]:  # noqa: ARG002
-        """Its own day."""
+        """Only `day` itself."""
         return (day,)
 
     def exchange_days(self, settings: Settings) -> int:  # noqa: ARG002
@@ -121,7 +121,7 @@ class Snapshot(TableKind):
     is_shared = True
 
     def reads_landing(self, table: str, settings: Settings) -> bool:  # noqa: ARG002
-        """Always."""
+        """True: every snapshot is read from its object."""
         return True
 
     def input_days(self, upstream: str, day: date, settings: Settings) -> tuple[date, ...]:  # noqa: ARG002

@@ -44,7 +44,7 @@ class Measure:
     """A figure of a slice; the change rule bounds how far it may change on a final day."""
 
     total: Callable[[], SparkColumn]
-    """Returns an aggregate expression over the rows of a slice; called only once a Spark session exists."""
+    """Returns an aggregate expression over the rows of a slice; it needs a running Spark session."""
     is_count: bool = True
     """Whether it counts something. Small counts are not bounded; other measures always are."""
 
@@ -148,7 +148,7 @@ class Dimension:
     """A business table that is delivered as it is on each day: its snapshots and its validity intervals."""
 
     name: str
-    """Its folder in landing, `dimensions/{name}/`."""
+    """The name of its folder in landing, `dimensions/{name}/`."""
     snapshot: Table
     validity: Table
 

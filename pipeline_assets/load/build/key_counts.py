@@ -2,7 +2,7 @@
 
 Contains: counting, and the forecast for the tasks that compare the rows.
 Add here: another figure of keys that is needed before rows are compared.
-Does not contain: comparing (transforms/dedupe.py, hot_keys.py), the rule (domain/skew.py).
+Does not contain: comparing (transforms/dedupe.py, transforms/hot_keys.py), the rule (domain/skew.py).
 """
 
 from __future__ import annotations

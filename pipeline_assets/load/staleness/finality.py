@@ -68,7 +68,7 @@ def _window(settings: Settings, key: Slice) -> list[date]:
 
 
 def _is_open_trouble(facts: Facts, project_id: str, arrival: date) -> bool:
-    """Whether a batch of the day is refused or waits, or hours of the day are missing from both sources."""
+    """Whether a batch of the day is refused or waits, or only some hours of a day without regular deliveries were recovered."""
     batches = {source: facts.batches.get(BatchKey(source, project_id, arrival)) for source in Source}
     if lacks_hours(batches[Source.REGULAR], batches[Source.BACKFILL]):
         return True
