@@ -55,7 +55,7 @@ def run_load(runtime: Runtime, request: LoadRequest, is_live: Callable[[str], bo
     If another writer changes slices meanwhile, the load builds them again from fresh inputs, a bounded number of times. It
     raises PublishConflictError, with nothing published, if other writers keep winning.
 
-    `is_live` maps the attempt in a staged branch's name to whether its run is alive; branches of dead runs are dropped.
+    `is_live`: attempt in a staged branch's name -> whether its run is alive, None if unknown; branches of dead runs are dropped.
     """
     listings = list_dimensions(runtime, request)
     tables = (*ALL_TABLES, *optional_tables(runtime, request, listings))

@@ -139,7 +139,7 @@ class AggregateTable(Table):
     """Whether build and controls read the narrow events (transforms/narrow_events.py) that all aggregates of a load share."""
 
     def __post_init__(self) -> None:
-        """Raise ValueError without key columns: rows that nothing identifies cannot be compared."""
+        """Raise ValueError without key columns, because rows could not be compared."""
         _require_key_columns(self.key, self.key_columns)
 
 
@@ -185,7 +185,7 @@ class AsOfTable(Table):
     """The same input -> event_date, project_id and figures of the slice, which are shown with its checks."""
 
     def __post_init__(self) -> None:
-        """Raise ValueError without key columns: rows that nothing identifies cannot be compared."""
+        """Raise ValueError without key columns, because rows could not be compared."""
         _require_key_columns(self.key, self.key_columns)
 
 
