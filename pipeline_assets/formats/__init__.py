@@ -1,1 +1,1 @@
-"""What an export looks like: bytes, names, lines and columns, before anything is made of them."""
+"""The formats of delivered objects: compression, object names, lines and columns."""

@@ -1,9 +1,9 @@
-"""What the pipeline asks of an exporter: names of objects, parsers of lines, and columns with the roles they play.
+"""The interface of an export format: names of objects, parsers of lines, and columns with their roles.
 
-Contains: the declaration that a format fills in, and the values that its parsers return.
-Add here: a question that every format must answer.
-Does not contain: any one format (amplitude/), which one is in use (registry.py), bytes to lines
-(gzip_lines.py).
+Contains: the declaration that a format instantiates, and the values that its parsers return.
+Add here: another property that every format must declare.
+Does not contain: a particular format (amplitude/), the choice of format (registry.py), splitting
+bytes into lines (gzip_lines.py).
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from pipeline_assets.domain.quarantine_reasons import QuarantineReason
 from pipeline_assets.domain.slices import Source
 
 EXTRA_COLUMN = "_extra"
-"""Our own column beside those of every format: JSON text of an object with the keys that no column takes, or null."""
+"""Our own column in addition to the format's: JSON text of an object with the keys that no column takes, or null."""
 EVENT_TIME = "event_time"
-"""The column of every format that says when an event happened (UTC); its date is the event day."""
+"""The column with the time of the event (UTC), which every format has; its date is the event day."""
 _LAST = "\U0010ffff"
-"""Sorts behind every character a key continues with."""
+"""Sorts after every character with which a key can continue."""
 
 
 class ColumnType(StrEnum):
@@ -56,43 +56,43 @@ class ExportColumn:
 
 @dataclass(frozen=True)
 class IdentityColumns:
-    """The columns that domain/identity.py tells events apart by; an id that nothing can be seen in names nothing."""
+    """The columns by which domain/identity.py identifies events; an empty or blank id counts as missing."""
 
     send_id: str
-    """Together with `sender` the key of an event: rows with the same values are the same event, sent again."""
+    """Together with `sender` the key of an event: rows with the same values are the same event, re-sent."""
     sender: tuple[str, ...]
-    """Whose `send_id` it is; a null is a value of its own."""
+    """Columns that identify who assigned the `send_id`; null counts as a value."""
     row_id: str
-    """The key where there is no send_id. Rows with the same value are the same row, delivered again."""
+    """The key of an event without a send_id. Rows with the same value are re-deliveries of one row."""
 
     @property
     def names(self) -> tuple[str, ...]:
-        """All of them."""
+        """The names of all identity columns."""
         return (*self.sender, self.send_id, self.row_id)
 
 
 @dataclass(frozen=True, order=True)
 class KeyStem:
-    """The text that all keys of one form of name begin with; behind it, key order is the order of days."""
+    """The prefix of all keys of one form of name; if it is dated, keys after it are ordered by day."""
 
     text: str
     is_dated: bool
-    """False where the hour comes before the date: the order of keys then says nothing about days."""
+    """False if the date does not follow directly, so that keys are not ordered by day."""
 
     @property
     def whole(self) -> tuple[str, str]:
-        """Bounds, both exclusive, of all keys with this stem."""
+        """Exclusive bounds of all keys with this stem."""
         return self.text, f"{self.text}{_LAST}"
 
     def outside(self, first_day: date, last_day: date) -> tuple[tuple[str, str], ...]:
-        """Bounds, both exclusive, of the keys before and after these arrival days; none where keys are not in order of days."""
+        """Exclusive bounds of the keys before and after these arrival days; empty if keys are not ordered by day."""
         if not self.is_dated:
             return ()
         start, end = self.window(first_day, last_day)
         return (self.text, start), (end, self.whole[1])
 
     def window(self, first_day: date, last_day: date) -> tuple[str, str]:
-        """Bounds, both exclusive, of the keys of these arrival days, both inclusive."""
+        """Exclusive bounds of the keys of these arrival days (both days inclusive)."""
         if not self.is_dated:
             return self.whole
         return f"{self.text}{first_day.isoformat()}", f"{self.text}{last_day.isoformat()}{_LAST}"
@@ -104,7 +104,7 @@ class ObjectKeys(Protocol):
     def parse(
         self, source: Source, project_id: str, key: str, etag: str, size_bytes: int
     ) -> Delivery | Marker | UnrecognizedObject:
-        """Say what an object below the source's folder of a project is, from its key alone; never raises."""
+        """Classify an object in the project's folder of this source by its key alone; never raises."""
 
     def format_delivery(self, batch: BatchKey, hour: int, shard: int) -> str:
         """The key of an object with events of an hour (0 to 23, UTC)."""
@@ -113,19 +113,19 @@ class ObjectKeys(Protocol):
         """The key of the marker that completes an hour (0 to 23, UTC)."""
 
     def stems(self, source: Source, project_id: str) -> tuple[KeyStem, ...]:
-        """Where deliveries and markers lie in the key order of the project's folder; sorted, each once."""
+        """The key prefixes of deliveries and markers in the project's folder; sorted and distinct."""
 
 
 @dataclass(frozen=True, slots=True)
 class ParsedLine:
-    """An event: its values in the order of the format's columns, then `_extra`; times are aware UTC datetimes."""
+    """An event: values in the order of the format's columns, and `_extra`; times are aware UTC datetimes."""
 
     values: list[Any]
     extra: str | None
     replaced_surrogates: int = 0
-    """Lone surrogates in string columns, each stored as U+FFFD; JSON text and `_extra` keep theirs escaped."""
+    """Number of lone surrogates in string columns, each stored as U+FFFD; JSON text and `_extra` keep them escaped."""
     lenient_conversions: int = 0
-    """Values delivered as another JSON type than their column's and read without loss."""
+    """Number of values delivered with another JSON type than their column's and converted without loss."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,20 +140,20 @@ class LineParser(Protocol):
     """Parses the lines of one object one by one."""
 
     def parse(self, line: bytes, length: int = 0) -> ParsedLine | RefusedLine:
-        """Typed values of one non-blank line, or why it is refused; never raises for bad input.
+        """Typed values of one non-blank line, or the reason to refuse it; never raises for bad input.
 
-        `length`: bytes of the line where not all of it is here.
+        `length` is the full length in bytes if `line` was cut.
         """
 
 
 class BlockParser(Protocol):
-    """Parses many lines of one arrival day at once; equal to its LineParser by test."""
+    """Parses many lines of one arrival day at once; tests prove that it equals the format's LineParser."""
 
     def parse(self, lines: Sequence[bytes]) -> Mapping[str, pa.Array] | None:
-        """Column -> values of all lines, and `event_date`; None where any line must be looked at by itself."""
+        """Column -> values of all lines, and `event_date`; None if any line must be parsed on its own."""
 
     def is_plain(self, lines: Sequence[bytes]) -> bool:
-        """Whether each line has the form of an event; what is wrong with a plain one shows in its values."""
+        """Whether every line has the form of an event; values of such a line may still be invalid."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -161,27 +161,27 @@ class ExportFormat:
     """The declaration of one format; frozen and free of I/O."""
 
     columns: tuple[ExportColumn, ...]
-    """In the order in which tables store them and hashes cover them."""
+    """Columns in the order in which tables store them and hashes cover them."""
     transport_columns: tuple[str, ...]
-    """Columns that say how a row travelled, and not what happened: a change of them alone is no change of the event."""
+    """Columns about the transport of a row; a change in these alone is no change of the event."""
     many_valued_columns: tuple[str, ...]
-    """Columns of which hardly two rows share a value."""
+    """Columns with almost no repeated values."""
     identity: IdentityColumns
     rank_columns: tuple[str, str]
-    """Times by which rows of one event are ranked: the latest of the first wins, the second decides where that ties."""
+    """Times that rank the rows of one event: the latest value of the first column wins, the second breaks ties."""
     received_column: str
-    """When the exporter received the row (UTC): how late an event is, is measured from its event day to this."""
+    """When the exporter received the row (UTC); lateness is measured from the event, its time or its day, to this time."""
     keys: Callable[[str], ObjectKeys]
-    """From the setting `marker_pattern`; raises SettingsError for a pattern that cannot be read back."""
+    """Called with the setting `marker_pattern`; raises SettingsError for a pattern whose names cannot be parsed again."""
     line_parser: Callable[[str, date, int], LineParser]
-    """From project id and arrival date (UTC) in an object's name, and the most bytes of a line. Called once per object."""
+    """Called with the project id and arrival date (UTC) of an object's name, and the most bytes of a line."""
     block_parser: Callable[[str, date, int], BlockParser]
-    """From the same."""
+    """Called with the same arguments as `line_parser`."""
     event_number: Callable[[bytes], int | None]
-    """From a line, which is not parsed for it: 64 bits that are the same wherever its event is delivered; None without any id."""
+    """Line -> 64-bit number that is the same in every delivery of its event; None without any id. The line is not parsed."""
 
     def __post_init__(self) -> None:
-        """Refuse a role that no column plays; raises ValueError."""
+        """Raise ValueError if a role names a column that the format does not deliver."""
         roles = {EVENT_TIME, self.received_column, *self.identity.names, *self.rank_columns}
         unknown = (roles | {*self.transport_columns, *self.many_valued_columns}) - {*self.column_names}
         if unknown:

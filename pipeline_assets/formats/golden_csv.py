@@ -1,8 +1,8 @@
-"""Golden totals as text: a small CSV file a day, or rows of a query, each line a total or a fault with its reason.
+"""Reads golden totals from text: a small CSV file per day, or rows of a query; each line is a total or a fault.
 
-Contains: how a file and a line are read, how measures are named.
-Add here: another thing that a line may be wrong in.
-Does not contain: finding files (resources/landing/golden.py), asking a database
+Contains: reading a file and a line, resolving the names of measures.
+Add here: another fault of a line.
+Does not contain: finding files (resources/landing/golden.py), querying a database
 (resources/golden_query.py), comparing (domain/golden.py).
 """
 
@@ -20,33 +20,33 @@ from pipeline_assets.domain.plain_text import few, shown
 from pipeline_assets.domain.slices import Slice
 
 PREFIX = "golden"
-"""The folder of landing that holds them."""
+"""The folder of landing with the files."""
 COLUMNS = ("day", "project", "measure", "value")
 MOST_BYTES = 1024**2
-"""Of one file: some 20,000 totals of a day, where a day of a hundred projects has 700."""
+"""Most bytes of a file: about 20,000 totals, while a day of a hundred projects needs 700."""
 _NAME = re.compile(rf"{PREFIX}/(?P<day>[0-9]{{4}}-[0-9]{{2}}-[0-9]{{2}})\.csv")
 _NUMBER = re.compile(r"[+-]?[0-9]{1,32}(\.[0-9]{1,18})?")
 _MOST_FAULTS = 20
 _LINE = " line "
-"""Between an object's key and a number, in what tells of a line."""
+"""Separates an object's key from a line number in the origin of a line."""
 _BOM = b"\xef\xbb\xbf"
 _FORM = (
     f"Write the header {','.join(COLUMNS)} and a line for each total, such as 2026-02-02,10001,refined/events:rows,1234"
 )
 _ALIASES = {"rows": GoldenMeasure("refined/events", "rows")}
-"""Every table has rows; without a table's name those of the events are meant."""
+"""Every table has rows; without a table's name, the rows of refined events are meant."""
 
 
 @dataclass(frozen=True)
 class GoldenNames:
-    """What a line may name."""
+    """The measures and projects that a line may name."""
 
     measures: frozenset[GoldenMeasure]
     projects: tuple[str, ...]
-    """The configured ones."""
+    """The configured projects."""
 
     def measure(self, text: str) -> GoldenMeasure | str:
-        """The measure of a name, `table:measure` or `measure` alone where one table has it; else what is wrong with it."""
+        """The measure of a name (`table:measure`, or `measure` if only one table has it), or else the fault as a text."""
         table, colon, name = text.rpartition(":")
         if not colon and text in _ALIASES:
             return _ALIASES[text]
@@ -59,7 +59,7 @@ class GoldenNames:
 
 
 def golden_day(key: str) -> date | None:
-    """The day that an object below the prefix tells of; None where its name is none of ours."""
+    """The day of a golden file by its key; None for any other name."""
     match = _NAME.fullmatch(key)
     try:
         return date.fromisoformat(match["day"]) if match else None
@@ -68,18 +68,18 @@ def golden_day(key: str) -> date | None:
 
 
 def golden_key(day: date) -> str:
-    """The inverse."""
+    """The key of the golden file of a day; the inverse of `golden_day`."""
     return f"{PREFIX}/{day.isoformat()}.csv"
 
 
 def is_origin_between(origin: str, first: date, last: date) -> bool:
-    """Whether an object, or a line of one, is listed where totals of these days are asked for."""
+    """Whether an origin, an object or a line of one, belongs to the files of these days (both inclusive)."""
     key = origin.partition(_LINE)[0]
     return golden_key(first) <= key <= golden_key(last)
 
 
 def read_file(key: str, day: date, content: bytes, names: GoldenNames) -> GoldenReading:
-    """The totals of a file, and a fault for each line that is none; a file without the header has one fault alone."""
+    """The totals of a file, and a fault for each bad line; a file that is empty or lacks the header has a single fault."""
     lines = content.removeprefix(_BOM).splitlines()
     numbered = [(number, line) for number, line in enumerate(lines, 1) if line.strip()]
     if not numbered:
@@ -107,7 +107,7 @@ def read_rows(
     names: GoldenNames,
     day: date | None = None,
 ) -> GoldenReading:
-    """Rows (origin, and texts by column; None for a line that has not these columns), all of `day` where it is given."""
+    """Read rows: origin, and texts by column (None for a line with other columns); with `day`, all must be of that day."""
     totals: dict[tuple[Slice, GoldenMeasure], GoldenTotal] = {}
     faults: list[GoldenFault] = []
     days: set[date] = set() if day is None else {day}
@@ -126,7 +126,7 @@ def read_rows(
             faults[_MOST_FAULTS].origin, f"and {len(faults) - _MOST_FAULTS:,} lines in all are wrong as well", _FORM
         )
         faults = [*faults[:_MOST_FAULTS], more]
-    # A bad line may mean any measure of any of the days.
+    # A bad line may stand for any measure of any of the days.
     partial = frozenset(days) if faults else frozenset()
     return GoldenReading(source, frozenset(days), tuple(totals.values()), tuple(faults), partial)
 
@@ -160,7 +160,7 @@ def _total(
 
 
 def _fields(line: bytes) -> Sequence[str] | None:
-    """The fields of one line; None for what is not UTF-8 or not CSV."""
+    """The fields of one line; None if it is not UTF-8 or not CSV."""
     try:
         (fields,) = csv.reader([line.decode("utf-8")], strict=True)
     except (UnicodeDecodeError, csv.Error, ValueError):

@@ -1,8 +1,8 @@
-"""From an object's bytes to its lines, or the reason why the whole object is refused.
+"""Reads the bytes of an object as lines, or gives the reason why the whole object is refused.
 
-Contains: bounded decompression, what is wrong with a gzip, splitting.
-Add here: another way for an object to be broken.
-Does not contain: what is in a line (base.py and the folders beside it). Source of the framing rules: RFC 1952.
+Contains: bounded decompression, faults of a gzip file (by RFC 1952), splitting into lines.
+Add here: another fault of an object.
+Does not contain: the content of a line (base.py, amplitude/).
 """
 
 from __future__ import annotations
@@ -28,42 +28,42 @@ class Line:
     """One line of an object."""
 
     number: int
-    """From 1."""
+    """Line number, from 1."""
     offset: int
-    """Bytes from the start of the decompressed object."""
+    """Offset of the line, in bytes from the start of the decompressed object."""
     text: bytes
-    """Without the line break."""
+    """The bytes of the line without its line break."""
     left_out: int = 0
-    """Bytes at its end that were not kept, where it is longer than any may be."""
+    """Bytes at its end that were not kept, if it exceeds the longest allowed line."""
     is_blank_beyond: bool = True
-    """Whether those are white space only."""
+    """Whether the bytes not kept are white space only."""
 
     @property
     def length(self) -> int:
-        """Bytes without the line break."""
+        """Length in bytes without the line break."""
         return len(self.text) + self.left_out
 
     @property
     def is_blank(self) -> bool:
-        """Empty or white space only: counted, never quarantined."""
+        """Whether it is empty or white space only; such a line is counted and never quarantined."""
         return self.is_blank_beyond and not self.text.strip()
 
 
 class BadObjectError(Exception):
-    """The whole object cannot be read; none of its lines is used."""
+    """The object cannot be read as a whole; none of its lines is used."""
 
     def __init__(self, reason: QuarantineReason, detail: str) -> None:
-        """Name the reason of the contract and what was found."""
+        """`detail` says what was found."""
         super().__init__(f"{reason.value}: {detail}")
         self.reason = reason
         self.detail = detail
 
 
 def decompress(stored: IO[bytes], max_bytes: int) -> IO[bytes]:
-    """The decompressed object, all gzip members of it, to be closed by the caller; raises BadObjectError.
+    """The decompressed object with all its gzip members; the caller closes it. Raises BadObjectError.
 
-    Neither side is held in memory where it is large. Zero bytes up to the end of the object are padding, which gzip's
-    own tool allows; anything else that is no member refuses the object, and so do zero bytes between members.
+    A large object is never in memory as a whole. Zero bytes at the end of the object are padding, which the gzip tool
+    accepts too. Anything else that is no gzip member makes the object bad, and so do zero bytes between members.
     """
     text = a_spool()
     try:
@@ -103,8 +103,8 @@ def _require_padding(pending: bytes, stored: IO[bytes]) -> None:
 
 
 def _member(pending: bytes, stored: IO[bytes], text: IO[bytes], max_bytes: int) -> bytes:
-    """Append the member that `pending` and what follows it begin with; returns what was read beyond it."""
-    # In small steps on both sides: zlib copies what it leaves unread, and one step may expand a thousandfold.
+    """Append the gzip member that starts with `pending` to `text`; return the bytes read beyond its end."""
+    # Small steps for input and output: zlib copies unread input, and a step may expand a thousandfold.
     member = zlib.decompressobj(wbits=31)
     while not member.eof:
         pending = pending or stored.read(_READ_BYTES)
@@ -128,23 +128,23 @@ class Block:
     """Consecutive lines of an object."""
 
     first_number: int
-    """Of the first line, from 1."""
+    """Number of the first line, from 1."""
     first_offset: int
-    """Of the first line, bytes from the start of the decompressed object."""
+    """Offset of the first line, in bytes from the start of the decompressed object."""
     lines: Sequence[bytes]
     """Without their `\\n`."""
     left_out: int = 0
-    """Bytes at the end of its only line that were not kept: the line is longer than any may be."""
+    """Bytes at the end of its only line that were not kept, if that line exceeds the longest allowed line."""
     is_blank_beyond: bool = True
-    """Whether those are white space only, so that what a line is does not depend on where the block ends."""
+    """Whether the bytes not kept are white space only, so that the result does not depend on where the block ends."""
 
     @property
     def is_blank(self) -> bool:
-        """Whether all its lines are."""
+        """Whether all its lines are blank."""
         return self.is_blank_beyond and not self.lines[0].strip() and not b"".join(self.lines).strip()
 
     def halves(self) -> tuple[Block, Block]:
-        """The first and the second half."""
+        """The first and the second half of the lines, as blocks."""
         middle = len(self.lines) // 2
         first = self.lines[:middle]
         offset = self.first_offset + sum(map(len, first)) + middle
@@ -154,7 +154,7 @@ class Block:
         )
 
     def each(self) -> Iterator[Line]:
-        """Its lines one by one, each with its place."""
+        """Yield its lines, each with its number and its offset."""
         offset = self.first_offset
         for number, line in enumerate(self.lines, self.first_number):
             text = line if self.left_out else line.removesuffix(b"\r")
@@ -163,9 +163,9 @@ class Block:
 
 
 def blocks(text: IO[bytes], max_lines: int, max_bytes: int, max_line_bytes: int) -> Iterator[Block]:
-    """All lines in blocks of so many lines at most, ended by the line that reaches so many bytes; without a byte order mark.
+    """Yield all lines in blocks of at most `max_lines`; a block ends with the line that reaches `max_bytes`.
 
-    Of a longer line than `max_line_bytes` one byte more than that is kept where it would not fit otherwise.
+    A byte order mark is skipped. A line longer than `max_line_bytes` is cut to one byte more than that if it exceeds a block.
     """
     head = text.read(len(_BOM))
     offset, number = (len(_BOM), 1) if head == _BOM else (0, 1)
@@ -198,9 +198,9 @@ def _of_lines(lines: Sequence[bytes], number: int, offset: int, max_lines: int) 
 
 
 def _skip_line(text: IO[bytes], before: bytes) -> tuple[int, int, bool]:
-    """Bytes that end the line (feed, and a return before it), bytes up to and with them, and whether all are white space.
+    """Skip the rest of a line: the length of its line break, the bytes skipped with it, whether these are white space only.
 
-    `before` is the byte read last.
+    `before` is the last byte read before.
     """
     skipped, is_blank = 0, True
     while part := text.readline(_WRITE_BYTES):
@@ -214,15 +214,15 @@ def _skip_line(text: IO[bytes], before: bytes) -> tuple[int, int, bool]:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What an object decompresses to."""
+    """Size and hash of a decompressed object."""
 
     size_bytes: int
     sha256: str
-    """Of the decompressed bytes: the same content may be compressed in other ways."""
+    """Hash of the decompressed bytes, because the same content may be compressed in different ways."""
 
 
 class _Counted(io.BytesIO):
-    """Counts and hashes what is written, and keeps none of it."""
+    """Counts and hashes written bytes without keeping them."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -239,7 +239,7 @@ class _Counted(io.BytesIO):
 
 
 def measure(stored: IO[bytes], max_bytes: int) -> Measured:
-    """What all gzip members of an object decompress to, none of it kept; raises BadObjectError as `decompress` does."""
+    """Size and hash of the decompressed object, which is not kept; raises BadObjectError as `decompress` does."""
     counted = _Counted()
     _members(stored, counted, max_bytes)
     return Measured(counted.size, counted.hash.hexdigest())

@@ -1,8 +1,8 @@
-"""Intervals of a dimension as they are delivered: from when until when each id had which status, up to a day.
+"""Delivered intervals of a dimension: the status of each id from a first to a last day, as known on the day of the delivery.
 
-Contains: reading a history `dimensions/{dimension}_validity/{date}.csv|.jsonl`, and its one spelling.
+Contains: reading a history `dimensions/{dimension}_validity/{date}.csv|.jsonl`, and joining adjacent intervals.
 Add here: another column that every history has.
-Does not contain: names of objects (snapshot_objects.py), both formats (snapshot_lines.py), what is published of it (load/).
+Does not contain: names of objects (snapshot_objects.py), CSV and JSON (snapshot_lines.py), publishing (load/).
 """
 
 from __future__ import annotations
@@ -22,38 +22,38 @@ from pipeline_assets.formats.snapshot_objects import SnapshotPart
 
 START, END = "active_start_date", "active_end_date"
 REQUIRED = ("id", "status", START, END)
-"""What every history tells of an interval; further columns are kept as `attributes`."""
+"""Columns that every history must have; further columns are kept as `attributes`."""
 _DAY = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """One id and a status, over days without a gap."""
+    """The status of one id over consecutive days."""
 
     line: int
-    """Where it begins, from 1."""
+    """Line on which its record begins, from 1."""
     id: str
     status: str
     active_start_date: date
     active_end_date: date
-    """The last day with this status that the delivery can tell of: never after its own day."""
+    """The last day with this status as far as the delivery knows, so never after the day of the delivery."""
     attributes: str | None
-    """JSON text of the further columns, keys sorted; None where there are none."""
+    """JSON text of the further columns, keys sorted; None without any."""
     is_trimmed: bool = False
-    """Whether white space around id or status was left out."""
+    """Whether white space around id or status was removed."""
 
 
 def folder_of_intervals(dimension: str) -> str:
-    """The name that the folder of a dimension's delivered intervals has beside those of dimensions."""
+    """The folder of a dimension's delivered intervals, below `dimensions/`."""
     return f"{dimension}_validity"
 
 
 def read_intervals(stored: IO[bytes], part: SnapshotPart, max_line_bytes: int, as_of: date) -> Iterator[Interval]:
-    """All intervals of a history up to a day; raises BadSnapshotError for the first thing that makes it none.
+    """Yield all intervals of a history up to the day `as_of`; raises BadSnapshotError for the first fault.
 
-    Intervals of one id do not overlap; those that follow on each other and say the same are one. An interval that is open, or
-    that ends after the day, ends with it. `stored` and `max_line_bytes`: as for `records`; the object is read twice. In memory
-    are 24 bytes for each interval, and the intervals of ids of which two overlap or are to be one.
+    Intervals of one id must not overlap; adjacent ones with the same values are joined. An interval that is open or ends
+    after `as_of` is cut to end on `as_of`. `stored` and `max_line_bytes`: see `records`; the object is read twice. Memory
+    holds 24 bytes per interval, and the intervals of ids that have overlapping or joinable intervals.
     """
     spans = _Spans()
     for interval in _intervals(stored, part, max_line_bytes, as_of):
@@ -72,7 +72,7 @@ def read_intervals(stored: IO[bytes], part: SnapshotPart, max_line_bytes: int, a
 
 
 class _Spans:
-    """Of which ids two intervals overlap or are to be one, by two hashes and two days for each interval."""
+    """Finds ids with overlapping or joinable intervals, from two hashes and two days per interval."""
 
     def __init__(self) -> None:
         self._ids, self._said = array("q"), array("q")
@@ -88,7 +88,7 @@ class _Spans:
         self._ends.append(interval.active_end_date.toordinal())
 
     def meeting(self) -> frozenset[int]:
-        """The hashes of their ids; an id that shares its hash with another one may be among them for nothing."""
+        """The hashes of these ids; a collision of hashes may add ids without such intervals."""
         spans = pa.table(
             {
                 "id": _column(pa.int64(), self._ids),
@@ -110,7 +110,7 @@ def _column(kind: pa.DataType, values: array[int]) -> pa.Array:
 
 
 def _joined(intervals: Iterable[Interval]) -> Iterator[Interval]:
-    """Of one id, by their first day."""
+    """Join adjacent intervals of one id (sorted by their first day); raises BadSnapshotError if two overlap."""
     last: Interval | None = None
     for interval in intervals:
         if last is None:

@@ -1,6 +1,6 @@
-"""A list of keys from outside: a CSV file whose header says which of the exporter's ids each line names.
+"""An external list of event keys: a CSV file whose header says which of the exporter's ids its lines hold.
 
-Contains: how the file is read, line by line, with a fault for each line that names nothing.
+Contains: reading the file line by line, with a fault for each bad line.
 Add here: another column that a list may have.
 Does not contain: comparing (inspection/keys/).
 """
@@ -18,13 +18,13 @@ from pipeline_assets.formats.base import EVENT_TIME
 from pipeline_assets.formats.registry import EXPORT_FORMAT
 
 MOST_LINES = 1_000_000
-"""Of one list; it is held in memory. A longer one is compared in parts, by days."""
+"""Most lines of a list, because it is held in memory. The user compares a longer list in parts, by days."""
 _MOST_FAULTS = 20
 _IDENTITY = EXPORT_FORMAT.identity
 _IDS = (_IDENTITY.send_id, _IDENTITY.row_id)
 _PROJECT, _DAY = "project", "event_date"
 _OF_PROJECT = "app"
-"""How events call their project."""
+"""The name of the project column in events."""
 _SENDER = tuple(name for name in _IDENTITY.sender if name != _OF_PROJECT)
 _COLUMNS = (*_IDS, *_SENDER, _PROJECT, _DAY)
 _ALIASES = {f"${name}": name for name in _IDS} | {_OF_PROJECT: _PROJECT, "day": _DAY, EVENT_TIME: _DAY}
@@ -36,33 +36,33 @@ _FORM = (
 
 @dataclass
 class KeyList:
-    """What a list names."""
+    """The content of a list."""
 
     columns: tuple[str, ...]
     rows: list[tuple[str | None, ...]] = field(default_factory=list)
-    """In the order of `columns`; event_date as YYYY-MM-DD."""
+    """Values in the order of `columns`; event_date as YYYY-MM-DD."""
     faults: list[str] = field(default_factory=list)
-    """A sentence for each of the first lines that name nothing."""
+    """A sentence for each of the first bad lines."""
     faulty_lines: int = 0
 
     @property
     def has_days(self) -> bool:
-        """Whether it tells on which day an event happened."""
+        """Whether the list has the event day."""
         return _DAY in self.columns
 
     @property
     def has_senders(self) -> bool:
-        """Whether it tells who sent an event: an id names one event of a sender."""
+        """Whether the list has the sender of an event; a send id identifies an event only together with its sender."""
         return any(name in self.columns for name in _SENDER)
 
     @property
     def has_projects(self) -> bool:
-        """Whether it tells whose an event is."""
+        """Whether the list has the project of an event."""
         return _PROJECT in self.columns
 
 
 def read_key_list(name: str, lines: Iterable[str]) -> KeyList:
-    """Read a list; raises UsageError for one without a header, with columns twice, or with too many lines."""
+    """Read a list; raises UsageError if it has no valid header, a column twice, or too many lines."""
     rows = _rows(lines)
     _, header = next(rows, (0, []))
     columns = tuple(_ALIASES.get(text.strip().lower(), text.strip().lower()) for text in header)

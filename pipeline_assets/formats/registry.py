@@ -1,8 +1,8 @@
-"""The format that this pipeline reads: the only module that imports one.
+"""The export format that this pipeline reads; no other module imports a particular format.
 
-Contains: the choice.
-Add here: another format, once there is one, and what chooses between them.
-Does not contain: what a format must answer (base.py), answers (amplitude/).
+Contains: the choice of format.
+Add here: another format, once there is one, and the rule that chooses between them.
+Does not contain: the interface of a format (base.py), a particular format (amplitude/).
 """
 
 from __future__ import annotations

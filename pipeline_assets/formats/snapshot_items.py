@@ -1,9 +1,9 @@
-"""The items of a snapshot, read line by line: however large the object is, a line and the hashes of ids are in memory.
+"""Reads the items of a snapshot; memory holds one line and a hash per id, however large the object is.
 
-Contains: what a snapshot tells of an item, and that it tells of each id once.
+Contains: the fields of an item, and the check that each id occurs once.
 Add here: another column that every snapshot has.
-Does not contain: both formats (snapshot_lines.py), names of objects (snapshot_objects.py), how many items are kept at once
-(transforms/snapshot_rows.py), what becomes of a refused snapshot (load/).
+Does not contain: CSV and JSON (snapshot_lines.py), names of objects (snapshot_objects.py), batches of items
+(transforms/snapshot_rows.py), handling a refused snapshot (load/).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pipeline_assets.formats.snapshot_lines import BadSnapshotError, records, su
 from pipeline_assets.formats.snapshot_objects import SnapshotPart
 
 REQUIRED = ("id", "name", "status")
-"""What every snapshot tells of an item; further columns are kept as `attributes`."""
+"""Columns that every snapshot must have; further columns are kept as `attributes`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,21 +28,21 @@ class SnapshotItem:
     """One item of a snapshot."""
 
     line: int
-    """Where it begins, from 1."""
+    """Line on which its record begins, from 1."""
     id: str
     name: str | None
     status: str
     attributes: str | None
-    """JSON text of the further columns, keys sorted; None where there are none."""
+    """JSON text of the further columns, keys sorted; None without any."""
     is_trimmed: bool = False
-    """Whether white space around id or status was left out."""
+    """Whether white space around id or status was removed."""
 
 
 def read_snapshot(stored: IO[bytes], part: SnapshotPart, max_line_bytes: int) -> Iterator[SnapshotItem]:
-    """The items of a snapshot, one after the other; raises BadSnapshotError for what makes it none.
+    """Yield the items of a snapshot; raises BadSnapshotError if the object is not a valid snapshot.
 
-    An id that is there twice is known at the end alone: the items are those of a snapshot when all were read. `stored` and
-    `max_line_bytes`: as for `records`.
+    Duplicate ids are found only at the end, so the caller must not use any item before it has read all. `stored` and
+    `max_line_bytes`: see `records`.
     """
     ids = _Ids()
     for item in _items(stored, part, max_line_bytes):
@@ -61,7 +61,7 @@ def read_snapshot(stored: IO[bytes], part: SnapshotPart, max_line_bytes: int) ->
 
 
 class _Ids:
-    """Which ids may be there twice, by eight bytes for each: a hash that is there once is the hash of one id."""
+    """Finds ids that may occur twice, from eight bytes per id: an id whose hash is unique is unique itself."""
 
     def __init__(self) -> None:
         self._hashes = array("q")

@@ -1,9 +1,9 @@
-"""Objects of dimensions as lines: CSV with a header, or a JSON object a line, each with the names that must be there.
+"""Reads the records of dimension objects: CSV with a header, or one JSON object per line, with the required names.
 
-Contains: decoding and splitting into records, a line at a time, and what all records have: an id, a status, and further
-columns as text.
-Add here: another format of such objects.
-Does not contain: what a record means (snapshot_items.py, interval_objects.py), names of objects (snapshot_objects.py).
+Contains: decoding and splitting into records, a line at a time, and the fields that all records share: an id, a status,
+and further columns as text.
+Add here: another file format of such objects.
+Does not contain: the meaning of a record (snapshot_items.py, interval_objects.py), names of objects (snapshot_objects.py).
 """
 
 from __future__ import annotations
@@ -30,32 +30,32 @@ _READ_BYTES = 1024**2
 
 
 class BadSnapshotError(ValueError):
-    """An object that cannot be taken as it is; `line` from 1, 0 for the whole object."""
+    """An object that is refused; `line` counts from 1 and is 0 for the whole object."""
 
     def __init__(self, line: int, reason: str) -> None:
-        """One sentence without the object's name, which the caller knows."""
+        """`reason` is one sentence without the object's name, which the caller adds."""
         super().__init__(f"line {line}: {reason}" if line else reason)
 
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """Which item a record is about, and what it says of it."""
+    """The fields that every record shares: the item's id, its status and further columns."""
 
     id: str
     status: str
     attributes: str | None
-    """JSON text of the further columns, keys sorted; None where there are none."""
+    """JSON text of the further columns, keys sorted; None without any."""
     is_trimmed: bool
-    """Whether white space around id or status was left out."""
+    """Whether white space around id or status was removed."""
 
 
 def records(
     stored: IO[bytes], part: SnapshotPart, required: Sequence[str], max_line_bytes: int
 ) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Line from 1 and fields by name, of each record; raises BadSnapshotError for the first thing that is none.
+    """Yield the line (from 1) and the fields by name of each record; raises BadSnapshotError for the first bad record.
 
-    Every record has the required names. A line, in CSV a record of several, has at most `max_line_bytes`, and no more than one
-    is in memory. `stored` can be sought in, is read from its start, and stays open.
+    Every record has the required names. A line (in CSV, a record of several lines) has at most `max_line_bytes`, and only
+    one is in memory. `stored` must be seekable; it is read from its start and stays open.
     """
     stored.seek(0)
     is_csv = part is SnapshotPart.CSV
@@ -66,14 +66,14 @@ def records(
     except UnicodeDecodeError:
         raise BadSnapshotError(_undecodable_line(stored), "is not UTF-8") from None
     finally:
-        # It would close what it reads.
+        # Otherwise the wrapper would close `stored`.
         text.detach()
 
 
 def subject_of(line: int, fields: Mapping[str, Any], required: Collection[str], *texts: str | None) -> Subject:
-    """Id, status and further columns of a record; raises BadSnapshotError where one of them is nothing that a table can hold.
+    """Id, status and further columns of a record; raises BadSnapshotError if a table cannot store one of them.
 
-    `texts`: what else is kept of the record. White space around id and status is left out, everything else stays as spelled.
+    `texts`: other texts of the record that are stored. White space around id and status is removed; everything else is kept.
     """
     status = _seen(fields["status"]) if isinstance(fields["status"], str) else None
     if not status:
@@ -88,12 +88,12 @@ def subject_of(line: int, fields: Mapping[str, Any], required: Collection[str], 
 
 
 def told(text: str) -> str:
-    """A text of the object, as a reason may show it."""
+    """A text of the object, shortened and quoted for the reason of an error."""
     return repr(shown(text, _LONGEST_SHOWN))
 
 
 class _Lines:
-    """The lines of a text with their ends, none of them longer than it may be."""
+    """The lines of a text with their line breaks; raises BadSnapshotError for a record that is too long."""
 
     def __init__(self, text: io.TextIOWrapper, max_line_bytes: int) -> None:
         self._text, self._most, self._size = text, max_line_bytes, 0
@@ -101,7 +101,7 @@ class _Lines:
 
     @property
     def begins(self) -> int:
-        """On which line the present record does, which may have several lines."""
+        """The line on which the current record begins; a CSV record may have several lines."""
         return self._begins
 
     @begins.setter
@@ -109,7 +109,7 @@ class _Lines:
         self._begins, self._size = line, 0
 
     def __iter__(self) -> Iterator[str]:
-        # One more than the longest end of a line: a line that was cut is too long.
+        # One more than the longest line break, so a line that is cut here is always too long.
         while line := self._text.readline(self._most + 3):
             kept = line.rstrip("\r\n")
             self._size += len(kept) if kept.isascii() else len(kept.encode())
@@ -195,7 +195,7 @@ def _json_records(lines: _Lines, required: Sequence[str]) -> Iterator[tuple[int,
 
 
 class _BadLineError(ValueError):
-    """JSON that is whole and says what no object of a dimension may say; the text tells what."""
+    """Valid JSON that no dimension object may contain; the message says why."""
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -214,7 +214,7 @@ def _no_number(text: str) -> None:
 def _finite(text: str) -> float:
     number = float(text)
     if not isfinite(number):
-        # It would be written as `Infinity`, which is no JSON.
+        # It would be written as `Infinity`, which is not valid JSON.
         msg = f"holds the number {told(text)}, which is too large"
         raise _BadLineError(msg)
     return number
@@ -240,9 +240,9 @@ def _id(line: int, value: object) -> str:
 
 
 def _seen(text: str) -> str:
-    """The text from its first to its last character that a reader sees."""
+    """The text from its first to its last visible character."""
     if text.isascii() and " " < text[:1] < _DELETE and " " < text[-1:] < _DELETE:
-        # Almost all are such.
+        # A fast path for almost all texts.
         return text
     found = _SEEN.search(text)
     return found.group() if found is not None else ""

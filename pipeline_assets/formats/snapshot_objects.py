@@ -1,8 +1,8 @@
-"""Snapshots of a dimension as objects: what one is called.
+"""Names of the objects of a dimension.
 
 Contains: names `dimensions/{dimension}/{date}.csv|.jsonl`, markers `{date}_complete`.
-Add here: another name of snapshots.
-Does not contain: what is in one (snapshot_items.py, interval_objects.py), events (amplitude/), opening objects
+Add here: another form of name.
+Does not contain: the content of an object (snapshot_items.py, interval_objects.py), events (amplitude/), opening objects
 (resources/landing/).
 """
 
@@ -17,7 +17,7 @@ _NAME = re.compile(r"(?P<day>[0-9]{4}-[0-9]{2}-[0-9]{2})(?P<rest>\.csv|\.jsonl|_
 
 
 class SnapshotPart(StrEnum):
-    """What an object below a dimension's folder is."""
+    """The kind of an object in a dimension's folder."""
 
     CSV = ".csv"
     JSONL = ".jsonl"
@@ -25,12 +25,12 @@ class SnapshotPart(StrEnum):
 
 
 def folder_of(dimension: str) -> str:
-    """`dimensions/item`: where the objects of a dimension lie."""
+    """The folder of a dimension's objects, such as `dimensions/item`."""
     return f"{FOLDER}/{dimension}"
 
 
 def parse_name(dimension: str, key: str) -> tuple[date, SnapshotPart] | None:
-    """The day and kind of an object by its full key; None for one that is no part of a snapshot."""
+    """The day and kind of an object by its full key; None for any other name."""
     match = _NAME.fullmatch(key.removeprefix(f"{folder_of(dimension)}/"))
     if match is None:
         return None

@@ -1,1 +1,1 @@
-"""The one load path (law 3): settle, accept deliveries, rebuild stale slices; no Dagster."""
+"""The one load path (law 3): sync the ledger, accept deliveries, rebuild stale slices; no Dagster."""

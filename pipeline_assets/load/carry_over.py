@@ -1,8 +1,8 @@
-"""Carry over what another version of the row hash measured: the same content under its present digest, and nothing published.
+"""Converts digests that an older version of the row hash measured to the present version, without publishing anything.
 
 Contains: recognizing recorded content by the former hash.
-Add here: another version to come from.
-Does not contain: the hashes (transforms/row_hash.py), what the ledger keeps
+Add here: another former version.
+Does not contain: the hashes (transforms/row_hash.py), the ledger's digests
 (resources/ledger/digests.py), content that differs (ledger_sync.py).
 """
 
@@ -26,10 +26,10 @@ _FORMER = 1
 
 
 def carry_over(runtime: Runtime, table: Table, head: int) -> None:
-    """Give the recorded slices of a table that another version measured their present digests, once.
+    """Replace the former digests of a table's recorded slices by present ones, once.
 
-    Live rows are measured by both versions. Where the former one finds what is on record, it is the same content; what differs is
-    doubted, so that settling takes it for a change behind our back.
+    Live rows are measured with both versions. If the former digest equals the recorded one, the content is the same. Other
+    slices are marked as doubtful, so that `sync_ledger` treats them as changed by another writer.
     """
     digests = runtime.ledger.digests
     if digests.are_present(table.key):
@@ -67,7 +67,7 @@ def _batch_days(
     former: Mapping[Slice, Mapping[date | None, MeasuredPart]],
     present: Mapping[Slice, Mapping[date | None, MeasuredPart]],
 ) -> dict[tuple[BatchKey, date], tuple[Digest, BatchDay]]:
-    """Those of the same slices that hold what is on record, in the same objects."""
+    """The batch days of the unchanged slices whose rows still match their record, in the same objects."""
     if table.key not in SOURCE_OF_TABLE:
         return {}
     source = SOURCE_OF_TABLE[table.key]

@@ -1,6 +1,6 @@
-"""What a load has to know of dimensions before it builds: what landing holds, which tables there are, which slices are concerned.
+"""Gathers what a load needs to know about dimensions before it builds: listings, tables and affected slices.
 
-Contains: the parts of a load that only dimensions have.
+Contains: the parts of a load that concern dimensions only.
 Add here: another question about dimensions that a load asks once.
 Does not contain: the order of steps (run.py), rules about one slice (staleness/), building (build/).
 """
@@ -35,11 +35,11 @@ from resources.landing.store import LandingStore
 from resources.ledger.store import Ledger
 
 Listings = Mapping[str, SnapshotListing]
-"""Key of a table of snapshots -> what landing holds for it."""
+"""Key of a dimension's delivered table -> its listing of landing."""
 
 
 def list_dimensions(runtime: Runtime, request: LoadRequest) -> Listings:
-    """Landing is asked for the dimensions that are to be loaded, and for no other; one that nobody delivers is left out."""
+    """List landing for the requested dimension tables; a dimension that was never delivered is left out."""
     listings = {}
     exclusions = exclusions_of_dimensions(runtime.ledger)
     for dimension in DIMENSIONS:
@@ -63,7 +63,7 @@ def list_dimensions(runtime: Runtime, request: LoadRequest) -> Listings:
 def list_of(
     landing: LandingStore, dimension: Dimension, table: Table, why_excluded: Callable[[Listed], str | None]
 ) -> SnapshotListing:
-    """What landing holds for a table of a dimension that is read from there, without what an operator excluded."""
+    """The listing of landing for a delivered table of a dimension; objects that an operator excluded do not count."""
     is_snapshot = table == dimension.snapshot
     folder = dimension.name if is_snapshot else folder_of_intervals(dimension.name)
     return list_snapshots(landing, folder, why_excluded)
@@ -75,12 +75,12 @@ def _what(table: Table, settings: Settings) -> tuple[str, str]:
 
 
 def is_in_use(ledger: Ledger, dimension: Dimension) -> bool:
-    """Whether anything of it is or was published, by the ledger alone."""
+    """Whether the ledger has any slice of the dimension on record."""
     return any(ledger.first_day(table.key) is not None for table in dimension.tables)
 
 
 def optional_tables(runtime: Runtime, request: LoadRequest, listings: Listings) -> list[Table]:
-    """The tables that this load needs of those that a lake has only where dimensions are delivered to it, in their order."""
+    """The optional tables (of dimensions, and joined with them) that this load needs, in topological order."""
     present = [
         one
         for one in DIMENSIONS
@@ -88,7 +88,7 @@ def optional_tables(runtime: Runtime, request: LoadRequest, listings: Listings) 
     ]
     there = {table.key for one in present for table in one.tables}
     joined = [table for table in AS_OF_TABLES if table.key in request.tables and table.dimension in present]
-    # What an aggregate is pinned to has to be there, whether it is loaded now or was before.
+    # The upstream tables of an aggregate must exist to be pinned, even if this load does not load them.
     needed = {key for table in joined for key in table.upstream} | request.tables
     return [*(table for table in DIMENSION_TABLES if table.key in there & needed), *joined]
 
@@ -96,9 +96,9 @@ def optional_tables(runtime: Runtime, request: LoadRequest, listings: Listings) 
 def dimension_facts(
     runtime: LoadRuntime, request: LoadRequest, table: Table, listings: Listings, new_items: Collection[date] = ()
 ) -> Facts:
-    """What is known of the slices of a dimension's table that a load of these days is about.
+    """The facts about the slices of a dimension's table that this load considers.
 
-    `new_items`: days whose snapshots this run published, requested or not: what is built of them is looked at as well.
+    `new_items`: days whose snapshots this run published, requested or not; slices built from them are considered too.
     """
     days = () if table.reads_landing(runtime.settings) else new_items
     slices = {Slice(table.kind.slice_day(day), ALL_PROJECTS) for day in days}
@@ -115,7 +115,7 @@ def dimension_facts(
 def _as_delivered(
     runtime: LoadRuntime, request: LoadRequest, facts: Facts, table: Table, listing: SnapshotListing
 ) -> Facts:
-    """All months, whatever days were asked for: a delivery tells of each."""
+    """Facts about all months, whatever days were requested, because a delivery holds the whole history."""
     history = look_at_history(runtime, request, table, listing)
     known = runtime.ledger.slices(table.key, [ALL_PROJECTS])
     months = facts.slices | months_of(table, history, known.keys())
@@ -140,9 +140,9 @@ def _as_listed(ledger: Ledger, facts: Facts, table: Table, listing: SnapshotList
 def plans_of_snapshots(
     ledger: Ledger, settings: Settings, dimension: Dimension, listing: SnapshotListing, now: datetime
 ) -> list[SlicePlan]:
-    """What a load would do about the days that landing lists, or lacks since a while; nothing is read but the ledger.
+    """What a load would do about the days that landing lists, and about recent days that it lacks; reads only the ledger.
 
-    A day that lacks is looked after as long as one that vanishes from landing would be.
+    Missing days are considered for `redelivery_horizon_days`, as are days that vanish from landing.
     """
     table, today = dimension.snapshot, now.date()
     if not listing.days and not listing.excluded:
@@ -152,7 +152,7 @@ def plans_of_snapshots(
     lacking = {first + timedelta(days=number) for number in range((today - first).days + 1)} - listing.days.keys()
     slices = frozenset(Slice(day, ALL_PROJECTS) for day in (*listing.days, *lacking, *listing.excluded))
     facts = _as_listed(ledger, Facts(settings, slices, {}, {}).reading(ledger, [table]), table, listing, today)
-    # Named as requested only where nothing is on record: what other code built stays until somebody asks for it.
+    # Only unrecorded slices count as requested: slices of another code version stay until an operator requests them.
     unknown = slices - facts.records[table.key].keys()
     return decide(facts, table, unknown, Acceptances(), now)
 
@@ -165,14 +165,14 @@ def days_published(report: TableReport) -> set[date]:
 def news_of_intervals(
     ledger: Ledger, settings: Settings, dimension: Dimension, listing: SnapshotListing, now: datetime
 ) -> tuple[tuple[date, str, str] | None, list[str]]:
-    """Of delivered intervals the same, in one: day, reason and state of what is due; and what is waited for."""
+    """The same for delivered intervals: the day, reason and state of a load that is due (or None), and the open waits."""
     table = dimension.validity
     records = ledger.slices(table.key, [ALL_PROJECTS])
     return news_of(table, listing.days, records, judging(table, settings), settings, now)
 
 
 def days_of_new_items(report: TableReport, table: Table, settings: Settings) -> set[date]:
-    """The days whose items this run published, of a table that is read from landing; of a history those of whole months."""
+    """The days whose items this run published in a delivered table; for a history, all days of the months built."""
     if not table.reads_landing(settings):
         return set()
     if not table.reads_history(settings):
@@ -182,7 +182,7 @@ def days_of_new_items(report: TableReport, table: Table, settings: Settings) -> 
 
 
 def slices_joined_with(days: Collection[date], projects: Sequence[str], settings: Settings) -> set[Slice]:
-    """The slices of events that snapshots of these days may stand for."""
+    """The slices of events that may be joined with the snapshots of these days."""
     reach = settings.previous_snapshot_days if settings.missing_snapshot is MissingSnapshot.PREVIOUS else 0
     return {
         Slice(day + timedelta(days=number), project)

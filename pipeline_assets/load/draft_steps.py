@@ -1,7 +1,7 @@
-"""The steps of a draft as one publish records them: each slice told of once, by the last that a load made of it.
+"""Merges the steps of a draft for the publish, so that the ledger gets each slice once, in its last state.
 
-Contains: what several steps say of the same slice, and what a batch changes.
-Add here: another thing that a later walk says anew.
+Contains: merging the records of a slice from several steps, and the slices that a batch changes.
+Add here: another record that a later pass replaces.
 Does not contain: staged tables (draft.py), writing (resources/ledger/writing.py).
 """
 
@@ -19,25 +19,25 @@ from pipeline_assets.tables.raw_events import RAW_TABLES
 from resources.ledger.changes import Changes
 
 Place = tuple[str, Slice]
-"""(table, slice)."""
+"""(table key, slice)."""
 
 
 def batches_of(step: Changes) -> set[BatchKey]:
-    """All that a step tells of."""
+    """All batches that a step has records of."""
     return {*step.batch_days, *(one.batch for one in step.deliveries), *(one.key for one in step.batches)}
 
 
 def places_of(batch: BatchKey, days: Iterable[date]) -> frozenset[Place]:
-    """What an accepted batch changes: event days of raw, and what quarantine holds of its arrival day, for either source."""
+    """The slices that an accepted batch changes: its event days of raw, and its arrival day in quarantine (of both sources)."""
     raw = RAW_TABLES[batch.source].key
     quarantined = QUARANTINE.key, Slice(batch.arrival_date, batch.project_id)
     return frozenset({quarantined, *((raw, Slice(day, batch.project_id)) for day in days)})
 
 
 def last_words(steps: list[tuple[str, Changes]]) -> list[tuple[str, Changes]]:
-    """Of a slice only what the last step says, compared with what the first one read; a head with a table's last step alone.
+    """Keep only the last record of each slice, with the hash that the first step read; keep only a table's last head.
 
-    What a former walk thought was never true for anybody: no notice tells of it.
+    Records of earlier passes were never visible to readers, so no notice mentions them.
     """
     first: dict[Place, str | None] = {}
     last: dict[Place, int] = {}
@@ -66,7 +66,7 @@ def last_words(steps: list[tuple[str, Changes]]) -> list[tuple[str, Changes]]:
 
 
 def one_publication_per_slice(steps: list[tuple[str, Changes]]) -> list[tuple[str, Changes]]:
-    """A slice that two steps of a load changed is published once: from what it was before the first to what the last made it."""
+    """Merge the publications of a slice into one: from the digest before the first step to the result of the last."""
     first: dict[tuple[str, Slice], PublicationRecord] = {}
     last: dict[tuple[str, Slice], int] = {}
     for number, (_, step) in enumerate(steps):

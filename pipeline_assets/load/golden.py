@@ -1,9 +1,9 @@
-"""Golden totals beside what is published: read at a load or on request, kept in the ledger, compared with its figures.
+"""Golden totals: read by a load or on request, kept in the ledger, and compared with published figures.
 
-Contains: what may be named, reading within a load, the comparison of what is on record, and recording it.
-Add here: another figure of a slice that an outside system may tell.
-Does not contain: the rule (domain/golden.py), reading from landing or a database (resources/), what
-closes a difference (operations/repair_plan.py). No JVM is needed.
+Contains: the measures that totals may name, reading during a load, comparing recorded totals, recording the result.
+Add here: another figure of a slice that an outside system may deliver.
+Does not contain: the rule (domain/golden.py), reading from landing or a database (resources/),
+repairing a difference (operations/repair_plan.py). No JVM is needed.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ from resources.landing.golden import read_landing
 from resources.ledger.store import Ledger
 
 GOLDEN_TABLES = tuple(table for table in DERIVED if table.measures)
-"""Tables that totals may tell of."""
+"""Tables that golden totals may name."""
 MEASURES = frozenset(GoldenMeasure(table.key, name) for table in GOLDEN_TABLES for name in measures_of(table.key))
 
 
 def golden_names(settings: Settings) -> GoldenNames:
-    """What a line may name; raises SettingsError for a tolerance of something else, which would tolerate nothing."""
+    """The measures and projects that a line may name; raises SettingsError for a tolerance of an unknown measure."""
     known = {str(measure) for measure in MEASURES}
     for name in settings.golden_tolerances:
         if name not in known:
@@ -49,7 +49,10 @@ def golden_names(settings: Settings) -> GoldenNames:
 
 
 def take_golden(runtime: Runtime, first: date, last: date) -> None:
-    """Keep what landing says of the days of a load: one listing where there is nothing; what is wrong is logged."""
+    """Read the golden totals of these days from landing into the ledger; faults and errors are logged, never raised.
+
+    Costs one listing if there are none.
+    """
     try:
         reading = read_landing(runtime.landing, golden_names(runtime.settings), first, last)
         runtime.ledger.golden.replace(reading)
@@ -69,7 +72,7 @@ def take_golden(runtime: Runtime, first: date, last: date) -> None:
 def record_comparison(
     ledger: Ledger, settings: Settings, projects: Sequence[str], first: date, last: date, run_id: str | None
 ) -> list[GoldenComparison]:
-    """Compare every total on record of these days, and record what came of it, with the notices that follow."""
+    """Compare every recorded total of these days; record the results with their notices. Returns the comparisons."""
     comparisons = compare_recorded(ledger, settings, projects, first, last)
     results = list(golden_results(comparisons, settings, datetime.now(UTC)))
     ledger.golden.record(results, projects, first, last, run_id)
@@ -77,7 +80,7 @@ def record_comparison(
 
 
 def faults_on_record(ledger: Ledger, settings: Settings) -> list[GoldenFault]:
-    """What was no total when it was read last; of a query only where one is set, because nobody could correct it."""
+    """Faults of the last reading; those of a query only if one is set, because otherwise nobody could correct them."""
     is_asked = settings.golden_query is not None
     return ledger.golden.faults([one for one in GoldenSource if one is not GoldenSource.QUERY or is_asked])
 
@@ -90,9 +93,9 @@ def compare_recorded(
     last: date | None = None,
     tables: Collection[str] | None = None,
 ) -> list[GoldenComparison]:
-    """Every total on record of these days beside the published figure, by day, project and measure.
+    """Compare every recorded total of these days with its published figure; by day, project and measure.
 
-    What a query told is left out where no query is set: nobody could correct it.
+    Totals of a query are left out if no query is set, because nobody could correct them.
     """
     totals = [
         total
@@ -107,7 +110,7 @@ def compare_recorded(
 
 
 def _compared(total: GoldenTotal, record: SliceRecord | None, settings: Settings) -> GoldenComparison:
-    # A slice that was refused before anything of it was published has a record, and no rows.
+    # A slice that was refused before its first publication has a record without rows.
     is_loaded = record is not None and (record.knows_inputs or record.digest != EMPTY)
     published = _published(record, total.measure) if record is not None and is_loaded else None
     within = settings.golden_tolerance_of(str(total.measure))

@@ -1,7 +1,7 @@
-"""Read the delivered intervals that stand, once, before a load decides about months.
+"""Reads the current delivery of a dimension's intervals once, before a load decides about its months.
 
-Contains: one look at a dimension's delivered history.
-Add here: what a load has to know of it before it decides.
+Contains: choosing, reading and judging the delivery.
+Add here: another fact about the delivery that decisions need.
 Does not contain: the rules (staleness/history.py, build/history_checks.py), building months (build/validity.py).
 """
 
@@ -41,10 +41,10 @@ from pipeline_assets.transforms.snapshot_rows import read_histories
 def look_at_history(
     runtime: LoadRuntime, request: LoadRequest, table: Table, listing: SnapshotListing
 ) -> History | None:
-    """The delivery that stands, read unless it is on record; None where landing holds none that is complete."""
+    """The current delivery, read unless it is on record; None if landing has no complete one as recent as the published one."""
     settings, log = runtime.settings, runtime.log
     day = standing_day(listing.days, settings, request.now)
-    # Only then do records tell of what is published.
+    # Pinning syncs the ledger, so that its records match the published table.
     runtime.draft.pin(table)
     records = runtime.ledger.slices(table.key, [ALL_PROJECTS])
     last = max(days_on_record(table, records), default=None)
@@ -72,7 +72,7 @@ def look_at_history(
         return replace(history, failure=judge_doubled(delivery.key, other, day))
     log(f"{table.key}: reading the intervals as of {day}")
     days, failure = _read(runtime, history)
-    # With the counts of an excluded delivery nothing is compared.
+    # The counts of an excluded delivery are not used for comparisons.
     compared = {} if is_excluded else records
     return replace(history, days=days, failure=failure or _judged(runtime, request, table, history, days, compared))
 
@@ -106,7 +106,7 @@ def _judged(
     days: dict[date, Digest],
     records: Records,
 ) -> Evaluation | None:
-    # Of days after its own a history tells nothing: those that an excluded one told of are not missing.
+    # A history has no days after its own day, so days from a newer, excluded delivery are not missing in it.
     recorded = {day: one for day, one in days_on_record(table, records).items() if day <= history.day}
     failure = judge_history(history.delivery.key, days, recorded, runtime.settings)
     accepted = request.accepted.change(table.key, month_of(table, history.day))

@@ -1,8 +1,8 @@
-"""How late the rows of recent arrival days came, by the ledger, and whether the reprocessing window is wide enough for them.
+"""The lateness of recent rows by the ledger, and a warning if the reprocessing window is too narrow for them.
 
-Contains: reading that, and the warning.
+Contains: reading lateness from the ledger, and the warning.
 Add here: another question about recent arrivals that a load asks.
-Does not contain: what follows for a window (domain/window.py), the table of windows (inspection/window.py).
+Does not contain: the rule for windows (domain/window.py), the table of windows (inspection/window.py).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from resources.ledger.store import Ledger
 
 
 def last_arrival(ledger: Ledger, source: Source, projects: Sequence[str], today: date) -> date:
-    """The newest day on which anything of these projects arrived, as far as the ledger knows; today where nothing did."""
+    """The newest arrival day of these projects in the ledger; today if there is none."""
     after_today = dict.fromkeys(projects, today + timedelta(days=1))
     return max(ledger.previous_arrivals(after_today, source).values(), default=today)
 
@@ -25,7 +25,7 @@ def last_arrival(ledger: Ledger, source: Source, projects: Sequence[str], today:
 def recent_lateness(
     ledger: Ledger, settings: Settings, source: Source, projects: Sequence[str], today: date
 ) -> Mapping[str, Lateness]:
-    """Project -> how late the rows came that arrived in the 91 days up to the last arrival, but for those no window is for."""
+    """Project -> lateness of the rows of the last 91 arrival days, without rows later than `max_lateness_days`."""
     last = last_arrival(ledger, source, projects, today)
     first = last - timedelta(days=ARRIVAL_DAYS - 1)
     found = lateness(ledger.arrival_summaries.arrivals(source, projects, first, last))
@@ -33,9 +33,9 @@ def recent_lateness(
 
 
 def too_narrow(ledger: Ledger, settings: Settings, source: Source, projects: Sequence[str], today: date) -> list[str]:
-    """A sentence for each project whose recent rows the set window misses more of than is tolerated.
+    """A sentence for each project whose window misses a larger share of recent rows than is tolerated.
 
-    Of regular exports alone: a recovery brings what is old on purpose.
+    Covers regular exports only, because a recovery delivers old events on purpose.
     """
     if source is not Source.REGULAR:
         return []
@@ -43,7 +43,7 @@ def too_narrow(ledger: Ledger, settings: Settings, source: Source, projects: Seq
 
 
 def warnings_of(found: Mapping[str, Lateness], settings: Settings) -> list[str]:
-    """The same of what was read; without the rows that no window is for."""
+    """The same sentences from lateness that was already read by `recent_lateness`."""
     days, tolerated = settings.reprocessing_window_days, settings.tolerated_missed_share
     told = {
         project or "all projects": narrowness(found[project], days, tolerated) for project in deciding(found, tolerated)

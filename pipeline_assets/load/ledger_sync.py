@@ -1,9 +1,9 @@
-"""Settle the ledger: make it agree with the live table before anything is decided from it (law 10).
+"""Syncs the ledger with the live table before anything is decided from it (law 10).
 
-Contains: comparing recorded with live files, recording what others did to the table behind the ledger's back.
+Contains: comparing recorded with live files, recording changes that other writers made without the ledger.
 Add here: a new way in which ledger and table can disagree.
-Does not contain: whose run it was (unrecorded_runs.py), repairing content; a slice with unknown inputs is stale, the
-load does it.
+Does not contain: attributing a change to a run (unrecorded_runs.py), repairing content: a slice with unknown inputs is
+stale, so the load rebuilds it.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from resources.ledger.changes import Changes
 
 
 def sync_ledger(runtime: Runtime, table: Table, run_id: str) -> int:
-    """Main's snapshot id, after making the ledger agree with it.
+    """Make the ledger agree with the head of main; return that snapshot id.
 
-    Nothing is read where the ledger already knows this snapshot. A slice with other files but the same digest was
-    compacted; one with another digest was published by a foreign hand, or, where the ledger lies elsewhere than the catalog, by
-    a run that died before it recorded its commit: both are recorded as publications and left without known inputs, so that the
-    load recomputes them. Raises PublishConflictError where other runs keep settling the same table.
+    Reads nothing if the ledger already knows the snapshot. A slice with other files but the same digest was compacted. A slice
+    with another digest was published by another writer, or, if the ledger is not in the catalog's database, by a run that
+    died before it recorded its commit. Such slices are recorded as publications without known inputs, so that the load
+    rebuilds them. Raises PublishConflictError if other runs keep syncing the same table.
     """
     for _ in range(runtime.settings.publish_attempts):
         head = runtime.lakehouse.head(table)
@@ -49,7 +49,7 @@ def sync_ledger(runtime: Runtime, table: Table, run_id: str) -> int:
 
 
 def _found(runtime: Runtime, table: Table, head: int, known: Head | None) -> Changes:
-    """What the table holds at `head` and the ledger does not know of."""
+    """The differences between the table at `head` and the ledger, as changes of the ledger."""
     live = runtime.lakehouse.slice_files(table, head)
     recorded = runtime.ledger.slices(table.key, None)
     differing = [
@@ -97,7 +97,7 @@ def _found(runtime: Runtime, table: Table, head: int, known: Head | None) -> Cha
                 after,
                 Cause.unrecorded_run(made.run_id) if made else Cause.of(CauseKind.FOREIGN),
                 made.run_id if made else None,
-                # Readers saw it from its commit on, whenever it is found.
+                # Readers have seen it since its commit, whenever it is found.
                 published_at=made.committed_at if made else "",
             )
         )
@@ -113,7 +113,7 @@ def _file_hash(record: SliceRecord | None) -> str:
 def _measure(
     runtime: Runtime, table: Table, snapshot_id: int, slices: Collection[Slice]
 ) -> dict[Slice, dict[date | None, BatchDay]]:
-    """Slice -> arrival day (None for tables without) -> its rows."""
+    """Slice -> arrival day (None for tables without one) -> measurements of its rows."""
     rows = runtime.lakehouse.read(table, snapshot_id).where(slices_condition(table, slices))
     by_arrival = table.key in SOURCE_OF_TABLE
     measured = measured_parts(rows, table.content_columns, table.day_column, by_arrival=by_arrival)
@@ -128,7 +128,7 @@ def _settle_batches(
     measured: dict[Slice, dict[date | None, BatchDay]],
     changes: Changes,
 ) -> None:
-    """Rewrite the batch days of these event days, and the objects of batches that turn out different."""
+    """Update the batch days of these event days, and the objects of batches that differ."""
     source = SOURCE_OF_TABLE[table.key]
     different: set[BatchKey] = set()
     for project_id, days in days_by_project(slices).items():
@@ -151,7 +151,7 @@ def _settle_batches(
             arrival = batch.arrival_date
             kept = runtime.ledger.batch_days(source, [project_id], arrival, arrival).get(batch, {})
             whole = {day: part for day, part in kept.items() if day not in days}
-            # An emptied day stays on record as one that the batch touched, so that what is derived from it follows.
+            # An emptied day stays on record as a day that the batch touched, so that derived slices are rebuilt.
             whole |= {
                 day: present[day].get(batch, BatchDay()) for day in days if batch in {**present[day], **recorded[day]}
             }
@@ -161,7 +161,7 @@ def _settle_batches(
 
 
 def _settle_objects(runtime: Runtime, table: Table, head: int, batches: Collection[BatchKey], changes: Changes) -> None:
-    """Record what raw holds of each object of these batches, as versions that have to be read again."""
+    """Record the rows that raw holds of each object of these batches, marked as unread so that a load reads them again."""
     if not batches:
         return
     for batch in batches:

@@ -1,9 +1,9 @@
-"""A load that is watched: its tables, slices and steps as JSON lines and as a trace, where a deployment asks for them.
+"""Observability of a load: its tables, slices and steps as JSON lines and as a trace, if settings ask for them.
 
-Contains: what is told, and when.
+Contains: the content and the time of each line and span.
 Add here: another listener to loads.
-Does not contain: how lines and spans are written (resources/json_log.py, resources/tracing.py),
-what a load does (run.py).
+Does not contain: writing lines and spans (resources/json_log.py, resources/tracing.py), the load
+itself (run.py).
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from resources.tracing import Attributes, LoadTrace
 def observed(
     reports: Iterator[TableReport], runtime: Runtime, request: LoadRequest, lines: JsonLog
 ) -> Iterator[TableReport]:
-    """The same reports, each told before it is handed on; without listeners nothing is measured.
+    """Yield the same reports, each after it was logged and traced; without listeners nothing is measured.
 
-    Whatever becomes of a trace or a line, the load goes on.
+    A failure to trace or to log never fails the load.
     """
     settings = runtime.settings
     if settings.trace_url is None and settings.json_log is None:
@@ -39,7 +39,7 @@ def observed(
     try:
         with watching(timeline.passed):
             for report in reports:
-                # All tables are told of when all are published; each took the time of its own steps.
+                # Reports arrive after all tables are published, so the time of a table is that of its own steps.
                 steps = timeline.take(report.table)
                 _tell(report, steps, request, lines)
                 if trace is not None:
@@ -95,7 +95,7 @@ def _tell(report: TableReport, steps: tuple[Step, ...], request: LoadRequest, li
     for outcome in report.outcomes:
         lines.write("slice", level="info" if outcome.verdict.is_good else "warning", **_slice(outcome))
     counts: dict[str, Any] = {name.removeprefix("tidemark."): value for name, value in _counts(report).items()}
-    # Text, because snapshot ids exceed what JSON readers hold exactly.
+    # Text, because snapshot ids exceed the integers that JSON readers represent exactly.
     lines.write(
         "table",
         **counts,

@@ -1,8 +1,8 @@
-"""Decisions that the warehouse keeps and the ledger lacks: read back before anything is decided or thrown away.
+"""Restores operators' decisions that the warehouse keeps and the ledger lacks, before anything is decided or deleted.
 
-Contains: when that is done, and what is logged of it.
+Contains: the call, and its log line.
 Add here: another record that is kept in both places.
-Does not contain: keeping and applying them (resources/ledger/decision_objects.py,
+Does not contain: keeping and applying decisions (resources/ledger/decision_objects.py,
 resources/ledger/acts.py).
 """
 
@@ -22,9 +22,9 @@ _WORDS = {
 
 
 def read_back(ledger: Ledger, log: Callable[[str], None]) -> None:
-    """Make the ledger know every decision that the warehouse holds, and the other way round; one that does already is left alone.
+    """Copy decisions in both directions, so that the ledger and the warehouse hold the same ones; no effect if they do.
 
-    Raises LakehouseError or LakehouseUnavailableError where the warehouse does not tell.
+    Raises LakehouseError or LakehouseUnavailableError if the warehouse cannot be read.
     """
     counts = ledger.interventions.read_back()
     parts = [f"{counts[kind]} {_WORDS[kind]}" for kind in ActKind if counts[kind]]

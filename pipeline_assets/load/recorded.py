@@ -1,7 +1,7 @@
-"""How recorded days stand, for whoever tells of them: a raw day as its batch does, a derived one as its slice.
+"""The recorded verdicts of days, for reports: a raw day has the verdict of its batch, a derived day that of its slice.
 
 Contains: verdicts and outcomes read from the ledger.
-Add here: another thing to tell of a day that was not loaded now.
+Add here: another property of a day that this run did not load.
 Does not contain: decisions about slices (staleness/decide.py).
 """
 
@@ -19,7 +19,7 @@ from resources.ledger.store import Ledger
 
 
 def early_slices(batches: Mapping[BatchKey, BatchRecord]) -> frozenset[Slice]:
-    """Days that nothing was delivered for by either source, with a deadline ahead."""
+    """Days for which neither source delivered anything yet, and whose deadline lies ahead."""
     found: dict[Slice, list[BatchRecord]] = {}
     for key, batch in batches.items():
         found.setdefault(Slice(key.arrival_date, key.project_id), []).append(batch)
@@ -37,11 +37,11 @@ DAY_VERDICTS = {
     BatchVerdict.WAITING: Verdict.WAITING,
     BatchVerdict.MOVED: Verdict.WAITING,
 }
-"""The verdict a batch gives its raw day."""
+"""The verdict of a raw day, by the verdict of its batch."""
 
 
 def standing_outcomes(ledger: Ledger, table: str, projects: Sequence[str], days: Collection[date]) -> list[Outcome]:
-    """Where a table's recorded slices of these days stand; a raw day stands as its batch does."""
+    """The recorded outcomes of a table's slices on these days; the outcome of a raw day is that of its batch."""
     if not days:
         return []
     records = ledger.slices(table, projects, days)

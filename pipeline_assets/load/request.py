@@ -1,8 +1,8 @@
-"""What a load is asked to do and what it reports.
+"""The request of a load, and the reports that it returns.
 
 Contains: request, outcomes, reports.
-Add here: a value that crosses the border to Dagster or the shell.
-Does not contain: doing anything, what steps work with (runtime.py).
+Add here: a value that a load exchanges with Dagster or the command line.
+Does not contain: the load itself (run.py), the resources of its steps (runtime.py).
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ class LoadRequest:
     """Keys of the selected tables."""
     run_id: str
     now: datetime
-    """Aware; deadlines are measured against it."""
+    """Timezone-aware; deadlines are compared with it."""
     accepted: Acceptances = field(default_factory=Acceptances)
-    """What a person lets through."""
+    """Changes and losses that an operator accepts."""
 
     @property
     def first_day(self) -> date:
@@ -51,19 +51,19 @@ class LoadRequest:
         return frozenset(Slice(day, project) for day in self.days for project in self.projects)
 
     def slices_of(self, kind: TableKind) -> frozenset[Slice]:
-        """The slices that the requested days are filed under in tables of a kind."""
+        """The slices of tables of this kind under which the requested days are filed."""
         projects = kind.projects(self.projects)
         return frozenset(Slice(kind.slice_day(day), project) for day in self.days for project in projects)
 
     @property
     def attempt(self) -> str:
-        """The run's part of branch names."""
+        """The run's id as it occurs in branch names."""
         return self.run_id.replace("-", "")
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of one slice in this run."""
+    """The result of one slice in this run."""
 
     table: str
     key: Slice
@@ -71,21 +71,21 @@ class Outcome:
     reason: str | None = None
     hint: str | None = None
     is_repeat: bool = False
-    """The same refusal, wait or hold as in an earlier run over the same inputs: it fails no further run."""
+    """The same refusal, wait or hold as in an earlier run over the same inputs; it does not fail the run again."""
     is_early: bool = False
-    """It waits for deliveries whose deadline lies ahead: nothing is wrong, so it fails no run and its checks only warn."""
+    """It waits for deliveries whose deadline lies ahead. Nothing is wrong: the run does not fail and checks only warn."""
     is_requested: bool = True
     was_good: bool = True
-    """Whether the day stood well before; one that recovers is told of even where nobody asked for it."""
+    """Whether the verdict was good before; a day that recovers is reported even if it was not requested."""
     is_final: bool | None = None
-    """Whether everything that may still change the day has arrived; None where that is not asked: raw days."""
+    """Whether everything that may still change the day has arrived; None for raw days."""
     digest: Digest = EMPTY
     figures: Mapping[str, float] = field(default_factory=dict)
     evaluations: tuple[Evaluation, ...] = ()
 
     @property
     def fails_the_run(self) -> bool:
-        """New refusals fail the run wherever they are, new waits only on requested days past their deadline."""
+        """Whether it fails the run: any new refusal does; a new wait does only on a requested day past its deadline."""
         if self.is_repeat or self.is_early or self.verdict.is_good or self.verdict is Verdict.HELD:
             return False
         return self.verdict is Verdict.REFUSED or self.is_requested
@@ -100,15 +100,16 @@ class TableReport:
     snapshot_id: int | None = None
     seconds: float = 0.0
     built: tuple[Slice, ...] = ()
-    """Slices that were computed, whatever became of them."""
+    """Slices that were computed, published or not."""
     pins: Mapping[str, int] = field(default_factory=dict)
-    """Key of each upstream table -> the snapshot that they were computed from."""
+    """Key of each upstream table -> the snapshot from which the slices were computed."""
 
 
 def merged(former: TableReport | None, later: TableReport, accepted: Collection[Slice]) -> TableReport:
-    """One report of two walks over a table; `accepted`: slices that are published, by either.
+    """Merge the reports of two passes over a table; `accepted`: slices that the load publishes, from either pass.
 
-    The later walk finds in place what the former one accepted, and known what that refused: both are news of this run still.
+    The later pass sees the former pass's acceptances as unchanged and its refusals as repeats; the merged report shows both
+    as results of this run.
     """
     if former is None:
         return later
@@ -123,7 +124,7 @@ def merged(former: TableReport | None, later: TableReport, accepted: Collection[
             outcomes.append(replace(outcome, is_repeat=False))
         else:
             outcomes.append(outcome)
-    # Days that nobody asked for, and of which the later walk had nothing to tell.
+    # Days that were not requested and that the later pass did not report.
     outcomes += [before for key, before in told.items() if key in accepted or before.verdict is Verdict.REFUSED]
     return replace(
         later,

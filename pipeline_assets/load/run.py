@@ -1,8 +1,8 @@
-"""Stage tables in topological order, publish at once: the one load path of daily runs, retries, late data and backfills.
+"""Stages tables in topological order and publishes them at once: the load of daily runs, retries, late data and backfills.
 
-Contains: the order of steps of a run.
+Contains: the order of the steps of a run.
 Add here: a step between tables.
-Does not contain: any step's content.
+Does not contain: the steps themselves (deliveries/, staleness/, build/).
 """
 
 from __future__ import annotations
@@ -50,20 +50,20 @@ from resources.iceberg.slice_change import Published
 
 
 def run_load(runtime: Runtime, request: LoadRequest, is_live: Callable[[str], bool | None]) -> Iterator[TableReport]:
-    """Load the requested days into the selected tables; publish all of it at once, then yield one report per table.
+    """Load the requested days into the selected tables; publish everything at once, then yield one report per table.
 
-    What another writer changed meanwhile is built again from fresh inputs, a bounded number of times; raises
-    PublishConflictError, with nothing published, when others keep winning.
+    If another writer changes slices meanwhile, the load builds them again from fresh inputs, a bounded number of times. It
+    raises PublishConflictError, with nothing published, if other writers keep winning.
 
-    `is_live` tells whether the attempt a staged branch is named for still runs; the branches of dead ones are dropped.
+    `is_live`: attempt in a staged branch's name -> whether its run is alive, None if unknown; branches of dead runs are dropped.
     """
     listings = list_dimensions(runtime, request)
     tables = (*ALL_TABLES, *optional_tables(runtime, request, listings))
     runtime.skew.begin()
     with lakehouse_failures("tables"):
-        # Before anything is written, and before a table is created in a warehouse that another catalog may own.
+        # This comes before any write, so that no table is created in a warehouse that belongs to another catalog.
         runtime.lakehouse.require_own(runtime.settings, tables, Purpose.BEGIN)
-        # A lake that has begun just now takes its ledger.
+        # A new lake is bound to this ledger.
         runtime.ledger.lake.require(runtime.lakehouse.lake(runtime.settings), may_take=True)
         for table in tables:
             runtime.lakehouse.ensure(table)
@@ -88,9 +88,9 @@ def run_load(runtime: Runtime, request: LoadRequest, is_live: Callable[[str], bo
 def _published(
     runtime: Runtime, request: LoadRequest, tables: Collection[Table], listings: Listings, draft: Draft
 ) -> tuple[Sequence[TableReport], Mapping[str, Published]]:
-    """Stage and publish; what is lost to other writers meanwhile is staged again, on top of the rest."""
+    """Stage and publish; slices that lose to another writer are staged again, on top of the others."""
     reports: dict[str, TableReport] = {}
-    # Of every walk: a later one finds in place the snapshots that a former one accepted.
+    # Collected over all passes, because a later pass sees snapshots that a former pass accepted as unchanged.
     new_items: set[date] = set()
     for walk in count(1):
         try:
@@ -122,9 +122,9 @@ def _staged(
     listings: Listings,
     new_items: set[date],
 ) -> Iterator[TableReport]:
-    """Every table that is asked for, each built from what the load accepted of those before it; one report per table.
+    """Stage every requested table, each on top of the accepted slices of those before it; yield one report per table.
 
-    Days of snapshots that are accepted join `new_items`.
+    Adds the days of accepted snapshots to `new_items`.
     """
     for key, source in SOURCE_OF_TABLE.items():
         if key in request.tables:
@@ -168,7 +168,7 @@ def _warn_of_window(runtime: Runtime, request: LoadRequest, report: TableReport)
 
 
 def _run_row(runtime: Runtime, request: LoadRequest, reports: Collection[TableReport]) -> dict[str, Any]:
-    """What is recorded of the run, but for the snapshots that its publish makes."""
+    """The record of the run, without the snapshots that its publish creates."""
     verdicts = Counter(f"{report.table} {outcome.verdict.value}" for report in reports for outcome in report.outcomes)
     return {
         "tables": sorted(request.tables),
@@ -184,7 +184,7 @@ def _run_row(runtime: Runtime, request: LoadRequest, reports: Collection[TableRe
 def _as_published(
     runtime: Runtime, draft: Draft, report: TableReport, published: Mapping[str, Published]
 ) -> TableReport:
-    """With the snapshots that readers find."""
+    """The report with the published snapshots in place of staged ones."""
     own = published.get(report.table)
     with lakehouse_failures(report.table):
         head = own.snapshot_id if own is not None else runtime.lakehouse.head(table_by_key(report.table))
@@ -192,6 +192,6 @@ def _as_published(
 
 
 def _with_what_changed(runtime: Runtime, facts: Facts, report: TableReport) -> Facts:
-    """Days that were built because they lie near a stale one are looked at in the tables that follow as well."""
+    """The facts, extended by days that were built because they lie near a stale day, so that later tables consider them."""
     published = {outcome.key for outcome in report.outcomes if outcome.verdict is Verdict.PUBLISHED}
     return facts if published <= facts.slices else facts.extended(runtime.ledger, facts.slices | published, ())

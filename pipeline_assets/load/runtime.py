@@ -1,8 +1,8 @@
-"""What every step of a load works with.
+"""The resources that every step of a load uses.
 
 Contains: lakehouse, ledger, landing, settings and log of one process.
 Add here: another resource that steps share.
-Does not contain: opening them (cli/runtime.py, orchestration/runtime.py), what a load is asked to do
+Does not contain: opening them (cli/runtime.py, orchestration/runtime.py), the request of a load
 (request.py).
 """
 
@@ -27,25 +27,25 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Runtime:
-    """Everything a step of the load path works with."""
+    """The resources of a step of the load."""
 
     lakehouse: Lakehouse
     ledger: Ledger
     landing: LandingStore
     settings: Settings
     log: Callable[[str], None] = lambda _: None
-    """Writes a line of progress, with counts, for the operator; names in it are data, and no line of it is endless."""
+    """Writes a line of progress for the operator. Names in a line may come from data, so it is escaped and shortened."""
     narrow_events: SharedEvents = field(default_factory=SharedEvents, compare=False)
-    """Of this load's aggregates."""
+    """The narrow events that the aggregates of this load share."""
     skew: SkewLog = field(default_factory=SkewLog, compare=False)
-    """Of this load's heavy steps."""
+    """The skew of this load's heavy steps."""
 
     def __post_init__(self) -> None:
-        """Make every line plain text, whether it goes to a terminal or to Dagster's log."""
+        """Wrap the log so that every line is plain text, for a terminal and for Dagster's log."""
         log = self.log
         object.__setattr__(self, "log", lambda text: log(shown(text)))
 
     @property
     def spark(self) -> SparkSession:
-        """The lakehouse's session; starts one where nothing needed it yet."""
+        """The lakehouse's Spark session; it is started on first use."""
         return self.lakehouse.spark

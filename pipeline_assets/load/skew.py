@@ -1,7 +1,7 @@
-"""What a load knows of skew: told before each heavy step, completed after it, kept with the run.
+"""The skew of a load's heavy steps: forecast before each step, measured after it, recorded with the run.
 
-Contains: the steps of one load, and what is asked of tables and plans about them.
-Add here: another heavy step.
+Contains: the heavy steps of one load, and their log lines.
+Add here: another figure of a heavy step.
 Does not contain: the rule (domain/skew.py), spreading work.
 """
 
@@ -19,18 +19,18 @@ if TYPE_CHECKING:
 
 @dataclass
 class SkewLog:
-    """The heavy steps of one load, the last attempt of each."""
+    """The heavy steps of one load; only the last attempt of each step is kept."""
 
     announce: Callable[[StepSkew], None] = lambda _: None
     """Called with each step before it begins."""
     _steps: dict[tuple[str, str], StepSkew] = field(default_factory=dict)
 
     def begin(self) -> None:
-        """Another load."""
+        """Forget all steps, because another load begins."""
         self._steps.clear()
 
     def forecast(self, step: StepSkew, runtime: Runtime) -> None:
-        """Tell of a step that is about to begin, with a warning where one task has far more to do than the others."""
+        """Log a step that is about to begin, with a warning if one task has far more work than the others."""
         settings = runtime.settings
         worth = settings.split_object_bytes if step.unit is Unit.BYTES else settings.hot_key_rows
         judged = step.judged(settings.skew_warning_ratio, worth)
@@ -44,7 +44,7 @@ class SkewLog:
     def measured(
         self, table: str, step: str, tasks: Sequence[tuple[int, int]], runtime: Runtime, *found: KeyShare
     ) -> None:
-        """Set beside a forecast what the tasks had to do, rows and bytes of each; and shares that only they could tell."""
+        """Record the rows and bytes of each task beside the forecast, and key shares (`found`) that only tasks can measure."""
         sizes, in_bytes = (sizes_of(float(task[at]) for task in tasks) for at in (0, 1))
         known = self._steps[table, step]
         keys = (*known.keys, *found)
@@ -60,5 +60,5 @@ class SkewLog:
 
     @property
     def steps(self) -> list[StepSkew]:
-        """In the order in which they began."""
+        """The steps, in the order in which they began."""
         return list(self._steps.values())

@@ -1,8 +1,8 @@
-"""When a load did what: its tables and the steps of each, by the points that it passes.
+"""Measures the steps of a load's tables by the failpoints that the load passes.
 
-Contains: steps, and which point ends which.
-Add here: the name of another step, with its point (resources/failpoints.py).
-Does not contain: telling anybody (observed.py).
+Contains: the steps, and the failpoint that ends each.
+Add here: the name of another step, with its failpoint (resources/failpoints.py).
+Does not contain: logging and tracing the steps (observed.py).
 """
 
 from __future__ import annotations
@@ -26,39 +26,39 @@ STEP_ENDED_BY = {
     Failpoint.AFTER_APPLY: "apply",
     Failpoint.AFTER_PUBLISH: "publish",
 }
-"""Point -> the step that is done there; all other points lie within a step."""
+"""Failpoint -> the step that ends there; all other failpoints lie within a step."""
 _OF_PUBLISH = {STEP_ENDED_BY[point] for point in (Failpoint.AFTER_APPLY, Failpoint.AFTER_PUBLISH)}
 
 
 @dataclass
 class Timeline:
-    """The steps since the last time that somebody took them."""
+    """The steps since the last call of `take`."""
 
     clock: Callable[[], int] = time.time_ns
     began: int = field(init=False)
-    """When the present table began."""
+    """When the current table began, in nanoseconds since 1970."""
     _last: int = field(init=False)
     _steps: list[Step] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        """Begin now."""
+        """Start the clock."""
         self.resume()
 
     def resume(self) -> None:
-        """The load goes on now; what passed since its last step is no part of it."""
+        """Continue the load now; the time since its last step counts for no step."""
         self.began = self._last = self.clock()
 
     def passed(self, point: Failpoint, qualifier: str) -> None:
-        """The load passes a point."""
+        """End a step if this failpoint ends one; `qualifier` is the table."""
         name = STEP_ENDED_BY.get(point)
         if name is not None:
-            # A clock that was set back makes no step negative.
+            # No step is negative, even if the clock was set back.
             now = max(self._last, self.clock())
             self._steps.append(Step(qualifier, name, self._last, now))
             self._last = now
 
     def take(self, table: str | None = None) -> tuple[Step, ...]:
-        """What was done since the last time; of a table, what was done to stage it: the publish belongs to the load."""
+        """Remove and return the steps, or only the staging steps of one table; the publish belongs to the load as a whole."""
         taken = tuple(
             step for step in self._steps if table is None or (step.table == table and step.name not in _OF_PUBLISH)
         )

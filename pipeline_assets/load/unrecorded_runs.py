@@ -1,9 +1,9 @@
-"""Runs of ours that committed to a table without a row in this ledger.
+"""Finds loads that committed to a table without a record in this ledger.
 
-Contains: which run changed a slice that the ledger knows otherwise. Only where the ledger lies elsewhere than the catalog, so
-that a run may die between commit and record, or where another ledger's deployment wrote to the table.
+Contains: the run that changed a slice that differs from the ledger. Such runs exist only if the ledger is not in the
+catalog's database, so that a run can die between commit and record, or if a deployment with another ledger wrote to the table.
 Add here: another trace that such a run leaves.
-Does not contain: what follows of it (ledger_sync.py), publishing (resources/publishing/).
+Does not contain: recording them (ledger_sync.py), publishing (resources/publishing/).
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ from resources.iceberg.metadata import Commit
 
 @dataclass(frozen=True)
 class UnrecordedRuns:
-    """Their commits to one table, newest first."""
+    """Commits of loads to one table, newest first, and the publications on record."""
 
     commits: Sequence[Commit]
     recorded: Collection[tuple[Slice, int]]
-    """(slice, snapshot) of publications that are on record."""
+    """(slice, snapshot id) of recorded publications."""
 
     @classmethod
     def read(cls, runtime: Runtime, table: Table, known: Head | None) -> UnrecordedRuns:
-        """All since the head that the ledger knew; all that are kept for None."""
+        """Read the commits since the head that the ledger knew; if that is None, all commits that the table still keeps."""
         since = None if known is None else known.snapshot_id
         commits = [commit for commit in runtime.lakehouse.commits(table, since) if commit.run_id is not None]
         recorded = runtime.ledger.recorded_snapshots(table.key, [commit.snapshot_id for commit in commits])
         return cls(commits, recorded)
 
     def last_that_changed(self, key: Slice) -> Commit | None:
-        """The last commit to a slice; None where none explains that the slice is another one than the ledger says."""
+        """The last commit to a slice; None if no commit explains its difference from the ledger."""
         made = next((commit for commit in self.commits if key in commit.slices), None)
-        # One that is on record does not: main was set back since, or a foreign hand came later.
+        # A recorded commit is no explanation: main was rolled back since, or another writer changed the slice later.
         return None if made is None or (key, made.snapshot_id) in self.recorded else made

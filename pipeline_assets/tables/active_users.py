@@ -2,7 +2,7 @@
 
 Contains: the table, its build and its control totals.
 Add here: what this table holds.
-Does not contain: who a user is (transforms/revenue.py, narrow_events.py).
+Does not contain: how a user is identified (transforms/users.py).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def _build(events: DataFrame, settings: Settings) -> DataFrame:  # noqa: ARG001 
 
 
 def _controls(events: DataFrame, settings: Settings) -> DataFrame:  # noqa: ARG001 - every control has this form
-    # Values and not their hashes: who may choose an id could make two of them collide.
+    # Compare values, not hashes: a client that chooses its own ids could make two hashes collide.
     users = events.where(F.col("user").isNotNull()).select("event_date", "project_id", "platform", "user")
     return users.distinct().groupBy("event_date", "project_id").agg(F.count(F.lit(1)).alias("active_users"))
 

@@ -2,7 +2,7 @@
 
 Contains: the table, its build and its control totals.
 Add here: what this table holds.
-Does not contain: how revenue is read from an event (transforms/revenue.py, narrow_events.py).
+Does not contain: how revenue is read from an event (transforms/revenue.py, transforms/narrow_events.py).
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""What every dimension is made of: a table of daily snapshots, and one of the intervals that follow from them.
+"""Declares the two tables of every dimension: daily snapshots, and validity intervals.
 
-Contains: the declarations, made from a name.
+Contains: both declarations, built from the dimension's name.
 Add here: a column or a check that all dimensions have.
-Does not contain: any one dimension (item.py), reading snapshots (transforms/snapshot_rows.py), making
+Does not contain: a particular dimension (item.py), reading snapshots (transforms/snapshot_rows.py), computing
 intervals (transforms/intervals.py).
 """
 
@@ -21,7 +21,7 @@ _ID = TableColumn("id", "string", "as the delivery spells it, without white spac
 
 
 def dimension(name: str, description: str) -> Dimension:
-    """A dimension that is delivered below `dimensions/{name}/`; raises ValueError for a name that no table can have."""
+    """Return the dimension delivered below `dimensions/{name}/`; raise ValueError if `name` is not a valid table name."""
     if not re.fullmatch(r"[a-z][a-z0-9_]{0,40}", name):
         msg = f"dimension {name[:50]!r} is not a name of small letters, digits and _"
         raise ValueError(msg)
@@ -65,7 +65,7 @@ def dimension(name: str, description: str) -> Dimension:
         kind=VALIDITY,
         day_column="validity_month",
         upstream=(snapshot.key,),
-        # 2: with attributes.
+        # Version 2 adds `attributes`.
         version="2",
         checks=(Check.RECONCILES_WITH_SNAPSHOTS, Check.INTERVALS_ARE_WHOLE),
         measures={"rows": Measure(lambda: F.count(F.lit(1)))},

@@ -2,7 +2,7 @@
 
 Contains: the table, its build and its control totals.
 Add here: what this table holds.
-Does not contain: who a user is (transforms/revenue.py, narrow_events.py).
+Does not contain: how a user is identified (transforms/users.py).
 """
 
 from __future__ import annotations

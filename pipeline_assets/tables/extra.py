@@ -1,8 +1,8 @@
-"""Aggregates and dimensions of a user's own, named in settings as `package.module:NAME`.
+"""Aggregates and dimensions that users define themselves and name in settings as `package.module:NAME`.
 
-Contains: importing them, and refusing what is none.
-Add here: another kind of table that users may bring.
-Does not contain: the order of tables (registry.py), what a table is (table.py).
+Contains: importing them, and refusing names that do not lead to one.
+Add here: another kind of table that users may define.
+Does not contain: the order of tables (registry.py), the declaration of a table (table.py).
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ _AGGREGATES, _DIMENSIONS = "extra_aggregates", "extra_dimensions"
 
 
 def extra_aggregates(taken: Collection[str]) -> tuple[AggregateTable, ...]:
-    """The tables that the setting names, in its order; `taken`: keys of the tables that are built in.
+    """The aggregates that the setting names, in its order; `taken` holds the keys of the built-in tables.
 
-    Raises SettingsError for a name that leads to no aggregate, or to one whose key is taken.
+    Raises SettingsError if a name does not lead to an aggregate, or if its key is malformed or taken.
     """
     tables: list[AggregateTable] = []
     for name, found in _named(_AGGREGATES):
@@ -37,9 +37,9 @@ def extra_aggregates(taken: Collection[str]) -> tuple[AggregateTable, ...]:
 
 
 def extra_dimensions(taken: Collection[str]) -> tuple[Dimension, ...]:
-    """The dimensions that the setting names, in its order; `taken`: names of those that are built in.
+    """The dimensions that the setting names, in its order; `taken` holds the names of the built-in dimensions.
 
-    Raises SettingsError for a name that leads to no dimension, or to one whose name is taken.
+    Raises SettingsError if a name does not lead to a dimension, or if the dimension's name is taken.
     """
     dimensions: list[Dimension] = []
     for name, found in _named(_DIMENSIONS):

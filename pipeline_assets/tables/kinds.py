@@ -1,8 +1,8 @@
-"""Kinds of tables: what a table's kind tells of its slices before any row is read.
+"""Kinds of tables: what a table's kind says about its slices before any row is read.
 
-Contains: what every kind must answer, and the kinds there are.
+Contains: the interface of a kind, and all kinds.
 Add here: another kind; its builder goes beside the others in load/build/.
-Does not contain: answers that need rows (load/build/builder.py) and any one table (its own module).
+Does not contain: answers that need rows (load/build/builder.py), a particular table (its own module).
 """
 
 from __future__ import annotations
@@ -20,70 +20,70 @@ _DIMENSIONS = "dimensions/"
 
 
 class TableKind(ABC):
-    """What load, diff, release and rollback ask of a table, in place of asking which table it is."""
+    """The questions that load, diff, release and rollback ask of any table, so that no code branches on its name."""
 
     name: str
-    """For messages."""
+    """The kind's name in messages."""
     delivered_by: tuple[Source, ...] = ()
-    """Sources whose deliveries of its day a slice waits for; with none, it waits for its upstream slices of that day."""
+    """Sources whose deliveries for its day a slice waits for; if empty, the slice waits for its upstream slices of that day."""
     bounds_keys: bool = False
-    """Whether the shares of keys that come, go and change are bounded as well, and not the table's measures alone."""
+    """Whether the shares of added, removed and changed keys are bounded too, beside the table's measures."""
     has_row_per_event: bool = False
-    """Whether an event is one row of it: elsewhere an event has a row for each time it was sent, or none of its own."""
+    """Whether the table holds exactly one row per event; raw tables hold one per delivery, aggregates none."""
     is_shared: bool = False
-    """Whether its slices belong to all projects together: a dimension knows none."""
+    """Whether a slice belongs to all projects together; the slices of dimensions do."""
     chosen_by: tuple[str, ...] = ()
-    """Settings that choose inputs of a slice: on record with it, and no part of its code, because its input state tells the
-    choice."""
+    """Settings that choose the inputs of a slice. They are recorded with the slice but are no part of its code version,
+    because its input state already shows the choice."""
 
     @abstractmethod
     def input_days(self, upstream: str, day: date, settings: Settings) -> tuple[date, ...]:
-        """Days of the upstream table's slices that a slice of `day` reads, ascending; others than `day` may be among them."""
+        """Days of the upstream slices that a slice of `day` reads, ascending; days other than `day` may be included."""
 
     @abstractmethod
     def exchange_days(self, settings: Settings) -> int:
-        """How many days apart two slices may lie that give rows to each other; 0 where a row never changes its day.
+        """The most days between two slices that can exchange rows; 0 if a row never changes its day.
 
-        The load publishes slices that exchange rows together or not at all, and a rollback restores them so.
+        The load publishes slices that exchange rows together or not at all; a rollback restores them the same way.
         """
 
     def reads_landing(self, table: str, settings: Settings) -> bool:  # noqa: ARG002 - most never do
-        """Whether a slice of the table of this key is read from one object in landing, and from no table."""
+        """Whether a slice of this table (a key) is read from one object in landing and not from a table."""
         return False
 
     def reads_history(self, table: str, settings: Settings) -> bool:  # noqa: ARG002
-        """Whether one object tells of all its slices, so that each is a part of it."""
+        """Whether one object holds the data of all slices of this table (a key), so that each slice is a part of it."""
         return False
 
     def projects(self, projects: Sequence[str]) -> tuple[str, ...]:
-        """The projects of its slices, where a load is asked for these."""
+        """The projects that the table's slices are filed under when a load is asked for `projects`."""
         return (ALL_PROJECTS,) if self.is_shared else tuple(projects)
 
     def slice_day(self, day: date) -> date:
-        """The day that the slice is filed under which holds what is known of `day`."""
+        """The partition day of the slice that holds the data of `day`."""
         return day
 
     def input_slices(self, upstream: str, key: Slice, settings: Settings) -> tuple[Slice, ...]:
-        """Slices of the upstream table that a slice is built from, wherever that is certain without looking at them."""
+        """The upstream slices that a slice is built from, as far as they are known without reading any records."""
         return tuple(Slice(day, key.project_id) for day in self.input_days(upstream, key.event_date, settings))
 
 
 class Delivered(TableKind):
-    """Filled from deliveries as they come: nothing is built again, so there is no builder."""
+    """Filled from deliveries as they arrive. It is never rebuilt, so it has no builder."""
 
     name = "delivered"
 
     def input_days(self, upstream: str, day: date, settings: Settings) -> tuple[date, ...]:  # noqa: ARG002
-        """None: it reads no table."""
+        """None: the table is not built from other tables."""
         return ()
 
     def exchange_days(self, settings: Settings) -> int:  # noqa: ARG002
-        """A line stays on the day of its event."""
+        """0: a line stays on the day of its event."""
         return 0
 
 
 class Refined(TableKind):
-    """One row per event of both raw tables; of rows that share a key within the dedupe window, one wins."""
+    """One row per event of both raw tables; one row wins among those that share a key within the dedupe window."""
 
     name = "refined"
     delivered_by = tuple(Source)
@@ -96,7 +96,7 @@ class Refined(TableKind):
         return tuple(day + timedelta(days=shift) for shift in range(-window, window + 1))
 
     def exchange_days(self, settings: Settings) -> int:
-        """An event moves to the day of its winner."""
+        """The dedupe window: an event moves to the day of its winning row."""
         return settings.dedupe_window_days
 
 
@@ -106,73 +106,73 @@ class Aggregate(TableKind):
     name = "aggregate"
 
     def input_days(self, upstream: str, day: date, settings: Settings) -> tuple[date, ...]:  # noqa: ARG002
-        """Its own day."""
+        """Only `day` itself."""
         return (day,)
 
     def exchange_days(self, settings: Settings) -> int:  # noqa: ARG002
-        """Each day is counted alone."""
+        """0: each day is computed on its own."""
         return 0
 
 
 class Snapshot(TableKind):
-    """The items of a dimension on one day, read from the object that was delivered for it."""
+    """The items of a dimension on one day, read from the object delivered for that day."""
 
     name = "snapshot"
     is_shared = True
 
     def reads_landing(self, table: str, settings: Settings) -> bool:  # noqa: ARG002
-        """Always."""
+        """True: every snapshot is read from its object."""
         return True
 
     def input_days(self, upstream: str, day: date, settings: Settings) -> tuple[date, ...]:  # noqa: ARG002
-        """None: it reads no table."""
+        """None: the table is not built from other tables."""
         return ()
 
     def exchange_days(self, settings: Settings) -> int:  # noqa: ARG002
-        """A snapshot says nothing of another day."""
+        """0: a snapshot says nothing about other days."""
         return 0
 
 
 class Validity(TableKind):
-    """From when until when items had a status, in one month; filed under its first day.
+    """The intervals during which items had a status, one slice a month, filed under the month's first day.
 
-    By its snapshots, or by the history that is delivered where a setting says so.
+    The intervals are computed from snapshots, or read from a delivered history if `delivered_intervals` says so.
     """
 
     name = "validity"
     is_shared = True
 
     def reads_landing(self, table: str, settings: Settings) -> bool:
-        """Where its intervals are delivered."""
+        """Whether `delivered_intervals` names the dimension."""
         return table in {f"{_DIMENSIONS}{name}_validity" for name in settings.delivered_intervals}
 
     def reads_history(self, table: str, settings: Settings) -> bool:
-        """The same: each delivery is the whole history."""
+        """The same as `reads_landing`: each delivery holds the whole history."""
         return self.reads_landing(table, settings)
 
     def slice_day(self, day: date) -> date:
-        """The first day of its month."""
+        """The first day of the month of `day`."""
         return day.replace(day=1)
 
     def input_days(self, upstream: str, day: date, settings: Settings) -> tuple[date, ...]:
-        """The days of the month: an interval ends with it, and the next one begins. None where a history is delivered."""
+        """All days of the month, because intervals are cut where a month ends; none if a history is delivered."""
         if self.reads_history(f"{upstream.removesuffix('_snapshot')}_validity", settings):
             return ()
         return tuple(day + timedelta(days=number) for number in range(monthrange(day.year, day.month)[1]))
 
     def exchange_days(self, settings: Settings) -> int:  # noqa: ARG002
-        """Each month is computed alone."""
+        """0: each month is computed on its own."""
         return 0
 
 
 class AsOf(TableKind):
-    """Figures of one day, computed from its refined events and from a dimension as it was on that day."""
+    """Figures of one day, computed from its refined events and a dimension as it was on that day."""
 
     name = "as-of aggregate"
     chosen_by = ("missing_snapshot", "previous_snapshot_days")
 
     def input_days(self, upstream: str, day: date, settings: Settings) -> tuple[date, ...]:
-        """Of events its own day; of a dimension the days whose snapshot may stand for it, and the months of these."""
+        """For events, `day`; for a dimension, the days whose snapshot may be used for it, and the months of those days."""
         if not is_dimension(upstream):
             return (day,)
         back = settings.previous_snapshot_days if settings.missing_snapshot is MissingSnapshot.PREVIOUS else 0
@@ -180,16 +180,16 @@ class AsOf(TableKind):
         return tuple(sorted({*days, *(VALIDITY.slice_day(one) for one in days)}))
 
     def input_slices(self, upstream: str, key: Slice, settings: Settings) -> tuple[Slice, ...]:
-        """Of events alone: which snapshot stands for a day, the records tell (load/staleness/as_of.py)."""
+        """Slices of events only: the ledger decides which snapshot is used for a day (load/staleness/as_of.py)."""
         return () if is_dimension(upstream) else super().input_slices(upstream, key, settings)
 
     def exchange_days(self, settings: Settings) -> int:  # noqa: ARG002
-        """Each day is counted alone."""
+        """0: each day is computed on its own."""
         return 0
 
 
 def is_dimension(key: str) -> bool:
-    """Whether a table belongs to a dimension, by its key."""
+    """Whether the table with this key belongs to a dimension."""
     return key.startswith(_DIMENSIONS)
 
 

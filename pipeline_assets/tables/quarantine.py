@@ -1,7 +1,7 @@
-"""raw.quarantine: refused lines and objects, each with its place and reason.
+"""raw.quarantine: refused lines and objects, each with its position and reason.
 
 Contains: the table's columns and layout.
-Add here: a change of what is kept of a refused line.
+Add here: another column about a refused line.
 Does not contain: why a line is refused (formats/).
 """
 

@@ -1,7 +1,7 @@
 """raw.regular_events and raw.backfill_events: every parsed line, exactly as delivered.
 
 Contains: the two tables' columns and layout.
-Add here: a change of what raw keeps.
+Add here: another column that raw keeps.
 Does not contain: parsing (transforms/parse.py) and accepting batches (load/deliveries/).
 """
 
@@ -28,7 +28,7 @@ HASHES = (
     ),
     TableColumn("_key_b", "bigint", "its second half"),
 )
-"""What tasks compute of a row once; docs/operations.md says who computes it again."""
+"""Hashes that tasks compute once per row; docs/operations.md says which steps recompute them."""
 
 _COLUMNS = (
     EVENT_DATE,

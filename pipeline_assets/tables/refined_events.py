@@ -1,8 +1,8 @@
 """refined.events: one row per event, the winner among all deliveries of both sources.
 
 Contains: columns, layout, code version.
-Add here: a change of what an event is after refinement.
-Does not contain: the winner rule (domain/identity.py) and its Spark form (transforms/dedupe.py).
+Add here: another column of refined events.
+Does not contain: the winner rule (domain/identity.py) or its Spark form (transforms/dedupe.py).
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ REFINED_EVENTS = Table(
 )
 
 CONTENT = tuple(column.name for column in (*VENDOR, EXTRA))
-"""What a raw or refined row's hash covers: the vendor's columns and `_extra`."""
+"""The columns that the hash of a raw or refined row covers: the vendor's columns and `_extra`."""
 
 BUSINESS_COLUMNS = tuple(name for name in CONTENT if name not in EXPORT_FORMAT.transport_columns)
-"""What an event says, without how its row travelled: an event that is sent again unchanged does not count as changed."""
+"""CONTENT without the columns about transport, so that an event re-sent unchanged does not count as changed."""
 
 
 def event_hashes() -> EventHashes:
-    """What the stored hashes of an event cover."""
+    """The columns that the stored hashes of an event cover, with their types."""
     types = {column.name: column.type for column in (*VENDOR, EXTRA)}
     return EventHashes({name: types[name] for name in CONTENT}, BUSINESS_COLUMNS)

@@ -1,8 +1,8 @@
-"""All tables in topological order: the one list the load path, the graph and the shell walk.
+"""All tables in topological order: the one list that the load, the asset graph and the command line iterate over.
 
-Contains: the order, and what follows from what.
+Contains: the order, ancestors and descendants, and checks of settings that name tables.
 Add here: a new table.
-Does not contain: everything about a table (its own module).
+Does not contain: the declaration of a table (its own module).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ AGGREGATES: tuple[AggregateTable, ...] = (*_BUILT_IN, *extra_aggregates([table.k
 DERIVED: tuple[Table, ...] = (REFINED_EVENTS, *AGGREGATES)
 ASSET_TABLES: tuple[Table, ...] = (*RAW_TABLES.values(), *DERIVED)
 ALL_TABLES: tuple[Table, ...] = (*ASSET_TABLES, QUARANTINE)
-"""The tables of events: every lake has them."""
+"""The tables of events, which every lake has."""
 
 DIMENSIONS: tuple[Dimension, ...] = (ITEM, *extra_dimensions([ITEM.name]))
 AS_OF_TABLES: tuple[AsOfTable, ...] = (ACTIVE_ITEM_EVENTS,)
@@ -37,23 +37,23 @@ DIMENSION_TABLES: tuple[Table, ...] = (
     *(dimension.validity for dimension in DIMENSIONS),
 )
 OPTIONAL_TABLES: tuple[Table, ...] = (*DIMENSION_TABLES, *AS_OF_TABLES)
-"""The tables of a lake that dimensions are delivered to; elsewhere nothing waits for them, and nothing creates them."""
+"""The tables that need delivered dimensions; in a lake without them, nothing creates or waits for these tables."""
 GRAPH_TABLES: tuple[Table, ...] = (*ASSET_TABLES, *OPTIONAL_TABLES)
-"""The assets of Dagster."""
+"""The tables that are Dagster assets."""
 EVERY_TABLE: tuple[Table, ...] = (*ALL_TABLES, *OPTIONAL_TABLES)
 RESTORABLE: tuple[Table, ...] = (*DERIVED, *OPTIONAL_TABLES)
-"""What is published by building it, and may go back to what it was."""
+"""Tables whose slices are published by a build and can be rolled back."""
 
 SOURCE_OF_TABLE: dict[str, Source] = {table.key: source for source, table in RAW_TABLES.items()}
 
 
 def table_by_key(key: str) -> Table:
-    """The table of an asset key such as `refined/events`; raises KeyError."""
+    """Return the table of an asset key such as `refined/events`; raises KeyError for an unknown key."""
     return {table.key: table for table in EVERY_TABLE}[key]
 
 
 def ancestors(table: Table) -> tuple[Table, ...]:
-    """All tables it is built from, directly or not, in topological order."""
+    """All tables that this table is built from, directly or indirectly, in topological order."""
     wanted = {table.key}
     for other in reversed(EVERY_TABLE):
         wanted |= set(other.upstream) if other.key in wanted else set()
@@ -61,25 +61,25 @@ def ancestors(table: Table) -> tuple[Table, ...]:
 
 
 def with_descendants(table: Table) -> tuple[Table, ...]:
-    """The table, and the derived ones that are built from it, directly or not, in topological order."""
+    """The table and all tables built from it, directly or indirectly, in topological order."""
     return tuple(other for other in EVERY_TABLE if other == table or table in ancestors(other))
 
 
 def downstream_of(key: str) -> tuple[Table, ...]:
-    """The tables that are built from this one, directly or not, in topological order; raises KeyError."""
+    """All tables built from the table with this key, directly or indirectly, in topological order; raises KeyError."""
     table = table_by_key(key)
     return tuple(other for other in with_descendants(table) if other != table)
 
 
 def measures_of(key: str) -> tuple[str, ...]:
-    """The figures of a slice that readers know; of a table that is no longer there its rows."""
+    """Names of a table's measures, `rows` first; only `rows` for a table that no longer exists."""
     table = {table.key: table for table in EVERY_TABLE}.get(key)
     own = table.measures if table is not None else ()
     return ("rows", *(name for name in own if name != "rows"))
 
 
 def require_known_dimensions(settings: Settings) -> None:
-    """Raise SettingsError for a name in `delivered_intervals` that is no dimension, or whose folder is that of another one."""
+    """Raise SettingsError if a name in `delivered_intervals` is no dimension, or if its folder belongs to another one."""
     subject, names = "TIDEMARK_DELIVERED_INTERVALS", [dimension.name for dimension in DIMENSIONS]
     for name in settings.delivered_intervals:
         if name not in names:
@@ -90,7 +90,7 @@ def require_known_dimensions(settings: Settings) -> None:
 
 
 def require_known_bounds(settings: Settings) -> None:
-    """Raise SettingsError for a name in `change_bounds` that is no bounded measure: it would bound nothing."""
+    """Raise SettingsError if a name in `change_bounds` is not a bounded measure and so would have no effect."""
     shares = (KEYS_ADDED, KEYS_REMOVED, KEYS_CHANGED)
     known = {
         f"{table.key}:{name}"

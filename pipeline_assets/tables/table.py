@@ -1,8 +1,8 @@
-"""What a table is: columns, layout, kind, upstream, checks and how it is built and measured.
+"""The declaration of a table: columns, layout, kind, upstream, checks, build and measures.
 
-Contains: the declaration every table module fills in.
-Add here: a property all tables have.
-Does not contain: any one table's content (its own module) and what its kind answers (kinds.py).
+Contains: the classes that every table module instantiates.
+Add here: a property that all tables have.
+Does not contain: a particular table (its own module), the answers of its kind (kinds.py).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class TableColumn:
     description: str = ""
     is_required: bool = False
     sources: tuple[str, ...] = ()
-    """Columns of the upstream tables it is computed from, where these are not the ones of its own name."""
+    """Upstream columns that it is computed from; empty if they have the column's own name."""
 
 
 EVENT_DATE = TableColumn("event_date", "date", "UTC date of event_time; the partition", is_required=True)
@@ -41,12 +41,12 @@ PROJECT_ID = TableColumn("project_id", "string", "the vendor's project, from the
 
 @dataclass(frozen=True)
 class Measure:
-    """A figure of a slice that changes of a final day are bounded by."""
+    """A figure of a slice; the change rule bounds how far it may change on a final day."""
 
     total: Callable[[], SparkColumn]
-    """Aggregate expression over the table's rows of a slice; made when a session is there."""
+    """Returns an aggregate expression over the rows of a slice; it needs a running Spark session."""
     is_count: bool = True
-    """Whether it counts rows or things. Small counts are not bounded; other measures always are."""
+    """Whether it counts something. Small counts are not bounded; other measures always are."""
 
 
 @dataclass(frozen=True)
@@ -54,32 +54,32 @@ class Table:
     """The declaration of one table; frozen and free of I/O."""
 
     key: str
-    """`refined/events`: the asset key, and with a dot the table's name."""
+    """The asset key, such as `refined/events`; with a dot it is the table's name."""
     description: str
     columns: tuple[TableColumn, ...]
     write_order: tuple[str, ...]
     kind: TableKind
-    """Answers what differs between tables: what a slice is built from, how, and what is published together."""
+    """Answers what differs between tables: the inputs of a slice, how it is built, and which slices publish together."""
     version: str = "1"
-    """Raised by hand when the build's meaning changes; slices built by another are outdated."""
+    """Raised by hand when the meaning of the build changes; slices built by another version are outdated."""
     settings_read: tuple[str, ...] = ()
     upstream: tuple[str, ...] = ()
     checks: tuple[CheckRule, ...] = ()
     exact_bounds: tuple[str, ...] = ()
-    """Columns whose file metrics keep exact bounds."""
+    """Columns whose file metrics keep exact bounds, not truncated ones."""
     many_valued: tuple[str, ...] = ()
-    """Columns of which hardly two rows share a value: writers of files try no dictionary for them."""
+    """Columns with almost no repeated values; files are written without a dictionary for them."""
     day_column: str = "event_date"
     recovery: str = ""
-    """One sentence: what a person does when a day of this table is red."""
+    """One sentence: what the operator does when a day of this table is red."""
     measures: Mapping[str, Measure] = field(default_factory=dict, hash=False)
-    """Name -> figure that bounds changes of a final slice."""
+    """Name -> figure by which changes of a final slice are bounded."""
     dimension: Dimension | None = None
-    """The dimension that its events are joined with as it was on their day."""
+    """The dimension that the table joins its events with, as it was on the day of the event."""
 
     @property
     def identifier(self) -> str:
-        """Name within the catalog, `refined.events`."""
+        """Name within the catalog, such as `refined.events`."""
         return self.key.replace("/", ".")
 
     @property
@@ -89,12 +89,12 @@ class Table:
 
     @property
     def partition_columns(self) -> tuple[str, str]:
-        """What a slice's rows have in common: its day and its project."""
+        """The two columns that identify a slice: day and project."""
         return (self.day_column, "project_id")
 
     @property
     def content_columns(self) -> tuple[str, ...]:
-        """Columns the digest covers: everything but lineage, with the partition apart; `_extra` is content."""
+        """Columns that the digest covers: all but lineage and partition columns; `_extra` counts as content."""
         return tuple(
             column.name
             for column in self.columns
@@ -103,20 +103,20 @@ class Table:
         )
 
     def reads_landing(self, settings: Settings) -> bool:
-        """Whether a slice is read from one object in landing, and from no table."""
+        """Whether a slice is read from one object in landing and not from a table."""
         return self.kind.reads_landing(self.key, settings)
 
     def reads_history(self, settings: Settings) -> bool:
-        """Whether one object in landing tells of all its slices."""
+        """Whether one object in landing holds the data of all slices."""
         return self.kind.reads_history(self.key, settings)
 
     def recorded_settings(self, settings: Settings) -> dict[str, Any]:
-        """Name -> value of the settings that decide about the build, as a publication records them; the same on every machine."""
+        """Name -> value of the settings that affect the build, as a publication records them; the same on every machine."""
         names = (*self.settings_read, *self.kind.chosen_by)
         return on_record(settings, [name for name in names if not settings.is_of_machine(name)])
 
     def code_version(self, settings: Settings) -> str:
-        """The declared version and a hash of the settings the build reads; the same on every machine."""
+        """The declared version and a hash of the settings that the build reads; the same on every machine."""
         names = [name for name in sorted(self.settings_read) if not settings.is_of_machine(name)]
         values = {name: getattr(settings, name) for name in names}
         text = json.dumps(values, sort_keys=True, default=str)
@@ -125,67 +125,67 @@ class Table:
 
 @dataclass(frozen=True, kw_only=True)
 class AggregateTable(Table):
-    """A per-day table computed from refined.events alone."""
+    """A daily table computed from refined.events alone."""
 
     kind: TableKind = AGGREGATE
     key_columns: tuple[str, ...]
-    """What names a row within a slice."""
+    """Columns that identify a row within a slice."""
     build: Callable[[DataFrame, Settings], DataFrame]
-    """refined.events, or its narrow events (whole slices) -> this table's rows."""
+    """Whole slices of refined.events, or of its narrow events -> this table's rows."""
     measures: Mapping[str, Measure]
     controls: Callable[[DataFrame, Settings], DataFrame]
-    """The same -> event_date, project_id and one column per measure, computed another way than the build."""
+    """The same input -> event_date, project_id and one column per measure, computed in another way than the build does."""
     reads_narrow_events: bool = False
-    """Whether build and controls read what all aggregates of a load share (transforms/narrow_events.py), not refined.events."""
+    """Whether build and controls read the narrow events (transforms/narrow_events.py) that all aggregates of a load share."""
 
     def __post_init__(self) -> None:
-        """Rows that nothing names could not be compared; raises ValueError."""
+        """Raise ValueError without key columns, because rows could not be compared."""
         _require_key_columns(self.key, self.key_columns)
 
 
 @dataclass(frozen=True)
 class Dimension:
-    """A table of the business that is delivered as it is on each day: its snapshots, and the intervals made of them."""
+    """A business table that is delivered as it is on each day: its snapshots and its validity intervals."""
 
     name: str
-    """Its folder in landing, `dimensions/{name}/`."""
+    """The name of its folder in landing, `dimensions/{name}/`."""
     snapshot: Table
     validity: Table
 
     @property
     def tables(self) -> tuple[Table, Table]:
-        """Both, in topological order."""
+        """Both tables, in topological order."""
         return (self.snapshot, self.validity)
 
     def delivered_tables(self, settings: Settings) -> tuple[str, ...]:
-        """The keys of those that are read from landing: any of them tells that the dimension is in use."""
+        """Keys of the tables that are read from landing; a delivery for any of them means that the dimension is in use."""
         return tuple(table.key for table in self.tables if table.reads_landing(settings))
 
     def intervals_are_delivered(self, settings: Settings) -> bool:
-        """Whether its intervals are, and not derived from its snapshots."""
+        """Whether intervals are delivered and not computed from snapshots."""
         return self.validity.reads_landing(settings)
 
 
 @dataclass(frozen=True, kw_only=True)
 class AsOfTable(Table):
-    """A per-day table computed from refined.events and from a dimension as it was on the day of the events."""
+    """A daily table computed from refined.events and from a dimension as it was on the day of the events."""
 
     kind: TableKind = AS_OF
     dimension: Dimension
     key_columns: tuple[str, ...]
-    """What names a row within a slice."""
+    """Columns that identify a row within a slice."""
     narrow: Callable[[DataFrame, Settings], DataFrame]
-    """refined.events (whole slices) -> what build and controls need of them; computed once."""
+    """Whole slices of refined.events -> the narrow frame that build and controls read; computed once."""
     build: Callable[[DataFrame, DataFrame, Settings], DataFrame]
     """Narrow events, and the items on their day (event_date date, id, status string) -> this table's rows.
 
-    It is given the items twice, read from snapshots and from intervals: the rows must be the same.
+    The load calls it twice, with items from snapshots and with items from intervals; the rows must be the same.
     """
     controls: Callable[[DataFrame, DataFrame, Settings], DataFrame]
-    """The same -> event_date, project_id and figures of the slice, shown with its checks."""
+    """The same input -> event_date, project_id and figures of the slice, which are shown with its checks."""
 
     def __post_init__(self) -> None:
-        """Rows that nothing names could not be compared; raises ValueError."""
+        """Raise ValueError without key columns, because rows could not be compared."""
         _require_key_columns(self.key, self.key_columns)
 
 

@@ -1,8 +1,8 @@
-"""Rows of one task, day after day, in bounded memory: whoever writes them needs one open file, whatever the number of days.
+"""Groups the rows of one task by day in bounded memory, so that the writer needs one open file for any number of days.
 
 Contains: holding rows back, the spill to disk, the merge.
-Add here: how rows of a task are put in order.
-Does not contain: what the rows are (parse.py).
+Add here: another step in ordering the rows of a task.
+Does not contain: parsing rows (parse.py).
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ import pyarrow.compute as pc
 from pipeline_assets.domain.spool import a_spool_on_disk
 
 HELD_BYTES = 32 * 1024**2
-"""So much is held before it is sorted and spilled; sorting takes as much again."""
+"""Held rows are sorted and spilled at this size; sorting needs the same amount again."""
 _PART_BYTES = 1024**2
-"""What is read back at once of a spilled run."""
+"""How much of a spilled run is read back at a time."""
 _OUT_BYTES = 8 * 1024**2
 _OUT_ROWS = 10_000
 _KEY = ["project_id", "event_date"]
@@ -30,7 +30,7 @@ _Key = tuple[str, date]
 
 @dataclass(frozen=True)
 class _Part:
-    """Consecutive rows of a sorted run: in memory, or the number of a batch in the file."""
+    """Consecutive rows of a sorted run: a batch in memory, or the number of a batch in the spill file."""
 
     first: _Key
     last: _Key
@@ -39,7 +39,7 @@ class _Part:
 
 @dataclass
 class _Spill:
-    """A file without a name, so that it goes with the process."""
+    """A file without a name, so that the system frees it when the process ends."""
 
     schema: pa.Schema
     _file: IO[bytes] = field(init=False)
@@ -52,13 +52,13 @@ class _Spill:
         self._writer = pa.ipc.new_file(self._file, self.schema, options=options)
 
     def write(self, batch: pa.RecordBatch) -> int:
-        """The number of the batch."""
+        """Append a batch; return its number."""
         self._writer.write_batch(batch)
         self._count += 1
         return self._count - 1
 
     def reader(self) -> pa.ipc.RecordBatchFileReader:
-        """Of all that was written; nothing can be written any more."""
+        """Return a reader of all batches; nothing can be written afterwards."""
         self._writer.close()
         self._file.flush()
         self._file.seek(0)
@@ -70,13 +70,13 @@ class _Spill:
 
 
 class DayClusters:
-    """Hands out rows so that those of one (project_id, event_date) follow each other, in the order in which they came.
+    """Yields the rows of each (project_id, event_date) together, in their order of arrival.
 
-    The day that most rows of the first batch lie on is not held back at all: it is the usual case, and ends as the first.
+    Rows of the most frequent day of the first batch are not held back: that day is the usual case and comes out first.
     """
 
     def __init__(self, most_bytes: int = HELD_BYTES) -> None:
-        """`most_bytes` bounds what is held in memory."""
+        """`most_bytes` bounds the rows held in memory."""
         self._most_bytes = most_bytes
         self._open: _Key | None = None
         self._held: list[pa.RecordBatch] = []
@@ -87,7 +87,7 @@ class DayClusters:
         self.spilled_bytes = 0
 
     def add(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-        """Take rows of one project; gives those that may go at once."""
+        """Take rows of one project; yield those that need not be held back."""
         project, days = batch["project_id"][0].as_py(), batch["event_date"]
         span = pc.min_max(days).as_py()
         is_one_day = span["min"] == span["max"]
@@ -105,7 +105,7 @@ class DayClusters:
             self._hold(later)
 
     def rest(self) -> Iterator[pa.RecordBatch]:
-        """All that was held back; the last thing to ask for."""
+        """Yield all rows that were held back; nothing may be added afterwards."""
         if not self._held and not self._parts:
             return
         if self._held:
@@ -120,11 +120,11 @@ class DayClusters:
                 for batch in [part.place if isinstance(part.place, pa.RecordBatch) else file.get_batch(part.place)]
             )
             some = (batch for batch in found if batch.num_rows)
-            # Runs are in the order in which rows came, so one day needs no sorting, and is never in memory as a whole.
+            # Runs keep the order of arrival, so a single day needs no sorting and is never in memory as a whole.
             yield from some if first == last else _in_order(list(some))
 
     def close(self) -> None:
-        """Let go of all that is held."""
+        """Release all held rows and the spill file."""
         self._held.clear()
         self._parts.clear()
         if self._spill is not None:
@@ -141,7 +141,7 @@ class DayClusters:
         self._held, self.held_bytes = [], 0
 
     def _sorted(self) -> list[pa.RecordBatch]:
-        """What is held, in order, in parts."""
+        """The held rows, sorted and cut into small parts."""
         parts = []
         for batch in _in_order(self._held):
             rows = max(1, batch.num_rows * _PART_BYTES // max(1, batch.nbytes))
@@ -156,7 +156,7 @@ class DayClusters:
         return parts
 
     def _windows(self) -> Iterator[tuple[_Key, _Key]]:
-        """First and last day of what is put in order at once: days of one project that weigh little, or one day."""
+        """First and last key of the days to merge together: several small days of one project, or one day."""
         first: _Key | None = None
         last: _Key | None = None
         weight = 0
@@ -181,14 +181,14 @@ def _part(batch: pa.RecordBatch, place: pa.RecordBatch | int) -> _Part:
 
 
 def _in_order(batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
-    """By day, rows of one day as they came: Arrow's sort is stable."""
+    """The rows sorted by project and day; rows of one day keep their order because Arrow's sort is stable."""
     rows = pa.Table.from_batches(batches).combine_chunks()
     order = pc.sort_indices(rows.select(_KEY), sort_keys=[(name, "ascending") for name in _KEY])
     return list(rows.take(order).to_batches())
 
 
 def _between(batch: pa.RecordBatch, first: _Key, last: _Key) -> pa.RecordBatch:
-    """The rows of a sorted batch that lie on these days of one project; no copy."""
+    """The rows of a sorted batch within these days of one project, without copying."""
     days = batch["event_date"]
     is_in = pc.and_(
         pc.equal(batch["project_id"], first[0]),

@@ -1,9 +1,9 @@
-"""Keys that several days hold: what makes a slice depend on its neighbours, and what they give to each other.
+"""Keys that occur on several days: they make a slice depend on its neighbours, and can move between days.
 
-Contains: the digest of a slice's rivals, and the keys that a publication would take from one day
-and give to another.
+Contains: the digest of the rows on other days that compete with a slice, and the keys that a
+publication would move from one day to another.
 Add here: another question about keys across days.
-Does not contain: which row of a key wins (dedupe.py).
+Does not contain: choosing the winning row of a key (dedupe.py).
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ _RIVAL = {"_day": "int", **dict.fromkeys(KEY, "bigint"), ROW_ID: "string", **_OR
 
 
 def competing_columns() -> list[Column]:
-    """`_day`, `_key_a`, `_key_b`, `_hash_a`, `_hash_b`, `_order` (numbers): a row as its rivals on other days see it.
+    """`_day`, `_key_a`, `_key_b`, `_hash_a`, `_hash_b`, `_order` (numbers): what competing rows on other days compare.
 
-    Expects key, `_day` and IDENTITY, its ROW_ID as `named`. Content is not among them, because it decides ties alone:
-    those are flagged where rivals are compared, so that a slice with one never counts as unchanged.
+    Expects `_day` and IDENTITY, with ROW_ID as `named` returns it. Content is left out because it only decides ties.
+    `digests_of_competing` counts ties, so that a slice with a tie never counts as unchanged.
     """
     row, order = row_hashes(_RIVAL), row_hashes(_ORDER)
     return [
@@ -44,15 +44,15 @@ def competing_columns() -> list[Column]:
 def is_shared(window: WindowSpec) -> Column:
     """Whether other days within the range of this window (a key's rows by `_day`) hold the row's key.
 
-    Equal content is of the same day, since it includes the time: rows without any id have no rivals elsewhere.
+    Rows without any id never compete across days: their key is their content, which includes the time of the event.
     """
     return F.min("_day").over(window) != F.max("_day").over(window)
 
 
 def shared_rows(raw: DataFrame, dedupe_window_days: int, hot_keys: DataFrame | None = None) -> DataFrame:
-    """event_date, project_id and `competing_columns` of the rows whose key lies on several days within the window.
+    """event_date, project_id and `competing_columns` of the rows whose key occurs on several days within the window.
 
-    `raw` needs event_date, project_id, `_source` and IDENTITY, no more. `hot_keys`: as `dedupe.outcomes` has them.
+    `raw` needs only event_date, project_id, `_source` and IDENTITY. `hot_keys`: see `dedupe.outcomes`.
     """
     near = key_window(dedupe_window_days)
     rows = raw.withColumn("_day", day_number()).withColumn(ROW_ID, named(ROW_ID))
@@ -69,9 +69,9 @@ def shared_rows(raw: DataFrame, dedupe_window_days: int, hot_keys: DataFrame | N
 
 
 def digests_of_competing(shared: DataFrame, dedupe_window_days: int) -> DataFrame:
-    """event_date, project_id, `digest_aggregates`, ties: per slice, the rows elsewhere that compete with its own.
+    """event_date, project_id, `digest_aggregates`, ties: per slice, the rows of other days that compete with its rows.
 
-    `ties` counts those that only content decides.
+    `ties` counts the competing rows that only content tells apart.
     """
     own = shared.select("event_date", "project_id", "_day", *KEY).distinct()
     own_orders = shared.select("event_date", "project_id", *KEY, "_order", F.lit(True).alias("_is_tied")).distinct()
@@ -87,24 +87,24 @@ def digests_of_competing(shared: DataFrame, dedupe_window_days: int) -> DataFram
 
 
 def competing_digest(row: Mapping[str, Any]) -> str:
-    """The text of a collected row of `digests_of_competing`; tells where content alone decides between days."""
+    """A collected row of `digests_of_competing` as text, marked if content alone decides between days."""
     digest = str(digest_of(row))
     return with_tie(digest) if row["ties"] else digest
 
 
 def key_days(events: DataFrame) -> DataFrame:
-    """project_id, `_day`, KEY, distinct: which days hold which keys."""
+    """project_id, `_day`, KEY, distinct: the keys of each day."""
     return events.select("project_id", day_number().alias("_day"), *KEY).distinct()
 
 
 def linked_days(
     before: DataFrame, after: DataFrame, raw: DataFrame, is_built: Column, dedupe_window_days: int
 ) -> DataFrame:
-    """project_id, `_day`, `_other_day` (int): pairs of days that give keys to each other, or both hold some.
+    """project_id, `_day`, `_other_day` (int): pairs of days that must be published together, because they share keys.
 
-    `before` and `after` are `key_days` of refined as published and as it would be, `raw` those of its inputs. A key that leaves
-    a day (`is_built`, over `_day` and project_id) links it to the days whose raw rows hold the key and whose published
-    ones do not: they are to gain it. A key that two days hold afterwards links a built one to one that is not.
+    `before` and `after` are `key_days` of refined, as published and as built; `raw` is `key_days` of its inputs. `is_built` is a
+    condition on `_day` and project_id. A key that leaves a built day links it to the days that are to gain the key: their
+    raw rows hold it and their published rows do not. A key on two days afterwards links a built day to one not built.
     """
     at = ["project_id", "_day", *KEY]
     left = before.where(is_built).join(after, on=at, how="left_anti")
@@ -124,10 +124,11 @@ def torn_keys(
     now_beside: DataFrame,
     dedupe_window_days: int,
 ) -> DataFrame:
-    """event_date, project_id of days beside: one row per key that going back on the chosen days alone would lose or double.
+    """event_date, project_id of neighbouring days: one row per key that a rollback of the chosen days alone would break.
 
-    All are `key_days`. Doubled: a chosen day holds it again while a day beside holds it now. Lost: a day beside held it then, and
-    a chosen day alone holds it now.
+    All arguments are `key_days`, before (`then`) and now, of the chosen days and of the days beside them. A key is doubled if
+    a chosen day gets it back while a day beside holds it now. It is lost if a day beside held it then and only a chosen
+    day holds it now.
     """
     at = ["project_id", *KEY]
     doubled = _near(now_beside, then_chosen, dedupe_window_days)

@@ -1,9 +1,9 @@
-"""Parquet files of an Iceberg table, written by whoever holds the rows; no snapshot names them before the driver commits them.
+"""Parquet data files of an Iceberg table, written by tasks; no snapshot refers to them until the driver commits them.
 
-Contains: layout and rolling of files, and a file as Iceberg's JSON.
-Add here: how a file is laid out.
-Does not contain: what is counted of it (file_metrics.py), committing
-(resources/iceberg/lakehouse.py), where rows come from (write_objects.py, refine_files.py).
+Contains: layout and rolling of files, and the description of a file as Iceberg's JSON.
+Add here: another property of a file's layout.
+Does not contain: metrics of a file (file_metrics.py), committing
+(resources/iceberg/lakehouse.py), the source of rows (write_objects.py, refine_task.py).
 """
 
 from __future__ import annotations
@@ -35,32 +35,32 @@ ARROW_TYPES = {
     "binary": pa.binary(),
 }
 _ROW_GROUP_BYTES = 64 * 1024**2
-"""Of rows in memory: a task holds about as much of what it writes, whatever the file."""
+"""Size of a row group, in memory: a task buffers about this much, whatever the size of the file."""
 _FILE_BYTES = 256 * 1024**2
-"""Of Parquet: a larger file is ended and another one begun."""
+"""Size of a Parquet file at which it is ended and another one begun."""
 
 
 class Store(Protocol):
-    """Where files go; picklable (resources/iceberg/lake_objects.py)."""
+    """Where files are written; picklable (resources/iceberg/lake_objects.py)."""
 
     url: str
 
     def create(self, name: str) -> IO[bytes]:
-        """A new object, which is there once it is closed."""
+        """Open a new object for writing; it exists once it is closed."""
 
     def open(self, name: str) -> IO[bytes]:
-        """An object's bytes, from any place in it."""
+        """Open an object for reading; the result is seekable."""
 
     def delete(self, name: str) -> None:
-        """Delete an object; nothing happens where it is gone."""
+        """Delete an object; does nothing if it does not exist."""
 
 
 @dataclass(frozen=True)
 class FileLayout:
-    """How the files of one table are written: what its metadata says, as plain values for workers."""
+    """How the files of one table are written: values of its metadata that workers can receive."""
 
     folder: str
-    """Of data files, below the table's location."""
+    """Folder of the data files, relative to the table's location."""
     field_ids: Mapping[str, int]
     """Column -> Iceberg's field id, in the table's order."""
     types: Mapping[str, str]
@@ -68,19 +68,19 @@ class FileLayout:
     required: frozenset[str]
     exact_bounds: frozenset[str]
     many_valued: frozenset[str]
-    """Written without a dictionary: trying one would cost time, and bytes too."""
+    """Columns written without a dictionary, which would cost both time and bytes."""
     day_column: str
     spec_id: int
     sort_order_id: int
-    """Of the order in which rows are handed over; 0 where that is none."""
+    """Iceberg's id of the order in which rows arrive; 0 if they are unordered."""
     sort_by: tuple[str, ...] = ()
-    """Order within each group of rows, for rows that come in none."""
+    """Columns to sort each row group by, if rows arrive unordered."""
     row_group_bytes: int = _ROW_GROUP_BYTES
     file_bytes: int = _FILE_BYTES
 
     @property
     def schema(self) -> pa.Schema:
-        """The table's columns with their field ids, by which Iceberg knows them."""
+        """The table's columns with the field ids by which Iceberg identifies them."""
         return pa.schema(
             pa.field(
                 name,
@@ -118,7 +118,7 @@ class _OpenFile:
         return int(self._sink.tell())
 
     def finish(self) -> tuple[int, Any]:
-        """Size and footer; the file is there afterwards."""
+        """Close the file, which then exists; return its size and its footer."""
         self._writer.close()
         size = self.size_bytes
         self.body.close()
@@ -126,10 +126,10 @@ class _OpenFile:
 
 
 class DataFileWriter:
-    """Writes rows that come slice after slice; one slice's file is open at a time."""
+    """Writes rows that arrive grouped by slice; one file is open at a time."""
 
     def __init__(self, layout: FileLayout, store: Store) -> None:
-        """`store` is rooted at the table's location."""
+        """The root of `store` is the table's location."""
         self._layout = layout
         self._schema = layout.schema
         self._store = store
@@ -139,10 +139,10 @@ class DataFileWriter:
         self._file: _OpenFile | None = None
         self._begun: list[str] = []
         self.rows = self.bytes = 0
-        """Taken so far; bytes of them in memory."""
+        """Rows taken so far, and their bytes in memory."""
 
     def add(self, rows: pa.RecordBatch) -> Iterator[str]:
-        """Take rows with the layout's columns, those of a slice together; gives what is finished, as `data_file` describes it."""
+        """Take rows with the layout's columns, grouped by slice; yield finished files as `data_file` describes them."""
         self.rows += rows.num_rows
         self.bytes += rows.nbytes
         placed = pa.RecordBatch.from_arrays([rows.column(name) for name in self._schema.names], schema=self._schema)
@@ -159,14 +159,14 @@ class DataFileWriter:
                     yield self._end()
 
     def finish(self) -> Iterator[str]:
-        """End what is open; gives the file, unless there is none."""
+        """End the open file, if any, and yield its description."""
         if self._held:
             self._flush()
         if self._file is not None:
             yield self._end()
 
     def discard(self) -> None:
-        """Delete what was written, as well as can be: nobody will name it. What stays is removed by maintenance."""
+        """Try to delete all files begun, which no snapshot will refer to. Maintenance removes those that stay."""
         for name in self._begun:
             with suppress(TidemarkError, OSError):
                 self._store.delete(name)
@@ -197,7 +197,7 @@ class DataFileWriter:
 
 
 def by_slice(rows: pa.RecordBatch, day_column: str) -> Iterator[pa.RecordBatch]:
-    """Parts of one day and project each, in the order of the rows; no copy."""
+    """Split rows, in their order and without copying, where the day or the project changes."""
     runs = [pc.run_end_encode(rows[name], run_end_type=pa.int32()).run_ends for name in (day_column, "project_id")]
     start = 0
     for end in sorted({end for ends in runs for end in ends.to_pylist()}):
@@ -208,7 +208,7 @@ def by_slice(rows: pa.RecordBatch, day_column: str) -> Iterator[pa.RecordBatch]:
 def data_file(
     layout: FileLayout, path: str, key: tuple[date, str], size_bytes: int, footer: Any, metrics: FileMetrics
 ) -> str:
-    """One file as the JSON that Iceberg's `ContentFileParser` reads; `footer` is pyarrow's, of the file as it was written."""
+    """The file as JSON that Iceberg's `ContentFileParser` reads; `footer` is pyarrow's metadata of the written file."""
     groups = [footer.row_group(number) for number in range(footer.num_row_groups)]
     sizes = {
         number: sum(group.column(at).total_compressed_size for group in groups)

@@ -1,8 +1,8 @@
-"""Raw rows to outcomes and winners: the rule of domain/identity.py in Spark, equal to it by test.
+"""Raw rows to outcomes and winners: the rule of domain/identity.py in Spark; tests prove that both agree.
 
 Contains: rank and outcome as Spark expressions.
-Add here: how the rule is computed.
-Does not contain: the rule itself.
+Add here: another step in computing the rule.
+Does not contain: the rule itself (domain/identity.py).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from pipeline_assets.transforms.hot_keys import apart, with_best
 from pipeline_assets.transforms.named import is_nameless, named
 
 LINE = ("_source", "_object_key", "_line_number")
-"""What names a raw row within its event day and project."""
+"""Columns that identify a raw row within its event day and project."""
 _RANK = EXPORT_FORMAT.rank_columns
 
 
@@ -31,10 +31,10 @@ def outcomes(
 ) -> DataFrame:
     """One narrow row per raw row: event_date, project_id, _source, _object_key, _line_number, outcome (string), rival.
 
-    `raw` is both raw tables' rows, over the days to decide and `dedupe_window_days` on either side: event_date,
+    `raw` holds the rows of both raw tables for the days to decide and `dedupe_window_days` on either side: event_date,
     project_id, LINE, IDENTITY, `_hash_a`, `_hash_b`.
-    `rival` (struct of `shared_keys.competing_columns`) is null but for rows whose key lies on several days. `hot_keys` (KEY):
-    keys of so many rows that no task may hold them all; the outcome is the same.
+    `rival` (struct of `cross_day_keys.competing_columns`) is null except for rows whose key occurs on several days.
+    `hot_keys` (KEY) have too many rows for one task to hold; they are compared in another way, with the same outcome.
     """
     order = F.create_map(*[part for i, s in enumerate(precedence) for part in (F.lit(s.value), F.lit(-i))])
     narrow = raw.select(
@@ -45,7 +45,7 @@ def outcomes(
         named(ROW_ID).alias(ROW_ID),
         is_nameless().alias("_is_nameless"),
         day_number().alias("_day"),
-        # A null compares lower than any value inside a struct, which is "nulls last" for a maximum.
+        # Within a struct, a null is lower than any value, so a maximum picks nulls last.
         F.struct(
             *_RANK,
             order[F.col("_source")],
@@ -80,8 +80,8 @@ def outcomes(
 
 
 def winners(raw: DataFrame, decided: DataFrame, *, do_few_lose: bool = True) -> DataFrame:
-    """The raw rows that won: the losers are removed, and where they are few, without moving the wide winners for it."""
-    # Object and line name a row within a slice only: another day may still hold rows of the object's former version.
+    """The raw rows that won. If few rows lose (`do_few_lose`), the losers are broadcast and the wide rows are not shuffled."""
+    # Object and line identify a row only within a slice: another day may still hold rows of an older version of the object.
     names = ["event_date", "project_id", *LINE]
     losers = decided.where(F.col("outcome") != RowFate.WINNER.value).select(*names)
     return raw.join(F.broadcast(losers) if do_few_lose else losers, on=names, how="left_anti")

@@ -1,8 +1,8 @@
 """Measuring staged data: content digests and figures per slice.
 
 Contains: the digest expressions and grouped measurements.
-Add here: a figure computed from rows.
-Does not contain: comparing figures with anything (domain/checks.py).
+Add here: another figure computed from rows.
+Does not contain: comparing figures (domain/checks.py).
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ from pipeline_assets.transforms.lateness import BIN, SketchOfGroups, lateness_ag
 from pipeline_assets.transforms.row_hash import former_row_hashes, row_hashes
 
 HASH_A, HASH_B, MEANING_HASH = "_hash_a", "_hash_b", "_meaning_hash"
-"""Of event tables they are stored columns, of others computed where they are needed."""
+"""Event tables store these columns; for other tables they are computed on demand."""
 _STORED_A, _STORED_B = "_stored_a", "_stored_b"
 FALSE_HASHES = "false_hashes"
-"""Figure of `checked_hashes`: rows whose stored hash is not that of their content."""
+"""Figure of `checked_hashes`: the number of rows whose stored hash does not match their content."""
 _MADE_KEY = ("_made_key_a", "_made_key_b")
 _UNMEASURABLE = 0
-"""Version of the digest of rows whose stored hashes are not those of their content: equal to none of rows that are."""
+"""Digest version if stored hashes do not match the content: such a digest never equals one of sound rows."""
 _HALF = 32
-"""Bits: a sum of 64-bit hashes overflows a long, one of their halves does not below two billion rows."""
+"""Bits. A sum of 64-bit hashes overflows a long; a sum of their halves does not below two billion rows."""
 
 
 def with_row_hashes(frame: DataFrame, columns: Sequence[str], *, version: int = ROW_HASH_VERSION) -> DataFrame:
-    """The frame plus `_hash_a` and `_hash_b` (long) over the given columns, in place of any that are stored."""
+    """The frame plus `_hash_a` and `_hash_b` (long) over the given columns; these replace stored hashes."""
     types = dict(frame.dtypes)
     former = version != ROW_HASH_VERSION
     first, second = former_row_hashes(columns) if former else row_hashes({name: types[name] for name in columns})
@@ -46,12 +46,12 @@ def with_row_hashes(frame: DataFrame, columns: Sequence[str], *, version: int = 
 
 
 def digest_aggregates() -> list[Column]:
-    """Aggregates for `rows`, and the sums over `_hash_a`, `_hash_b` that `digest_of` reads."""
+    """Aggregates that `digest_of` reads: `rows`, and sums over `_hash_a` and `_hash_b`."""
     return [F.count(F.lit(1)).alias("rows"), *_sums(F.col(HASH_A), "a"), *_sums(F.col(HASH_B), "b")]
 
 
 def digest_of(row: Mapping[str, Any], version: int = ROW_HASH_VERSION) -> Digest:
-    """The digest in a collected row of `digest_aggregates`, and of `checked_hashes` where they were checked."""
+    """The digest in a collected row of `digest_aggregates`, and of `checked_hashes` if stored hashes were checked."""
     known = _UNMEASURABLE if row.get(FALSE_HASHES) else version
     return Digest(int(row["rows"]), _sum_of(row, "a"), _sum_of(row, "b"), known)
 
@@ -59,7 +59,7 @@ def digest_of(row: Mapping[str, Any], version: int = ROW_HASH_VERSION) -> Digest
 def checked_hashes(
     frame: DataFrame, columns: Sequence[str], version: int = ROW_HASH_VERSION
 ) -> tuple[DataFrame, list[Column]]:
-    """The frame with hashes over its content, and FALSE_HASHES as an aggregate where hashes are stored with it."""
+    """The frame with hashes computed from its content, and an aggregate FALSE_HASHES if the frame stores hashes too."""
     if version != ROW_HASH_VERSION or not {HASH_A, HASH_B} <= set(frame.columns):
         return with_row_hashes(frame, columns, version=version), []
     types = dict(frame.dtypes)
@@ -75,7 +75,7 @@ def checked_hashes(
 
 
 def _sums(hashes: Column, name: str) -> list[Column]:
-    """Exact sum of longs as two longs. Decimals would hold it too, at a tenth of the time of a whole audit."""
+    """The exact sum of longs, as two longs. A sum of decimals would take a tenth of the time of a whole audit."""
     low = F.sum(hashes.bitwiseAND(F.lit((1 << _HALF) - 1)))
     return [F.sum(F.shiftright(hashes, _HALF)).alias(f"sum_{name}_high"), low.alias(f"sum_{name}_low")]
 
@@ -87,7 +87,7 @@ def _sum_of(row: Mapping[str, Any], name: str) -> int:
 def digests(
     frame: DataFrame, columns: Sequence[str], by: Sequence[str], *, version: int = ROW_HASH_VERSION
 ) -> DataFrame:
-    """`by` and what `digest_of` reads: one row per group."""
+    """One row per group: the columns `by`, and the columns that `digest_of` reads."""
     hashed, also = checked_hashes(frame, columns, version)
     return hashed.groupBy(*by).agg(*digest_aggregates(), *also)
 
@@ -101,21 +101,21 @@ def slice_digests(
 
 
 class MeasuredPart(NamedTuple):
-    """What some rows of a slice are: all of them, or those of one arrival day; in the order of BatchDay's fields."""
+    """Measurements of a slice, or of its rows of one arrival day; fields are in the order of BatchDay's."""
 
     digest: Digest
     lineage: str | None = None
-    """Of raw rows: which object holds which of them at which line."""
+    """Raw rows only: digest of the object and line of each row."""
     lateness: LatenessSketch | None = None
-    """Of raw rows, by the present version: how late they arrived."""
+    """Raw rows measured by the present hash version only: how late they arrived."""
 
 
 def batch_days(
     frame: DataFrame, columns: Sequence[str] | None, *, version: int = ROW_HASH_VERSION
 ) -> dict[tuple[str, date, date], MeasuredPart]:
-    """(project, arrival day, event day) -> what its rows in a raw table are; one Spark job.
+    """(project, arrival day, event day) -> measurements of its rows in a raw table; one Spark job.
 
-    Hashes are computed from these columns, or are those stored where none are named.
+    Hashes are computed from `columns`; if that is None, stored hashes are used.
     """
     if version == ROW_HASH_VERSION:
         first, second = row_hashes({HASH_A: "bigint", HASH_B: "bigint", "_object_key": "string", "_line_number": "int"})
@@ -135,14 +135,14 @@ _ROWS_AT_ONCE = 10_000
 
 
 def _in_parts(frame: DataFrame) -> Iterator[Mapping[str, Any]]:
-    """Each row as a mapping: hundreds of thousands of bins stay in Arrow until their turn comes."""
+    """Yield each row as a mapping; rows stay in Arrow until needed, because there may be hundreds of thousands."""
     for part in frame.toArrow().to_batches(max_chunksize=_ROWS_AT_ONCE):
         yield from part.to_pylist()
 
 
 @dataclass
 class _Group:
-    """Bins of one batch day, added up: sums of hashes are additive, as counts are."""
+    """The sum over the bins of one batch day; sums of hashes are additive, as counts are."""
 
     sums: Counter[str] = field(default_factory=Counter)
     lateness: SketchOfGroups = field(default_factory=SketchOfGroups)
@@ -165,7 +165,7 @@ _SUMMED = frozenset(
 def measured_parts(
     frame: DataFrame, columns: Sequence[str], day_column: str, *, by_arrival: bool, version: int = ROW_HASH_VERSION
 ) -> dict[Slice, dict[date | None, MeasuredPart]]:
-    """Slice -> arrival day (None for tables without) -> what its rows are."""
+    """Slice -> arrival day (None for tables without one) -> measurements of its rows."""
     if by_arrival:
         parts: dict[Slice, dict[date | None, MeasuredPart]] = {}
         for (project, arrival, day), part in batch_days(frame, columns, version=version).items():
@@ -176,6 +176,6 @@ def measured_parts(
 
 
 def lineage_of(row: Mapping[str, Any], version: int = ROW_HASH_VERSION) -> str:
-    """The digest of which object holds which row at which line, in the sums over a batch day."""
+    """The digest of the object and line of each row, from the sums over a batch day."""
     first, second = (_sum_of(row, name) & ((1 << 128) - 1) for name in ("held_a", "held_b"))
     return f"h{version}:{first:x}:{second:x}" if version == ROW_HASH_VERSION else f"{first:x}"

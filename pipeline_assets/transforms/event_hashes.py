@@ -1,6 +1,6 @@
-"""The hashes that an event carries through raw and refined: made where it is parsed, made again where a file is doubted.
+"""The hashes stored with an event in raw and refined: computed by the parser, recomputed when a file is checked.
 
-Contains: their columns, and which columns they cover.
+Contains: the hash columns, and the columns that each covers.
 Add here: another hash that is stored with an event.
 Does not contain: the hash itself (row_hash_arrow.py, domain/row_hash.py).
 """
@@ -25,14 +25,14 @@ _KEY_TYPES = {"project_id": "string", "kind": "string", **_SENDER_TYPES, "id": "
 
 @dataclass(frozen=True)
 class EventHashes:
-    """Which columns the stored hashes of an event cover; `types`: column -> Spark type, in the order to hash in."""
+    """The columns that the stored hashes of an event cover; `types`: column -> Spark type, in hashing order."""
 
     types: Mapping[str, str]
     meaning: Sequence[str]
-    """Those that say what happened, and not how the row travelled."""
+    """Columns that say what happened, without those about the transport of the row."""
 
     def of(self, rows: pa.RecordBatch | pa.Table) -> dict[str, pa.Array]:
-        """HASH_COLUMNS (int64) of each row, which has the columns of `types` and project_id."""
+        """HASH_COLUMNS (int64) of each row; `rows` have the columns of `types` and project_id."""
         encoded = Encoded({name: whole(rows.column(name)) for name in self.types}, self.types)
         first, second = encoded.hashes()
         key = key_hashes(rows, (first, second))
@@ -40,7 +40,7 @@ class EventHashes:
 
 
 def key_hashes(rows: pa.RecordBatch | pa.Table, content: tuple[pa.Array, pa.Array]) -> tuple[pa.Array, pa.Array]:
-    """Two halves (int64) of a hash of `RawRow.key` of domain/identity.py; `content`: the hashes of the rows' content."""
+    """Both halves (int64) of a hash of `RawRow.key` (domain/identity.py); `content` holds the hashes of the rows' content."""
     columns = {name: whole(rows.column(name)) for name in ("project_id", *_IDENTITY.names)}
     send_id, row_id = named(columns[_IDENTITY.send_id]), named(columns[_IDENTITY.row_id])
     is_sent = send_id.is_valid()
@@ -56,10 +56,10 @@ def key_hashes(rows: pa.RecordBatch | pa.Table, content: tuple[pa.Array, pa.Arra
 
 
 def named(texts: pa.Array) -> pa.Array:
-    """The texts, null where nothing in them can be seen; as domain/identity.py reads an id."""
+    """The texts, with null for empty or blank ones, as domain/identity.py reads an id."""
     return pc.if_else(pc.match_substring_regex(texts, SOMETHING_TO_SEE), texts, None)
 
 
 def whole(column: pa.Array | pa.ChunkedArray) -> pa.Array:
-    """One array, whatever a column was read in."""
+    """The column as one array; a chunked column is combined."""
     return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column

@@ -1,6 +1,6 @@
 """The item of an event, as its properties name it.
 
-Contains: how an item is read from an event.
+Contains: reading an item from an event.
 Add here: another way to name an item.
 Does not contain: which items there are (tables/item.py), grouping (tables/).
 """
@@ -15,10 +15,10 @@ from pipeline_assets.domain.settings import Settings
 from pipeline_assets.transforms.named import named
 
 PROPERTIES = ("event_properties",)
-"""Columns that an item is read from."""
+"""Columns from which an item is read."""
 
 
 def with_item(events: DataFrame, settings: Settings) -> DataFrame:
-    """The events, with `event_properties`, plus item_id (string): the first present property; null where none names an item."""
+    """The events (with `event_properties`) plus item_id (string): the first property present, or null if none names an item."""
     found = [F.get_json_object(*PROPERTIES, property_path(name)) for name in settings.item_properties]
     return events.withColumn("item_id", named(F.coalesce(*found, F.lit(None).cast("string"))))

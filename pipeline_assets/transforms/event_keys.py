@@ -1,8 +1,8 @@
-"""The event key in Spark: two stored columns (event_hashes.py), equal where `RawRow.key` of domain/identity.py is.
+"""The event key in Spark: two stored columns (event_hashes.py), equal exactly if `RawRow.key` (domain/identity.py) is.
 
-Contains: what a key is a hash of, windows over keys, and which keys several rows share.
-Add here: what every question about keys needs.
-Does not contain: those questions, and how tasks make keys (event_hashes.py).
+Contains: the parts that a key is hashed from, windows over keys, keys shared by several rows.
+Add here: another helper for comparisons by key.
+Does not contain: the comparisons (dedupe.py, cross_day_keys.py), how tasks compute keys (event_hashes.py).
 """
 
 from __future__ import annotations
@@ -14,24 +14,24 @@ from pipeline_assets.formats.registry import EXPORT_FORMAT
 from pipeline_assets.transforms.named import named, named_sender
 
 KEY = ("_key_a", "_key_b")
-"""The two halves (long) of a 128-bit hash over project, kind of key and ids, or over the content where an event has no id."""
+"""Both halves (long) of a 128-bit hash over project, kind of key and ids, or over the content if an event has no id."""
 ROW_ID = EXPORT_FORMAT.identity.row_id
-"""Rows with the same value are the same row, delivered again."""
+"""Rows with the same value are re-deliveries of one row."""
 IDENTITY = (*KEY, EXPORT_FORMAT.identity.send_id, ROW_ID, *EXPORT_FORMAT.rank_columns)
-"""The few columns that decide which rows are one event and, but for ties, which of them wins."""
+"""The few columns that decide which rows are one event and, except for ties, which row wins."""
 KEY_TYPES = {
     "project_id": "string",
     "_kind": "string",
     **{f"_key_{name}": EXPORT_FORMAT.spark_types[name] for name in EXPORT_FORMAT.identity.sender},
     "_key_id": "string",
 }
-"""Columns that the key is a hash of: project_id and `key_parts`."""
+"""Columns that the key is hashed from: project_id and `key_parts`."""
 
 
 def key_parts(hash_a: str, hash_b: str) -> dict[str, Column]:
-    """What the key of an event is a hash of (KEY_TYPES, after project_id), as `RawRow.key` of domain/identity.py has it.
+    """Column -> expression of the parts that a key is hashed from (KEY_TYPES without project_id), as in `RawRow.key`.
 
-    Expects the exporter's ids, and the hashes of the content in the two columns named.
+    Expects the exporter's ids; `hash_a` and `hash_b` name the columns with the hashes of the content.
     """
     identity = EXPORT_FORMAT.identity
     send_id, row_id = named(identity.send_id), named(identity.row_id)
@@ -45,21 +45,21 @@ def key_parts(hash_a: str, hash_b: str) -> dict[str, Column]:
 
 
 def day_number() -> Column:
-    """Days since 1970 of `event_date`; a range window needs a number."""
+    """`event_date` as days since 1970, because a range window needs a number."""
     return F.datediff(F.col("event_date"), F.lit("1970-01-01").cast("date"))
 
 
 def key_window(dedupe_window_days: int, *also: str) -> WindowSpec:
-    """Rows of one key (and of one value of the columns `also`), at most so many event days away."""
+    """Window of rows with the same key (and the same values of `also`), at most `dedupe_window_days` event days away."""
     by_key = Window.partitionBy(*KEY, *also).orderBy("_day")
     return by_key.rangeBetween(-dedupe_window_days, dedupe_window_days)
 
 
 def candidate_duplicates(events: DataFrame) -> DataFrame:
-    """KEY of several rows, and `count`, how many; reads no other column."""
+    """KEY and `count` of the keys with several rows; reads no other column."""
     return events.groupBy(*KEY).count().where("count > 1")
 
 
 def with_candidate_keys(events: DataFrame, keys: DataFrame) -> DataFrame:
-    """The events of these keys: the only ones that may share their key with another."""
+    """The events with these keys: only they may share their key with another event."""
     return events.join(keys, on=list(KEY), how="left_semi").select(*events.columns)

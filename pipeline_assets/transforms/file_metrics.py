@@ -1,8 +1,8 @@
-"""Iceberg's metrics of a data file, computed from the rows that go into it: counts, bounds, nulls, NaNs.
+"""Iceberg's metrics of a data file, computed from the rows written to it: counts, bounds, nulls, NaNs.
 
 Contains: how Iceberg counts, truncates and encodes (its specification, appendix D "Binary
 single-value serialization", and `truncate(16)`, its default mode of metrics).
-Add here: a type that events come to have.
+Add here: the encoding of another column type.
 Does not contain: writing (data_files.py).
 """
 
@@ -33,18 +33,18 @@ _ENCODE: dict[pa.DataType, Callable[[Any], bytes]] = {
 
 @dataclass
 class ColumnMetrics:
-    """What Iceberg keeps of one column of one file."""
+    """Iceberg's metrics of one column of one file."""
 
     values: int = 0
     nulls: int = 0
     nans: int | None = None
-    """None for columns that have none."""
+    """None for columns of types without NaN."""
     lowest: Any = None
-    """Of an instant or a date its number; None where no value is left to compare."""
+    """A number for a timestamp or a date; None if all values are null or NaN."""
     highest: Any = None
 
     def add(self, column: pa.ChunkedArray) -> None:
-        """Take the values of some more rows."""
+        """Add the values of further rows."""
         self.values += len(column)
         self.nulls += column.null_count
         if pa.types.is_floating(column.type):
@@ -53,7 +53,7 @@ class ColumnMetrics:
             self._widen(*_span(column))
 
     def bounds(self, kind: pa.DataType, *, is_exact: bool) -> tuple[bytes | None, bytes | None]:
-        """Lower and upper bound as Iceberg writes them; of a text its first characters, unless they are to be exact."""
+        """Lower and upper bound as Iceberg writes them; texts are truncated unless `is_exact`."""
         if self.lowest is None:
             return None, None
         lowest, highest = self.lowest, self.highest
@@ -71,7 +71,7 @@ class ColumnMetrics:
         numbers = given[~np.isnan(given)]
         self.nans = (self.nans or 0) + len(given) - len(numbers)
         if len(numbers):
-            # Negative zero is less than zero to Iceberg, and equal to it everywhere else.
+            # Iceberg orders negative zero below zero; numpy and Python treat them as equal.
             found = [(float(one), not np.signbit(one)) for one in (numbers.min(), numbers.max())]
             zeros = np.signbit(numbers[numbers == 0])
             if found[0][0] == 0:
@@ -89,23 +89,23 @@ class ColumnMetrics:
 
 @dataclass
 class FileMetrics:
-    """Metrics of the rows that were added."""
+    """Metrics of one file, over all rows added."""
 
     schema: pa.Schema
     exact_bounds: frozenset[str]
     columns: Mapping[str, ColumnMetrics] = field(init=False)
 
     def __post_init__(self) -> None:
-        """Begin with no rows."""
+        """Start every column with empty metrics."""
         self.columns = {entry.name: ColumnMetrics() for entry in self.schema}
 
     def add(self, rows: pa.Table) -> None:
-        """Take some more rows of the schema."""
+        """Add further rows of the schema."""
         for name, column in self.columns.items():
             column.add(rows.column(name))
 
     def as_json(self, field_ids: Mapping[str, int]) -> dict[str, Any]:
-        """`value-counts`, `null-value-counts`, `nan-value-counts` and both bounds, as Iceberg's JSON of a file has them."""
+        """`value-counts`, `null-value-counts`, `nan-value-counts` and both bounds, as in Iceberg's JSON of a file."""
         found: dict[str, dict[int, Any]] = {
             name: {}
             for name in ("value-counts", "null-value-counts", "nan-value-counts", "lower-bounds", "upper-bounds")
@@ -135,7 +135,7 @@ def _span(column: pa.ChunkedArray) -> tuple[Any, Any]:
 
 
 def _not_below(text: str) -> str | None:
-    """The shortest text of at most so many characters that is not less than this one; None where there is none."""
+    """The shortest text of at most _BOUND_CHARACTERS characters that is not less than `text`; None if there is none."""
     if len(text) <= _BOUND_CHARACTERS:
         return text
     for end in range(_BOUND_CHARACTERS, 0, -1):

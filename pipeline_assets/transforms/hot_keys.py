@@ -1,8 +1,8 @@
-"""A key of very many rows, compared without holding its rows in one task: each task finds its own best ones first.
+"""Compares keys with very many rows without one task holding all rows of a key: each task first finds its own best rows.
 
-Contains: what the windows of dedupe.py and cross_day_keys.py give, for rows of hot keys.
-Add here: another figure that is asked of all rows of a key.
-Does not contain: which keys are hot (load/build/competing_rows.py), the rule (dedupe.py).
+Contains: the results of the windows of dedupe.py and cross_day_keys.py, for rows of hot keys.
+Add here: another figure over all rows of a key.
+Does not contain: finding hot keys (load/build/competing_rows.py), the rule (dedupe.py).
 """
 
 from __future__ import annotations
@@ -21,7 +21,10 @@ def apart(
     usual: Callable[[DataFrame], DataFrame],
     hot: Callable[[DataFrame], DataFrame],
 ) -> DataFrame:
-    """`usual` of the rows of most keys, and beside it `hot` of those of `hot_keys` (KEY; few), which have the same columns."""
+    """Apply `hot` to the rows of `hot_keys` (KEY; few) and `usual` to all other rows; return the union.
+
+    Both functions return the same columns.
+    """
     if hot_keys is None:
         return usual(rows)
     keys = F.broadcast(hot_keys.select(*KEY))
@@ -31,10 +34,10 @@ def apart(
 
 
 def with_best(rows: DataFrame, dedupe_window_days: int, is_shared: Callable[[WindowSpec], Column]) -> DataFrame:
-    """The rows plus `_best` (struct of rank and day), `_best_same_row` (a rank) and `_is_shared`, as windows over them give them.
+    """The rows plus `_best` (struct of rank and day), `_best_same_row` (a rank) and `_is_shared`, as windows would return them.
 
-    Expects KEY, ROW_ID, `_day` and `_rank`. What a key's rows are compared with is a row for each day, and for each ROW_ID and
-    day: made by each task of its own rows before any is sent to another.
+    Expects KEY, ROW_ID, `_day` and `_rank`. Each task first reduces its rows to one per key and day, and one per key, ROW_ID
+    and day; the rows are compared with these few, so that little is shuffled.
     """
     by_row = rows.groupBy(*KEY, ROW_ID, "_day").agg(F.max("_rank").alias("_rank"), F.count(F.lit(1)).alias("_count"))
     by_day = by_row.groupBy(*KEY, "_day").agg(F.max("_rank").alias("_rank"))
@@ -45,7 +48,7 @@ def with_best(rows: DataFrame, dedupe_window_days: int, is_shared: Callable[[Win
             "_is_shared": is_shared(near),
         }
     ).drop("_rank")
-    # Of a row that is alone with its ROW_ID nothing need be told: most rows of a key that sends repeat are.
+    # A row that is alone with its ROW_ID needs no entry; if a key is re-sent often, most of its rows are.
     same = by_row.withColumns(
         {"_best_same_row": F.max("_rank").over(same_row), "_count": F.sum("_count").over(same_row)}
     ).where("_count > 1")

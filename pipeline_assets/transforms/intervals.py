@@ -1,8 +1,8 @@
-"""Intervals: from when until when an id had a status, made of daily snapshots or delivered as such.
+"""Intervals during which an id had a status, computed from daily snapshots or delivered as a history.
 
-Contains: making intervals, cutting them by month, what they say of each day, and reading them as of days.
+Contains: computing intervals, cutting them by month, their digest on each day, and the items as of a day.
 Add here: another view of snapshots over days.
-Does not contain: the tables (tables/dimension.py), which day stands for which (load/staleness/as_of.py).
+Does not contain: the tables (tables/dimension.py), choosing the snapshot for a day (load/staleness/as_of.py).
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from pipeline_assets.transforms.digests import digest_aggregates, digest_of, wit
 
 
 def intervals_of(snapshots: DataFrame) -> DataFrame:
-    """validity_month, id, status, active_start_date, active_end_date: one row per stretch of days with one status.
+    """validity_month, id, status, active_start_date, active_end_date: one row per run of days with the same status.
 
-    Of snapshot_date, id, status. A day without a snapshot, or on which the id is missing, ends a stretch; so does a month. An
-    interval covers only days that a snapshot tells of.
+    Expects snapshot_date, id, status. An interval ends before a day without a snapshot, before a day whose snapshot lacks the
+    id, and at the end of a month. It covers only days with a snapshot.
     """
     days = snapshots.select("snapshot_date", "id", "status", F.trunc("snapshot_date", "month").alias("validity_month"))
     by_id = Window.partitionBy("validity_month", "id").orderBy("snapshot_date")
@@ -40,7 +40,7 @@ def intervals_of(snapshots: DataFrame) -> DataFrame:
 
 
 def intervals_by_month(intervals: DataFrame, first: date) -> DataFrame:
-    """The intervals plus validity_month, cut where a month ends; none of it lies before the first day."""
+    """The intervals plus validity_month, cut where a month ends and at `first`; days before `first` are left out."""
     start, end = F.greatest("active_start_date", F.lit(first)), F.col("active_end_date")
     months = F.sequence(F.trunc(start, "month"), F.trunc(end, "month"), F.expr("INTERVAL 1 MONTH"))
     cut = intervals.where(end >= F.lit(first)).withColumn("validity_month", F.explode(months))
@@ -53,9 +53,9 @@ def intervals_by_month(intervals: DataFrame, first: date) -> DataFrame:
 
 
 def digests_by_day(intervals: DataFrame, last: date) -> dict[date, Digest]:
-    """Day -> digest of the items (id, status, attributes) whose intervals hold it, from the first day of any to the last.
+    """Day -> digest of the items (id, status, attributes) whose intervals cover it, from the first interval's start to `last`.
 
-    Digests are additive, so the days on which intervals begin and end tell of all: work is that of rows, not of days.
+    Digests are additive, so Spark aggregates only the days on which intervals begin or end.
     """
     ends = F.date_add("active_end_date", 1)
     hashed = with_row_hashes(intervals, ["id", "status", "attributes"]).withColumn(
@@ -83,7 +83,7 @@ def digests_by_day(intervals: DataFrame, last: date) -> dict[date, Digest]:
 
 
 def days_of_items(spark: SparkSession, as_of: Mapping[date, date]) -> DataFrame:
-    """event_date, as_of_date: which day's items stand for those of a day."""
+    """event_date, as_of_date: the day whose items are used for the events of a day."""
     rows = sorted(as_of.items())
     columns = {
         "event_date": pa.array([day for day, _ in rows], pa.date32()),
@@ -93,12 +93,12 @@ def days_of_items(spark: SparkSession, as_of: Mapping[date, date]) -> DataFrame:
 
 
 def items_by_snapshot(snapshots: DataFrame, days: DataFrame) -> DataFrame:
-    """event_date, id, status: the items of the snapshots that stand for these days (`days_of_items`)."""
+    """event_date, id, status: the items from the snapshots used for these days (`days_of_items`)."""
     joined = snapshots.join(days, on=F.col("snapshot_date") == F.col("as_of_date"), how="inner")
     return joined.select("event_date", "id", "status")
 
 
 def items_by_interval(validity: DataFrame, days: DataFrame) -> DataFrame:
-    """The same from intervals that hold the days."""
+    """The same columns, from the intervals that cover these days."""
     holds = F.col("as_of_date").between(F.col("active_start_date"), F.col("active_end_date"))
     return validity.join(days, on=holds, how="inner").select("event_date", "id", "status")

@@ -1,8 +1,8 @@
-"""What becomes of the keys of slices between two states: kept, added, removed, changed, moved to or from another day.
+"""Compares the keys of slices in two states: kept, added, removed, changed, moved to or from another day.
 
 Contains: the comparison of two states by key.
-Add here: another thing that may become of a key.
-Does not contain: bounds (domain/change_rule.py) and what a key of a table is (tables/, event_keys.py).
+Add here: another kind of change of a key.
+Does not contain: bounds (domain/change_rule.py), the key of a table (tables/, event_keys.py).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _AT = ("event_date", "project_id", *KEY)
 
 
 def with_event_keys(events: DataFrame) -> DataFrame:
-    """The events with `_hash_a`, `_hash_b` of their meaning, and it for a key where they have no id; needs IDENTITY too."""
+    """The events with the hash of their meaning as `_hash_a`, and as key where they have no id; needs IDENTITY too."""
     meaning, nothing = F.col(MEANING_HASH), F.lit(0).cast("long")
     keys = {
         "_key_a": F.when(is_nameless(), meaning).otherwise(F.col("_key_a")),
@@ -32,27 +32,27 @@ def with_event_keys(events: DataFrame) -> DataFrame:
 
 
 def with_keys(rows: DataFrame, key_columns: Sequence[str]) -> DataFrame:
-    """The rows plus `_key_a`, `_key_b` of columns that name a row within its slice."""
+    """The rows plus `_key_a`, `_key_b`: a hash of project_id and the columns that identify a row within its slice."""
     types = dict(rows.dtypes)
     first, second = row_hashes({name: types[name] for name in ("project_id", *key_columns)})
     return rows.withColumns({"_key_a": first, "_key_b": second})
 
 
 def event_contents(events: DataFrame) -> DataFrame:
-    """event_date, project_id, `_key_a`, `_key_b`, `_hash_a`, `_hash_b`: one narrow row per event, as `with_event_keys` has it."""
+    """event_date, project_id, `_key_a`, `_key_b`, `_hash_a`, `_hash_b` of `with_event_keys`: one narrow row per event."""
     return with_event_keys(events).select(*_AT, HASH_A, HASH_B)
 
 
 def held_keys(events: DataFrame) -> DataFrame:
     """event_date, project_id, KEY of events.
 
-    An event without any id has the key of its content, its time included, which no other day holds.
+    The key of an event without any id is its content, which includes its time, so no other day holds that key.
     """
     return events.select(*_AT)
 
 
 def row_contents(rows: DataFrame, key_columns: Sequence[str], content_columns: Sequence[str]) -> DataFrame:
-    """The same of a table whose rows are named by columns of its own."""
+    """The same columns as `event_contents`, for a table whose rows are identified by columns of its own."""
     return with_row_hashes(with_keys(rows, key_columns), content_columns).select(*_AT, HASH_A, HASH_B)
 
 
@@ -61,8 +61,8 @@ def key_changes(
 ) -> DataFrame:
     """`_AT`, change (string), is_moved (boolean): one row per key of `before` or `after` (contents of the same slices).
 
-    `before_near` and `after_near`: event_date, project_id, `_key_a`, `_key_b` of slices near them. An added key moved if another
-    day, at most so many days away, held it before, a removed one if such a day holds it afterwards.
+    `before_near` and `after_near` hold event_date, project_id, `_key_a`, `_key_b` of nearby slices. An added key has moved if
+    another day at most `window_days` away held it before; a removed key has moved if such a day holds it afterwards.
     """
     left = before.select(*_AT, F.struct(HASH_A, HASH_B).alias("_before"))
     right = after.select(*_AT, F.struct(HASH_A, HASH_B).alias("_after"))
@@ -78,7 +78,7 @@ def key_changes(
 
 
 def moved_keys(changes: DataFrame, before_near: DataFrame, after_near: DataFrame, window_days: int) -> DataFrame:
-    """`_AT` of the keys among `changes` (`_AT`, change) that moved; the other two as `key_changes` takes them."""
+    """`_AT` of the keys in `changes` (`_AT`, change) that moved; for the other arguments see `key_changes`."""
     names = ["project_id", *KEY]
     was = before_near.select(*names, F.col("event_date").alias("_was_day"), F.lit(ADDED).alias("change"))
     is_now = after_near.select(*names, F.col("event_date").alias("_was_day"), F.lit(REMOVED).alias("change"))

@@ -1,9 +1,9 @@
-"""Which keys of events are on one side only, on both, or on both and different.
+"""Compares the keys of two sets of events: on one side only, the same on both, or different.
 
-Contains: the sides as narrow frames, and the comparison.
-Add here: another thing that keys are compared by.
-Does not contain: reading tables and lists (inspection/keys/), what a key is (event_keys.py,
-domain/identity.py).
+Contains: each side as a narrow frame, and the comparison.
+Add here: another way to identify events for the comparison.
+Does not contain: reading tables and lists (inspection/keys/), the definition of a key
+(event_keys.py, domain/identity.py).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ BY_ID = ("_kind", "_id", "_sender")
 
 
 def by_event_key(events: DataFrame) -> DataFrame:
-    """project_id, KEY, event_date, `_what` (string: the event's meaning), `_name`: what two tables of events are compared by."""
+    """project_id, KEY, event_date, `_what` (string: the event's meaning), `_name`: a side of a comparison of two tables."""
     name = F.coalesce(named(SEND_ID), named(ROW_ID))
     keyed = with_event_keys(events)
     return keyed.select(
@@ -37,10 +37,10 @@ def by_event_key(events: DataFrame) -> DataFrame:
 
 
 def by_ids(events: DataFrame, columns: Collection[str], *, has_days: bool) -> DataFrame:
-    """project_id, BY_ID, event_date, `_what` (string: the day, where lists tell days), `_name`.
+    """project_id, BY_ID, event_date, `_what` (string: the day, if `has_days`), `_name`: a side of a comparison with a list.
 
-    `columns`: of the exporter's ids those that a list names. The sending's id names an event, and where it has none the row's.
-    Rows that none of them names have no `_id`.
+    `columns` are the exporter's ids that the list has. An event is identified by its send id, else by its row id. `_id` is
+    null for rows with neither.
     """
     nothing = F.lit(None).cast("string")
     send_id = named(SEND_ID) if SEND_ID in columns else nothing
@@ -50,7 +50,7 @@ def by_ids(events: DataFrame, columns: Collection[str], *, has_days: bool) -> Da
         "project_id",
         F.when(send_id.isNotNull(), SEND_ID).otherwise(ROW_ID).alias("_kind"),
         F.coalesce(send_id, row_id).alias("_id"),
-        # No sender is a value of its own; of an event that its row names it is no part of the key.
+        # A missing sender counts as a value. The sender is no part of the key of an event identified by its row id.
         F.when(send_id.isNotNull(), F.concat_ws(":", *senders)).otherwise("").alias("_sender"),
         "event_date",
         (F.col("event_date").cast("string") if has_days else nothing).alias("_what"),
@@ -61,10 +61,10 @@ def by_ids(events: DataFrame, columns: Collection[str], *, has_days: bool) -> Da
 def presence(
     here: DataFrame, there: DataFrame, by: Sequence[str], first: date, last: date, *, is_counted: bool = False
 ) -> DataFrame:
-    """project_id, day (null where neither side tells one), state, name: one row for each key of days from `first` to `last`.
+    """project_id, day (null if neither side has one), state, name: one row per key of the days from `first` to `last`.
 
-    Both sides as `by_event_key` or `by_ids` have them; either may hold days around the range, which explain its keys and are not
-    told of. `is_counted`: a key that has more rows on one side is not the same.
+    Both sides are frames of `by_event_key` or `by_ids`. Either may include days around the range; these are compared, but keys
+    outside of the range are not returned. `is_counted`: a key with more rows on one side is not SAME.
     """
     sides = [_of_keys(side, by, name, first, last) for side, name in ((here, "_here"), (there, "_there"))]
     joined = sides[0].join(sides[1], on=["project_id", *by], how="full_outer")
@@ -77,7 +77,7 @@ def presence(
         .when(is_known & ~F.arrays_overlap("_here_what", "_there_what"), DIFFERENT)
     )
     if is_counted:
-        # Without days, a line may be of a row around the range.
+        # Without days, a line of the list may belong to a row outside of the range.
         most_here = F.when(is_known, F.col("_here_rows_within")).otherwise(F.col("_here_rows"))
         state = state.when(F.col("_there_rows") > most_here, FEWER_HERE)
         state = state.when(F.col("_there_rows") < F.col("_here_rows_within"), MORE_HERE)
@@ -99,7 +99,7 @@ def presence(
 
 
 def _of_keys(side: DataFrame, by: Sequence[str], name: str, first: date, last: date) -> DataFrame:
-    """One row for each key: its first day (of the range, where it has one), all that its rows say, how many they are."""
+    """One row per key: its first day (within the range if possible), the set of `_what`, and row counts."""
     day_within = F.when(_within(F.col("event_date"), first, last), F.col("event_date"))
     return side.groupBy("project_id", *by).agg(
         F.coalesce(F.min(day_within), F.min("event_date")).alias(f"{name}_day"),

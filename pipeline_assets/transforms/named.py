@@ -1,8 +1,8 @@
-"""Values that name something, as domain/identity.py reads them: an empty or blank id, user or currency names nothing.
+"""Reads ids and names as domain/identity.py does: an empty or blank id, user or currency counts as missing.
 
 Contains: the Spark form of `named`.
-Add here: what every use of a delivered name needs.
-Does not contain: which columns are ids (formats/).
+Add here: another helper for delivered names.
+Does not contain: the list of id columns (formats/).
 """
 
 from __future__ import annotations
@@ -17,24 +17,24 @@ _SEND_ID, _ROW_ID = EXPORT_FORMAT.identity.send_id, EXPORT_FORMAT.identity.row_i
 
 
 def named(text: str | Column) -> Column:
-    """The text (a column's name, or an expression), null where nothing in it can be seen."""
+    """The text (a column's name, or an expression), with null for empty and blank ones."""
     value = F.col(text) if isinstance(text, str) else text
     return F.when(value.rlike(SOMETHING_TO_SEE), value)
 
 
 def named_sender() -> dict[str, Column]:
-    """Column -> its value, of the columns that say who sent an event; a blank text is null."""
+    """Column -> expression, for the columns that identify the sender of an event; blank texts are null."""
     types = EXPORT_FORMAT.spark_types
     return {name: named(name) if types[name] == "string" else F.col(name) for name in EXPORT_FORMAT.identity.sender}
 
 
 def is_nameless() -> Column:
-    """Whether an event has no id at all: neither that of its sending nor that of its row."""
+    """Whether an event has neither a send id nor a row id."""
     return named(_SEND_ID).isNull() & named(_ROW_ID).isNull()
 
 
 def has_blank_id() -> Column:
-    """Whether an id was delivered that names nothing."""
+    """Whether an id was delivered but is empty or blank."""
     return (F.col(_SEND_ID).isNotNull() & named(_SEND_ID).isNull()) | (
         F.col(_ROW_ID).isNotNull() & named(_ROW_ID).isNull()
     )

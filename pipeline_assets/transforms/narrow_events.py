@@ -1,9 +1,9 @@
-"""What aggregates read of an event, computed once: user, platform, revenue, currency.
+"""The columns of an event that aggregates read, computed once: user, platform, revenue, currency.
 
 Contains: the narrow frame.
 Add here: a value that several aggregates read.
-Does not contain: how a value is read (revenue.py), grouping (tables/), keeping the frame during a
-load (build/shared_events.py).
+Does not contain: reading a value (revenue.py, users.py), grouping (tables/), keeping the frame
+during a load (load/build/shared_events.py).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def narrow_events(refined: DataFrame, settings: Settings) -> DataFrame:
     """One narrow row per event: event_date, project_id, event_type, platform, user, currency (string), revenue (decimal(28,6)),
     claims_revenue (boolean).
 
-    platform is `unknown` where absent or blank; currency is null where an event has no revenue.
+    platform is `unknown` if absent or blank; currency is null if an event has no revenue.
     """  # noqa: D205 - columns in one sentence
     events = refined.select(
         "event_date",

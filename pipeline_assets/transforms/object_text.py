@@ -1,8 +1,8 @@
-"""One object from landing to its text: opened as it was listed, hashed, decompressed, or refused as a whole.
+"""Opens one object of landing at the listed version, hashes it, and decompresses it or refuses it as a whole.
 
-Contains: what a reader of landing must offer, and what becomes of an object that gives no text.
-Add here: another reason that an object as a whole is not read.
-Does not contain: its lines (parse.py), its bytes' framing (formats/gzip_lines.py).
+Contains: the protocol of a landing reader, and the summaries of objects that are not parsed.
+Add here: another reason not to read an object.
+Does not contain: parsing lines (parse.py), decompression and line framing (formats/gzip_lines.py).
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from pipeline_assets.transforms.parsed_batches import OBJECT, QUARANTINED, batch
 MOVED = "moved"
 """`error` of an object that was overwritten or deleted between listing and reading."""
 SAME_BYTES = "touched"
-"""`error` of an object whose bytes are those already known: hashed, not parsed."""
+"""`error` of an object with bytes that are already known: it is hashed and not parsed."""
 SAMPLE_BYTES = 512
-"""So much of what is refused is kept to look at."""
+"""How much of a refused line or object quarantine keeps for inspection."""
 _READ_BYTES = 1024**2
 
 
@@ -33,12 +33,12 @@ class ObjectReader(Protocol):
     """Reads exactly the listed version of an object; picklable (resources/landing/store.py)."""
 
     def open(self, key: str, etag: str) -> IO[bytes]:
-        """The object's bytes, to be closed; raises ObjectMovedError, LandingAccessError or LandingUnavailableError."""
+        """Open the object; the caller closes it. Raises ObjectMovedError, LandingAccessError or LandingUnavailableError."""
 
 
 @dataclass(frozen=True)
 class ObjectTexts:
-    """Opens objects."""
+    """Opens objects and yields the records of those that cannot be parsed."""
 
     reader: ObjectReader
     max_object_bytes: int
@@ -46,9 +46,9 @@ class ObjectTexts:
     def open(
         self, row: Mapping[str, Any], place: Mapping[str, Any], summary: dict[str, Any]
     ) -> Generator[pa.RecordBatch, None, IO[bytes] | None]:
-        """The decompressed object, to be closed; None where its summary is all that there is of it."""
+        """Return the decompressed object, which the caller closes; None after yielding the records of an object not parsed."""
         if row["size_bytes"] > self.max_object_bytes:
-            # Bytes that are too many as they are stored need not be fetched to know.
+            # An object that is too large as stored is refused without a download.
             detail = f"{row['size_bytes']} bytes as listed, at most {self.max_object_bytes} when decompressed; not read"
             refused = BadObjectError(QuarantineReason.OBJECT_TOO_LARGE, detail)
             yield from _refused_object(place, summary, row["size_bytes"], refused, b"")
@@ -74,7 +74,7 @@ class ObjectTexts:
 
 
 def _fingerprint(stored: IO[bytes]) -> tuple[str, int, bytes]:
-    """sha256, size and first bytes of an object, which is then at its start again."""
+    """sha256, size and first bytes of an object; afterwards the object is rewound to its start."""
     digest, size, sample = hashlib.sha256(), 0, b""
     while part := stored.read(_READ_BYTES):
         digest.update(part)

@@ -1,9 +1,9 @@
 """Objects to rows, quarantined lines and one summary per object, in one pass over Arrow batches.
 
-Contains: the lines of an object, and a job for those who want no more than summaries and refused lines.
-Add here: how rows are batched.
-Does not contain: opening an object (object_text.py), what becomes of good rows (write_objects.py),
-how work is spread (spread.py), the columns of a batch (parsed_batches.py), the meaning of a line
+Contains: parsing the lines of an object, and a Spark job that returns the batches as one frame.
+Add here: another rule for batching rows.
+Does not contain: opening an object (object_text.py), writing rows (write_objects.py), spreading work
+over tasks (spread.py), the columns of a batch (parsed_batches.py), the meaning of a line
 (formats/base.py).
 """
 
@@ -45,24 +45,24 @@ SUMMARY_COUNTS = (
     "lenient_conversions",
     "extra_key_rows",
 )
-"""Of an object's summary: what adds up over its parts."""
+"""Fields of an object's summary that add up over its parts."""
 _DETAIL_CHARACTERS = 1000
 _BATCH_ROWS = 10_000
 _ODD_LINES = 100
-"""So many lines are parsed one by one where any of them is odd: a bad line costs a few dozen good ones their speed."""
+"""A block of at most this many lines is parsed line by line if any line is odd, so one bad line slows down few others."""
 _BATCH_BYTES = 16 * 1024**2
 _PART_BYTES = 1024**2
 _SMALL_BYTES = 64 * 1024
-"""As stored: an object of fewer is parsed together with others."""
+"""Stored size up to which an object is parsed together with others."""
 
 
 def parse_objects(
     objects: DataFrame, reader: ObjectReader, *, max_object_bytes: int, max_line_bytes: int, only_refused: bool = False
 ) -> DataFrame:
-    """Read and parse every object of `distribute` (spread.py); one flat frame for the views below.
+    """Read and parse every object of `distribute` (spread.py) into one flat frame for the views of parsed_batches.py.
 
-    An object that moved, whose bytes are known, or that landing refuses, yields a summary with error `moved`, `touched` or
-    `not_readable` and no rows; trouble on the way to landing fails the task. `only_refused` leaves out the rows of good lines.
+    An object yields a summary without rows if it moved (error `moved`), if its bytes are known (`touched`) or if landing denies
+    access to it (`not_readable`). If landing is unavailable, the task fails. `only_refused` leaves out the rows of good lines.
     """
     work = ObjectWork(reader, max_object_bytes, max_line_bytes, only_refused)
     schema = ", ".join(f"`{name}` {kind}" for name, kind in FIELDS.items())
@@ -71,7 +71,7 @@ def parse_objects(
 
 @dataclass(frozen=True)
 class ObjectWork:
-    """Reads objects, in Spark's Python workers."""
+    """Reads and parses objects in Spark's Python workers."""
 
     reader: ObjectReader
     max_object_bytes: int
@@ -79,7 +79,7 @@ class ObjectWork:
     only_refused: bool = False
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Rows of `distribute` to what `read` gives of each; raises RuntimeError with the line of what is ours."""
+        """Rows of `distribute` to the batches of `read`; raises RuntimeError with the message of a TidemarkError."""
         try:
             with naming_the_disk():
                 for objects in batches:
@@ -88,9 +88,9 @@ class ObjectWork:
             raise RuntimeError(error.as_line()) from error
 
     def read(self, rows: Iterable[Mapping[str, Any]]) -> Iterator[pa.RecordBatch]:
-        """All that is found in some objects: batches of good lines, of refused ones, and of summaries, each after its lines.
+        """Yield batches of good lines, of refused lines and of summaries; a summary follows the lines of its object.
 
-        Small objects that follow each other are parsed at once: each call of Arrow costs as much for ten lines as for thousands.
+        Consecutive small objects are parsed together, because an Arrow call costs as much for ten lines as for thousands.
         """
         small, texts = SmallObjects(), ObjectTexts(self.reader, self.max_object_bytes)
         for row in rows:
@@ -127,7 +127,7 @@ class ObjectWork:
             yield from self._together(small.objects)
 
     def _together(self, objects: Sequence[SmallObject]) -> Iterator[pa.RecordBatch]:
-        """The lines of some objects of one arrival day at once where nothing is odd; what is odd by itself."""
+        """Parse the lines of objects of one arrival day together; objects with odd lines are split off and parsed alone."""
         place = objects[0].place
         known = (place["project_id"], place["_arrival_date"], self.max_line_bytes)
         columns = EXPORT_FORMAT.block_parser(*known)
@@ -149,12 +149,12 @@ class ObjectWork:
     def _lines(
         self, text: IO[bytes], place: Mapping[str, Any], summary: dict[str, Any], part: int, parts: int
     ) -> Iterator[pa.RecordBatch]:
-        """The lines of the blocks that begin within a part of the text; every part sees the same blocks."""
+        """Parse the blocks that begin within one part of the text; every part cuts the text into the same blocks."""
         size = text.seek(0, io.SEEK_END)
         text.seek(0)
         known = (place["project_id"], place["_arrival_date"], self.max_line_bytes)
         columns, parser = EXPORT_FORMAT.block_parser(*known), EXPORT_FORMAT.line_parser(*known)
-        # Several blocks for each part, so that the parts are about equal.
+        # With several blocks for each part, the parts are about equal.
         most = _BATCH_BYTES if parts == 1 else min(_BATCH_BYTES, max(_PART_BYTES, size // (4 * parts)))
         for block in blocks(text, _BATCH_ROWS, most, self.max_line_bytes):
             if block.first_offset * parts // max(1, size) == part:
@@ -163,10 +163,10 @@ class ObjectWork:
     def _block(
         self, block: Block, place: Mapping[str, Any], summary: dict[str, Any], columns: BlockParser, parser: LineParser
     ) -> Iterator[pa.RecordBatch]:
-        """All at once where nothing is odd; else in halves, until what is odd is among few lines."""
+        """Parse a block at once if no line is odd; otherwise halve it until few lines remain around the odd ones."""
         count = len(block.lines)
         if block.is_blank:
-            # At once: a small object may hold a thousand million of them.
+            # Counted at once: a small object may decompress to a billion blank lines.
             summary["lines"] += count
             summary["blank"] += count
             return
@@ -225,7 +225,7 @@ class ObjectWork:
 
 
 def _apart(objects: Sequence[SmallObject], columns: BlockParser) -> Iterator[Sequence[SmallObject]]:
-    """Those with a line that is no event one by one, the others together; halves where that tells nothing."""
+    """Split objects: each with a line that is not plain alone, the others together; in halves if all are plain."""
     plain = [small for small in objects if columns.is_plain(small.block.lines)]
     if 0 < len(plain) < len(objects):
         are_plain = set(map(id, plain))

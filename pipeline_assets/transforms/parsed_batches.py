@@ -1,6 +1,6 @@
-"""Rows, quarantined lines and summaries of objects as flat Arrow batches, and as the frames that are made of them.
+"""Rows, quarantined lines and object summaries as flat Arrow batches, and views of a frame of such batches.
 
-Contains: the columns of the batches, making one, and the views of a frame of them.
+Contains: the columns of a batch, building a batch, and the views.
 Add here: a column, or another view.
 Does not contain: reading objects and lines (parse.py).
 """
@@ -19,7 +19,7 @@ from pipeline_assets.formats.registry import EXPORT_FORMAT
 from pipeline_assets.transforms.data_files import ARROW_TYPES
 
 ROW, QUARANTINED, OBJECT = "row", "quarantine", "object"
-"""`_kind` of good lines, of refused ones, and of the summary of an object."""
+"""Values of `_kind`: a good line, a refused line or object, the summary of an object."""
 _COLUMN_NAMES = EXPORT_FORMAT.column_names
 _EVENT_TIME = _COLUMN_NAMES.index(EVENT_TIME)
 
@@ -63,7 +63,7 @@ _ARROW_SCHEMA = pa.schema([(name, ARROW_TYPES[kind]) for name, kind in FIELDS.it
 
 
 def quarantined(parsed: DataFrame) -> DataFrame:
-    """raw.quarantine's columns but `is_batch_accepted`; line_number is null for a whole object."""
+    """All columns of raw.quarantine except `is_batch_accepted`; line_number is null for a whole object."""
     return parsed.where(F.col("_kind") == QUARANTINED).select(
         F.col("_source").alias("source"),
         F.col("_arrival_date").alias("arrival_date"),
@@ -78,10 +78,10 @@ def quarantined(parsed: DataFrame) -> DataFrame:
 def object_summaries(parsed: DataFrame) -> DataFrame:
     """One row per object: source, arrival_date, project_id, object_key, object_etag, then the columns of SUMMARY.
 
-    size_bytes is as listed, sha256 of the bytes as stored (null where moved). lines = rows + quarantined + blank, all 0
-    where `error` is a QuarantineReason that refuses the object, MOVED, TOUCHED or NOT_READABLE. replaced_surrogates and
-    lenient_conversions add up ParsedLine's; extra_key_rows counts rows with `_extra`. line_reasons is JSON text, reason ->
-    quarantined lines; null where there are none.
+    size_bytes is the listed size; sha256 is of the stored bytes (null if they were not read). lines = rows + quarantined +
+    blank. All are 0 if `error` is a QuarantineReason that refuses the object, MOVED, SAME_BYTES or NOT_READABLE.
+    replaced_surrogates and lenient_conversions are sums over ParsedLine; extra_key_rows counts rows with `_extra`.
+    line_reasons is JSON text, reason -> quarantined lines, or null if there are none.
     """
     return parsed.where(F.col("_kind") == OBJECT).select(
         F.col("_source").alias("source"),
@@ -94,13 +94,13 @@ def object_summaries(parsed: DataFrame) -> DataFrame:
 
 
 def object_summary_list() -> Column:
-    """An aggregate of parsed rows: the summaries of all objects as structs of object_key and the columns of SUMMARY."""
+    """An aggregate over parsed rows: all object summaries, as structs of object_key and the columns of SUMMARY."""
     summary = F.struct(F.col("_object_key").alias("object_key"), *SUMMARY)
     return F.collect_list(F.when(F.col("_kind") == OBJECT, summary))
 
 
 def batch_of_events(place: Mapping[str, Any], events: list[ParsedLine], numbers: list[int]) -> pa.RecordBatch:
-    """Good lines of one object; `numbers`: of the lines, from 1."""
+    """A batch of good lines of one object; `numbers` holds their line numbers, from 1."""
     columns: dict[str, Any] = dict(
         zip(_COLUMN_NAMES, zip(*(event.values for event in events), strict=True), strict=True)
     )
@@ -111,13 +111,13 @@ def batch_of_events(place: Mapping[str, Any], events: list[ParsedLine], numbers:
 
 
 def batch_of_records(kind: str, place: Mapping[str, Any], records: list[dict[str, Any]]) -> pa.RecordBatch:
-    """Some records of one kind, each with the same columns."""
+    """A batch of records of one kind, all with the same columns."""
     names = records[0].keys()
     return batch(kind, place, {name: [record[name] for record in records] for name in names}, len(records))
 
 
 def batch(kind: str, place: Mapping[str, Any], columns: dict[str, Any], count: int) -> pa.RecordBatch:
-    """`columns`: those that differ from row to row; `place`: what is the same in all rows. The others are null."""
+    """A batch of `count` rows: `columns` vary from row to row, `place` is the same in all rows, other columns are null."""
     constants = {**place, "_kind": kind}
     arrays = []
     for entry in _ARROW_SCHEMA:

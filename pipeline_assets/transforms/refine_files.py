@@ -1,8 +1,8 @@
-"""Files of raw to files of refined: rows that lost are left out, the others go on as they are, hashes included.
+"""Writes files of refined from files of raw: losing rows are left out, the others are copied with their hashes.
 
-Contains: spreading files over tasks, what their work weighs, and what these tell.
-Add here: another figure that tasks tell.
-Does not contain: the task (refine_task.py), which rows lost (dedupe.py), how files are laid out
+Contains: spreading files over tasks by weight, and collecting the results of the tasks.
+Add here: another figure that tasks return.
+Does not contain: the task (refine_task.py), which rows lost (dedupe.py), the layout of files
 (data_files.py).
 """
 
@@ -34,42 +34,42 @@ _WORK = pa.schema(
     ]
 )
 _FILE_COST_BYTES = 256 * 1024
-"""What it takes to open a file and to begin another one."""
+"""The cost of opening a file and beginning another one, in bytes written."""
 _NARROW = 0.15
-"""What it takes to compare a byte, beside what it takes to write it."""
+"""The cost of comparing a byte, as a share of the cost of writing it."""
 _SPLIT_BYTES = 16 * 1024**2
-"""A slice of less is no work for several tasks: each would write a small file."""
+"""A smaller slice is not divided among tasks, because each would write a small file."""
 
 
 @dataclass(frozen=True)
 class RawFile:
-    """A file of raw that holds rows of one slice."""
+    """A raw file with rows of one slice."""
 
     key: Slice
     source: str
     path: str
-    """Below the place where its source's table lies."""
+    """Relative to the location of the raw table of `source`."""
     size_bytes: int
 
 
 Losers = Mapping[tuple[Slice, str], pa.Table]
-"""Slice and source -> `_object_key` (string) and `_line_number` (int) of rows that are left out."""
+"""Slice and source -> `_object_key` (string) and `_line_number` (int) of the rows to leave out."""
 
 
 @dataclass(frozen=True)
 class Refined:
-    """What tasks wrote."""
+    """The result of all tasks."""
 
     files: list[str]
-    """As `data_file` (data_files.py) describes them."""
+    """Written files, as `data_file` (data_files.py) describes them."""
     wrong: dict[Slice, str]
-    """Slices of which a row is not what was parsed -> which one."""
+    """Slices with a row whose hash does not match -> the row."""
     gone: dict[Slice, list[str]]
-    """Slices that were written as their difference -> files of them that are replaced, below the place where the table lies."""
+    """Slices written as a difference -> their files to replace, relative to the table's location."""
     keys: dict[Slice, KeyDifference]
-    """What becomes of their keys; a slice with very many is not among them."""
+    """How the keys of these slices change; slices with very many differing keys are left out."""
     tasks: list[tuple[int, int]] = field(default_factory=list)
-    """Of each task, the rows that it wrote and their bytes in memory."""
+    """For each task, the rows that it wrote and their bytes in memory."""
 
 
 def refine_files(
@@ -83,10 +83,10 @@ def refine_files(
     layout: FileLayout,
     target: Store,
 ) -> Refined:
-    """Write the rows of these files that did not lose, and hash some of them again; each of `file_parts` is the work of one task.
+    """Write the rows of these files that did not lose, and rehash a sample; each part (`file_parts`) is one task's work.
 
-    `stores`: source -> where its raw files lie. `held`: slices to be written as their difference -> the files that refined has of
-    them, below `target`; what stays is not written again. Another slice has as many files as tasks read it.
+    `stores`: source -> store of its raw files. `held`: slices to write as a difference -> their files in refined, relative to
+    `target`; files whose rows all stay are not rewritten. Any other slice gets a file from each task that reads it.
     """
     told = {at: as_bytes(rows) for at, rows in losers.items()}
     rows = [
@@ -124,12 +124,15 @@ def refine_files(
 
 
 def weight_of(file: RawFile, compared: Collection[Slice]) -> float:
-    """Of the work of a file: its bytes, fewer where its slice is only compared with what refined holds, and opening it."""
+    """The weight of a file: a fixed cost to open it plus its bytes, which count less if its slice is only compared."""
     return file.size_bytes * (_NARROW if file.key in compared else 1) + _FILE_COST_BYTES
 
 
 def file_parts(files: Sequence[RawFile], parallelism: int, compared: Collection[Slice] = ()) -> list[list[RawFile]]:
-    """About as much work in each; the files of a slice together, unless it is large, not `compared`, and more than that."""
+    """Divide files into parts of about equal weight, one for each task.
+
+    The files of a slice stay in one part, unless the slice is large, is not in `compared` and exceeds a task's share.
+    """
     ordered = sorted(files, key=lambda file: (file.key.project_id, file.key.event_date, file.source, file.path))
     slices = [list(group) for _, group in groupby(ordered, lambda file: file.key)]
 

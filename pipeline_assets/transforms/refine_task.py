@@ -1,9 +1,9 @@
-"""The task that writes files of refined from files of raw; of a slice that refined holds, only what differs.
+"""The task that writes files of refined from files of raw; for a slice already in refined it writes only the difference.
 
-Contains: reading, leaving out, hashing a sample again.
-Add here: what else is done to a row on its way.
-Does not contain: which files a task is given (refine_files.py), the comparison
-(slice_difference.py), how files are laid out (data_files.py).
+Contains: reading, leaving out losing rows, rehashing a sample.
+Add here: another step for each row.
+Does not contain: assigning files to tasks (refine_files.py), the comparison
+(slice_difference.py), the layout of files (data_files.py).
 """
 
 from __future__ import annotations
@@ -36,21 +36,21 @@ WRITTEN_DDL = (
     "file string, event_date date, project_id string, wrong string, gone array<string>, kept long, changed long, "
     "keys binary, task_rows long, task_bytes long"
 )
-"""A file that was written, what is told of a slice, or the rows that one task wrote and their bytes in memory."""
+"""A row describes a written file, the result of a slice, or the totals of a task (rows, and their bytes in memory)."""
 _WRITTEN = pa.schema([("file", pa.string()), ("event_date", pa.date32()), ("project_id", pa.string()), ("wrong", pa.string()),
                       ("gone", pa.list_(pa.string())), ("kept", pa.int64()), ("changed", pa.int64()),
                       ("keys", pa.binary()), ("task_rows", pa.int64()),
                       ("task_bytes", pa.int64())])  # fmt: skip
 _BATCH_ROWS = 10_000
 _SAMPLED_ROWS = 200
-"""Of each batch: so many are hashed again."""
+"""Rows of each batch that are hashed again."""
 _NARROW_BATCH_ROWS = 200_000
 _MOST_TOLD_KEYS = 200_000
-"""Of one slice: so many that it gains or loses are told to the driver."""
+"""Most gained keys, and most lost keys, of a slice that a task reports to the driver."""
 
 
 def as_bytes(rows: pa.Table | None) -> bytes | None:
-    """Some rows as a value of one row."""
+    """Rows as one compressed binary value; None for None."""
     if rows is None:
         return None
     sink = pa.BufferOutputStream()
@@ -60,14 +60,14 @@ def as_bytes(rows: pa.Table | None) -> bytes | None:
 
 
 def from_bytes(told: bytes) -> pa.Table:
-    """The rows of `as_bytes`."""
+    """The rows from a value of `as_bytes`."""
     with pa.ipc.open_stream(told) as stream:
         return stream.read_all()
 
 
 @dataclass(frozen=True)
 class Refining:
-    """Runs in Spark's Python workers."""
+    """The mapInArrow function; runs in Spark's Python workers."""
 
     stores: Mapping[str, Store]
     hashes: EventHashes
@@ -75,7 +75,7 @@ class Refining:
     target: Store
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Rows of work (refine_files.py) to rows of WRITTEN_DDL."""
+        """Rows of work (refine_files.py) to rows of WRITTEN_DDL; raises RuntimeError with the message of a TidemarkError."""
         writer = DataFileWriter(self.layout, self.target)
         try:
             for batch in batches:
@@ -91,7 +91,7 @@ class Refining:
             raise
 
     def _whole(self, entry: Mapping[str, Any], writer: DataFileWriter) -> Iterator[pa.RecordBatch]:
-        """Write all rows that did not lose."""
+        """Write all rows of a slice that did not lose."""
         for given in entry["inputs"]:
             is_lost = _Losers(given["losers"])
             for path in given["paths"]:
@@ -101,12 +101,12 @@ class Refining:
                 yield from _told_wrong(entry, file)
 
     def _difference(self, entry: Mapping[str, Any], writer: DataFileWriter) -> Iterator[pa.RecordBatch]:
-        """Write the rows that are new, and again what stays of files that hold rows which are to go."""
+        """Write the new rows, and rewrite the remaining rows of files from which rows are removed."""
         files = [_File(self.target, path, None) for path in entry["held"]]
         numbers = RowNumbers()
         held, counts = self._held(numbers, files)
         if not held.are_distinct:
-            # Somebody else's files: nothing of them is taken over.
+            # Another program wrote these files, so all of them are replaced.
             yield from self._whole(entry, writer)
             yield _row({**_slice(entry), "gone": entry["held"]})
             return
@@ -138,7 +138,7 @@ class Refining:
         yield _row({**_slice(entry), **told})
 
     def _held(self, numbers: RowNumbers, files: Sequence[_File]) -> tuple[HeldRows, list[int]]:
-        """The rows that refined holds of a slice, in the order of its files; and how many each file has."""
+        """The rows of a slice in refined, in the order of its files, and the number of rows in each file."""
         found, hashes, counts = [], [], []
         for file in files:
             counts.append(0)
@@ -150,7 +150,7 @@ class Refining:
         return HeldRows(np.concatenate([nothing, *found]), np.concatenate([nothing, *hashes])), counts
 
     def _is_new(self, numbers: RowNumbers, held: HeldRows, file: _File, is_lost: _Losers) -> Mask:
-        """Which rows of a file of raw refined is to hold and does not."""
+        """A mask of the rows of a raw file that refined should hold but does not."""
         found = []
         for rows in file.batches(NAMES, _NARROW_BATCH_ROWS):
             is_wanted = ~is_lost.of(rows)
@@ -160,7 +160,7 @@ class Refining:
         return np.concatenate(found) if found else np.zeros(0, dtype=np.bool_)
 
     def _rows(self, file: _File, is_chosen: Mask | None = None) -> Iterator[pa.Table]:
-        """Rows of a file as refined has them; some of those that are read are hashed again."""
+        """The chosen rows of a file with the columns of refined; a sample of the rows read is hashed again."""
         for start, rows in file.read(self.layout.field_ids, is_chosen):
             placed = self._placed(rows, file.source)
             file.wrong = file.wrong or self._wrong(placed)
@@ -175,12 +175,12 @@ class Refining:
             elif entry.name in rows.schema.names:
                 columns.append(rows.column(entry.name).cast(entry.type))
             else:
-                # A column that raw came to have after this file was written.
+                # The column was added to raw after this file was written.
                 columns.append(pa.nulls(rows.num_rows, entry.type))
         return pa.Table.from_arrays(columns, schema=schema)
 
     def _wrong(self, rows: pa.Table) -> str | None:
-        """Which of some rows has another hash than its own, None where none has."""
+        """A description of a sampled row whose hash does not match its content; None if all match."""
         start = int.from_bytes(os.urandom(4)) % max(1, rows.num_rows - _SAMPLED_ROWS + 1)
         sample = rows.slice(start, _SAMPLED_ROWS)
         if not sample.num_rows:
@@ -196,7 +196,7 @@ class Refining:
 
 @dataclass
 class _File:
-    """A file of raw, or with no source one of refined."""
+    """A raw file, or a refined file if `source` is None."""
 
     store: Store
     path: str
@@ -204,16 +204,16 @@ class _File:
     wrong: str | None = None
 
     def read(self, columns: Iterable[str], is_chosen: Mask | None) -> Iterator[tuple[int, pa.Table]]:
-        """Where they start, and some rows: in batches, because a group of rows may be as large as whoever wrote it wanted.
+        """Yield a row's position in the file and the batch that starts there; batches, because a row group may be very large.
 
-        Groups of which no row is chosen are left alone.
+        Row groups without a chosen row are skipped.
         """
         with (
             self.store.open(self.path) as body,
             pq.ParquetFile(pa.PythonFile(body, mode="r"), pre_buffer=False) as file,
         ):
             there = set(file.schema_arrow.names)
-            # What raw calls its source is told by its place.
+            # For a raw file, the table that it belongs to determines the source.
             wanted = [name for name in columns if name in there and not (name == "_source" and self.source is not None)]
             end = 0
             for group in range(file.num_row_groups):
@@ -225,7 +225,7 @@ class _File:
                     start += batch.num_rows
 
     def batches(self, columns: Sequence[str], rows: int) -> Iterator[pa.Table]:
-        """All rows, in so few columns that many of them are read at once."""
+        """All rows in a few columns, in batches of `rows`, which may be large because the rows are narrow."""
         with (
             self.store.open(self.path) as body,
             pq.ParquetFile(pa.PythonFile(body, mode="r"), pre_buffer=False) as file,
@@ -234,12 +234,12 @@ class _File:
                 yield pa.Table.from_batches([batch])
 
     def narrow(self, columns: Sequence[str]) -> pa.Table:
-        """All rows in a few columns."""
+        """All rows in a few columns, as one table."""
         return pa.concat_tables(self.batches(columns, _NARROW_BATCH_ROWS))
 
 
 class _Losers:
-    """Rows of one slice and source that are left out."""
+    """The losing rows of one slice and source, which are left out."""
 
     def __init__(self, told: bytes | None) -> None:
         self._keys: pa.Array | None = None
@@ -250,7 +250,7 @@ class _Losers:
             self._places = _place(pc.index_in(names, self._keys), rows.column("_line_number"))
 
     def of(self, rows: pa.Table) -> Mask:
-        """Which of some rows are among them."""
+        """A mask of the rows that lose."""
         if self._keys is None:
             return np.zeros(rows.num_rows, dtype=np.bool_)
         at = _place(pc.fill_null(pc.index_in(rows.column("_object_key"), self._keys), -1), rows.column("_line_number"))
@@ -258,7 +258,7 @@ class _Losers:
 
 
 def _place(objects: pa.Array | pa.ChunkedArray, lines: pa.ChunkedArray) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """Object and line in one number."""
+    """The number of an object and a line, combined in one integer."""
     found: np.ndarray[Any, np.dtype[np.int64]] = objects.to_numpy().astype(np.int64) << 32 | lines.to_numpy().astype(
         np.int64
     )
@@ -266,7 +266,7 @@ def _place(objects: pa.Array | pa.ChunkedArray, lines: pa.ChunkedArray) -> np.nd
 
 
 def _take_keys(keys: list[tuple[int, int, int]], rows: pa.Table) -> None:
-    """One row more than are told, at least, where there are more."""
+    """Collect keys until there are more than _MOST_TOLD_KEYS, which is enough to know that they are too many."""
     if len(keys) <= _MOST_TOLD_KEYS:
         keys += event_keys(rows)
 

@@ -1,8 +1,8 @@
-"""Revenue of an event, as the tables define it (tables/daily_revenue.py).
+"""Reads the revenue of an event (for tables/daily_revenue.py).
 
-Contains: how money is read from an event.
+Contains: reading amounts and currencies from an event.
 Add here: another value read from property bags.
-Does not contain: who a user is (users.py), grouping (tables/).
+Does not contain: how a user is identified (users.py), grouping (tables/).
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ _REVENUE = "decimal(28,6)"
 _FACTOR = "decimal(18,6)"
 _MOST_DIGITS = 1_000
 PROPERTIES = ("event_properties",)
-"""Columns that revenue and currency are read from."""
+"""Columns from which revenue and currency are read."""
 
 
 def with_money(events: DataFrame, settings: Settings) -> DataFrame:
-    """The events, with `event_properties`, plus revenue (decimal(28,6)), currency (string) and claims_revenue (boolean).
+    """The events (with `event_properties`) plus revenue (decimal(28,6)), currency (string) and claims_revenue (boolean).
 
-    revenue is null where an event has none or where it does not read as a number of that size: ten digits narrower than the
-    sums, which would else fail the load over two absurd values. currency is `unknown` where absent or blank, null without
-    revenue. claims_revenue: revenue or a price is delivered, readable or not; and also where Spark's reader gives up on the
-    properties (a number of over 1000 digits, a name of over 50,000 characters): what may be revenue is to be counted as
-    unreadable, not to pass for none.
+    revenue is null if an event has none, or if it is not a number that fits. Its type is ten digits narrower than that of sums,
+    so that two absurd values cannot overflow a sum and fail the load. currency is `unknown` if absent or blank, and null
+    without revenue. claims_revenue is true if revenue or a price is delivered, readable or not. It is also true if Spark
+    cannot read the properties (a number of over 1000 digits, a name of over 50,000 characters): such an event is
+    counted as unreadable revenue and not as an event without revenue.
     """
-    # One select for each value that others are made of: Spark would read the JSON once for each time that it is named.
+    # One select per intermediate value: otherwise Spark would parse the JSON once for every use of the value.
     claiming = events.withColumn("_json", F.when(_may_claim_revenue(settings), F.col("event_properties")))
     told = claiming.withColumns(
         {"_revenue": _property(settings.revenue_properties), "_price": _property(settings.price_properties)}
@@ -57,9 +57,9 @@ def with_money(events: DataFrame, settings: Settings) -> DataFrame:
 
 
 def _may_claim_revenue(settings: Settings) -> Column:
-    """False only where an event has neither revenue nor price: a look at its text, far cheaper than reading it as JSON.
+    """False only if an event has neither revenue nor price: a search in its text, far cheaper than parsing the JSON.
 
-    A name may be written with escapes, so any text with one may hold it.
+    JSON may write a name with escapes, so any text with a backslash may contain it.
     """
     names = (*settings.revenue_properties, *settings.price_properties)
     shortest = [name for name in names if not any(other != name and other in name for other in names)]
@@ -67,14 +67,14 @@ def _may_claim_revenue(settings: Settings) -> Column:
 
 
 def _property(names: Sequence[str]) -> Column:
-    """The first present event property of these names, as text."""
+    """The first event property present among these names, as text."""
     found = [F.get_json_object("_json", property_path(name)) for name in names]
     return F.coalesce(*found, F.lit(None).cast("string"))
 
 
 def _number(text: Column, kind: str) -> Column:
-    """The text as a decimal, null where it is none.
+    """The text as a decimal; null if it is not one, or too long to be an amount.
 
-    Java reads digits in quadratic time; a text so long is no amount.
+    The length is limited because Java parses digits in quadratic time.
     """
     return F.when(F.octet_length(text) <= _MOST_DIGITS, text.try_cast(kind))

@@ -1,8 +1,8 @@
-"""The hash of a row in Spark, equal to domain/row_hash.py by test.
+"""The hash of a row in Spark; tests prove that it equals domain/row_hash.py.
 
-Contains: the hash as one SQL expression, and that of version 1, by which older records are
-recognized.
-Add here: a faster form of it.
+Contains: the hash as one SQL expression, and the hash of version 1, which is needed to verify
+older records.
+Add here: a faster form of the hash.
 Does not contain: what is hashed and why (domain/row_hash.py), digests of many rows (digests.py).
 """
 
@@ -20,7 +20,7 @@ _NUMBERS = {
     "timestamp": "unix_micros({0})",
     "date": "unix_date({0})",
     "boolean": "CAST({0} AS BIGINT)",
-    # Nulls apart: xxhash64 passes over them and leaves its seed.
+    # Nulls are handled here because xxhash64 skips them and returns its seed.
     "double": (
         f"CASE WHEN {{0}} IS NULL THEN NULL WHEN {{0}} = 0 AND CAST({{0}} AS STRING) = '-0.0' THEN {NEGATIVE_ZERO}L"
         " ELSE xxhash64({0}) END"
@@ -31,9 +31,9 @@ _TEXTS = {"string": "{0}", "binary": "hex({0})"}
 
 
 def row_hashes(types: Mapping[str, str]) -> tuple[Column, Column]:
-    """Two halves of a 128-bit hash of these columns (name -> Spark type), as longs.
+    """Both halves (long) of a 128-bit hash of these columns (name -> Spark type).
 
-    One expression in SQL: as Columns, 55 of them cost a thousand calls into the JVM each time a plan is made.
+    It is built as SQL text: built from Column objects, 55 columns would cost a thousand calls into the JVM for each plan.
     """
     numbers, texts = [], []
     for name, kind in types.items():
@@ -56,7 +56,7 @@ def row_hashes(types: Mapping[str, str]) -> tuple[Column, Column]:
 
 
 def former_row_hashes(columns: Sequence[str]) -> tuple[Column, Column]:
-    """Version 1: two xxhash64 of the values and of a mask of the nulls, which xxhash64 skips."""
+    """The hash of version 1: two xxhash64 over the values and a mask of nulls, because xxhash64 skips nulls."""
     names = [f"`{name}`" for name in columns]
     mask = ", ".join(f"if({name} IS NULL, '1', '0')" for name in names)
     first, second = (F.expr(f"xxhash64('{seed}', concat({mask}), {', '.join(names)})") for seed in "ab")

@@ -1,7 +1,7 @@
-"""The hash of a row in Arrow, equal to domain/row_hash.py by test: made where a row is parsed, and made again to check a file.
+"""The hash of a row in Arrow, used by the parser and to check files; tests prove that it equals domain/row_hash.py.
 
-Contains: encoding and hash over whole columns.
-Add here: a type that an event table comes to have.
+Contains: encoding and hashing whole columns.
+Add here: the encoding of another column type.
 Does not contain: what is hashed and why (domain/row_hash.py), the hash in Spark (row_hash.py).
 """
 
@@ -24,10 +24,10 @@ _Longs = np.ndarray[Any, np.dtype[np.uint64]]
 
 
 class Encoded:
-    """Columns of rows in the parts that their hash is made of, so that hashes over some and over all of them cost little more."""
+    """Columns encoded for hashing once, so that hashes over all columns and over some of them share that work."""
 
     def __init__(self, columns: Mapping[str, pa.Array], types: Mapping[str, str]) -> None:
-        """`types`: column -> Spark type, in the order to hash in; raises ValueError for a type that no event table has."""
+        """`types`: column -> Spark type, in hashing order; raises ValueError for a type that no event table has."""
         self._numbers: dict[str, pa.Array | pa.Scalar] = {}
         self._texts: dict[str, pa.Array] = {}
         self._count = 0
@@ -45,7 +45,7 @@ class Encoded:
             self._numbers[name] = pc.fill_null(_numbers(values, kind).cast(pa.string()), NULL)
 
     def hashes(self, names: Iterable[str] | None = None) -> tuple[pa.Array, pa.Array]:
-        """Two halves (int64) of the hash of each row over these columns; over all where none are named."""
+        """Both halves (int64) of the hash of each row over the columns `names`; over all columns if it is None."""
         chosen = list(self._numbers if names is None else names)
         numbers = [self._numbers[name] for name in chosen]
         if not any(isinstance(one, pa.Array) for one in numbers):
@@ -64,7 +64,7 @@ def _numbers(values: pa.Array, kind: str) -> pa.Array:
 
 
 def _hashes_of_doubles(values: pa.Array) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """`domain.row_hash.hash_of_bits` of each; of a null anything."""
+    """`domain.row_hash.hash_of_bits` of each value; the result for a null is undefined."""
     plain = values.fill_null(0.0).to_numpy(zero_copy_only=False)
     bits = np.where(np.isnan(plain), _NOT_A_NUMBER, plain.view(np.uint64))
     one, two, three, four, five = (np.uint64(prime) for prime in PRIMES)

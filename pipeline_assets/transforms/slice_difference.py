@@ -1,8 +1,8 @@
-"""How the rows that a slice is to hold differ from those that its files hold, told by the narrow columns of both.
+"""Compares the rows that a slice should hold with the rows in its files, by a few narrow columns.
 
-Contains: numbering rows, finding those on one side alone, and what that does to keys.
+Contains: numbering rows, finding rows on one side only, and the resulting changes of keys.
 Add here: another comparison of the two sides.
-Does not contain: reading and writing files (refine_files.py), what keys of other days say
+Does not contain: reading and writing files (refine_task.py), comparing keys with other days
 (key_changes.py).
 """
 
@@ -22,7 +22,7 @@ from pipeline_assets.transforms.event_hashes import named, whole
 Numbers = np.ndarray[Any, np.dtype[np.int64]]
 Mask = np.ndarray[Any, np.dtype[np.bool_]]
 NAMES = ("_object_key", "_line_number", "_hash_a")
-"""What tells a row of one source from all others, and one content of it from another: half a hash is 64 bits for each row."""
+"""Columns that identify a row of one source and its content; half of the hash (64 bits) suffices for the content."""
 _IDS = (EXPORT_FORMAT.identity.send_id, EXPORT_FORMAT.identity.row_id)
 KEYS_OF = ("_key_a", "_key_b", "_meaning_hash", *_IDS)
 KEYS = pa.schema([("_key_a", pa.int64()), ("_key_b", pa.int64()), ("is_added", pa.bool_())])
@@ -31,16 +31,16 @@ _LINE_BITS = 32
 
 
 class RowNumbers:
-    """Gives the same number to the same line of the same object of the same source."""
+    """Assigns numbers to rows: the same line of the same object of the same source gets the same number."""
 
     def __init__(self) -> None:
-        """No object is known yet."""
+        """Start without known objects."""
         self._objects: dict[str, int] = {}
 
     def of(self, sources: pa.Array | pa.Scalar, rows: pa.Table) -> Numbers:
-        """A number for each of some rows with NAMES; `sources`: one for each of them, or for all."""
+        """A number for each row (with NAMES); `sources` holds one source per row, or one for all rows."""
         joined = pc.binary_join_element_wise(sources, whole(rows["_object_key"]), _SEPARATOR)
-        # Only rows that somebody else wrote lack a place. They are all given the same, and so are taken for doubtful.
+        # Only rows written by another program lack an object. They share a number, so HeldRows finds them not distinct.
         names = pc.fill_null(joined, "").dictionary_encode()
         codes = [self._objects.setdefault(name, len(self._objects)) for name in names.dictionary.to_pylist()]
         at = np.asarray(codes, dtype=np.int64)[names.indices.to_numpy(zero_copy_only=False)]
@@ -50,21 +50,21 @@ class RowNumbers:
 
 
 class HeldRows:
-    """Rows that a slice holds: which of them it is to hold still is found out by asking for those that it is to hold."""
+    """The rows that a slice holds; each call of `holds` marks the held rows that the slice should keep."""
 
     def __init__(self, numbers: Numbers, hashes: Numbers) -> None:
-        """`numbers`: of RowNumbers; `hashes`: `_hash_a` of the same rows."""
+        """`numbers` come from RowNumbers; `hashes` are `_hash_a` of the same rows."""
         self._order = np.argsort(numbers, kind="stable")
         self._numbers, self._hashes = numbers[self._order], hashes[self._order]
         self._is_wanted = np.zeros(len(numbers), dtype=np.bool_)
 
     @property
     def are_distinct(self) -> bool:
-        """Whether each row is there once; else nothing can be told of it."""
+        """Whether each row occurs once; otherwise rows cannot be compared."""
         return bool((self._numbers[1:] != self._numbers[:-1]).all())
 
     def holds(self, numbers: Numbers, hashes: Numbers) -> Mask:
-        """Which of some wanted rows are there with the same content."""
+        """A mask of the wanted rows that the slice holds with the same content."""
         if not len(self._numbers):
             return np.zeros(len(numbers), dtype=np.bool_)
         at = np.minimum(np.searchsorted(self._numbers, numbers), len(self._numbers) - 1)
@@ -74,7 +74,7 @@ class HeldRows:
 
     @property
     def is_wanted(self) -> Mask:
-        """Which of the held rows were asked for, in the order in which they were given."""
+        """A mask of the held rows that `holds` found, in the order given to the constructor."""
         found = np.empty_like(self._is_wanted)
         found[self._order] = self._is_wanted
         return found
@@ -82,16 +82,16 @@ class HeldRows:
 
 @dataclass(frozen=True)
 class KeyDifference:
-    """What becomes of the keys of one slice."""
+    """How the keys of one slice change."""
 
     kept: int
     changed: int
     differing: pa.Table
-    """KEYS: those that it gains or loses."""
+    """The keys that the slice gains or loses, with the schema KEYS."""
 
 
 def event_keys(rows: pa.Table) -> list[tuple[int, int, int]]:
-    """Both halves of the key and the meaning of each of some rows with KEYS_OF; as key_changes.with_event_keys has them."""
+    """Both halves of the key, and the meaning, of each row (with KEYS_OF), as in `key_changes.with_event_keys`."""
     are_named = pc.or_(*(named(whole(rows[name])).is_valid() for name in _IDS))
     meaning = whole(rows["_meaning_hash"])
     first = pc.if_else(are_named, whole(rows["_key_a"]), meaning)
@@ -102,7 +102,7 @@ def event_keys(rows: pa.Table) -> list[tuple[int, int, int]]:
 def key_difference(
     held: int, gone: Sequence[tuple[int, int, int]], new: Sequence[tuple[int, int, int]]
 ) -> KeyDifference:
-    """From `event_keys` of the rows that go and that come; `held`: rows of the slice before."""
+    """The difference that follows from `event_keys` of removed (`gone`) and new rows; `held` counts the slice's rows before."""
     before: dict[tuple[int, int], list[int]] = {}
     for first, second, meaning in gone:
         before.setdefault((first, second), []).append(meaning)

@@ -1,7 +1,7 @@
-"""Small objects, whose lines are parsed together: each call of Arrow costs as much for ten lines as for thousands.
+"""Small objects whose lines are parsed together, because an Arrow call costs as much for ten lines as for thousands.
 
-Contains: which objects can be joined, and which object each joined line is of.
-Add here: another bound on what is joined.
+Contains: which objects can be joined, and the object of each joined line.
+Add here: another bound on joining objects.
 Does not contain: reading objects and parsing lines (parse.py).
 """
 
@@ -24,7 +24,7 @@ _NAME = ("_object_key", "_object_etag")
 
 @dataclass(frozen=True)
 class SmallObject:
-    """An object whose lines are one block, held until others of its arrival day have come."""
+    """An object whose lines fit in one block, held until more objects of its arrival day have been read."""
 
     place: Mapping[str, Any]
     """Column -> value, the same for all lines of the object."""
@@ -33,16 +33,16 @@ class SmallObject:
 
     @property
     def name(self) -> dict[str, Any]:
-        """What tells it from others of its source, project and arrival day: `_object_key`, `_object_etag`."""
+        """The columns that identify it within its source, project and arrival day: `_object_key`, `_object_etag`."""
         return {column: self.place[column] for column in _NAME}
 
     def is_akin(self, place: Mapping[str, Any]) -> bool:
-        """Whether another object is of the same source, project and arrival day."""
+        """Whether an object at `place` has the same source, project and arrival day."""
         return all(self.place[column] == place[column] for column in place if column not in _NAME)
 
 
 def whole_block(text: IO[bytes], max_line_bytes: int) -> Block | None:
-    """All lines of a small object; None, and the text at its start again, where they are no block that can be joined."""
+    """All lines of a small object as one block; None if they cannot be joined, with the text rewound to its start."""
     first, second = islice(chain(blocks(text, _MOST_LINES, _MOST_BYTES, max_line_bytes), (None, None)), 2)
     if first is not None and second is None and not first.left_out and not first.is_blank:
         return first
@@ -51,31 +51,31 @@ def whole_block(text: IO[bytes], max_line_bytes: int) -> Block | None:
 
 
 class SmallObjects:
-    """Objects that are held, of one source, project and arrival day."""
+    """Held objects of one source, project and arrival day."""
 
     def __init__(self) -> None:
-        """None yet."""
+        """Start without objects."""
         self.objects: list[SmallObject] = []
         self._lines = self._bytes = 0
 
     def takes(self, place: Mapping[str, Any]) -> bool:
-        """Whether an object of this place can join them."""
+        """Whether an object at `place` can be added."""
         return not self.objects or self.objects[0].is_akin(place)
 
     def add(self, small: SmallObject) -> None:
-        """Hold one more."""
+        """Hold one more object."""
         self.objects.append(small)
         self._lines += len(small.block.lines)
         self._bytes += sum(map(len, small.block.lines))
 
     @property
     def are_enough(self) -> bool:
-        """Whether they are worth the calls that a batch costs, or as many bytes as a task may hold of them."""
+        """Whether there are enough lines to be worth a batch, or as many bytes as a task may hold."""
         return self._lines >= _MOST_LINES or self._bytes >= _MOST_BYTES
 
 
 def names_of_lines(objects: Sequence[SmallObject]) -> dict[str, pa.Array]:
-    """For each line of some objects: `_object_key`, `_object_etag` (string) and `_line_number` (int32)."""
+    """For each line of these objects: `_object_key`, `_object_etag` (string) and `_line_number` (int32)."""
     counts = [len(small.block.lines) for small in objects]
     owners = pa.array(np.repeat(np.arange(len(objects)), counts))
     numbers = [

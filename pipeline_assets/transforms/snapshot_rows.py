@@ -1,9 +1,9 @@
-"""Objects of a dimension to rows, one task an object: the driver never holds items.
+"""Objects of a dimension to rows, one task per object, so that the driver never holds items.
 
-Contains: reading snapshots and histories of intervals, and what was wrong with an object.
-Add here: how rows are batched.
-Does not contain: what an object looks like (formats/snapshot_items.py, interval_objects.py), what becomes of a refused one
-(load/).
+Contains: reading snapshots and histories of intervals, and the problem of an object that is refused.
+Add here: another rule for batching rows.
+Does not contain: the format of an object (formats/snapshot_items.py, formats/interval_objects.py), handling a refused
+object (load/).
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ from pipeline_assets.transforms.object_text import MOVED, ObjectReader
 from pipeline_assets.transforms.spread import in_buckets
 
 BAD = "bad"
-"""`problem` of an object that is not whole; `detail` says why."""
+"""`problem` of an object that is not valid as a whole; `detail` says why."""
 BLOCK_ITEMS, BLOCK_CHARACTERS = 10_000, 4 * 1024**2
-"""So much of an object is made rows at once."""
+"""Most items and characters that are converted to rows at once."""
 _LINE = "_line_number"
 _BEFORE = {"snapshot_date": "date"}
 _AFTER = {
@@ -50,14 +50,14 @@ _AFTER = {
 
 @dataclass(frozen=True)
 class ObjectKind:
-    """What objects of a dimension hold."""
+    """The content of a dimension's objects: snapshots or histories."""
 
     fields: Mapping[str, str]
-    """Name -> Spark type of what an item says."""
+    """Name -> Spark type of the fields of an item."""
     read: Callable[[IO[bytes], SnapshotPart, int, date], Iterator[Any]]
-    """An object, its format, the most bytes of a line, the object's day -> its items; raises BadSnapshotError.
+    """An open object, its format, the most bytes of a line, its day -> its items; raises BadSnapshotError.
 
-    An item has the fields, `line` and `is_trimmed`.
+    An item has `fields` as attributes, and also `line` and `is_trimmed`.
     """
 
 
@@ -85,10 +85,10 @@ HISTORY = ObjectKind(
 def read_snapshots(
     spark: SparkSession, deliveries: Mapping[date, SnapshotDelivery], reader: ObjectReader, settings: Settings
 ) -> DataFrame:
-    """Rows of each day's object (id is there), and one summary of each (id is null): rows, trimmed, problem, detail.
+    """The rows of each day's object, and one summary row per object (with a null id): rows, trimmed, problem, detail.
 
-    problem is null for a snapshot that is whole; else BAD, MOVED or NOT_READABLE, and the object has no rows. trimmed: of how
-    many rows white space around id or status was left out.
+    problem is null for a valid snapshot; otherwise it is BAD, MOVED or NOT_READABLE, and the object has no rows. trimmed counts
+    the rows whose id or status had white space around it, which is removed.
     """
     return _read(spark, deliveries, SnapshotWork(reader, SNAPSHOT, *_bounds(settings)))
 
@@ -96,7 +96,7 @@ def read_snapshots(
 def read_histories(
     spark: SparkSession, deliveries: Mapping[date, SnapshotDelivery], reader: ObjectReader, settings: Settings
 ) -> DataFrame:
-    """The same of histories of intervals: id, status, active_start_date, active_end_date, attributes as of each day."""
+    """The same for histories of intervals: id, status, active_start_date, active_end_date, attributes as of each day."""
     return _read(spark, deliveries, SnapshotWork(reader, HISTORY, *_bounds(settings)))
 
 
@@ -126,9 +126,9 @@ def _read(spark: SparkSession, deliveries: Mapping[date, SnapshotDelivery], work
 
 @dataclass(frozen=True)
 class SnapshotWork:
-    """Reads objects, in Spark's Python workers; of one at a time a block of items is in memory.
+    """Reads objects in Spark's Python workers, one at a time, with one block of items in memory.
 
-    Whether an object is whole is known when all of it was read, so its items lie in a spool until then.
+    An object is known to be valid only after all of it was read, so its items are kept in a spool file until then.
     """
 
     reader: ObjectReader
@@ -138,11 +138,11 @@ class SnapshotWork:
 
     @property
     def columns(self) -> dict[str, str]:
-        """Name -> Spark type of all that is told of an item, and of an object."""
+        """Name -> Spark type of the columns of items and summaries."""
         return {**_BEFORE, **self.kind.fields, **_AFTER}
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Day, key, etag and size of objects to rows and summaries; raises RuntimeError with the line of what is ours."""
+        """Day, key, etag and size of objects to rows and summaries; raises RuntimeError with the message of a TidemarkError."""
         try:
             with naming_the_disk():
                 for objects in batches:
@@ -163,7 +163,7 @@ class SnapshotWork:
         yield pa.RecordBatch.from_pylist([about | summary], self._schema)
 
     def _summary(self, place: Mapping[str, Any], spool: IO[bytes]) -> dict[str, Any]:
-        """What is to be told of an object, whose items are written into the spool."""
+        """Write the items of an object to the spool; return the fields of its summary."""
         rows = trimmed = 0
         try:
             with pa.ipc.new_stream(spool, self._items) as blocks:
@@ -180,7 +180,7 @@ class SnapshotWork:
         return {"rows": rows, "trimmed": trimmed, "problem": None, "detail": None}
 
     def _blocks(self, place: Mapping[str, Any]) -> Iterator[list[Any]]:
-        # An object may be listed with fewer bytes than it has by now: the version that was listed is read, or none.
+        # The listed size can be trusted, because only the listed version of an object is ever read.
         if place["size_bytes"] > self.max_bytes:
             reason = f"has {place['size_bytes']:,} bytes, and TIDEMARK_MAX_SNAPSHOT_BYTES allows {self.max_bytes:,}"
             raise BadSnapshotError(0, reason)
@@ -204,7 +204,7 @@ class SnapshotWork:
         return pa.RecordBatch.from_arrays(columns, schema=self._items)
 
     def _rows(self, about: Mapping[str, Any], items: pa.RecordBatch) -> pa.RecordBatch:
-        """Items with where they are from, in the columns of all batches."""
+        """A block of items with the columns of their object, in the schema of all batches."""
         columns = [
             items.column(field.name)
             if field.name in self._items.names

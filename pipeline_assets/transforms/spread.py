@@ -1,6 +1,6 @@
-"""Objects to tasks: every task reads about as many bytes, in the order of names; a large object is read by several.
+"""Assigns objects to tasks: every task reads about as many bytes, in the order of names; several tasks share a large object.
 
-Contains: how work is spread.
+Contains: the assignment, and frames with one row per assigned part.
 Add here: another weight of an object.
 Does not contain: reading and parsing (parse.py), the rule for a large object (domain/skew.py).
 """
@@ -19,7 +19,7 @@ from pipeline_assets.domain.deliveries import Delivery
 from pipeline_assets.domain.skew import balanced, part_weight, parts_of
 
 _OBJECT_COST_BYTES = 64 * 1024
-"""What the request for an object weighs against reading it: thousands of empty hours are work too."""
+"""The cost of a request, in bytes read: thousands of empty hours are work too."""
 _OBJECT_SCHEMA = pa.schema(
     [
         ("bucket", pa.int32()),
@@ -38,7 +38,7 @@ _OBJECT_SCHEMA = pa.schema(
 
 @dataclass(frozen=True)
 class Share:
-    """What one task reads of an object: part `part` of `parts`, from 0."""
+    """The part of an object that one task reads: number `part` of `parts`, from 0."""
 
     delivery: Delivery
     part: int
@@ -46,14 +46,14 @@ class Share:
 
     @property
     def weight(self) -> float:
-        """In stored bytes of an object that is read whole."""
+        """The cost of reading it, in bytes: stored bytes plus a fixed cost per request."""
         return part_weight(self.delivery.size_bytes, self.parts) + _OBJECT_COST_BYTES
 
 
 def shares(deliveries: Sequence[Delivery], parallelism: int, split_bytes: int | None = None) -> list[list[Share]]:
-    """Task -> what it reads, so that every task reads about as many bytes.
+    """The shares of each task, so that every task reads about as many bytes.
 
-    An object of more than `split_bytes` that is far more than an even task's work is read by several; None divides none.
+    An object larger than `split_bytes` that far exceeds an even share of the work is divided; None divides no object.
     """
     total = sum(delivery.size_bytes + _OBJECT_COST_BYTES for delivery in deliveries)
     listed = [
@@ -70,19 +70,19 @@ def shares(deliveries: Sequence[Delivery], parallelism: int, split_bytes: int | 
 
 
 def weights(tasks: Iterable[Iterable[Share]]) -> list[float]:
-    """Stored bytes that each task reads, what it costs to begin an object included."""
+    """The sum of the weights of each task's shares."""
     return [sum(share.weight for share in task) for task in tasks]
 
 
 def distribute(
     spark: SparkSession, deliveries: Sequence[Delivery], parallelism: int, known_bytes: Mapping[str, str]
 ) -> DataFrame:
-    """`placed` of whole objects."""
+    """`placed` for whole objects."""
     return placed(spark, shares(deliveries, parallelism), known_bytes)
 
 
 def placed(spark: SparkSession, tasks: Sequence[Sequence[Share]], known_bytes: Mapping[str, str]) -> DataFrame:
-    """One row per share of an object, each task's sorted by name.
+    """One row per share of an object, one partition per task, sorted by name.
 
     `known_bytes`: object key -> sha256 of bytes that need no parsing. Columns: source, project_id, object_key,
     object_etag, known_sha256 string; arrival_date date; size_bytes bigint; part, parts int.
@@ -104,13 +104,13 @@ def placed(spark: SparkSession, tasks: Sequence[Sequence[Share]], known_bytes: M
         for share in task
         for d in [share.delivery]
     ]
-    # As an Arrow table: a list of Python rows would be pickled by workers of Spark's own.
+    # An Arrow table, because a list of Python rows would be pickled and need extra Python workers.
     table = pa.Table.from_pylist([dict(zip(_OBJECT_SCHEMA.names, row, strict=True)) for row in rows], _OBJECT_SCHEMA)
     order = ("project_id", "arrival_date", "object_key", "part")
     return in_buckets(spark, table).sortWithinPartitions(*order).drop("bucket")
 
 
 def in_buckets(spark: SparkSession, work: pa.Table) -> DataFrame:
-    """Rows of work, one task for each value of its column `bucket` (int), from 0."""
+    """`work` as a frame with one partition for each value of its column `bucket` (int), from 0."""
     count = 1 + (pc.max(work.column("bucket")).as_py() or 0)
     return spark.createDataFrame(work).repartitionById(count, F.col("bucket"))

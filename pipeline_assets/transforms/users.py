@@ -1,7 +1,7 @@
-"""Who a user is, as every table counts users (tables/active_users.py, tables/event_counts.py).
+"""How an event identifies its user, for every table that counts users (such as tables/active_users.py).
 
-Contains: how a user is read from an event.
-Add here: another id that tells users apart.
+Contains: reading a user from an event.
+Add here: another id that identifies users.
 Does not contain: counting them (tables/).
 """
 
@@ -13,13 +13,13 @@ from pyspark.sql import Column
 from pipeline_assets.transforms.named import named
 
 USER_COLUMNS = ("amplitude_id", "user_id", "device_id")
-"""Columns that a user is read from."""
+"""Columns from which a user is read."""
 
 
 def user() -> Column:
-    """A user: `amplitude_id`, else `user_id`, else `device_id`, told apart by a prefix; null where none is given.
+    """The user: `amplitude_id`, else `user_id`, else `device_id`, with a prefix for the kind of id; null without any.
 
-    A blank id is none.
+    A blank id counts as missing.
     """
     return F.coalesce(
         F.concat(F.lit("a:"), F.col("amplitude_id").cast("string")),

@@ -1,8 +1,8 @@
-"""Objects to data files of raw, within the tasks that read them: what comes back is a row for each object, file and task.
+"""Objects to raw data files, written by the tasks that read the objects; the job returns a row per object, file and task.
 
 Contains: the mapInArrow job that reads, hashes and writes.
-Add here: what else is computed of a row once, for good.
-Does not contain: parsing (parse.py), the order of rows (clusters.py), how files are laid out
+Add here: another value that is computed once per row and stored.
+Does not contain: parsing (parse.py), the order of rows (clusters.py), the layout of files
 (data_files.py).
 """
 
@@ -33,11 +33,12 @@ _SCHEMA = pa.schema([(name, ARROW_TYPES[kind]) for name, kind in _FIELDS.items()
 def write_objects(
     objects: DataFrame, work: ObjectWork, hashes: EventHashes, layout: FileLayout, store: Store
 ) -> DataFrame:
-    """Read the objects of `placed` (spread.py) and write their rows: object_key and SUMMARY of each part of an object, or `file`,
-    or of one task `task_rows` that it wrote, `task_bytes` of them in memory, and those that no id of a send names.
+    """Read the objects of `placed` (spread.py), write their rows to files, and return a frame with three kinds of rows:
+    object_key and SUMMARY of each part of an object; `file`; the totals of a task (`task_rows` written, `task_bytes` of them in
+    memory, `task_rows_without_id` without a send id).
 
-    Files are described as `data_file` (data_files.py) says, and are there when the row comes. Those of a task that failed are
-    named nowhere.
+    Files are described by `data_file` (data_files.py), and exist once their row is returned. No row describes a file of a
+    failed task.
     """  # noqa: D205 - what comes back in one sentence
     schema = ", ".join(f"`{name}` {kind}" for name, kind in _FIELDS.items())
     return objects.mapInArrow(_Writing(work, hashes, layout, store), schema)
@@ -45,7 +46,7 @@ def write_objects(
 
 @dataclass(frozen=True)
 class _Writing:
-    """Runs in Spark's Python workers."""
+    """The mapInArrow function; runs in Spark's Python workers."""
 
     work: ObjectWork
     hashes: EventHashes
@@ -75,21 +76,21 @@ class _Writing:
 
 
 class _Task:
-    """The rows of one task on their way into files."""
+    """Hashes, groups and writes the rows of one task."""
 
     def __init__(self, hashes: EventHashes, layout: FileLayout, store: Store) -> None:
         self._hashes = hashes
         self._names = list(layout.field_ids)
         self._parsed = [name for name in self._names if name not in HASH_COLUMNS]
         self._writer = DataFileWriter(layout, store)
-        # Day after day: an open file for each day that a task meets would cost as much memory as there are days.
+        # Rows are grouped by day, because an open file per day would need memory in proportion to the number of days.
         self._days = DayClusters()
         self._held: list[pa.RecordBatch] = []
         self._held_rows = 0
         self._without_id = 0
 
     def add(self, rows: pa.RecordBatch) -> Iterator[str]:
-        """Take rows of one arrival day; few of them are held until they are worth the calls that each batch costs."""
+        """Take rows of one arrival day; small batches are held until there are enough rows to be worth a batch's calls."""
         self._without_id += rows[_SEND_ID].null_count
         parsed = rows.select(self._parsed)
         if self._held and self._held[0]["project_id"][0] != parsed["project_id"][0]:
@@ -100,7 +101,7 @@ class _Task:
             yield from self._pass_on()
 
     def finish(self) -> Iterator[str]:
-        """Write what is left."""
+        """Write all remaining rows and finish the files."""
         if self._held:
             yield from self._pass_on()
         for rows in self._days.rest():
@@ -109,7 +110,7 @@ class _Task:
 
     @property
     def told(self) -> dict[str, int]:
-        """What is told of the whole task."""
+        """The totals of the task."""
         return {
             "task_rows": self._writer.rows,
             "task_bytes": self._writer.bytes,
@@ -117,11 +118,11 @@ class _Task:
         }
 
     def discard(self) -> None:
-        """Delete what was written."""
+        """Delete the files written."""
         self._writer.discard()
 
     def close(self) -> None:
-        """Let go of what was held back."""
+        """Release the rows held back."""
         self._days.close()
 
     def _pass_on(self) -> Iterator[str]:

@@ -1,1 +1,1 @@
-"""Exports of Amplitude: names of objects, lines and columns."""
+"""Amplitude exports: names of objects, lines and columns."""

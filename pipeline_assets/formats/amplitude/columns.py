@@ -1,8 +1,8 @@
-"""The vendor's 55 columns: names, types and delivered keys, the contract with readers of the tables.
+"""The vendor's 55 columns: names, types and delivered keys. They are a contract with readers of the tables.
 
-Contains: which keys an event has, what type each column gets, which delivered key fills it.
+Contains: each column's name, its type, and the delivered key that fills it.
 Add here: a change of that contract.
-Does not contain: parsing (lines.py), the roles that columns play (export.py), table layout (tables/).
+Does not contain: parsing (lines.py), the roles of columns (export.py), table layout (tables/).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ DELIVERED_KEYS: dict[str, str] = {(f"${name}" if name in DOLLAR_COLUMNS else nam
 """Key as delivered -> column name."""
 
 TRANSPORT_COLUMNS = ("uuid", "client_upload_time", "server_received_time", "server_upload_time", "processed_time")
-"""Columns that say how a row travelled, and not what happened."""
+"""Columns about the transport of a row, which say nothing about what happened."""
 
 MEANINGS: dict[str, str] = {
     "insert_id": "unique id of a send; with `device_id` and `app` the key of an event",
@@ -78,4 +78,4 @@ MEANINGS: dict[str, str] = {
     "start_version": "version of the app when the user was first seen",
     "version_name": "version of the app",
 }
-"""Column name -> what it holds, for the columns that the vendor documents (Amazon S3 export, event table schema)."""
+"""Column name -> description, for the columns that the vendor documents (Amazon S3 export, event table schema)."""

@@ -1,7 +1,7 @@
-"""Which event a line is, without parsing the line: enough to tell whether two objects hold the same events.
+"""Identifies the event of a line without fully parsing it, to find out whether two objects hold the same events.
 
 Contains: the ids of a line as one number.
-Add here: nothing that needs the values of an event.
+Add here: another use of ids; nothing that needs other values of an event.
 Does not contain: identity and winner among rows (domain/identity.py), parsing (lines.py).
 """
 
@@ -25,9 +25,9 @@ _DECODER = msgspec.json.Decoder(_Ids)
 
 
 def event_number(line: bytes) -> int | None:
-    """64 bits that are the same wherever the event is delivered, by its insert id, else its uuid; None where it has neither.
+    """A 64-bit number that is the same in every delivery of the event: a hash of its insert id, or else of its uuid.
 
-    None as well for a line that cannot be read: it says nothing.
+    None if the event has neither, or if the line cannot be read.
     """
     try:
         ids = _DECODER.decode(line)

@@ -1,8 +1,8 @@
-"""Exports of Amplitude as the pipeline sees them: which names, parsers and columns answer which of its questions.
+"""The declaration of Amplitude's export format: its names, its parsers and the roles of its columns.
 
 Contains: the declaration.
-Add here: the vendor's answer to another question of formats/base.py.
-Does not contain: names (keys.py), parsers (lines.py, line_blocks.py) and columns (columns.py).
+Add here: the vendor's value of a new field of ExportFormat (formats/base.py).
+Does not contain: object names (keys.py), parsers (lines.py, line_blocks.py), columns (columns.py).
 """
 
 from __future__ import annotations

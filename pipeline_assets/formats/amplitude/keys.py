@@ -1,9 +1,9 @@
-"""The grammar of object keys in landing: read them, write them, and know where days lie in key order.
+"""The grammar of object keys in landing: parse them, format them, and locate days in key order.
 
-Contains: which name is a delivery, a marker, or neither, and why.
+Contains: the rules that make a name a delivery, a marker, or neither, with the reason.
 Add here: a new form of name.
-Does not contain: listing and reading (resources/landing/store.py) and what a batch of deliveries
-means (the load path).
+Does not contain: listing and reading objects (resources/landing/store.py), accepting batches of
+deliveries (load/deliveries/).
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from pipeline_assets.domain.errors import SettingsError
 from pipeline_assets.domain.slices import Source
 from pipeline_assets.formats.base import KeyStem
 
-# ASCII classes, not \d: other scripts' digits are no vendor names. 18 digits keep a shard within 64 bits.
+# ASCII classes, not \d: the vendor never writes digits of other scripts. 18 digits keep a shard within 64 bits.
 _FIELDS = {
     "prefix": r"(?P<prefix>[0-9]+(?:-backfill)?)",
     "date": r"(?P<date>[0-9]{4}-[0-9]{2}-[0-9]{2})",
     "hour": r"(?P<hour>[0-9]{1,2})",
 }
-# The vendor documents `#n` on every event file and leaves it out of merged-ids files only. Those start with
-# `-`, so a name without `#n` that starts with a project can only be a renamed event file: read as shard 0.
+# The vendor documents `#n` on every event file and omits it only from merged-ids files, whose names start with
+# `-`. A name without `#n` that starts with a project is therefore a renamed event file, and is read as shard 0.
 _DELIVERY = re.compile(r"{prefix}_{date}_{hour}(?:#(?P<shard>[0-9]{{1,18}}))?\.json\.gz".format(**_FIELDS))
 _MERGED_IDS = re.compile(r"-[0-9]+_{date}_{hour}\.json\.gz".format(**_FIELDS))
 
@@ -39,7 +39,7 @@ class KeyGrammar:
     marker_pattern: str
 
     def __post_init__(self) -> None:
-        """Refuse a pattern that cannot be read back; raises SettingsError."""
+        """Refuse a pattern whose names cannot be parsed again; raises SettingsError."""
         names = [field for _, field in self._pattern_parts() if field is not None]
         missing = [name for name in _FIELDS if name not in names]
         if missing:
@@ -55,7 +55,7 @@ class KeyGrammar:
     def parse(
         self, source: Source, project_id: str, key: str, etag: str, size_bytes: int
     ) -> Delivery | Marker | UnrecognizedObject:
-        """Say what an object below the source's folder of a project is, from its key alone; never raises."""
+        """Classify an object in the project's folder of this source by its key alone; never raises."""
         folder = source.prefix(project_id)
         name = key.removeprefix(f"{folder}/")
         if name == key or "/" in name:
@@ -83,17 +83,17 @@ class KeyGrammar:
         return self._unknown(source, project_id, key, "the name does not follow the grammar")
 
     def format_delivery(self, batch: BatchKey, hour: int, shard: int) -> str:
-        """The key the vendor gives an event file: hour (0 to 23, UTC) unpadded, shard behind `#`."""
+        """The vendor's key of an event file: hour (0 to 23, UTC) unpadded, shard after `#`."""
         prefix = batch.source.prefix(batch.project_id)
         return f"{prefix}/{prefix}_{batch.arrival_date.isoformat()}_{hour}#{shard}.json.gz"
 
     def format_marker(self, batch: BatchKey, hour: int) -> str:
-        """The key of the marker that completes an hour (0 to 23, UTC), unpadded."""
+        """The key of the marker that completes an hour (0 to 23, UTC; unpadded)."""
         prefix = batch.source.prefix(batch.project_id)
         return f"{prefix}/{self._marker_name(prefix, batch.arrival_date.isoformat(), str(hour))}"
 
     def stems(self, source: Source, project_id: str) -> tuple[KeyStem, ...]:
-        """Where deliveries and markers lie in the key order of the project's folder; sorted, each once."""
+        """The key prefixes of deliveries and markers in the project's folder; sorted and distinct."""
         folder = source.prefix(project_id)
         stems = set()
         for prefix in _accepted_prefixes(source, project_id):
@@ -109,7 +109,7 @@ class KeyGrammar:
 
     def _expressions(self, accepted: tuple[str, ...]) -> Iterator[tuple[bool, re.Pattern[str]]]:
         yield False, _DELIVERY
-        # The project's own prefixes first: `{hour}{prefix}` has one reading only when the prefix is known.
+        # The project's own prefixes come first: a pattern such as `{hour}{prefix}` is ambiguous unless the prefix is known.
         own_prefix = f"(?P<prefix>{'|'.join(map(re.escape, accepted))})"
         yield True, _marker_expression(self.marker_pattern, own_prefix)
         yield True, _marker_expression(self.marker_pattern, _FIELDS["prefix"])
@@ -143,15 +143,15 @@ class KeyGrammar:
 
 @lru_cache(maxsize=1 << 14)
 def _batch(source: Source, project_id: str, arrival: date) -> BatchKey:
-    """One value for all objects of a batch."""
+    """The key of a batch, cached so that all of its objects share one value."""
     return BatchKey(source, project_id, arrival)
 
 
 def _accepted_prefixes(source: Source, project_id: str) -> tuple[str, ...]:
-    """Prefixes that names in the source's folder may carry.
+    """Prefixes that names in the source's folder may start with.
 
-    A manual backfill of the vendor writes ordinary names; the folder it is pointed at makes it a backfill.
-    The reverse, a backfill's name among regular exports, is a misplaced file: reading it would mix sources.
+    A manual backfill by the vendor writes regular names; its target folder makes it a backfill. The reverse, a
+    backfill's name among regular exports, is a misplaced file, and reading it would mix the sources.
     """
     prefix = source.prefix(project_id)
     return (prefix,) if source is Source.REGULAR else (prefix, Source.REGULAR.prefix(project_id))

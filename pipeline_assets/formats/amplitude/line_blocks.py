@@ -1,8 +1,8 @@
-"""Many lines to Arrow columns at once, where every one of them is what the contract expects; else nothing.
+"""Parses many lines to Arrow columns at once, provided that every line follows the contract; otherwise returns None.
 
-Contains: the columnar fast path of the parser, equal by test to parsing line by line.
-Add here: a check that holds for a whole column.
-Does not contain: the meaning of a line, and lines that need a second look (lines.py).
+Contains: the columnar fast path; tests prove that it equals parsing line by line.
+Add here: a check of a whole column.
+Does not contain: the meaning of a line, lines that do not follow the contract (lines.py).
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ _ARROW_TYPES = {
 _INSTANT = pa.timestamp("us")
 UTC_TIMESTAMP = pa.timestamp("us", tz="UTC")
 _VENDOR_FORM_CHARACTERS = 26
-"""`YYYY-MM-DD HH:MM:SS.ffffff`, by far the most frequent."""
+"""Length of `YYYY-MM-DD HH:MM:SS.ffffff`, by far the most frequent form."""
 _FIRST_INSTANT = pa.scalar(datetime(1, 1, 1, tzinfo=UTC), UTC_TIMESTAMP).cast(_INSTANT)
-"""The calendar of the line parser begins here, Arrow's a year earlier."""
+"""The line parser accepts no earlier time; Arrow also accepts the year 0."""
 
 
 class ColumnParser:
-    """Parses the lines of one object."""
+    """Parses lines of one project and arrival day, many at once."""
 
     def __init__(self, project_id: str, arrival_date: date, max_line_bytes: int) -> None:
         """`project_id` and `arrival_date` (UTC) come from the object's name."""
@@ -44,7 +44,7 @@ class ColumnParser:
         self._decode = event_decoder().decode
 
     def parse(self, lines: Sequence[bytes]) -> dict[str, pa.Array] | None:
-        """Column -> values of all lines, and `event_date`; None where any line must be looked at by itself."""
+        """Column -> values of all lines, and `event_date`; None if any line must be parsed on its own."""
         if max(map(len, lines)) > self._max_line_bytes or any(map(is_too_deep, lines)):
             return None
         try:
@@ -65,7 +65,7 @@ class ColumnParser:
         return {**columns, "event_date": event_time.cast(pa.date32(), safe=False)}
 
     def is_plain(self, lines: Sequence[bytes]) -> bool:
-        """Whether each line has the form of an event; what is wrong with a plain one shows in its values."""
+        """Whether every line has the form of an event; values of such a line may still be invalid."""
         try:
             for line in lines:
                 self._decode(line)
@@ -75,11 +75,11 @@ class ColumnParser:
 
 
 def _column(values: tuple[Any, ...], kind: ColumnType) -> pa.Array:
-    """Raises ArrowInvalid where a value needs a second look."""
+    """The values as an array; raises ArrowInvalid if a value needs the line parser."""
     if kind is ColumnType.TIMESTAMP:
         return _timestamps(pa.array(values, pa.string()))
     if kind is ColumnType.JSON:
-        # The cast finds invalid UTF-8, which the decoder lets pass inside of what it keeps as it is.
+        # The cast finds invalid UTF-8, which the decoder does not check within raw JSON.
         texts = pa.array(list(map(bytes, values)), pa.binary()).cast(pa.string())
         return pc.if_else(pc.equal(texts, "null"), None, texts)
     return pa.array(values, _ARROW_TYPES[kind])

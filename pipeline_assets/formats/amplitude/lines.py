@@ -1,7 +1,7 @@
-"""One exported line to the typed values of an event, or the reason why it is quarantined.
+"""Parses one exported line to the typed values of an event, or to the reason why it is quarantined.
 
-Contains: the fast typed parser and the lenient one behind it, equal by test.
-Add here: how a delivered value is read.
+Contains: the fast typed parser and the lenient fallback; tests prove that both agree.
+Add here: another rule for reading a delivered value.
 Does not contain: files and bytes (formats/gzip_lines.py), batches of rows (transforms/parse.py).
 """
 
@@ -22,14 +22,14 @@ from pipeline_assets.formats.base import EVENT_TIME, ColumnType, ParsedLine, Ref
 
 _LONG_MIN, _LONG_MAX = -(1 << 63), (1 << 63) - 1
 _SURROGATE = re.compile("[\ud800-\udfff]")
-# Each digit has one place in the expression: a second way to split a run of them is tried for every length of it.
+# Each digit can match in one way only: an ambiguous expression would backtrack over every split of a run of digits.
 _NUMBER = re.compile(r"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
 _PLAIN_INTEGER = re.compile(r"-?[0-9]+")
 _FINER_THAN_MICROSECONDS = re.compile(r":[0-9]{2}\.[0-9]{6}0*[1-9]")
 _STRING_OR_BRACKET = re.compile(rb'(?s)"[^"\\]*(?:\\.[^"\\]*)*"?|[\[{]|[\]}]')
 MAX_DEPTH = 500
-"""Nested arrays and objects, the line's own included. Parsers stop at the interpreter's recursion limit, which varies
-with the caller and the Python version; a bound of our own below it gives a line the same answer everywhere."""
+"""Most nested arrays and objects, including the line's own. Parsers fail at the interpreter's recursion limit, which varies
+with the caller and the Python version; a lower bound of our own gives the same result everywhere."""
 _Long = Annotated[int, msgspec.Meta(ge=_LONG_MIN, le=_LONG_MAX)]
 
 _FIELD_TYPES: dict[ColumnType, tuple[Any, Any]] = {
@@ -63,7 +63,7 @@ class _RefusedError(Exception):
 
 
 class LineParser:
-    """Parses the lines of one object."""
+    """Parses the lines of one object one by one."""
 
     def __init__(self, project_id: str, arrival_date: date, max_line_bytes: int) -> None:
         """`project_id` and `arrival_date` (UTC) come from the object's name."""
@@ -73,9 +73,9 @@ class LineParser:
         self._decoder = event_decoder()
 
     def parse(self, line: bytes, length: int = 0) -> ParsedLine | RefusedLine:
-        """Typed values of one non-blank line, or why it is refused; never raises for bad input.
+        """Typed values of one non-blank line, or the reason to refuse it; never raises for bad input.
 
-        `length`: bytes of the line where not all of it is here.
+        `length` is the full length in bytes if `line` was cut.
         """
         length = max(length, len(line))
         if length > self._max_line_bytes:
@@ -88,7 +88,7 @@ class LineParser:
             return error.refused
 
     def _fast(self, line: bytes) -> ParsedLine | None:
-        """None where the lenient parser must look."""
+        """Parse a line that follows the contract; None if the lenient parser is needed."""
         try:
             values = list(msgspec.structs.astuple(self._decoder.decode(line)))
             for place in _JSON_PLACES:
@@ -119,17 +119,17 @@ class LineParser:
 
 
 def event_decoder() -> msgspec.json.Decoder[Any]:
-    """Decodes a line to a struct of COLUMN_NAMES where every value is of its column's type; else raises DecodeError."""
+    """A decoder of a line to a struct of COLUMN_NAMES; it raises DecodeError if a value is not of its column's type."""
     return msgspec.json.Decoder(_Event)
 
 
 FIRST_MOMENT = datetime(1900, 1, 1, tzinfo=UTC)
-"""Before it lie the zeros of clients that have no time (the years 1, 1601, 1899), and days that no date of Spark's or Python's
-can be reckoned from."""
+"""Earlier times are the zero values of clients without a clock (the years 1, 1601, 1899), or dates too early for
+date arithmetic in Spark and Python."""
 
 
 def too_late(arrival_date: date) -> datetime:
-    """More than a day after the arrival day: a device clock that no lateness explains."""
+    """The first time that is refused as in the future: more than a day after the arrival day, so a device clock is wrong."""
     return datetime.combine(arrival_date, time.min, UTC) + timedelta(days=2)
 
 
@@ -149,10 +149,10 @@ def is_too_deep(line: bytes) -> bool:
 
 
 def parse_leniently(line: bytes) -> ParsedLine:
-    """What the typed parser cannot take: unknown keys, numbers as text, lone surrogates; raises _RefusedError.
+    """Parse what the typed parser refuses: unknown keys, numbers as text, lone surrogates; raises _RefusedError.
 
-    A duplicate key counts once, the last one, as in every JSON parser. A number, boolean or bag delivered for a string
-    column is kept as its JSON text. Of `$insert_id` and `insert_id` the one with `$` wins unless it is null or absent.
+    The last of several duplicate keys counts, as in other JSON parsers. A number, boolean, object or array delivered for
+    a string column is kept as its JSON text. `$insert_id` takes precedence over `insert_id` unless it is null or absent.
     """
     members = _members(line)
     delivered = {DELIVERED_KEYS[key]: text for key, text in members.items() if key in DELIVERED_KEYS}
@@ -174,7 +174,7 @@ def parse_leniently(line: bytes) -> ParsedLine:
                 value, count = _SURROGATE.subn("\N{REPLACEMENT CHARACTER}", value)
                 replaced += count
         values.append(value)
-    # json.dumps writes ASCII, so a lone surrogate in a key stays the escape it was delivered as.
+    # json.dumps writes ASCII, so a lone surrogate in a key stays escaped, as it was delivered.
     extra_text = "{" + ",".join(f"{json.dumps(key)}:{text}" for key, text in extra.items()) + "}" if extra else None
     return ParsedLine(values, extra_text, replaced, lenient)
 
@@ -196,8 +196,8 @@ def _members(line: bytes) -> dict[str, str]:
     try:
         return {key: str(raw, "utf-8") for key, raw in _RAW_MEMBERS.decode(line).items()}
     except msgspec.DecodeError:
-        # msgspec refuses lone surrogates, which real exports hold (a cut emoji); the standard parser takes them, and
-        # tells broken JSON from JSON that is no object.
+        # msgspec refuses lone surrogates, which real exports contain (a cut emoji). The standard parser accepts them, and
+        # distinguishes broken JSON from JSON that is no object.
         return _members_with_surrogates(text)
 
 
@@ -210,7 +210,7 @@ def _members_with_surrogates(text: str) -> dict[str, str]:
         raise _RefusedError(QuarantineReason.BAD_JSON, str(error)) from None
     if not isinstance(decoded, dict):
         raise _RefusedError(QuarantineReason.NOT_AN_OBJECT, f"starts with {text[:20]!r}")
-    # Walk the members with the scanner, which tells where each value ends, to keep its text as delivered.
+    # The scanner returns where each value ends, so the text of a value is kept as delivered.
     members: dict[str, str] = {}
     place = _skip(text, text.index("{") + 1)
     while text[place] != "}":
@@ -262,7 +262,7 @@ def _read(name: str, kind: ColumnType, text: str) -> Any:
 def _long(name: str, number: str) -> int:
     try:
         value = Decimal(number)
-    except InvalidOperation:  # an exponent beyond even decimal's
+    except InvalidOperation:  # the exponent exceeds even decimal's limit
         value = Decimal("Infinity")
     if not _LONG_MIN <= value <= _LONG_MAX:
         raise _RefusedError(QuarantineReason.VALUE_OUT_OF_RANGE, f"{name} is {number[:80]}, beyond 64 bits")
@@ -272,7 +272,7 @@ def _long(name: str, number: str) -> int:
 
 
 def _instant(text: str) -> datetime | None:
-    """The UTC instant, without a zone = UTC; None for what is no time or is finer than microseconds."""
+    """The text as a UTC time; without a zone it is taken as UTC. None if it is no time or finer than microseconds."""
     try:
         if (
             len(text) == 26
@@ -281,11 +281,11 @@ def _instant(text: str) -> datetime | None:
             and text[19] == "."
             and text[20:].isdigit()
         ):
-            # The vendor's own form, by far the most frequent: a fifth of the time of what follows.
+            # The vendor's own form, by far the most frequent, in a fifth of the time of the general case below.
             return datetime.fromisoformat(text + "+00:00")
         if _FINER_THAN_MICROSECONDS.search(text):
             return None  # msgspec would round it, possibly into another day
         value = msgspec.convert(text, datetime)
         return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
     except (ValueError, OverflowError):
-        return None  # no time, a lone surrogate, or outside of the years 1 to 9999 in UTC
+        return None  # no time, a lone surrogate, or a UTC year outside of 1 to 9999

@@ -1,1 +1,1 @@
-"""The derived half of a load: building stale slices, judging them, accepting those that pass and differ."""
+"""The derived part of a load: builds stale slices, judges them, and accepts those that pass and differ."""

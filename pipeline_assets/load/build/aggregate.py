@@ -1,8 +1,8 @@
-"""Build an aggregate from refined.events, and audit it against totals computed another way.
+"""Builds an aggregate from refined.events, and audits it against totals computed in another way.
 
 Contains: the kind's builder: how any aggregate is built, measured and proposed.
-Add here: what all aggregates share.
-Does not contain: any one of them (tables/) and judging (verdicts.py).
+Add here: behaviour that all aggregates share.
+Does not contain: a particular aggregate (tables/), judging (verdicts.py).
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ _CONTROL = "_control_"
 
 
 class AggregateBuilder(NamedRowsBuilder[AggregateTable]):
-    """Builds an aggregate from refined.events; columns of its own name its rows, which never change their day."""
+    """Builds an aggregate from refined.events; its key columns identify its rows, which never move to another day."""
 
     def build(self, plan: TablePlan) -> Build:
-        """From refined.events as of the pinned snapshot."""
+        """Build from refined.events as of the pinned snapshot."""
         return _build_aggregate(plan, self.table)
 
     @contextmanager
     def proposed(
         self, runtime: Runtime, key: Slice, heads: Mapping[str, int], *, on_published: bool
     ) -> Iterator[Proposal]:
-        """From refined.events as it is published, or as raw says now; no row comes from another day."""
+        """Build from refined.events as published, or as raw would give it now; no row comes from another day."""
         with (
             refined_slice(runtime, key, heads, on_published=on_published) as refined,
             self.alone(self._rows(runtime.settings, refined)) as proposal,
@@ -53,12 +53,12 @@ class AggregateBuilder(NamedRowsBuilder[AggregateTable]):
             yield proposal
 
     def rows_from(self, settings: Settings, key: Slice, inputs: Callable[[str], DataFrame]) -> DataFrame:  # noqa: ARG002 - inputs are of its days
-        """From refined.events alone."""
+        """The rows of a slice, from refined.events alone."""
         return self._rows(settings, inputs(REFINED_EVENTS.key))
 
     @property
     def naming_columns(self) -> tuple[str, ...]:
-        """The key columns."""
+        """The table's key columns."""
         return self.table.key_columns
 
     def _rows(self, settings: Settings, refined: DataFrame) -> DataFrame:
@@ -68,7 +68,7 @@ class AggregateBuilder(NamedRowsBuilder[AggregateTable]):
 
 @contextmanager
 def refined_slice(runtime: Runtime, key: Slice, heads: Mapping[str, int], *, on_published: bool) -> Iterator[DataFrame]:
-    """The slice of refined.events, as it is published or as raw says now."""
+    """The slice of refined.events, as published, or as a build from raw would give it now."""
     is_slice = slices_condition(REFINED_EVENTS, [key])
     if on_published:
         yield runtime.lakehouse.read(REFINED_EVENTS, heads[REFINED_EVENTS.key]).where(is_slice)
@@ -109,7 +109,7 @@ def _build_aggregate(plan: TablePlan, table: AggregateTable) -> Build:
 
 
 def _beside(measured: DataFrame, control: DataFrame) -> DataFrame:
-    """Both in one query: columns of the second with a name of their own, so that no type of one changes that of the other."""
+    """The union of both in one query; columns of `control` get a prefix, so that no column changes its type in the union."""
     by = ("event_date", "project_id")
     renamed = control.select(
         *by, *[F.col(name).alias(f"{_CONTROL}{name}") for name in control.columns if name not in by]
@@ -131,6 +131,6 @@ def _aggregate_audit(
     }
     extra = {name: number(value) for name, value in controls.items() if name not in measures}
     for name, measure in table.measures.items():
-        # An outside system's total is compared digit by digit.
+        # Golden totals of outside systems are compared exactly, so the remainder beyond a float is kept too.
         extra |= {} if measure.is_count or isinstance(totals[name], float) else rest_of(name, totals[name])
     return Audit(digest, measures, {"rows": digest.rows, **measures, **extra}, evaluations)

@@ -1,9 +1,9 @@
-"""Build an aggregate of events and of a dimension as it was on their day, by two joins that must agree.
+"""Builds an aggregate of events and a dimension as it was on their day, with two joins that must agree.
 
-Contains: the kind's builder: the snapshot join is published, the interval join proves it. Where intervals are delivered it is
-the other way round, and a day without a snapshot is proven by nothing.
-Add here: what all such aggregates share.
-Does not contain: any one of them (tables/), which snapshot stands for a day (staleness/as_of.py).
+Contains: the kind's builder. It publishes the join with snapshots, and the join with intervals proves it. If intervals are
+delivered, the roles are reversed, and a day without a snapshot is not proven.
+Add here: behaviour that all such aggregates share.
+Does not contain: a particular table (tables/), choosing the snapshot for a day (staleness/as_of.py).
 """
 
 from __future__ import annotations
@@ -37,17 +37,17 @@ from resources.iceberg.metadata import slices_condition
 
 
 class AsOfBuilder(NamedRowsBuilder[AsOfTable]):
-    """Builds from refined.events and a dimension; columns of its own name its rows, which never change their day."""
+    """Builds from refined.events and a dimension; key columns identify the rows, which never move to another day."""
 
     def build(self, plan: TablePlan) -> Build:
-        """From all of them as of the pinned snapshots."""
+        """Build from refined.events and the dimension as of the pinned snapshots."""
         return _build(plan, self.table)
 
     @contextmanager
     def proposed(
         self, runtime: Runtime, key: Slice, heads: Mapping[str, int], *, on_published: bool
     ) -> Iterator[Proposal]:
-        """From refined.events as it is published or as raw says now, and the items that were chosen for the day last."""
+        """Build from refined.events, as published or as raw would give it now, and the items last chosen for the day."""
         record = runtime.ledger.slices(self.table.key, [key.project_id], [key.event_date]).get(key)
         state = None if record is None else record.rejection.inputs if record.rejection else record.input_state
         as_of = {key.event_date: _items_day(self.table, state) or key.event_date}
@@ -59,7 +59,7 @@ class AsOfBuilder(NamedRowsBuilder[AsOfTable]):
             yield proposal
 
     def rows_from(self, settings: Settings, key: Slice, inputs: Callable[[str], DataFrame]) -> DataFrame:
-        """From refined.events, and the one snapshot that stands for the day. Raises UsageError for delivered intervals."""
+        """The rows of a slice from refined.events and the day's snapshot. Raises UsageError for delivered intervals."""
         if self.table.dimension.intervals_are_delivered(settings):
             reason = "is joined with delivered intervals, of which no table keeps each day"
             raise UsageError(
@@ -71,7 +71,7 @@ class AsOfBuilder(NamedRowsBuilder[AsOfTable]):
 
     @property
     def naming_columns(self) -> tuple[str, ...]:
-        """The key columns."""
+        """The table's key columns."""
         return self.table.key_columns
 
     def _rows(self, settings: Settings, refined: DataFrame, items: DataFrame) -> DataFrame:
@@ -81,16 +81,16 @@ class AsOfBuilder(NamedRowsBuilder[AsOfTable]):
 
 @dataclass(frozen=True)
 class _Items:
-    """event_date, id, status: the items of some days, read in two ways."""
+    """event_date, id, status: the items of some days, from two sources."""
 
     published: DataFrame
-    """What the rows are built from: snapshots, or delivered intervals."""
+    """Items that the rows are built from: snapshots, or delivered intervals."""
     other: DataFrame
-    """What proves them: intervals made of snapshots, or the snapshots beside delivered intervals."""
+    """Items for the proof: intervals computed from snapshots, or the snapshots beside delivered intervals."""
 
     @classmethod
     def read(cls, runtime: Runtime, table: AsOfTable, pins: Mapping[str, int], as_of: Mapping[date, date]) -> _Items:
-        """`as_of`: day of events -> the day whose items stand for it."""
+        """Read both as of `pins`; `as_of`: day of events -> the day whose items are used for it."""
         snapshot, validity = table.dimension.tables
         days = days_of_items(runtime.spark, as_of)
         chosen = [Slice(day, ALL_PROJECTS) for day in set(as_of.values())]
@@ -102,7 +102,7 @@ class _Items:
 
 
 def _items_day(table: AsOfTable, state: InputState | None) -> date | None:
-    """The day whose items an input state names."""
+    """The day of the items in an input state; None if it has no items."""
     own = {one.key for one in table.dimension.tables}
     days = (name.day for name in (state.upstream if state is not None else ()) if name.table in own)
     return next(days, None)
@@ -142,7 +142,7 @@ def _build(plan: TablePlan, table: AsOfTable) -> Build:
 
 
 def _delivered(table: AsOfTable, present: InputState, settings: Settings) -> bool | None:
-    """Of delivered intervals whether a snapshot tells of the same day; None where intervals are made of snapshots."""
+    """For delivered intervals, whether the inputs include a snapshot of the day; None for intervals from snapshots."""
     if not table.dimension.intervals_are_delivered(settings):
         return None
     return any(name.table == table.dimension.snapshot.key for name in present.upstream)
@@ -186,7 +186,7 @@ def _items_are_known(table: AsOfTable, key: Slice, items_day: date | None, has_s
 
 
 def _methods_agree(published: Digest, other: Digest, has_snapshot: bool | None) -> Evaluation:
-    """`has_snapshot`: as `_delivered` tells it."""
+    """The check that both joins agree; `has_snapshot`: result of `_delivered`."""
     if has_snapshot is False:
         return Evaluation(Check.METHODS_AGREE, True, "no snapshot of the day is published to compare with")
     by_snapshot, by_interval = (published, other) if has_snapshot is None else (other, published)

@@ -1,8 +1,8 @@
-"""What a build is: staged rows of a derived table, and the audit that measures them.
+"""The values of a build: rows to stage, and the audit that measures them.
 
-Contains: the values that builds and their judges exchange.
-Add here: something every audit tells.
-Does not contain: building (refined.py, aggregate.py) and judging (verdicts.py).
+Contains: the values that builds pass to the code that judges them.
+Add here: another result of every audit.
+Does not contain: building (refined.py, aggregate.py), judging (verdicts.py).
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Audit:
-    """What one pass over a staged slice found."""
+    """The measurements of one staged slice."""
 
     digest: Digest
     measures: Mapping[str, float]
-    """What `change_is_explained` bounds."""
+    """Figures that `change_is_explained` bounds."""
     figures: Mapping[str, float]
     evaluations: tuple[Evaluation, ...]
     competing_digests: str | None = None
-    """Digest of the rows on other days that share a key with the slice's own; None for tables without keys."""
+    """Digest of the rows on other days that share a key with the slice; None for tables without event keys."""
     is_on_two_days: bool = False
-    """Whether its only duplicate keys are those that a neighbouring day holds as well."""
+    """Whether it has duplicate keys, and all of them are shared with neighbouring days only."""
 
 
 @dataclass(frozen=True)
 class Build:
-    """Rows to stage, and how to audit them once they are."""
+    """Rows to stage, and how to write and audit them."""
 
     rows: DataFrame
     audit: Callable[[int], dict[Slice, Audit]]
@@ -46,8 +46,8 @@ class Build:
     release: Callable[[], None] = lambda: None
     """Frees what was cached between build and audit."""
     is_shuffled: bool = True
-    """Whether rows of a slice may lie anywhere; False where tasks hold what upstream files of few slices hold."""
+    """Whether any task may hold rows of any slice; False if tasks read upstream files and so hold rows of few slices."""
     write: Callable[[], FileChange] | None = None
-    """Writes the same rows into files of the table without Spark's writer; None where it is not able to."""
+    """Writes the same rows to files of the table without Spark's writer; None if that is not possible."""
     keys: dict[Slice, KeyDifference] = field(default_factory=dict)
-    """Filled by `write`: what becomes of the keys of slices that it wrote as their difference."""
+    """Filled by `write`: how keys change in slices that it wrote as a difference."""

@@ -1,8 +1,8 @@
-"""What a kind of table answers with rows at hand: how its slices are built, compared and shown.
+"""The interface of a builder: how slices of a kind of table are built, compared and shown.
 
-Contains: what every builder must answer.
-Add here: another question that differs between kinds.
-Does not contain: which kind has which builder (builders.py), and what a kind answers without rows (tables/kinds.py).
+Contains: the methods of every builder.
+Add here: another operation on rows that differs between kinds.
+Does not contain: the builder of each kind (builders.py), answers that need no rows (tables/kinds.py).
 """
 
 from __future__ import annotations
@@ -30,73 +30,73 @@ TableT = TypeVar("TableT", bound=Table)
 
 @dataclass(frozen=True)
 class Proposal:
-    """A slice as it would be built now, published nowhere."""
+    """A slice as it would be built now; it is neither staged nor published."""
 
     rows: DataFrame
     published_near: DataFrame
-    """event_date, project_id, `_key_a`, `_key_b` of the slices it may exchange rows with, as they are published."""
+    """event_date, project_id, `_key_a`, `_key_b` of the slices that it may exchange rows with, as published."""
     proposed_near: DataFrame
-    """The same as they would be built."""
+    """The same columns of the same slices, as they would be built."""
 
 
 class Builder(ABC, Generic[TableT]):
-    """The builder of one table, as its kind builds tables."""
+    """Builds the slices of one table; each kind has a subclass."""
 
     def __init__(self, table: TableT) -> None:
-        """Of a table of the kind."""
+        """`table` must be of the builder's kind."""
         self.table = table
 
     @abstractmethod
     def build(self, plan: TablePlan) -> Build:
-        """Rows of `plan.to_build` from the pinned snapshots, and how they are audited once they are staged."""
+        """The rows of `plan.to_build` from the pinned snapshots, and their audit once they are staged."""
 
     @abstractmethod
     def proposed(
         self, runtime: Runtime, key: Slice, heads: Mapping[str, int], *, on_published: bool
     ) -> AbstractContextManager[Proposal]:
-        """A slice built without being staged. `heads`: snapshots of the table and of all that it is built from.
+        """Build a slice without staging it. `heads`: snapshots of the table and of its upstream tables.
 
-        `on_published`: from its upstream tables as they are published, where those are derived as well; else from what they
-        would be. Rows are kept until the context ends.
+        `on_published`: whether derived upstream tables are read as published; otherwise they are built from raw first. The rows
+        are cached until the context ends.
         """
 
     @abstractmethod
     def rows_from(self, settings: Settings, key: Slice, inputs: Callable[[str], DataFrame]) -> DataFrame:
-        """A slice's rows as these settings make them of these inputs; rows of other days may be among them.
+        """The rows that these settings produce from these inputs for a slice; rows of other days may be included.
 
         `inputs`: key of an upstream table -> its rows on all days that the slice is built from. Nothing is written, so a replay
-        needs no more than files that are kept.
+        needs only files that still exist.
         """
 
     @abstractmethod
     def contents(self, rows: DataFrame) -> DataFrame:
-        """event_date, project_id, `_key_a`, `_key_b`, `_hash_a`, `_hash_b` of the table's rows: what names each, what it says."""
+        """event_date, project_id, `_key_a`, `_key_b`, `_hash_a`, `_hash_b`: the key and the content hash of each row."""
 
     @abstractmethod
     def with_keys(self, rows: DataFrame) -> DataFrame:
-        """The table's rows plus `_key_a`, `_key_b` as `contents` has them."""
+        """The table's rows plus `_key_a`, `_key_b`, as in `contents`."""
 
     @property
     @abstractmethod
     def naming_columns(self) -> tuple[str, ...]:
-        """Columns that tell a person which row is shown."""
+        """Columns by which a user recognizes a row."""
 
     def competing_rows(self, runtime: Runtime, pins: Mapping[str, int], slices: Collection[Slice]) -> CompetingRows:
-        """Rows that may win or lose against those of other days; asked of kinds whose slices exchange rows alone."""
+        """Rows that compete with rows of other days; called only for kinds whose slices exchange rows."""
         raise NotImplementedError(f"{self.table.kind.name} tables exchange no rows between days")
 
     def links(self, plan: TablePlan, staged: StagedSlices) -> set[tuple[Slice, Slice]]:  # noqa: ARG002 - most have none
-        """Pairs of slices of which publishing one without the other would lose or double rows; none for most kinds."""
+        """Pairs of slices that must be published together, or rows would be lost or doubled; none for most kinds."""
         return set()
 
     def key_changes(self, plan: TablePlan, staged: StagedSlices) -> dict[Slice, KeyChange]:  # noqa: ARG002 - most have none
-        """Slice -> what becomes of its keys, of the bounded slices; none for kinds that bound measures alone."""
+        """Bounded slice -> how its keys change; empty for kinds that bound only measures."""
         return {}
 
 
 @contextmanager
 def kept(rows: DataFrame) -> Iterator[DataFrame]:
-    """The rows, computed once: they are counted, compared and sampled."""
+    """The rows, cached because they are counted, compared and sampled."""
     rows.persist()
     try:
         yield rows

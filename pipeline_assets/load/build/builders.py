@@ -1,7 +1,7 @@
-"""Which builder a table has: the one place that knows all kinds of derived tables.
+"""The builder of each kind of derived table; no other module knows all kinds.
 
 Contains: the mapping from kinds to builders.
-Add here: the builder of a new kind, in one line.
+Add here: the builder of a new kind.
 Does not contain: building (refined.py, aggregate.py, snapshot.py, validity.py, as_of.py).
 """
 
@@ -29,7 +29,7 @@ BUILDERS: dict[TableKind, type[Builder[Any]]] = {
 
 
 def builder_of(table: Table) -> Builder[Any]:
-    """The builder of a derived table; raises UsageError for a table of a kind that nothing builds."""
+    """The builder of a derived table; raises UsageError for a table of a kind without a builder."""
     builder = BUILDERS.get(table.kind)
     if builder is None:
         reason = f"is a {table.kind.name} table, which nothing builds"

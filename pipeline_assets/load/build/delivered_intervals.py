@@ -1,8 +1,8 @@
-"""Build months of intervals from the history that was delivered, and prove that they say of each day what it says.
+"""Builds months of intervals from a delivered history, and proves that each day has the same items as in the delivery.
 
 Contains: reading the delivery into months, and their audit.
 Add here: another figure of staged delivered intervals.
-Does not contain: what refuses a delivery (history_checks.py), intervals made of snapshots (validity.py).
+Does not contain: refusing a delivery (history_checks.py), intervals computed from snapshots (validity.py).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from resources.iceberg.metadata import slices_condition
 
 
 def build_delivered(plan: TablePlan) -> Build:
-    """The months to build, of the one delivery that tells of all."""
+    """The build of the months in the plan, all from one delivery; raises LakehouseError if there is no such delivery."""
     runtime, table, months = plan.runtime, plan.table, sorted(plan.to_build)
     if all(decision.delivered is None and not decision.present.upstream for decision in plan.to_build.values()):
         return _build_nothing(plan)
@@ -61,7 +61,7 @@ def build_delivered(plan: TablePlan) -> Build:
 
 
 def _build_nothing(plan: TablePlan) -> Build:
-    """Of months whose delivery is excluded, where no other one stands."""
+    """The build of months whose delivery is excluded without another one: no rows."""
     runtime, table, months = plan.runtime, plan.table, sorted(plan.to_build)
     rows = runtime.lakehouse.read(table, plan.base_id).limit(0)
 

@@ -1,8 +1,8 @@
-"""What refuses delivered intervals: rules over what was read and what is on record, without Spark and SQL.
+"""Checks of delivered intervals: rules over the delivery and the records, without Spark and SQL.
 
-Contains: whether a delivery is whole, and whether it tells of each day about as many items as before.
-Add here: what all delivered intervals are checked for.
-Does not contain: what makes an object none (formats/interval_objects.py), reading it (load/history.py).
+Contains: whether a delivery is valid, and whether each day has about as many items as before.
+Add here: another check of all delivered intervals.
+Does not contain: faults within an object (formats/interval_objects.py), reading it (load/history.py).
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ _CORRECT = "Deliver the intervals again, corrected; what is published stays unti
 
 
 def judge_unread(name: str, problem: str, detail: str) -> Evaluation:
-    """Of an object that is no history, or could not be read; `problem`, `detail`: as `read_histories` tells them."""
+    """The refusal of an object that is no valid history or cannot be read; `problem`, `detail`: from `read_histories`."""
     figures = {UNREAD_OBJECTS: int(problem in UNREAD_HINTS)}
     hint = UNREAD_HINTS.get(problem, _CORRECT)
     return Evaluation(Check.INTERVALS_ARE_WHOLE, False, f"{name}: {detail}", hint, figures)
 
 
 def judge_doubled(name: str, other: str, day: date) -> Evaluation:
-    """Of a day with two objects: nobody can tell which one is meant."""
+    """The refusal of a day with two objects, because it is unknown which one is meant."""
     reason = f"{name} and {other} are both the intervals as of {day}"
     return Evaluation(Check.INTERVALS_ARE_WHOLE, False, reason, "Remove one of them from landing")
 
 
 def with_trimmed(whole: Evaluation, name: str, trimmed: int) -> Evaluation:
-    """The check of what is staged of a history, with the intervals of all of it of which white space was left out."""
+    """The check of staged intervals, with the number of intervals in the whole history whose white space was removed."""
     if not whole.is_passed or not trimmed:
         return whole
     reason = told_trimmed(name, trimmed, "intervals")
@@ -44,10 +44,10 @@ def with_trimmed(whole: Evaluation, name: str, trimmed: int) -> Evaluation:
 def judge_history(
     name: str, days: Mapping[date, Digest], recorded: Mapping[date, Digest], settings: Settings
 ) -> Evaluation | None:
-    """What refuses a history that was read; None where nothing does, and nothing is accepted.
+    """The refusal of a history whose counts change too much; None if it passes. Acceptances are not considered here.
 
-    `days`, `recorded`: day -> its items, as the delivery tells and as published. A day is compared with itself, one that is not
-    on record with the latest before it. The first history of all is compared with nothing.
+    `days`, `recorded`: day -> digest of its items, as delivered and as published. A published day is compared with its
+    published count, a new day with the latest day before it. The first history is not compared.
     """
     counts = {day: digest.rows for day, digest in recorded.items()}
     told: list[tuple[date, date, str, int]] = []

@@ -1,8 +1,8 @@
-"""What becomes of the keys of final slices of refined.events, by cause, before anything of it is published.
+"""Counts how the keys of bounded slices of refined.events would change, by cause, before they are published.
 
-Contains: which slices are compared, and the cause of what became of a key.
+Contains: choosing the slices to compare, and the cause of each change.
 Add here: another cause.
-Does not contain: the comparison (transforms/key_changes.py) and the bounds (domain/change_rule.py).
+Does not contain: the comparison (transforms/key_changes.py), the bounds (domain/change_rule.py).
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ MOVED, CODE, DELIVERED, WITHDRAWN = "moved day", "code", "new delivery", "withdr
 
 
 def explain_keys(plan: TablePlan, staged: StagedSlices) -> dict[Slice, KeyChange]:
-    """Slice -> what becomes of its keys, of the bounded slices whose content would change.
+    """Bounded slice whose content would change -> how its keys change.
 
     Reads keys and stored hashes of these slices, published and staged, and the keys of their neighbours.
     """
@@ -56,11 +56,11 @@ def explain_keys(plan: TablePlan, staged: StagedSlices) -> dict[Slice, KeyChange
 
 
 _Counts = dict[tuple[str, bool], int]
-"""(change, whether the key moved) -> keys."""
+"""(change, whether the key moved) -> number of keys."""
 
 
 def _counted(plan: TablePlan, staged_id: int, slices: Collection[Slice]) -> dict[Slice, _Counts]:
-    """Slice -> what becomes of its keys, from all of them."""
+    """Slice -> counts of its changes, from a comparison of all its keys."""
     if not slices:
         return {}
     window = plan.runtime.settings.dedupe_window_days
@@ -79,7 +79,7 @@ def _counted(plan: TablePlan, staged_id: int, slices: Collection[Slice]) -> dict
 
 
 def _known(plan: TablePlan, staged_id: int, known: Mapping[Slice, KeyDifference]) -> dict[Slice, _Counts]:
-    """The same of slices that were written as their difference: only keys that they gain or lose are looked for elsewhere."""
+    """The same for slices written as a difference; only keys that they gain or lose are searched on other days."""
     counted: dict[Slice, _Counts] = {}
     for key, keys in known.items():
         added = pc.sum(keys.differing["is_added"]).as_py() or 0
@@ -101,7 +101,7 @@ def _known(plan: TablePlan, staged_id: int, known: Mapping[Slice, KeyDifference]
 
 
 def _placed(key: Slice, differing: pa.Table) -> pa.Table:
-    """event_date, project_id, KEY, change: as `moved_keys` takes them."""
+    """event_date, project_id, KEY, change: the input of `moved_keys`."""
     rows = differing.num_rows
     return pa.table(
         {
@@ -139,7 +139,7 @@ def _events(plan: TablePlan, snapshot_id: int, slices: Collection[Slice]) -> Dat
 
 
 def key_change(cause: Cause, counts: Mapping[tuple[str, bool], int]) -> KeyChange:
-    """What becomes of a slice's keys; `cause`: why it is built, `counts`: (change, whether it moved) -> keys."""
+    """The key changes of a slice by cause; `cause`: why it is built; `counts`: (change, whether the key moved) -> keys."""
     is_code_alone = cause.kind is CauseKind.CODE
     also = f" or {CODE}" if cause.has_new_code and not is_code_alone else ""
 

@@ -1,8 +1,8 @@
-"""How many rows share an event key, and which keys have so many that no task may hold them all.
+"""Counts the rows of shared event keys, and finds hot keys with more rows than one task should hold.
 
-Contains: counting, and what follows for the tasks that compare the rows.
+Contains: counting, and the forecast for the tasks that compare the rows.
 Add here: another figure of keys that is needed before rows are compared.
-Does not contain: comparing (transforms/dedupe.py, hot_keys.py), the rule (domain/skew.py).
+Does not contain: comparing (transforms/dedupe.py, transforms/hot_keys.py), the rule (domain/skew.py).
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ _LONG = (1 << 64) - 1
 
 @dataclass(frozen=True)
 class KeyCounts:
-    """Keys that several rows share."""
+    """Counts of the keys that several rows share."""
 
     keys: int
     rows: int
     heaviest: Mapping[str, int]
-    """The key with most rows -> how many."""
+    """The key with the most rows -> its rows."""
     hot: Mapping[str, int]
-    """Keys that are compared apart -> their rows."""
+    """Hot keys, which are compared separately -> their rows."""
 
     def skew(self, table: str, tasks: int) -> StepSkew:
-        """How the rows lie on keys, and on the tasks that a key's hash sends them to; those of hot keys stay where they are."""
+        """The skew of rows over keys, and over tasks by the hash of the key; rows of hot keys are not shuffled."""
         whole = self.hot or self.heaviest
         ((name, most),) = self.heaviest.items()
         share = KeyShare("event key", self.keys, name, most / self.rows)
@@ -46,7 +46,7 @@ class KeyCounts:
 
 
 def counts_of(keys: DataFrame, hot_key_rows: int) -> KeyCounts:
-    """Of KEY and `count`: keys of several rows. The frame is read once, and once more where a key is hot."""
+    """Count a frame of KEY and `count` (keys with several rows). The frame is read once, or twice if a key is hot."""
     row = keys.agg(F.count(F.lit(1)), F.sum("count"), F.max("count"), F.max_by(F.struct(*KEY), "count")).first()
     assert row is not None
     if not row[0]:
@@ -59,5 +59,5 @@ def counts_of(keys: DataFrame, hot_key_rows: int) -> KeyCounts:
 
 
 def _name(key: tuple[int, int]) -> str:
-    """As hexadecimal digits: ids of events stay out of logs."""
+    """The key as hexadecimal digits, which keeps ids of events out of logs."""
     return "".join(f"{half & _LONG:016x}" for half in key)

@@ -1,8 +1,8 @@
-"""Slices that give events to each other are published together or not at all.
+"""Linked slices exchange events, so the load publishes them together or not at all.
 
-Contains: from pairs of slices to the ones that must wait.
-Add here: another reason for slices to stand or fall together.
-Does not contain: finding the pairs (the kind's builder: refined.py) and the checks (verdicts.py).
+Contains: finding the slices that must wait, from linked pairs.
+Add here: another reason to publish slices together.
+Does not contain: finding the pairs (the kind's builder: refined.py), the checks (verdicts.py).
 """
 
 from __future__ import annotations
@@ -14,10 +14,9 @@ from pipeline_assets.domain.slices import Slice
 
 
 def blocked_by(links: Iterable[tuple[Slice, Slice]], blocked: Collection[Slice]) -> dict[Slice, tuple[Slice, ...]]:
-    """Slice -> the blocked slices it is tied to, over any number of others; blocked ones themselves are left out.
+    """Slice -> the blocked slices that it is linked to, directly or through others; blocked slices are left out.
 
-    `links` are pairs in either order, of which the published state would lose or double events if one of the two were
-    published alone.
+    `links` are pairs in either order: publishing one of the two alone would lose or double events.
     """
     neighbours: dict[Slice, set[Slice]] = {}
     for left, right in links:
@@ -36,12 +35,12 @@ def blocked_by(links: Iterable[tuple[Slice, Slice]], blocked: Collection[Slice])
 
 
 def waits_for(tied: Collection[Slice]) -> tuple[date, ...]:
-    """Their days as a rejection names them; all are of one project."""
+    """The days of these slices, which are all of one project, for a rejection."""
     return tuple(key.event_date for key in sorted(tied))
 
 
 def waiting_reason(days: Iterable[date]) -> str:
-    """Why a slice waits for these days; the same text as long as it does."""
+    """Why a slice waits for these days; the text is the same for the same days."""
     named = ", ".join(day.isoformat() for day in days)
     return f"shares events with {named}, which cannot be published now; alone it would lose or double them"
 
@@ -52,6 +51,6 @@ WAITING_HINT = "It is published together with them: load or recover those days, 
 def links_of(
     exchanged: Collection[tuple[Slice, Slice]], blocked: Collection[Slice], built: Collection[Slice]
 ) -> set[tuple[Slice, Slice]]:
-    """The pairs that tie a built slice to another built one or to a blocked one; one that is up to date ties nothing."""
+    """The pairs of slices that are both built or blocked; a slice that is up to date links nothing."""
     relevant = {*blocked, *built}
     return {(left, right) for left, right in exchanged if left in relevant and right in relevant}

@@ -1,8 +1,8 @@
-"""Builders of tables whose rows are named by columns of their own, and never move to another day.
+"""A base class for builders of tables whose own columns identify their rows, which never move to another day.
 
-Contains: what such builders answer alike: keys, contents, and a proposal that exchanges nothing.
-Add here: another answer that follows from the naming columns alone.
-Does not contain: building (one module per kind), the questions (builder.py).
+Contains: what such builders share: keys, contents, and a proposal without neighbours.
+Add here: another method that depends on the naming columns alone.
+Does not contain: building (one module per kind), the interface (builder.py).
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from pipeline_assets.transforms.key_changes import row_contents, with_keys
 
 
 class NamedRowsBuilder(Builder[TableT], ABC):
-    """A builder that answers from `naming_columns` what a row is called and what it says."""
+    """A builder that derives keys and contents of rows from `naming_columns`."""
 
     def contents(self, rows: DataFrame) -> DataFrame:
-        """By the naming columns, the content of all."""
+        """Keys from the naming columns; hashes over all content columns."""
         return row_contents(rows, self.naming_columns, self.table.content_columns)
 
     def with_keys(self, rows: DataFrame) -> DataFrame:
-        """By the naming columns."""
+        """The rows plus keys from the naming columns."""
         return with_keys(rows, self.naming_columns)
 
     @contextmanager
     def alone(self, rows: DataFrame) -> Iterator[Proposal]:
-        """A slice as it would be built, beside no other: none gives it a row."""
+        """A proposal without neighbours, because no other slice exchanges rows with it."""
         with kept(rows) as built:
             nowhere = self.contents(built).limit(0).select("event_date", "project_id", "_key_a", "_key_b")
             yield Proposal(built, nowhere, nowhere)

@@ -1,8 +1,8 @@
-"""Staged intervals of months, measured: their content, the days that they cover, and those that overlap.
+"""Measures staged months of intervals: their content, the days that they cover, and overlaps.
 
-Contains: one pass over staged intervals, and the check that no id has two on one day.
-Add here: another figure that intervals have, delivered or made of snapshots.
-Does not contain: comparing them with what they are made of (validity.py, delivered_intervals.py).
+Contains: one pass over staged intervals, and the check that no id has two intervals on one day.
+Add here: another figure of intervals, delivered or computed from snapshots.
+Does not contain: comparing them with their source (validity.py, delivered_intervals.py).
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from pipeline_assets.transforms.digests import digest_aggregates, digest_of, wit
 
 @dataclass(frozen=True)
 class MeasuredMonth:
-    """The intervals of one month."""
+    """The measurements of one month of intervals."""
 
     digest: Digest = EMPTY
     days: int = 0
-    """Of all of them together."""
+    """The sum of the days of all intervals."""
     overlaps: int = 0
-    """Intervals that begin before the one before them has ended, or end before they begin."""
+    """Number of intervals that begin before the previous one of their id has ended, or end before they begin."""
 
 
 def measured_months(staged: DataFrame, table: Table) -> dict[Slice, MeasuredMonth]:
-    """Month -> what is staged of it; months without a row are left out."""
+    """Month -> measurements of its staged intervals; months without rows are left out."""
     start, end = F.col("active_start_date"), F.col("active_end_date")
     by_id = Window.partitionBy(*table.partition_columns, "id").orderBy("active_start_date", "active_end_date")
     overlaps = F.coalesce(F.lag("active_end_date").over(by_id) >= start, F.lit(False)) | (end < start)
@@ -45,7 +45,7 @@ def measured_months(staged: DataFrame, table: Table) -> dict[Slice, MeasuredMont
 
 
 def evaluate_overlaps(month: MeasuredMonth) -> Evaluation:
-    """`intervals_are_whole` of what is staged."""
+    """The check `intervals_are_whole` of a staged month."""
     is_passed = not month.overlaps
     reason = (
         None if is_passed else f"{month.overlaps} of {month.digest.rows} intervals overlap with another of their id"

@@ -1,8 +1,8 @@
-"""Rebuild stale slices of a derived table: stage, audit in one pass, accept those that pass and differ.
+"""Rebuilds stale slices of a derived table: stages them, audits them in one pass, accepts those that pass and differ.
 
-Contains: the derived half of the load path (ARCHITECTURE, One load).
-Add here: what every derived table goes through.
-Does not contain: the build of any kind of table (refined.py, aggregate.py) and whether a slice is stale
+Contains: the derived part of the load path (ARCHITECTURE, One load).
+Add here: another step for every derived table.
+Does not contain: building a kind of table (refined.py, aggregate.py), deciding whether a slice is stale
 (staleness/decide.py).
 """
 
@@ -35,13 +35,13 @@ from resources.iceberg.slice_change import Published
 from resources.ledger.changes import Changes
 
 _PIN_TRIES, _FIRST_PAUSE_SECONDS = 8, 0.1
-"""Another run may publish between pins and records; where the ledger lies elsewhere, it needs a moment to record its commit."""
+"""Another run may publish between pins and records; with a ledger outside the catalog, it records its commit a moment later."""
 
 
 def rebuild_stale(runtime: LoadRuntime, request: LoadRequest, table: Table, facts: Facts) -> TableReport:
-    """Bring the candidate slices of one table up to date with their inputs, as this load leaves these.
+    """Bring the candidate slices of one table up to date with their inputs, which include this load's own changes.
 
-    What passes is accepted into the load's draft. Raises PublishConflictError where other writers keep changing the inputs.
+    Slices that pass are accepted into the load's draft. Raises PublishConflictError if other writers keep changing the inputs.
     """
     started_at = time.monotonic()
     base_id, pins, decided = _pinned(runtime, request, table, facts)
@@ -64,9 +64,9 @@ def rebuild_stale(runtime: LoadRuntime, request: LoadRequest, table: Table, fact
 def _pinned(
     runtime: LoadRuntime, request: LoadRequest, table: Table, facts: Facts
 ) -> tuple[int, dict[str, int], list[SlicePlan]]:
-    """The table's own snapshot and those of its upstream, and decisions made on records of exactly these."""
+    """The snapshots of the table and of its upstream tables, and decisions based on records of exactly these snapshots."""
     for _ in tries(_PIN_TRIES, _FIRST_PAUSE_SECONDS):
-        # The ledger agrees with each: what a foreign hand changed is stale by now.
+        # Pinning syncs the ledger, so slices that another writer changed count as stale.
         own = {table.key: runtime.draft.pin(table)}
         pins = {name: runtime.draft.pin(table_by_key(name)) for name in table.upstream}
         decided = decide_with_neighbours(
@@ -77,7 +77,7 @@ def _pinned(
             request.accepted,
             request.now,
         )
-        # The records that were read may be newer than the pins: written by a run that published after them.
+        # The records may be newer than the pins, if another run published in between.
         if all(runtime.draft.still_pins(name, pin) for name, pin in (own | pins).items()):
             return own[table.key], pins, decided
     raise PublishConflictError(table.key, "what it is built from kept changing", "Load the days again later")
@@ -86,15 +86,15 @@ def _pinned(
 def _resolved(
     runtime: LoadRuntime, request: LoadRequest, table: Table, pins: Mapping[str, int], decisions: Sequence[SlicePlan]
 ) -> tuple[list[SlicePlan], CompetingRows | None]:
-    """The decisions with none left to CHECK: only slices that hold a changed key are built with those that changed.
+    """Resolve every CHECK: of the neighbours of changed slices, only those that share a changed key are built.
 
-    And the competing rows, where they were read for that.
+    Returns the decisions, and the competing rows if they were read for that.
     """
     unclear = [decision.key for decision in decisions if decision.todo is Todo.CHECK]
     if not unclear:
         return release_waits(decisions), None
     runtime.log(f"{table.key}: comparing the keys of {len(unclear)} slices with those of their neighbours")
-    # With those of the slices to build, which are asked about next.
+    # The slices to build are included, because the build needs their competing rows next.
     competing = builder_of(table).competing_rows(
         runtime, pins, [decision.key for decision in decisions if decision.todo in (Todo.CHECK, Todo.REBUILD)]
     )
@@ -109,7 +109,7 @@ def _resolved(
 
 
 def _carry_out(plan: TablePlan, draft: Draft) -> list[JudgedSlice]:
-    """Build and accept what is to be built, and record every slice."""
+    """Build and accept the slices to build, and record every slice."""
     todo = plan.to_build
     plan.runtime.log(f"{plan.table.key}: {len(todo)} of {len(plan.slices)} slices to build")
     standing = [stand(plan, decision) for decision in plan.slices if decision.todo is not Todo.REBUILD]
@@ -147,7 +147,7 @@ def _rebuild(plan: TablePlan, standing: Sequence[JudgedSlice], draft: Draft) -> 
 
 
 def write_build(plan: TablePlan, build: Build, target: str, slices: Collection[Slice]) -> None:
-    """Write a build over exactly these slices of a branch, which is named as in SQL."""
+    """Replace exactly these slices of a branch by a build; `target` is the branch's name in SQL."""
     lakehouse, table = plan.runtime.lakehouse, plan.table
     if build.write is None:
         lakehouse.replace_slices(table, target, slices, build.rows, is_shuffled=build.is_shuffled)
@@ -158,7 +158,7 @@ def write_build(plan: TablePlan, build: Build, target: str, slices: Collection[S
 def _inputs_of_published(
     plan: TablePlan, judged: Sequence[JudgedSlice]
 ) -> dict[Slice, dict[tuple[str, Slice], Digest]]:
-    """Slice that is to be published -> what it was built from, (table, slice) with its digest."""
+    """Slice to publish -> its inputs: (table, slice) -> digest."""
     months = {decision.key: decision.months for decision in plan.slices}
     return {
         record.key: rests_on(plan.table, plan.runtime.settings, record.key, record.input_state, months[record.key])

@@ -1,8 +1,8 @@
-"""Build refined.events from both raw tables, and tell which keys tie its slices together.
+"""Builds refined.events from both raw tables, and finds slices that must be published together.
 
-Contains: the kind's builder, and the reads of raw and refined around the winner rule.
-Add here: another answer that needs refined's rows.
-Does not contain: the rule (transforms/dedupe.py), the audit (refined_audit.py) and judging (verdicts.py).
+Contains: the kind's builder, and reading raw and refined for the winner rule.
+Add here: another operation that needs refined's rows.
+Does not contain: the rule (transforms/dedupe.py), the audit (refined_audit.py), judging (verdicts.py).
 """
 
 from __future__ import annotations
@@ -45,19 +45,19 @@ from resources.iceberg.table_files import FileChange
 
 _EPOCH = date(1970, 1, 1)
 _MOST_NAMED_ROWS = 300_000
-"""Of rows that share their key, so many are told to tasks by name: the driver holds them meanwhile."""
+"""Up to this many rows with shared keys, the driver sends losing rows to the tasks by name and holds them meanwhile."""
 _MOST_SENT_ROWS = 1_000_000
-"""Of rows that share their key: with more of them, wide rows are shuffled to their losers instead of these sent to all."""
+"""Up to this many rows with shared keys, losers are broadcast; with more, the wide rows are shuffled to join them."""
 
 
 class RefinedBuilder(Builder[Table]):
-    """Builds refined.events; the event key names its rows, and events may move between days within the dedupe window."""
+    """Builds refined.events; the event key identifies rows, and events may move between days within the dedupe window."""
 
     def build(self, plan: TablePlan) -> Build:
-        """The winners of the raw rows; a slice that this code built before is written as its difference."""
+        """The winners among the raw rows; a slice last built by the present code is written as a difference."""
         slices = plan.to_build
         code = self.table.code_version(plan.runtime.settings)
-        # What other code made, or what was found in the table, is not built upon.
+        # Files from other code, or from other writers, are not reused.
         known = [] if plan.is_whole else [key for key, one in slices.items() if _is_as_built(one.record, code)]
         held = held_files(plan.runtime, plan.base_id, known)
         return build_refined(plan.runtime, plan.pins, sorted(slices), held, plan.competing, plan.states)
@@ -71,7 +71,7 @@ class RefinedBuilder(Builder[Table]):
         *,
         on_published: bool,  # noqa: ARG002 - raw is not derived
     ) -> Iterator[Proposal]:
-        """From raw, with the days that it may exchange events with."""
+        """Build from raw, together with the days that the slice may exchange events with."""
         near = sorted(neighbourhood([key], self.table.kind.exchange_days(runtime.settings)))
         published = runtime.lakehouse.read(self.table, heads[self.table.key])
         build = build_refined(runtime, heads, near, {})
@@ -84,7 +84,7 @@ class RefinedBuilder(Builder[Table]):
             build.release()
 
     def rows_from(self, settings: Settings, key: Slice, inputs: Callable[[str], DataFrame]) -> DataFrame:  # noqa: ARG002 - inputs are of its days
-        """The winners among the rows of both raw tables."""
+        """The winning rows among those of both raw tables."""
         names = [column.name for column in self.table.columns if column.name != "_source"]
         raw = with_source({source: inputs(table.key) for source, table in RAW_TABLES.items()}, names)
         narrow = raw.select("event_date", "project_id", *IDENTITY, *LINE, HASH_A, HASH_B)
@@ -96,29 +96,29 @@ class RefinedBuilder(Builder[Table]):
         return winners(raw, decided, do_few_lose=False).select(*[column.name for column in self.table.columns])
 
     def contents(self, rows: DataFrame) -> DataFrame:
-        """The event key, and what the event says without how it travelled."""
+        """The event key, and the hash of the event's meaning without its transport."""
         return event_contents(rows)
 
     def with_keys(self, rows: DataFrame) -> DataFrame:
-        """The event key, or the meaning of an event that has no id."""
+        """The rows with the event key, or the hash of the meaning for an event without an id."""
         return with_event_keys(rows)
 
     @property
     def naming_columns(self) -> tuple[str, ...]:
-        """The exporter's ids, and what happened when."""
+        """The exporter's ids, the event type and the event time."""
         identity = EXPORT_FORMAT.identity
         return (identity.send_id, identity.row_id, "event_type", EVENT_TIME)
 
     def competing_rows(self, runtime: Runtime, pins: Mapping[str, int], slices: Collection[Slice]) -> CompetingRows:
-        """The raw rows that share a key."""
+        """The raw rows that share a key with another row."""
         return CompetingRows(runtime, pins, slices)
 
     def links(self, plan: TablePlan, staged: StagedSlices) -> set[tuple[Slice, Slice]]:
-        """Days that give events to each other."""
+        """Pairs of days that exchange events."""
         return linked_slices(plan, staged.snapshot_id)
 
     def key_changes(self, plan: TablePlan, staged: StagedSlices) -> dict[Slice, KeyChange]:
-        """By cause, from keys and stored hashes."""
+        """Key changes by cause, from keys and stored hashes."""
         return explain_keys(plan, staged)
 
 
@@ -138,14 +138,14 @@ def build_refined(
 ) -> Build:
     """The build of refined.events for these slices, from both raw tables as of the pinned snapshots.
 
-    `held`: those of which only the difference is to be written -> their files (write_refined.held_files). `competing`: of the
-    same snapshots, where there is one already; the build releases it. `states`: which snapshot holds the present state of what
-    lies near, once the build is staged.
+    `held`: slices to write as a difference -> their files (`refined_files.held_files`). `competing`: competing rows of the same
+    snapshots, if already read; the build releases them. `states`: which snapshot holds the present state of nearby slices
+    once the build is staged.
     """
     settings = runtime.settings
     window = settings.dedupe_window_days
     near = neighbourhood(todo, window)
-    # After a first read: conditions need the engine, which a load that found raw as it was has not started yet.
+    # Conditions need the Spark session, which may not run yet; CompetingRows starts it.
     if competing is None or not competing.covers(todo):
         if competing is not None:
             competing.release()
@@ -209,7 +209,7 @@ def _releasing(competing: CompetingRows, decided: DataFrame) -> Callable[[], Non
 
 
 def _reasons(decided: DataFrame | None, todo: Sequence[Slice]) -> tuple[dict[Slice, dict[str, int]], bool]:
-    """Slice -> outcome -> rows; and whether any of them has a rival on another day."""
+    """Slice -> outcome -> number of rows; and whether any row has a rival on another day."""
     reasons: dict[Slice, dict[str, int]] = {key: {} for key in todo}
     if decided is None:
         return reasons, False
@@ -221,7 +221,7 @@ def _reasons(decided: DataFrame | None, todo: Sequence[Slice]) -> tuple[dict[Sli
 
 
 def linked_slices(plan: TablePlan, staged_id: int) -> set[tuple[Slice, Slice]]:
-    """Pairs of slices of which publishing one without the other would lose or double events."""
+    """Pairs of slices that must be published together, or events would be lost or doubled."""
     runtime, built = plan.runtime, sorted(plan.to_build)
     window = runtime.settings.dedupe_window_days
     near = neighbourhood(built, window)
@@ -237,7 +237,7 @@ def linked_slices(plan: TablePlan, staged_id: int) -> set[tuple[Slice, Slice]]:
         Column.__or__, [(F.col("project_id") == name) & F.col("_day").isin(*days) for name, days in by_project.items()]
     )
     raw = key_days(raw_rows(runtime, plan.pins, near, KEY))
-    # Of the staged snapshot the built slices alone: a branch that stays may hold older states of others.
+    # Only built slices are read from the staged snapshot, because a long-lived branch may hold older states of others.
     after = refined(staged_id, built).unionByName(refined(plan.base_id, near - set(built)))
     pairs = linked_days(refined(plan.base_id, near), after, raw, is_built, window).collect()
     return {(_slice(row["_day"], row["project_id"]), _slice(row["_other_day"], row["project_id"])) for row in pairs}

@@ -1,8 +1,8 @@
-"""Audit staged slices of refined.events: what they hold, and whether it is what raw says.
+"""Audits staged slices of refined.events: measures them and reconciles them with raw.
 
 Contains: the figures and checks of a refined slice.
 Add here: another figure of a refined slice.
-Does not contain: building it (refined.py) and judging (verdicts.py).
+Does not contain: building slices (refined.py), judging (verdicts.py).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _DEFECT = "This is a defect of Tidemark: report it with the day's raw rows"
 
 
 def raw_counts(runtime: Runtime, pins: Mapping[str, int], slices: Sequence[Slice]) -> dict[Slice, int]:
-    """Rows per slice of both raw tables from their metadata, independent of what the build read."""
+    """Rows per slice in both raw tables, from metadata, so that they do not depend on what the build read."""
     rows = dict.fromkeys(slices, 0)
     for table in RAW_TABLES.values():
         for key, files in runtime.lakehouse.slice_files(table, pins[table.key], set(slices)).items():
@@ -50,10 +50,10 @@ def measure_refined(
     *,
     is_checked: bool,
 ) -> dict[Slice, dict[str, Any]]:
-    """Per slice its digest and figures, from the hashes that were stored with its rows; and its duplicate keys.
+    """Slice -> its digest and figures, from the stored hashes of its rows, and its duplicate keys.
 
-    `near`: snapshot -> those of the slices and their neighbours that it holds as they are now.
-    `is_checked`: each hash is made again from its row. Tasks that write files themselves have checked a sample.
+    `near`: snapshot -> the slices and neighbours whose present state it holds.
+    `is_checked`: recompute every hash from its row. Tasks that write files themselves have already checked a sample.
     """
     staged = runtime.lakehouse.read(REFINED_EVENTS, snapshot_id)
     content = staged.where(slices_condition(REFINED_EVENTS, slices))
@@ -75,7 +75,7 @@ def measure_refined(
     events = read_states(runtime, REFINED_EVENTS, near, held_keys)
     suspected = candidate_duplicates(events)
     twice: dict[Slice, dict[str, Any]] = {}
-    # Hardly ever any: one narrow pass that finds no key twice spares the join that tells where it lies twice.
+    # Duplicates are rare, so one narrow pass that finds none saves the join that locates them.
     if not suspected.isEmpty():
         suspects = with_candidate_keys(events, suspected)
         keys_twice = _keys_twice(suspects, runtime.settings.dedupe_window_days)
@@ -86,7 +86,7 @@ def measure_refined(
 
 
 def _keys_twice(suspects: DataFrame, window: int) -> DataFrame:
-    """event_date, project_id, keys_twice, keys_twice_a_day: rows that share their key with another one within the window."""
+    """event_date, project_id, keys_twice, keys_twice_a_day: numbers of rows that share a key within the window or a day."""
     by_key = Window.partitionBy(*KEY).orderBy("_day")
     gaps = (
         suspects.withColumn("_day", day_number())
@@ -109,10 +109,10 @@ def _keys_twice(suspects: DataFrame, window: int) -> DataFrame:
 def audit_of(
     row: Mapping[str, Any] | None, raw_rows: int, reasons: Mapping[str, int], competing_digests: str, wrong: str | None
 ) -> Audit:
-    """The audit of one slice from what was measured of it.
+    """The audit of one slice from its measurements.
 
-    `row`: of `measure_refined`, None for a slice without rows; `reasons`: fate of raw rows -> how many; `wrong`: what a task
-    that wrote its files met in raw.
+    `row`: from `measure_refined`, None for a slice without rows; `reasons`: fate of raw rows -> how many; `wrong`: a mismatch
+    that a task found in raw while it wrote the slice's files.
     """
     digest = digest_of(row) if row is not None else EMPTY
     twice = row["keys_twice"] if row is not None else 0

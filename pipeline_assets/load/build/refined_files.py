@@ -1,8 +1,8 @@
-"""Write refined.events from the files of raw, without moving its rows through Spark.
+"""Writes refined.events from the files of raw, without moving rows through Spark.
 
-Contains: which files are read, and what tasks are told.
-Add here: another thing that tasks need to know.
-Does not contain: the task (transforms/refine_files.py) and who lost (refined.py).
+Contains: choosing the files to read, and the inputs of the tasks.
+Add here: another input of the tasks.
+Does not contain: the task (transforms/refine_task.py), finding the losing rows (refined.py).
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ _STEP = "write"
 _TASKS_PER_CORE = 2
 _SMALL_FILE_BYTES = 8 * 1024**2
 _MOST_COMPARED_ROWS = 8_000_000
-"""Of one slice: a task holds about 25 bytes for each."""
+"""Most rows of a slice that is written as a difference: a task holds about 25 bytes for each row."""
 
 
 def raw_files(runtime: Runtime, pins: Mapping[str, int], slices: Sequence[Slice]) -> list[RawFile] | None:
-    """The files of these slices in both raw tables; None where one lies elsewhere than below its table."""
+    """The files of these slices in both raw tables; None if a file lies outside its table's location."""
     raw: list[RawFile] = []
     for source, table in RAW_TABLES.items():
         place = f"{runtime.lakehouse.files.store(table).url}/"
@@ -45,9 +45,9 @@ def raw_files(runtime: Runtime, pins: Mapping[str, int], slices: Sequence[Slice]
 
 
 def held_files(runtime: Runtime, base_id: int, slices: Sequence[Slice]) -> dict[Slice, list[str]]:
-    """Slices that can be written as their difference -> the files that refined.events holds of them, below its place.
+    """Slices that can be written as a difference -> their files, relative to the location of refined.events.
 
-    A slice with many small files is none of them, so that readers never meet too many.
+    A slice with many small files is left out, so that it is rewritten as a whole and its files do not pile up.
     """
     lakehouse = runtime.lakehouse
     place = f"{lakehouse.files.store(REFINED_EVENTS).url}/"
@@ -64,9 +64,9 @@ def held_files(runtime: Runtime, base_id: int, slices: Sequence[Slice]) -> dict[
 def write_refined(
     runtime: Runtime, files: Sequence[RawFile], decided: DataFrame | None, held: Mapping[Slice, Sequence[str]]
 ) -> Refined:
-    """New files with the rows of raw's that did not lose, or of the slices in `held` with those that differ.
+    """Write new files with the raw rows that did not lose; for slices in `held`, only with the rows that differ.
 
-    `decided`: `dedupe.outcomes` of the same slices, None if none lost.
+    `decided`: `dedupe.outcomes` of the same slices, None if no row lost.
     """
     names = runtime.lakehouse.files
     parts = file_parts(files, runtime.spark.sparkContext.defaultParallelism * _TASKS_PER_CORE, held.keys())
@@ -87,7 +87,7 @@ def write_refined(
 
 
 def _skew(files: Sequence[RawFile], parts: Sequence[Sequence[RawFile]], held: Collection[Slice]) -> StepSkew:
-    """How the bytes that are about to be read lie on projects, event days, files and tasks."""
+    """The skew of the bytes to read over projects, event days, files and tasks."""
     names: dict[str, Callable[[RawFile], str]] = {
         "project": lambda file: file.key.project_id,
         "event day": lambda file: file.key.event_date.isoformat(),
@@ -106,7 +106,7 @@ def _skew(files: Sequence[RawFile], parts: Sequence[Sequence[RawFile]], held: Co
 
 
 def _losers(decided: DataFrame) -> dict[tuple[Slice, str], pa.Table]:
-    """Slice and source -> `_object_key` and `_line_number`."""
+    """Slice and source -> `_object_key` and `_line_number` of the losing rows."""
     lost = decided.where(F.col("outcome") != RowFate.WINNER.value)
     rows = lost.select("event_date", "project_id", "_source", "_object_key", "_line_number").toArrow()
     losers = {}

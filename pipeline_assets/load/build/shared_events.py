@@ -1,8 +1,8 @@
-"""The facts of a load: read from refined.events once, for all aggregates that are built from the same days.
+"""Narrow events that a load reads from refined.events once, for all aggregates built from the same days.
 
-Contains: keeping them and letting go of them.
+Contains: caching and releasing the frame.
 Add here: another frame that tables of one load share.
-Does not contain: what they are (transforms/narrow_events.py).
+Does not contain: the columns of the frame (transforms/narrow_events.py).
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ if TYPE_CHECKING:
 
 
 class SharedEvents:
-    """At most one frame at a time, kept by Spark where it has room, on its disk where it has none."""
+    """Holds at most one frame at a time, cached by Spark in memory, or on disk if memory is short."""
 
     def __init__(self) -> None:
-        """Nothing is read yet."""
+        """Start without a frame."""
         self._frame: DataFrame | None = None
         self._pin: int | None = None
         self._slices: frozenset[Slice] = frozenset()
 
     def of(self, runtime: Runtime, pin: int, slices: Collection[Slice]) -> DataFrame:
-        """The facts of these slices as of a snapshot; read when they are first needed."""
+        """The narrow events of these slices as of the snapshot `pin`; read on first use."""
         if self._frame is None or pin != self._pin or not self._slices.issuperset(slices):
             self.release()
             refined = runtime.lakehouse.read(REFINED_EVENTS, pin).where(slices_condition(REFINED_EVENTS, slices))
@@ -46,14 +46,14 @@ class SharedEvents:
         return self._frame.where(slices_condition(REFINED_EVENTS, slices))
 
     def release(self) -> None:
-        """Free what is kept."""
+        """Free the cached frame."""
         if self._frame is not None:
             self._frame.unpersist()
         self._frame = None
 
 
 def input_of(runtime: Runtime, table: AggregateTable, pin: int, slices: Collection[Slice]) -> DataFrame:
-    """What a table's build and controls are given: shared facts, or refined.events itself."""
+    """The input of a table's build and controls: shared narrow events, or refined.events itself."""
     if table.reads_narrow_events:
         return runtime.narrow_events.of(runtime, pin, slices)
     return runtime.lakehouse.read(REFINED_EVENTS, pin).where(slices_condition(REFINED_EVENTS, slices))

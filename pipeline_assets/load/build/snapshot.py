@@ -1,9 +1,9 @@
-"""Build a dimension's snapshots from the objects that landing holds, and judge what was read.
+"""Builds a dimension's snapshots from objects in landing, and judges them.
 
-Contains: the kind's builder: reading, measuring, what is on record of what is judged.
+Contains: the kind's builder: reading, measuring, and the records that checks compare with.
 Add here: another figure of a staged snapshot.
-Does not contain: what refuses a snapshot (snapshot_checks.py), reading one object (transforms/snapshot_rows.py), when one is
-loaded (staleness/snapshots.py).
+Does not contain: the checks (snapshot_checks.py), reading one object (transforms/snapshot_rows.py), deciding when to load
+one (staleness/snapshots.py).
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ _KEY = ("id",)
 
 
 class SnapshotBuilder(NamedRowsBuilder[Table]):
-    """Builds snapshots from landing; their ids name rows."""
+    """Builds snapshots from landing; the id identifies a row."""
 
     def build(self, plan: TablePlan) -> Build:
-        """Every object once, one task each; what is refused has no rows."""
+        """Read every object once, one task per object; a refused object has no rows."""
         return _build(plan)
 
     @contextmanager
@@ -60,7 +60,7 @@ class SnapshotBuilder(NamedRowsBuilder[Table]):
         *,
         on_published: bool,  # noqa: ARG002
     ) -> Iterator[Proposal]:
-        """Raises UsageError: it is built from no table that could be compared with."""
+        """Raises UsageError, because a snapshot is not built from tables."""
         raise self._no_inputs()
         yield
 
@@ -70,7 +70,7 @@ class SnapshotBuilder(NamedRowsBuilder[Table]):
         key: Slice,  # noqa: ARG002
         inputs: Callable[[str], DataFrame],  # noqa: ARG002
     ) -> DataFrame:
-        """Raises UsageError: there are no inputs."""
+        """Raises UsageError, because a snapshot is not built from tables."""
         raise self._no_inputs()
 
     def _no_inputs(self) -> UsageError:
@@ -79,14 +79,14 @@ class SnapshotBuilder(NamedRowsBuilder[Table]):
 
     @property
     def naming_columns(self) -> tuple[str, ...]:
-        """The id."""
+        """The column `id`."""
         return _KEY
 
 
 def _build(plan: TablePlan) -> Build:
     runtime, table, todo = plan.runtime, plan.table, plan.to_build
     deliveries = {key.event_date: one for key, plan_ in todo.items() if (one := plan_.delivered) is not None}
-    # Of a day whose object is excluded nothing is left.
+    # Only a day whose object is excluded may be built without a delivery; it becomes empty.
     if any(decision.delivered is None and not decision.present.is_nothing for decision in todo.values()):
         raise LakehouseError(table.key, "is to be built from nothing that landing holds", "This is a defect: report it")
     runtime.log(f"{table.key}: reading {len(deliveries)} snapshots")
@@ -145,7 +145,7 @@ def _audits(
 
 
 def _of_none(plan: TablePlan, found: MeasuredSnapshot) -> tuple[Evaluation, ...]:
-    """Of a day whose object is excluded: no row of it may be left."""
+    """The checks of a day whose object is excluded: no row may be left."""
     is_empty = found.digest == EMPTY
     reason = (
         "the object is excluded" if is_empty else f"the object is excluded, and {found.digest.rows} rows are staged"
@@ -165,6 +165,6 @@ def _known(plan: TablePlan, decision: SlicePlan) -> KnownSnapshot:
 
 
 def accepted_last(ledger: Ledger, table: Table, key: Slice) -> Digest | None:
-    """The content of a slice when a person let it change last, rollbacks included; None where nobody did."""
+    """The content of a slice when an operator last accepted a change, rollbacks included; None if nobody did."""
     published = ledger.publications_of(table.key, [key.project_id], [key.event_date])
     return next((one.digest_after for one in reversed(published) if one.accepted_reason is not None), None)

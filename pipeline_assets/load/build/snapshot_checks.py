@@ -1,8 +1,8 @@
-"""What refuses a snapshot: rules over what was read of it and what is on record, without Spark and SQL.
+"""Checks of snapshots: rules over the delivery and the records, without Spark and SQL.
 
-Contains: whether a snapshot is whole, whether its count is expected.
-Add here: what all dimensions are checked for.
-Does not contain: reading and staging (snapshot.py), which counts are on record (staleness/counts.py).
+Contains: whether a snapshot is valid as a whole, and whether its count is expected.
+Add here: another check of all dimensions.
+Does not contain: reading and staging (snapshot.py), recorded counts (staleness/counts.py).
 """
 
 from __future__ import annotations
@@ -28,42 +28,42 @@ _CORRECT = "Deliver the snapshot of the day again, corrected; what is published 
 
 @dataclass(frozen=True)
 class ReadSnapshot:
-    """What `read_snapshots` tells of an object."""
+    """The summary of an object from `read_snapshots`."""
 
     rows: int = 0
     trimmed: int = 0
-    """Items of which white space around id or status was left out."""
+    """Number of items whose id or status had white space around it, which is removed."""
     problem: str | None = None
     detail: str | None = None
 
     @classmethod
     def of(cls, summary: Mapping[str, Any]) -> ReadSnapshot:
-        """From its summary."""
+        """Construct it from a summary row."""
         return cls(summary["rows"], summary["trimmed"], summary["problem"], summary["detail"])
 
 
 @dataclass(frozen=True)
 class MeasuredSnapshot:
-    """A staged snapshot."""
+    """The measurements of a staged snapshot."""
 
     digest: Digest
     ids: int
-    """Different ones that are there."""
+    """Number of distinct ids."""
 
 
 @dataclass(frozen=True)
 class KnownSnapshot:
-    """What is on record of a day whose snapshot is judged."""
+    """The record of a day whose snapshot is judged."""
 
     published: Digest
     accepted: str | None
-    """Why an operator lets its count through now; None where nobody does."""
+    """The reason why an operator accepts its count now; None if nobody does."""
     accepted_before: Callable[[], Digest | None]
-    """What was published when an operator let the day change last; asked only where that decides."""
+    """Returns the content that an operator accepted last; called only if the result depends on it."""
 
 
 def judge_whole(name: str, read: ReadSnapshot, found: MeasuredSnapshot) -> Evaluation:
-    """Of one object: what reading found wrong, and whether what is staged is what was read."""
+    """The check of one object: whether it was read without a problem, and whether exactly its items are staged."""
     staged = found.digest.rows
     figures = {"rows_read": read.rows, "mismatch_count": abs(read.rows - staged) + staged - found.ids}
     if read.problem is not None:
@@ -81,16 +81,16 @@ def judge_whole(name: str, read: ReadSnapshot, found: MeasuredSnapshot) -> Evalu
 
 
 def told_trimmed(name: str, count: int, what: str) -> str:
-    """What is said of an object in which white space was left out."""
+    """The note about an object from which white space was removed."""
     return f"{name}: white space around id or status of {count:,} {what} is left out"
 
 
 def judge_count(
     day: date, staged: Digest, counts: Mapping[date, int], known: KnownSnapshot, settings: Settings
 ) -> Evaluation:
-    """Against the latest snapshot of a day before it; the first one of all is compared with nothing.
+    """The check of a count against the latest snapshot before it; the first snapshot is not compared.
 
-    What stands already, or an operator let through before, is not refused.
+    Content that is already published, or that an operator accepted before, is not refused.
     """
     rows, former = staged.rows, former_day(counts, day)
     if former is None:
@@ -113,7 +113,7 @@ def judge_count(
 
 
 def beyond(before: int, rows: int, settings: Settings) -> str | None:
-    """What a count is against a former one that is not 0, where that is more than the settings allow."""
+    """A text if a count differs from an earlier one (not 0) by more than the settings allow; else None."""
     if max(before, rows) <= settings.snapshot_min_rows:
         return None
     change = (rows - before) / before

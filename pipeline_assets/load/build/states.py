@@ -1,8 +1,8 @@
-"""Read slices of a table of which several snapshots hold some each.
+"""Reads slices of a table whose present states are spread over several snapshots.
 
-Contains: one DataFrame of all.
-Add here: another way to read a state that no one snapshot holds.
-Does not contain: which snapshot holds what (step.py).
+Contains: the union of these slices as one DataFrame.
+Add here: another way to read a state that no single snapshot holds.
+Does not contain: choosing the snapshot of each slice (step.py).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def read_states(
     states: Mapping[int, Collection[Slice]],
     select: Callable[[DataFrame], DataFrame],
 ) -> DataFrame:
-    """The rows of these slices, each as its snapshot holds it; `select` gives rows of any snapshot the same columns."""
+    """The rows of these slices, each from its snapshot; `select` gives rows of every snapshot the same columns."""
     parts = [
         select(runtime.lakehouse.read(table, snapshot_id).where(slices_condition(table, slices)))
         for snapshot_id, slices in states.items()

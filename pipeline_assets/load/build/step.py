@@ -1,6 +1,6 @@
-"""The values that the steps of a rebuild hand over: what was decided, staged and judged.
+"""The values that the steps of a rebuild pass on: decided, staged and judged slices.
 
-Contains: one frozen value for each step.
+Contains: one frozen class per step.
 Add here: a value that a later step needs.
 Does not contain: the steps (rebuild.py, verdicts.py).
 """
@@ -23,36 +23,36 @@ from pipeline_assets.transforms.slice_difference import KeyDifference
 
 @dataclass(frozen=True)
 class TablePlan:
-    """One attempt at one table: what it is built from, and what is done about each of its slices."""
+    """One attempt at one table: the pinned inputs, and the plan of each slice."""
 
     runtime: Runtime
     request: LoadRequest
     table: Table
     base_id: int
-    """The table's own snapshot."""
+    """The table's own pinned snapshot."""
     pins: Mapping[str, int]
-    """Key of each upstream table -> its snapshot."""
+    """Key of each upstream table -> its pinned snapshot."""
     attempt: str
     slices: Sequence[SlicePlan]
     started_at: float
     competing: CompetingRows | None = None
-    """Read before the build, where slices had to be compared with their neighbours."""
+    """Competing rows read before the build, if slices had to be compared with their neighbours."""
     is_whole: bool = False
-    """Whether slices are written whole, and never as their difference from what the table's own snapshot holds."""
+    """Whether all slices are written as a whole, never as a difference from the table's own snapshot."""
     built_beside: frozenset[Slice] | None = None
-    """Slices that the staged snapshot holds as they are now, beside those to build: of all others it holds older states, and
-    the table's own snapshot the present ones. None where it was staged on the table's own, so that it holds all."""
+    """Slices with their present state in the staged snapshot, beside those to build. The present state of all others is in
+    the table's own snapshot. None if it was staged on the table's own snapshot and so holds the present state of all."""
 
     exclusions: frozenset[tuple[str, str]] | None = None
     """As Changes keeps them."""
 
     @property
     def to_build(self) -> dict[Slice, SlicePlan]:
-        """The slices that are built."""
+        """The slices to build, with their plans."""
         return {plan.key: plan for plan in self.slices if plan.todo is Todo.REBUILD}
 
     def states(self, staged_id: int, slices: Collection[Slice]) -> dict[int, frozenset[Slice]]:
-        """Snapshot -> those of these slices that it holds as they are once what was staged is published."""
+        """Snapshot -> the slices to read from it for the state after publishing the staged slices."""
         wanted = frozenset(slices)
         if self.built_beside is None:
             return {staged_id: wanted}
@@ -62,19 +62,19 @@ class TablePlan:
 
 @dataclass(frozen=True)
 class StagedSlices:
-    """The slices that were built, as they lie in a staged snapshot that nobody reads yet."""
+    """The built slices in a staged snapshot, which is not visible to readers yet."""
 
     snapshot_id: int
     audits: Mapping[Slice, Audit]
     keys: Mapping[Slice, KeyDifference] = field(default_factory=dict)
-    """What becomes of the keys of slices, where that is known without reading them."""
+    """How the keys of slices change, if that is known without reading them."""
 
 
 @dataclass(frozen=True)
 class JudgedSlice:
-    """What is recorded and reported of one slice."""
+    """The record and the outcome of one slice."""
 
     record: SliceRecord
     outcome: Outcome
     is_changed: bool = False
-    """Whether it is published: it passed, and its content is not what is published already."""
+    """Whether it is published: it passed, and its content differs from the published one."""

@@ -1,8 +1,8 @@
-"""Build the intervals of a dimension from its snapshots, a month at a time.
+"""Builds the intervals of a dimension from its snapshots, month by month.
 
-Contains: the kind's builder, and the check that intervals say what snapshots do.
-Add here: another check of intervals made of snapshots.
-Does not contain: making intervals (transforms/intervals.py), delivered ones (delivered_intervals.py).
+Contains: the kind's builder, and the check that intervals agree with snapshots.
+Add here: another check of intervals computed from snapshots.
+Does not contain: computing intervals (transforms/intervals.py), delivered intervals (delivered_intervals.py).
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ _KEY = ("id", "active_start_date")
 
 
 class ValidityBuilder(NamedRowsBuilder[Table]):
-    """Builds intervals from snapshots as they are published; an id and a first day name one."""
+    """Builds intervals from published snapshots; the id and the first day identify an interval."""
 
     def build(self, plan: TablePlan) -> Build:
-        """From the snapshots of the months, as of the pinned snapshot; or from the history that is delivered."""
+        """Build from the snapshots of the months, as of the pinned snapshot, or from a delivered history."""
         if self.table.reads_history(plan.runtime.settings):
             return build_delivered(plan)
         runtime, table, months = plan.runtime, plan.table, sorted(plan.to_build)
@@ -59,9 +59,9 @@ class ValidityBuilder(NamedRowsBuilder[Table]):
         *,
         on_published: bool,  # noqa: ARG002 - always so
     ) -> Iterator[Proposal]:
-        """From snapshots as they are published; no row comes from another month.
+        """Build from published snapshots; no row comes from another month.
 
-        Raises UsageError for delivered intervals: they are built from no table.
+        Raises UsageError for delivered intervals, which are not built from tables.
         """
         self._require_inputs(runtime.settings)
         with self.alone(self._rows(snapshots_of(runtime, self.table, heads, [key]))) as proposal:
@@ -73,19 +73,19 @@ class ValidityBuilder(NamedRowsBuilder[Table]):
         key: Slice,  # noqa: ARG002 - its inputs are those of its month
         inputs: Callable[[str], DataFrame],
     ) -> DataFrame:
-        """From the snapshots of a month; raises UsageError for delivered intervals."""
+        """The rows of a month from its snapshots; raises UsageError for delivered intervals."""
         self._require_inputs(settings)
         (name,) = self.table.upstream
         return self._rows(inputs(name))
 
     def contents(self, rows: DataFrame) -> DataFrame:
-        """By id and first day, the content of all."""
+        """Keys from id and first day; hashes over all content columns."""
         named = rows.withColumn("event_date", F.col(self.table.day_column))
         return super().contents(named)
 
     @property
     def naming_columns(self) -> tuple[str, ...]:
-        """The id and the first day."""
+        """The columns `id` and `active_start_date`."""
         return _KEY
 
     def _rows(self, snapshots: DataFrame) -> DataFrame:
@@ -99,7 +99,7 @@ class ValidityBuilder(NamedRowsBuilder[Table]):
 
 
 def snapshots_of(runtime: Runtime, table: Table, pins: Mapping[str, int], months: Collection[Slice]) -> DataFrame:
-    """The published snapshots that these slices of intervals are built from."""
+    """The published snapshots from which these months of intervals are built."""
     (name,) = table.upstream
     settings: Settings = runtime.settings
     days = {one for key in months for one in table.kind.input_slices(name, key, settings)}

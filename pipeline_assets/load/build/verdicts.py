@@ -1,9 +1,9 @@
-"""Verdicts on the slices of a derived table, those that were built and those that were not.
+"""Verdicts on the slices of a derived table, built or not.
 
-Contains: from audits and decisions to records and outcomes.
+Contains: turning audits and decisions into records and outcomes.
 Add here: a rule about which built slices are published.
-Does not contain: the bounds (domain/change_rule.py), building (refined.py, aggregate.py) and publishing
-(rebuild.py).
+Does not contain: the bounds (domain/change_rule.py), building (refined.py, aggregate.py), accepting into
+the draft (rebuild.py).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from pipeline_assets.load.staleness.inputs import judging
 
 
 def judge(plan: TablePlan, staged: StagedSlices) -> dict[Slice, JudgedSlice]:
-    """Evaluate every check of every staged slice."""
+    """Evaluate every check of every staged slice; return slice -> its record and outcome."""
     todo = plan.to_build
     keys = builder_of(plan.table).key_changes(plan, staged)
     changes = {key: _change(plan, decision, staged.audits[key], keys.get(key)) for key, decision in todo.items()}
@@ -106,7 +106,7 @@ def _change(plan: TablePlan, decision: SlicePlan, audit: Audit, keys: KeyChange 
 
 
 def baseline_of(record: SliceRecord | None) -> Baseline:
-    """What a change of the slice is measured against; the present figures where no baseline is on record."""
+    """The baseline that a change is measured against; the recorded figures if no baseline is on record."""
     if record is None or record.digest == EMPTY:
         return Baseline()
     return record.baseline if record.baseline is not None else Baseline(record.figures, content=str(record.digest))
@@ -115,7 +115,7 @@ def baseline_of(record: SliceRecord | None) -> Baseline:
 def _next_baseline(
     plan: TablePlan, decision: SlicePlan, audit: Audit, change: Evaluation, keys: KeyChange | None
 ) -> Baseline | None:
-    """Of a slice that passes."""
+    """The next baseline of a slice that passes; None if it is not final."""
     if not decision.is_final:
         return None
     known, content = baseline_of(decision.record).of(audit.measures), str(audit.digest)
@@ -133,15 +133,15 @@ def _next_baseline(
 def _held_back(
     plan: TablePlan, staged: StagedSlices, failed: Mapping[Slice, Evaluation]
 ) -> dict[Slice, tuple[Slice, ...]]:
-    """Slice to build -> the blocked slices it shares events with; asked of the tables only where anything is blocked."""
+    """Slice to build -> the blocked slices that it shares events with; reads tables only if a nearby slice is blocked."""
     todo = plan.to_build
     blocked = {decision.key for decision in plan.slices if decision.is_blocked}
-    # A slice that held nothing and shares no key has nothing to exchange.
+    # A slice without rows before and without shared keys cannot exchange events.
     able = [key for key in todo if _holds_rows(todo[key].record) or staged.audits[key].competing_digests != str(EMPTY)]
     if not failed and not neighbourhood(able, plan.table.kind.exchange_days(plan.runtime.settings)) & blocked:
         return {}
     linked = builder_of(plan.table).links(plan, staged)
-    # A key on two days is no fault of this slice where the other day is not built.
+    # If the other day is not built, a key on two days is not the fault of this slice, so it waits and is not refused.
     on_two_days = {key for key in failed if staged.audits[key].is_on_two_days}
     blocked |= failed.keys() - on_two_days
     waiting = blocked_by(links_of(linked, blocked, todo.keys()), blocked)
@@ -171,7 +171,7 @@ def _reason(failure: Evaluation) -> str:
 
 
 def stand(plan: TablePlan, decision: SlicePlan) -> JudgedSlice:
-    """A slice that is not built: its record keeps the published content and says why."""
+    """The verdict on a slice that is not built: its record keeps the published content and says why."""
     prior = decision.record or SliceRecord(plan.table.key, decision.key, Verdict.UNCHANGED)
     if decision.todo is Todo.KEEP:
         record = replace(
@@ -199,7 +199,7 @@ def stand(plan: TablePlan, decision: SlicePlan) -> JudgedSlice:
 
 
 def _kept_baseline(decision: SlicePlan, record: SliceRecord) -> Baseline | None:
-    """Of a slice that is not built: what it holds now, where it becomes final now or none is on record."""
+    """The baseline of a final slice that is not built: the recorded one, or its content if it is newly final or has none."""
     if not decision.is_final:
         return None
     if decision.was_final and record.baseline is not None:
@@ -221,11 +221,11 @@ def _blocked_record(prior: SliceRecord, decision: SlicePlan, judged_by: str) -> 
             verdict=Verdict.REFUSED,
             reason=_reason(refused),
             hint=refused.hint,
-            # What landing holds is not read again while it is the same.
+            # The rejection keeps the load from reading the same delivery again.
             rejection=prior.rejection if decision.present.delivered is None else Rejection(decision.present, judged_by),
             refused_evaluations=(refused,),
         )
-    # What other days hold may have changed beside the keys that matter; the next comparison is with what they hold now.
+    # Other days may have changed in keys that do not matter here; the next comparison starts from their present state.
     rejection = replace(prior.rejection or Rejection(decision.present), inputs=decision.present)
     prior = replace(prior, rejection=rejection)
     if decision.todo is Todo.WAIT_TIED:
@@ -237,7 +237,7 @@ def _blocked_record(prior: SliceRecord, decision: SlicePlan, judged_by: str) -> 
 
 
 def _is_already_reported(plan: TablePlan, prior: SliceRecord, record: SliceRecord) -> bool:
-    """Whether an earlier run, and not this one before it was tried again, ended with the same verdict and reason."""
+    """Whether an earlier run (not an earlier attempt of this run) ended with the same verdict and reason."""
     return prior.run_id != plan.request.run_id and (prior.verdict, prior.reason) == (record.verdict, record.reason)
 
 

@@ -1,1 +1,1 @@
-"""Which slices are stale, from the ledger alone."""
+"""Decides which slices are stale, from the ledger alone."""

@@ -1,8 +1,8 @@
-"""Which snapshot of a dimension stands for a day of events, and what is in the way where none does.
+"""Chooses the snapshot of a dimension for a day of events, or says why there is none.
 
 Contains: the rule, over records alone; it never falls back to today's items.
 Add here: another policy for days without a snapshot.
-Does not contain: joining (transforms/intervals.py), whether a snapshot is loaded (snapshots.py).
+Does not contain: joining (transforms/intervals.py), deciding whether to load a snapshot (snapshots.py).
 """
 
 from __future__ import annotations
@@ -22,31 +22,31 @@ from pipeline_assets.tables.table import Dimension
 
 
 class ItemsOfDays:
-    """The items of one dimension as of days, by what is on record."""
+    """The items of one dimension as of days of events, by the snapshots on record."""
 
     def __init__(self, facts: Facts, dimension: Dimension, now: datetime) -> None:
-        """`facts`: with the records of the dimension's tables."""
+        """`facts` must include the records of the dimension's tables."""
         self._facts, self._now = facts, now
         self._snapshot, self._validity = dimension.snapshot.key, dimension.validity
         self._days: dict[date, date | None] = {}
 
     def begin_by(self, day: date) -> bool:
-        """Whether a snapshot of the day or of one before it is on record: before the first one no items are known at all.
+        """Whether a snapshot of this day or an earlier one is on record; before the first snapshot, no items are known.
 
-        A snapshot of the day that is held or refused is on record as well, whatever is published.
+        A held or refused snapshot of the day counts too, even if no snapshot is published.
         """
         first, own = self._facts.first_snapshots.get(self._snapshot), self._record(self._snapshot, day)
         is_judged = own is not None and own.verdict in (Verdict.HELD, Verdict.REFUSED)
         return is_judged or (first is not None and first <= day)
 
     def inputs(self, day: date) -> Mapping[InputDay, Digest]:
-        """The snapshot that stands for a day; nothing where none does."""
+        """The snapshot used for a day, with its digest; empty if there is none."""
         chosen = self._chosen(day)
         record = self._record(self._snapshot, chosen) if chosen is not None else None
         return {} if record is None or chosen is None else {InputDay(self._snapshot, chosen): record.digest}
 
     def wait_of(self, day: date) -> Wait | None:
-        """Why events of a day cannot be joined now."""
+        """Why events of a day cannot be joined now; None if they can."""
         chosen = self._chosen(day)
         if chosen is None:
             return self._missing(day)
@@ -73,7 +73,7 @@ class ItemsOfDays:
         return self._by_policy(f"{self._snapshot} has no snapshot of {day}", "the snapshot of the day")
 
     def _by_policy(self, reason: str, what: str) -> Wait:
-        """Of a day past its deadline that nothing stands for; `what` is to be delivered."""
+        """The wait, or the refusal, of a day past its deadline without a usable snapshot; `what` says what is missing."""
         settings = self._facts.settings
         if settings.missing_snapshot is MissingSnapshot.PREVIOUS:
             reason += f", and none of the {settings.previous_snapshot_days} days before it"
@@ -84,7 +84,7 @@ class ItemsOfDays:
         return Wait(reason, failure=Evaluation(Check.ITEMS_ARE_KNOWN, False, reason, hint))
 
     def _chosen(self, day: date) -> date | None:
-        """The day whose snapshot stands for this one."""
+        """The day whose snapshot is used for `day`."""
         if day not in self._days:
             self._days[day] = self._choose(day)
         return self._days[day]
@@ -97,7 +97,7 @@ class ItemsOfDays:
         return self._previous(day) if is_missing else None
 
     def _previous(self, day: date) -> date | None:
-        """The latest day before it whose items stand for a day without its own, where settings say so."""
+        """The latest earlier day whose snapshot replaces a missing one, if settings allow that."""
         settings = self._facts.settings
         if settings.missing_snapshot is not MissingSnapshot.PREVIOUS or self._now <= deadline(day, settings):
             return None

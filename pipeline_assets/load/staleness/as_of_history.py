@@ -1,7 +1,7 @@
-"""Whose items stand for a day of events where a dimension's intervals are delivered.
+"""Chooses the items for a day of events if the intervals of a dimension are delivered.
 
-Contains: the rule, over records alone, and which rule a dimension has.
-Add here: another way in which items come.
+Contains: the rule, over records alone, and the choice between this rule and the one over snapshots.
+Add here: another way in which items are delivered.
 Does not contain: the rule over snapshots (as_of.py), joining (transforms/intervals.py).
 """
 
@@ -20,16 +20,16 @@ from pipeline_assets.tables.table import Dimension
 
 
 def items_of_days(facts: Facts, dimension: Dimension, now: datetime) -> ItemsOfDays:
-    """By snapshots, or by intervals where these are delivered; `facts`: with the records of the dimension's tables."""
+    """The rule for a dimension: delivered intervals or snapshots; `facts` must include the records of its tables."""
     is_delivered = dimension.intervals_are_delivered(facts.settings)
     return (ItemsOfDelivery if is_delivered else ItemsOfDays)(facts, dimension, now)
 
 
 class ItemsOfDelivery(ItemsOfDays):
-    """The items as of days, by delivered intervals; a snapshot of the day has to say the same."""
+    """The items as of days, by delivered intervals; a published snapshot of the day must agree with them."""
 
     def begin_by(self, day: date) -> bool:
-        """Whether intervals tell of the day or of one before it; a month that is held or refused is on record as well."""
+        """Whether intervals cover this day or an earlier one; a month that is held or refused counts too."""
         month = self._validity.kind.slice_day(day)
         first = self._facts.first_snapshots.get(self._validity.key)
         if first is not None and first < month:
@@ -41,7 +41,7 @@ class ItemsOfDelivery(ItemsOfDays):
         return min(days) <= day if days else record.verdict in (Verdict.HELD, Verdict.REFUSED)
 
     def inputs(self, day: date) -> Mapping[InputDay, Digest]:
-        """The day of the delivered history that stands for a day, and its snapshot where one is published."""
+        """The day of the delivered history used for `day`, and the snapshot of that day if one is published."""
         chosen = self._chosen(day)
         items = self._items(chosen) if chosen is not None else None
         if chosen is None or items is None:
@@ -53,7 +53,7 @@ class ItemsOfDelivery(ItemsOfDays):
         return inputs
 
     def wait_of(self, day: date) -> Wait | None:
-        """Why events of a day cannot be joined now. A delivery that is refused leaves what was published before it."""
+        """Why events of a day cannot be joined now; None if they can. After a refused delivery, older intervals stay usable."""
         chosen = self._chosen(day)
         month = self._validity.kind.slice_day(chosen or day)
         record = self._record(self._validity.key, month)

@@ -1,9 +1,9 @@
-"""How many items the snapshots on record hold, and with which of them the count of another one is compared.
+"""The number of items in recorded snapshots, and the choice of the snapshot that a count is compared with.
 
-Contains: the counts, and whether a refused count was compared with what is no longer on record.
-Add here: another rule about former snapshots.
-Does not contain: the bounds (build/snapshot_checks.py), what a load about to change a former one
-judges again (recount.py).
+Contains: the counts, and whether a refused count was compared with a count that has changed since.
+Add here: another rule about earlier snapshots.
+Does not contain: the bounds (build/snapshot_checks.py), judging snapshots again after an earlier
+one changed (recount.py).
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from pipeline_assets.tables.table import Table
 from resources.ledger.store import Ledger
 
 REACH = timedelta(days=31)
-"""So old may the snapshot be that a count is compared with."""
+"""The greatest age of a snapshot that a count is compared with."""
 ROWS_BEFORE = "rows_before"
-"""Figure of an evaluation: the count that it compared with."""
+"""Figure of an evaluation: the earlier count that it compared with."""
 
 
 def counts_on_record(ledger: Ledger, table: Table, days: Collection[date]) -> dict[date, int]:
-    """Day -> items, of the published snapshots that those of these days may be compared with."""
+    """Day -> number of items, for published snapshots that snapshots of these days may be compared with."""
     if not days:
         return {}
     first, last = min(days) - REACH, max(days)
@@ -34,18 +34,18 @@ def counts_on_record(ledger: Ledger, table: Table, days: Collection[date]) -> di
 
 
 def former_day(counted: Iterable[date], day: date) -> date | None:
-    """The latest day before this one that a snapshot is on record of; None where all are too old."""
+    """The latest earlier day with a recorded snapshot; None if all are too old."""
     return max((other for other in counted if day - REACH <= other < day), default=None)
 
 
 def refusal_of_count(record: SliceRecord) -> Evaluation | None:
-    """The refusal of a snapshot for its count; None where it was not refused, or for something else."""
+    """The refusal of a snapshot because of its count; None if it was not refused for that reason."""
     refusals = (e for e in record.refused_evaluations if e.check.name == Check.COUNT_IS_EXPECTED.name)
     return next((evaluation for evaluation in refusals if not evaluation.is_passed), None)
 
 
 def is_compared_with_another(record: SliceRecord, counts: Mapping[date, int]) -> bool:
-    """Whether the count of a snapshot was refused by comparison with a count that is no longer on record."""
+    """Whether the count of a snapshot was refused in comparison with a count that is no longer on record."""
     refusal = refusal_of_count(record)
     former = former_day(counts, record.key.event_date)
     present = None if former is None else counts[former]

@@ -1,8 +1,8 @@
-"""Which hours of a day its batches hold, and whether a day without any regular delivery is whole all the same.
+"""The hours that a day's batches hold, and whether a day without regular deliveries is nevertheless complete.
 
-Contains: hours on record, and what they lack.
-Add here: another question about hours that batches hold.
-Does not contain: plans (deliveries/plan.py) and finality (facts.py).
+Contains: recorded hours, and the check for missing hours.
+Add here: another question about the hours of batches.
+Does not contain: plans (deliveries/plan.py), finality (finality.py).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ HOURS_A_DAY = 24
 
 
 def hours_on_record(batch: BatchRecord | None) -> frozenset[int]:
-    """Hours of which a batch holds objects or markers; of an older row, which only counts them, as many."""
+    """Hours for which a batch holds objects or markers; an older record has only counts, which become the first hours."""
     if batch is None:
         return frozenset()
     if batch.hours is not None:
@@ -22,7 +22,7 @@ def hours_on_record(batch: BatchRecord | None) -> frozenset[int]:
 
 
 def lacks_hours(regular: BatchRecord | None, backfill: BatchRecord | None) -> bool:
-    """Whether no regular delivery came, some hours of the day were recovered, and nobody accepted that the others are lost."""
+    """Whether no regular delivery arrived, only some hours were recovered, and nobody accepted the loss of the others."""
     if regular is not None and (regular.deliveries or regular.is_decided):
         return False
     if backfill is None or not backfill.deliveries:

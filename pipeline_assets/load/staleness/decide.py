@@ -1,9 +1,9 @@
-"""What a load does about each slice: which are stale, ready, final, refused before. A rule over facts that reads nothing.
+"""Decides what a load does with each slice: whether it is stale, ready, final or refused before. Reads nothing but facts.
 
 Contains: the plan of a slice.
 Add here: a rule about whether a slice is rebuilt.
-Does not contain: reading the facts (facts.py), what a slice is built from (inputs.py), finality
-(finality.py), which neighbours are looked at as well (neighbours.py), rebuilding (../build/).
+Does not contain: reading the facts (facts.py), the inputs of a slice (inputs.py), finality
+(finality.py), adding neighbours (neighbours.py), rebuilding (load/build/).
 """
 
 from __future__ import annotations
@@ -38,24 +38,24 @@ from pipeline_assets.tables.table import Table
 
 
 class Todo(Enum):
-    """What a load does about a slice."""
+    """What a load does with a slice."""
 
     REBUILD = auto()
-    """Its inputs, or on an explicit request its code, differ from what it was built from."""
+    """Build it: its inputs differ from those of the last build, or its code does and the slice was requested."""
     CHECK = auto()
-    """Other days within the dedupe window differ: whether rows that share a key do is asked of the tables."""
+    """Other days within the dedupe window differ: read the tables to see whether rows that share a key differ."""
     KEEP = auto()
     """It is up to date."""
     KEEP_REFUSED = auto()
-    """Stale, but the same inputs were refused before and nobody accepted them."""
+    """It is stale, but the same inputs were refused before and no operator accepted the change."""
     WAIT = auto()
-    """Something it reads is not there or is refused."""
+    """An input is missing or refused."""
     WAIT_TIED = auto()
-    """Built from the same inputs before, it shared events with days that could not be published."""
+    """A build from the same inputs shared events with days that could not be published."""
     HOLD = auto()
-    """A person holds it."""
+    """An operator holds it."""
     REFUSE = auto()
-    """What it needs is missing or ambiguous, and settings or rules refuse it without a build."""
+    """An input is missing or ambiguous, and settings or rules refuse the slice without a build."""
 
 
 _BLOCKED = (Todo.KEEP_REFUSED, Todo.WAIT, Todo.WAIT_TIED, Todo.HOLD, Todo.REFUSE)
@@ -63,7 +63,7 @@ _BLOCKED = (Todo.KEEP_REFUSED, Todo.WAIT, Todo.WAIT_TIED, Todo.HOLD, Todo.REFUSE
 
 @dataclass(frozen=True)
 class SlicePlan:
-    """What is done about one slice, and on what ground."""
+    """What a load does with one slice, and why."""
 
     key: Slice
     todo: Todo
@@ -73,39 +73,39 @@ class SlicePlan:
     is_requested: bool
     is_final: bool = False
     was_final: bool = False
-    """Whether it was final before, by a time that has come: what is published is bounded."""
+    """Whether it was already final (by a clock not ahead of now), so that changes of what is published are bounded."""
     final_at: str | None = None
-    """Since when it is final; None where it is not."""
+    """When it became final; None if it is not final."""
     reason: str | None = None
-    """Of a slice that waits or is held; of one that stays refused, the record has it."""
+    """Why a slice waits or is held; for a slice that stays refused, its record has the reason."""
     cause: Cause = UNCHANGED
-    """Why it is stale, where it is."""
+    """Why it is stale, if it is."""
     is_early: bool = False
     """It waits for deliveries whose deadline lies ahead."""
     is_outdated: bool = False
-    """Kept as other code built it, because nobody asked for the day."""
+    """Kept as built by other code, because the day was not requested."""
     failure: Evaluation | None = None
-    """Of a slice that is refused without a build: the check that does."""
+    """The check that refuses the slice without a build."""
     delivered: SnapshotDelivery | None = None
-    """What landing holds for it, where it is read from there."""
+    """The delivery in landing, for a table that is read from there."""
     months: Mapping[tuple[str, Slice], Digest] = field(default_factory=dict)
-    """(table, slice) of a delivered history of which `present` names days -> its digest."""
+    """(table, slice) of each month of a delivered history that has days in `present` -> its digest."""
     is_judged_again: bool = False
-    """It was refused beside a slice that is built now; nothing of its own changed."""
+    """It was refused in comparison with a slice that is built now; its own inputs did not change."""
 
     @property
     def is_blocked(self) -> bool:
-        """Whether the slice stays as it is although it is, or may be, stale."""
+        """Whether the slice stays as it is although it may be stale."""
         return self.todo in _BLOCKED or (self.todo is Todo.KEEP and self.is_outdated)
 
 
 def decide(
     facts: Facts, table: Table, requested: Collection[Slice], accepted: Acceptances, now: datetime
 ) -> list[SlicePlan]:
-    """One plan per slice of the facts that is on record, requested, or has anything to be built from.
+    """One plan per slice of the facts that is on record, requested, or has inputs.
 
-    `requested`: slices that somebody asked for, so that they are built again where other code built them; `accepted`: what
-    somebody lets through; `now`: aware, what deadlines are measured against.
+    `requested`: slices to rebuild also if only their code is outdated. `accepted`: changes and losses that operators accept.
+    `now`: timezone-aware; deadlines are compared with it.
     """
     rule = _Rule(facts, table, frozenset(requested), accepted, now)
     plans = (rule.plan_of(key) for key in sorted(facts.slices, key=lambda key: (key.project_id, key.event_date)))
@@ -113,7 +113,7 @@ def decide(
 
 
 class _Rule:
-    """The rule, for one table."""
+    """The rule for the slices of one table."""
 
     def __init__(
         self, facts: Facts, table: Table, requested: frozenset[Slice], accepted: Acceptances, now: datetime
@@ -124,13 +124,13 @@ class _Rule:
         self.code = table.code_version(facts.settings)
 
     def plan_of(self, key: Slice) -> SlicePlan | None:
-        """None where nothing is known of the slice and nobody asked."""
+        """The plan of a slice; None if nothing is known about it and it was not requested."""
         record = self.records.get(key)
         is_requested = key in self.requested
         if record is None and not is_requested and not self.inputs.has_own_rows(key):
             return None
         if record is None and self.items is not None and not self.inputs.upstream(key):
-            # Of a day whose events nobody loaded a load of snapshots has nothing to say.
+            # A load of snapshots makes no plans for days whose events were never loaded.
             return None
         is_known_final = was_final(self.facts, record, self.now)
         is_final = is_known_final or is_final_day(self.facts, key, self.now)
@@ -142,7 +142,7 @@ class _Rule:
         return self._obstructed(plan) or self._compared(plan)
 
     def _obstructed(self, plan: SlicePlan) -> SlicePlan | None:
-        """The plan of a slice that cannot be built, whatever its inputs are; None where nothing is in the way."""
+        """The plan of a slice that cannot be built, whatever its inputs are; None if nothing prevents the build."""
         hold = self.facts.hold_of(self.table.key, plan.key)
         if hold is not None:
             return replace(plan, todo=Todo.HOLD, reason=f"held: {hold}")
@@ -160,7 +160,7 @@ class _Rule:
         if self.table.reads_landing(self.facts.settings):
             return wait_of_snapshot(self.facts, self.table, key, plan.record, self.now)
         if self.table.kind.is_shared:
-            # Read as it is published, whatever was refused since: a day that nobody can correct holds no other one up.
+            # Its inputs are read as published, whatever was refused since, so that a day beyond repair does not block others.
             return None
         obstacle = _obstacle(self.facts, self.table, self.inputs, key, self.now)
         if obstacle is not None:
@@ -172,14 +172,14 @@ class _Rule:
         return self.items.wait_of(key.event_date) if self.items is not None and is_joined else None
 
     def _compared(self, plan: SlicePlan) -> SlicePlan:
-        """The plan of a slice that can be built: its inputs now, what it was built from, and what was refused."""
+        """The plan of a slice that can be built: compares its present inputs with those of its build and of its refusal."""
         record, present, day = plan.record, plan.present, plan.key.event_date
         if not self.inputs.has_own_rows(plan.key) and (record is None or record.digest == EMPTY):
             return plan
         if record is None:
             return replace(plan, todo=Todo.REBUILD, cause=Cause.of(CauseKind.FIRST_BUILD))
         has_new_code = record.input_state is not None and record.code_version != self.code
-        # What landing no longer holds cannot be read again, whatever code reads it.
+        # A delivery that landing no longer holds cannot be read again by new code.
         is_readable = plan.delivered is not None or not self.table.reads_landing(self.facts.settings)
         is_code_asked = has_new_code and plan.is_requested and is_readable
         match = compare(record.input_state, present, day)
@@ -198,12 +198,12 @@ class _Rule:
 
 
 def _with_cross_day(present: InputState, recorded: InputState | None) -> InputState:
-    """What other days hold of its events was compared when that was recorded, and nothing changed since."""
+    """`present` with the recorded digest of competing rows on other days, which still holds because nothing changed."""
     return present if recorded is None else replace(present, cross_day=recorded.cross_day)
 
 
 def _valid_rejection(settings: Settings, table: Table, accepted: Acceptances, record: SliceRecord) -> Rejection | None:
-    """What the present code and bounds refused last, unless a person accepts the change now."""
+    """The last rejection, if the present code and bounds made it and no operator accepts the change now."""
     rejection = record.rejection
     is_accepted = accepted.change(table.key, record.key) is not None
     is_unread = any(evaluation.figures.get(UNREAD_OBJECTS) for evaluation in record.refused_evaluations)
@@ -217,7 +217,7 @@ def _todo_of(rejection: Rejection) -> Todo:
 
 
 def resolve(settings: Settings, table: Table, accepted: Acceptances, plan: SlicePlan, cross_day: str) -> SlicePlan:
-    """What a slice to CHECK is to become, now that the digest of the rows that share its keys on other days is known."""
+    """The final plan of a slice to CHECK, given the digest `cross_day` of the competing rows on other days."""
     record, day = plan.record, plan.key.event_date
     present = replace(plan.present, cross_day=cross_day)
     stale = replace(plan, todo=Todo.REBUILD, present=present, cause=Cause.of(CauseKind.CROSS_DAY))
@@ -241,7 +241,7 @@ def resolve(settings: Settings, table: Table, accepted: Acceptances, plan: Slice
 
 
 def release_waits(plans: Sequence[SlicePlan]) -> list[SlicePlan]:
-    """Slices that waited for others to be published with them are built again where none of those stays blocked."""
+    """The plans, with a rebuild of each WAIT_TIED slice if none of the slices that it waits for stays blocked."""
     by_slice = {plan.key: plan for plan in plans}
     is_settled = False
     while not is_settled:
@@ -258,7 +258,7 @@ def release_waits(plans: Sequence[SlicePlan]) -> list[SlicePlan]:
 
 
 def _obstacle(facts: Facts, table: Table, inputs: Inputs, key: Slice, now: datetime) -> str | None:
-    """Why the slice must wait; None = ready."""
+    """Why the slice must wait for its inputs; None if it is ready."""
     first_arrival = facts.first_arrivals.get(key.project_id)
     is_before_history = first_arrival is not None and key.event_date < first_arrival
     if not table.kind.delivered_by:
@@ -275,7 +275,7 @@ def _obstacle(facts: Facts, table: Table, inputs: Inputs, key: Slice, now: datet
         return None
     known = [facts.batches.get(BatchKey(source, key.project_id, key.event_date)) for source in table.kind.delivered_by]
     batches = [batch for batch in known if batch is not None and not is_moot(facts, batch)]
-    # Nobody can ask for a day outside the calendar, so it is not waited for.
+    # A day before the calendar cannot be requested, so the slice does not wait for it.
     if not batches and key.event_date < facts.settings.calendar_start:
         return None
     if not batches and is_empty_by_setting(key.project_id, key.event_date, facts.settings, now):
@@ -283,7 +283,7 @@ def _obstacle(facts: Facts, table: Table, inputs: Inputs, key: Slice, now: datet
     if not batches:
         return f"the deliveries that arrived on {key.event_date.isoformat()} are not loaded yet"
     accepted = [batch for batch in batches if batch.verdict is BatchVerdict.ACCEPTED]
-    # Nothing delivered is no recovery of what was delivered and refused.
+    # A source without deliveries does not make up for a refused delivery of the other.
     if len(accepted) == len(batches) or any(batch.deliveries or batch.is_loss_accepted for batch in accepted):
         return None
     return "; ".join(

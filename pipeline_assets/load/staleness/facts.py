@@ -1,8 +1,8 @@
-"""The recorded facts that decisions about slices rest on, read before anything is decided.
+"""The recorded facts on which decisions about slices are based, read before anything is decided.
 
-Contains: which slices are looked at, and reading what is recorded of them: a few queries per table, however many days.
+Contains: choosing the slices to consider, and reading their records with a few queries per table for any number of days.
 Add here: another fact that decisions need.
-Does not contain: deciding (decide.py), what is final (finality.py).
+Does not contain: deciding (decide.py), finality (finality.py).
 """
 
 from __future__ import annotations
@@ -28,34 +28,34 @@ from resources.ledger.store import Ledger
 
 @dataclass(frozen=True)
 class Facts:
-    """All that decisions about some slices rest on; a value, so that a test may make one by hand."""
+    """The facts for decisions about some slices; a plain value, so that tests can construct it."""
 
     settings: Settings
     slices: frozenset[Slice]
-    """Those that are decided about."""
+    """The slices to decide about."""
     batches: Mapping[BatchKey, BatchRecord]
-    """Of both sources, of arrivals on the days of the slices and in reach after them."""
+    """Batches of both sources that arrived on the slices' days or within the reprocessing window after them."""
     first_arrivals: Mapping[str, date]
-    """Project -> its first arrival day; a project without any is left out."""
+    """Project -> its first arrival day; a project without arrivals is left out."""
     records: Mapping[str, Mapping[Slice, SliceRecord]] = field(default_factory=dict)
-    """Table -> slice -> what is on record: of the tables that are decided about, and of what they are built from."""
+    """Table -> slice -> record, for the tables to decide about and for their upstream tables."""
     holds: Mapping[str, Mapping[Slice, str]] = field(default_factory=dict)
-    """Table -> slice that a person holds -> why."""
+    """Table -> slice that an operator holds -> reason."""
     delivered: Mapping[Slice, SnapshotDelivery] = field(default_factory=dict)
-    """What landing holds for the slices of a table that is read from there; nothing for all others."""
+    """Deliveries in landing for the slices of a table that is read from there; empty for other tables."""
     first_snapshots: Mapping[str, date] = field(default_factory=dict)
-    """Table that is delivered -> the first day that it holds any of, or that landing does."""
+    """Delivered table -> the first day in the table or in landing."""
     item_counts: Mapping[date, int] | None = None
-    """Day -> items on record, of the snapshots that those of the slices are compared with; None where nobody asked."""
+    """Day -> number of items, of the snapshots with which those of the slices are compared; None for other tables."""
     exclusions: Exclusions | None = None
-    """Of objects of dimensions, as landing was listed: a slice that was read from an excluded version is not what landing is
-    taken to hold. None of a table of which landing was not listed."""
+    """Excluded objects of dimensions when landing was listed: a slice read from an excluded version is stale. None for a table
+    for which landing was not listed."""
     excluded: Mapping[Slice, str] = field(default_factory=dict)
-    """Slice of which landing holds an excluded object -> why."""
+    """Slice with an excluded object in landing -> reason of the exclusion."""
     history: History | None = None
-    """The delivered intervals that the slices are parts of; None for all others, or where landing holds none."""
+    """The delivered history that the slices are parts of; None for other tables, or if landing holds none."""
     released: frozenset[tuple[str, Slice]] = frozenset()
-    """(table, slice) that count as not held, whatever is on record."""
+    """(table, slice) that count as not held, although a hold is on record."""
 
     @classmethod
     def read(
@@ -66,16 +66,16 @@ class Facts:
         tables: Sequence[Table],
         now: datetime,
     ) -> Facts:
-        """Everything about these slices of these tables.
+        """Read the facts about these slices of these tables.
 
-        A load names no tables here: it reads their records when it has pinned their snapshots (`reading`).
+        A load passes no tables, because it reads their records only after pinning their snapshots (`reading`).
         """
         projects = sorted({key.project_id for key in slices})
         firsts = first_arrivals(ledger, settings, projects, now.date())
         return cls(settings, frozenset(slices), _batches(ledger, settings, slices), firsts).reading(ledger, tables)
 
     def reading(self, ledger: Ledger, tables: Sequence[Table]) -> Facts:
-        """With the records and holds of these tables, and of what they are built from, as they are now."""
+        """The facts plus the present records and holds of these tables and of their upstream tables."""
         days: dict[str, set[date]] = {}
         for table in tables:
             own = {key.event_date for key in self.slices}
@@ -93,21 +93,21 @@ class Facts:
         return replace(read, first_snapshots={**self.first_snapshots, **known}) if known else read
 
     def extended(self, ledger: Ledger, slices: Collection[Slice], tables: Sequence[Table]) -> Facts:
-        """The same about other slices of the same projects, of which nothing was read before."""
+        """The same facts about other slices of the same projects, read anew."""
         batches = _batches(ledger, self.settings, slices)
         return replace(self, slices=frozenset(slices), batches=batches, records={}, holds={}).reading(ledger, tables)
 
     def releasing(self, slices: Iterable[tuple[str, Slice]]) -> Facts:
-        """As if these (table, slice) were held no more."""
+        """The facts as if these (table, slice) were no longer held."""
         return replace(self, released=self.released | frozenset(slices))
 
     def hold_of(self, table: str, key: Slice) -> str | None:
-        """Why a person holds a slice; None where nobody does, or it counts as released."""
+        """Why an operator holds a slice; None if it is not held or counts as released."""
         return None if (table, key) in self.released else self.holds.get(table, {}).get(key)
 
     @cached_property
     def early(self) -> frozenset[Slice]:
-        """Days that wait for deliveries whose deadline lies ahead."""
+        """Slices that wait for deliveries whose deadline lies ahead."""
         return early_slices(self.batches)
 
     @cached_property
@@ -118,9 +118,9 @@ class Facts:
 def slices_to_look_at(
     ledger: Ledger, settings: Settings, projects: Sequence[str], days: Sequence[date]
 ) -> frozenset[Slice]:
-    """The days of the projects, the slices that arrivals in their reach touch, and those within the dedupe window of either.
+    """The slices that a load considers: the requested days, the days that nearby arrivals touched, and neighbours of both.
 
-    `days`: ascending, at least one.
+    Arrivals are nearby within the reprocessing window, neighbours within the dedupe window. `days`: ascending, at least one.
     """
     reach = timedelta(days=settings.reprocessing_window_days)
     chosen = {Slice(day, project) for day in days for project in projects}

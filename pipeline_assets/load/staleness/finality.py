@@ -1,8 +1,8 @@
-"""Which slices are final: everything that may still change them has arrived, or its deadline has passed.
+"""Decides which slices are final: everything that may still change them has arrived, or its deadline has passed.
 
-Contains: closed windows of arrivals, and what is open in them.
+Contains: closed windows of arrivals, and open problems within them.
 Add here: another reason for a day to stay open.
-Does not contain: reading records (facts.py), what finality does to a change (domain/checks.py).
+Does not contain: reading records (facts.py), bounding changes of final slices (domain/change_rule.py).
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from pipeline_assets.load.staleness.facts import Facts
 
 
 def was_final(facts: Facts, record: SliceRecord | None, now: datetime) -> bool:
-    """Whether a recorded finality counts: it does not where a clock that was ahead judged it, and falls with what it rests on.
+    """Whether a recorded finality counts; it does not if a clock that was ahead judged it.
 
-    A row that does not say when it was judged is asked for what it must rest on, as far as that is a matter of time.
+    A record without the time of that judgement counts only if the window of arrivals is closed now.
     """
     if record is None or not record.was_final(now):
         return False
@@ -29,7 +29,7 @@ def was_final(facts: Facts, record: SliceRecord | None, now: datetime) -> bool:
 
 
 def is_final_day(facts: Facts, key: Slice, now: datetime) -> bool:
-    """Every batch that arrives in [D, D + reprocessing window] is closed and whole, and none refused or waiting."""
+    """Whether every batch that arrives in [D, D + reprocessing window] is closed and complete, and none is refused or waits."""
     first_arrival = facts.first_arrivals.get(key.project_id)
     if first_arrival is None or key.event_date < first_arrival:
         return False
@@ -39,16 +39,16 @@ def is_final_day(facts: Facts, key: Slice, now: datetime) -> bool:
 
 
 def is_closed_window(facts: Facts, key: Slice, now: datetime) -> bool:
-    """Every batch that arrives in [D, D + reprocessing window] has all markers, or its deadline has passed by now.
+    """Whether every batch that arrives in [D, D + reprocessing window] has all markers or is past its deadline.
 
-    Asked of the markers on record and of the clock, not of what was once recorded as closed: that clock may have been ahead.
+    This uses recorded markers and the present clock, not an earlier judgement, whose clock may have been ahead.
     """
     for arrival in _window(facts.settings, key):
         if now > deadline(arrival, facts.settings):
             continue
         for source in Source:
             batch = facts.batches.get(BatchKey(source, key.project_id, arrival))
-            # The backfill source has batches only where somebody recovered something.
+            # The backfill source has batches only for days that were recovered.
             is_required = source is Source.REGULAR or (batch is not None and batch.deliveries > 0)
             if is_required and not (batch is not None and batch.hours_marked == HOURS_A_DAY):
                 return False
@@ -56,7 +56,7 @@ def is_closed_window(facts: Facts, key: Slice, now: datetime) -> bool:
 
 
 def is_moot(facts: Facts, batch: BatchRecord) -> bool:
-    """Whether it is a recovery that somebody looked for and that never came, of a day whose regular exports are accepted."""
+    """Whether the batch is a recovery that never arrived, of a day whose regular exports are accepted."""
     if batch.key.source is not Source.BACKFILL or batch.deliveries or batch.verdict is BatchVerdict.ACCEPTED:
         return False
     regular = facts.batches.get(BatchKey(Source.REGULAR, batch.key.project_id, batch.key.arrival_date))
@@ -68,7 +68,7 @@ def _window(settings: Settings, key: Slice) -> list[date]:
 
 
 def _is_open_trouble(facts: Facts, project_id: str, arrival: date) -> bool:
-    """Whether a batch of the day is refused or waits, or most of the day's hours were never delivered by anybody."""
+    """Whether a batch of the day is refused or waits, or only some hours of a day without regular deliveries were recovered."""
     batches = {source: facts.batches.get(BatchKey(source, project_id, arrival)) for source in Source}
     if lacks_hours(batches[Source.REGULAR], batches[Source.BACKFILL]):
         return True

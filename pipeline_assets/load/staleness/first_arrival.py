@@ -1,8 +1,8 @@
-"""From which day on a project's deliveries are awaited: a setting, or the earliest believable day that anybody knows.
+"""The day from which a project's deliveries are expected: a setting, or the earliest believable arrival day.
 
 Contains: first arrivals from settings, listing and ledger.
-Add here: another source of them.
-Does not contain: what is believable (domain/arrival_days.py).
+Add here: another source of first arrivals.
+Does not contain: the rule for believable days (domain/arrival_days.py).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def first_arrivals(
     listing: Listing | None = None,
     source: Source | None = None,
 ) -> dict[str, date]:
-    """Project -> the first arrival day that a listing or the ledger knows; the ledger of one source or of either."""
+    """Project -> first arrival day, from settings, else from the listing and the ledger (one `source`, or both for None)."""
     known = _first_days(ledger, projects, today, source)
     for project, days in listing.arrival_days.items() if listing is not None else ():
         known[project] = known.get(project, set()) | days
@@ -35,7 +35,7 @@ def first_arrivals(
 
 
 def _first_days(ledger: Ledger, projects: Sequence[str], today: date, source: Source | None) -> dict[str, set[date]]:
-    """Project -> its days on record from the first one until two lie near each other: what comes later changes nothing."""
+    """Project -> its recorded arrival days, read from the first until two lie close together; later days do not matter."""
     days: dict[str, set[date]] = {}
     passed = dict.fromkeys(projects, date.min)
     while passed:

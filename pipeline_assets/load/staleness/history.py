@@ -1,8 +1,8 @@
-"""Delivered intervals: which delivery stands, what each month would be built from, and when one waits.
+"""Rules for delivered intervals: the current delivery, the inputs of each month, and why a month waits.
 
-Contains: the rule, over listings and records alone.
+Contains: the rules, over listings and records alone.
 Add here: a rule about delivered intervals that needs no reading.
-Does not contain: reading a delivery (load/history.py), what refuses one (build/history_checks.py), snapshots (snapshots.py).
+Does not contain: reading a delivery (load/history.py), refusing one (build/history_checks.py), snapshots (snapshots.py).
 """
 
 from __future__ import annotations
@@ -23,45 +23,45 @@ from pipeline_assets.load.staleness.waits import Wait
 from pipeline_assets.tables.table import Table
 
 _AWAITED_DAYS = 60
-"""So far back may the latest day lie whose deadline has passed."""
+"""How many days back to search for the latest day whose deadline has passed."""
 EXCLUDED = "excluded"
-"""In place of a version where none stands."""
+"""Stands in for a version if the published delivery is excluded and no other exists."""
 Records = Mapping[Slice, SliceRecord]
 
 
 @dataclass(frozen=True)
 class History:
-    """The delivery of intervals that stands: the whole history as of its day."""
+    """The current delivery of intervals: the whole history as of its day."""
 
     day: date
     delivery: SnapshotDelivery
     version: str
-    """What an input state keeps of it: the delivery, and from when on it is taken."""
+    """The text in an input state: the version of the delivery, and the first day used."""
     days: Mapping[date, Digest] | None = None
-    """Day -> digest of the items as it tells of them; None where it was not read: it is on record, or refused."""
+    """Day -> digest of the items on that day; None if it was not read, because it is on record or refused."""
     failure: Evaluation | None = None
-    """What refuses it."""
+    """The check that refuses it."""
     is_refused: bool = False
-    """Whether the same one was refused before, by the same rules."""
+    """Whether the same version was refused before by the same rules."""
 
     @property
     def is_good(self) -> bool:
-        """Whether its intervals are those to publish."""
+        """Whether its intervals may be published."""
         return self.failure is None and not self.is_refused
 
 
 def nothing_since(last: date) -> History:
-    """Where the delivery that is published is excluded and no other one is there: of no month anything is left."""
+    """The history if the published delivery is excluded and there is no other one: all months become empty."""
     return History(last, SnapshotDelivery("", "", 0, True), EXCLUDED, days={})
 
 
 def version_of(delivery: SnapshotDelivery, settings: Settings) -> str:
-    """Another text means other intervals, or a look at them."""
+    """The version in an input state; if it differs, the intervals may differ and are read."""
     return f"{delivery.version} from {settings.calendar_start}"
 
 
 def standing_day(days: Mapping[date, SnapshotDelivery], settings: Settings, now: datetime) -> date | None:
-    """The day of the last complete delivery: the newest that is marked, or whose deadline has passed."""
+    """The day of the newest delivery that has a marker or is past its deadline; None without any."""
     able = (
         day
         for day, one in days.items()
@@ -71,14 +71,14 @@ def standing_day(days: Mapping[date, SnapshotDelivery], settings: Settings, now:
 
 
 def month_of(table: Table, day: date) -> Slice:
-    """The slice that a day is filed under."""
+    """The slice under which a day is filed."""
     return Slice(table.kind.slice_day(day), ALL_PROJECTS)
 
 
 def is_on_record(table: Table, day: date, version: str, records: Records) -> bool:
-    """Whether each month is what this version says, so that it need not be read: by whatever was recorded of it.
+    """Whether the records show that every month has the content of this version, so that it need not be read.
 
-    A month that is held, or whose inputs nobody knows, may not be.
+    False if a month is held or refused, or if its inputs are unknown.
     """
     own = records.get(month_of(table, day))
     is_last = own is not None and own.input_state is not None and own.input_state.delivered == version
@@ -88,7 +88,7 @@ def is_on_record(table: Table, day: date, version: str, records: Records) -> boo
 def is_refused_before(
     table: Table, day: date, version: str, records: Records, judged_by: str, accepted: Acceptances
 ) -> bool:
-    """Whether this version was refused by these rules, and nothing speaks for another look."""
+    """Whether the same rules refused this version before, and there is no reason to judge it again."""
     key = month_of(table, day)
     own = records.get(key)
     if own is None or own.verdict is not Verdict.REFUSED or own.rejection is None:
@@ -106,9 +106,9 @@ def news_of(
     settings: Settings,
     now: datetime,
 ) -> tuple[tuple[date, str, str] | None, list[str]]:
-    """Day, reason and state of what a load would read now, None where there is nothing new; and what is waited for.
+    """Day, reason and state of the delivery that a load would read now (None without news), and a sentence for each wait.
 
-    `days`: what landing lists; `records`: all months on record.
+    `days`: deliveries that landing lists; `records`: all months on record.
     """
     day = standing_day(days, settings, now)
     within = [one for one in days if settings.calendar_start <= one <= now.date()]
@@ -132,14 +132,14 @@ def news_of(
 
 
 def months_of(table: Table, history: History | None, records: Collection[Slice]) -> set[Slice]:
-    """The slices that a load looks at: those on record, and those that the delivery tells of."""
+    """The slices that a load considers: those on record and those that the delivery covers."""
     if history is None:
         return set(records)
     return {*records, month_of(table, history.day), *(month_of(table, day) for day in history.days or ())}
 
 
 def days_on_record(table: Table, records: Records) -> dict[date, Digest]:
-    """Day -> digest of its items, of all days that published months were built from."""
+    """Day -> digest of its items, for all days from which published months were built."""
     return {
         name.day: digest
         for record in records.values()
@@ -150,9 +150,9 @@ def days_on_record(table: Table, records: Records) -> dict[date, Digest]:
 
 
 def state_of_month(history: History | None, table: Table, key: Slice, record: SliceRecord | None) -> InputState:
-    """The items of each of its days; and the version of the delivery that told of them last, or is told of the last month.
+    """The input state of a month: the digest of each of its days, and the version of the delivery that last changed them.
 
-    Where nothing was read, or what was read is refused, it stays what is on record.
+    The last month always has the present version. If nothing was read, or the delivery is refused, the recorded state stays.
     """
     known = record.input_state if record is not None else None
     if history is None:
@@ -170,7 +170,7 @@ def state_of_month(history: History | None, table: Table, key: Slice, record: Sl
 def wait_of_month(
     history: History | None, table: Table, key: Slice, record: SliceRecord | None, settings: Settings, now: datetime
 ) -> Wait | None:
-    """Why a month of delivered intervals is not built now; None where it is, or where there is nothing to be done."""
+    """Why a month of delivered intervals is not built now; None if it is, or if there is nothing to do."""
     if history is None:
         if record is None or record.digest == EMPTY:
             return Wait("landing holds no complete delivery of intervals")

@@ -1,9 +1,9 @@
-"""Input states: what a slice would be built from now, and how that compares with what it was built from.
+"""Input states: the present inputs of a slice, compared with those of its last build.
 
 Contains: the present inputs of slices and their comparison.
 Add here: another input that makes a slice stale.
-Does not contain: the values (domain/input_state.py), reading records (facts.py), what is done about a
-stale slice (decide.py).
+Does not contain: the values (domain/input_state.py), reading records (facts.py), deciding what to
+do with a stale slice (decide.py).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from pipeline_assets.tables.table import Table
 
 
 def judging(table: Table, settings: Settings) -> str:
-    """What a refusal rests on beside its inputs: a slice refused by other code or other bounds is tried again."""
+    """The code, checks and bounds of a refusal, as text; if it differs, a refused slice is tried again."""
     own = {
         name: (bound.shrink, bound.growth)
         for name, bound in sorted(settings.change_bounds.items())
@@ -46,7 +46,7 @@ class Match(Enum):
 
     SAME = auto()
     NEIGHBOURS_DIFFER = auto()
-    """Only slices of other days differ: it is the same where their rows that share a key are."""
+    """Only slices of other days differ; the result is the same if their rows with shared keys are the same."""
     DIFFERENT = auto()
 
 
@@ -54,14 +54,14 @@ class Inputs:
     """The present inputs of a table's slices."""
 
     def __init__(self, facts: Facts, table: Table, items: ItemsOfDays | None = None) -> None:
-        """`facts`: with records of the table and its upstream tables, of all days in reach; `items`: what it is joined with."""
+        """`facts` must include records of the table and its upstream tables for all days in reach; `items`: for joined tables."""
         self._table, self._settings, self._items = table, facts.settings, items
         self._own, self._delivered = facts.records.get(table.key, {}), facts.delivered
         self._history, self._exclusions = facts.history, facts.exclusions
         self._upstream = {name: facts.records[name] for name in table.upstream}
 
     def state(self, key: Slice) -> InputState:
-        """Digest per upstream slice that holds rows; of what is read from landing, the version that lies there."""
+        """The present input state: a digest per upstream slice with rows, or the version in landing for a delivered table."""
         if self._table.reads_history(self._settings):
             return state_of_month(self._history, self._table, key, self._own.get(key))
         if self._table.reads_landing(self._settings):
@@ -77,7 +77,7 @@ class Inputs:
         return InputState(upstream)
 
     def _as_delivered(self, key: Slice) -> InputState:
-        """What is gone from landing stays what the published slice was read from; what is excluded does not."""
+        """If landing no longer holds a delivery, the recorded input stays; if the delivery is excluded, it does not."""
         listed, record = self._delivered.get(key), self._own.get(key)
         if listed is not None:
             return InputState(delivered=listed.version)
@@ -86,9 +86,9 @@ class Inputs:
         return (record.input_state if record is not None else None) or InputState()
 
     def has_own_rows(self, key: Slice) -> bool:
-        """Whether an upstream slice of the same day holds rows; without any the result is empty.
+        """Whether an upstream slice of the same day holds rows; if not, the result is empty.
 
-        A slice of all projects has whatever it is built from for its own; where no items are known yet, nothing is counted.
+        All inputs of a slice of all projects count as its own. A joined table has no rows before the first items are known.
         """
         if self._table.kind.is_shared:
             return not self.state(key).is_nothing
@@ -97,7 +97,7 @@ class Inputs:
         return any(key in records and records[key].digest != EMPTY for records in self._upstream.values())
 
     def months_of(self, state: InputState) -> dict[tuple[str, Slice], Digest]:
-        """(table, slice) of a delivered history whose days an input state names -> the digest on record."""
+        """(table, slice) of each month of a delivered history with days in an input state -> the recorded digest."""
         months = {}
         for name in state.upstream:
             if name.table in self._upstream and _is_part(name, self._settings):
@@ -114,9 +114,9 @@ class Inputs:
 def rests_on(
     table: Table, settings: Settings, key: Slice, state: InputState, months: Mapping[tuple[str, Slice], Digest]
 ) -> dict[tuple[str, Slice], Digest]:
-    """(upstream table, slice) -> the digest that a slice was built from; EMPTY where nothing was there.
+    """(upstream table, slice) -> the digest from which a slice was built; EMPTY if the upstream slice had no rows.
 
-    `months`: as `months_of` tells them. A day of a delivered history is no slice, its month is.
+    `months`: from `months_of`, because a day of a delivered history is not a slice, but its month is.
     """
     expected = {
         (name, of): state.upstream.get(InputDay(name, of.event_date), EMPTY)
@@ -132,7 +132,7 @@ def rests_on(
 
 
 def _is_part(name: InputDay, settings: Settings) -> bool:
-    """Whether it is a day of a delivered history, of which a slice holds many."""
+    """Whether an input is a day of a delivered history, which is only a part of a slice."""
     return table_by_key(name.table).reads_history(settings)
 
 
@@ -141,7 +141,7 @@ def _project(table: str, project_id: str) -> str:
 
 
 def compare(recorded: InputState | None, present: InputState, day: date) -> Match:
-    """Of the slice of a day; upstream slices of the same day are its own inputs."""
+    """Compare the input states of the slice of `day`; upstream slices of the same day are its own inputs."""
     if recorded is None:
         return Match.DIFFERENT
     if recorded.delivered != present.delivered:
@@ -154,7 +154,7 @@ def compare(recorded: InputState | None, present: InputState, day: date) -> Matc
 
 
 def cause_of(before: InputState | None, after: InputState, *, has_new_code: bool) -> Cause:
-    """Why a slice is built, for its publication's record; `before`: what it was built from, None where that is not known."""
+    """Why a slice is built, for its publication record; `before`: the inputs of its last build, None if unknown."""
     differing = _differing(before or InputState(), after)
     is_withdrawn = after.is_nothing or (after.delivered == EXCLUDED and not after.upstream)
     if is_withdrawn and before is not None and before.delivered is not None:

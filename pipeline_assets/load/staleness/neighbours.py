@@ -1,8 +1,8 @@
-"""Plans for slices and for those beside them: whoever builds a slice may take events from its neighbours or give them some.
+"""Plans for slices and their neighbours, because building a slice may move events to or from neighbouring days.
 
-Contains: which neighbours are looked at as well, and reading them until the built slices lie among ones that stay.
-Add here: another reason to look at a slice that nobody named.
-Does not contain: what is done about a slice (decide.py), which snapshots are judged again (recount.py).
+Contains: adding neighbours until all slices that may change are surrounded by slices that stay.
+Add here: another reason to consider a slice that was not named.
+Does not contain: deciding about a slice (decide.py), judging snapshots again (recount.py).
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from resources.ledger.store import Ledger
 def decide_with_neighbours(
     ledger: Ledger, facts: Facts, table: Table, requested: Collection[Slice], accepted: Acceptances, now: datetime
 ) -> list[SlicePlan]:
-    """Plans for the slices of the facts, for the neighbours of those that may change, and so on until none is left.
+    """Plans for the slices of the facts, for the neighbours of those that may change, and so on until none are left.
 
-    Facts about the neighbours are read when they are known to be needed, all of one round at once.
+    Facts about neighbours are read on demand, once per round.
     """
     plans = decide(facts, table, requested, accepted, now)
     decided_about = set(facts.slices)
@@ -35,6 +35,6 @@ def decide_with_neighbours(
 
 
 def not_yet_decided(plans: Iterable[SlicePlan], decided_about: Set[Slice], window_days: int) -> set[Slice]:
-    """Slices at most so many days beside one that may change, which nothing was decided about."""
+    """Slices without a decision that lie at most `window_days` days from a slice that may change."""
     changing = [plan.key for plan in plans if plan.todo in (Todo.REBUILD, Todo.CHECK, Todo.WAIT_TIED)]
     return neighbourhood(changing, window_days) - decided_about

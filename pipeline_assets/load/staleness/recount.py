@@ -1,9 +1,9 @@
-"""Snapshots that were refused for their count, judged again by the load that changes the one they were compared with.
+"""Judges snapshots again that were refused for their count, if the load changes the snapshot they were compared with.
 
-Contains: which of them a load takes along.
-Add here: another refusal that rests on a slice beside it.
-Does not contain: the counts (counts.py), the bounds (build/snapshot_checks.py), what is done about any other
-slice (decide.py).
+Contains: choosing these snapshots.
+Add here: another refusal that depends on another slice.
+Does not contain: the counts (counts.py), the bounds (build/snapshot_checks.py), deciding about other
+slices (decide.py).
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ def with_counts_judged_again(
     accepted: Acceptances,
     now: datetime,
 ) -> list[SlicePlan]:
-    """The plans, with a build of each snapshot whose count was refused beside one that is built now, and so on.
+    """The plans, with a rebuild of each snapshot whose count was refused in comparison with one that is built now, and so on.
 
-    Snapshots are built in the order of their days, so each is judged by what the one before it has become. Facts without
-    counts are no facts of snapshots, and their plans stay.
+    Snapshots are built in the order of their days, so each is compared with the new state of the one before it. Plans of
+    facts without counts are not about snapshots and stay as they are.
     """
     found = {plan.key: plan for plan in plans}
     changing = {key.event_date for key, plan in found.items() if plan.todo is Todo.REBUILD}
@@ -53,7 +53,7 @@ def with_counts_judged_again(
 
 
 def _refused_beside(ledger: Ledger, table: Table, changing: Collection[date]) -> set[Slice]:
-    """The snapshots refused for their count of which the one before them is, or will be, of one of these days."""
+    """Snapshots refused for their count whose preceding snapshot is, or will be, that of a day in `changing`."""
     days = {day + timedelta(days=number) for day in changing for number in range(1, REACH.days + 1)}
     counted = counts_on_record(ledger, table, days).keys() | set(changing)
     return {

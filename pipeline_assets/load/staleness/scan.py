@@ -1,6 +1,6 @@
-"""What is not as its inputs say, over everything on record: from the ledger alone, no JVM.
+"""Finds all recorded slices that do not match their recorded inputs, from the ledger alone and without a JVM.
 
-Contains: the scan that `heal` acts on.
+Contains: the scan on which `heal` acts.
 Add here: another reason to build a day without news from landing.
 Does not contain: the decision about one slice (decide.py).
 """
@@ -23,23 +23,23 @@ from resources.ledger.store import Ledger
 
 _UPSTREAM = sorted({name for table in DERIVED for name in table.upstream})
 _SLICES_AT_ONCE = 6_000
-"""Slices whose records are in memory at once, with those of what they are built from: some 100 MB."""
+"""Slices whose records, and those of their inputs, are in memory at a time: about 100 MB."""
 
 
 @dataclass(frozen=True)
 class Stale:
-    """A slice that a load would change, or change the verdict of."""
+    """A slice whose rows or verdict a load would change."""
 
     table: str
     reason: str
     state: str
-    """Names what it would be built from."""
+    """Identifies the plan and the inputs that it would be built from."""
     is_built: bool
-    """Whether its rows would be, and not its verdict alone."""
+    """Whether its rows would be built, and not only its verdict changed."""
 
 
 def days_on_record(ledger: Ledger) -> list[date]:
-    """The days that a scan of everything looks at, ascending."""
+    """The days that a full scan covers, ascending."""
     return ledger.event_days(_UPSTREAM)
 
 
@@ -50,10 +50,10 @@ def scan_stale_days(
     slices: Collection[Slice] | None = None,
     days: Collection[date] | None = None,
 ) -> dict[date, list[Stale]]:
-    """Event day -> what of it is not as its recorded inputs and their verdicts say, over these slices or all on record.
+    """Event day -> its stale slices, among `slices`, or among all slices on record if that is None.
 
-    `days`: of all on record, those of these days. Of dimensions only where no slices are named. However many slices there
-    are, the records of so many at once are in memory as a month of 200 projects has.
+    `days` restricts a scan of all slices. Dimensions are scanned only if `slices` is None. Memory is bounded: records are read
+    in parts of about a month of 200 projects.
     """
     present = [one for one in DIMENSIONS if any(ledger.first_day(table.key) is not None for table in one.tables)]
     of_dimensions = present if slices is None else []
@@ -65,7 +65,7 @@ def scan_stale_days(
         for table in (*DERIVED, *joined) if part else ():
             _add(stale, table, _plans(ledger, facts, table, now))
     for one in of_dimensions:
-        # Of what is delivered landing alone tells: its sensor looks there.
+        # News of delivered intervals can only come from landing, which a sensor watches.
         if one.intervals_are_delivered(settings):
             continue
         known = {key.event_date for key in ledger.slices(one.snapshot.key, None)}
@@ -77,9 +77,9 @@ def scan_stale_days(
 
 
 def _parts(ledger: Ledger, settings: Settings, days: Collection[date] | None) -> Iterator[set[Slice]]:
-    """The slices on record of these days (of all), some days after the other.
+    """Yield the recorded slices of these days (or of all days) in parts of consecutive days.
 
-    By how many days a part spans, and not how many it has: what is read between its first and its last one is all in memory.
+    A part is limited by the span of its days and not by their number, because all records within the span are read.
     """
     wanted = sorted(days) if days is not None else days_on_record(ledger)
     span = timedelta(days=max(1, _SLICES_AT_ONCE // max(1, len(settings.projects))))
@@ -91,7 +91,7 @@ def _parts(ledger: Ledger, settings: Settings, days: Collection[date] | None) ->
 
 
 def _plans(ledger: Ledger, facts: Facts, table: Table, now: datetime) -> list[SlicePlan]:
-    """Plans for the slices of the facts; of slices that wait for days beyond these, those days are decided about as well."""
+    """Plans for the slices of the facts; if slices wait for other days, those days are decided about too."""
     plans = decide(facts.reading(ledger, [table]), table, (), Acceptances(), now)
     asked, decided_about = set(facts.slices), set(facts.slices)
     while beyond := _waited_for(plans) - decided_about:
@@ -110,7 +110,7 @@ def _waited_for(plans: Iterable[SlicePlan]) -> set[Slice]:
 
 
 def _add(stale: dict[date, list[Stale]], table: Table, plans: Sequence[SlicePlan], not_before: date = date.min) -> None:
-    """`not_before`: a slice of several days is asked for by a later one of them where its first one cannot be."""
+    """`not_before`: a slice of several days that begins earlier is filed under this day, because loads request no earlier one."""
     for plan in plans:
         reason = _reason_to_load(plan)
         if reason is not None:

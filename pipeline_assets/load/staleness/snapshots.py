@@ -1,8 +1,8 @@
-"""When a delivered snapshot is loaded: its marker, its deadline, and what a day without any means.
+"""Decides when a delivered snapshot is loaded: by its marker, its deadline, and the policy for missing snapshots.
 
 Contains: the rule, over facts alone.
 Add here: a rule about snapshots that needs no reading.
-Does not contain: listing them (deliveries/snapshots.py), whether they are whole (build/snapshot.py).
+Does not contain: listing snapshots (deliveries/snapshots.py), validating them (build/snapshot.py).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pipeline_assets.tables.table import Table
 
 
 def wait_of_snapshot(facts: Facts, table: Table, key: Slice, record: SliceRecord | None, now: datetime) -> Wait | None:
-    """Why the snapshot of a day is not loaded now; None where it is, or where there is nothing to be done."""
+    """Why the snapshot of a day is not loaded now; None if it is, or if there is nothing to do."""
     day, listed = key.event_date, facts.delivered.get(key)
     may_come = now <= deadline(day, facts.settings)
     if listed is not None and listed.others:

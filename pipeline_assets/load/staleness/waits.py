@@ -1,7 +1,7 @@
-"""Why a slice is not built although it may be stale: it waits, or its day is refused for what is missing.
+"""The reason why a slice is not built although it may be stale: it waits, or it is refused because an input is missing.
 
 Contains: the value.
-Add here: another thing to tell of it.
+Add here: another property of a wait.
 Does not contain: the rules (decide.py, snapshots.py, as_of.py).
 """
 
@@ -14,10 +14,10 @@ from pipeline_assets.domain.checks import Evaluation
 
 @dataclass(frozen=True)
 class Wait:
-    """What is in the way."""
+    """Why a slice cannot be built now."""
 
     reason: str
     is_early: bool = False
     """It waits for a delivery whose deadline lies ahead."""
     failure: Evaluation | None = None
-    """Of the check that refuses it; None where it only waits."""
+    """The evaluation that refuses the slice; None if it only waits."""
