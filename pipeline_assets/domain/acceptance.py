@@ -70,7 +70,8 @@ def read_acceptances(
     `kinds`: table -> the kind of acceptance it allows; `shared`: tables whose days belong to no project. A loss named among
     changes counts as a loss: older versions had no separate place for losses.
 
-    for an invalid reason.
+    Raises SettingsError for an entry that names no known table and day, or no project where several are loaded, and
+    UsageError for an invalid reason.
     """
     acceptances = []
     for kind, entries in config.items():
