@@ -87,7 +87,7 @@ class Notice:
     """The run that published or judged; None where no Tidemark run did."""
     measures: Mapping[str, MeasureChange] = field(default_factory=dict)
     cause: str | None = None
-    """Of a change."""
+    """Of a change: the cause of the publication."""
     reason: str | None = None
     """Why a day was refused; for a change or an end, why an operator accepted it."""
     hint: str | None = None
@@ -95,7 +95,7 @@ class Notice:
     snapshot_id: int | None = None
     """Of a change: the snapshot that published it."""
     arrivals: Arrivals = field(default_factory=Arrivals)
-    """Of a change: the cause of the publication."""
+    """Of a change: deliveries and exclusions since the slice was last published."""
     refusal_id: str | None = None
     """Of an end: the notice of the refusal or mismatch; None where that one predates notices."""
     verdict: str | None = None

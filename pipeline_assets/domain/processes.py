@@ -115,7 +115,7 @@ class Process:
             return False
         if not self.is_ended:
             return self.life(sight) is Life.DEAD
-        # After our op the run may work for hours without a heartbeat.
+        # After the op that sends heartbeats, the run may work for hours without one.
         return sight is Sight.GONE or (self.steps == 1 and self._is_still())
 
     def _is_still(self) -> bool:

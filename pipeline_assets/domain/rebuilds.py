@@ -20,7 +20,7 @@ from pipeline_assets.domain.records import SliceRecord
 from pipeline_assets.domain.slices import EMPTY, Digest, Slice
 
 GREEN = "green"
-"""First part of the names of a rebuild's branches; a run's branches begin with the run's id."""
+"""Marks the branches of rebuilds: it takes the place of the run id in a branch's name."""
 NOT_REPORTED = "a report"
 """Entry of `blocked_by` for a slice that no report showed as part of the swap."""
 
@@ -83,7 +83,7 @@ class RebuildRecord:
 
     @property
     def branch(self) -> str:
-        """Prefix of its branches' names."""
+        """The part of a branch's name that identifies this rebuild."""
         return f"{GREEN}_{self.number}"
 
     @property

@@ -32,7 +32,7 @@ class SnapshotAge:
     made_at: datetime
     """An aware time."""
     is_on_main: bool
-    """Whether it is main's current snapshot or one of its ancestors."""
+    """Whether main shows it, showed it before, or grew from it."""
 
 
 def expirable(snapshots: Sequence[SnapshotAge], named: Collection[int], now: datetime, history: timedelta) -> list[int]:

@@ -15,7 +15,7 @@ from datetime import date, timedelta
 from pipeline_assets.domain.settings import Settings
 
 SHARES = (0.99, 0.999)
-"""Shares of all rows for which windows are shown."""
+"""Shares of all rows, 0 to 1, for which the health page shows the windows that catch them."""
 ARRIVAL_DAYS = 91
 """Only this many recent arrival days count: client behaviour changes with client versions."""
 ENOUGH_DAYS = 14

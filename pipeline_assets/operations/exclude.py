@@ -3,6 +3,7 @@
 Contains: which versions a key stands for, and when an exclusion is refused.
 Add here: another condition of an exclusion.
 Does not contain: how a load applies it (load/deliveries/batch.py), the record
+(resources/ledger/interventions.py).
 """
 
 from __future__ import annotations

@@ -141,7 +141,7 @@ class RecoveryPlan:
 
 
 def hours_text(hours: Iterable[int]) -> str:
-    """Hours of a day as short text: `0–3, 7`."""
+    """Hours of a day as short text, with consecutive hours as ranges."""
     runs: list[list[int]] = []
     for hour in sorted(hours):
         if runs and runs[-1][-1] == hour - 1:

@@ -54,6 +54,8 @@ def relocate(
     `excluded`: keys of which an operator excluded a version. `is_claimed`: whether a recovery of an hour began and has not
     ended. Until its marker exists, such an hour stays, because the move's marker would call it complete.
 
+    Raises LandingAccessError and LandingUnavailableError where landing as a whole refuses, and LedgerError where claims
+    cannot be read; objects that were moved stay moved.
     """
     for (day, hour), of_hour in groupby(sorted(recovered), key=lambda one: (one.placed.arrival_date, one.placed.hour)):
         objects = list(of_hour)
